@@ -1,0 +1,35 @@
+"""kofn: k-of-n choices that learn. Everything public, in reading order."""
+
+from kofn import links
+from kofn.links import Link
+from kofn.losses import fenchel_young_loss
+from kofn.maps import (
+    entmax,
+    hard_topk,
+    soft_topk,
+    soft_topk_sum,
+    soft_topk_threshold,
+    softmax,
+    sparsemax,
+    topk_gates,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # choosing k of n
+    "soft_topk",
+    "soft_topk_threshold",
+    "soft_topk_sum",
+    "topk_gates",
+    "hard_topk",
+    # choosing one
+    "softmax",
+    "sparsemax",
+    "entmax",
+    # what they are made of
+    "links",
+    "Link",
+    # training towards a choice
+    "fenchel_young_loss",
+]

@@ -1,0 +1,157 @@
+"""What differs between NumPy, PyTorch and JAX. The only file that knows the three."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""A numpy.ndarray, torch.Tensor or jax.Array; every function returns the kind it was given."""
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def is_torch(x: object) -> bool:
+    # A tensor can only exist once torch is imported, so kofn never has to import it to ask.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_jax(x: object) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def is_numpy(x: object) -> bool:
+    return isinstance(x, np.ndarray)
+
+
+def framework(x: object) -> str | None:
+    """The name of the framework `x` belongs to, None where it is not an array."""
+    if is_torch(x):
+        return "torch"
+    if is_jax(x):
+        return "jax"
+    return "numpy" if is_numpy(x) else None
+
+
+def namespace(x: Array) -> Any:
+    """The array-API namespace of `x`."""
+    # array_api_compat.array_namespace asks a cached function, which torch.compile warns about.
+    if is_torch(x):
+        import array_api_compat.torch as xp
+
+        return xp
+    return sys.modules["jax"].numpy if is_jax(x) else np
+
+
+def special(x: Array) -> Any:
+    """expit, logit, erfc, log_ndtr and ndtri for `x`, under these names in all three."""
+    if is_torch(x):
+        return sys.modules["torch"].special
+    if is_jax(x):
+        import jax.scipy.special
+
+        return jax.scipy.special
+    import scipy.special
+
+    return scipy.special
+
+
+def dtype_name(x: Array) -> str:
+    return str(x.dtype).rpartition(".")[2]
+
+
+def compute_dtype(x: Array) -> Any:
+    """float64 stays; everything narrower is computed in float32."""
+    xp = namespace(x)
+    return xp.float64 if dtype_name(x) == "float64" else xp.float32
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    return x if x.dtype == dtype else namespace(x).astype(x, dtype)
+
+
+def cast_like(x: Array, like: Array) -> Array:
+    """`x` with the dtype of `like`, and on its device."""
+    x = cast(x, like.dtype)
+    return x.to(like.device) if is_torch(x) and x.device != like.device else x
+
+
+def full_like(like: Array, shape: tuple[int, ...], value: float) -> Array:
+    """An array of `shape` filled with `value`, of the kind, dtype and device of `like`."""
+    if is_torch(like):
+        return like.new_full(shape, value)
+    return namespace(like).full(shape, value, dtype=like.dtype)
+
+
+def scalar(like: Array, value: float) -> Array:
+    """`value` with the dtype of `like`, for a `where` whose branches are both constants."""
+    return full_like(like, (), value)
+
+
+def contiguous(x: Array) -> Array:
+    """`x` with its last dimension contiguous: NumPy sums other layouts to fewer digits."""
+    if is_torch(x):
+        return x.contiguous()
+    return np.ascontiguousarray(x) if is_numpy(x) else x
+
+
+def stop_gradient(x: Array) -> Array:
+    if is_torch(x):
+        return x.detach()
+    return sys.modules["jax"].lax.stop_gradient(x) if is_jax(x) else x
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile or jax.jit is tracing the caller."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and torch.compiler.is_compiling():
+        return True
+    return jax is not None and not jax.core.trace_state_clean()
+
+
+def has_gradients(x: Array) -> bool:
+    return not is_numpy(x)
+
+
+def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:
+    """`while condition(state): state = body(state)`, a lax loop where `x` is JAX's."""
+    if is_jax(x):
+        return sys.modules["jax"].lax.while_loop(condition, body, state)
+    while condition(state):
+        state = body(state)
+    return state
+
+
+def repeat(x: Array, count: int, body: Callable, state: Any) -> Any:
+    """`count` times `state = body(state)`, a lax loop where `x` is JAX's."""
+    if is_jax(x):
+        return sys.modules["jax"].lax.fori_loop(0, count, lambda _, s: body(s), state)
+    for _ in range(count):
+        state = body(state)
+    return state
+
+
+def top_indices(x: Array, k: int) -> Array:
+    """Indices of the k largest along the last axis, largest first, ties to the lowest index."""
+    if is_torch(x):
+        return sys.modules["torch"].sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
+    if is_jax(x):
+        return sys.modules["jax"].lax.top_k(x, k)[1]
+    return np.argsort(-x, axis=-1, kind="stable")[..., :k]
+
+
+def take_along_last(x: Array, indices: Array) -> Array:
+    if is_torch(x):
+        return x.gather(-1, indices)
+    return namespace(x).take_along_axis(x, indices, axis=-1)
+
+
+def quiet(x: Array) -> contextlib.AbstractContextManager:
+    """NumPy warns where infinities are part of the plan; the others never do."""
+    return np.errstate(all="ignore") if is_numpy(x) else contextlib.nullcontext()

@@ -1,0 +1,35 @@
+"""Which code finds the threshold of this array: a plain `if`, decided at every call."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kofn._array import Array, is_jax, is_torch
+from kofn.links import Link
+from kofn.threshold import solve
+
+
+def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:
+    """`kofn.threshold.solve` by the fastest route there is; opaque to differentiation."""
+    if is_torch(x):
+        from kofn._torch import threshold as operator
+
+        return operator(x, k, temperature, link.alpha, link.id)
+    if is_jax(x):
+        from kofn._jax import threshold as compiled
+
+        return compiled(x, k, temperature, link.alpha, link.id)
+    return solve(x, k, temperature, link)
+
+
+def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:
+    """(z, G(−z), G(z) − z) at a large z: numbers, even while `like` is being traced."""
+    if is_torch(like):
+        from kofn._torch import integral_ends as ends
+
+        return ends(link.id)
+    if is_jax(like):
+        from kofn._jax import integral_ends as ends
+
+        return ends(link.id)
+    return link.integral_ends(np.asarray(2.0**26))

@@ -1,0 +1,151 @@
+"""Scores as rows: the chosen dimension last, every edge case settled before the mathematics.
+
+A row is split into entries in play (`live`: finite scores, or NaN), scores of +inf (`top`), and
+the rest (masked or −inf), which is never chosen. What is left to solve is k' = k − #top out of
+the live entries; where k' is 0 or all of them the answer needs no equation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn._array import (
+    Array,
+    cast,
+    cast_like,
+    compute_dtype,
+    contiguous,
+    framework,
+    full_like,
+    namespace,
+)
+from kofn._validate import (
+    check_broadcasts,
+    check_dim,
+    check_k,
+    check_mask,
+    check_number,
+    check_same_kind,
+    check_scores,
+    check_temperature,
+)
+from kofn.links import Link
+
+
+class Rows(NamedTuple):
+    """Everything a map needs; arrays in the compute dtype, per entry (…, n) or per row (…)."""
+
+    scores: Array  # −inf wherever not live
+    live: Array
+    top: Array
+    k: Array  # what is left to choose among the live entries
+    top_weight: Array  # of each score of +inf
+    temperature: Array
+    link: Link  # with its parameter per row
+
+
+def rows_of(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: Any) -> Rows:
+    """Check the arguments and bring them to the one form that the mathematics knows."""
+    check_scores(scores)
+    dim = check_dim(dim, scores.ndim)
+    xp = namespace(scores)
+    x, allowed = _last(scores, dim), _allowed(scores, mask, dim)
+    batch, n = tuple(x.shape[:-1]), x.shape[-1]
+    if n == 0:  # one entry that is out of play, so that a row has a minimum
+        x, allowed = full_like(x, (*batch, 1), -math.inf), xp.zeros((*batch, 1), dtype=xp.bool)
+
+    top = allowed & (x == math.inf)
+    live = allowed & ~xp.isinf(x)
+    x = xp.where(live, x, -math.inf)
+    count_top = cast(xp.sum(cast(top, x.dtype), axis=-1), x.dtype)
+
+    k = _k_of(k, batch, n, x)
+    wanted = xp.where(count_top > 0, k / xp.where(count_top > 0, count_top, 1.0), 0.0)
+    top_weight = xp.where(k <= count_top, wanted, xp.where(xp.isnan(k), k, 1.0))
+    return Rows(
+        scores=x,
+        live=live,
+        top=top,
+        k=k - count_top,
+        top_weight=top_weight,
+        temperature=_temperature_of(temperature, batch, x),
+        link=_lin_k_of(link, batch, x),
+    )
+
+
+def _last(scores: Array, dim: int) -> Array:
+    """`scores` in the compute dtype with `dim` moved to the end, contiguous there."""
+    x = cast(scores, compute_dtype(scores))
+    return contiguous(x if dim == -1 else namespace(x).moveaxis(x, dim, -1))
+
+
+def _allowed(scores: Array, mask: Any, dim: int) -> Array:
+    """Where an entry may be chosen at all, with `dim` last."""
+    xp = namespace(scores)
+    if mask is None:
+        mask = xp.ones_like(scores, dtype=xp.bool)
+    else:
+        check_mask(mask, scores)
+        mask = xp.broadcast_to(xp.asarray(mask), scores.shape)
+    return mask if dim == -1 else xp.moveaxis(mask, dim, -1)
+
+
+def entries(values: Array, rows: Rows, dim: int) -> Array:
+    """An array of the scores' shape in the form the rows have."""
+    xp = namespace(values)
+    if values.shape[dim] == 0:
+        return xp.zeros_like(rows.scores)
+    return contiguous(xp.moveaxis(values, dim, -1))
+
+
+def restore(weights: Array, scores: Array, dim: int) -> Array:
+    """Weights with the dtype of `scores` and the last dimension where the user has it."""
+    dim = check_dim(dim, scores.ndim)
+    weights = cast(weights, scores.dtype)
+    if scores.shape[dim] == 0:
+        weights = weights[..., :0]
+    return weights if dim == -1 else namespace(weights).moveaxis(weights, -1, dim)
+
+
+def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array) -> Array:
+    """k per row; NaN where an array asks for fewer than 0 or more than n."""
+    if framework(k) is None:
+        return full_like(x, batch, check_k(k, n))
+    k = _per_row("k", k, batch, x)
+    return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
+
+
+def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
+    """T per row, at least the smallest whose rounding still is a normal number.
+
+    Below that (1e-31 in float32) the map is the hard top-k to every digit anyway.
+    """
+    xp = namespace(x)
+    info = xp.finfo(x.dtype)
+    floor = float(info.smallest_normal) / float(info.eps)
+    if framework(temperature) is None:
+        return full_like(x, batch, max(check_temperature(temperature), floor))
+    # Judged before the cast: a float64 temperature that float32 rounds to 0 is small, not wrong.
+    good = _per_row("temperature", (temperature > 0) & ~xp.isinf(temperature), batch, x) > 0
+    t = _per_row("temperature", temperature, batch, x)
+    return xp.where(good, xp.where(t > floor, t, floor), math.nan)
+
+
+def _lin_k_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
+    if link.alpha is None:
+        return link
+    if framework(link.alpha) is None:
+        return link.at(full_like(x, batch, link.alpha))
+    alpha = _per_row("alpha", link.alpha, batch, x)
+    return link.at(namespace(x).where(alpha >= 1, alpha, math.nan))
+
+
+def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array) -> Array:
+    """An array argument broadcast to the batch shape, never enlarging it."""
+    check_same_kind(name, value, x)
+    check_broadcasts(
+        name, tuple(value.shape), batch, "the batch shape (scores.shape without dim)"
+    )
+    xp = namespace(x)
+    return xp.broadcast_to(cast_like(xp.asarray(value), x), batch)

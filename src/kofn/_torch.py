@@ -1,0 +1,49 @@
+"""The threshold as a torch operator: opaque to torch.compile, mapped by vmap, never differentiated.
+
+It has no autograd formula on purpose. With one, func.grad raises and forward mode returns zeros
+without a word; implicit.py hands it detached tensors and differentiates around it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kofn.links import by_id
+from kofn.threshold import solve
+
+
+@torch.library.custom_op("kofn::threshold", mutates_args=())
+def threshold(
+    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int
+) -> tuple[Tensor, Tensor]:
+    hi, lo = solve(x, k, temperature, by_id(link, alpha))
+    return hi.contiguous(), lo.contiguous()
+
+
+@threshold.register_fake
+def _(
+    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
+
+
+@threshold.register_vmap
+def _(info, in_dims, x, k, temperature, alpha, link):  # type: ignore[no-untyped-def]
+    """Batch dimensions come first; rows that are not mapped are repeated."""
+
+    def first(value: Tensor | None, dim: int | None) -> Tensor | None:
+        if value is None:
+            return None
+        if dim is None:
+            return value.expand(info.batch_size, *value.shape)
+        return value.movedim(dim, 0)
+
+    rows = [first(v, d) for v, d in zip((x, k, temperature, alpha), in_dims, strict=False)]
+    return threshold(*rows, link), (0, 0)
+
+
+@torch.compiler.assume_constant_result
+def integral_ends(link: int) -> tuple[float, float, float]:
+    with torch.no_grad():
+        return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))

@@ -1,0 +1,97 @@
+"""Checks of what the user passed: each error names the argument, its value and what is allowed.
+
+Numbers are checked; entries of arrays are not, because looking at them would wait for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+from kofn._array import FLOATS, Array, dtype_name, framework
+
+
+def check_number(name: str, value: Any, *, low: float, allowed: str, strict: bool = False) -> float:
+    """`value` as a float if it is a finite number above `low` (at least `low` unless strict)."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):
+        raise TypeError(f"{name} must be {allowed}, or an array; got {value!r}")
+    number = float(value)
+    if not math.isfinite(number) or number < low or (strict and number == low):
+        raise ValueError(f"{name} must be {allowed}; got {value!r}")
+    return number
+
+
+def check_k(k: Any, n: int) -> float:
+    """`k` as a float if it is a number in [0, n]."""
+    if isinstance(n, int):
+        allowed = f"a number in [0, n] (here n = {n} entries to choose from)"
+    else:  # a symbolic size under torch.compile cannot be printed
+        allowed = "a number in [0, n]"
+    number = check_number("k", k, low=0.0, allowed=allowed)
+    if number > n:
+        raise ValueError(f"k must be {allowed}; got {k!r}")
+    return number
+
+
+def check_temperature(temperature: Any) -> float:
+    allowed = "a finite number > 0, in the units of the scores"
+    return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
+
+
+def check_scores(scores: Any, name: str = "scores") -> None:
+    if framework(scores) is None:
+        raise TypeError(
+            f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; "
+            f"got {type(scores).__name__}"
+        )
+    if dtype_name(scores) not in FLOATS:
+        raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}; got {scores.dtype}")
+    if scores.ndim == 0:
+        raise ValueError(f"{name} must have at least one dimension; got a single number")
+
+
+def check_dim(dim: Any, ndim: int) -> int:
+    """`dim` counted from the end, as −1 is."""
+    if isinstance(dim, (bool, np.bool_)) or not isinstance(dim, (int, np.integer)):
+        raise TypeError(f"dim must be an integer; got {dim!r}")
+    if not -ndim <= dim < ndim:
+        raise ValueError(f"dim must be in [{-ndim}, {ndim - 1}] for {ndim}-dimensional scores; got {dim}")
+    return int(dim) - ndim if dim >= 0 else int(dim)
+
+
+def check_mask(mask: Any, scores: Array) -> None:
+    check_same_kind("mask", mask, scores)
+    if dtype_name(mask) not in ("bool", "bool_"):
+        raise TypeError(f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}")
+    check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), "the shape of scores")
+
+
+def check_same_kind(name: str, value: Any, scores: Array) -> None:
+    """Arrays of different frameworks do not mix, except that JAX takes NumPy's."""
+    kind, wanted = framework(value), framework(scores)
+    if kind != wanted and (kind, wanted) != ("numpy", "jax"):
+        raise TypeError(
+            f"{name} is a {type(value).__module__.partition('.')[0]} {type(value).__name__} but "
+            f"scores is a {wanted} array; convert one to the kind of the other"
+        )
+
+
+def check_broadcasts(
+    name: str, shape: tuple[int, ...], target: tuple[int, ...], what: str
+) -> None:
+    """`shape` must broadcast to `target` without enlarging it."""
+    fits = len(shape) <= len(target) and all(
+        size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} has shape {tuple(shape)}; it must broadcast to {what}, {tuple(target)}"
+        )
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")

@@ -1,0 +1,169 @@
+"""From a threshold without gradients to answers with all of them. Differentiation lives here.
+
+The solver's θ is a constant. Two Newton steps from it, whose value is exactly zero,
+
+    δ ← δ + T·(r − stop(r))/stop(W),     r = Σ F((x − θ − δ)/T) − k,     W = Σ F′,
+
+carry the derivatives of the implicit function: one step the first, two the second. They are plain
+array code, so every transform of PyTorch and JAX that can differentiate a sum can differentiate
+them. docs/gradients.md derives this and lists what silently fails instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn._array import Array, has_gradients, namespace, quiet, scalar, stop_gradient
+from kofn._dispatch import integral_ends, threshold
+from kofn._rows import Rows
+from kofn.links import Link
+from kofn.threshold import DENSE, Reductions, far, split
+
+
+class Placed(NamedTuple):
+    """Rows with their threshold: z = (x − θ)/T and what is left to say about each entry."""
+
+    rows: Rows
+    link: Link  # with its parameter per entry
+    z: Array
+    upper: Array  # F > ½
+    theta: Array  # differentiable; finite
+    none: Array  # rows that choose nothing
+    every: Array  # rows that choose every entry in play
+    correction: Any  # value 0; the gradient in k that z cannot carry
+    over: Reductions
+
+
+def place(rows: Rows, over: Reductions = DENSE) -> Placed:
+    """Solve for θ and make it a differentiable function of scores, k, temperature and α."""
+    xp = namespace(rows.scores)
+    expand = over.expand
+    x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
+    link = rows.link if rows.link.alpha is None else rows.link.at(expand(rows.link.alpha))
+    frozen = (
+        rows.link if rows.link.alpha is None else rows.link.at(stop_gradient(rows.link.alpha))
+    )
+    hi, lo = threshold(stop_gradient(x), stop_gradient(k), stop_gradient(t), frozen)
+    none, every = hi == math.inf, hi == -math.inf
+    hi = xp.where(none | every, 0.0, hi)
+
+    limit = far(xp.finfo(x.dtype))
+    z = ((stop_gradient(x) - expand(hi)) - expand(lo)) / expand(stop_gradient(t))
+    # Beyond every link's reach, z is a constant: z, not x, is what overflows (finfo.min/0.5).
+    outside = ~live | (xp.abs(z) >= limit) | expand(none | every)
+    beyond = xp.where(z > 0, scalar(z, limit), -limit)
+    distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
+
+    def z_at(delta: Array) -> Array:
+        return xp.where(outside, beyond, (distance - expand(delta)) / expand(t))
+
+    delta = xp.zeros_like(lo)
+    correction: Any = 0.0
+    z = z_at(delta)
+    if has_gradients(x):
+        weight = over.sum(xp.where(live, stop_gradient(link.pdf(z)), 0.0))
+        # Below the smallest normal number the quotient would be 0/0; the gradient there is 0.
+        solvable = weight >= float(xp.finfo(x.dtype).smallest_normal)
+        gain = xp.where(solvable, t / xp.where(solvable, weight, 1.0), 0.0)
+        for _ in range(2):
+            _, low, high = split(link, z, live)
+            residual = over.sum(low - high) - k
+            delta = delta + gain * (residual - stop_gradient(residual))
+            z = z_at(delta)
+        # ... but dp/dk = F′/W is softmax(log F′), which survives: a hard choice still learns k.
+        share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)
+        correction = share * expand(k - stop_gradient(k))
+    upper, _, _ = split(link, stop_gradient(z), live)
+    return Placed(rows, link, z, upper, hi + lo + delta, none, every, correction, over)
+
+
+def weights(placed: Placed) -> Array:
+    """p = F(z), and what the equation leaves open: 0, 1, and the scores of +inf."""
+    p, rows = placed, placed.rows
+    xp = namespace(p.z)
+    upper, low, high = split(p.link, p.z, rows.live)
+    chosen = xp.where(upper, 1 - high, low) + p.correction
+    chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
+    others = xp.where(rows.top, p.over.expand(rows.top_weight), 0.0)
+    return xp.where(rows.live, chosen, others)
+
+
+def theta(placed: Placed) -> Array:
+    """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
+    xp = namespace(placed.z)
+    empty = ~xp.any(placed.rows.live | placed.rows.top, axis=-1)
+    closed = xp.where(placed.none, scalar(placed.theta, math.inf), -math.inf)
+    answer = xp.where(placed.none | placed.every, closed, placed.theta)
+    return xp.where(empty, math.nan, answer)
+
+
+def value(placed: Placed) -> Array:
+    """S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
+    p, rows = placed, placed.rows
+    xp = namespace(p.z)
+    tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
+    above = p.over.sum(xp.where(p.upper, rows.scores, 0.0))
+    everything = p.over.sum(xp.where(rows.live, rows.scores, 0.0))
+    missing = rows.k - xp.astype(p.over.count(p.upper), p.z.dtype)
+    inside = xp.where(rows.live, tails, 0.0)
+    answer = missing * p.theta + above + rows.temperature * p.over.sum(inside)
+    answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
+    answer = xp.where(xp.any(rows.live, axis=-1), answer, 0.0)
+    infinite = xp.any(rows.top, axis=-1) & (rows.top_weight > 0)
+    return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
+
+
+def gap(placed: Placed, target: Array) -> Array:
+    """Σ [G(z) + Ω(t) − t·z] per row: every term of the Fenchel–Young loss is at least 0."""
+    p, rows = placed, placed.rows
+    xp = namespace(p.z)
+    tails = xp.where(
+        p.upper,
+        p.link.upper_integral(p.z) + (1 - target) * p.z,
+        p.link.integral(p.z) - target * p.z,
+    )
+    closed = p.over.expand(p.every | p.none)
+    terms = xp.where(closed, 0.0, tails + p.link.omega(target))
+    possible = target == xp.where(rows.top, scalar(target, 1.0), 0.0)
+    impossible = xp.where(possible, scalar(target, 0.0), math.inf)
+    return p.over.sum(xp.where(rows.live, terms, impossible))
+
+
+def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
+    """Softmax needs no threshold: it is normalised directly, by the same rules at the edges."""
+    xp = namespace(rows.scores)
+    x, t = rows.scores, over.expand(rows.temperature)
+    greatest = over.expand(stop_gradient(over.max(x)))
+    far_below = ~rows.live | ((stop_gradient(x) - greatest) / t < -far(xp.finfo(x.dtype)))
+    raised = xp.exp(xp.where(far_below, 0.0, x - greatest) / t)
+    raised = xp.where(far_below | over.expand(rows.k <= 0), 0.0, raised)
+    total = over.sum(raised)
+    share = raised / over.expand(xp.where(total == 0, 1.0, total))
+    return xp.where(rows.top, over.expand(rows.top_weight), share)
+
+
+def require_integral(link: Link, like: Array) -> None:
+    """Refuse the value and the loss of a link whose integral is missing or is not ∫F."""
+    if link.integral_is_known:
+        return
+    z, lower, upper = integral_ends(link, like)
+    # Rounding of G(z) − z, and room for tails as heavy as a mean allows.
+    if not max(abs(lower), abs(upper)) <= 1 / math.sqrt(z):
+        raise ValueError(
+            f"the integral of {link!r} is not the one of a distribution with mean zero: "
+            f"G(−z) = {lower:.3g} and G(z) − z = {upper:.3g} at z = {z:.3g}, both must go to 0; "
+            "give G = ∫F from −∞ and shift cdf, pdf and integral so that the mean is 0"
+        )
+
+
+def _softmax(values: Array, where: Array, over: Reductions) -> Array:
+    """Softmax over the entries that `where` keeps; 0 where it keeps none of finite value."""
+    xp = namespace(values)
+    with quiet(values):
+        values = xp.where(where, values, -math.inf)
+        greatest = over.max(values)
+        some = greatest > -math.inf
+        shifted = values - over.expand(xp.where(some, greatest, 0.0))
+        raised = xp.where(over.expand(some), xp.exp(shifted), 0.0)
+        return raised / over.expand(xp.where(some, over.sum(raised), 1.0))

@@ -1,0 +1,519 @@
+"""The table of links: the distribution functions F of Σ F((x − θ)/T) = k.
+
+Every link is shifted so that its distribution has mean zero; then Ω(q) = ∫₀^q F⁻¹ vanishes at
+both ends and value and loss come out as people expect (softmax's log-sum-exp, cross-entropy).
+A link is a few scalar functions. Adding one is adding one class here and its line in the table;
+the solver, the maps, the losses and the tests enumerate the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from kofn._array import (
+    Array,
+    cast_like,
+    framework,
+    full_like,
+    is_compiling,
+    namespace,
+    repeat,
+    scalar,
+    special,
+)
+from kofn._validate import check_number
+
+__all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
+
+_REGISTRY: list[Link] = []
+
+
+class Link:
+    """F, a cumulative distribution function: weights are p = F((x − θ)/T) with Σp = k.
+
+    Each argument is a function of one array, elementwise, and receives arrays of the kind the
+    scores have (write it with torch, jax.numpy or numpy functions). What is not given is derived.
+
+    Args:
+        cdf: F, increasing from 0 to 1.
+        pdf: F′. At a kink it must take the side that automatic differentiation of `cdf` takes.
+        sf: 1 − F without the subtraction; else 1 − cdf, which keeps no relative accuracy above.
+        log_pdf: log F′; else log(pdf).
+        quantile: F⁻¹; else bisection on `cdf`.
+        integral: G = ∫F with G(−∞) = 0 and G(z) − z → 0 at +∞, that is, a distribution of mean
+            zero. Without it weights and thresholds work; the value S_k and the loss are refused.
+
+    Raises:
+        TypeError: an argument is not callable.
+        RuntimeError: made inside a compiled function; make it outside, once.
+
+    A link is remembered for as long as the process lives: make each one once, at module level.
+
+    Example:
+        >>> import math, numpy as np
+        >>> from kofn import Link, soft_topk
+        >>> cauchy = Link(
+        ...     cdf=lambda z: 0.5 + np.arctan(z) / math.pi,
+        ...     pdf=lambda z: 1 / (math.pi * (1 + z * z)),
+        ... )
+        >>> soft_topk(np.array([3.0, 1.0, 0.0, -1.0]), 2, link=cauchy).round(3)
+        array([0.859, 0.574, 0.337, 0.229])
+    """
+
+    name = "a link of your own"
+    alpha: Any = None
+
+    def __init__(
+        self,
+        cdf: Callable[[Array], Array],
+        pdf: Callable[[Array], Array],
+        *,
+        sf: Callable[[Array], Array] | None = None,
+        log_pdf: Callable[[Array], Array] | None = None,
+        quantile: Callable[[Array], Array] | None = None,
+        integral: Callable[[Array], Array] | None = None,
+    ) -> None:
+        if is_compiling():
+            raise RuntimeError(
+                "a Link was made inside a compiled function, where it would be made anew on every "
+                "call; make it once, outside, and use it inside"
+            )
+        given = dict(
+            cdf=cdf, pdf=pdf, sf=sf, log_pdf=log_pdf, quantile=quantile, integral=integral
+        )
+        for name, function in given.items():
+            if callable(function):
+                setattr(self, name, function)  # in place of the derivation below
+            elif function is not None or name in ("cdf", "pdf"):
+                raise TypeError(f"{name} must be a function of one array, got {function!r}")
+        self._infinite_tails: bool | None = None if sf and quantile else False
+        self.id = len(_REGISTRY)
+        _REGISTRY.append(self)
+
+    def __repr__(self) -> str:
+        return f"<kofn link: {self.name}>"
+
+    # What a link may leave out, derived from what it has.
+
+    def cdf(self, z: Array) -> Array:
+        raise TypeError(f"{self!r} has no cdf")
+
+    def pdf(self, z: Array) -> Array:
+        raise TypeError(f"{self!r} has no pdf")
+
+    def sf(self, z: Array) -> Array:
+        return 1 - self.cdf(z)
+
+    def log_pdf(self, z: Array) -> Array:
+        return namespace(z).log(self.pdf(z))
+
+    def log_cdf(self, z: Array) -> Array:
+        return namespace(z).log(self.cdf(z))
+
+    def log_sf(self, z: Array) -> Array:
+        return namespace(z).log(self.sf(z))
+
+    def quantile(self, q: Array) -> Array:
+        return _bisect_quantile(self.cdf, q)
+
+    def integral(self, z: Array) -> Array:
+        """G(z) = ∫_{−∞}^z F."""
+        raise ValueError(
+            f"{self!r} was made without `integral`, so it has weights but no value and no loss. "
+            "Give Link(integral=G) with G = ∫F, G(−∞) = 0 and G(z) − z → 0; a distribution "
+            "without a mean (Cauchy's) has no such G"
+        )
+
+    def upper_integral(self, z: Array) -> Array:
+        """∫_z^∞ (1 − F) = G(z) − z, what G differs by from the hard link's max(z, 0)."""
+        return self.integral(z) - z
+
+    def omega(self, q: Array) -> Array:
+        """Ω(q) = ∫₀^q F⁻¹, the regulariser whose maximiser the weights are; 0 at 0 and 1."""
+        xp = namespace(q)
+        inside = (q > 0) & (q < 1)
+        z = self.quantile(xp.where(inside, q, 0.5))
+        return xp.where(inside, q * z - self.integral(z), _zero_at_ends(q))
+
+    def at(self, alpha: Array) -> Link:
+        """This link with its parameter, if it has one, given per row or per entry."""
+        return self
+
+    @property
+    def integral_is_known(self) -> bool:
+        """Whether G can be trusted to be ∫F without looking at it."""
+        return isinstance(self, _BuiltIn)
+
+    def integral_ends(self, z: Array) -> tuple[float, float, float]:
+        """(z, G(−z), G(z) − z) as numbers."""
+        return float(z), float(self.integral(-z)), float(self.integral(z) - z)
+
+    def has_infinite_tails(self, like: Array) -> Array | bool:
+        """Whether 0 < F < 1 everywhere, as far as the link tells."""
+        if self._infinite_tails is not None:
+            return self._infinite_tails
+        xp = namespace(like)
+        zero, one = full_like(like, (), 0.0), full_like(like, (), 1.0)
+        return xp.isinf(self.quantile(zero)) & xp.isinf(self.quantile(one))
+
+
+def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Array:
+    """F⁻¹ by growing a bracket until it holds q, then halving it."""
+    xp = namespace(q)
+    one = xp.ones_like(q)
+
+    def grow(bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        return xp.where(cdf(low) > q, 4 * low, low), xp.where(cdf(high) < q, 4 * high, high)
+
+    def halve(bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = low + (high - low) / 2
+        below = cdf(middle) < q
+        return xp.where(below, middle, low), xp.where(below, high, middle)
+
+    low, high = repeat(q, 60, halve, repeat(q, 30, grow, (-one, one)))
+    return low + (high - low) / 2
+
+
+class _BuiltIn(Link):
+    """A row of the table: methods instead of arguments, tails known in advance."""
+
+    def __init__(self, name: str, *, infinite_tails: bool) -> None:
+        self.name = name
+        self._infinite_tails = infinite_tails
+        self.id = len(_REGISTRY)
+        _REGISTRY.append(self)
+
+
+class _Symmetric(_BuiltIn):
+    """F(−z) = 1 − F(z), so the upper tail is the lower one reflected."""
+
+    def sf(self, z: Array) -> Array:
+        return self.cdf(-z)
+
+    def log_sf(self, z: Array) -> Array:
+        return self.log_cdf(-z)
+
+    def upper_integral(self, z: Array) -> Array:
+        return self.integral(-z)
+
+
+def _below(z: Array, kink: float = 0.0) -> tuple[Array, Array]:
+    """(z < kink, z there and `kink` elsewhere): an exponential of it is safe on both branches.
+
+    Kinks are decided by `where` and a strict sign, never by clip or minimum, whose derivative at
+    the kink is 1 in PyTorch and ½ in JAX.
+    """
+    below = z < kink
+    return below, namespace(z).where(below, z, kink)
+
+
+class _Logistic(_Symmetric):
+    """F(z) = 1/(1 + e^−z): the entropic optimal-transport top-k (Xie et al. 2020), LML (2019)."""
+
+    def cdf(self, z: Array) -> Array:
+        return special(z).expit(z)
+
+    def pdf(self, z: Array) -> Array:
+        return self.cdf(z) * self.cdf(-z)
+
+    def log_pdf(self, z: Array) -> Array:
+        return self.log_cdf(z) + self.log_cdf(-z)
+
+    def log_cdf(self, z: Array) -> Array:
+        return -self.integral(-z)
+
+    def quantile(self, q: Array) -> Array:
+        xp = namespace(q)
+        return xp.log(q) - xp.log1p(-q)
+
+    def integral(self, z: Array) -> Array:
+        return namespace(z).logaddexp(z, namespace(z).zeros_like(z))
+
+    def omega(self, q: Array) -> Array:
+        return _x_log_x(q) + _x_log_x(1 - q)
+
+
+class _Laplace(_Symmetric):
+    """F(z) = e^z/2 below 0, 1 − e^−z/2 above (LapSum, Struski et al. 2025)."""
+
+    def cdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, low = _below(z)
+        return xp.where(below, xp.exp(low) / 2, 1 - xp.exp(-xp.where(below, 0.0, z)) / 2)
+
+    def pdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        return xp.exp(-xp.abs(z)) / 2
+
+    def log_pdf(self, z: Array) -> Array:
+        return -namespace(z).abs(z) - math.log(2)
+
+    def log_cdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, low = _below(z)
+        return xp.where(below, low - math.log(2), xp.log1p(-xp.exp(-xp.where(below, 0.0, z)) / 2))
+
+    def quantile(self, q: Array) -> Array:
+        xp = namespace(q)
+        return xp.where(q < 0.5, xp.log(2 * q), -xp.log(2 * (1 - q)))
+
+    def integral(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, low = _below(z)
+        high = xp.where(below, 0.0, z)
+        return xp.where(below, xp.exp(low) / 2, high + xp.exp(-high) / 2)
+
+    def omega(self, q: Array) -> Array:
+        tail = namespace(q).minimum(q, 1 - q)
+        return _x_log_x(tail) + (math.log(2) - 1) * tail
+
+
+class _Normal(_Symmetric):
+    """F(z) = Φ(z), the standard normal distribution."""
+
+    def cdf(self, z: Array) -> Array:
+        # ndtr loses its lower tail in float32; erfc keeps it.
+        return special(z).erfc(z * -math.sqrt(0.5)) / 2
+
+    def pdf(self, z: Array) -> Array:
+        return namespace(z).exp(self.log_pdf(z))
+
+    def log_pdf(self, z: Array) -> Array:
+        return -z * z / 2 - math.log(2 * math.pi) / 2
+
+    def log_cdf(self, z: Array) -> Array:
+        return special(z).log_ndtr(z)
+
+    def quantile(self, q: Array) -> Array:
+        return special(q).ndtri(q)
+
+    def integral(self, z: Array) -> Array:
+        return z * self.cdf(z) + self.pdf(z)
+
+    def omega(self, q: Array) -> Array:
+        xp = namespace(q)
+        inside = (q > 0) & (q < 1)
+        density = self.pdf(self.quantile(xp.where(inside, q, 0.5)))
+        return xp.where(inside, -density, _zero_at_ends(q))
+
+
+class _Exponential(_BuiltIn):
+    """F(z) = min(1, e^{z−1}): softmax at k = 1, capped softmax beyond (shifted to mean zero)."""
+
+    def cdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, u = _below(z - 1)
+        return xp.where(below, xp.exp(u), 1.0)
+
+    def sf(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, u = _below(z - 1)
+        return xp.where(below, -xp.expm1(u), 0.0)
+
+    def pdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, u = _below(z - 1)
+        return xp.where(below, xp.exp(u), 0.0)
+
+    def log_pdf(self, z: Array) -> Array:
+        below, u = _below(z - 1)
+        return namespace(z).where(below, u, -math.inf)
+
+    def quantile(self, q: Array) -> Array:
+        return namespace(q).log(q) + 1
+
+    def integral(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, u = _below(z - 1)
+        return xp.where(below, xp.exp(u), z)
+
+    def upper_integral(self, z: Array) -> Array:
+        xp = namespace(z)
+        below, u = _below(z - 1)
+        return xp.where(below, xp.expm1(u) - u, 0.0)
+
+    def omega(self, q: Array) -> Array:
+        return _x_log_x(q)
+
+
+class _Linear(_Symmetric):
+    """F(z) = clip(z + ½, 0, 1): sparsemax at k = 1, the projection on the capped simplex beyond."""
+
+    def cdf(self, z: Array) -> Array:
+        return self._pieces(z, 0.0, z + 0.5, 1.0)
+
+    def pdf(self, z: Array) -> Array:
+        return self._pieces(z, 0.0, namespace(z).ones_like(z), 0.0)
+
+    def quantile(self, q: Array) -> Array:
+        return q - 0.5
+
+    def integral(self, z: Array) -> Array:
+        return self._pieces(z, 0.0, (z + 0.5) ** 2 / 2, z)
+
+    def upper_integral(self, z: Array) -> Array:
+        return self._pieces(z, -z, (0.5 - z) ** 2 / 2, 0.0)
+
+    def omega(self, q: Array) -> Array:
+        return q * (q - 1) / 2 + _zero_at_ends(q)
+
+    @staticmethod
+    def _pieces(z: Array, below: Any, inside: Array, above: Any) -> Array:
+        xp = namespace(z)
+        return xp.where(z <= -0.5, below, xp.where(z < 0.5, inside, above))
+
+
+class _Entmax(_BuiltIn):
+    """F(z) = [1 + (α−1)u]₊^{1/(α−1)} up to 1, u = z − 1/α: α-entmax at k = 1 (Peters et al. 2019).
+
+    Smooth in α through 1 (exponential) and 2 (linear): F = exp(u·g((α−1)u)), g(t) = log1p(t)/t.
+    """
+
+    def __init__(self, name: str, alpha: Any) -> None:
+        super().__init__(name, infinite_tails=False)
+        self.alpha = alpha
+
+    def at(self, alpha: Array) -> Link:
+        link = object.__new__(_Entmax)
+        link.name, link.id, link.alpha = self.name, self.id, alpha
+        link._infinite_tails = False
+        return link
+
+    def _inside(self, z: Array) -> tuple[Array, Array, Array]:
+        """(strictly inside the support, log F there and log ½ elsewhere, above the support)."""
+        xp = namespace(z)
+        alpha = self._like(z)
+        u = z - 1 / alpha
+        t = (alpha - 1) * u
+        inside = (u < 0) & (t > -1)
+        log_cdf = xp.where(inside, u, -math.log(2)) * _log1p_over(xp.where(inside, t, 0.0))
+        return inside, log_cdf, u >= 0
+
+    def _like(self, z: Array) -> Any:
+        return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)
+
+    def cdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        inside, log_cdf, above = self._inside(z)
+        return xp.where(inside, xp.exp(log_cdf), xp.where(above, scalar(z, 1.0), 0.0))
+
+    def sf(self, z: Array) -> Array:
+        xp = namespace(z)
+        inside, log_cdf, above = self._inside(z)
+        return xp.where(inside, -xp.expm1(log_cdf), xp.where(above, scalar(z, 0.0), 1.0))
+
+    def pdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        inside, log_cdf, _ = self._inside(z)
+        return xp.where(inside, xp.exp((2 - self._like(z)) * log_cdf), 0.0)
+
+    def log_pdf(self, z: Array) -> Array:
+        inside, log_cdf, _ = self._inside(z)
+        return namespace(z).where(inside, (2 - self._like(z)) * log_cdf, -math.inf)
+
+    def quantile(self, q: Array) -> Array:
+        xp = namespace(q)
+        alpha = self._like(q)
+        log_q = xp.log(q)
+        return log_q * _expm1_over((alpha - 1) * log_q) + 1 / alpha
+
+    def integral(self, z: Array) -> Array:
+        xp = namespace(z)
+        alpha = self._like(z)
+        inside, log_cdf, above = self._inside(z)
+        return xp.where(inside, xp.exp(alpha * log_cdf) / alpha, xp.where(above, z, 0.0))
+
+    def upper_integral(self, z: Array) -> Array:
+        return namespace(z).where(self._inside(z)[2], 0.0, self.integral(z) - z)
+
+    def omega(self, q: Array) -> Array:
+        xp = namespace(q)
+        alpha = self._like(q)
+        inside = (q > 0) & (q < 1)
+        log_q = xp.log(xp.where(inside, q, 1.0))
+        return q * log_q * _expm1_over((alpha - 1) * log_q) / alpha + _zero_at_ends(q)
+
+
+def _zero_at_ends(q: Array) -> Array:
+    """0 for a weight in [0, 1], NaN for anything else."""
+    return namespace(q).where((q >= 0) & (q <= 1), scalar(q, 0.0), math.nan)
+
+
+def _x_log_x(q: Array) -> Array:
+    xp = namespace(q)
+    return q * xp.log(xp.where(q > 0, q, 1.0)) + _zero_at_ends(q)
+
+
+def _log1p_over(t: Array) -> Array:
+    """log1p(t)/t, a series where the quotient would lose its derivatives (0/0 at t = 0)."""
+    xp = namespace(t)
+    near = xp.abs(t) < 0.1
+    small = xp.where(near, t, 0.0)
+    series = 1 / 18 * xp.ones_like(t)
+    for power in range(17, 0, -1):
+        series = 1 / power - small * series
+    far = xp.where(near, 1.0, t)
+    return xp.where(near, series, xp.log1p(far) / far)
+
+
+def _expm1_over(s: Array) -> Array:
+    """(e^s − 1)/s."""
+    xp = namespace(s)
+    zero = s == 0
+    safe = xp.where(zero, 1.0, s)
+    return xp.where(zero, 1.0, xp.expm1(safe) / safe)
+
+
+logistic = _Logistic("logistic", infinite_tails=True)
+laplace = _Laplace("laplace", infinite_tails=True)
+normal = _Normal("normal", infinite_tails=True)
+exponential = _Exponential("exponential", infinite_tails=False)
+linear = _Linear("linear", infinite_tails=False)
+_entmax = _Entmax("entmax", 1.5)
+
+TABLE = {link.name: link for link in (logistic, laplace, normal, exponential, linear, _entmax)}
+"""The links that can be asked for by name; "entmax" means entmax(1.5)."""
+
+
+def entmax(alpha: float | Array = 1.5) -> Link:
+    """The link whose k = 1 map is α-entmax; α = 1 is `exponential`, α = 2 `linear`.
+
+    Args:
+        alpha: a number ≥ 1, or an array that broadcasts to the batch shape of the scores (one α
+            per row); it may carry a gradient.
+
+    Raises:
+        ValueError: a number below 1, infinite or NaN.
+
+    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import links, soft_topk
+        >>> soft_topk(np.array([1.0, 0.5, 0.2, -1.0]), 2, link=links.entmax(1.3)).round(3)
+        array([0.895, 0.591, 0.423, 0.091])
+    """
+    if framework(alpha) is None:
+        alpha = check_number("alpha", alpha, low=1.0, allowed="a finite number ≥ 1")
+    return _entmax.at(alpha)
+
+
+def resolve(link: str | Link) -> Link:
+    """The link a user asked for, by name or as an object."""
+    if isinstance(link, Link):
+        return link
+    if isinstance(link, str) and link in TABLE:
+        return TABLE[link]
+    names = ", ".join(repr(name) for name in TABLE)
+    error = ValueError if isinstance(link, str) else TypeError
+    raise error(f"link must be a kofn.Link or one of {names}; got {link!r}")
+
+
+def by_id(link_id: int, alpha: Array | None) -> Link:
+    """The link behind an id, as the opaque operators name it."""
+    link = _REGISTRY[link_id]
+    return link if alpha is None else link.at(alpha)

@@ -1,0 +1,352 @@
+"""The maps: scores in, weights out. Each documents, checks and delegates."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from kofn import implicit, links
+from kofn._array import (
+    Array,
+    cast,
+    namespace,
+    quiet,
+    stop_gradient,
+    take_along_last,
+    top_indices,
+)
+from kofn._rows import Rows, restore, rows_of
+from kofn._validate import check_dim, check_scores
+from kofn.links import Link
+
+__all__ = [
+    "entmax",
+    "hard_topk",
+    "soft_topk",
+    "soft_topk_sum",
+    "soft_topk_threshold",
+    "softmax",
+    "sparsemax",
+    "topk_gates",
+]
+
+
+def soft_topk(
+    scores: Array,
+    k: float | Array,
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    hard: bool = False,
+) -> Array:
+    """p = F((scores − θ)/temperature) with θ such that Σp = k: weights in [0, 1] that sum to k.
+
+    Args:
+        scores: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
+            chosen; +inf is chosen first.
+        k: how many, in [0, n] for n = scores.shape[dim]; may be fractional. A number or an array
+            that broadcasts to the batch shape (`scores.shape` without `dim`).
+        link: F, by name ("logistic", "laplace", "normal", "exponential", "linear", "entmax") or
+            as a kofn.Link.
+        temperature: in score units, > 0; a number or an array like `k`. Towards 0 the weights
+            become the hard top-k.
+        dim: the dimension to choose along.
+        mask: boolean, broadcasts to `scores`; False entries are as if deleted.
+        hard: return the hard top-k exactly, with the soft weights' gradient (straight-through).
+
+    Returns:
+        Weights with the shape, dtype and device of `scores`, differentiable any number of times
+        in scores, k, temperature and the link's alpha. Where fewer than k entries are left all
+        are chosen; a row with none is zeros. A NaN stays in its row.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype or shape, a number out of
+            range. Entries of arrays are not checked; a bad one gives NaN in its row.
+
+    Source: Amos, Koltun & Kolter, "The Limited Multi-Label Projection Layer" (2019), logistic;
+    Struski et al., "LapSum" (2025), laplace; Blondel, Martins & Niculae (2020) for the family.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import soft_topk
+        >>> soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
+        array([0.823, 0.631, 0.509, 0.188])
+        >>> soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2, temperature=0.1).round(3)
+        array([1.   , 0.993, 0.007, 0.   ])
+    """
+    rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
+    with quiet(scores):
+        chosen = implicit.weights(implicit.place(rows))
+        if hard:
+            chosen = _hard(rows) + (chosen - stop_gradient(chosen))
+    return restore(chosen, scores, dim)
+
+
+def soft_topk_threshold(
+    scores: Array,
+    k: float | Array,
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """θ of soft_topk: scores above it are chosen by more than F(0), those below by less.
+
+    In score units, for links shifted to mean zero (F(0) = ½ for symmetric links; for
+    "exponential" at k = 1, θ = T·(logsumexp(scores/T) − 1)).
+
+    Args:
+        scores, k, link, temperature, dim, mask: as for `soft_topk`.
+
+    Returns:
+        θ with the batch shape, differentiable; float32 for half-precision scores. +inf where
+        k = 0, −inf where every entry is chosen, NaN for a row with none.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import soft_topk_threshold
+        >>> soft_topk_threshold(np.array([[4.0, 2.0, 0.0], [9.0, 1.0, 0.0]]), 1.5).round(3)
+        array([2.   , 0.868])
+    """
+    rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
+    with quiet(scores):
+        return implicit.theta(implicit.place(rows))
+
+
+def soft_topk_sum(
+    scores: Array,
+    k: float | Array,
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """S_k = min_θ kθ + T Σ G((scores − θ)/T), G = ∫F: the smoothed sum of the k largest.
+
+    Convex in the scores, with gradient `soft_topk`; at least the exact sum of the k largest, and
+    equal to it as T → 0. With link="exponential" S_1 is T·logsumexp(scores/T). It is not
+    Σ p·scores.
+
+    Args:
+        scores, k, link, temperature, dim, mask: as for `soft_topk`.
+
+    Returns:
+        S_k with the batch shape; float32 for half-precision scores. 0 where k = 0.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; ValueError for a link without an integral.
+
+    Source: Ogryczak & Tamir (2003) for the hard sum; Blondel, Martins & Niculae (2020).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import soft_topk_sum
+        >>> soft_topk_sum(np.array([3.0, 2.0, -1.0]), 2, temperature=0.01).round(3)
+        np.float64(5.0)
+    """
+    link = links.resolve(link)
+    implicit.require_integral(link, scores)
+    rows = rows_of(scores, k, link, temperature, dim, mask)
+    with quiet(scores):
+        return implicit.value(implicit.place(rows))
+
+
+def topk_gates(
+    scores: Array,
+    k: int,
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> tuple[Array, Array]:
+    """(gates, indices) of the k largest scores: hard indices, their soft_topk weights.
+
+    Every score gets a gradient through the gates, chosen or not: a router can change its mind.
+
+    Args:
+        k: a Python integer in [0, n].
+        scores, link, temperature, dim, mask: as for `soft_topk`.
+
+    Returns:
+        Two arrays like `scores` with k entries along `dim`, largest score first, ties to the
+        lowest index. A row with fewer than k entries left ends in gates of 0 with the indices of
+        masked entries.
+
+    Raises:
+        TypeError: k is not an integer. Else as for `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import topk_gates
+        >>> gates, indices = topk_gates(np.array([0.1, 2.0, -1.0, 1.5]), 2)
+        >>> gates.round(3), indices
+        (array([0.82 , 0.735]), array([1, 3]))
+    """
+    if isinstance(k, bool):
+        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}")
+    try:
+        k = operator.index(k)
+    except TypeError:
+        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
+    rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
+    with quiet(scores):
+        weights = implicit.weights(implicit.place(rows))
+        indices = top_indices(_order(rows), k)
+        gates = take_along_last(weights, indices)
+    dim = check_dim(dim, scores.ndim)
+    xp = namespace(scores)
+    indices = indices if dim == -1 else xp.moveaxis(indices, -1, dim)
+    return restore(gates, scores, dim), indices
+
+
+def hard_topk(scores: Array, k: float | Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+    """clip(k − rank, 0, 1): ones at the k largest scores, zeros elsewhere. No gradient.
+
+    Args:
+        scores, dim, mask: as for `soft_topk`.
+        k: as for `soft_topk`; the part after the point goes to the next largest score.
+
+    Returns:
+        Weights like `scores`, ties to the lowest index.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import hard_topk
+        >>> hard_topk(np.array([1.0, 3.0, 3.0, 2.0]), 2.5)
+        array([0. , 1. , 1. , 0.5])
+    """
+    rows = rows_of(scores, k, links.logistic, 1.0, dim, mask)
+    with quiet(scores):
+        return restore(_hard(rows), scores, dim)
+
+
+def softmax(
+    scores: Array,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """p = e^{scores/T}/Σ e^{scores/T}: soft_topk with k = 1 and link="exponential", directly.
+
+    Unlike the frameworks' own it takes a mask, a temperature per row, scores of ±inf, and gives
+    zeros for a row with nothing left.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`.
+
+    Returns:
+        Weights like `scores` that sum to 1.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import softmax
+        >>> softmax(np.array([2.0, 1.0, 5.0]), mask=np.array([True, True, False])).round(3)
+        array([0.731, 0.269, 0.   ])
+    """
+    rows = rows_of(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
+    with quiet(scores):
+        return restore(implicit.softmax(rows), scores, dim)
+
+
+def sparsemax(
+    scores: Array,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """argmin_p ‖p − scores/T‖² over the simplex: soft_topk with k = 1 and link="linear".
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`.
+
+    Returns:
+        Weights like `scores` that sum to 1, most of them exactly 0 where scores differ by more
+        than T.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Source: Martins & Astudillo, "From Softmax to Sparsemax" (2016).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import sparsemax
+        >>> sparsemax(np.array([1.0, 0.5, -1.0]))
+        array([0.75, 0.25, 0.  ])
+    """
+    one = _one(scores, dim)
+    return soft_topk(scores, one, link="linear", temperature=temperature, dim=dim, mask=mask)
+
+
+def entmax(
+    scores: Array,
+    alpha: float | Array = 1.5,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """argmax_p ⟨p, scores/T⟩ + H_α(p) over the simplex, H_α = Σ(p − p^α)/(α(α−1)).
+
+    α = 1 is softmax, α = 2 sparsemax; between them weights are smooth and exactly sparse.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`.
+        alpha: ≥ 1; a number or an array that broadcasts to the batch shape, which may carry a
+            gradient.
+
+    Returns:
+        Weights like `scores` that sum to 1.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; ValueError for alpha < 1.
+
+    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import entmax
+        >>> entmax(np.array([1.0, 0.5, -1.0])).round(3)
+        array([0.662, 0.322, 0.016])
+    """
+    link, one = links.entmax(alpha), _one(scores, dim)
+    return soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)
+
+
+def _one(scores: Array, dim: int) -> int:
+    """k = 1, or 0 along an empty dimension, where there is nothing to choose."""
+    check_scores(scores)
+    return min(1, scores.shape[check_dim(dim, scores.ndim)])
+
+
+def _order(rows: Rows) -> Array:
+    """Scores to sort by: as the user gave them, −inf where nothing can be chosen."""
+    return stop_gradient(namespace(rows.scores).where(rows.top, math.inf, rows.scores))
+
+
+def _hard(rows: Rows) -> Array:
+    xp = namespace(rows.scores)
+    order, top = _order(rows), cast(rows.top, rows.scores.dtype)
+    # The inverse of a permutation is its argsort.
+    rank = cast(xp.argsort(top_indices(order, order.shape[-1]), axis=-1), order.dtype)
+    left = stop_gradient(rows.k + xp.sum(top, axis=-1))[..., None] - rank
+    chosen = xp.where(rows.live | rows.top, xp.clip(left, 0.0, 1.0), 0.0)
+    bad = xp.isnan(xp.sum(xp.where(rows.live, order, 0.0), axis=-1) + rows.k)
+    return xp.where(bad[..., None] & rows.live, math.nan, chosen)

@@ -1,0 +1,317 @@
+"""The threshold: θ with Σ F((x − θ)/T) = k, for every row at once and without a sort.
+
+The solver touches a row only through min, max, sum, count and expand (a row's number back to its
+entries), handed to it as `over`: ragged or sharded rows are other reductions, nothing else. It
+knows nothing of gradients (implicit.py) and runs in the dtype it is given, float32 included.
+docs/solver.md derives each rule below and names the row that breaks without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from kofn._array import Array, cast, namespace, quiet, scalar, while_loop
+from kofn.links import Link
+
+
+class Reductions(Protocol):
+    """What the solver may ask of a row."""
+
+    def min(self, values: Array) -> Array: ...
+    def max(self, values: Array) -> Array: ...
+    def sum(self, values: Array) -> Array: ...
+    def count(self, flags: Array) -> Array: ...
+    def expand(self, per_row: Array) -> Array: ...
+
+
+class DenseRows:
+    """Rows along the last axis of one array."""
+
+    @staticmethod
+    def min(values: Array) -> Array:
+        return namespace(values).min(values, axis=-1)
+
+    @staticmethod
+    def max(values: Array) -> Array:
+        return namespace(values).max(values, axis=-1)
+
+    @staticmethod
+    def sum(values: Array) -> Array:
+        return namespace(values).sum(values, axis=-1)
+
+    @staticmethod
+    def count(flags: Array) -> Array:
+        return namespace(flags).sum(flags, axis=-1)
+
+    @staticmethod
+    def expand(per_row: Array) -> Array:
+        return per_row[..., None]
+
+
+DENSE: Reductions = DenseRows()
+
+
+def far(dtype_info: Any) -> float:
+    """A z beyond every link's reach whose square is finite; larger ones are cut to it."""
+    return math.sqrt(float(dtype_info.max)) / 16
+
+
+def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
+    """(F > ½, F where it is not, 1 − F where it is): each entry by its smaller, accurate tail.
+
+    The split is at F = ½, not z = 0: only symmetric links have the two in one place.
+    """
+    xp = namespace(z)
+    upper = live & (link.cdf(z) > 0.5)
+    # Both branches of a `where` are differentiated, so each gets a z at which it is harmless.
+    cdf = link.cdf(xp.where(upper, 0.0, z))
+    sf = link.sf(xp.where(upper, z, 0.0))
+    # A cdf of the user's may round to just below 0.
+    low = xp.where(live & ~upper, xp.where(cdf < 0, 0.0, cdf), 0.0)
+    high = xp.where(upper, xp.where(sf < 0, 0.0, sf), 0.0)
+    return upper, low, high
+
+
+class _Problem(NamedTuple):
+    """One equation per row."""
+
+    x: Array
+    live: Array
+    k: Array
+    n: Array
+    temperature: Array
+    link: Link
+    row_link: Link  # the link with its parameter per row, `link` has it per entry
+    over: Reductions
+
+    def z(self, anchor: Array, offset: Array) -> Array:
+        expand = self.over.expand
+        xp = namespace(self.x)
+        limit = far(xp.finfo(self.x.dtype))
+        z = ((self.x - expand(anchor)) - expand(offset)) / expand(self.temperature)
+        return xp.clip(z, -limit, limit)
+
+
+class _Search(NamedTuple):
+    """θ = anchor + offset in two floats; the bracket and the last step are relative to anchor.
+
+    One float32 is not enough: θ = 24 at T = 0.3 would move every z by 5e-6.
+    """
+
+    anchor: Array
+    offset: Array
+    low: Array
+    high: Array
+    last: Array
+    active: Array
+    flat: Array
+    rounds: Any
+
+
+class _Newton(NamedTuple):
+    """What one look at a row says, in units of T."""
+
+    excess: Array  # its sign says on which side of the root θ is
+    step: Array
+    tolerance: Array
+    flat: Array  # sums say no more: both tails have underflowed
+
+
+def solve(
+    x: Array, k: Array, temperature: Array, link: Link, over: Reductions = DENSE
+) -> tuple[Array, Array]:
+    """θ as an unevaluated sum of two floats.
+
+    Args:
+        x: scores (…, n), −inf where an entry is out of play, no +inf.
+        k: what to choose, per row.
+        temperature: per row, in score units.
+        link: with its parameter, if any, per row.
+        over: the reductions over a row.
+
+    Returns:
+        (hi, lo) per row. hi is +inf where k ≤ 0, −inf where k ≥ n, NaN where the row holds a
+        NaN, asks for NaN or has no entry in play; lo is 0 there.
+    """
+    xp = namespace(x)
+    with quiet(x):
+        live = x != -math.inf
+        n = cast(over.count(live), x.dtype)
+        entry_link = link if link.alpha is None else link.at(over.expand(link.alpha))
+        problem = _Problem(x, live, k, n, temperature, entry_link, link, over)
+        open_ = (k > 0) & (k < n)
+        found, spoiled = _bracket(problem, open_)
+        found = _search(problem, found, _balance)
+        found = _search(problem, _plateau(problem, found), _log_balance)
+        closed = xp.where(k <= 0, math.inf, xp.where(k >= n, scalar(x, -math.inf), math.nan))
+        hi = xp.where(spoiled, math.nan, xp.where(open_, found.anchor, closed))
+        return hi, xp.where(open_ & ~spoiled, found.offset, 0.0)
+
+
+def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
+    """The starting point, between min(x) − T·F⁻¹(k/n) and max(x) − T·F⁻¹(k/n)."""
+    xp = namespace(p.x)
+    info = xp.finfo(p.x.dtype)
+    eps, largest = float(info.eps), float(info.max)
+    smallest = p.over.min(xp.where(p.live, p.x, math.inf))
+    greatest = p.over.max(xp.where(p.live, p.x, -math.inf))
+    share = xp.where(open_, p.k / xp.where(open_, p.n, 1.0), 0.5)
+    reach = p.temperature * p.row_link.quantile(share)
+    slack = 4 * eps * (xp.abs(smallest) + xp.abs(greatest) + p.temperature + xp.abs(reach))
+    low = xp.clip(smallest - reach - slack, -largest, largest)
+    high = xp.clip(greatest - reach + slack, -largest, largest)
+
+    # Additive masks such as finfo.min would overflow the variance and tell nothing.
+    usual = p.live & (xp.abs(p.x) < math.sqrt(largest) * 1e-3)
+    count = xp.maximum(cast(p.over.count(usual), p.x.dtype), xp.ones_like(p.n))
+    mean = p.over.sum(xp.where(usual, p.x, 0.0)) / count
+    spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
+    variance = p.over.sum(spread * spread) / count
+    # A sum of links at k is a wider link: exact for normal scores and the normal link.
+    start = mean - reach * xp.sqrt(1 + variance / 2.56)
+    start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
+    spoiled = xp.isnan(low) | xp.isnan(p.k) | (p.n == 0)
+    zero = xp.zeros_like(start)
+    return _Search(
+        anchor=start,
+        offset=zero,
+        low=low - start,
+        high=high - start,
+        last=zero + math.inf,
+        active=open_ & ~spoiled,
+        flat=xp.zeros_like(open_),
+        rounds=0,
+    ), spoiled
+
+
+def _search(
+    p: _Problem, search: _Search, look: Callable[[_Problem, Array], _Newton]
+) -> _Search:
+    """Newton's steps, halving the bracket where one leaves it or is not half the last one."""
+    xp = namespace(p.x)
+    info = xp.finfo(p.x.dtype)
+    eps = float(info.eps)
+    limit = 4 * int(info.bits)
+
+    def unfinished(s: _Search) -> Array:
+        return (s.rounds < limit) & xp.any(s.active)
+
+    def advance(s: _Search) -> _Search:
+        seen = look(p, p.z(s.anchor, s.offset))
+        low = xp.where(seen.excess > 0, s.offset, s.low)
+        high = xp.where(seen.excess < 0, s.offset, s.high)
+        step = seen.step * p.temperature
+        target = s.offset + step
+        near = xp.abs(step) <= seen.tolerance * p.temperature
+        halved = (target > low) & (target < high) & (xp.abs(step) <= s.last / 2)
+        # The step decides when to stop: a small residual means nothing where W is small.
+        stay = (seen.excess == 0) | seen.flat
+        middle = _middle(s.anchor, low, high, p.temperature)
+        offset = xp.where(stay, s.offset, xp.where(near | halved, target, middle))
+        stuck = (offset == s.offset) | ~(high - low > eps / 2 * p.temperature)
+
+        # Move the anchor there; what rounding leaves over is the new offset, exactly (two-sum).
+        anchor = s.anchor + offset
+        part = anchor - s.anchor
+        rest = (s.anchor - (anchor - part)) + (offset - part)
+        moved = offset - rest
+        return _Search(
+            anchor=xp.where(s.active, anchor, s.anchor),
+            offset=xp.where(s.active, rest, s.offset),
+            low=xp.where(s.active, low - moved, s.low),
+            high=xp.where(s.active, high - moved, s.high),
+            last=xp.where(s.active, xp.abs(offset - s.offset), s.last),
+            active=s.active & ~(near | stay | stuck),
+            flat=xp.where(s.active, seen.flat, s.flat),
+            rounds=s.rounds + 1,
+        )
+
+    return while_loop(p.x, unfinished, advance, search)
+
+
+def _middle(anchor: Array, low: Array, high: Array, temperature: Array) -> Array:
+    """The middle of the bracket in the order of floats: of the exponents where they differ.
+
+    It ends after some 40 halvings for any bracket, ±finfo.max included.
+    """
+    xp = namespace(anchor)
+    left, right = anchor + low, anchor + high
+    larger = xp.maximum(xp.abs(left), xp.abs(right))
+    smaller = xp.maximum(xp.minimum(xp.abs(left), xp.abs(right)), temperature)
+    geometric = xp.sign(left + right) * xp.sqrt(larger) * xp.sqrt(smaller)
+    by_exponent = xp.where((left < 0) & (right > 0), 0.0, geometric) - anchor
+    use = (larger > 4 * smaller) & (by_exponent > low) & (by_exponent < high)
+    return xp.where(use, by_exponent, low + (high - low) / 2)
+
+
+def _balance(p: _Problem, z: Array) -> _Newton:
+    """Newton on the log-odds of ΣF/n, which is close to linear in θ where ΣF is exponential."""
+    xp = namespace(z)
+    eps = float(xp.finfo(z.dtype).eps)
+    upper, low, high = split(p.link, z, p.live)
+    density = xp.where(p.live, p.link.pdf(z), 0.0)
+    surplus = cast(p.over.count(upper), z.dtype) - p.k
+    below, above, weight = p.over.sum(low), p.over.sum(high), p.over.sum(density)
+    excess = surplus + below - above
+
+    total, rest = p.k + excess, (p.n - p.k) - excess
+    log_odds = xp.log1p(excess / p.k) - xp.log1p(-excess / (p.n - p.k))
+    step = log_odds * (total / p.n) * (rest / weight)
+    flat = xp.zeros_like(surplus, dtype=xp.bool)
+
+    tails = p.link.has_infinite_tails(z)
+    if tails is not False:
+        # Exactly k entries above ½ with a gap around θ: ΣF − k is flat, but the two tails still
+        # balance on a logarithmic scale.
+        plateau = (surplus == 0) & (below + above < 1) & tails
+        weight_below = p.over.sum(xp.where(upper, 0.0, density))
+        slope = weight_below / below + (weight - weight_below) / above
+        log_step = (xp.log(below) - xp.log(above)) / slope
+        step = xp.where(plateau & (below > 0) & (above > 0), log_step, step)
+        flat = plateau & (below + above < float(xp.finfo(z.dtype).smallest_normal) / eps)
+
+    sums = 4 * (below + above) / weight  # what rounding of the sums does to the step
+    wanted = xp.minimum(p.k / weight, xp.ones_like(weight))
+    return _Newton(excess, step, eps * xp.maximum(wanted, sums), flat)
+
+
+def _plateau(p: _Problem, found: _Search) -> _Search:
+    """Start again, between the last entry above and the first below, where the sums were flat."""
+    xp = namespace(p.x)
+    upper, _, _ = split(p.link, p.z(found.anchor, found.offset), p.live)
+    half = p.temperature * p.row_link.quantile(xp.full_like(p.k, 0.5))
+    low = p.over.max(xp.where(p.live & ~upper, p.x, -math.inf)) - half
+    high = p.over.min(xp.where(upper, p.x, math.inf)) - half
+    middle = low + (high - low) / 2
+    return found._replace(
+        anchor=xp.where(found.flat, middle, found.anchor),
+        offset=xp.where(found.flat, 0.0, found.offset),
+        low=xp.where(found.flat, low - middle, found.low),
+        high=xp.where(found.flat, high - middle, found.high),
+        last=found.last + math.inf,
+        active=found.flat,
+        rounds=0,
+    )
+
+
+def _log_balance(p: _Problem, z: Array) -> _Newton:
+    """log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
+    xp = namespace(z)
+    upper = p.live & (p.link.cdf(z) > 0.5)
+    lower = p.live & ~upper
+    log_pdf = p.link.log_pdf(z)
+    below = _logsumexp(p.link.log_cdf(z), lower, p.over)
+    above = _logsumexp(p.link.log_sf(z), upper, p.over)
+    slope = xp.exp(_logsumexp(log_pdf, lower, p.over) - below)
+    slope = slope + xp.exp(_logsumexp(log_pdf, upper, p.over) - above)
+    tolerance = xp.full_like(below, float(xp.finfo(z.dtype).eps))
+    return _Newton(below - above, (below - above) / slope, tolerance, xp.zeros_like(below, dtype=xp.bool))
+
+
+def _logsumexp(values: Array, where: Array, over: Reductions) -> Array:
+    xp = namespace(values)
+    values = xp.where(where, values, -math.inf)
+    greatest = over.max(values)
+    return greatest + xp.log(over.sum(xp.exp(values - over.expand(greatest))))

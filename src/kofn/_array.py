@@ -76,9 +76,14 @@ def cast(x: Array, dtype: Any) -> Array:
     return x if x.dtype == dtype else namespace(x).astype(x, dtype)
 
 
+def adopt(x: Array, like: Array) -> Array:
+    """`x` as an array of the kind of `like`: JAX takes NumPy's, the others only their own."""
+    return namespace(like).asarray(x) if is_jax(like) and is_numpy(x) else x
+
+
 def cast_like(x: Array, like: Array) -> Array:
-    """`x` with the dtype of `like`, and on its device."""
-    x = cast(x, like.dtype)
+    """`x` with the kind, dtype and device of `like`."""
+    x = cast(adopt(x, like), like.dtype)
     return x.to(like.device) if is_torch(x) and x.device != like.device else x
 
 
@@ -112,7 +117,8 @@ def is_compiling() -> bool:
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and torch.compiler.is_compiling():
         return True
-    return jax is not None and not jax.core.trace_state_clean()
+    # Under jit even a constant is a tracer.
+    return jax is not None and isinstance(jax.numpy.zeros(()), jax.core.Tracer)
 
 
 def has_gradients(x: Array) -> bool:

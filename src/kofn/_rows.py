@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kofn._array import (
     Array,
+    adopt,
     cast,
     cast_like,
     compute_dtype,
@@ -87,7 +88,7 @@ def _allowed(scores: Array, mask: Any, dim: int) -> Array:
         mask = xp.ones_like(scores, dtype=xp.bool)
     else:
         check_mask(mask, scores)
-        mask = xp.broadcast_to(xp.asarray(mask), scores.shape)
+        mask = xp.broadcast_to(adopt(mask, scores), scores.shape)
     return mask if dim == -1 else xp.moveaxis(mask, dim, -1)
 
 
@@ -148,4 +149,4 @@ def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array) -> Array
         name, tuple(value.shape), batch, "the batch shape (scores.shape without dim)"
     )
     xp = namespace(x)
-    return xp.broadcast_to(cast_like(xp.asarray(value), x), batch)
+    return xp.broadcast_to(cast_like(value, x), batch)

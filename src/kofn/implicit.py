@@ -31,6 +31,7 @@ class Placed(NamedTuple):
     theta: Array  # differentiable; finite
     none: Array  # rows that choose nothing
     every: Array  # rows that choose every entry in play
+    spoiled: Array  # rows with a NaN
     correction: Any  # value 0; the gradient in k that z cannot carry
     over: Reductions
 
@@ -46,12 +47,14 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     )
     hi, lo = threshold(stop_gradient(x), stop_gradient(k), stop_gradient(t), frozen)
     none, every = hi == math.inf, hi == -math.inf
-    hi = xp.where(none | every, 0.0, hi)
+    spoiled = xp.isnan(hi)
+    settled = none | every | spoiled
+    hi = xp.where(settled, 0.0, hi)
 
     limit = far(xp.finfo(x.dtype))
     z = ((stop_gradient(x) - expand(hi)) - expand(lo)) / expand(stop_gradient(t))
     # Beyond every link's reach, z is a constant: z, not x, is what overflows (finfo.min/0.5).
-    outside = ~live | (xp.abs(z) >= limit) | expand(none | every)
+    outside = ~live | (xp.abs(z) >= limit) | expand(settled)
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
 
@@ -75,7 +78,9 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
         share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)
         correction = share * expand(k - stop_gradient(k))
     upper, _, _ = split(link, stop_gradient(z), live)
-    return Placed(rows, link, z, upper, hi + lo + delta, none, every, correction, over)
+    return Placed(
+        rows, link, z, upper, hi + lo + delta, none, every, spoiled, correction, over
+    )
 
 
 def weights(placed: Placed) -> Array:
@@ -85,17 +90,19 @@ def weights(placed: Placed) -> Array:
     upper, low, high = split(p.link, p.z, rows.live)
     chosen = xp.where(upper, 1 - high, low) + p.correction
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
+    # By hand: a link that is constant outside its support would hide the NaN.
+    chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
     others = xp.where(rows.top, p.over.expand(rows.top_weight), 0.0)
     return xp.where(rows.live, chosen, others)
 
 
 def theta(placed: Placed) -> Array:
     """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
-    xp = namespace(placed.z)
-    empty = ~xp.any(placed.rows.live | placed.rows.top, axis=-1)
-    closed = xp.where(placed.none, scalar(placed.theta, math.inf), -math.inf)
-    answer = xp.where(placed.none | placed.every, closed, placed.theta)
-    return xp.where(empty, math.nan, answer)
+    p = placed
+    xp = namespace(p.z)
+    answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, p.theta))
+    playing = xp.any(p.rows.live | p.rows.top, axis=-1)
+    return xp.where(p.spoiled | ~playing, math.nan, answer)
 
 
 def value(placed: Placed) -> Array:
@@ -109,6 +116,7 @@ def value(placed: Placed) -> Array:
     inside = xp.where(rows.live, tails, 0.0)
     answer = missing * p.theta + above + rows.temperature * p.over.sum(inside)
     answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
+    answer = xp.where(p.spoiled, math.nan, answer)
     answer = xp.where(xp.any(rows.live, axis=-1), answer, 0.0)
     infinite = xp.any(rows.top, axis=-1) & (rows.top_weight > 0)
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
@@ -124,7 +132,8 @@ def gap(placed: Placed, target: Array) -> Array:
         p.link.integral(p.z) - target * p.z,
     )
     closed = p.over.expand(p.every | p.none)
-    terms = xp.where(closed, 0.0, tails + p.link.omega(target))
+    terms = xp.where(closed, 0.0, tails) + p.link.omega(target)
+    terms = xp.where(p.over.expand(p.spoiled), math.nan, terms)
     possible = target == xp.where(rows.top, scalar(target, 1.0), 0.0)
     impossible = xp.where(possible, scalar(target, 0.0), math.inf)
     return p.over.sum(xp.where(rows.live, terms, impossible))

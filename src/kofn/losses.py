@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kofn import implicit, links
-from kofn._array import Array, cast, compute_dtype, namespace, quiet, stop_gradient
+from kofn._array import Array, adopt, cast, compute_dtype, namespace, quiet, stop_gradient
 from kofn._rows import entries, rows_of
 from kofn._validate import check_choice, check_dim, check_same_kind, check_scores
 from kofn.links import Link
@@ -65,7 +65,7 @@ def fenchel_young_loss(
     implicit.require_integral(link, scores)
     xp = namespace(scores)
     dtype = compute_dtype(scores)
-    target = stop_gradient(cast(xp.asarray(target), dtype))
+    target = stop_gradient(cast(adopt(target, scores), dtype))
     with quiet(scores):
         rows = rows_of(scores, xp.sum(target, axis=dim), link, temperature, dim, mask)
         loss = implicit.gap(implicit.place(rows), entries(target, rows, dim))

@@ -132,8 +132,8 @@ def solve(
         over: the reductions over a row.
 
     Returns:
-        (hi, lo) per row. hi is +inf where k ≤ 0, −inf where k ≥ n, NaN where the row holds a
-        NaN, asks for NaN or has no entry in play; lo is 0 there.
+        (hi, lo) per row. hi is +inf where k ≤ 0, −inf where k is all n entries in play or more,
+        NaN where the row, k, temperature or alpha holds a NaN; lo is 0 there.
     """
     xp = namespace(x)
     with quiet(x):
@@ -172,7 +172,7 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     # A sum of links at k is a wider link: exact for normal scores and the normal link.
     start = mean - reach * xp.sqrt(1 + variance / 2.56)
     start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
-    spoiled = xp.isnan(low) | xp.isnan(p.k) | (p.n == 0)
+    spoiled = xp.isnan(p.k) | xp.isnan(p.temperature) | ((p.n > 0) & xp.isnan(low))
     zero = xp.zeros_like(start)
     return _Search(
         anchor=start,
@@ -243,7 +243,7 @@ def _middle(anchor: Array, low: Array, high: Array, temperature: Array) -> Array
     geometric = xp.sign(left + right) * xp.sqrt(larger) * xp.sqrt(smaller)
     by_exponent = xp.where((left < 0) & (right > 0), 0.0, geometric) - anchor
     use = (larger > 4 * smaller) & (by_exponent > low) & (by_exponent < high)
-    return xp.where(use, by_exponent, low + (high - low) / 2)
+    return xp.where(use, by_exponent, low / 2 + high / 2)
 
 
 def _balance(p: _Problem, z: Array) -> _Newton:
@@ -284,7 +284,7 @@ def _plateau(p: _Problem, found: _Search) -> _Search:
     half = p.temperature * p.row_link.quantile(xp.full_like(p.k, 0.5))
     low = p.over.max(xp.where(p.live & ~upper, p.x, -math.inf)) - half
     high = p.over.min(xp.where(upper, p.x, math.inf)) - half
-    middle = low + (high - low) / 2
+    middle = low / 2 + high / 2
     return found._replace(
         anchor=xp.where(found.flat, middle, found.anchor),
         offset=xp.where(found.flat, 0.0, found.offset),

@@ -1,0 +1,205 @@
+"""The comparison behind `kofn select`: six ways to choose columns, judged on the same splits.
+
+Everything that looks at data, scalers and selections included, is fitted on the training part of
+a split only. The judge is the same for all: a model that sees nothing but the chosen columns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_selection import RFE, SelectKBest, f_classif, f_regression
+from sklearn.linear_model import LogisticRegression, Ridge, lasso_path
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, SVR, LinearSVC
+
+from kofn._select_table import HELD_OUT, Table
+from kofn.feature_selection import SoftTopKSelector
+
+OURS = "soft_topk"
+METHODS = 6
+# Kernel machines take the square of the rows; a split of a longer table is a sample of it.
+MOST_ROWS = 5_000
+# Recursive elimination refits for every column it drops; a wide table drops several at once.
+WIDEST_ONE_BY_ONE = 100
+
+Chooser = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+Tell = Callable[[int, str], None]
+
+
+@dataclass
+class Method:
+    """One way to choose: (standardised X, y, k, seed) -> indices; and its held-out scores."""
+
+    name: str
+    detail: str
+    choose: Chooser
+    scores: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass
+class Comparison:
+    """Held-out scores of every method by every judge, split by split in the same order."""
+
+    methods: list[Method]
+    judges: dict[str, str]
+    score_name: str
+    training_rows: int
+    testing_rows: int
+
+    def mean(self, method: Method, judge: str) -> float:
+        return float(np.mean(method.scores[judge]))
+
+    def differences(self, method: Method, judge: str) -> np.ndarray:
+        """Score of `method` minus that of soft_topk, one number per split."""
+        ours = next(each for each in self.methods if each.name == OURS)
+        return np.asarray(method.scores[judge]) - np.asarray(ours.scores[judge])
+
+
+def spread(values: Any) -> float:
+    """Standard deviation over splits (n − 1 in the denominator); 0 for a single split."""
+    values = np.asarray(values)
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def compare(
+    table: Table, k: int, *, selector: SoftTopKSelector, splits: int, seed: int, tell: Tell
+) -> Comparison:
+    """Choose k columns by each method on `splits` training parts; score on the held-out parts.
+
+    Args:
+        table: what to choose from.
+        k: how many columns.
+        selector: an unfitted selector; each split fits it with a seed of its own.
+        splits: how many random splits, a quarter held out in each.
+        seed: of the splits and of the methods that draw.
+        tell: called as tell(split, method name) before each piece of work.
+
+    Returns:
+        The methods with their scores: accuracy for classification, R² for regression.
+    """
+    regression = table.task == "regression"
+    methods = _methods(table, selector)
+    judges = _judges(regression)
+    parts = list(_parts(table, splits, seed))
+    for number, (train, test) in enumerate(parts):
+        scaler = StandardScaler().fit(table.X[train])
+        fitted, held_out = scaler.transform(table.X[train]), scaler.transform(table.X[test])
+        wanted, answers = table.y[train], table.y[test]
+        if regression:  # in units of its spread, for the SVM's C and ε; R² does not change
+            centre, scale = wanted.mean(), wanted.std() or 1.0
+            wanted, answers = (wanted - centre) / scale, (answers - centre) / scale
+        for method in methods:
+            tell(number, method.name)
+            # The common warnings are about constant columns and a path's unconverged end.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                warnings.filterwarnings("ignore", message="Features .* are constant")
+                warnings.filterwarnings("ignore", category=RuntimeWarning, module="sklearn")
+                chosen = np.sort(method.choose(fitted, wanted, k, seed + number))
+                for name, (_, judge) in judges.items():
+                    model = judge().fit(fitted[:, chosen], wanted)
+                    score = float(model.score(held_out[:, chosen], answers))
+                    method.scores.setdefault(name, []).append(score)
+    return Comparison(
+        methods=methods,
+        judges={name: detail for name, (detail, _) in judges.items()},
+        score_name="R²" if regression else "accuracy",
+        training_rows=len(parts[0][0]),
+        testing_rows=len(parts[0][1]),
+    )
+
+
+def _parts(table: Table, splits: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    rows = len(table.y)
+    held_out = max(round(HELD_OUT * rows), len(table.classes))
+    sizes = {
+        "n_splits": splits,
+        "test_size": min(held_out, MOST_ROWS),
+        "train_size": min(rows - held_out, MOST_ROWS),
+        "random_state": seed,
+    }
+    stratified = table.task == "classification"
+    return (StratifiedShuffleSplit if stratified else ShuffleSplit)(**sizes).split(table.X, table.y)
+
+
+def _judges(regression: bool) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """The models that score a choice: one curved, one linear, both as scikit-learn has them."""
+    if regression:
+        return {
+            "RBF SVM": ("SVR(kernel='rbf'), defaults, target standardised", SVR),
+            "ridge": ("Ridge(), defaults, target standardised", Ridge),
+        }
+    return {
+        "RBF SVM": ("SVC(kernel='rbf'), defaults", SVC),
+        "logistic": (
+            "LogisticRegression(max_iter=1000)",
+            lambda: LogisticRegression(max_iter=1000),
+        ),
+    }
+
+
+def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
+    regression = table.task == "regression"
+    step = 1 if len(table.columns) <= WIDEST_ONE_BY_ONE else 0.05
+    dropped = "one column" if step == 1 else "5 % of the columns"
+    linear: Any = Ridge() if regression else LogisticRegression(max_iter=300)
+    statistic = f_regression if regression else f_classif
+
+    def ours(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        from sklearn.base import clone
+
+        return clone(selector).set_params(random_state=seed).fit(X, y).get_support(indices=True)
+
+    def eliminate(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        return RFE(linear, n_features_to_select=k, step=step).fit(X, y).get_support(indices=True)
+
+    def best(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        return SelectKBest(statistic, k=k).fit(X, y).get_support(indices=True)
+
+    return [
+        Method("all columns", "no selection", lambda X, y, k, seed: np.arange(X.shape[1])),
+        Method(OURS, "kofn.feature_selection.SoftTopKSelector", ours),
+        Method("RFE", f"recursive elimination, {linear!r}, {dropped} a step", eliminate),
+        Method("L1", _l1_detail(regression), _lasso if regression else _l1_svm),
+        Method("k best", f"SelectKBest({statistic.__name__})", best),
+        Method("random", "k columns drawn anew in each split", _draw),
+    ]
+
+
+def _draw(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).choice(X.shape[1], k, replace=False)
+
+
+def _l1_detail(regression: bool) -> str:
+    model = "Lasso" if regression else "LinearSVC(penalty='l1')"
+    return f"{model}, the strongest penalty on a path that keeps k columns, largest weights"
+
+
+def _lasso(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+    _, path, _ = lasso_path(X, y)
+    return _first_with_k(iter(np.abs(path.T)), k)
+
+
+def _l1_svm(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+    def path() -> Iterator[np.ndarray]:
+        for strength in np.geomspace(1e-3, 1.0, 13):
+            model = LinearSVC(penalty="l1", dual=False, C=strength, random_state=seed)
+            yield np.linalg.norm(model.fit(X, y).coef_, axis=0)
+
+    return _first_with_k(path(), k)
+
+
+def _first_with_k(path: Iterator[np.ndarray], k: int) -> np.ndarray:
+    """The k largest weights where a falling penalty first keeps k columns, or at the path's end."""
+    weights = np.zeros(0)
+    for weights in path:
+        if np.count_nonzero(weights) >= k:
+            break
+    return np.argsort(-weights, kind="stable")[:k]

@@ -1,0 +1,252 @@
+"""What `kofn select` leaves behind: a table on the terminal, a JSON file and a picture."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+import kofn
+from kofn._select_compare import OURS, Comparison, Method, spread
+from kofn._select_table import HELD_OUT, InputError, Table
+from kofn.feature_selection import SoftTopKSelector
+
+FILES = ("selection.json", "selection.png")
+INK, QUIET, ACCENT = "#222222", "#9aa0a6", "#d1495b"
+MOST_BARS = 40
+
+
+def check_out(out: Path, force: bool) -> None:
+    """Raise InputError, before any work, if the results could not be written to `out`."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file; a directory is needed")
+    taken = [name for name in FILES if (out / name).exists()]
+    if taken and not force:
+        raise InputError(f"{out / taken[0]} exists; --force overwrites it, --out puts it elsewhere")
+    parent = out
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out} cannot be written: no permission in {parent}")
+
+
+def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
+    """Put every file into `out`, each whole or not at all.
+
+    The bytes go to temporary files beside their destination first; only when all are on disk does
+    each take its name.
+    """
+    check_out(out, force)
+    waiting: list[tuple[str, Path]] = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=out)
+            waiting.append((temporary, out / name))
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)  # mkstemp keeps its files to their owner
+        while waiting:
+            os.replace(*waiting[0])
+            waiting.pop(0)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    finally:
+        for temporary, _ in waiting:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def ranked(selector: SoftTopKSelector) -> list[int]:
+    """The chosen columns' indices, highest score first."""
+    chosen = selector.get_support(indices=True)
+    return [int(i) for i in chosen[np.argsort(-selector.scores_[chosen], kind="stable")]]
+
+
+def as_json(
+    table: Table, selector: SoftTopKSelector, comparison: Comparison, *, seed: int, seconds: float
+) -> bytes:
+    """The whole result, every score of every split included, as indented UTF-8 JSON."""
+
+    def column(i: int) -> dict[str, Any]:
+        return {
+            "column": table.columns[i],
+            "index": i,
+            "weight": float(selector.weights_[i]),
+            "score": float(selector.scores_[i]),
+        }
+
+    def method(each: Method) -> dict[str, Any]:
+        held_out = {}
+        for judge, scores in each.scores.items():
+            differences = comparison.differences(each, judge)
+            held_out[judge] = {
+                "mean": comparison.mean(each, judge),
+                "spread": spread(scores),
+                "minus_soft_topk": {
+                    "mean": float(differences.mean()),
+                    "spread": spread(differences),
+                },
+                "splits": scores,
+            }
+        return {"method": each.name, "detail": each.detail, "held_out": held_out}
+
+    settings = {
+        name: value if isinstance(value, (int, float, str)) else repr(value)
+        for name, value in selector.get_params().items()
+        if name not in ("callback", "random_state")
+    }
+    result = {
+        "kofn": kofn.__version__,
+        "table": table.name,
+        "rows": len(table.y),
+        "columns": len(table.columns),
+        "target": table.target,
+        "task": table.task,
+        "classes": table.classes,
+        "k": int(selector.k),
+        "seed": seed,
+        "selector": settings,
+        "chosen": [column(i) for i in ranked(selector)],
+        "chosen_from": "a fit on all rows; the scores below come from fits on training rows only",
+        "all_columns": [column(i) for i in range(len(table.columns))],
+        "score": comparison.score_name,
+        "judges": comparison.judges,
+        "splits": len(next(iter(comparison.methods[0].scores.values()))),
+        "training_rows": comparison.training_rows,
+        "testing_rows": comparison.testing_rows,
+        "spread": "standard deviation over the splits",
+        "methods": [method(each) for each in comparison.methods],
+        "seconds": round(seconds, 1),
+    }
+    return (json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
+    """Mean held-out score per method and judge, and the paired difference to soft_topk."""
+    judges = list(comparison.judges)
+    splits = len(comparison.methods[0].scores[judges[0]])
+    title = f"{table.name}: {k} of {len(table.columns)} columns to predict {table.target}"
+    shown = RichTable(
+        title=escape(title),
+        caption=(
+            f"Held-out {comparison.score_name}, mean of {splits} splits, {HELD_OUT:.0%} held out "
+            f"({comparison.training_rows:,} rows to learn from, {comparison.testing_rows:,} to "
+            "score).\nΔ: method − soft_topk on the same split, mean ± standard deviation."
+        ),
+        box=box.SIMPLE_HEAD,
+        caption_justify="left",
+        title_style="bold",
+    )
+    shown.add_column("columns by")
+    for judge in judges:
+        shown.add_column(judge, justify="right")
+        shown.add_column("Δ", justify="right")
+    for method in comparison.methods:
+        cells = [method.name]
+        for judge in judges:
+            differences = comparison.differences(method, judge)
+            cells.append(f"{comparison.mean(method, judge):.3f}")
+            ours = method.name == OURS
+            mean = round(float(differences.mean()), 3) + 0.0  # no minus sign on a zero
+            cells.append("" if ours else f"{mean:+.3f} ± {spread(differences):.3f}")
+        shown.add_row(*cells, style="bold green" if method.name == OURS else None)
+    return shown
+
+
+def as_png(table: Table, selector: SoftTopKSelector, comparison: Comparison) -> bytes:
+    """Left what was chosen, right how every method scored in every split."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    bars = min(len(table.columns), MOST_BARS)
+    height = 5.0 if table.image_shape else max(4.0, 1.4 + 0.24 * bars)
+    figure = Figure(figsize=(11.5, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
+    (_draw_pixels if table.image_shape else _draw_bars)(left, table, selector)
+    _draw_scores(right, comparison)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor="white")
+    return buffer.getvalue()
+
+
+def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
+    from matplotlib.patches import Rectangle
+
+    assert table.image_shape is not None
+    rows, columns = table.image_shape
+    axes.imshow(table.X.mean(0).reshape(rows, columns), cmap="Greys", vmin=0)
+    for place, i in enumerate(ranked(selector), start=1):
+        row, column = divmod(i, columns)
+        corner = (column - 0.44, row - 0.44)
+        frame = Rectangle(corner, 0.88, 0.88, fill=False, edgecolor=ACCENT, linewidth=2.5)
+        axes.add_patch(frame)
+        badge = {"boxstyle": "circle,pad=0.18", "facecolor": ACCENT, "edgecolor": "none"}
+        style = {"color": "white", "fontsize": 7, "ha": "center", "va": "center", "bbox": badge}
+        axes.text(column, row, str(place), **style)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_color(QUIET)
+    axes.set_title(f"{selector.k} of {rows * columns} pixels over the mean image", color=INK)
+    axes.set_xlabel("numbered by score, highest first", color=INK)
+
+
+def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
+    order = np.argsort(-selector.scores_, kind="stable")[:MOST_BARS]
+    colours = [ACCENT if selector.support_[i] else QUIET for i in order]
+    places = np.arange(len(order))
+    axes.barh(places, selector.weights_[order], color=colours, height=0.7)
+    names = [
+        table.columns[i] if len(table.columns[i]) <= 28 else table.columns[i][:27] + "…"
+        for i in order
+    ]
+    # A dollar sign in a name would start mathematics.
+    axes.set_yticks(places, [name.replace("$", r"\$") for name in names], fontsize=8)
+    axes.set(xlim=(0, 1.02), ylim=(len(order) - 0.4, -0.6))
+    axes.set_xlabel(f"weight at temperature {selector.final_temperature:g}", color=INK)
+    shown = "" if len(order) == len(table.columns) else f" (the first {len(order)} shown)"
+    title = f"{selector.k} of {len(table.columns)} columns chosen{shown}"
+    axes.set_title(title, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _draw_scores(axes: Any, comparison: Comparison) -> None:
+    judges = list(comparison.judges)
+    for number, method in enumerate(comparison.methods):
+        colour = ACCENT if method.name == OURS else INK
+        for judge, shift, marker in zip(judges, (-0.16, 0.16), ("o", "s"), strict=True):
+            scores = method.scores[judge]
+            faint = {"color": colour, "alpha": 0.25, "s": 14, "linewidths": 0}
+            axes.scatter(scores, np.full(len(scores), number + shift), marker=marker, **faint)
+            solid = {"facecolor": colour if marker == "o" else "white", "edgecolor": colour}
+            label = f"{judge} (mean; pale: each split)" if number == 0 else None
+            axes.scatter(
+                [np.mean(scores)],
+                [number + shift],
+                marker=marker,
+                s=46,
+                zorder=3,
+                linewidths=1.5,
+                label=label,
+                **solid,
+            )
+    axes.set_yticks(range(len(comparison.methods)), [each.name for each in comparison.methods])
+    axes.set_ylim(len(comparison.methods) - 0.4, -0.6)
+    axes.grid(axis="x", color="#e6e6e6")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"held-out {comparison.score_name}", color=INK)
+    axes.set_title("the same splits for every method", color=INK)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2}
+    axes.legend(frameon=False, fontsize=8, **below)

@@ -1,0 +1,32 @@
+"""Settings and fixtures shared by every test file."""
+
+import os
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+import torch
+from support import Framework
+
+jax.config.update("jax_enable_x64", True)  # float64 rows are tested beside float32 ones
+torch.set_num_threads(1)
+
+hypothesis.settings.register_profile(
+    "kofn", deadline=None, derandomize=True, max_examples=25, print_blob=True
+)
+hypothesis.settings.register_profile("full", parent=hypothesis.settings.get_profile("kofn"), max_examples=300)
+hypothesis.settings.load_profile(os.environ.get("KOFN_HYPOTHESIS", "kofn"))
+
+
+@pytest.fixture(params=["numpy", "torch", "jax"])
+def framework(request) -> Framework:
+    """Each framework in turn, as ways to make an array and to read one."""
+    return Framework(request.param)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)

@@ -1,0 +1,80 @@
+"""What tests share: the three frameworks as one object, links, and the tolerances."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from kofn import Link
+
+LINKS = ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
+SMOOTH = ("logistic", "laplace", "normal")
+
+# What design.md promises, per dtype: weights against an oracle, Σp against k, gradients in norm.
+WEIGHTS = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 8e-3, "float16": 1e-3}
+TOTAL = {"float64": 1e-13, "float32": 1e-6, "bfloat16": 4e-3, "float16": 5e-4}
+GRADIENT = {"float64": 1e-10, "float32": 1e-5}
+GRADIENT_HARD = {"float64": 1e-8, "float32": 1e-4}  # |x/T| > 30, or a link whose slope jumps
+
+
+def weight_tolerance(x: np.ndarray, temperature: float, dtype: str) -> float:
+    """2e-6 up to |x/T| = 30, then what rounding of x/T costs (float32); 1e-12 in float64."""
+    reach = float(np.max(np.abs(x))) / temperature
+    rounding = {"float64": 2e-16, "float32": 6e-8}[dtype]
+    return WEIGHTS[dtype] + rounding * max(0.0, reach - 30)
+
+
+@dataclass(frozen=True)
+class Framework:
+    name: str
+
+    def array(self, values: Any, dtype: str = "float64") -> Any:
+        values = np.asarray(values)
+        if self.name == "torch":
+            return torch.tensor(values, dtype=getattr(torch, dtype))
+        if self.name == "jax":
+            return jnp.asarray(values, dtype=getattr(jnp, dtype))
+        return values.astype(dtype)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        if self.name == "torch":
+            array = array.detach()
+            return array.to(torch.float64).numpy() if array.is_floating_point() else array.numpy()
+        array = np.asarray(array)
+        return array if array.dtype.kind in "bi" else array.astype(np.float64)
+
+    def is_kind(self, array: Any) -> bool:
+        kinds = {"numpy": (np.ndarray, np.generic), "torch": torch.Tensor, "jax": jax.Array}
+        return isinstance(array, kinds[self.name])
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype).removeprefix("torch.")
+
+    def vjp(self, function: Any, arguments: tuple, cotangent: Any) -> list[np.ndarray]:
+        """Cotangents of every argument; NumPy has no gradients."""
+        if self.name == "torch":
+            leaves = [a.clone().requires_grad_() for a in arguments]
+            answers = torch.autograd.grad(
+                function(*leaves), leaves, cotangent, allow_unused=True, materialize_grads=True
+            )
+        else:
+            answers = jax.vjp(function, *arguments)[1](cotangent)
+        return [self.numpy(a) for a in answers]
+
+
+def cauchy(framework: str) -> Link:
+    """A user's link without a mean, written for one framework."""
+    arctan = {"numpy": np.arctan, "torch": torch.atan, "jax": jnp.arctan}[framework]
+    return Link(
+        cdf=lambda z: 0.5 + arctan(z) / math.pi,
+        pdf=lambda z: 1 / (math.pi * (1 + z * z)),
+    )
+
+
+CAUCHY = {name: cauchy(name) for name in ("numpy", "torch", "jax")}

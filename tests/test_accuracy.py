@@ -1,0 +1,123 @@
+"""Weights, sums and gradients against oracles, to the digits that are promised."""
+
+import functools
+
+import numpy as np
+import oracles
+import pytest
+from support import (
+    GRADIENT,
+    GRADIENT_HARD,
+    LINKS,
+    SMOOTH,
+    TOTAL,
+    Framework,
+    weight_tolerance,
+)
+
+from kofn import links, soft_topk
+
+# Short and long rows, few and most of them chosen, a fractional k; scores from nearly equal to
+# spread over a thousand temperatures.
+SHAPES = [(2, 1), (8, 2), (64, 8), (100, 95), (100, 2.5), (500, 200)]
+SPREADS = [0.1, 1.0, 5.0, 50.0, 1000.0]
+
+
+@functools.cache
+def oracle_case(link: str, dtype: str, n: int, k: float, temperature: float):
+    """Rows of every spread, and their weights; computed once for the three frameworks."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.standard_normal((3, n)) * spread for spread in SPREADS]).astype(dtype)
+    return x, oracles.soft_topk(x, k, temperature, oracles.CDF[link])
+
+
+def few_compilations(request):
+    """XLA compiles every shape and link anew, seconds each: the rest is for the full run."""
+    if "full" not in request.config.getoption("markexpr").replace("not full", ""):
+        pytest.skip("compiled in the full run")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_weights_meet_the_oracle(framework, link, dtype, n, k, request):
+    if framework.name == "jax" and n not in (8, 100):
+        few_compilations(request)
+    for temperature in (0.3, 1.0):
+        x, expected = oracle_case(link, dtype, n, k, temperature)
+        p = framework.numpy(
+            soft_topk(framework.array(x, dtype), k, link=link, temperature=temperature)
+        )
+        for row, answer, wanted in zip(x, p, expected, strict=True):
+            tolerance = weight_tolerance(row, temperature, dtype)
+            assert np.max(np.abs(answer - wanted)) <= tolerance
+        assert np.max(np.abs(p.sum(-1) - k)) <= TOTAL[dtype] * k
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.25, 1.5, 1.75, 2.0, 2.5, 4.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_entmax_meets_the_oracle_at_every_alpha(framework, alpha, dtype, rng):
+    x = rng.standard_normal((5, 40)).astype(dtype)
+    p = framework.numpy(soft_topk(framework.array(x, dtype), 3, link=links.entmax(alpha)))
+    cdf = oracles.CDF["exponential"] if alpha == 1 else oracles.entmax_cdf(alpha)
+    tolerance = weight_tolerance(x, 1.0, dtype)
+    if alpha > 2:  # the slope at p = 0 is infinite: rounding of z is raised to 1/(alpha − 1)
+        tolerance = (4 * np.finfo(dtype).eps * (alpha - 1)) ** (1 / (alpha - 1))
+    assert np.max(np.abs(p - oracles.soft_topk(x, 3, 1.0, cdf))) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(("n", "k"), [(8, 2), (64, 8), (100, 95), (100, 2.5)])
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_gradients_meet_the_closed_form(name, link, dtype, n, k, rng, request):
+    framework = Framework(name)
+    if name == "jax" and n != 8:
+        few_compilations(request)
+    for spread in (0.1, 1.0, 5.0, 50.0):
+        x = (rng.standard_normal(n) * spread).astype(dtype)
+        v = rng.standard_normal(n).astype(dtype)
+        temperature = 0.7
+        arguments = [framework.array(a, dtype) for a in (x, np.asarray(k), np.asarray(temperature))]
+        got = framework.vjp(
+            lambda x, k, t: soft_topk(x, k, link=link, temperature=t),
+            tuple(arguments),
+            framework.array(v, dtype),
+        )
+        t = framework.numpy(arguments[2])[()]
+        expected = oracles.vjp(x, k, t, link, v)
+        easy = np.max(np.abs(x)) / temperature <= 30 and link in SMOOTH
+        tolerance = (GRADIENT if easy else GRADIENT_HARD)[dtype]
+        scale = np.linalg.norm(v)
+        for answer, wanted in zip(got, expected, strict=True):
+            size = max(float(np.linalg.norm(wanted)), 1e-3 * scale)
+            assert np.linalg.norm(answer - wanted) <= tolerance * size
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_long_rows_keep_their_sum(name):
+    n, k = 10**7, 3_000.0
+    x = np.random.default_rng(1).standard_normal(n, dtype=np.float32)
+    framework = Framework(name)
+    if name == "torch":
+        import torch
+
+        scores = torch.from_numpy(x)
+    elif name == "jax":
+        import jax.numpy as jnp
+
+        scores = jnp.asarray(x)
+    else:
+        scores = x
+    p = framework.numpy(soft_topk(scores, k))
+    assert abs(p.sum() - k) <= 1e-6 * k
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("k", [10.0, 1e5, 9.9e6])
+def test_long_rows_keep_their_sum_through_every_link(link, k):
+    import torch
+
+    x = torch.from_numpy(np.random.default_rng(1).standard_normal(10**7, dtype=np.float32))
+    assert abs(float(soft_topk(x, k, link=link).double().sum()) - k) <= 1e-6 * k

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kofn._array import Array, is_jax, is_torch
+from kofn._rows import Rows
 from kofn.links import Link
 from kofn.threshold import solve
+
+
+def evaluate(function: Callable[..., Array], rows: Rows, *arrays: Array) -> Array:
+    """`function(rows, *arrays)`; compiled as a whole where compiling is how a framework works."""
+    if is_jax(rows.scores):
+        from kofn._jax import evaluate as compiled
+
+        return compiled(function, rows, *arrays)
+    return function(rows, *arrays)
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:

@@ -1,13 +1,29 @@
-"""The threshold compiled by XLA once per shape and link, its loop inside."""
+"""Compiled by XLA once per shape and link: a map as a whole, and the solver with its loop inside."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 
+from kofn._rows import Rows
 from kofn.links import by_id
 from kofn.threshold import solve
+
+
+def evaluate(function: Callable[..., jax.Array], rows: Rows, *arrays: jax.Array) -> jax.Array:
+    # A link is code, not data: its id is static, its parameter an argument.
+    link = rows.link
+    return _evaluate(function, link.id, link.alpha, rows._replace(link=None), *arrays)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _evaluate(
+    function: Callable[..., jax.Array], link: int, alpha: Any, rows: Any, *arrays: jax.Array
+) -> jax.Array:
+    return function(rows._replace(link=by_id(link, alpha)), *arrays)
 
 
 @partial(jax.jit, static_argnums=4)

@@ -127,6 +127,7 @@ def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array
     floor = float(info.smallest_normal) / float(info.eps)
     if framework(temperature) is None:
         return full_like(x, batch, max(check_temperature(temperature), floor))
+    check_same_kind("temperature", temperature, x)
     # Judged before the cast: a float64 temperature that float32 rounds to 0 is small, not wrong.
     good = _per_row("temperature", (temperature > 0) & ~xp.isinf(temperature), batch, x) > 0
     t = _per_row("temperature", temperature, batch, x)

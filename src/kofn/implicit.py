@@ -24,7 +24,6 @@ from kofn.threshold import DENSE, Reductions, far, split
 class Placed(NamedTuple):
     """Rows with their threshold: z = (x − θ)/T and what is left to say about each entry."""
 
-    rows: Rows
     link: Link  # with its parameter per entry
     z: Array
     upper: Array  # F > ½
@@ -79,13 +78,13 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
         correction = share * expand(k - stop_gradient(k))
     upper, _, _ = split(link, stop_gradient(z), live)
     return Placed(
-        rows, link, z, upper, hi + lo + delta, none, every, spoiled, correction, over
+        link, z, upper, hi + lo + delta, none, every, spoiled, correction, over
     )
 
 
-def weights(placed: Placed) -> Array:
+def weights(rows: Rows) -> Array:
     """p = F(z), and what the equation leaves open: 0, 1, and the scores of +inf."""
-    p, rows = placed, placed.rows
+    p = place(rows)
     xp = namespace(p.z)
     upper, low, high = split(p.link, p.z, rows.live)
     chosen = xp.where(upper, 1 - high, low) + p.correction
@@ -96,18 +95,18 @@ def weights(placed: Placed) -> Array:
     return xp.where(rows.live, chosen, others)
 
 
-def theta(placed: Placed) -> Array:
+def theta(rows: Rows) -> Array:
     """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
-    p = placed
+    p = place(rows)
     xp = namespace(p.z)
     answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, p.theta))
-    playing = xp.any(p.rows.live | p.rows.top, axis=-1)
+    playing = xp.any(rows.live | rows.top, axis=-1)
     return xp.where(p.spoiled | ~playing, math.nan, answer)
 
 
-def value(placed: Placed) -> Array:
+def value(rows: Rows) -> Array:
     """S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
-    p, rows = placed, placed.rows
+    p = place(rows)
     xp = namespace(p.z)
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
     above = p.over.sum(xp.where(p.upper, rows.scores, 0.0))
@@ -122,9 +121,9 @@ def value(placed: Placed) -> Array:
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 
-def gap(placed: Placed, target: Array) -> Array:
+def gap(rows: Rows, target: Array) -> Array:
     """Σ [G(z) + Ω(t) − t·z] per row: every term of the Fenchel–Young loss is at least 0."""
-    p, rows = placed, placed.rows
+    p = place(rows)
     xp = namespace(p.z)
     tails = xp.where(
         p.upper,

@@ -16,6 +16,7 @@ from kofn._array import (
     take_along_last,
     top_indices,
 )
+from kofn._dispatch import evaluate
 from kofn._rows import Rows, restore, rows_of
 from kofn._validate import check_dim, check_scores
 from kofn.links import Link
@@ -79,7 +80,7 @@ def soft_topk(
     """
     rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
-        chosen = implicit.weights(implicit.place(rows))
+        chosen = evaluate(implicit.weights, rows)
         if hard:
             chosen = _hard(rows) + (chosen - stop_gradient(chosen))
     return restore(chosen, scores, dim)
@@ -117,7 +118,7 @@ def soft_topk_threshold(
     """
     rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
-        return implicit.theta(implicit.place(rows))
+        return evaluate(implicit.theta, rows)
 
 
 def soft_topk_sum(
@@ -156,7 +157,7 @@ def soft_topk_sum(
     implicit.require_integral(link, scores)
     rows = rows_of(scores, k, link, temperature, dim, mask)
     with quiet(scores):
-        return implicit.value(implicit.place(rows))
+        return evaluate(implicit.value, rows)
 
 
 def topk_gates(
@@ -199,7 +200,7 @@ def topk_gates(
         raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
     rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
-        weights = implicit.weights(implicit.place(rows))
+        weights = evaluate(implicit.weights, rows)
         indices = top_indices(_order(rows), k)
         gates = take_along_last(weights, indices)
     dim = check_dim(dim, scores.ndim)
@@ -261,7 +262,7 @@ def softmax(
     """
     rows = rows_of(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
-        return restore(implicit.softmax(rows), scores, dim)
+        return restore(evaluate(implicit.softmax, rows), scores, dim)
 
 
 def sparsemax(

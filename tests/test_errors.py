@@ -1,0 +1,151 @@
+"""Wrong arguments: the error names the argument, its value and what is allowed."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import kofn
+from kofn import (
+    entmax,
+    fenchel_young_loss,
+    hard_topk,
+    links,
+    soft_topk,
+    soft_topk_sum,
+    soft_topk_threshold,
+    softmax,
+    topk_gates,
+)
+
+X = np.zeros((3, 4))
+
+
+@pytest.mark.parametrize("function", [soft_topk, soft_topk_threshold, soft_topk_sum, hard_topk])
+@pytest.mark.parametrize("k", [-1, 4.5, 5, math.nan, math.inf, np.float64(-0.1)])
+def test_k_outside_0_and_n(function, k):
+    with pytest.raises(ValueError, match=r"k must be a number in \[0, n\] \(here n = 4"):
+        function(X, k)
+
+
+@pytest.mark.parametrize("k", [True, "2", None, [1, 2], 1j, np.True_])
+def test_k_of_the_wrong_kind(k):
+    with pytest.raises(TypeError, match=r"k must be a number in \[0, n\]"):
+        soft_topk(X, k)
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, np.float32(0)])
+def test_temperature_not_above_0(temperature):
+    for function in (soft_topk, soft_topk_sum, soft_topk_threshold):
+        with pytest.raises(ValueError, match="temperature must be a finite number > 0"):
+            function(X, 2, temperature=temperature)
+    with pytest.raises(ValueError, match="temperature must be a finite number > 0"):
+        softmax(X, temperature=temperature)
+
+
+def test_temperature_of_the_wrong_kind():
+    with pytest.raises(TypeError, match="temperature must be"):
+        soft_topk(X, 2, temperature="warm")
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.999, math.nan, math.inf])
+def test_alpha_below_1(alpha):
+    with pytest.raises(ValueError, match="alpha must be a finite number ≥ 1"):
+        entmax(X, alpha)
+    with pytest.raises(ValueError, match="alpha must be a finite number ≥ 1"):
+        links.entmax(alpha)
+
+
+@pytest.mark.parametrize(
+    "scores", [np.zeros((2, 3), int), torch.zeros(3, dtype=torch.int64), np.zeros(3, complex)]
+)
+def test_scores_of_an_integer_or_complex_dtype(scores):
+    for call in (lambda: soft_topk(scores, 1), lambda: softmax(scores), lambda: entmax(scores)):
+        with pytest.raises(TypeError, match="scores must have dtype float16, bfloat16, float32"):
+            call()
+
+
+def test_scores_that_are_no_array():
+    with pytest.raises(TypeError, match=r"scores must be a torch.Tensor, jax.Array or numpy"):
+        soft_topk([1.0, 2.0], 1)
+    with pytest.raises(ValueError, match="at least one dimension"):
+        soft_topk(np.array(1.0), 1)
+
+
+@pytest.mark.parametrize("dim", [2, -3, 10])
+def test_dim_out_of_range(dim):
+    with pytest.raises(ValueError, match=r"dim must be in \[-2, 1\]"):
+        soft_topk(X, 1, dim=dim)
+
+
+@pytest.mark.parametrize("dim", [1.0, None, "last", True])
+def test_dim_of_the_wrong_kind(dim):
+    with pytest.raises(TypeError, match="dim must be an integer"):
+        soft_topk(X, 1, dim=dim)
+
+
+def test_k_and_temperature_broadcast_to_the_batch_shape_and_never_enlarge_it():
+    for name, call in {
+        "k": lambda v: soft_topk(X, v),
+        "temperature": lambda v: soft_topk(X, 1, temperature=v),
+        "alpha": lambda v: entmax(X, v),
+    }.items():
+        for shape in ((3, 1), (4,), (2, 3), (1, 3)):
+            pattern = rf"{name} has shape \({shape[0]}.*batch shape .*\(3,\)"
+            with pytest.raises(ValueError, match=pattern):
+                call(np.ones(shape) * 1.5)
+        call(np.ones(()) * 1.5)
+        call(np.ones((1,)) * 1.5)
+
+
+def test_masks_are_boolean_and_broadcast_to_the_scores():
+    with pytest.raises(TypeError, match="mask must be boolean"):
+        soft_topk(X, 1, mask=np.ones((3, 4)))
+    with pytest.raises(ValueError, match=r"mask has shape \(2, 4\).*the shape of scores, \(3, 4\)"):
+        soft_topk(X, 1, mask=np.ones((2, 4), bool))
+    with pytest.raises(ValueError, match="mask has shape"):
+        soft_topk(X, 1, mask=np.ones((1, 3, 4), bool))
+
+
+def test_arrays_of_different_frameworks_do_not_mix():
+    with pytest.raises(TypeError, match="k is a torch Tensor but scores is a numpy array"):
+        soft_topk(X, torch.tensor(2.0))
+    with pytest.raises(TypeError, match="mask is a numpy ndarray but scores is a torch array"):
+        soft_topk(torch.zeros(3, 4), 1, mask=np.ones((3, 4), bool))
+    with pytest.raises(TypeError, match="temperature is a .* but scores is a torch array"):
+        soft_topk(torch.zeros(3, 4), 1, temperature=jnp.ones(3))
+
+
+def test_links_that_do_not_exist():
+    with pytest.raises(ValueError, match="one of 'logistic', 'laplace', 'normal'.*got 'sigmoid'"):
+        soft_topk(X, 1, link="sigmoid")
+    with pytest.raises(TypeError, match=r"link must be a kofn\.Link"):
+        soft_topk(X, 1, link=np.tanh)
+
+
+@pytest.mark.parametrize("k", [1.5, True, np.ones(3), "1", None])
+def test_gates_take_a_python_integer(k):
+    with pytest.raises(TypeError, match="k must be a Python integer"):
+        topk_gates(X, k)
+
+
+def test_gates_take_no_more_than_n():
+    with pytest.raises(ValueError, match="k must be"):
+        topk_gates(X, 5)
+
+
+def test_loss_arguments():
+    with pytest.raises(ValueError, match=r"reduction must be one of 'mean', 'sum', 'none'"):
+        fenchel_young_loss(X, X, reduction="average")
+    with pytest.raises(ValueError, match=r"target must have the shape of scores, \(3, 4\)"):
+        fenchel_young_loss(X, X[0])
+    with pytest.raises(TypeError, match="target is a torch Tensor"):
+        fenchel_young_loss(X, torch.zeros(3, 4))
+
+
+def test_options_are_named():
+    with pytest.raises(TypeError):
+        soft_topk(X, 1, "logistic")
+    assert kofn.soft_topk(X, np.int64(1)).shape == X.shape  # NumPy scalars are numbers

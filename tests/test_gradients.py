@@ -1,0 +1,202 @@
+"""First and second derivatives in scores, k, temperature and alpha, in both directions.
+
+Tangents are random: a tangent of ones is in the null space of the Jacobian and hides everything.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import torch
+from support import CAUCHY, LINKS, Framework
+from torch.autograd import gradcheck, gradgradcheck
+
+import kofn
+from kofn import links
+
+X = torch.tensor(np.random.default_rng(5).standard_normal((2, 5)), requires_grad=True)
+K = torch.tensor([1.3, 3.6], dtype=torch.float64, requires_grad=True)
+T = torch.tensor([0.7, 1.9], dtype=torch.float64, requires_grad=True)
+ALPHA = torch.tensor([1.3, 1.9], dtype=torch.float64, requires_grad=True)
+TARGET = torch.tensor([[1, 0, 0, 1, 0], [0.3, 0.2, 0.5, 1, 0]], dtype=torch.float64)
+
+
+def exact(function, *arguments):
+    first = gradcheck(
+        function,
+        arguments,
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+    )
+    return first and gradgradcheck(function, arguments, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("link", [*LINKS, "cauchy"])
+def test_weights_in_scores_k_and_temperature(link):
+    link = CAUCHY["torch"] if link == "cauchy" else link
+    assert exact(lambda x, k, t: kofn.soft_topk(x, k, link=link, temperature=t), X, K, T)
+
+
+@pytest.mark.parametrize("function", ["soft_topk", "soft_topk_threshold", "soft_topk_sum"])
+def test_alpha_may_be_learned_per_row(function):
+    f = getattr(kofn, function)
+    assert exact(lambda x, a: f(x, K.detach(), link=links.entmax(a)), X, ALPHA)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_alpha_has_its_gradient_at_1_and_2(alpha):
+    """Where the formula changes its form: against a difference across the point."""
+    x = X.detach()
+    a = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    v = torch.tensor(np.random.default_rng(0).standard_normal((2, 5)))
+    got = torch.autograd.grad((kofn.entmax(x, a) * v).sum(), a, create_graph=True)[0]
+    assert torch.isfinite(torch.autograd.grad(got, a)[0])
+    if alpha == 2.0:
+        h = 1e-5
+        difference = (kofn.entmax(x, alpha + h) - kofn.entmax(x, alpha - h)) / (2 * h)
+        assert got.item() == pytest.approx((difference * v).sum().item(), rel=1e-6)
+    else:  # one-sided, second order: alpha < 1 is not allowed
+        h = 1e-4
+        f = [kofn.entmax(x, alpha + i * h) for i in range(3)]
+        difference = (-3 * f[0] + 4 * f[1] - f[2]) / (2 * h)
+        assert got.item() == pytest.approx((difference * v).sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("function", ["soft_topk_threshold", "soft_topk_sum"])
+def test_threshold_and_value(function, link):
+    f = getattr(kofn, function)
+    assert exact(lambda x, k, t: f(x, k, link=link, temperature=t), X, K, T)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_loss(link):
+    assert exact(
+        lambda x, t: kofn.fenchel_young_loss(
+            x, TARGET, link=link, temperature=t, reduction="none"
+        ),
+        X,
+        T,
+    )
+
+
+def test_softmax():
+    assert exact(lambda x, t: kofn.softmax(x, temperature=t), X, T)
+
+
+def test_gates():
+    assert exact(lambda x, t: kofn.topk_gates(x, 2, temperature=t)[0], X, T)
+
+
+def test_with_masks_infinities_and_ties():
+    x = torch.tensor(
+        [[1.0, 1.0, -0.5, -torch.inf, 2.0, 0.3], [torch.inf, 0.5, 1.0, 2.0, -1.0, -torch.inf]],
+        dtype=torch.float64,
+    )
+    hidden = torch.isinf(x)
+    free = torch.where(hidden, 0.0, x).requires_grad_()
+    assert exact(lambda f, k: kofn.soft_topk(torch.where(hidden, x, f), k), free, K)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_value_has_the_weights_as_its_gradient(framework, link):
+    if framework.name == "numpy":
+        x = X.detach().numpy()
+        v = np.random.default_rng(0).standard_normal(x.shape)
+        slope = oracles.finite_difference(lambda x: kofn.soft_topk_sum(x, 2, link=link), x, v)
+        assert slope == pytest.approx((kofn.soft_topk(x, 2, link=link) * v).sum(-1), abs=1e-8)
+        return
+    x = framework.array(X.detach().numpy())
+    one = framework.array(np.ones(2))
+    slope = framework.vjp(lambda x: kofn.soft_topk_sum(x, 2, link=link), (x,), one)[0]
+    assert slope == pytest.approx(framework.numpy(kofn.soft_topk(x, 2, link=link)), abs=1e-13)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_value_has_theta_as_its_slope_in_k_and_minus_omega_in_temperature(link):
+    one = torch.ones(2, dtype=torch.float64)
+    value = kofn.soft_topk_sum(X, K, link=link, temperature=T)
+    in_k, in_t = torch.autograd.grad(value, (K, T), one)
+    theta = kofn.soft_topk_threshold(X, K, link=link, temperature=T)
+    omega = links.TABLE[link].omega(kofn.soft_topk(X, K, link=link, temperature=T)).sum(-1)
+    assert torch.allclose(in_k, theta, atol=1e-12)
+    assert torch.allclose(in_t, -omega, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_k_keeps_its_gradient_when_the_choice_is_nearly_hard(name, dtype):
+    """softmax(log f) never underflows, W does: float32 at T = 0.1."""
+    framework = Framework(name)
+    x = framework.array([10.0, 9, -9, -10], dtype)
+    v = np.array([1.0, -2.0, 0.5, 3.0])
+    published = {0.3: (0.0172226, 0.4827774), 0.2: (0.0033464, 0.4966536), 0.1: (2.27e-5, 0.4999773)}
+    for temperature, (end, middle) in published.items():
+        got = framework.vjp(
+            lambda k, t=temperature: kofn.soft_topk(x, k, temperature=t),
+            (framework.array(2.0, dtype),),
+            framework.array(v, dtype),
+        )[0]
+        assert got == pytest.approx(v @ [end, middle, middle, end], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_nearly_hard_choices_have_finite_second_derivatives(name):
+    x = [10.0, 9, -9, -10]
+    for temperature in (0.3, 0.15, 0.1, 0.01):
+        if name == "torch":
+            hessian = torch.func.hessian(lambda x, t=temperature: kofn.soft_topk(x, 2, temperature=t))
+            answer = hessian(torch.tensor(x))
+        else:
+            hessian = jax.hessian(lambda x, t=temperature: kofn.soft_topk(x, 2, temperature=t))
+            answer = hessian(jnp.asarray(x, jnp.float32))
+        assert np.all(np.isfinite(np.asarray(answer)))
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_a_bounded_link_with_no_entry_in_its_support_has_gradient_0(name):
+    framework = Framework(name)
+    x = framework.array([9.0, 5.0, 1.0, -3.0])
+    for link in ("linear", "entmax"):
+        for answer in framework.vjp(
+            lambda x, k, t, link=link: kofn.soft_topk(x, k, link=link, temperature=t),
+            (x, framework.array(2.0), framework.array(0.5)),
+            framework.array([1.0, -2.0, 0.3, 0.7]),
+        ):
+            assert not np.any(answer)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_the_gradient_in_temperature_survives_a_shift_of_the_scores(name):
+    """−Σ u (x − θ)/T, not −Σ u x/T, which loses three digits at scores + 10⁴."""
+    framework = Framework(name)
+    rng = np.random.default_rng(2)
+    # Multiples of 2⁻⁹ are exact in float32 at 10⁴.
+    x, v = np.round(rng.standard_normal(30) * 512) / 512, rng.standard_normal(30)
+
+    def slope(shift):
+        return framework.vjp(
+            lambda t: kofn.soft_topk(framework.array(x + shift, "float32"), 4, temperature=t),
+            (framework.array(1.0, "float32"),),
+            framework.array(v, "float32"),
+        )[0]
+
+    assert slope(1e4) == pytest.approx(float(slope(0.0)), rel=2e-5)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_jax_second_derivatives_meet_torch(link):
+    v = np.random.default_rng(7).standard_normal((2, 5))
+    x, k, t = (a.detach().numpy() for a in (X, K, T))
+
+    def of(array):
+        return lambda x, k, t: (
+            kofn.soft_topk(x, k, link=link, temperature=t) * array(v)
+        ).sum()
+
+    ours = torch.func.hessian(of(torch.tensor), argnums=(0, 1, 2))(*map(torch.tensor, (x, k, t)))
+    theirs = jax.jit(jax.hessian(of(jnp.asarray), argnums=(0, 1, 2)))(*map(jnp.asarray, (x, k, t)))
+    for a, b in zip(jax.tree.leaves(theirs), [h for row in ours for h in row], strict=True):
+        assert np.asarray(a) == pytest.approx(b.numpy(), abs=1e-10)

@@ -1,0 +1,54 @@
+"""What importing kofn costs and gives."""
+
+import subprocess
+import sys
+
+import kofn
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_importing_kofn_imports_no_framework():
+    code = "import sys, kofn; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    loaded = set(run(code).split())
+    assert not loaded & {"torch", "jax", "jaxlib", "numba", "scipy", "sklearn", "matplotlib", "typer"}
+
+
+def test_numpy_alone_is_enough():
+    """The whole NumPy path runs where torch and jax cannot be imported."""
+    code = """
+import sys
+sys.modules["torch"] = sys.modules["jax"] = None
+import numpy as np
+from kofn import entmax, fenchel_young_loss, soft_topk
+x = np.array([2.0, 1.0, 0.0])
+for link in ("logistic", "laplace", "normal", "exponential", "linear", "entmax"):
+    assert abs(soft_topk(x, 2, link=link).sum() - 2) < 1e-12
+    assert fenchel_young_loss(x, np.array([1.0, 0, 0]), link=link) >= 0
+"""
+    run(code)
+
+
+def test_importing_kofn_is_quick():
+    """Under 0.3 s of processor time, NumPy included; the best of five."""
+    code = "import time; t = time.process_time(); import kofn; print(time.process_time() - t)"
+    assert min(float(run(code)) for _ in range(5)) < 0.3
+
+
+def test_all_is_exact_and_complete():
+    public = {name for name in vars(kofn) if not name.startswith("_")}
+    modules = {"implicit", "losses", "maps", "threshold", "feature_selection", "cli"}
+    assert set(kofn.__all__) == public - modules
+    assert len(kofn.__all__) == len(set(kofn.__all__))
+    for name in kofn.__all__:
+        assert getattr(kofn, name).__doc__
+
+
+def test_version_is_the_one_installed():
+    from importlib.metadata import version
+
+    assert version("kofn") == kofn.__version__

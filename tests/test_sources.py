@@ -1,0 +1,254 @@
+"""The articles' NumPy codes: oracles where they work, and a test of where each one fails.
+
+The functions below are those codes as published, names included, so that what fails is theirs.
+"""
+
+import warnings
+
+import numpy as np
+import oracles
+import pytest
+
+from kofn import entmax, soft_topk, softmax, sparsemax
+
+RNG = np.random.default_rng(0)
+
+
+def article_grad_topk(x, k):
+    for i in range(1, k + 1):
+        log_zs = x if i == 1 else x + log_z + np.log(1 - np.exp(log_zs - log_z))  # noqa: F821
+        log_z = np.logaddexp.reduce(log_zs) - np.log(i)
+    return np.exp(log_zs - log_z)
+
+
+def article_exponential(x, k):
+    x_sort = np.sort(x)
+    x_lamb = np.logaddexp.accumulate(x_sort)[-k:] - np.log(np.arange(k) + 1)
+    x_sort_shift = np.pad(x_sort[-k:][1:], (0, 1), constant_values=np.inf)
+    lamb = x_lamb[(x_lamb <= x_sort_shift) & (x_lamb >= x_sort[-k:])]
+    return np.clip(np.exp(x - lamb), 0, 1)
+
+
+def article_logistic(x, k, epsilon=1e-4):
+    def sigmoid(x):
+        y = np.exp(-np.abs(x))
+        return np.where(x >= 0, 1, y) / (1 + y)
+
+    def sigmoid_inv(x):
+        return np.log(x / (1 - x))
+
+    low = x.min() - sigmoid_inv(k / len(x))
+    high = x.max() - sigmoid_inv(k / len(x))
+    while high - low > epsilon:
+        lamb = (low + high) / 2
+        z = sigmoid(x - lamb).sum()
+        low, high = (low, lamb) if z < k else (lamb, high)
+    return sigmoid(x - lamb)
+
+
+def article_laplace_candidates(x, k):
+    x_sort = np.sort(x)
+    lse1 = np.logaddexp.accumulate(x_sort)
+    lse2 = np.pad(
+        np.logaddexp.accumulate(-x_sort[::-1])[::-1], (0, 1), constant_values=-np.inf
+    )[1:]
+    m = np.arange(len(x) - 1, -1, -1)
+    x_lamb = lse1 - np.log(np.sqrt((k - m) ** 2 + np.exp(lse1 + lse2)) + (k - m))
+    x_sort_shift = np.pad(x_sort[1:], (0, 1), constant_values=np.inf)
+    return x_lamb[(x_lamb <= x_sort_shift) & (x_lamb >= x_sort)]
+
+
+def article_laplace(x, k):
+    lamb = article_laplace_candidates(x, k)
+    return (1 - np.exp(-np.abs(x - lamb))) * np.sign(x - lamb) * 0.5 + 0.5
+
+
+def article_sparsemax(x):
+    x_sort = np.sort(x)[::-1]
+    x_lamb = (np.cumsum(x_sort) - 1) / np.arange(1, len(x) + 1)
+    lamb = x_lamb[(x_sort >= x_lamb).argmin() - 1]
+    return np.maximum(x - lamb, 0)
+
+
+def article_entmax(x):
+    x_sort = np.sort(x / 2)[::-1]
+    k = np.arange(1, len(x) + 1)
+    x_mu = np.cumsum(x_sort) / k
+    x_sigma2 = np.cumsum(x_sort**2) / k - x_mu**2
+    x_lamb = x_mu - np.sqrt(np.maximum(1.0 / k - x_sigma2, 0))
+    x_sort_shift = np.pad(x_sort[1:], (0, 1), constant_values=-np.inf)
+    lamb = x_lamb[(x_sort > x_lamb) & (x_lamb > x_sort_shift)]
+    return np.maximum(x / 2 - lamb, 0) ** 2
+
+
+def article_iterative(x, k):
+    x = x - x.min()
+    p = np.zeros_like(x)
+    for _ in range(k):
+        y = np.exp((1 - p) * x - ((1 - p) * x).max())
+        p = p + y / y.sum()
+    return p
+
+
+def article_weighted(x, k):
+    p = np.zeros_like(x)
+    for _ in range(k):
+        y = (1 - p) * np.exp(x - x.max())
+        p = p + y / y.sum()
+    return p
+
+
+# --- where they work, they agree with kofn ---
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 2), (100, 10), (30, 29)])
+def test_the_exponential_code_is_an_oracle(n, k):
+    x = RNG.standard_normal(n) * 2
+    assert soft_topk(x, k, link="exponential") == pytest.approx(article_exponential(x, k), abs=1e-13)
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 2), (100, 10)])
+def test_the_logistic_code_is_an_oracle_to_its_epsilon(n, k):
+    x = RNG.standard_normal(n)
+    assert soft_topk(x, k) == pytest.approx(article_logistic(x, k), abs=1e-4)
+    assert soft_topk(x, k) == pytest.approx(article_logistic(x, k, 1e-12), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 2), (100, 10)])
+def test_the_laplace_code_is_an_oracle_for_small_k(n, k):
+    x = RNG.standard_normal(n)
+    with np.errstate(invalid="ignore"):
+        expected = article_laplace(x, k)
+    assert soft_topk(x, k, link="laplace") == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_sparsemax_and_entmax_codes_are_oracles():
+    for _ in range(20):
+        x = RNG.standard_normal(12) * 2
+        assert sparsemax(x) == pytest.approx(article_sparsemax(x), abs=1e-13)
+        assert entmax(x) == pytest.approx(article_entmax(x), abs=1e-12)
+
+
+# --- and where each one fails ---
+
+
+def test_laplace_at_k_1_is_softmax_only_while_no_weight_passes_one_half():
+    wide = np.array([5.0, 0, 0])
+    assert soft_topk(wide, 1, link="laplace") == pytest.approx([0.942, 0.029, 0.029], abs=5e-4)
+    assert softmax(wide) == pytest.approx([0.987, 0.0067, 0.0067], abs=5e-4)
+    flat = np.array([0.5, 0.2, 0.0])
+    assert softmax(flat).max() < 0.5
+    assert soft_topk(flat, 1, link="laplace") == pytest.approx(softmax(flat), abs=1e-14)
+
+
+def test_the_laplace_code_finds_no_candidate_once_the_threshold_is_below_every_score():
+    for _ in range(50):
+        x = RNG.standard_normal(100) * 0.1
+        with np.errstate(invalid="ignore"):
+            assert len(article_laplace_candidates(x, 95)) == 0
+        assert soft_topk(x, 95, link="laplace").sum() == pytest.approx(95)
+
+
+def test_the_laplace_code_finds_two_candidates_at_ties():
+    with np.errstate(invalid="ignore", divide="ignore"):
+        assert len(article_laplace_candidates(np.zeros(4), 2)) == 2
+    assert soft_topk(np.zeros(4), 2, link="laplace").tolist() == [0.5] * 4
+
+
+def test_the_laplace_code_rounds_a_float32_away_at_wide_scores():
+    lost = 0
+    for _ in range(20):
+        x = (RNG.standard_normal(100) * 1000).astype(np.float32)
+        with np.errstate(all="ignore"):
+            lost += len(article_laplace_candidates(x, 10)) != 1
+        p = soft_topk(x, 10, link="laplace")
+        expected = oracles.soft_topk(x, 10, 1.0, oracles.CDF["laplace"])
+        assert np.max(np.abs(p - expected)) < 2e-4  # 6e-8·|x/T| beyond |x/T| = 30
+    assert lost > 0
+
+
+def test_the_recursion_for_subset_marginals_gives_nan():
+    x = np.random.default_rng(1).standard_normal(100) * 5
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert np.all(np.isfinite(article_grad_topk(x, 3)))
+        assert np.any(np.isnan(article_grad_topk(x, 50)))
+
+
+def test_subset_marginals_are_not_soft_topk():
+    """The recursion itself is exact algebra: right while it lasts, and another map."""
+    import itertools
+
+    x = np.array([1.0, 0.2, -0.5, 2.0, 0.0])
+    subsets = list(itertools.combinations(range(5), 2))
+    mass = np.array([np.exp(x[list(s)].sum()) for s in subsets])
+    marginals = np.array([mass[[i in s for s in subsets]].sum() for i in range(5)]) / mass.sum()
+    assert article_grad_topk(x, 2) == pytest.approx(marginals, abs=1e-12)
+    assert np.max(np.abs(marginals - soft_topk(x, 2))) > 0.01
+
+
+def test_iterative_soft_k_max_leaves_the_unit_interval_and_the_order():
+    above, disordered = 0.0, 0
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        x = rng.standard_normal(5) * 3
+        p = article_iterative(x, 3)
+        above = max(above, p.max())
+        disordered += bool(np.any(np.diff(p[np.argsort(x)]) < -1e-12))
+    assert above > 1.1
+    assert disordered > 50
+
+
+def test_the_weighted_iteration_tends_to_one_and_a_half():
+    x = np.array([3.0, 2.0, 1.0, 0.0]) / 0.06
+    assert article_weighted(x, 2) == pytest.approx([1.5, 0.5, 0, 0], abs=1e-6)
+    assert soft_topk(2 * x, 2) == pytest.approx([1, 1, 0, 0], abs=1e-6)
+
+
+def test_softmax_is_one_half_lipschitz():
+    worst = 0.0
+    for _ in range(200):
+        p = softmax(RNG.standard_normal(4) * 3)
+        worst = max(worst, np.linalg.norm(np.diag(p) - np.outer(p, p), 2))
+    assert 0.4 < worst <= 0.5 + 1e-12
+    half = np.array([0.5, 0.5])
+    assert np.linalg.norm(np.diag(half) - np.outer(half, half), 2) == pytest.approx(0.5)
+
+
+def test_sparsemax_at_k_1_is_sparsemax_and_not_softmax():
+    x = np.array([1.0, 0.5, -1.0])
+    assert soft_topk(x, 1, link="linear") == pytest.approx(sparsemax(x))
+    assert np.max(np.abs(sparsemax(x) - softmax(x))) > 0.1
+
+
+def test_bounded_links_are_exactly_hard_once_temperature_is_below_the_gap():
+    x = np.array([3.0, 2.0, 1.5, 0.0])
+    for temperature in (0.49, 0.1, 0.001):
+        p = soft_topk(x, 2, link="linear", temperature=temperature)
+        assert p.tolist() == [1, 1, 0, 0]
+    assert soft_topk(x, 2, link="linear", temperature=0.6).tolist() != [1, 1, 0, 0]
+
+
+def test_plain_newton_runs_away_where_the_solver_does_not():
+    """Newton on Σσ(x − λ) = k from λ = 10: two steps to 1e301 and worse."""
+    x = np.array([1.0, 0.5, -0.3, 0.2, -1.0])
+
+    def step(value):
+        s = 1 / (1 + np.exp(-(x - value)))
+        return value + (s.sum() - 2) / (s * (1 - s)).sum()
+
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        first = step(10.0)
+        second = step(first)
+    assert first < -1000
+    assert not abs(second) < 1e100
+    assert soft_topk(x, 2).sum() == pytest.approx(2)
+
+
+def test_the_entmax_code_raises_at_a_boundary_and_the_exponential_one_at_ties():
+    with pytest.raises(ValueError, match="broadcast"):
+        article_entmax(np.array([2.0, 0.0, 0.0])[:2])
+    assert entmax(np.array([2.0, 0.0])) == pytest.approx([1, 0], abs=1e-12)
+    with pytest.raises(ValueError, match="broadcast"):
+        article_exponential(np.ones(4), 4)
+    assert soft_topk(np.ones(4), 4, link="exponential").tolist() == [1] * 4

@@ -1,0 +1,246 @@
+"""Combinations of transforms, where a wrong gradient raises nothing: compile, vmap, torch.func, jit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from oracles import finite_difference
+from support import LINKS
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+
+import kofn
+from kofn import links
+
+RNG = np.random.default_rng(11)
+X, V, C = (torch.tensor(RNG.standard_normal((3, 6))) for _ in range(3))
+K = torch.tensor([1.3, 2.0, 3.7], dtype=torch.float64)
+T = torch.tensor([0.7, 1.0, 1.4], dtype=torch.float64)
+TARGET = torch.nn.functional.one_hot(torch.tensor([1, 0, 5]), 6).double()
+
+
+def compiled(function, backend="aot_eager"):
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=True, backend=backend)
+
+
+def near(a, b, tolerance=1e-10):
+    return torch.allclose(a, b, atol=tolerance, rtol=tolerance)
+
+
+MAPS = {
+    **{name: lambda x, name=name: kofn.soft_topk(x, K, link=name, temperature=T) for name in LINKS},
+    "hard": lambda x: kofn.soft_topk(x, K, hard=True),
+    "masked": lambda x: kofn.soft_topk(x, K, mask=x > -1),
+    "threshold": lambda x: kofn.soft_topk_threshold(x, K, temperature=T),
+    "sum": lambda x: kofn.soft_topk_sum(x, K, temperature=T),
+    "gates": lambda x: kofn.topk_gates(x, 2)[0],
+    "hard_topk": lambda x: kofn.hard_topk(x, K),
+    "softmax": lambda x: kofn.softmax(x, temperature=T),
+    "sparsemax": lambda x: kofn.sparsemax(x, temperature=T),
+    "entmax alpha": lambda x: kofn.entmax(x, T + 0.5),
+    "loss": lambda x: kofn.fenchel_young_loss(x, TARGET, reduction="none"),
+    "dim": lambda x: kofn.soft_topk(x, 2, dim=0),
+}
+ORDINARY = ("logistic", "exponential", "linear", "sum", "loss", "masked", "entmax alpha")
+
+
+def scalar(function, weights=C):
+    """A random scalar of a map: its gradient is a vjp with a random cotangent."""
+
+    def total(x):
+        y = function(x)
+        return (y * weights[tuple(slice(size) for size in y.shape)]
+                if y.ndim == 2 else y * weights[: y.shape[0], 0]).sum()
+
+    return total
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_compile_has_no_graph_break_and_the_eager_answer(name):
+    assert near(compiled(MAPS[name])(X), MAPS[name](X))
+
+
+COMBINATIONS = {
+    "compile backward": lambda f: _backward(compiled(scalar(f))),
+    "compile(func.grad)": lambda f: compiled(grad(scalar(f)))(X),
+    "compile(jacrev)": lambda f: compiled(jacrev(scalar(f)))(X),
+    "compile(jacfwd)": lambda f: compiled(jacfwd(scalar(f)))(X),
+    "jacfwd": lambda f: jacfwd(scalar(f))(X),
+    "jacrev": lambda f: jacrev(scalar(f))(X),
+}
+
+
+def _backward(f):
+    x = X.clone().requires_grad_()
+    return torch.autograd.grad(f(x), x)[0]
+
+
+def _grid(names, combinations):
+    return [
+        pytest.param(n, c, marks=() if n in ORDINARY[:3] or c == "jacfwd" else pytest.mark.full)
+        for n in names
+        for c in combinations
+    ]
+
+
+DIFFERENTIABLE = [name for name in MAPS if name not in ("hard", "hard_topk")]
+
+
+@pytest.mark.parametrize(("name", "combination"), _grid(DIFFERENTIABLE, COMBINATIONS))
+def test_gradients_meet_finite_differences(name, combination):
+    f = scalar(MAPS[name])
+    slope = finite_difference(f, X, V)
+    assert (COMBINATIONS[combination](MAPS[name]) * V).sum().item() == pytest.approx(
+        slope.item(), rel=1e-6, abs=1e-8
+    )
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_jvp_meets_finite_differences(name):
+    expected = finite_difference(MAPS[name], X, V)
+    assert near(jvp(MAPS[name], (X,), (V,))[1], expected, 1e-7)
+    if name in ORDINARY[:3]:
+        pushed = compiled(lambda x, v: jvp(MAPS[name], (x,), (v,))[1])(X, V)
+        assert near(pushed, expected, 1e-7)
+
+
+@pytest.mark.parametrize("name", ["logistic", "exponential", "sum", "entmax alpha"])
+def test_hessians_meet_finite_differences(name):
+    f = scalar(MAPS[name])
+    expected = finite_difference(jacrev(f), X, V)
+    for h in (hessian(f)(X), jacrev(jacrev(f))(X), jacfwd(jacfwd(f))(X)):
+        assert near(torch.einsum("abcd,cd->ab", h, V), expected, 1e-6)
+    if name == "logistic":
+        assert near(compiled(hessian(f))(X), hessian(f)(X))
+
+
+def test_vmap_over_every_argument():
+    def f(x, k, t):
+        return kofn.soft_topk(x, k, temperature=t)
+
+    expected = f(X, K, T)
+    assert near(vmap(f)(X, K, T), expected)
+    assert near(vmap(f, in_dims=(1, 0, 0), out_dims=1)(X.T.contiguous(), K, T), expected.T)
+    same = f(X[0].expand(3, 6), K, T)
+    assert near(vmap(f, in_dims=(None, 0, 0))(X[0], K, T), same)
+    alpha = torch.tensor([1.2, 1.5, 2.0], dtype=torch.float64)
+    assert near(vmap(kofn.entmax)(X, alpha), kofn.entmax(X, alpha))
+    nested = vmap(vmap(lambda x, k: kofn.soft_topk(x, k), in_dims=(0, None)), in_dims=(None, 0))
+    assert near(nested(X, K), torch.stack([kofn.soft_topk(X, float(k)) for k in K]))
+
+
+def test_vmap_of_grad_and_grad_of_vmap():
+    def f(x, c):
+        return (kofn.soft_topk(x, 2.5) * c).sum()
+
+    expected = torch.stack([grad(f)(X[i], C[i]) for i in range(3)])
+    assert near(vmap(grad(f))(X, C), expected)
+    assert near(compiled(vmap(grad(f)))(X, C), expected)
+    assert near(grad(lambda x: vmap(f)(x, C).sum())(X), expected)
+
+
+@pytest.mark.parametrize("name", ["logistic", pytest.param("exponential", marks=pytest.mark.full),
+                                  pytest.param("entmax alpha", marks=pytest.mark.full),
+                                  pytest.param("loss", marks=pytest.mark.full)])
+def test_inductor(name):
+    f = scalar(MAPS[name])
+    x = X.float().requires_grad_()
+    y = X.float().requires_grad_()
+    ours = torch.autograd.grad(compiled(f, "inductor")(x), x)[0]
+    assert near(ours, torch.autograd.grad(f(y), y)[0], 1e-6)
+
+
+def test_dynamic_shapes_compile_once():
+    f = torch.compile(
+        lambda x: kofn.soft_topk(x, 2), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    torch._dynamo.reset()
+    for rows, n in [(3, 6), (5, 9), (2, 17)]:
+        x = torch.tensor(RNG.standard_normal((rows, n)))
+        assert near(f(x), kofn.soft_topk(x, 2))
+
+
+def test_a_link_made_inside_a_compiled_function_is_a_clear_error():
+    def f(x):
+        link = kofn.Link(torch.sigmoid, lambda z: torch.sigmoid(z) * torch.sigmoid(-z))
+        return kofn.soft_topk(x, 2, link=link)
+
+    with pytest.raises(Exception, match="make it once, outside"):
+        compiled(f)(X)
+
+    def g(x):
+        link = kofn.Link(jax.nn.sigmoid, lambda z: jax.nn.sigmoid(z) * jax.nn.sigmoid(-z))
+        return kofn.soft_topk(x, 2, link=link)
+
+    with pytest.raises(RuntimeError, match="make it once, outside"):
+        jax.jit(g)(jnp.asarray(X.numpy()))
+
+
+def test_a_link_of_ones_own_compiles():
+    link = kofn.Link(
+        torch.sigmoid,
+        lambda z: torch.sigmoid(z) * torch.sigmoid(-z),
+        integral=torch.nn.functional.softplus,
+    )
+    assert near(
+        compiled(lambda x: kofn.soft_topk_sum(x, 2, link=link))(X), kofn.soft_topk_sum(X, 2)
+    )
+
+
+def test_the_operator_passes_opcheck():
+    kofn.soft_topk(X, 2)  # registers it
+    link = links.logistic.id
+    arguments = (X, K, T, None, link)
+    torch.library.opcheck(
+        torch.ops.kofn.threshold.default,
+        arguments,
+        test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
+    )
+
+
+# --- JAX ---
+
+
+def jax_maps():
+    x, k, t = (jnp.asarray(a.numpy()) for a in (X, K, T))
+    target = jnp.asarray(TARGET.numpy())
+    return x, {
+        **{n: lambda x, n=n: kofn.soft_topk(x, k, link=n, temperature=t) for n in LINKS},
+        "sum": lambda x: kofn.soft_topk_sum(x, k, temperature=t),
+        "loss": lambda x: kofn.fenchel_young_loss(x, target),
+        "gates": lambda x: kofn.topk_gates(x, 2)[0],
+    }
+
+
+@pytest.mark.parametrize("name", [*LINKS, "sum", "loss", "gates"])
+def test_jax_jit_grad_jvp_and_vmap(name):
+    x, maps = jax_maps()
+    f, v = maps[name], jnp.asarray(V.numpy())
+    assert np.allclose(jax.jit(f)(x), f(x), atol=1e-12)
+    expected = finite_difference(f, x, v)
+    pushed = jax.jit(lambda x, v: jax.jvp(f, (x,), (v,))[1])(x, v)
+    assert np.allclose(pushed, expected, atol=1e-7)
+    c = jnp.asarray(RNG.standard_normal(expected.shape))
+    pulled = jax.jit(jax.grad(lambda x: (f(x) * c).sum()))(x)
+    assert np.allclose((pulled * v).sum(), (expected * c).sum(), atol=1e-7)
+
+
+def test_jax_vmap_over_every_argument():
+    x, k, t = (jnp.asarray(a.numpy()) for a in (X, K, T))
+
+    def f(x, k, t):
+        return kofn.soft_topk(x, k, temperature=t)
+
+    assert np.allclose(jax.jit(jax.vmap(f))(x, k, t), f(x, k, t), atol=1e-12)
+    per_row = jax.vmap(jax.grad(lambda x, k: kofn.soft_topk(x, k)[0]))(x, k)
+    one = jnp.stack([jax.grad(lambda x, i=i: kofn.soft_topk(x, k[i])[0])(x[i]) for i in range(3)])
+    assert np.allclose(per_row, one, atol=1e-12)
+
+
+def test_jax_links_with_a_learned_alpha():
+    x, _ = jax_maps()
+    alpha = jnp.array([1.2, 1.0, 2.0])
+    slope = jax.jit(jax.jacfwd(lambda a: kofn.entmax(x, a)))(alpha)
+    ours = jacfwd(lambda a: kofn.entmax(X, a))(torch.tensor([1.2, 1.0, 2.0], dtype=torch.float64))
+    assert np.allclose(slope, ours.numpy(), atol=1e-10)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+
 from support import Framework
 
 jax.config.update("jax_enable_x64", True)  # float64 rows are tested beside float32 ones
@@ -20,7 +21,9 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile(
     "kofn", deadline=None, derandomize=True, max_examples=25, print_blob=True
 )
-hypothesis.settings.register_profile("full", parent=hypothesis.settings.get_profile("kofn"), max_examples=300)
+hypothesis.settings.register_profile(
+    "full", parent=hypothesis.settings.get_profile("kofn"), max_examples=300
+)
 hypothesis.settings.load_profile(os.environ.get("KOFN_HYPOTHESIS", "kofn"))
 
 

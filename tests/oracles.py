@@ -134,5 +134,7 @@ def best_subset_sum(x: np.ndarray, k: int) -> float:
     return max((sum(s) for s in itertools.combinations(x.tolist(), k)), default=0.0)
 
 
-def finite_difference(f: Callable, x: np.ndarray, direction: np.ndarray, h: float = 1e-6) -> np.ndarray:
+def finite_difference(
+    f: Callable, x: np.ndarray, direction: np.ndarray, h: float = 1e-6
+) -> np.ndarray:
     return (f(x + h * direction) - f(x - h * direction)) / (2 * h)

@@ -3,8 +3,10 @@
 import functools
 
 import numpy as np
-import oracles
 import pytest
+
+import oracles
+from kofn import links, soft_topk
 from support import (
     GRADIENT,
     GRADIENT_HARD,
@@ -14,8 +16,6 @@ from support import (
     Framework,
     weight_tolerance,
 )
-
-from kofn import links, soft_topk
 
 # Short and long rows, few and most of them chosen, a fractional k; scores from nearly equal to
 # spread over a thousand temperatures.

@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from support import CAUCHY, LINKS, Framework
 
 from kofn import (
     entmax,
@@ -19,6 +18,7 @@ from kofn import (
     sparsemax,
     topk_gates,
 )
+from support import CAUCHY, LINKS, Framework
 
 INF, NAN = math.inf, math.nan
 X = [[2.0, -1.0, 0.5, 1.0], [0.0, 3.0, 3.0, -2.0]]
@@ -391,9 +391,7 @@ def test_calls_from_several_threads(rng):
 
     x = torch.tensor(rng.standard_normal((8, 20)))
     expected, answers = soft_topk(x, 3), []
-    threads = [
-        threading.Thread(target=lambda: answers.append(soft_topk(x, 3))) for _ in range(8)
-    ]
+    threads = [threading.Thread(target=lambda: answers.append(soft_topk(x, 3))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

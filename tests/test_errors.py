@@ -114,12 +114,12 @@ def test_arrays_of_different_frameworks_do_not_mix():
         soft_topk(X, torch.tensor(2.0))
     with pytest.raises(TypeError, match="mask is a numpy ndarray but scores is a torch array"):
         soft_topk(torch.zeros(3, 4), 1, mask=np.ones((3, 4), bool))
-    with pytest.raises(TypeError, match="temperature is a .* but scores is a torch array"):
+    with pytest.raises(TypeError, match=r"temperature is a .* but scores is a torch array"):
         soft_topk(torch.zeros(3, 4), 1, temperature=jnp.ones(3))
 
 
 def test_links_that_do_not_exist():
-    with pytest.raises(ValueError, match="one of 'logistic', 'laplace', 'normal'.*got 'sigmoid'"):
+    with pytest.raises(ValueError, match=r"one of 'logistic', 'laplace', 'normal'.*got 'sigmoid'"):
         soft_topk(X, 1, link="sigmoid")
     with pytest.raises(TypeError, match=r"link must be a kofn\.Link"):
         soft_topk(X, 1, link=np.tanh)

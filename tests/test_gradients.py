@@ -6,14 +6,14 @@ Tangents are random: a tangent of ones is in the null space of the Jacobian and 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
 import torch
-from support import CAUCHY, LINKS, Framework
 from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
+import oracles
 from kofn import links
+from support import CAUCHY, LINKS, Framework
 
 X = torch.tensor(np.random.default_rng(5).standard_normal((2, 5)), requires_grad=True)
 K = torch.tensor([1.3, 3.6], dtype=torch.float64, requires_grad=True)
@@ -74,9 +74,7 @@ def test_threshold_and_value(function, link):
 @pytest.mark.parametrize("link", LINKS)
 def test_loss(link):
     assert exact(
-        lambda x, t: kofn.fenchel_young_loss(
-            x, TARGET, link=link, temperature=t, reduction="none"
-        ),
+        lambda x, t: kofn.fenchel_young_loss(x, TARGET, link=link, temperature=t, reduction="none"),
         X,
         T,
     )
@@ -132,7 +130,11 @@ def test_k_keeps_its_gradient_when_the_choice_is_nearly_hard(name, dtype):
     framework = Framework(name)
     x = framework.array([10.0, 9, -9, -10], dtype)
     v = np.array([1.0, -2.0, 0.5, 3.0])
-    published = {0.3: (0.0172226, 0.4827774), 0.2: (0.0033464, 0.4966536), 0.1: (2.27e-5, 0.4999773)}
+    published = {
+        0.3: (0.0172226, 0.4827774),
+        0.2: (0.0033464, 0.4966536),
+        0.1: (2.27e-5, 0.4999773),
+    }
     for temperature, (end, middle) in published.items():
         got = framework.vjp(
             lambda k, t=temperature: kofn.soft_topk(x, k, temperature=t),
@@ -147,7 +149,9 @@ def test_nearly_hard_choices_have_finite_second_derivatives(name):
     x = [10.0, 9, -9, -10]
     for temperature in (0.3, 0.15, 0.1, 0.01):
         if name == "torch":
-            hessian = torch.func.hessian(lambda x, t=temperature: kofn.soft_topk(x, 2, temperature=t))
+            hessian = torch.func.hessian(
+                lambda x, t=temperature: kofn.soft_topk(x, 2, temperature=t)
+            )
             answer = hessian(torch.tensor(x))
         else:
             hessian = jax.hessian(lambda x, t=temperature: kofn.soft_topk(x, 2, temperature=t))
@@ -192,9 +196,7 @@ def test_jax_second_derivatives_meet_torch(link):
     x, k, t = (a.detach().numpy() for a in (X, K, T))
 
     def of(array):
-        return lambda x, k, t: (
-            kofn.soft_topk(x, k, link=link, temperature=t) * array(v)
-        ).sum()
+        return lambda x, k, t: (kofn.soft_topk(x, k, link=link, temperature=t) * array(v)).sum()
 
     ours = torch.func.hessian(of(torch.tensor), argnums=(0, 1, 2))(*map(torch.tensor, (x, k, t)))
     theirs = jax.jit(jax.hessian(of(jnp.asarray), argnums=(0, 1, 2)))(*map(jnp.asarray, (x, k, t)))

@@ -1,13 +1,12 @@
 """Laws that every link obeys in every framework and dtype, for rows nobody chose by hand."""
 
 import numpy as np
-import oracles
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import CAUCHY, LINKS, TOTAL, WEIGHTS, Framework
 
+import oracles
 from kofn import (
     entmax,
     hard_topk,
@@ -19,6 +18,7 @@ from kofn import (
     sparsemax,
     topk_gates,
 )
+from support import CAUCHY, LINKS, TOTAL, WEIGHTS, Framework
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 N = 7  # one length, so that XLA compiles once per link and dtype

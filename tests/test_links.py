@@ -4,13 +4,13 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
 import torch
 from scipy import integrate
-from support import CAUCHY, LINKS
 
+import oracles
 from kofn import Link, links, soft_topk, soft_topk_sum
+from support import CAUCHY, LINKS
 
 Z = np.linspace(-6, 6, 241) + 0.0123  # away from the kinks
 ALPHAS = (1.0, 1.02, 1.3, 1.5, 2.0, 2.7)
@@ -82,7 +82,11 @@ def test_tails_keep_their_digits_in_float32(name):
     for value in (-3.0, -8.0, -12.5):
         with mpmath.workdps(30):
             exact = float(oracles.MP_TAIL[name](mpmath.mpf(value)))
-        for array in (np.float32(value) * np.ones(1, np.float32), torch.tensor([value]), jnp.asarray([value], jnp.float32)):
+        for array in (
+            np.float32(value) * np.ones(1, np.float32),
+            torch.tensor([value]),
+            jnp.asarray([value], jnp.float32),
+        ):
             assert float(link.cdf(array)[0]) == pytest.approx(exact, rel=2e-5)
             assert float(link.sf(-array)[0]) == pytest.approx(exact, rel=2e-5)
             assert float(link.log_cdf(array)[0]) == pytest.approx(math.log(exact), rel=1e-5)
@@ -90,7 +94,12 @@ def test_tails_keep_their_digits_in_float32(name):
 
 
 def test_a_kink_takes_one_side_in_pdf_and_automatic_derivative():
-    kinks = {"exponential": [1.0], "linear": [-0.5, 0.5], "entmax": [1 / 1.5, 1 / 1.5 - 2], "laplace": [0.0]}
+    kinks = {
+        "exponential": [1.0],
+        "linear": [-0.5, 0.5],
+        "entmax": [1 / 1.5, 1 / 1.5 - 2],
+        "laplace": [0.0],
+    }
     for name, places in kinks.items():
         for place in places:
             z = torch.tensor([place], dtype=torch.float64, requires_grad=True)
@@ -103,9 +112,7 @@ def test_a_kink_takes_one_side_in_pdf_and_automatic_derivative():
 
 
 def user_logistic(**more):
-    return Link(
-        lambda z: 1 / (1 + np.exp(-z)), lambda z: 1 / (2 + np.exp(z) + np.exp(-z)), **more
-    )
+    return Link(lambda z: 1 / (1 + np.exp(-z)), lambda z: 1 / (2 + np.exp(z) + np.exp(-z)), **more)
 
 
 def test_what_a_users_link_leaves_out_is_derived(rng):
@@ -169,7 +176,9 @@ def test_cauchy_in_five_lines(name):
 
     framework = Framework(name)
     x = [3.0, 1.0, 0.0, -1.0]
-    expected = oracles.soft_topk(np.array(x), 2, 1.0, lambda z: np.arctan(z) / oracles.LD(np.pi) + 0.5)
+    expected = oracles.soft_topk(
+        np.array(x), 2, 1.0, lambda z: np.arctan(z) / oracles.LD(np.pi) + 0.5
+    )
     p = framework.numpy(soft_topk(framework.array(x), 2, link=CAUCHY[name]))
     assert p == pytest.approx(expected.astype(float), abs=1e-12)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support import LINKS, Framework
 
 from kofn import fenchel_young_loss, soft_topk, soft_topk_sum
 from kofn.links import TABLE
+from support import LINKS, Framework
 
 RNG = np.random.default_rng(4)
 X = RNG.standard_normal((6, 9)) * 3
@@ -22,7 +22,10 @@ K_HOT = (RNG.random((6, 9)) < 0.4).astype(float)
 def test_one_hot_targets_give_cross_entropy(framework, reduction):
     for temperature in (1.0, 0.3):
         got = fenchel_young_loss(
-            framework.array(X), framework.array(ONE_HOT), temperature=temperature, reduction=reduction
+            framework.array(X),
+            framework.array(ONE_HOT),
+            temperature=temperature,
+            reduction=reduction,
         )
         expected = F.cross_entropy(
             torch.tensor(X) / temperature, torch.tensor(LABELS), reduction=reduction

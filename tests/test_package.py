@@ -15,7 +15,16 @@ def run(code: str) -> str:
 def test_importing_kofn_imports_no_framework():
     code = "import sys, kofn; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
     loaded = set(run(code).split())
-    assert not loaded & {"torch", "jax", "jaxlib", "numba", "scipy", "sklearn", "matplotlib", "typer"}
+    assert not loaded & {
+        "torch",
+        "jax",
+        "jaxlib",
+        "numba",
+        "scipy",
+        "sklearn",
+        "matplotlib",
+        "typer",
+    }
 
 
 def test_numpy_alone_is_enough():

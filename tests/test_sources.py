@@ -6,9 +6,9 @@ The functions below are those codes as published, names included, so that what f
 import warnings
 
 import numpy as np
-import oracles
 import pytest
 
+import oracles
 from kofn import entmax, soft_topk, softmax, sparsemax
 
 RNG = np.random.default_rng(0)
@@ -49,9 +49,7 @@ def article_logistic(x, k, epsilon=1e-4):
 def article_laplace_candidates(x, k):
     x_sort = np.sort(x)
     lse1 = np.logaddexp.accumulate(x_sort)
-    lse2 = np.pad(
-        np.logaddexp.accumulate(-x_sort[::-1])[::-1], (0, 1), constant_values=-np.inf
-    )[1:]
+    lse2 = np.pad(np.logaddexp.accumulate(-x_sort[::-1])[::-1], (0, 1), constant_values=-np.inf)[1:]
     m = np.arange(len(x) - 1, -1, -1)
     x_lamb = lse1 - np.log(np.sqrt((k - m) ** 2 + np.exp(lse1 + lse2)) + (k - m))
     x_sort_shift = np.pad(x_sort[1:], (0, 1), constant_values=np.inf)
@@ -104,7 +102,9 @@ def article_weighted(x, k):
 @pytest.mark.parametrize(("n", "k"), [(8, 2), (100, 10), (30, 29)])
 def test_the_exponential_code_is_an_oracle(n, k):
     x = RNG.standard_normal(n) * 2
-    assert soft_topk(x, k, link="exponential") == pytest.approx(article_exponential(x, k), abs=1e-13)
+    assert soft_topk(x, k, link="exponential") == pytest.approx(
+        article_exponential(x, k), abs=1e-13
+    )
 
 
 @pytest.mark.parametrize(("n", "k"), [(8, 2), (100, 10)])

@@ -1,16 +1,16 @@
-"""Combinations of transforms, where a wrong gradient raises nothing: compile, vmap, torch.func, jit."""
+"""Combinations of compile, vmap, torch.func and jit, where a wrong gradient raises nothing."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from oracles import finite_difference
-from support import LINKS
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import kofn
 from kofn import links
+from oracles import finite_difference
+from support import LINKS
 
 RNG = np.random.default_rng(11)
 X, V, C = (torch.tensor(RNG.standard_normal((3, 6))) for _ in range(3))
@@ -50,8 +50,11 @@ def scalar(function, weights=C):
 
     def total(x):
         y = function(x)
-        return (y * weights[tuple(slice(size) for size in y.shape)]
-                if y.ndim == 2 else y * weights[: y.shape[0], 0]).sum()
+        return (
+            y * weights[tuple(slice(size) for size in y.shape)]
+            if y.ndim == 2
+            else y * weights[: y.shape[0], 0]
+        ).sum()
 
     return total
 
@@ -140,9 +143,15 @@ def test_vmap_of_grad_and_grad_of_vmap():
     assert near(grad(lambda x: vmap(f)(x, C).sum())(X), expected)
 
 
-@pytest.mark.parametrize("name", ["logistic", pytest.param("exponential", marks=pytest.mark.full),
-                                  pytest.param("entmax alpha", marks=pytest.mark.full),
-                                  pytest.param("loss", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "logistic",
+        pytest.param("exponential", marks=pytest.mark.full),
+        pytest.param("entmax alpha", marks=pytest.mark.full),
+        pytest.param("loss", marks=pytest.mark.full),
+    ],
+)
 def test_inductor(name):
     f = scalar(MAPS[name])
     x = X.float().requires_grad_()

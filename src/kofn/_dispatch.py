@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from kofn._array import Array, is_jax, is_torch
+from kofn._link import Link
 from kofn._rows import Rows
-from kofn.links import Link
 from kofn.threshold import solve
 
 

@@ -1,4 +1,4 @@
-"""Compiled by XLA once per shape and link: a map as a whole, and the solver with its loop inside."""
+"""Compiled by XLA once per shape and link: a map as a whole, the solver with its loop inside."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
+from kofn._link import by_id
 from kofn._rows import Rows
-from kofn.links import by_id
 from kofn.threshold import solve
 
 

@@ -21,17 +21,16 @@ from kofn._array import (
     full_like,
     namespace,
 )
+from kofn._link import Link
 from kofn._validate import (
     check_broadcasts,
     check_dim,
     check_k,
     check_mask,
-    check_number,
     check_same_kind,
     check_scores,
     check_temperature,
 )
-from kofn.links import Link
 
 
 class Rows(NamedTuple):
@@ -43,7 +42,7 @@ class Rows(NamedTuple):
     k: Array  # what is left to choose among the live entries
     top_weight: Array  # of each score of +inf
     temperature: Array
-    link: Link  # with its parameter per row
+    link: Any  # a Link with its parameter per row
 
 
 def rows_of(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: Any) -> Rows:
@@ -146,8 +145,6 @@ def _lin_k_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
 def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array) -> Array:
     """An array argument broadcast to the batch shape, never enlarging it."""
     check_same_kind(name, value, x)
-    check_broadcasts(
-        name, tuple(value.shape), batch, "the batch shape (scores.shape without dim)"
-    )
+    check_broadcasts(name, tuple(value.shape), batch, "the batch shape (scores.shape without dim)")
     xp = namespace(x)
     return xp.broadcast_to(cast_like(value, x), batch)

@@ -17,7 +17,7 @@ from sklearn.feature_selection import RFE, SelectKBest, f_classif, f_regression
 from sklearn.linear_model import LogisticRegression, Ridge, lasso_path
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC, SVR, LinearSVC
+from sklearn.svm import SVC, SVR
 
 from kofn._select_table import HELD_OUT, Table
 from kofn.feature_selection import SoftTopKSelector
@@ -101,6 +101,7 @@ def compare(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 warnings.filterwarnings("ignore", message="Features .* are constant")
+                warnings.filterwarnings("ignore", message="'penalty' was deprecated")
                 warnings.filterwarnings("ignore", category=RuntimeWarning, module="sklearn")
                 chosen = np.sort(method.choose(fitted, wanted, k, seed + number))
                 for name, (_, judge) in judges.items():
@@ -167,7 +168,7 @@ def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
         Method("all columns", "no selection", lambda X, y, k, seed: np.arange(X.shape[1])),
         Method(OURS, "kofn.feature_selection.SoftTopKSelector", ours),
         Method("RFE", f"recursive elimination, {linear!r}, {dropped} a step", eliminate),
-        Method("L1", _l1_detail(regression), _lasso if regression else _l1_svm),
+        Method("L1", _l1_detail(regression), _lasso if regression else _l1_logistic),
         Method("k best", f"SelectKBest({statistic.__name__})", best),
         Method("random", "k columns drawn anew in each split", _draw),
     ]
@@ -178,8 +179,9 @@ def _draw(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
 
 
 def _l1_detail(regression: bool) -> str:
-    model = "Lasso" if regression else "LinearSVC(penalty='l1')"
-    return f"{model}, the strongest penalty on a path that keeps k columns, largest weights"
+    if regression:
+        return "Lasso, the strongest penalty on its path that keeps k columns; largest weights"
+    return "LogisticRegression, l1, C = 0.05 or the next of 0.2, 0.8 … to keep k; largest weights"
 
 
 def _lasso(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
@@ -187,10 +189,19 @@ def _lasso(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
     return _first_with_k(iter(np.abs(path.T)), k)
 
 
-def _l1_svm(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+def _l1_logistic(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
     def path() -> Iterator[np.ndarray]:
-        for strength in np.geomspace(1e-3, 1.0, 13):
-            model = LinearSVC(penalty="l1", dual=False, C=strength, random_state=seed)
+        for strength in (0.05, 0.2, 0.8, 3.2):
+            # Written so that scikit-learn before and after 1.8 reads the same penalty.
+            model = LogisticRegression(
+                penalty="elasticnet",
+                l1_ratio=1.0,
+                C=strength,
+                solver="saga",
+                tol=1e-3,
+                max_iter=200,
+                random_state=seed,
+            )
             yield np.linalg.norm(model.fit(X, y).coef_, axis=0)
 
     return _first_with_k(path(), k)

@@ -212,7 +212,7 @@ def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
     # A dollar sign in a name would start mathematics.
     axes.set_yticks(places, [name.replace("$", r"\$") for name in names], fontsize=8)
     axes.set(xlim=(0, 1.02), ylim=(len(order) - 0.4, -0.6))
-    axes.set_xlabel(f"weight at temperature {selector.final_temperature:g}", color=INK)
+    axes.set_xlabel("weight: share of the networks' votes", color=INK)
     shown = "" if len(order) == len(table.columns) else f" (the first {len(order)} shown)"
     title = f"{selector.k} of {len(table.columns)} columns chosen{shown}"
     axes.set_title(title, color=INK)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kofn.links import by_id
+from kofn._link import by_id
 from kofn.threshold import solve
 
 

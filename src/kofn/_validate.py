@@ -58,14 +58,18 @@ def check_dim(dim: Any, ndim: int) -> int:
     if isinstance(dim, (bool, np.bool_)) or not isinstance(dim, (int, np.integer)):
         raise TypeError(f"dim must be an integer; got {dim!r}")
     if not -ndim <= dim < ndim:
-        raise ValueError(f"dim must be in [{-ndim}, {ndim - 1}] for {ndim}-dimensional scores; got {dim}")
+        raise ValueError(
+            f"dim must be in [{-ndim}, {ndim - 1}] for {ndim}-dimensional scores; got {dim}"
+        )
     return int(dim) - ndim if dim >= 0 else int(dim)
 
 
 def check_mask(mask: Any, scores: Array) -> None:
     check_same_kind("mask", mask, scores)
     if dtype_name(mask) not in ("bool", "bool_"):
-        raise TypeError(f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}")
+        raise TypeError(
+            f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}"
+        )
     check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), "the shape of scores")
 
 
@@ -79,9 +83,7 @@ def check_same_kind(name: str, value: Any, scores: Array) -> None:
         )
 
 
-def check_broadcasts(
-    name: str, shape: tuple[int, ...], target: tuple[int, ...], what: str
-) -> None:
+def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...], what: str) -> None:
     """`shape` must broadcast to `target` without enlarging it."""
     fits = len(shape) <= len(target) and all(
         size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)

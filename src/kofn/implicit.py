@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from kofn._array import Array, has_gradients, namespace, quiet, scalar, stop_gradient
 from kofn._dispatch import integral_ends, threshold
+from kofn._link import Link
 from kofn._rows import Rows
-from kofn.links import Link
 from kofn.threshold import DENSE, Reductions, far, split
 
 
@@ -41,9 +41,7 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     expand = over.expand
     x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
     link = rows.link if rows.link.alpha is None else rows.link.at(expand(rows.link.alpha))
-    frozen = (
-        rows.link if rows.link.alpha is None else rows.link.at(stop_gradient(rows.link.alpha))
-    )
+    frozen = rows.link if rows.link.alpha is None else rows.link.at(stop_gradient(rows.link.alpha))
     hi, lo = threshold(stop_gradient(x), stop_gradient(k), stop_gradient(t), frozen)
     none, every = hi == math.inf, hi == -math.inf
     spoiled = xp.isnan(hi)
@@ -77,9 +75,7 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
         share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)
         correction = share * expand(k - stop_gradient(k))
     upper, _, _ = split(link, stop_gradient(z), live)
-    return Placed(
-        link, z, upper, hi + lo + delta, none, every, spoiled, correction, over
-    )
+    return Placed(link, z, upper, hi + lo + delta, none, every, spoiled, correction, over)
 
 
 def weights(rows: Rows) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
 
 from kofn import implicit, links
 from kofn._array import (
@@ -209,7 +208,9 @@ def topk_gates(
     return restore(gates, scores, dim), indices
 
 
-def hard_topk(scores: Array, k: float | Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+def hard_topk(
+    scores: Array, k: float | Array, *, dim: int = -1, mask: Array | None = None
+) -> Array:
     """clip(k − rank, 0, 1): ones at the k largest scores, zeros elsewhere. No gradient.
 
     Args:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from kofn._array import Array, cast, namespace, quiet, scalar, while_loop
-from kofn.links import Link
+from kofn._link import Link
 
 
 class Reductions(Protocol):
@@ -186,9 +186,7 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     ), spoiled
 
 
-def _search(
-    p: _Problem, search: _Search, look: Callable[[_Problem, Array], _Newton]
-) -> _Search:
+def _search(p: _Problem, search: _Search, look: Callable[[_Problem, Array], _Newton]) -> _Search:
     """Newton's steps, halving the bracket where one leaves it or is not half the last one."""
     xp = namespace(p.x)
     info = xp.finfo(p.x.dtype)
@@ -307,7 +305,9 @@ def _log_balance(p: _Problem, z: Array) -> _Newton:
     slope = xp.exp(_logsumexp(log_pdf, lower, p.over) - below)
     slope = slope + xp.exp(_logsumexp(log_pdf, upper, p.over) - above)
     tolerance = xp.full_like(below, float(xp.finfo(z.dtype).eps))
-    return _Newton(below - above, (below - above) / slope, tolerance, xp.zeros_like(below, dtype=xp.bool))
+    return _Newton(
+        below - above, (below - above) / slope, tolerance, xp.zeros_like(below, dtype=xp.bool)
+    )
 
 
 def _logsumexp(values: Array, where: Array, over: Reductions) -> Array:

@@ -1,0 +1,61 @@
+# `make` lists the targets. All of them use one environment, .venv, built from constraints.txt.
+
+PYTHON ?= python3
+# A package index to take PyTorch from, such as https://download.pytorch.org/whl/cpu.
+TORCH_INDEX ?=
+WORKERS ?= 2
+
+TORCH := torch==2.13.0
+EXTRAS := cli,jax,dev
+BIN := .venv/bin
+READY := .venv/.ready
+# Byte code is compiled when a module is first used, not for all of PyTorch, SymPy and JAX.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+
+# One thread per test process: the processes fill the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format bench docs clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
+
+demo: $(READY)  ## choose 16 of the 64 pixels of handwritten digits and draw the result
+	$(BIN)/kofn select --force
+
+test: $(READY)  ## run the test suite
+	$(PYTEST)
+
+test-all: $(READY)  ## run the test suite with the full grid (marker `full`)
+	$(PYTEST) -m "full or not full"
+
+lint: $(READY)  ## check formatting, style and types; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)  ## format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## time the maps against torch.softmax on this machine
+	$(BIN)/python benchmarks/maps.py
+
+docs: $(READY)  ## draw the pictures of the documentation again
+	$(BIN)/python docs/make_figures.py
+
+clean:  ## remove .venv, caches and everything that was generated
+	rm -rf .venv build dist kofn-select .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find src tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# PyTorch comes first, on its own, because it alone may come from another index. That index need
+# not hold the pinned versions of its dependencies, so they are left to the second step.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kofn needs Python 3.11 or newer; set PYTHON=/path/to/python")'
+	@echo "building .venv (minutes, once)"
+	@$(PYTHON) -m venv .venv
+	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") $(TORCH)
+	$(PIP) hatchling
+	$(PIP) --no-build-isolation --editable ".[$(EXTRAS)]"
+	@touch $@

@@ -1,0 +1,173 @@
+"""What a link is: a distribution function, what may come with it, and what follows from those."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from kofn._array import Array, full_like, is_compiling, namespace, repeat, scalar
+
+_REGISTRY: list[Link] = []
+
+
+class Link:
+    """F, a cumulative distribution function: weights are p = F((x − θ)/T) with Σp = k.
+
+    Each argument is a function of one array, elementwise, and receives arrays of the kind the
+    scores have (write it with torch, jax.numpy or numpy functions). What is not given is derived.
+
+    Args:
+        cdf: F, increasing from 0 to 1.
+        pdf: F′. At a kink it must take the side that automatic differentiation of `cdf` takes.
+        sf: 1 − F without the subtraction; else 1 − cdf, which keeps no relative accuracy above.
+        log_pdf: log F′; else log(pdf).
+        quantile: F⁻¹; else bisection on `cdf`.
+        integral: G = ∫F with G(−∞) = 0 and G(z) − z → 0 at +∞, that is, a distribution of mean
+            zero. Without it weights and thresholds work; the value S_k and the loss are refused.
+
+    Raises:
+        TypeError: an argument is not callable.
+        RuntimeError: made inside a compiled function; make it outside, once.
+
+    A link is remembered for as long as the process lives: make each one once, at module level.
+
+    Example:
+        >>> import math, numpy as np
+        >>> from kofn import Link, soft_topk
+        >>> cauchy = Link(
+        ...     cdf=lambda z: 0.5 + np.arctan(z) / math.pi,
+        ...     pdf=lambda z: 1 / (math.pi * (1 + z * z)),
+        ... )
+        >>> soft_topk(np.array([3.0, 1.0, 0.0, -1.0]), 2, link=cauchy).round(3)
+        array([0.859, 0.574, 0.337, 0.229])
+    """
+
+    name = "a link of your own"
+    alpha: Any = None
+
+    def __init__(
+        self,
+        cdf: Callable[[Array], Array],
+        pdf: Callable[[Array], Array],
+        *,
+        sf: Callable[[Array], Array] | None = None,
+        log_pdf: Callable[[Array], Array] | None = None,
+        quantile: Callable[[Array], Array] | None = None,
+        integral: Callable[[Array], Array] | None = None,
+    ) -> None:
+        if is_compiling():
+            raise RuntimeError(
+                "a Link was made inside a compiled function, where it would be made anew on every "
+                "call; make it once, outside, and use it inside"
+            )
+        given = dict(cdf=cdf, pdf=pdf, sf=sf, log_pdf=log_pdf, quantile=quantile, integral=integral)
+        for name, function in given.items():
+            if callable(function):
+                setattr(self, name, function)  # in place of the derivation below
+            elif function is not None or name in ("cdf", "pdf"):
+                raise TypeError(f"{name} must be a function of one array, got {function!r}")
+        self._infinite_tails: bool | None = None if sf and quantile else False
+        self.id = register(self)
+
+    def __repr__(self) -> str:
+        return f"<kofn link: {self.name}>"
+
+    # What a link may leave out, derived from what it has.
+
+    def cdf(self, z: Array) -> Array:
+        raise TypeError(f"{self!r} has no cdf")
+
+    def pdf(self, z: Array) -> Array:
+        raise TypeError(f"{self!r} has no pdf")
+
+    def sf(self, z: Array) -> Array:
+        return 1 - self.cdf(z)
+
+    def log_pdf(self, z: Array) -> Array:
+        return namespace(z).log(self.pdf(z))
+
+    def log_cdf(self, z: Array) -> Array:
+        return namespace(z).log(self.cdf(z))
+
+    def log_sf(self, z: Array) -> Array:
+        return namespace(z).log(self.sf(z))
+
+    def quantile(self, q: Array) -> Array:
+        return _bisect_quantile(self.cdf, q)
+
+    def integral(self, z: Array) -> Array:
+        """G(z) = ∫_{−∞}^z F."""
+        raise ValueError(
+            f"{self!r} was made without `integral`, so it has weights but no value and no loss. "
+            "Give Link(integral=G) with G = ∫F, G(−∞) = 0 and G(z) − z → 0; a distribution "
+            "without a mean (Cauchy's) has no such G"
+        )
+
+    def upper_integral(self, z: Array) -> Array:
+        """∫_z^∞ (1 − F) = G(z) − z, what G differs by from the hard link's max(z, 0)."""
+        return self.integral(z) - z
+
+    def omega(self, q: Array) -> Array:
+        """Ω(q) = ∫₀^q F⁻¹, the regulariser whose maximiser the weights are; 0 at 0 and 1."""
+        xp = namespace(q)
+        inside = (q > 0) & (q < 1)
+        z = self.quantile(xp.where(inside, q, 0.5))
+        return xp.where(inside, q * z - self.integral(z), zero_at_ends(q))
+
+    def at(self, alpha: Array) -> Link:
+        """This link with its parameter, if it has one, given per row or per entry."""
+        return self
+
+    @property
+    def integral_is_known(self) -> bool:
+        """Whether G can be trusted to be ∫F without looking at it."""
+        return False
+
+    def integral_ends(self, z: Array) -> tuple[float, float, float]:
+        """(z, G(−z), G(z) − z) as numbers."""
+        return float(z), float(self.integral(-z)), float(self.integral(z) - z)
+
+    def has_infinite_tails(self, like: Array) -> Array | bool:
+        """Whether 0 < F < 1 everywhere, as far as the link tells."""
+        if self._infinite_tails is not None:
+            return self._infinite_tails
+        xp = namespace(like)
+        zero, one = full_like(like, (), 0.0), full_like(like, (), 1.0)
+        return xp.isinf(self.quantile(zero)) & xp.isinf(self.quantile(one))
+
+
+def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Array:
+    """F⁻¹ by growing a bracket until it holds q, then halving it."""
+    xp = namespace(q)
+    one = xp.ones_like(q)
+
+    def grow(bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        return xp.where(cdf(low) > q, 4 * low, low), xp.where(cdf(high) < q, 4 * high, high)
+
+    def halve(bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = low + (high - low) / 2
+        below = cdf(middle) < q
+        return xp.where(below, middle, low), xp.where(below, high, middle)
+
+    low, high = repeat(q, 60, halve, repeat(q, 30, grow, (-one, one)))
+    return low + (high - low) / 2
+
+
+def register(link: Link) -> int:
+    """An id by which opaque operators name the link; numbers pass where Python objects do not."""
+    _REGISTRY.append(link)
+    return len(_REGISTRY) - 1
+
+
+def by_id(link_id: int, alpha: Array | None) -> Link:
+    """The link behind an id, as the opaque operators name it."""
+    link = _REGISTRY[link_id]
+    return link if alpha is None else link.at(alpha)
+
+
+def zero_at_ends(q: Array) -> Array:
+    """0 for a weight in [0, 1], NaN for anything else."""
+    return namespace(q).where((q >= 0) & (q <= 1), scalar(q, 0.0), math.nan)

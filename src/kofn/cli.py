@@ -1,0 +1,231 @@
+"""The `kofn` command. Each subcommand checks, delegates and prints; the work is elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+for _needed in ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib"):
+    # Found, not imported: PyTorch alone takes seconds, and `kofn --help` needs none of them.
+    if importlib.util.find_spec(_needed) is None:
+        # A command that cannot run says why in one line; a traceback would hide it.
+        raise SystemExit(
+            f'kofn: the command needs {_needed}; install it with: pip install "kofn[torch,cli]"'
+        )
+
+import typer  # noqa: E402
+from rich.console import Console, Group  # noqa: E402
+from rich.live import Live  # noqa: E402
+from rich.markup import escape  # noqa: E402
+from rich.progress import (  # noqa: E402
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+import kofn  # noqa: E402
+
+if TYPE_CHECKING:
+    from kofn._select_compare import Comparison
+    from kofn._select_table import Table
+    from kofn.feature_selection import SoftTopKSelector
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+app = typer.Typer(
+    help="k of n: discrete choices that learn.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # one-line errors, no boxes
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the `kofn` command; the entry point of the package."""
+    try:
+        app(prog_name="kofn")
+    except KeyboardInterrupt:
+        typer.echo("kofn: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kofn {kofn.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """k of n: discrete choices that learn."""
+
+
+@app.command()
+def select(
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DATA.csv]", help="Numeric columns and a target; digits if absent."
+        ),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    k: Annotated[int | None, typer.Option("-k", help="How many columns to keep.")] = None,
+    task: Annotated[
+        str, typer.Option(help="classification, regression, or auto: found from the target.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    splits: Annotated[int, typer.Option(help="Random splits to compare on.")] = 10,
+    steps: Annotated[int, typer.Option(help="Training steps of each selection.")] = 300,
+    out: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("kofn-select"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
+) -> None:
+    """Choose k columns of a table by gradient, and compare with the usual ways.
+
+    Without DATA.csv: 16 of the 64 pixels of scikit-learn's digits.
+    """
+    began = time.monotonic()
+    try:
+        # The imports take seconds; an interrupt during them is an interrupt like any other.
+        from kofn import _select_report as report
+        from kofn._select_table import InputError
+
+        _check_numbers(seed, splits, steps)
+        report.check_out(out, force)
+        table, k = _load(data, target, k, task)
+        selector, comparison = _work(table, k, seed=seed, splits=splits, steps=steps)
+        seconds = time.monotonic() - began
+        files = {
+            "selection.json": report.as_json(
+                table, selector, comparison, seed=seed, seconds=seconds
+            ),
+            "selection.png": report.as_png(table, selector, comparison),
+        }
+        report.write(out, files, force)
+    except KeyboardInterrupt:
+        _end("interrupted; nothing was written", INTERRUPTED)
+    except InputError as error:
+        _end(str(error), 2)
+    console = Console(highlight=False)
+    console.print(report.as_rich(table, k, comparison))
+    names = ", ".join(escape(table.columns[i]) for i in report.ranked(selector))
+    console.print(f"[bold]Chosen[/bold] (a fit on all {len(table.y):,} rows, best first): {names}")
+    for name in files:
+        console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+
+
+def _check_numbers(seed: int, splits: int, steps: int) -> None:
+    from kofn._select_table import InputError
+
+    for name, value, low in (("splits", splits, 1), ("steps", steps, 1), ("seed", seed, 0)):
+        if value < low:
+            raise InputError(f"--{name} must be at least {low}; got {value}")
+    if seed >= 2**31:
+        raise InputError(f"--seed must be below 2147483648; got {seed}")
+
+
+def _load(data: Path | None, target: str | None, k: int | None, task: str) -> tuple[Table, int]:
+    from kofn import _select_table as tables
+
+    tables.check_task(task)
+    if data is None:
+        if target is not None:
+            raise tables.InputError(
+                "--target needs a table: kofn select DATA.csv --target NAME -k K"
+            )
+        if task == "regression":
+            raise tables.InputError("--task regression needs a table; digits is classification")
+        table, k = tables.digits_table(), tables.DIGITS_K if k is None else k
+    else:
+        if target is None:
+            raise tables.InputError("--target NAME is needed: which column of the table to predict")
+        table = tables.read_table(data, target, task)
+        if k is None:
+            raise tables.InputError(
+                f"-k is needed: how many columns to keep, 1..{len(table.columns) - 1}"
+            )
+    tables.check_k(k, table)
+    return table, k
+
+
+def _work(
+    table: Table, k: int, *, seed: int, splits: int, steps: int
+) -> tuple[SoftTopKSelector, Comparison]:
+    """The comparison on every split, then the selection from all rows."""
+    from sklearn.base import clone
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    from kofn._select_compare import METHODS, OURS, compare
+    from kofn.feature_selection import SoftTopKSelector
+
+    # Small matrices are faster on one thread, much faster where other work shares the cores.
+    with threadpool_limits(limits=1), _Progress(splits * METHODS + 1, steps) as progress:
+        # clone() copies parameters deeply; a function, unlike a bound method, is left as it is.
+        selector = SoftTopKSelector(
+            k,
+            task=table.task,
+            steps=steps,
+            random_state=seed,
+            callback=lambda *now: progress.trained(*now),
+        )
+
+        def tell(split: int, method: str) -> None:
+            progress.begin(f"{split + 1}/{splits} {method}", trains=method == OURS)
+
+        comparison = compare(table, k, selector=selector, splits=splits, seed=seed, tell=tell)
+        progress.begin("all rows", trains=True)
+        final = clone(selector).fit(table.X, table.y)
+        progress.end()
+    return final, comparison
+
+
+class _Progress:
+    """Two bars on standard error: the pieces of work, and the selection being trained."""
+
+    def __init__(self, pieces: int, steps: int) -> None:
+        console = Console(stderr=True)
+        # 80 columns hold both lines.
+        bars = (TextColumn("{task.description:<17}"), BarColumn(12), MofNCompleteColumn())
+        text = " ".join(f"{name} {{task.fields[{name}]:.3f}}" for name in ("loss", "score"))
+        text += " temperature {task.fields[temperature]:.3f}"
+        self.work = Progress(*bars, TimeElapsedColumn(), console=console)
+        self.training = Progress(*bars, TextColumn(text), console=console)
+        self.pieces = self.work.add_task("", total=pieces, completed=-1)
+        empty: dict[str, Any] = {"loss": 0.0, "score": 0.0, "temperature": 1.0}
+        self.steps = self.training.add_task("training", total=steps, visible=False, **empty)
+        self.live = Live(Group(self.work, self.training), console=console, transient=True)
+
+    def __enter__(self) -> _Progress:
+        self.live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.live.__exit__(None, None, None)
+
+    def begin(self, what: str, *, trains: bool) -> None:
+        self.work.update(self.pieces, description=what, advance=1)
+        if trains:
+            self.training.update(self.steps, visible=True, completed=0)
+
+    def end(self) -> None:
+        self.work.update(self.pieces, advance=1)
+
+    def trained(self, step: int, loss: float, score: float, temperature: float) -> None:
+        now: dict[str, Any] = {"loss": loss, "score": score, "temperature": temperature}
+        self.training.update(self.steps, completed=step, **now)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    """One line on standard error and an exit status."""
+    typer.echo(f"kofn: {' '.join(message.split())}", err=True)
+    raise typer.Exit(status)

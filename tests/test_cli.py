@@ -1,0 +1,293 @@
+"""`kofn select`: what it writes, what it refuses, and that it leaves nothing half done."""
+
+import dataclasses
+import importlib
+import importlib.util
+import json
+import os
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from kofn import _select_compare, _select_report, _select_table, cli
+from kofn._select_table import InputError
+
+FILES = ["selection.json", "selection.png"]
+QUICK = ["--splits", "1", "--steps", "3"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, ["select", *map(str, arguments)])
+
+
+def table(rows=60, task="classification", **more):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(rows, 6)), columns=list("abcdef"))
+    signal_ = frame["b"] + frame["e"]
+    frame["label"] = signal_ if task == "regression" else np.where(signal_ > 0, "up", "down")
+    return frame.assign(**more)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory with a good table, data.csv, in it."""
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("data.csv", index=False)
+    return tmp_path
+
+
+def refused(*arguments):
+    """The one line on standard error of a run that ends with status 2 and writes nothing."""
+    before = sorted(os.listdir())
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert sorted(os.listdir()) == before
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("kofn: ")
+    return line
+
+
+def test_digits_without_arguments(here, monkeypatch):
+    whole = _select_table.digits_table()
+    assert whole.X.shape == (1797, 64)
+    part = dataclasses.replace(whole, X=whole.X[:200], y=whole.y[:200])
+    monkeypatch.setattr(_select_table, "digits_table", lambda: part)
+    result = run("--splits", 1, "--steps", 3)
+    assert result.exit_code == 0, result.output
+    found = json.loads((here / "kofn-select" / "selection.json").read_text())
+    assert (found["table"], found["k"], found["columns"], found["rows"]) == ("digits", 16, 64, 200)
+    assert len(found["chosen"]) == 16
+    assert "16 of 64" in result.stdout
+    assert "row " in result.stdout
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_table_of_ones_own(here, task):
+    table(task=task).to_csv("data.csv", index=False)
+    numbers = ("-k", 2, "--seed", 3, "--splits", 2, "--steps", 30)
+    result = run("data.csv", "--target", "label", *numbers)
+    assert result.exit_code == 0, result.output
+    assert sorted(os.listdir("kofn-select")) == FILES
+    found = json.loads((here / "kofn-select" / "selection.json").read_text())
+    assert found["task"] == task
+    assert {each["column"] for each in found["chosen"]} == {"b", "e"}
+    assert found["selector"]["steps"] == 30
+    names = [each["method"] for each in found["methods"]]
+    assert names == ["all columns", "soft_topk", "RFE", "L1", "k best", "random"]
+    assert len(names) == _select_compare.METHODS
+    for name in names:
+        assert name in result.stdout
+    ours = found["methods"][1]["held_out"]["RBF SVM"]
+    for method in found["methods"]:
+        scores = method["held_out"]["RBF SVM"]
+        differences = np.subtract(scores["splits"], ours["splits"])
+        assert len(differences) == 2
+        assert scores["mean"] == pytest.approx(np.mean(scores["splits"]))
+        assert scores["minus_soft_topk"]["mean"] == pytest.approx(differences.mean())
+        assert scores["minus_soft_topk"]["spread"] == pytest.approx(differences.std(ddof=1))
+    assert (here / "kofn-select" / "selection.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_result(here):
+    results = []
+    for out, seed in (("one", 0), ("two", 0), ("three", 1)):
+        arguments = ("--target", "label", "-k", 2, "--out", out, "--seed", seed)
+        assert run("data.csv", *arguments, *QUICK).exit_code == 0
+        found = json.loads((here / out / "selection.json").read_text())
+        del found["seconds"], found["seed"]
+        results.append(found)
+    assert results[0] == results[1] != results[2]
+
+
+def test_nothing_is_fitted_on_held_out_rows(monkeypatch):
+    seen = []
+
+    def record(X, y, k, seed):
+        seen.append((X.mean(0), len(y)))
+        return np.arange(k)
+
+    monkeypatch.setattr(_select_compare, "_draw", record)
+    from kofn._select_table import Table
+    from kofn.feature_selection import SoftTopKSelector
+
+    X = np.random.default_rng(0).normal(5.0, 3.0, size=(40, 4))
+    data = Table("t", X, X[:, 0], list("abcd"), "y", "regression", [])
+    selector = SoftTopKSelector(2, steps=2)
+    _select_compare.compare(data, 2, selector=selector, splits=2, seed=0, tell=lambda *now: None)
+    for centre, rows in seen:
+        # Standardised by the training rows themselves: over all rows the mean would not be 0.
+        np.testing.assert_allclose(centre, 0, atol=1e-12)
+        assert rows == 30
+    assert len(seen) == 2
+
+
+def test_force_overwrites_and_its_absence_does_not(here):
+    arguments = ("data.csv", "--target", "label", "-k", 2, "--out", "kept", *QUICK)
+    (here / "kept").mkdir()
+    (here / "kept" / "selection.png").write_text("mine")
+    assert "selection.png exists; --force" in refused(*arguments)
+    assert (here / "kept" / "selection.png").read_text() == "mine"
+    assert run(*arguments, "--force").exit_code == 0
+    assert sorted(os.listdir("kept")) == FILES
+    assert (here / "kept" / "selection.png").read_bytes().startswith(b"\x89PNG")
+
+
+BAD_TABLES = {
+    "empty": (b"", "is empty"),
+    "header only": (b"a,b,label\n", "has a header but no rows"),
+    "not text": (b"\xff\xfe\x00,\x80\n1,2\n", "cannot be read as CSV"),
+    "ragged": (b"a,b,label\n1,2,3\n1,2,3,4\n", "cannot be read as CSV"),
+    "words": (table(city="x", street="y"), "not numeric: 'city', 'street'"),
+    "missing": (table(c=[np.nan] + [1.0] * 59), "missing values in 'c'"),
+    "infinite": (table(d=[np.inf] + [1.0] * 59), "infinite values in 'd'"),
+    "missing target": (
+        table(label=[None] + ["x", "y"] * 29 + ["x"]),
+        "missing values in the target",
+    ),
+    "one class": (table(label="x"), "one class only ('x')"),
+    "rare class": (
+        table(label=["x", "y", "z"] + ["y", "z"] * 28 + ["x"]),
+        "too few rows of class 'x'",
+    ),
+    "constant target": (table(label=2.5), "is 2.5 in every row"),
+    "few rows": (table(rows=19), "has 19 rows; at least 20"),
+    "one column": (table()[["a", "label"]], "1 column(s) besides the target"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_bad_tables_are_refused_in_one_line(here, name):
+    content, words = BAD_TABLES[name]
+    if isinstance(content, bytes):
+        (here / "bad.csv").write_bytes(content)
+    else:
+        content.to_csv("bad.csv", index=False)
+    assert words in refused("bad.csv", "--target", "label", "-k", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.csv", "--target", "label", "-k", 2], "no such file: none.csv"),
+        ([".", "--target", "label", "-k", 2], "is a directory"),
+        (["data.csv", "-k", 2], "--target NAME is needed"),
+        (["data.csv", "--target", "label"], "-k is needed: how many columns to keep, 1..5"),
+        (["data.csv", "--target", "lable", "-k", 2], "did you mean 'label'?"),
+        (["data.csv", "--target", "zzz", "-k", 2], "there are 'a', 'b'"),
+        (["data.csv", "--target", "label", "-k", 0], "k must be in 1..5"),
+        (["data.csv", "--target", "label", "-k", 6], "k must be in 1..5"),
+        (["-k", 64], "k must be in 1..63"),
+        (["--target", "label"], "--target needs a table"),
+        (["--task", "regression"], "digits is classification"),
+        (["data.csv", "--target", "label", "-k", 2, "--task", "sorting"], "--task must be one of"),
+        (["data.csv", "--target", "label", "-k", 2, "--task", "regression"], "is not numeric"),
+        (
+            ["data.csv", "--target", "a", "-k", 2, "--task", "classification"],
+            "not numeric: 'label'",
+        ),
+        (["--splits", 0], "--splits must be at least 1; got 0"),
+        (["--steps", 0], "--steps must be at least 1; got 0"),
+        (["--seed", -1], "--seed must be at least 0; got -1"),
+        (["--out", "data.csv"], "--out data.csv is a file"),
+        (["--out", "data.csv/deep/er"], "cannot be written"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(here, arguments, words):
+    assert words in refused(*arguments)
+
+
+def test_out_that_may_not_be_written_is_refused_before_any_work(here, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "no permission" in refused("--out", "sealed/here")
+
+
+def test_usage_errors_end_with_status_2():
+    for arguments in (["select", "-k", "two"], ["select", "--unknown"], ["frobnicate"]):
+        assert CliRunner().invoke(cli.app, arguments).exit_code == 2
+
+
+def test_classes_with_too_few_rows_of_a_number_are_named(here):
+    table(label=np.arange(60) % 18).to_csv("bad.csv", index=False)
+    line = refused("bad.csv", "--target", "label", "-k", 2)
+    assert "'6', '7'" in line
+    assert "and 4 more" in line
+
+
+@pytest.mark.parametrize("failing", range(2))
+def test_a_failed_write_leaves_neither_file(here, monkeypatch, failing):
+    calls = []
+    real = os.fsync
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == failing + 1:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        _select_report.write(here / "out", dict.fromkeys(FILES, b"new"), force=False)
+    assert os.listdir(here / "out") == []
+
+
+def test_a_failed_write_keeps_the_old_files(here, monkeypatch):
+    out = here / "out"
+    _select_report.write(out, dict.fromkeys(FILES, b"old"), force=False)
+    with pytest.raises(InputError, match="--force overwrites"):
+        _select_report.write(out, dict.fromkeys(FILES, b"new"), force=False)
+
+    def interrupted(descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _select_report.write(out, dict.fromkeys(FILES, b"new"), force=True)
+    assert sorted(os.listdir(out)) == FILES
+    assert {(out / name).read_bytes() for name in FILES} == {b"old"}
+
+
+def test_ctrl_c_ends_at_once_with_status_130_and_no_files(here, monkeypatch):
+    real = cli._Progress.trained
+
+    def interrupt(self, step, *now):
+        real(self, step, *now)
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cli._Progress, "trained", interrupt)
+    result = run("data.csv", "--target", "label", "-k", 2)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "kofn: interrupted; nothing was written"
+    assert sorted(os.listdir()) == ["data.csv"]
+
+
+def test_names_are_not_taken_for_markup_or_mathematics(here):
+    names = {name: f"[red]{name}_$x[/]" for name in "abcdef"}
+    table().rename(columns=names).to_csv("data.csv", index=False)
+    result = run("data.csv", "--target", "label", "-k", 2, *QUICK)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("[red]") == result.stdout.count("_$x[/]") == 2
+
+
+def test_without_the_extra_the_import_says_what_to_install(monkeypatch):
+    real = importlib.util.find_spec
+
+    def find(name, *rest):
+        return None if name == "rich" else real(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    with pytest.raises(
+        SystemExit, match=r'needs rich; .* pip install "kofn\[torch,cli\]"'
+    ) as error:
+        importlib.reload(cli)
+    assert "\n" not in error.value.code
+
+
+def test_version():
+    result = CliRunner().invoke(cli.app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("kofn ")

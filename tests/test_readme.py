@@ -1,0 +1,88 @@
+"""Every Python block of the README runs as pasted and prints what it says it prints."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARROW = "# ->"
+
+
+class Block(NamedTuple):
+    line: int  # of the README
+    code: str
+
+
+def blocks(text: str) -> list[Block]:
+    found = re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [Block(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in found]
+
+
+def promised(lines: list[str], end: int) -> str | None:
+    """The text after `# ->` at the end of line `end` (from 1) or on whole lines below it."""
+    text = [lines[end - 1].partition(ARROW)[2]]
+    for line in lines[end:]:
+        if not line.startswith(ARROW):
+            break
+        text.append(line.removeprefix(ARROW))
+    return " ".join(text) if any(text) else None
+
+
+def run(block: Block) -> list[tuple[str, str]]:
+    """Execute the block; (promised, printed) of every statement that promises something."""
+    lines = block.code.splitlines()
+    names: dict[str, object] = {"__name__": "readme"}
+    pairs = []
+    for statement in ast.parse(block.code).body:
+        printed = io.StringIO()
+        module = ast.Module([statement], type_ignores=[])
+        with contextlib.redirect_stdout(printed):
+            exec(compile(module, f"README.md:{block.line}", "exec"), names)
+        promise = promised(lines, statement.end_lineno)
+        if promise is not None:
+            pairs.append((promise, printed.getvalue()))
+    return pairs
+
+
+@pytest.fixture
+def jax_as_installed() -> Iterator[None]:
+    """The reader has JAX's default, float32; other tests have float64."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", False)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+@pytest.mark.usefixtures("jax_as_installed")
+@pytest.mark.parametrize("block", blocks(README), ids=lambda block: f"line {block.line}")
+def test_block_prints_what_it_says(block: Block) -> None:
+    for promise, printed in run(block):
+        assert printed.split() == promise.split()
+
+
+def test_readme_has_blocks_for_the_three_frameworks() -> None:
+    code = "\n".join(block.code for block in blocks(README))
+    assert all(f"import {name}" in code for name in ("torch", "jax", "numpy"))
+
+
+def test_links_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"(?:`|^)make (?:[A-Z_]+=\S+ )?([a-z][a-z-]*)", README, re.MULTILINE)
+    assert {"demo", "test"} <= set(targets)
+    assert [t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)] == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import mpmath
 import numpy as np
@@ -90,17 +91,30 @@ def soft_topk(
         return cdf((np.asarray(x, LD) - theta[..., None]) / LD(temperature))
 
 
-def vjp(
-    x: np.ndarray, k: float, temperature: float, link: str, v: np.ndarray
-) -> tuple[np.ndarray, LD, LD]:
-    """(in x, in k, in T) of ⟨v, p⟩ for one row: u = w∘(v − v̄)/T, v̄, −Σ u (x − θ)/T."""
+class Vjp(NamedTuple):
+    """Cotangents in scores, k and temperature, and the size of the terms that each sums."""
+
+    values: tuple[np.ndarray, LD, LD]
+    sizes: tuple[LD, LD, LD]
+
+
+def vjp(x: np.ndarray, k: float, temperature: float, link: str, v: np.ndarray) -> Vjp:
+    """⟨v, p⟩ pulled back through one row: u = w∘(v − v̄)/T, v̄, −Σ u (x − θ)/T."""
     x, v, t = np.asarray(x, LD), np.asarray(v, LD), LD(temperature)
     theta = bisect_threshold(x, k, temperature, CDF[link])
     with np.errstate(all="ignore"):
         w = PDF[link]((x - theta) / t)
-    mean = (w * v).sum() / w.sum() if w.sum() > 0 else LD(0)
+    mean = (w * v).sum() / w.sum()
     u = w * (v - mean) / t
-    return u, mean, -(u * (x - theta) / t).sum()
+    # v − v̄ may cancel altogether: a single entry in the support has no gradient left.
+    u_size = w * (np.abs(v) + np.abs(mean)) / t
+    distance = np.where(w > 0, np.abs(x - theta) / t, 0)
+    sizes = (
+        np.linalg.norm(u_size),
+        (w * np.abs(v)).sum() / w.sum(),
+        (u_size * distance).sum(),
+    )
+    return Vjp((u, mean, -(u * (x - theta) / t).sum()), sizes)
 
 
 MP_TAIL: dict[str, Callable] = {  # F(z) for z ≤ 0; these links are symmetric

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from kofn import Link
+from kofn import Link, links
 
-LINKS = ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
+LINKS = tuple(links.TABLE)
 SMOOTH = ("logistic", "laplace", "normal")
 
 # What design.md promises, per dtype: weights against an oracle, Σp against k, gradients in norm.

@@ -78,20 +78,23 @@ def test_gradients_meet_the_closed_form(name, link, dtype, n, k, rng, request):
         x = (rng.standard_normal(n) * spread).astype(dtype)
         v = rng.standard_normal(n).astype(dtype)
         temperature = 0.7
-        arguments = [framework.array(a, dtype) for a in (x, np.asarray(k), np.asarray(temperature))]
+        # Wide gaps and a whole k leave a plateau, where 80 bits have no θ (see test_solver.py).
+        some = k + 0.5 if spread >= 5 and k == int(k) else k
+        arguments = [
+            framework.array(a, dtype) for a in (x, np.asarray(some), np.asarray(temperature))
+        ]
         got = framework.vjp(
             lambda x, k, t: soft_topk(x, k, link=link, temperature=t),
             tuple(arguments),
             framework.array(v, dtype),
         )
         t = framework.numpy(arguments[2])[()]
-        expected = oracles.vjp(x, k, t, link, v)
+        expected = oracles.vjp(x, some, t, link, v)
         easy = np.max(np.abs(x)) / temperature <= 30 and link in SMOOTH
         tolerance = (GRADIENT if easy else GRADIENT_HARD)[dtype]
-        scale = np.linalg.norm(v)
-        for answer, wanted in zip(got, expected, strict=True):
-            size = max(float(np.linalg.norm(wanted)), 1e-3 * scale)
-            assert np.linalg.norm(answer - wanted) <= tolerance * size
+        for answer, wanted, size in zip(got, expected.values, expected.sizes, strict=True):
+            floor = 1e-6 * np.linalg.norm(v)  # where everything cancels
+            assert np.linalg.norm(answer - wanted) <= tolerance * (size + floor)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])

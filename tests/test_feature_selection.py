@@ -38,6 +38,13 @@ def test_is_a_scikit_learn_estimator(estimator, check):
     check(estimator)
 
 
+def test_needs_a_target_and_says_so():
+    X, _ = planted()
+    assert quick().__sklearn_tags__().target_tags.required
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        quick().fit(X, None)
+
+
 @pytest.mark.parametrize("hidden", [0, 8])
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_finds_the_columns_that_matter(task, hidden):

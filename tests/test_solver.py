@@ -29,7 +29,7 @@ def test_two_floats_hold_a_threshold_next_to_a_score(framework):
             (scores,),
             framework.array(v, "float32"),
         )[0]
-        expected = oracles.vjp(np.array(x, F32), 3, F32(0.3), "exponential", v)[0]
+        expected = oracles.vjp(np.array(x, F32), 3, F32(0.3), "exponential", v).values[0]
         assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(v)
         assert np.linalg.norm(got) < 1e-4
 

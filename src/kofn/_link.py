@@ -40,7 +40,7 @@ class Link:
         ...     pdf=lambda z: 1 / (math.pi * (1 + z * z)),
         ... )
         >>> soft_topk(np.array([3.0, 1.0, 0.0, -1.0]), 2, link=cauchy).round(3)
-        array([0.859, 0.574, 0.337, 0.229])
+        array([0.874, 0.621, 0.328, 0.178])
     """
 
     name = "a link of your own"

@@ -19,7 +19,8 @@ def check_number(name: str, value: Any, *, low: float, allowed: str, strict: boo
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):
         raise TypeError(f"{name} must be {allowed}, or an array; got {value!r}")
     number = float(value)
-    if not math.isfinite(number) or number < low or (strict and number == low):
+    # NaN fails every comparison; math.isfinite would break a graph of symbolic numbers.
+    if not low <= number < math.inf or (strict and number == low):
         raise ValueError(f"{name} must be {allowed}; got {value!r}")
     return number
 

@@ -333,7 +333,7 @@ def entmax(alpha: float | Array = 1.5) -> Link:
         >>> import numpy as np
         >>> from kofn import links, soft_topk
         >>> soft_topk(np.array([1.0, 0.5, 0.2, -1.0]), 2, link=links.entmax(1.3)).round(3)
-        array([0.895, 0.591, 0.423, 0.091])
+        array([0.987, 0.573, 0.394, 0.046])
     """
     if framework(alpha) is None:
         alpha = check_number("alpha", alpha, low=1.0, allowed="a finite number ≥ 1")

@@ -36,3 +36,18 @@ def framework(request) -> Framework:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the full run what only repeats on JAX: XLA compiles each case anew, for seconds."""
+    for item in items:
+        given = getattr(item, "callspec", None)
+        if given is None or "jax" not in given.params.values():
+            continue
+        link, dtype = given.params.get("link", "logistic"), given.params.get("dtype", "float32")
+        thorough = item.path.stem in ("test_accuracy", "test_laws", "test_transforms")
+        short = given.params.get("n", 8) == 8 and dtype in ("float32", "float64")
+        if not short or (not thorough and link not in ("logistic", "linear")):
+            item.add_marker(pytest.mark.full)

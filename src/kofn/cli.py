@@ -163,7 +163,7 @@ def _work(
 ) -> tuple[SoftTopKSelector, Comparison]:
     """The comparison on every split, then the selection from all rows."""
     from sklearn.base import clone
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     from kofn._select_compare import METHODS, OURS, compare
     from kofn.feature_selection import SoftTopKSelector

@@ -20,7 +20,7 @@ try:
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
     from sklearn.utils.validation import check_is_fitted, validate_data
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 except ImportError as error:
     raise ImportError(
         "kofn.feature_selection needs scikit-learn 1.6 or later; "

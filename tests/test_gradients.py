@@ -15,11 +15,11 @@ import oracles
 from kofn import links
 from support import CAUCHY, LINKS, Framework
 
-X = torch.tensor(np.random.default_rng(5).standard_normal((2, 5)), requires_grad=True)
+X = torch.tensor(np.random.default_rng(5).standard_normal((2, 4)), requires_grad=True)
 K = torch.tensor([1.3, 3.6], dtype=torch.float64, requires_grad=True)
 T = torch.tensor([0.7, 1.9], dtype=torch.float64, requires_grad=True)
 ALPHA = torch.tensor([1.3, 1.9], dtype=torch.float64, requires_grad=True)
-TARGET = torch.tensor([[1, 0, 0, 1, 0], [0.3, 0.2, 0.5, 1, 0]], dtype=torch.float64)
+TARGET = torch.tensor([[1, 0, 0, 1], [0.3, 0.7, 1, 0]], dtype=torch.float64)
 
 
 def exact(function, *arguments):
@@ -30,7 +30,8 @@ def exact(function, *arguments):
         check_batched_grad=True,
         check_batched_forward_grad=True,
     )
-    return first and gradgradcheck(function, arguments, check_fwd_over_rev=True)
+    # The second derivatives on a random direction: the whole tables take minutes.
+    return first and gradgradcheck(function, arguments, check_fwd_over_rev=True, fast_mode=True)
 
 
 @pytest.mark.parametrize("link", [*LINKS, "cauchy"])
@@ -50,7 +51,7 @@ def test_alpha_has_its_gradient_at_1_and_2(alpha):
     """Where the formula changes its form: against a difference across the point."""
     x = X.detach()
     a = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
-    v = torch.tensor(np.random.default_rng(0).standard_normal((2, 5)))
+    v = torch.tensor(np.random.default_rng(0).standard_normal((2, 4)))
     got = torch.autograd.grad((kofn.entmax(x, a) * v).sum(), a, create_graph=True)[0]
     assert torch.isfinite(torch.autograd.grad(got, a)[0])
     if alpha == 2.0:
@@ -190,9 +191,11 @@ def test_the_gradient_in_temperature_survives_a_shift_of_the_scores(name):
     assert slope(1e4) == pytest.approx(float(slope(0.0)), rel=2e-5)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(
+    "link", ["logistic", *(pytest.param(n, marks=pytest.mark.full) for n in LINKS[1:])]
+)
 def test_jax_second_derivatives_meet_torch(link):
-    v = np.random.default_rng(7).standard_normal((2, 5))
+    v = np.random.default_rng(7).standard_normal((2, 4))
     x, k, t = (a.detach().numpy() for a in (X, K, T))
 
     def of(array):

@@ -162,7 +162,9 @@ def test_vmap_of_grad_and_grad_of_vmap():
 
 
 @pytest.mark.parametrize("name", INDUCTOR)
-def test_inductor_has_the_eager_answer(name):
+def test_inductor_has_the_eager_answer(name, monkeypatch):
+    # Scalar code compiles in half the time, and fuses the same.
+    monkeypatch.setattr(torch._inductor.config.cpp, "simdlen", 1)
     assert near(compiled(MAPS[name], "inductor")(X.float()), MAPS[name](X.float()), 2e-6)
 
 

@@ -250,13 +250,21 @@ def test_a_failed_write_keeps_the_old_files(here, monkeypatch):
     assert {(out / name).read_bytes() for name in FILES} == {b"old"}
 
 
-def test_ctrl_c_ends_at_once_with_status_130_and_no_files(here, monkeypatch):
+@pytest.fixture
+def sigint():
+    """Python's own handling of Ctrl-C, which a parent process may have switched off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.SIGINT
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_at_once_with_status_130_and_no_files(here, monkeypatch, sigint):
     real = cli._Progress.trained
 
     def interrupt(self, step, *now):
         real(self, step, *now)
         if step == 2:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(sigint)
 
     monkeypatch.setattr(cli._Progress, "trained", interrupt)
     result = run("data.csv", "--target", "label", "-k", 2)

@@ -207,11 +207,12 @@ def test_softmax_shares_among_scores_of_inf(framework):
 @every_link
 def test_nan_stays_in_its_row(framework, link):
     x = np.array([X[0], [1.0, NAN, 0.0, 2.0], X[1]])
+    clean = np.array([X[0], X[0], X[1]])
     for k in (0, 1.5, 2, 4):
         p = framework.numpy(soft_topk(framework.array(x), k, link=link))
         assert np.all(np.isnan(p[1]))
-        clean = framework.numpy(soft_topk(framework.array(x[[0, 2]]), k, link=link))
-        assert np.array_equal(p[[0, 2]], clean)
+        alone = framework.numpy(soft_topk(framework.array(clean), k, link=link))
+        assert np.array_equal(p[[0, 2]], alone[[0, 2]])
     for function in (softmax, sparsemax, entmax, lambda x: hard_topk(x, 2)):
         p = framework.numpy(function(framework.array(x)))
         assert np.all(np.isnan(p[1]))
@@ -227,9 +228,9 @@ def test_nan_stays_in_its_row_of_the_gradient(name, link):
     x = np.array([X[0], [1.0, NAN, 0.0, 2.0], X[1]])
     v = np.random.default_rng(1).standard_normal((3, 4))
     got = gradients(framework, x, link=link, v=v)
-    wanted = gradients(framework, x[[0, 2]], link=link, v=v[[0, 2]])
+    wanted = gradients(framework, np.array([X[0], X[0], X[1]]), link=link, v=v)
     for answer, clean in zip(got, wanted, strict=True):
-        assert answer[[0, 2]] == pytest.approx(clean, abs=1e-14)
+        assert answer[[0, 2]] == pytest.approx(clean[[0, 2]], abs=1e-14)
 
 
 @pytest.mark.parametrize(

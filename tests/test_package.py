@@ -42,10 +42,18 @@ for link in ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
     run(code)
 
 
-def test_importing_kofn_is_quick():
-    """Under 0.3 s of processor time, NumPy included; the best of five."""
-    code = "import time; t = time.process_time(); import kofn; print(time.process_time() - t)"
-    assert min(float(run(code)) for _ in range(5)) < 0.3
+def test_importing_kofn_costs_little_beyond_numpy():
+    """0.2 s in all on a laptop; in processor time of NumPy's own import, so that any machine may
+    run it. The best of five."""
+    code = """
+import time
+start = time.process_time()
+import numpy
+middle = time.process_time()
+import kofn
+print((time.process_time() - middle) / (middle - start))
+"""
+    assert min(float(run(code)) for _ in range(5)) < 0.5
 
 
 def test_all_is_exact_and_complete():

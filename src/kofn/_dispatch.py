@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kofn._array import Array, is_jax, is_torch
+from kofn._array import Array, full_like, is_jax, is_torch
 from kofn._link import Link
 from kofn._rows import Rows
 from kofn.threshold import solve
@@ -26,7 +26,9 @@ def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array
     if is_torch(x):
         from kofn._torch import threshold as operator
 
-        return operator(x, k, temperature, link.alpha, link.id)
+        number = isinstance(link.alpha, float)
+        alpha = full_like(k, k.shape, link.alpha) if number else link.alpha
+        return operator(x, k, temperature, alpha, link.id)
     if is_jax(x):
         from kofn._jax import threshold as compiled
 

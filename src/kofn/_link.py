@@ -119,6 +119,11 @@ class Link:
         """This link with its parameter, if it has one, given per row or per entry."""
         return self
 
+    def map_alpha(self, function: Callable[[Array], Array]) -> Link:
+        """This link with its parameter, if it has an array of them, given through `function`."""
+        number = self.alpha is None or isinstance(self.alpha, float)
+        return self if number else self.at(function(self.alpha))
+
     @property
     def integral_is_known(self) -> bool:
         """Whether G can be trusted to be ∫F without looking at it."""

@@ -19,6 +19,7 @@ from kofn._array import (
     contiguous,
     framework,
     full_like,
+    is_jax,
     namespace,
 )
 from kofn._link import Link
@@ -42,7 +43,7 @@ class Rows(NamedTuple):
     k: Array  # what is left to choose among the live entries
     top_weight: Array  # of each score of +inf
     temperature: Array
-    link: Any  # a Link with its parameter per row
+    link: Any  # a Link, its parameter a number or per row
 
 
 def rows_of(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: Any) -> Rows:
@@ -70,7 +71,7 @@ def rows_of(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask:
         k=k - count_top,
         top_weight=top_weight,
         temperature=_temperature_of(temperature, batch, x),
-        link=_lin_k_of(link, batch, x),
+        link=_link_of(link, batch, x),
     )
 
 
@@ -133,11 +134,12 @@ def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array
     return xp.where(good, xp.where(t > floor, t, floor), math.nan)
 
 
-def _lin_k_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
+def _link_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
     if link.alpha is None:
         return link
     if framework(link.alpha) is None:
-        return link.at(full_like(x, batch, link.alpha))
+        # A number stays one, which costs less; under jit it would be compiled in.
+        return link.at(full_like(x, batch, link.alpha)) if is_jax(x) else link
     alpha = _per_row("alpha", link.alpha, batch, x)
     return link.at(namespace(x).where(alpha >= 1, alpha, math.nan))
 

@@ -40,8 +40,7 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     xp = namespace(rows.scores)
     expand = over.expand
     x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
-    link = rows.link if rows.link.alpha is None else rows.link.at(expand(rows.link.alpha))
-    frozen = rows.link if rows.link.alpha is None else rows.link.at(stop_gradient(rows.link.alpha))
+    link, frozen = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
     hi, lo = threshold(stop_gradient(x), stop_gradient(k), stop_gradient(t), frozen)
     none, every = hi == math.inf, hi == -math.inf
     spoiled = xp.isnan(hi)

@@ -128,7 +128,7 @@ def solve(
         x: scores (…, n), −inf where an entry is out of play, no +inf.
         k: what to choose, per row.
         temperature: per row, in score units.
-        link: with its parameter, if any, per row.
+        link: with its parameter, if any, a number or per row.
         over: the reductions over a row.
 
     Returns:
@@ -139,12 +139,13 @@ def solve(
     with quiet(x):
         live = x != -math.inf
         n = cast(over.count(live), x.dtype)
-        entry_link = link if link.alpha is None else link.at(over.expand(link.alpha))
+        entry_link = link.map_alpha(over.expand)
         problem = _Problem(x, live, k, n, temperature, entry_link, link, over)
         open_ = (k > 0) & (k < n)
         found, spoiled = _bracket(problem, open_)
         found = _search(problem, found, _balance)
-        found = _search(problem, _plateau(problem, found), _log_balance)
+        if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
+            found = _search(problem, _plateau(problem, found), _log_balance)
         closed = xp.where(k <= 0, math.inf, xp.where(k >= n, scalar(x, -math.inf), math.nan))
         hi = xp.where(spoiled, math.nan, xp.where(open_, found.anchor, closed))
         return hi, xp.where(open_ & ~spoiled, found.offset, 0.0)

@@ -292,7 +292,8 @@ def _x_log_x(q: Array) -> Array:
 
 def _log1p_over(t: Array) -> Array:
     """log1p(t)/t; where the quotient would lose its derivatives (0/0 at t = 0), the series of
-    log1p(t) = 2 artanh(t/(2 + t)), seven terms of which reach 1e-19."""
+    log1p(t) = 2 artanh(t/(2 + t)), seven terms of which reach 1e-19.
+    """
     xp = namespace(t)
     near = xp.abs(t) < 0.1
     small = xp.where(near, t, 0.0)

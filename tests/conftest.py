@@ -20,7 +20,7 @@ jax.config.update("jax_enable_x64", True)  # float64 rows are tested beside floa
 torch.set_num_threads(1)
 
 hypothesis.settings.register_profile(
-    "kofn", deadline=None, derandomize=True, max_examples=25, print_blob=True
+    "kofn", deadline=None, derandomize=True, max_examples=15, print_blob=True
 )
 hypothesis.settings.register_profile(
     "full", parent=hypothesis.settings.get_profile("kofn"), max_examples=300

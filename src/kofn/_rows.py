@@ -34,6 +34,15 @@ from kofn._validate import (
 )
 
 
+class Given(NamedTuple):
+    """The arguments of a map, checked: rows last in the compute dtype, numbers per row."""
+
+    scores: Array  # −inf where masked
+    k: Array  # NaN where an array asks for what there is not
+    temperature: Array
+    link: Any  # a Link, its parameter a number or per row
+
+
 class Rows(NamedTuple):
     """Everything a map needs; arrays in the compute dtype, per entry (…, n) or per row (…)."""
 
@@ -46,22 +55,33 @@ class Rows(NamedTuple):
     link: Any  # a Link, its parameter a number or per row
 
 
-def rows_of(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: Any) -> Rows:
+def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: Any) -> Given:
     """Check the arguments and bring them to the one form that the mathematics knows."""
     check_scores(scores)
     dim = check_dim(dim, scores.ndim)
-    xp = namespace(scores)
-    x, allowed = _last(scores, dim), _allowed(scores, mask, dim)
+    x = _last(scores, dim)
+    if mask is not None:
+        x = namespace(x).where(_last_mask(mask, scores, dim), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one entry that is out of play, so that a row has a minimum
-        x, allowed = full_like(x, (*batch, 1), -math.inf), xp.zeros((*batch, 1), dtype=xp.bool)
+        x = full_like(x, (*batch, 1), -math.inf)
+    return Given(
+        scores=x,
+        k=_k_of(k, batch, n, x),
+        temperature=_temperature_of(temperature, batch, x),
+        link=_link_of(link, batch, x),
+    )
 
-    top = allowed & (x == math.inf)
-    live = allowed & ~xp.isinf(x)
+
+def rows_of(given: Given) -> Rows:
+    """Tell apart what is in play, what is chosen first, and what never is."""
+    x, k, temperature, link = given
+    xp = namespace(x)
+    top = x == math.inf
+    live = ~xp.isinf(x)
     x = xp.where(live, x, -math.inf)
     count_top = cast(xp.sum(cast(top, x.dtype), axis=-1), x.dtype)
 
-    k = _k_of(k, batch, n, x)
     wanted = xp.where(count_top > 0, k / xp.where(count_top > 0, count_top, 1.0), 0.0)
     top_weight = xp.where(k <= count_top, wanted, xp.where(xp.isnan(k), k, 1.0))
     return Rows(
@@ -70,8 +90,8 @@ def rows_of(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask:
         top=top,
         k=k - count_top,
         top_weight=top_weight,
-        temperature=_temperature_of(temperature, batch, x),
-        link=_link_of(link, batch, x),
+        temperature=temperature,
+        link=link,
     )
 
 
@@ -81,14 +101,11 @@ def _last(scores: Array, dim: int) -> Array:
     return contiguous(x if dim == -1 else namespace(x).moveaxis(x, dim, -1))
 
 
-def _allowed(scores: Array, mask: Any, dim: int) -> Array:
-    """Where an entry may be chosen at all, with `dim` last."""
+def _last_mask(mask: Any, scores: Array, dim: int) -> Array:
+    """Where an entry may be chosen, with `dim` last."""
+    check_mask(mask, scores)
     xp = namespace(scores)
-    if mask is None:
-        mask = xp.ones_like(scores, dtype=xp.bool)
-    else:
-        check_mask(mask, scores)
-        mask = xp.broadcast_to(adopt(mask, scores), scores.shape)
+    mask = xp.broadcast_to(adopt(mask, scores), scores.shape)
     return mask if dim == -1 else xp.moveaxis(mask, dim, -1)
 
 

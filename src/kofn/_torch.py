@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kofn._link import by_id
 from kofn.threshold import solve
@@ -41,6 +42,19 @@ def _(info, in_dims, x, k, temperature, alpha, link):  # type: ignore[no-untyped
 
     rows = [first(v, d) for v, d in zip((x, k, temperature, alpha), in_dims, strict=False)]
     return threshold(*rows, link), (0, 0)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether `x` is ordinary memory of this process that nothing traces or transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) in (Tensor, torch.nn.Parameter)
+        and x.device.type == "cpu"
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._functorch.is_legacy_batchedtensor(x)
+        and not torch._C._len_torch_dispatch_stack()
+        and forward_ad._current_level < 0
+    )
 
 
 @torch.compiler.assume_constant_result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kofn import implicit, links
 from kofn._array import Array, adopt, cast, compute_dtype, namespace, quiet, stop_gradient
 from kofn._dispatch import evaluate
-from kofn._rows import entries, rows_of
+from kofn._rows import entries, given, rows_of
 from kofn._validate import check_choice, check_dim, check_same_kind, check_scores
 from kofn.links import Link
 
@@ -68,7 +68,7 @@ def fenchel_young_loss(
     dtype = compute_dtype(scores)
     target = stop_gradient(cast(adopt(target, scores), dtype))
     with quiet(scores):
-        rows = rows_of(scores, xp.sum(target, axis=dim), link, temperature, dim, mask)
+        rows = rows_of(given(scores, xp.sum(target, axis=dim), link, temperature, dim, mask))
         loss = evaluate(implicit.gap, rows, entries(target, rows, dim))
         counted = xp.any(rows.live | rows.top, axis=-1)
         loss = xp.where(counted, loss, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 
-from kofn import implicit, links
+from kofn import implicit, kernels, links
 from kofn._array import (
     Array,
     cast,
@@ -16,7 +16,7 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import evaluate
-from kofn._rows import Rows, restore, rows_of
+from kofn._rows import Given, given, restore, rows_of
 from kofn._validate import check_dim, check_scores
 from kofn.links import Link
 
@@ -77,11 +77,11 @@ def soft_topk(
         >>> soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2, temperature=0.1).round(3)
         array([1.   , 0.924, 0.076, 0.   ])
     """
-    rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
+    what = given(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
-        chosen = evaluate(implicit.weights, rows)
+        chosen = _weights(what)
         if hard:
-            chosen = _hard(rows) + (chosen - stop_gradient(chosen))
+            chosen = _hard(what) + (chosen - stop_gradient(chosen))
     return restore(chosen, scores, dim)
 
 
@@ -115,9 +115,9 @@ def soft_topk_threshold(
         >>> soft_topk_threshold(np.array([[4.0, 2.0, 0.0], [9.0, 1.0, 0.0]]), 1.5).round(3)
         array([2.  , 1.66])
     """
-    rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
+    what = given(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
-        return evaluate(implicit.theta, rows)
+        return evaluate(implicit.theta, rows_of(what))
 
 
 def soft_topk_sum(
@@ -154,9 +154,9 @@ def soft_topk_sum(
     """
     link = links.resolve(link)
     implicit.require_integral(link, scores)
-    rows = rows_of(scores, k, link, temperature, dim, mask)
+    what = given(scores, k, link, temperature, dim, mask)
     with quiet(scores):
-        return evaluate(implicit.value, rows)
+        return evaluate(implicit.value, rows_of(what))
 
 
 def topk_gates(
@@ -197,11 +197,10 @@ def topk_gates(
         k = operator.index(k)
     except TypeError:
         raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
-    rows = rows_of(scores, k, links.resolve(link), temperature, dim, mask)
+    what = given(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
-        weights = evaluate(implicit.weights, rows)
-        indices = top_indices(_order(rows), k)
-        gates = take_along_last(weights, indices)
+        indices = top_indices(stop_gradient(what.scores), k)
+        gates = take_along_last(_weights(what), indices)
     dim = check_dim(dim, scores.ndim)
     xp = namespace(scores)
     indices = indices if dim == -1 else xp.moveaxis(indices, -1, dim)
@@ -229,9 +228,9 @@ def hard_topk(
         >>> hard_topk(np.array([1.0, 3.0, 3.0, 2.0]), 2.5)
         array([0. , 1. , 1. , 0.5])
     """
-    rows = rows_of(scores, k, links.logistic, 1.0, dim, mask)
+    what = given(scores, k, links.logistic, 1.0, dim, mask)
     with quiet(scores):
-        return restore(_hard(rows), scores, dim)
+        return restore(_hard(what), scores, dim)
 
 
 def softmax(
@@ -261,9 +260,9 @@ def softmax(
         >>> softmax(np.array([2.0, 1.0, 5.0]), mask=np.array([True, True, False])).round(3)
         array([0.731, 0.269, 0.   ])
     """
-    rows = rows_of(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
+    what = given(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
-        return restore(evaluate(implicit.softmax, rows), scores, dim)
+        return restore(evaluate(implicit.softmax, rows_of(what)), scores, dim)
 
 
 def sparsemax(
@@ -338,17 +337,18 @@ def _one(scores: Array, dim: int) -> int:
     return min(1, scores.shape[check_dim(dim, scores.ndim)])
 
 
-def _order(rows: Rows) -> Array:
-    """Scores to sort by: as the user gave them, −inf where nothing can be chosen."""
-    return stop_gradient(namespace(rows.scores).where(rows.top, math.inf, rows.scores))
+def _weights(what: Given) -> Array:
+    fused = kernels.weights(what)
+    return evaluate(implicit.weights, rows_of(what)) if fused is None else fused
 
 
-def _hard(rows: Rows) -> Array:
-    xp = namespace(rows.scores)
-    order, top = _order(rows), cast(rows.top, rows.scores.dtype)
+def _hard(what: Given) -> Array:
+    order = stop_gradient(what.scores)
+    xp = namespace(order)
     # The inverse of a permutation is its argsort.
     rank = cast(xp.argsort(top_indices(order, order.shape[-1]), axis=-1), order.dtype)
-    left = stop_gradient(rows.k + xp.sum(top, axis=-1))[..., None] - rank
-    chosen = xp.where(rows.live | rows.top, xp.clip(left, 0.0, 1.0), 0.0)
-    bad = xp.isnan(xp.sum(xp.where(rows.live, order, 0.0), axis=-1) + rows.k)
-    return xp.where(bad[..., None] & rows.live, math.nan, chosen)
+    left = stop_gradient(what.k)[..., None] - rank
+    playing = order != -math.inf
+    chosen = xp.where(playing, xp.clip(left, 0.0, 1.0), 0.0)
+    bad = xp.any(xp.isnan(order), axis=-1) | xp.isnan(what.k)
+    return xp.where(bad[..., None] & playing & (order != math.inf), math.nan, chosen)

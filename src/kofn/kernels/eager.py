@@ -1,0 +1,52 @@
+"""Fused rows for torch tensors in main memory: forward and backward in one visit each.
+
+Only for eager first derivatives. Whatever looks at the operations themselves — torch.compile,
+torch.func, forward mode, a second derivative — gets the reference, where they are all there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn import implicit
+from kofn._rows import Given, rows_of
+from kofn._torch import is_plain
+from kofn.kernels import cpu
+
+
+def weights(given: Given) -> Tensor:
+    x, k, temperature, link = given
+    if torch.is_grad_enabled() and (
+        x.requires_grad or k.requires_grad or temperature.requires_grad
+    ):
+        return _Weights.apply(x, k, temperature, link)[0]  # type: ignore[no-untyped-call]
+    return cpu.weights(x, k, temperature, link)[0]
+
+
+class _Weights(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> Any:
+        weights, hi, lo = cpu.weights(x, k, temperature, link)
+        ctx.save_for_backward(x, k, temperature, hi, lo)
+        ctx.link = link
+        ctx.mark_non_differentiable(hi, lo)
+        return weights, hi, lo
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, *_: Any) -> Any:
+        x, k, temperature, hi, lo = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_plain(cotangent):
+            return *_reference(x, k, temperature, ctx.link, cotangent), None
+        return *cpu.gradients(x, cotangent, hi, lo, k, temperature, ctx.link), None
+
+
+def _reference(x: Tensor, k: Tensor, temperature: Tensor, link: Any, cotangent: Tensor) -> Any:
+    """The same cotangents as a graph, for a derivative of the derivative."""
+    with torch.enable_grad():
+        wanted = [a for a in (x, k, temperature) if a.requires_grad]
+        p = implicit.weights(rows_of(Given(x, k, temperature, link)))
+        found = iter(torch.autograd.grad(p, wanted, cotangent, create_graph=True))
+    return [next(found) if a.requires_grad else None for a in (x, k, temperature)]

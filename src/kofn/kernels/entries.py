@@ -1,0 +1,146 @@
+"""The links once more, entry by entry, for compiled rows: links.py says what they are.
+
+`kind` is a constant wherever these are called, so each call keeps one branch. What an entry costs
+is decided here: `prepare` does the exponential once, relative to an anchor near the threshold,
+and every further look moves by δ = (θ − anchor)/T with multiplications alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from kofn.kernels.elementary import exp, inline, normal_tail, real
+
+LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
+"""The built-in links; entmax(α) is SQUARE at α = 1.5, where F is a square, POWER elsewhere."""
+
+
+def far(z: Any) -> Any:
+    """Where z is clipped: e^±far and their quotient by a moderate e^δ are normal numbers."""
+
+
+@overload(far, jit_options={"forceinline": True})
+def _(z):
+    limit = np.float32(87) if z == types.float32 else 700.0
+    return lambda z: limit
+
+
+@inline
+def prepare(kind, z):
+    """What the looks need of an entry at z = (x − anchor)/T; −inf must come out as weight 0."""
+    end = far(z)
+    if kind == LOGISTIC or kind == LAPLACE:
+        return exp(min(max(z, -end), end)) if z > -end else real(z, 0.0)
+    if kind == EXPONENTIAL:
+        u = z - real(z, 1.0)
+        return exp(min(max(u, -end), end)) if u > -end else real(z, 0.0)
+    # Differences of clipped values stay finite: no 0·∞ in a slope.
+    return min(max(z, -end), end)
+
+
+@inline
+def moved(kind, delta):
+    """δ, a float64, as `tail` wants it."""
+    return math.exp(delta) if kind in (LOGISTIC, LAPLACE, EXPONENTIAL) else delta
+
+
+@inline
+def tail(kind, a, by, inverse, alpha):
+    """(F, or 1 − F where F > ½; whether F > ½; F′; F″) at the threshold anchor + Tδ.
+
+    by = moved(δ), inverse = 1/by.
+    """
+    zero, half, one = real(a, 0.0), real(a, 0.5), real(a, 1.0)
+    if kind == LOGISTIC:
+        r = one / (a + by)
+        low, high = a * r, by * r
+        upper = a > by
+        density = low * high
+        return (high if upper else low), upper, density, density * (high - low)
+    if kind == LAPLACE:
+        upper = a > by
+        t = half * (by / a if upper else a * inverse)
+        return t, upper, t, (-t if upper else t)
+    if kind == NORMAL:
+        z = a - by
+        t, density = normal_tail(abs(z))
+        return t, z > zero, density, -z * density
+    if kind == EXPONENTIAL:
+        p = a * inverse
+        upper = p > half
+        inside = p if p < one else zero
+        return (max(one - p, zero) if upper else p), upper, inside, inside
+    z = a - by
+    if kind == LINEAR:
+        t = max(half - abs(z), zero)
+        return t, z > zero, (one if abs(z) < half else zero), zero
+    # SQUARE: base² with base = 1 + (α − 1)(z − 1/α) at α = 3/2.
+    base = min(max(one + half * (z - real(a, 2 / 3)), zero), one)
+    p = base * base
+    upper = p > half
+    inside = (base > zero) and (base < one)
+    return (one - p if upper else p), upper, (base if inside else zero), (half if inside else zero)
+
+
+@inline
+def density(kind, z, alpha):
+    """F′(z)."""
+    zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
+    if kind == LOGISTIC:
+        e = exp(max(-abs(z), -far(z)))
+        r = one / (one + e)
+        return e * r * r
+    if kind == LAPLACE:
+        return half * exp(max(-abs(z), -far(z)))
+    if kind == NORMAL:
+        return normal_tail(abs(z))[1]
+    if kind == EXPONENTIAL:
+        u = z - one
+        return exp(max(u, -far(z))) if u < zero else zero
+    if kind == LINEAR:
+        return one if abs(z) < half else zero
+    base = one + half * (z - real(z, 2 / 3))
+    return base if (base > zero) and (base < one) else zero
+
+
+@inline
+def quantile(kind, q, alpha):
+    """F⁻¹(q) in float64, for a bracket; the normal one to 5e-4."""
+    if kind == LOGISTIC:
+        return math.log(q) - math.log1p(-q)
+    if kind == LAPLACE:
+        return math.log(2 * q) if q < 0.5 else -math.log(2 * (1 - q))
+    if kind == NORMAL:
+        # Hastings' approximation (Abramowitz & Stegun 26.2.23).
+        t = math.sqrt(-2 * math.log(min(q, 1 - q)))
+        above = 2.515517 + t * (0.802853 + t * 0.010328)
+        below = 1 + t * (1.432788 + t * (0.189269 + t * 0.001308))
+        z = t - above / below
+        return -z if q < 0.5 else z
+    if kind == EXPONENTIAL:
+        return math.log(q) + 1
+    if kind == LINEAR:
+        return q - 0.5
+    return 2 * math.sqrt(q) - 2 + 2 / 3
+
+
+@inline
+def logs(kind, z):
+    """(log F(z), log F′(z)) in float64 for z ≤ 0, of the links with two infinite tails."""
+    if kind == LOGISTIC:
+        low = z - math.log1p(math.exp(z))
+        return low, low - math.log1p(math.exp(z))
+    if kind == LAPLACE:
+        return z - math.log(2), z - math.log(2)
+    log_density = -0.5 * z * z - 0.5 * math.log(2 * math.pi)
+    if z > -30:
+        return math.log(0.5 * math.erfc(-z * math.sqrt(0.5))), log_density
+    # The asymptotic series of Mills' ratio, good to 2e-12 from here on.
+    s = 1 / (z * z)
+    series = 1 - s * (1 - 3 * s * (1 - 5 * s * (1 - 7 * s * (1 - 9 * s))))
+    return log_density - math.log(-z) + math.log(series), log_density

@@ -1,0 +1,232 @@
+"""Fused rows against the reference: one answer, whatever the row, the threads, the process."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+import kofn
+from kofn.kernels import cpu, elementary, rows
+from support import GRADIENT, LINKS, WEIGHTS
+
+INF, NAN = np.inf, np.nan
+SERVED = [link for link in LINKS if cpu.kind_of(kofn.links.TABLE[link]) is not None]
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """Memory that a kernel leaves unwritten holds NaN."""
+
+    def poison(x):
+        return np.full_like(x, NAN) if isinstance(x, np.ndarray) else torch.full_like(x, NAN)
+
+    monkeypatch.setattr(cpu, "_empty_like", poison)
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    """Call a function with the kernels off."""
+
+    def call(function, *arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setenv("KOFN_KERNELS", "reference")
+            return function(*arguments, **options)
+
+    return call
+
+
+def cotangents(x, k, t, v, link):
+    leaves = [torch.tensor(a, requires_grad=True) for a in (x, k, t)]
+    p = kofn.soft_topk(leaves[0], leaves[1], link=link, temperature=leaves[2])
+    found = torch.autograd.grad(p, leaves, torch.tensor(v))
+    return p.detach().numpy(), *(g.numpy() for g in found)
+
+
+def test_every_link_by_name_is_served():
+    assert set(SERVED) == set(LINKS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("link", SERVED)
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 1000, 9001])
+def test_weights_and_cotangents_are_the_reference(link, dtype, n, reference, rng):
+    count = 6
+    for spread in (0.0, 0.3, 3.0, 12.0):
+        x = (spread * rng.standard_normal((count, n))).astype(dtype)
+        k = (n * rng.uniform(0.02, 0.98, count)).astype(dtype)
+        t = rng.uniform(0.3, 2.0, count).astype(dtype)
+        v = rng.standard_normal((count, n)).astype(dtype)
+        ours = cotangents(x, k, t, v, link)
+        exact = reference(cotangents, *(a.astype(np.float64) for a in (x, k, t, v)), link)
+        assert np.max(np.abs(ours[0] - exact[0])) <= WEIGHTS[dtype]
+        assert np.max(np.abs(ours[0].sum(-1, dtype=np.float64) / k - 1)) <= 1e-6
+        for got, wanted in zip(ours[1:], exact[1:], strict=True):
+            # What moves with T is a sum that cancels, wholly so where all scores are equal.
+            size = np.linalg.norm(wanted) + (0.02 * n**0.5 if spread else n)
+            assert np.linalg.norm(got - wanted) <= GRADIENT[dtype] * size
+
+
+@pytest.mark.parametrize("link", SERVED)
+def test_the_edges_are_the_reference(link, reference):
+    x = np.array(
+        [
+            [1.0, 2.0, -1.0, 0.5, 0.0],
+            [1.0, NAN, -1.0, 0.5, 0.0],
+            [INF, 2.0, -1.0, INF, INF],
+            [INF, 2.0, -1.0, -INF, 0.0],
+            [-INF, -INF, -1.0, -INF, 3.0],
+            [-INF, -INF, -INF, -INF, -INF],
+            [INF, NAN, -1.0, -INF, 0.0],
+            [3.0, 3.0, 3.0, 3.0, 3.0],
+        ]
+    )
+    v = np.linspace(-1, 2, x.size).reshape(x.shape)
+    for k in (0.0, 0.5, 2.0, 3.0, 4.5, 5.0, NAN, -1.0, 7.0):
+        for t in (1.0, 1e-3, NAN, INF, -1.0):
+            ks, ts = np.full(8, k), np.full(8, t)
+            ours, theirs = cotangents(x, ks, ts, v, link), reference(cotangents, x, ks, ts, v, link)
+            assert ours[0] == pytest.approx(theirs[0], abs=1e-12, nan_ok=True)
+            whole = np.isfinite(theirs[0]).all(-1)
+            for got, wanted in zip(ours[1:], theirs[1:], strict=True):
+                assert got[whole] == pytest.approx(wanted[whole], abs=1e-10, nan_ok=True)
+
+
+@pytest.mark.parametrize("link", SERVED)
+@pytest.mark.parametrize("hidden", [-1e4, -1e9, float(np.finfo("float32").min)])
+def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
+    x = rng.standard_normal((20, 300)).astype(np.float32)
+    away = rng.random(x.shape) < 0.4
+    wanted = kofn.soft_topk(np.where(away, -np.float32(INF), x), 20, link=link)
+    monkeypatch.setattr(cpu, "_finish", None)  # no row may need the reference
+    got = kofn.soft_topk(np.where(away, np.float32(hidden), x), 20, link=link)
+    assert np.max(np.abs(got - wanted)) <= 5e-7
+
+
+@pytest.mark.parametrize("link", SERVED)
+@pytest.mark.parametrize("k", [20.0, 20.5])
+def test_wide_rows_are_solved_by_the_kernel(link, k, monkeypatch, rng, reference):
+    x = (1000 * rng.standard_normal((50, 300))).astype(np.float32)
+    exact = reference(kofn.soft_topk, x.astype(np.float64), k, link=link)
+    monkeypatch.setattr(cpu, "_finish", None)
+    assert np.max(np.abs(kofn.soft_topk(x, k, link=link) - exact)) <= WEIGHTS["float32"]
+
+
+def test_the_number_of_threads_changes_no_bit(rng):
+    x = torch.tensor(rng.standard_normal((64, 1500)), dtype=torch.float32)
+    before = torch.get_num_threads()
+    answers = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        leaf = x.clone().requires_grad_()
+        p = kofn.soft_topk(leaf, 33)
+        answers.append((p, *torch.autograd.grad((p * p).sum(), leaf)))
+    torch.set_num_threads(before)
+    for other in answers[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
+
+
+def test_a_row_does_not_depend_on_the_others(rng):
+    x = rng.standard_normal((40, 200)).astype(np.float32)
+    together = kofn.soft_topk(x, 9.5)
+    alone = np.stack([kofn.soft_topk(row, 9.5) for row in x])
+    assert np.array_equal(together, alone)
+    assert np.array_equal(together[::-1], kofn.soft_topk(x[::-1], 9.5))
+
+
+def test_several_threads_at_once(rng):
+    x = rng.standard_normal((32, 2000)).astype(np.float32)
+    wanted = kofn.soft_topk(x, 5)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: kofn.soft_topk(x, 5), range(40)))
+    assert all(np.array_equal(a, wanted) for a in answers)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_after_the_parent_has_used_the_threads():
+    code = """
+import os, warnings
+import numpy as np
+import torch
+from kofn import soft_topk
+warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is the point
+torch.set_num_threads(2)
+x = torch.randn(64, 2000)
+wanted = soft_topk(x, 7)
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(soft_topk(x, 7), wanted) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert torch.equal(soft_topk(x, 7), wanted)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    code = """
+import numpy as np
+from kofn import soft_topk
+from kofn.kernels import cpu
+soft_topk(np.ones((2, 3), np.float32), 1, link="linear")
+print(sum(cpu._weights(cpu.KINDS["linear"], np.float32).stats.cache_misses.values()))
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    misses = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert misses == ["1", "0"]
+
+
+def test_read_only_and_strided_rows(rng):
+    x = rng.standard_normal((6, 10)).astype(np.float32)
+    wanted = kofn.soft_topk(x.copy(), 3)
+    x.flags.writeable = False
+    assert np.array_equal(kofn.soft_topk(x, 3), wanted)
+    wide = np.repeat(x, 2, axis=1)[:, ::2]
+    assert np.array_equal(kofn.soft_topk(wide, 3), wanted)
+    assert np.array_equal(kofn.soft_topk(np.asfortranarray(x), 3), wanted)
+    assert np.array_equal(kofn.soft_topk(torch.tensor(x).t().contiguous().t(), 3).numpy(), wanted)
+
+
+def test_the_environment_turns_the_kernels_off(monkeypatch):
+    monkeypatch.setattr(cpu, "weights", None)
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    assert kofn.soft_topk(np.array([1.0, 2.0, 3.0]), 2).sum() == pytest.approx(2)
+
+
+def test_float32_loops_hold_no_float64():
+    kofn.soft_topk(np.ones((2, 3), np.float32), 1)
+    for block in (rows._first_block, rows._next_block):
+        single = [s for s in block.nopython_signatures if "float32" in str(s.args)]
+        for signature in single:
+            assert set(map(str, signature.return_type)) == {"float32"}
+
+
+def test_elementary_functions_to_the_last_place():
+    from scipy.special import erfc
+
+    @elementary.inline
+    def both(z):
+        tail, density = elementary.normal_tail(-z)
+        return elementary.exp(z), tail, density
+
+    for dtype, least, ulp in (("float32", -12.9, 6e-8), ("float64", -37.0, 1.1e-16)):
+        z = np.linspace(least, 0, 20_001).astype(dtype)
+        got = np.array([both(v) for v in z], np.float64).T
+        exact = z.astype(np.longdouble)
+        assert np.max(np.abs(got[0] / np.exp(exact) - 1)) <= 2 * ulp
+        rounding = 4 * ulp * (z.astype(np.float64) ** 2 + 2)
+        tail = erfc(-z.astype(np.float64) * np.sqrt(0.5)) / 2
+        density = np.exp(-(exact**2) / 2) / np.sqrt(2 * np.pi)
+        assert np.all(np.abs(got[1] / tail - 1) <= rounding)
+        assert np.all(np.abs(got[2] / density - 1) <= rounding)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import kofn
-from kofn.kernels import cpu, elementary, rows
+from kofn.kernels import cpu, elementary, search
 from support import GRADIENT, LINKS, WEIGHTS
 
 INF, NAN = np.inf, np.nan
@@ -206,7 +206,7 @@ def test_the_environment_turns_the_kernels_off(monkeypatch):
 
 def test_float32_loops_hold_no_float64():
     kofn.soft_topk(np.ones((2, 3), np.float32), 1)
-    for block in (rows._first_block, rows._next_block):
+    for block in (search._first_block, search._next_block):
         single = [s for s in block.nopython_signatures if "float32" in str(s.args)]
         for signature in single:
             assert set(map(str, signature.return_type)) == {"float32"}

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from kofn import implicit
 from kofn._rows import Given, rows_of
-from kofn.kernels import elementary, entries, rows
+from kofn.kernels import elementary, entries, rows, search
 from kofn.threshold import solve
 
 KINDS = {
@@ -60,7 +60,7 @@ def _pointer(typingctx, address):
 # disk tells closures apart by the value of those; a function there would never be found again.
 # That cache looks at this file alone, so what the kernels are made of is such a constant too.
 _SOURCES = zlib.crc32(
-    b"".join(Path(str(m.__file__)).read_bytes() for m in (elementary, entries, rows))
+    b"".join(Path(str(m.__file__)).read_bytes() for m in (elementary, entries, search, rows))
 )
 
 

@@ -240,7 +240,7 @@ def jax_maps():
 
 
 @pytest.mark.parametrize(
-    "name", ["exponential", "sum", "loss", *map(full, [n for n in LINKS if n != "exponential"])]
+    "name", ["exponential", *map(full, ["sum", "loss", *(n for n in LINKS if n != "exponential")])]
 )
 def test_jax_jit_grad_jvp_and_vmap(name):
     x, maps = jax_maps()

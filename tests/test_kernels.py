@@ -168,10 +168,10 @@ assert torch.equal(soft_topk(x, 7), wanted)
 def test_a_second_process_compiles_nothing(tmp_path):
     code = """
 import numpy as np
-from kofn import soft_topk
+from kofn import links, soft_topk
 from kofn.kernels import cpu
 soft_topk(np.ones((2, 3), np.float32), 1, link="linear")
-print(sum(cpu._weights(cpu.KINDS["linear"], np.float32).stats.cache_misses.values()))
+print(sum(cpu._weights(cpu.kind_of(links.linear), np.float32).stats.cache_misses.values()))
 """
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     misses = [
@@ -202,6 +202,20 @@ def test_the_environment_turns_the_kernels_off(monkeypatch):
     monkeypatch.setattr(cpu, "weights", None)
     monkeypatch.setenv("KOFN_KERNELS", "reference")
     assert kofn.soft_topk(np.array([1.0, 2.0, 3.0]), 2).sum() == pytest.approx(2)
+
+
+def test_the_threads_of_numpy_are_those_asked_for(monkeypatch):
+    monkeypatch.setenv("KOFN_NUM_THREADS", "3")
+    assert cpu._threads(np.ones(2)) == 3
+    monkeypatch.delenv("KOFN_NUM_THREADS")
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # macOS and Windows have none
+    assert cpu._threads(np.ones(2)) == os.cpu_count()
+
+
+def test_a_link_of_ones_own_is_never_taken_for_a_built_in():
+    cauchy = kofn.Link(lambda z: 0.5 + np.arctan(z) / np.pi, lambda z: 1 / (np.pi * (1 + z * z)))
+    cauchy.name = "logistic"
+    assert cpu.kind_of(cauchy) is None
 
 
 def test_float32_loops_hold_no_float64():

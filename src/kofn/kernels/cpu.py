@@ -22,17 +22,17 @@ import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from kofn import implicit
+from kofn import implicit, links
 from kofn._rows import Given, rows_of
 from kofn.kernels import elementary, entries, rows, search
 from kofn.threshold import solve
 
 KINDS = {
-    "logistic": entries.LOGISTIC,
-    "laplace": entries.LAPLACE,
-    "normal": entries.NORMAL,
-    "exponential": entries.EXPONENTIAL,
-    "linear": entries.LINEAR,
+    links.logistic.id: entries.LOGISTIC,
+    links.laplace.id: entries.LAPLACE,
+    links.normal.id: entries.NORMAL,
+    links.exponential.id: entries.EXPONENTIAL,
+    links.linear.id: entries.LINEAR,
 }
 
 GRAIN = 16_384  # entries below which another thread costs more than it does
@@ -40,10 +40,10 @@ GRAIN = 16_384  # entries below which another thread costs more than it does
 
 def kind_of(link: Any) -> int | None:
     """The kernels' number for a link, None where they do not have it."""
-    if link.name == "entmax":
+    if link.id == links.TABLE["entmax"].id:
         at = {1.0: entries.EXPONENTIAL, 1.5: entries.SQUARE, 2.0: entries.LINEAR}
         return at.get(link.alpha) if isinstance(link.alpha, float) else None
-    return KINDS.get(link.name)
+    return KINDS.get(link.id)
 
 
 @intrinsic
@@ -164,7 +164,10 @@ def _threads(x: Any) -> int:
     """torch's own setting for tensors; KOFN_NUM_THREADS, else every processor, for NumPy."""
     if not isinstance(x, np.ndarray):
         return sys.modules["torch"].get_num_threads()
-    return int(os.environ.get("KOFN_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+    if chosen := os.environ.get("KOFN_NUM_THREADS"):
+        return int(chosen)
+    # What this process may use, where the system tells.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _POOL: tuple[int, ThreadPoolExecutor] | None = None

@@ -22,25 +22,26 @@ def weights(given: Given) -> Tensor:
     if torch.is_grad_enabled() and (
         x.requires_grad or k.requires_grad or temperature.requires_grad
     ):
-        return _Weights.apply(x, k, temperature, link)[0]  # type: ignore[no-untyped-call]
+        return _Weights.apply(x, k, temperature, link)  # type: ignore[no-untyped-call]
     return cpu.weights(x, k, temperature, link)[0]
 
 
 class _Weights(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> Any:
-        weights, hi, lo = cpu.weights(x, k, temperature, link)
-        ctx.save_for_backward(x, k, temperature, hi, lo)
-        ctx.link = link
-        ctx.mark_non_differentiable(hi, lo)
-        return weights, hi, lo
+        weights, theta = cpu.weights(x, k, temperature, link)
+        ctx.save_for_backward(x, k, temperature)
+        ctx.link, ctx.theta = link, theta
+        return weights
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor, *_: Any) -> Any:
-        x, k, temperature, hi, lo = ctx.saved_tensors
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        x, k, temperature = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_plain(cotangent):
             return *_reference(x, k, temperature, ctx.link, cotangent), None
-        return *cpu.gradients(x, cotangent, hi, lo, k, temperature, ctx.link), None
+        in_x, in_rows = cpu.gradients(x, cotangent, ctx.theta, k, temperature, ctx.link)
+        wanted = ctx.needs_input_grad
+        return in_x, in_rows[0] if wanted[1] else None, in_rows[1] if wanted[2] else None, None
 
 
 def _reference(x: Tensor, k: Tensor, temperature: Tensor, link: Any, cotangent: Tensor) -> Any:

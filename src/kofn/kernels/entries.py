@@ -14,39 +14,60 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from kofn.kernels.elementary import exp, inline, normal_tail, real
+from kofn.kernels.elementary import LOG2_E, exp2, inline, normal_tail, power, quotient, real
 
 LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
 """The built-in links; entmax(α) is SQUARE at α = 1.5, where F is a square, POWER elsewhere."""
 
 
+@inline
+def distance(x, hi, lo, per_t):
+    """z = ((x − hi) − lo)/T, apart from the sums: those may regroup it to x − (hi + lo)."""
+    return ((x - hi) - lo) * per_t
+
+
 def far(z: Any) -> Any:
-    """Where z is clipped: e^±far and their quotient by a moderate e^δ are normal numbers."""
+    """Where z is clipped: 2^±far and their quotient by a moderate 2^δ are normal numbers."""
 
 
 @overload(far, jit_options={"forceinline": True})
 def _(z):
-    limit = np.float32(87) if z == types.float32 else 700.0
+    limit = np.float32(125) if z == types.float32 else 1010.0
+    return lambda z: limit
+
+
+def reach(z: Any) -> Any:
+    """Beyond it the exponential links' F′ would be subnormal, and is 0."""
+
+
+@overload(reach, jit_options={"forceinline": True})
+def _(z):
+    limit = np.float32(86) if z == types.float32 else 700.0
     return lambda z: limit
 
 
 @inline
+def unit(kind, per_t):
+    """What distances are multiplied by for `prepare`: per T, of octaves where it raises 2."""
+    return per_t * LOG2_E if kind in (LOGISTIC, LAPLACE, EXPONENTIAL) else per_t
+
+
+@inline
 def prepare(kind, z):
-    """What the looks need of an entry at z = (x − anchor)/T; −inf must come out as weight 0."""
+    """What the looks need of an entry at z = (x − anchor)·unit; −inf must come out as weight 0."""
     end = far(z)
-    if kind == LOGISTIC or kind == LAPLACE:
-        return exp(min(max(z, -end), end)) if z > -end else real(z, 0.0)
-    if kind == EXPONENTIAL:
-        u = z - real(z, 1.0)
-        return exp(min(max(u, -end), end)) if u > -end else real(z, 0.0)
+    if kind in (LOGISTIC, LAPLACE, EXPONENTIAL):
+        return exp2(min(z, end)) if z > -end else real(z, 0.0)
     # Differences of clipped values stay finite: no 0·∞ in a slope.
     return min(max(z, -end), end)
 
 
 @inline
 def moved(kind, delta):
-    """δ, a float64, as `tail` wants it."""
-    return math.exp(delta) if kind in (LOGISTIC, LAPLACE, EXPONENTIAL) else delta
+    """δ, a float64, as `tail` wants it; the exponential link is e^(z − 1)."""
+    if kind in (LOGISTIC, LAPLACE):
+        return math.exp(delta) if delta != 0 else 1.0
+    return math.exp(delta + 1) if kind == EXPONENTIAL else delta
 
 
 @inline
@@ -57,14 +78,14 @@ def tail(kind, a, by, inverse, alpha):
     """
     zero, half, one = real(a, 0.0), real(a, 0.5), real(a, 1.0)
     if kind == LOGISTIC:
-        r = one / (a + by)
+        r = quotient(one, a + by)
         low, high = a * r, by * r
         upper = a > by
         density = low * high
         return (high if upper else low), upper, density, density * (high - low)
     if kind == LAPLACE:
         upper = a > by
-        t = half * (by / a if upper else a * inverse)
+        t = half * (quotient(by, a if upper else one) if upper else a * inverse)
         return t, upper, t, (-t if upper else t)
     if kind == NORMAL:
         z = a - by
@@ -79,33 +100,56 @@ def tail(kind, a, by, inverse, alpha):
     if kind == LINEAR:
         t = max(half - abs(z), zero)
         return t, z > zero, (one if abs(z) < half else zero), zero
-    # SQUARE: base² with base = 1 + (α − 1)(z − 1/α) at α = 3/2.
-    base = min(max(one + half * (z - real(a, 2 / 3)), zero), one)
-    p = base * base
-    upper = p > half
+    base = min(max(_base(kind, z, alpha), zero), one)
     inside = (base > zero) and (base < one)
-    return (one - p if upper else p), upper, (base if inside else zero), (half if inside else zero)
+    if kind == SQUARE:
+        p = base * base
+        first, second = base, half
+    else:
+        p = power(base, one / (alpha - one)) if base > zero else zero
+        first = p / (base if inside else one)
+        second = (real(a, 2.0) - alpha) * first / (base if inside else one)
+    upper = p > half
+    return (
+        (one - p if upper else p),
+        upper,
+        (first if inside else zero),
+        (second if inside else zero),
+    )
+
+
+@inline
+def _base(kind, z, alpha):
+    """What entmax raises to the power 1/(α − 1): 1 + (α − 1)(z − 1/α)."""
+    one = real(z, 1.0)
+    if kind == SQUARE:
+        return one + real(z, 0.5) * (z - real(z, 2 / 3))
+    return one + (alpha - one) * (z - one / alpha)
 
 
 @inline
 def density(kind, z, alpha):
-    """F′(z)."""
+    """F′(z) for |z| < reach(z)."""
     zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
+    octaves = real(z, LOG2_E)
     if kind == LOGISTIC:
-        e = exp(max(-abs(z), -far(z)))
-        r = one / (one + e)
+        e = exp2(-abs(z) * octaves)
+        r = quotient(one, one + e)
         return e * r * r
     if kind == LAPLACE:
-        return half * exp(max(-abs(z), -far(z)))
+        return half * exp2(-abs(z) * octaves)
     if kind == NORMAL:
         return normal_tail(abs(z))[1]
     if kind == EXPONENTIAL:
         u = z - one
-        return exp(max(u, -far(z))) if u < zero else zero
+        return exp2(u * octaves) if u < zero else zero
     if kind == LINEAR:
         return one if abs(z) < half else zero
-    base = one + half * (z - real(z, 2 / 3))
-    return base if (base > zero) and (base < one) else zero
+    base = _base(kind, z, alpha)
+    inside = (base > zero) and (base < one)
+    if kind == POWER:
+        base = power(base if inside else one, (real(z, 2.0) - alpha) / (alpha - one))
+    return base if inside else zero
 
 
 @inline
@@ -126,7 +170,8 @@ def quantile(kind, q, alpha):
         return math.log(q) + 1
     if kind == LINEAR:
         return q - 0.5
-    return 2 * math.sqrt(q) - 2 + 2 / 3
+    power_ = alpha - 1
+    return (q**power_ - 1) / power_ + 1 / alpha
 
 
 @inline

@@ -1,201 +1,170 @@
-"""One row: its weights, and the way back from cotangents of its weights."""
+"""Rows, one after another: their weights, and the way back from cotangents of those."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from numba import carray
 
-from kofn.kernels.elementary import inline, real, widest_vectors
-from kofn.kernels.entries import (
-    EXPONENTIAL,
-    LAPLACE,
-    LOGISTIC,
-    NORMAL,
-    density,
-    far,
-    logs,
-    moved,
-    prepare,
-    tail,
+from kofn.kernels.entries import EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, logs, moved
+from kofn.kernels.native import fetch, fetch_add, pointer
+from kofn.kernels.passes import (
+    CENTRE,
+    CLOSE,
+    CLOSE_BACK,
+    FIRST_LOOK,
+    SLOPE,
+    WEIGH,
+    WRITE,
 )
-from kofn.kernels.search import BLOCK, plain, solve, summing, survey
+from kofn.kernels.search import Row, load, solve, store, survey, visit
+from kofn.kernels.team import plain
+
+# A job, the integers that every thread on it is told: the next row, how many are done and how many
+# were given up, which all of them count; then the shape, and addresses of visits and arrays.
+NEXT, DONE, LOST, COUNT, CHUNK, N, SIZE, KIND, VISITS = range(9)
+X, G, OUT, HI, LO, K, TEMPERATURE, IN_K, IN_T = range(9, 18)
+
+MEMO = 6
 
 
-@inline
-def _write_block(kind, fresh, x, kept, anchor, per_t, by, inverse, alpha):
-    widest_vectors()
-    one = real(anchor, 1.0)
-    for i in range(x.size):
-        a = prepare(kind, (x[i] - anchor) * per_t) if fresh else kept[i]
-        t, upper, _, _ = tail(kind, a, by, inverse, alpha)
-        kept[i] = one - t if upper else t
+def forward(job, own, alpha):
+    """Take rows until there are none; write their weights and thresholds.
+
+    job: address of the above. own: of a thread's memory, MEMO numbers and a team's.
+    """
+    words = carray(pointer(job), IN_T + 1, np.int64)
+    size = words[SIZE]
+    first = fetch_add(job + 8 * NEXT, words[CHUNK])
+    while first < words[COUNT]:
+        last = min(first + words[CHUNK], words[COUNT])
+        for i in range(first, last):
+            k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
+            hi, lo = _weights(_row(words, own, i, alpha), k, t)
+            store(words[HI], i, size, hi)
+            store(words[LO], i, size, lo)
+            if lo != lo:
+                fetch_add(job + 8 * LOST, 1)
+        fetch_add(job + 8 * DONE, last - first)
+        first = fetch_add(job + 8 * NEXT, words[CHUNK])
 
 
-@inline
-def _closed(x, out, live, top):
-    """A row that needs no equation: each finite (or NaN) score gets `live`, each +inf `top`."""
-    for i in range(x.size):
-        v = x[i]
-        out[i] = real(v, top) if v == math.inf else real(v, 0.0 if v == -math.inf else live)
+def backward(job, own, alpha):
+    """Take rows until there are none; write the cotangents of their scores, k and T."""
+    words = carray(pointer(job), IN_T + 1, np.int64)
+    size = words[SIZE]
+    first = fetch_add(job + 8 * NEXT, words[CHUNK])
+    while first < words[COUNT]:
+        last = min(first + words[CHUNK], words[COUNT])
+        for i in range(first, last):
+            hi, lo = load(words[HI], i, size), load(words[LO], i, size)
+            k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
+            in_k, in_t = _gradients(_row(words, own, i, alpha), hi, lo, k, t)
+            store(words[IN_K], i, size, in_k)
+            store(words[IN_T], i, size, in_t)
+        fetch_add(job + 8 * DONE, last - first)
+        first = fetch_add(job + 8 * NEXT, words[CHUNK])
 
 
-@inline
-def weights(kind, x, out, k, temperature, alpha):
-    """Write the weights of a row; return its threshold as two floats.
+def wait(job):
+    """Until the rows that other threads have taken are done too."""
+    words = carray(pointer(job), IN_T + 1, np.int64)
+    while fetch(job + 8 * DONE) < words[COUNT]:
+        pass
+
+
+@plain
+def _row(words, own, i, alpha):
+    at = i * words[N] * words[SIZE]
+    g = words[G] + at if words[G] else 0
+    return Row(
+        words[VISITS],
+        words[KIND],
+        words[SIZE],
+        words[X] + at,
+        g,
+        words[OUT] + at,
+        words[N],
+        own + 8 * MEMO,
+        own,
+        alpha,
+    )
+
+
+@plain
+def _weights(row, k, temperature):
+    """Write the weights of a row; return its threshold as two numbers.
 
     (0, NaN) says that the search gave up and nothing was written.
     """
-    zero = real(x[0], 0.0)
-    seen = survey(x, k, temperature)
-    _, _, live, top, bad, _, _, _ = seen
-    valid = temperature == temperature and alpha == alpha
+    seen = survey(row, k, temperature)
+    top = seen.top
+    valid = temperature == temperature
     share = k if k != k else ((k / top if k <= top else 1.0) if top > 0 else 0.0)
-    if bad > 0 or k != k or not valid:
-        _closed(x, out, math.nan, share)
-        return real(zero, math.nan), zero
+    if seen.bad > 0 or k != k or not valid:
+        visit(row, CLOSE, math.nan, share, 0.0, 0.0, 0.0)
+        return math.nan, 0.0
     if k <= top:
-        _closed(x, out, 0.0, share)
-        return real(zero, math.inf), zero
-    if k >= top + live:
-        _closed(x, out, 1.0, 1.0)
-        return real(zero, -math.inf), zero
-    anchor, delta, fresh = solve(kind, x, out, k, seen, temperature, alpha)
+        visit(row, CLOSE, 0.0, share, 0.0, 0.0, 0.0)
+        return math.inf, 0.0
+    if k >= top + seen.live:
+        visit(row, CLOSE, 1.0, 1.0, 0.0, 0.0, 0.0)
+        return -math.inf, 0.0
+    anchor, delta, fresh = solve(row, k, seen, temperature)
     if delta != delta:
-        return zero, real(zero, delta)
+        return 0.0, delta
+    by = moved(row.kind, delta)
+    if fresh:
+        visit(row, FIRST_LOOK, anchor, 1 / temperature, by, row.alpha, 0.0)
+    visit(row, WRITE, 0.0, 0.0, by, row.alpha, 0.0)
     # Two-sum: what the threshold's float cannot hold goes to a second one.
     moved_by = temperature * delta
     theta = anchor + moved_by
     part = theta - anchor
     rest = (anchor - (theta - part)) + (moved_by - part)
-    high = real(zero, theta)
-    _write(kind, fresh, x, out, anchor, delta, temperature, alpha)
-    return high, real(zero, (theta - high) + rest)
+    high = np.float64(np.float32(theta)) if row.size == 4 else theta
+    return high, (theta - high) + rest
 
 
-@inline
-def _write(kind, fresh, x, out, anchor, delta, temperature, alpha):
-    by = real(anchor, moved(kind, delta))
-    inverse = real(anchor, 1.0) / by
-    _write_block(kind, fresh, x, out, anchor, real(anchor, 1 / temperature), by, inverse, alpha)
-
-
-@inline
-def distance(x, hi, lo, per_t):
-    """z = ((x − hi) − lo)/T, apart from the sums: those may regroup it to x − (hi + lo)."""
-    return ((x - hi) - lo) * per_t
-
-
-@summing
-def _density_block(kind, x, g, out, hi, lo, per_t, alpha):
-    widest_vectors()
-    zero = real(hi, 0.0)
-    end = far(hi)
-    weight, product = zero, zero
-    for i in range(x.size):
-        z = distance(x[i], hi, lo, per_t)
-        w = density(kind, z, alpha) if abs(z) < end else zero
-        out[i] = w
-        weight += w
-        # What is not chosen may carry any cotangent, NaN included.
-        product += w * g[i] if w > zero else zero
-    return weight, product
-
-
-@summing
-def _slope_block(x, g, out, hi, lo, per_t, mean):
-    widest_vectors()
-    zero = real(hi, 0.0)
-    total, size, in_t = zero, zero, zero
-    for i in range(x.size):
-        w = out[i]
-        u = w * (g[i] - mean) if w > zero else zero
-        out[i] = u * per_t
-        z = distance(x[i], hi, lo, per_t) if w > zero else zero
-        total += u
-        size += abs(u)
-        in_t += u * z
-    return total, size, in_t
-
-
-@summing
-def _centre_block(kind, x, out, hi, lo, per_t, mean, alpha):
-    widest_vectors()
-    zero = real(hi, 0.0)
-    end = far(hi)
-    in_t = zero
-    for i in range(x.size):
-        z = distance(x[i], hi, lo, per_t)
-        w = density(kind, z, alpha) if abs(z) < end else zero
-        u = w * mean
-        out[i] -= u * per_t
-        in_t += u * z if w > zero else zero
-    return in_t
-
-
-@inline
-def gradients(kind, x, g, out, hi, lo, k, temperature, alpha):
+@plain
+def _gradients(row, hi, lo, k, temperature):
     """Write the cotangent of a row's scores, w∘(g − ḡ)/T with ḡ = Σwg/W; return those of k and T.
 
     ḡ is taken off in two parts: where one entry holds nearly all of W, g − ḡ is smaller than the
     rounding of ḡ.
     """
-    zero = real(hi, 0.0)
     if not abs(hi) < math.inf:
-        return _gradients_closed(x, g, out, hi, k), real(zero, hi if hi != hi else 0.0)
-    per_t = real(zero, 1 / temperature)
-    weight, product = 0.0, 0.0
-    for start in range(0, x.size, BLOCK):
-        stop = start + BLOCK
-        sums = _density_block(
-            kind, x[start:stop], g[start:stop], out[start:stop], hi, lo, per_t, alpha
-        )
-        weight += sums[0]
-        product += sums[1]
-    if not weight >= (2.0**-126 if x.itemsize == 4 else 2.0**-1022):
-        for i in range(out.size):
-            out[i] = zero
-        return real(zero, _share_of_logs(kind, x, g, hi, lo, temperature)), zero
-    mean = real(zero, product / weight)
-    total, size, in_t = 0.0, 0.0, 0.0
-    for start in range(0, x.size, BLOCK):
-        stop = start + BLOCK
-        sums = _slope_block(x[start:stop], g[start:stop], out[start:stop], hi, lo, per_t, mean)
-        total += sums[0]
-        size += sums[1]
-        in_t += sums[2]
+        sums = visit(row, CLOSE_BACK, hi if hi != hi else 0.0, 0.0, 0.0, 0.0, 0.0)
+        top, total = sums[0], sums[1]
+        if hi != hi:
+            return hi, hi
+        return (total / top if hi > 0 and top > 0 and k <= top else 0.0), 0.0
+    single = row.size == 4
+    per_t = 1 / temperature
+    sums = visit(row, WEIGH, hi, lo, per_t, row.alpha, 0.0)
+    weight, product = sums[0], sums[1]
+    if not weight >= (2.0**-126 if single else 2.0**-1022):
+        visit(row, CLOSE_BACK, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return _share_of_logs(row, hi, lo, temperature), 0.0
+    mean = product / weight
+    mean = np.float64(np.float32(mean)) if single else mean
+    sums = visit(row, SLOPE, hi, lo, per_t, mean, 0.0)
+    total, size, in_t = sums[0], sums[1], sums[2]
     rest = total / weight
-    if abs(total) > 4 * (2.0**-23 if x.itemsize == 4 else 2.0**-52) * size:
-        for start in range(0, x.size, BLOCK):
-            stop = start + BLOCK
-            in_t -= _centre_block(
-                kind, x[start:stop], out[start:stop], hi, lo, per_t, real(zero, rest), alpha
-            )
-    return real(zero, mean + rest), real(zero, -in_t / temperature)
-
-
-@inline
-def _gradients_closed(x, g, out, hi, k):
-    """Of a row without an equation: 0, or NaN with the row; scores of +inf share k's."""
-    zero = real(hi, 0.0)
-    top, total = 0.0, 0.0
-    for i in range(x.size):
-        out[i] = hi if hi != hi and x[i] != -math.inf else zero
-        if x[i] == math.inf:
-            top += 1
-            total += g[i]
-    if hi != hi:
-        return hi
-    return real(zero, total / top) if hi > 0 and top > 0 and k <= top else zero
+    if abs(total) > 4 * (2.0**-23 if single else 2.0**-52) * size:
+        in_t -= visit(row, CENTRE, hi, lo, per_t, row.alpha, rest)[0]
+    return mean + rest, -in_t / temperature
 
 
 @plain
-def _share_of_logs(kind, x, g, hi, lo, temperature):
+def _share_of_logs(row, hi, lo, temperature):
     """Σ softmax(log F′)·g: what k moves where every F′ has underflowed."""
+    kind = row.kind
     peak = -math.inf
     total, product = 0.0, 0.0
-    for i in range(x.size):
-        z = ((np.float64(x[i]) - hi) - lo) / temperature
+    for i in range(row.n):
+        z = ((load(row.x, i, row.size) - hi) - lo) / temperature
         if kind == EXPONENTIAL:
             log_density = z - 1 if z < 1 else -math.inf
         elif kind in (LOGISTIC, LAPLACE, NORMAL):
@@ -209,5 +178,5 @@ def _share_of_logs(kind, x, g, hi, lo, temperature):
             total, product, peak = total * scale, product * scale, log_density
         share = math.exp(log_density - peak)
         total += share
-        product += share * g[i]
+        product += share * load(row.g, i, row.size)
     return product / total if total > 0 else 0.0

@@ -3,179 +3,133 @@
 The rules are those of threshold.py (log-odds Newton, residual split at F > ½, plateau in logs,
 stop on the step, always end). What differs is how little is paid for them: entries are prepared
 once, sums are float32 over blocks and float64 across them, and Halley's third order lets a small
-step be the last without another look.
+step be the last without another look. All numbers here are float64 and every visit to the row is a
+call by address (passes.py), so this is compiled once for all links and precisions.
 """
 
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 
 import numpy as np
-from numba import njit
+from numba import carray
 
-from kofn.kernels.elementary import inline, ordered, real, unordered, widest_vectors
-from kofn.kernels.entries import (
-    LAPLACE,
-    LOGISTIC,
-    NORMAL,
-    logs,
-    moved,
-    prepare,
-    quantile,
-    tail,
-)
+from kofn.kernels import team
+from kofn.kernels.entries import LAPLACE, LOGISTIC, NORMAL, logs, moved, quantile
+from kofn.kernels.native import pointer
+from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, SURVEY
+from kofn.kernels.team import plain
 
-summing = njit(forceinline=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
-"""For loops that add up: their sums may be taken in any order, so that they become vectors."""
-
-plain = njit(error_model="numpy")
-"""For what is rare and long: compiled once, called, not repeated in every kernel."""
-
-BLOCK = 512  # what is summed in the precision of the scores before it joins a float64
 ANCHORED = 3.0  # |δ| up to which what was prepared at an anchor keeps its digits
 
+Row = namedtuple("Row", "visits kind size x g out n team memo alpha")
+"""Addresses of what visits it (passes.py), of its scores, cotangents and answer, of the team that
+does, and of what `_quantiles` keeps from one row to the next; the link's kind; bytes per number; n.
+"""
 
-@summing
-def _survey_block(x, pivot, most):
-    widest_vectors()
-    zero, one = real(pivot, 0.0), real(pivot, 1.0)
-    infinity = real(pivot, math.inf)
-    least, greatest = ordered(infinity), ordered(-infinity)
-    live, top, bad, usual, total, squares = zero, zero, zero, zero, zero, zero
-    for i in range(x.size):
-        v = x[i]
-        size = abs(v)
-        finite = size < infinity
-        key = ordered(v)
-        least = min(least, key if finite else ordered(infinity))
-        greatest = max(greatest, key if finite else ordered(-infinity))
-        live += one if finite else zero
-        top += one if v == infinity else zero
-        bad += zero if v == v else one
-        distance = v - pivot if size < most else zero
-        usual += one if size < most else zero
-        total += distance
-        squares += distance * distance
-    return least, greatest, live, top, bad, usual, total, squares
+Seen = namedtuple("Seen", "least greatest live top bad mean variance usual")
+"""live counts finite scores, top those of +inf, bad the NaN. Mean, variance and their count tell
+where most of the scores are; additive masks such as −1e9 have no say in that. Without ±inf, NaN
+and masks, least and greatest are only bounds."""
 
 
-@inline
-def _survey_all(x, pivot, most):
-    infinity = real(pivot, math.inf)
-    least, greatest = ordered(infinity), ordered(-infinity)
-    live, top, bad, usual, total, squares = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for start in range(0, x.size, BLOCK):
-        block = _survey_block(x[start : start + BLOCK], pivot, most)
-        least, greatest = min(least, block[0]), max(greatest, block[1])
-        live += block[2]
-        top += block[3]
-        bad += block[4]
-        usual += block[5]
-        total += block[6]
-        squares += block[7]
-    mean = total / max(usual, 1.0)
-    variance = max(squares / max(usual, 1.0) - mean * mean, 0.0)
-    lowest = np.float64(unordered(least, pivot))
-    highest = np.float64(unordered(greatest, pivot))
-    return lowest, highest, live, top, bad, pivot + mean, variance, usual
+@plain
+def visit(row, which, a, b, c, d, e):
+    """Go over the row once; return its sums."""
+    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    return team.visit(
+        row.team, address, row.x, row.g, row.out, row.n, row.size, which == CENSUS, a, b, c, d, e
+    )
 
 
-@inline
-def survey(x, k, temperature):
-    """(least, greatest, live, top, bad, mean, variance, usual): what starts the search in a row.
+@plain
+def load(address, i, size):
+    """The i-th number at `address`."""
+    if size == 4:
+        return np.float64(carray(pointer(address), i + 1, np.float32)[i])
+    return carray(pointer(address), i + 1, np.float64)[i]
 
-    live counts finite scores, top those of +inf, bad the NaN. Mean, variance and their count tell
-    where most of the scores are; additive masks such as −1e9 have no say in that.
-    """
-    pivot = x[x.size // 2]
-    pivot = pivot if abs(pivot) < real(pivot, 1e15) else real(pivot, 0.0)
-    seen = _survey_all(x, pivot, real(pivot, 1e15))
-    lowest, highest, live, top, bad, _, _, _ = seen
-    if highest - lowest > 1e5 * temperature and live > 0:
-        near = _survey_all(x, real(pivot, highest), real(pivot, 1e4 * temperature))
-        if near[7] > k - top:
-            return lowest, highest, live, top, bad, near[5], near[6], near[7]
+
+@plain
+def store(address, i, size, value):
+    if size == 4:
+        carray(pointer(address), i + 1, np.float32)[i] = value
+    else:
+        carray(pointer(address), i + 1, np.float64)[i] = value
+
+
+@plain
+def rounded(value, size):
+    """`value` as the scores' type holds it."""
+    return np.float64(np.float32(value)) if size == 4 else value
+
+
+@plain
+def survey(row, k, temperature):
+    """What starts the search in a row."""
+    pivot = load(row.x, row.n // 2, row.size)
+    sums = visit(row, SURVEY, pivot, 0.0, 0.0, 0.0, 0.0)
+    mean, square = sums[0] / row.n, sums[1] / row.n
+    variance = max(square - mean * mean, 0.0)
+    # No score is further from the mean than this, which rounding is given its part in.
+    reach = math.sqrt(row.n * (variance + 1e-5 * square))
+    if reach < 1e5 * temperature and abs(pivot) < 1e15:
+        mean += pivot
+        live = np.float64(row.n)
+        return Seen(mean - reach, mean + reach, live, 0.0, 0.0, mean, variance, live)
+    seen = _census(row, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
+    if seen.greatest - seen.least > 1e5 * temperature and seen.live > 0:
+        near = _census(row, seen.greatest, rounded(1e4 * temperature, row.size))
+        if near.usual > k - seen.top:
+            return near
     return seen
 
 
-@summing
-def _first_block(kind, x, kept, anchor, per_t, by, inverse, alpha):
-    widest_vectors()
-    zero, one = real(anchor, 0.0), real(anchor, 1.0)
-    tails, above, weight, count, slope = zero, zero, zero, zero, zero
-    for i in range(x.size):
-        a = prepare(kind, (x[i] - anchor) * per_t)
-        kept[i] = a
-        t, is_upper, density_, slope_ = tail(kind, a, by, inverse, alpha)
-        upper = one if is_upper else zero
-        tails += t
-        above += t * upper
-        weight += density_
-        count += upper
-        slope += slope_
-    return tails, above, weight, count, slope
+@plain
+def _census(row, pivot, most):
+    sums = visit(row, CENSUS, pivot, most, 0.0, 0.0, 0.0)
+    count = max(sums[5], 1.0)
+    mean = sums[6] / count
+    variance = max(sums[7] / count - mean * mean, 0.0)
+    return Seen(sums[0], sums[1], sums[2], sums[3], sums[4], pivot + mean, variance, sums[5])
 
 
-@summing
-def _next_block(kind, kept, by, inverse, alpha):
-    widest_vectors()
-    zero, one = real(by, 0.0), real(by, 1.0)
-    tails, above, weight, count, slope = zero, zero, zero, zero, zero
-    for i in range(kept.size):
-        t, is_upper, density_, slope_ = tail(kind, kept[i], by, inverse, alpha)
-        upper = one if is_upper else zero
-        tails += t
-        above += t * upper
-        weight += density_
-        count += upper
-        slope += slope_
-    return tails, above, weight, count, slope
-
-
-@inline
-def look(kind, fresh, x, kept, anchor, per_t, delta, alpha):
+@plain
+def look(row, fresh, anchor, per_t, delta):
     """(Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″) at anchor + Tδ; prepares where `fresh`."""
-    by = real(anchor, moved(kind, delta))
-    inverse = real(anchor, 1.0) / by
-    tails, above, weight, count, slope = 0.0, 0.0, 0.0, 0.0, 0.0
-    for start in range(0, x.size, BLOCK):
-        stop = start + BLOCK
-        if fresh:
-            sums = _first_block(
-                kind, x[start:stop], kept[start:stop], anchor, per_t, by, inverse, alpha
-            )
-        else:
-            sums = _next_block(kind, kept[start:stop], by, inverse, alpha)
-        tails += sums[0]
-        above += sums[1]
-        weight += sums[2]
-        count += sums[3]
-        slope += sums[4]
-    return tails - above, above, weight, count, slope
+    which = FIRST_LOOK if fresh else LOOK
+    sums = visit(row, which, anchor, per_t, moved(row.kind, delta), row.alpha, 0.0)
+    return sums[0] - sums[1], sums[1], sums[2], sums[3], sums[4]
 
 
-@inline
+@plain
 def halley(k, n, excess, weight, slope):
     """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them)."""
     total, rest = k + excess, (n - k) - excess
-    gap = math.log1p(max(excess * n / (k * rest), -0.999999999999))
-    odds = 1 / total + 1 / rest
-    rate = weight * odds
-    newton = gap / rate
-    bend = slope * odds + weight * weight * (1 / (rest * rest) - 1 / (total * total))
-    damp = 1 - newton * bend / (2 * rate)
-    return gap, newton / min(max(damp, 0.5), 2.0)
+    each = 1 / (k * total * rest)  # few divisions: each is waited for
+    per_weight = 1 / weight
+    ratio = max(excess * n * total * each, -0.999999999999)
+    if abs(ratio) < 1:  # log(1 + r) by Padé's quotient, to 3e-4
+        gap = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
+    else:
+        gap = math.log1p(ratio)
+    newton = gap * total * rest * per_weight / n
+    bend = slope * per_weight + weight * (total - rest) * k * each
+    return gap, newton / min(max(1 - newton * bend / 2, 0.5), 2.0)
 
 
-@inline
-def last_step(kind, eps):
+@plain
+def last_step(kind, size):
     """The step after which no further look is needed: its cube, or square at a kink, is lost."""
     if kind == LOGISTIC or kind == NORMAL:
-        return 0.3 * eps ** (1 / 3)
-    return 0.3 * eps**0.5 if kind == LAPLACE else 0.0
+        return 1.5e-3 if size == 4 else 1.8e-6
+    if kind == LAPLACE:
+        return 1e-4 if size == 4 else 4.5e-9
+    return 0.0
 
 
-@inline
+@plain
 def _fallback(low, high, low_gap, high_gap, tries):
     """Where to look next inside the bracket when Newton's step leaves it.
 
@@ -192,53 +146,62 @@ def _fallback(low, high, low_gap, high_gap, tries):
     return high - math.sqrt(width) if turn == 1 else low + math.sqrt(width)
 
 
-@inline
-def start_of(kind, k, seen, temperature, alpha):
+@plain
+def _quantiles(row, k, seen):
+    """(Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones)."""
+    memo = carray(pointer(row.memo), 6, np.float64)
+    if not (memo[0] == k and memo[1] == seen.live and memo[2] == seen.usual):
+        share = min(k / max(seen.usual, 1.0), 0.5 + 0.5 * k / seen.live)
+        bell = quantile(NORMAL, share, row.alpha)
+        memo[0], memo[1], memo[2], memo[3] = k, seen.live, seen.usual, bell
+        memo[4] = bell if row.kind == NORMAL else quantile(row.kind, share, row.alpha)
+        memo[5] = quantile(row.kind, k / seen.live, row.alpha)
+    return memo[3], memo[4], memo[5]
+
+
+@plain
+def start_of(row, k, seen, temperature):
     """(θ to start from, a bracket, what a log-odd is worth in units of T) of a row.
 
     A sum of links at normal scores is close to one wide link, whose quantile is between those of
     the two; for the normal link it is exact.
     """
-    lowest, highest, live, _, _, mean, variance, usual = seen
-    share = min(k / max(usual, 1.0), 0.5 + 0.5 * k / live)
-    bell = quantile(NORMAL, share, alpha)
-    own = bell if kind == NORMAL else quantile(kind, share, alpha)
-    reach = temperature * own
-    eps = 1e-15
-    edge = temperature * quantile(kind, k / live, alpha)
-    slack = 1e-6 * (abs(lowest) + abs(highest)) + 1e-3 * (temperature + abs(edge))
-    low, high = lowest - edge - slack, highest - edge + slack
-    spread = math.sqrt(variance + 2.56 * temperature * temperature)
-    away = math.sqrt(variance * bell * bell + reach * reach + eps)
-    start = mean - (away if math.sqrt(variance) * bell + reach > 0 else -away)
-    worth = spread / (temperature * math.sqrt(2.56 + bell * bell))
+    bell, own, edge = _quantiles(row, k, seen)
+    own, edge = temperature * own, temperature * edge
+    slack = 1e-6 * (abs(seen.least) + abs(seen.greatest)) + 1e-3 * (temperature + abs(edge))
+    low, high = seen.least - edge - slack, seen.greatest - edge + slack
+    far = bell * math.sqrt(seen.variance)
+    away = math.sqrt(far * far + own * own)
+    start = seen.mean - (away if far + own > 0 else -away)
+    spread = seen.variance / (temperature * temperature) + 2.56
+    worth = math.sqrt(spread / (2.56 + bell * bell))
     return min(max(start, low), high), low, high, worth
 
 
-@inline
-def solve(kind, x, kept, k, seen, temperature, alpha):
-    """(anchor, δ, fresh) with θ = anchor + Tδ; `kept` holds the row as prepared unless fresh.
+@plain
+def solve(row, k, seen, temperature):
+    """(anchor, δ, fresh) with θ = anchor + Tδ; the answer's memory holds the row as prepared
+    unless fresh.
 
     k counts the scores of +inf, which every look sees as F = 1; 0 < k − #top < #live. δ is NaN
     where it was not found.
     """
-    live, wanted = seen[2], k - seen[3]
-    if seen[1] > 1e15 or seen[6] > (1e6 * temperature) ** 2 or seen[7] < 1:
-        return x[0], math.nan, True
-    eps = 2.0**-23 if x.itemsize == 4 else 2.0**-52
-    faint = 1e-31 if x.itemsize == 4 else 1e-250  # tails that underflow may have taken from
+    kind, live, wanted = row.kind, seen.live, k - seen.top
+    if seen.greatest > 1e15 or seen.variance > (1e6 * temperature) ** 2 or seen.usual < 1:
+        return 0.0, math.nan, True
+    eps = 2.0**-23 if row.size == 4 else 2.0**-52
+    faint = 1e-31 if row.size == 4 else 1e-250  # tails that underflow may have taken from
     two_tails = kind == LOGISTIC or kind == LAPLACE or kind == NORMAL
 
-    start, low, high, worth = start_of(kind, wanted, seen, temperature, alpha)
-    anchor = real(x[0], start)
-    low, high = (low - anchor) / temperature, (high - anchor) / temperature
+    start, low, high, worth = start_of(row, wanted, seen, temperature)
+    anchor, per_t = rounded(start, row.size), 1 / temperature
+    low, high = (low - anchor) * per_t, (high - anchor) * per_t
     low_gap, high_gap = math.nan, math.nan
 
-    per_t = real(x[0], 1 / temperature)
     delta, fresh, tries, leap = 0.0, True, 0, 1.0
     width = math.inf
-    for round_ in range(16 * x.itemsize):
-        below, above, weight, count, slope = look(kind, fresh, x, kept, anchor, per_t, delta, alpha)
+    for round_ in range(16 * row.size):
+        below, above, weight, count, slope = look(row, fresh, anchor, per_t, delta)
         fresh = False
         excess = (count - k) + below - above
         gap, step = halley(wanted, live, excess, weight, slope)
@@ -248,19 +211,19 @@ def solve(kind, x, kept, k, seen, temperature, alpha):
             low, low_gap = delta, gap
         else:
             high, high_gap = delta, gap
-        enough = last_step(kind, eps)
+        enough = last_step(kind, row.size)
         if two_tails and count == k and below + above < 1:
             # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
             if below + above < (2 if min(below, above) > faint else 1e3) * faint:
-                theta = _balance(kind, x, anchor + temperature * delta, temperature, eps)
-                anchor = real(anchor, theta)
+                theta = _balance(row, anchor + temperature * delta, temperature, eps)
+                anchor = rounded(theta, row.size)
                 return anchor, (theta - anchor) / temperature, True
             ratio = max(below, faint) / max(above, faint)
             step = math.log(ratio) * (below + above) / (2 * weight)
             leap = math.inf
-            enough = 0.3 * eps**0.5 if below > 0 and above > 0 else 0.0
-        tolerance = eps * max(min(1.0, wanted / weight), 4 * (below + above) / weight)
-        near = abs(step) <= max(tolerance, enough)
+            enough = last_step(LAPLACE, row.size) if below > 0 and above > 0 else 0.0
+        tolerance = eps * max(min(weight, wanted), 4 * (below + above))
+        near = abs(step) <= enough or abs(step) * weight <= tolerance
         target = delta + step
         if not near:
             both = low_gap == low_gap and high_gap == high_gap
@@ -286,8 +249,8 @@ def solve(kind, x, kept, k, seen, temperature, alpha):
         stuck = abs(target - delta) <= eps * 1e-3 or not high - low > eps / 2
         delta = target
         if abs(delta) > ANCHORED:
-            moved_to = real(anchor, anchor + temperature * delta)
-            shift = (np.float64(moved_to) - anchor) / temperature
+            moved_to = rounded(anchor + temperature * delta, row.size)
+            shift = (moved_to - anchor) / temperature
             delta, low, high = delta - shift, low - shift, high - shift
             anchor, fresh = moved_to, True
         if near or stuck:
@@ -296,11 +259,12 @@ def solve(kind, x, kept, k, seen, temperature, alpha):
 
 
 @plain
-def _balance(kind, x, theta, temperature, eps):
+def _balance(row, theta, temperature, eps):
     """θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
+    kind = row.kind
     left, right = -math.inf, math.inf  # the scores next to θ
-    for i in range(x.size):
-        v = np.float64(x[i])
+    for i in range(row.n):
+        v = load(row.x, i, row.size)
         if v > theta:
             right = min(right, v)
         elif v > -math.inf:
@@ -311,8 +275,8 @@ def _balance(kind, x, theta, temperature, eps):
         first, _ = logs(kind, (left - theta) / temperature)
         second, _ = logs(kind, (theta - right) / temperature)
         below, above, below_slope, above_slope = 0.0, 0.0, 0.0, 0.0
-        for i in range(x.size):
-            v = np.float64(x[i])
+        for i in range(row.n):
+            v = load(row.x, i, row.size)
             if -math.inf < v <= left:
                 log_tail, log_density = logs(kind, (v - theta) / temperature)
                 below += math.exp(log_tail - first)

@@ -1,0 +1,275 @@
+"""One visit to a row, or to a part of one: the only loops over entries there are.
+
+Each function here makes, for a link's `kind` and a `number` (np.float32 or np.float64), one Python
+function of the signature `native.VISIT`, which cpu.py compiles and search.py and rows.py call by
+address: (x, g, out, n, sums, a, b, c, d, e) with the scores, the cotangents and the memory of the
+answer, n entries each, and up to five numbers. What is added up goes to `sums`: within a block in
+the precision of the scores, from block to block in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.elementary import ordered, unordered, widest_vectors
+from kofn.kernels.entries import density, distance, prepare, reach, tail, unit
+from kofn.kernels.native import pointer
+
+BLOCK = 512
+
+Visit = Callable[..., None]
+
+
+def survey(kind: int, number: Any) -> Visit:
+    """Σd and Σd² with d = x − a. Neither is finite where the row holds ±inf or NaN."""
+
+    def visit(x, g, out, n, sums, pivot, b, c, d, e):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        pivot_, zero = number(pivot), number(0)
+        for start in range(0, n, BLOCK):
+            block = scores[start : start + BLOCK]
+            total, squares = zero, zero
+            for i in range(block.size):
+                away = block[i] - pivot_
+                total += away
+                squares += away * away
+            into[0] += total
+            into[1] += squares
+
+    return visit
+
+
+def census(kind: int, number: Any) -> Visit:
+    """Least, greatest, #finite, #(+inf), #NaN, and #, Σd, Σd² of those with |x| < b, d = x − a."""
+    infinity = number(math.inf)
+
+    def visit(x, g, out, n, sums, pivot, most, c, d, e):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        pivot_, most_, zero, one = number(pivot), number(most), number(0), number(1)
+        least, greatest = ordered(infinity), ordered(-infinity)
+        for start in range(0, n, BLOCK):
+            block = scores[start : start + BLOCK]
+            live, top, bad, usual, total, squares = zero, zero, zero, zero, zero, zero
+            for i in range(block.size):
+                v = block[i]
+                size = abs(v)
+                finite = size < infinity
+                key = ordered(v)
+                least = min(least, key if finite else ordered(infinity))
+                greatest = max(greatest, key if finite else ordered(-infinity))
+                live += one if finite else zero
+                top += one if v == infinity else zero
+                bad += zero if v == v else one
+                away = v - pivot_ if size < most_ else zero
+                usual += one if size < most_ else zero
+                total += away
+                squares += away * away
+            into[2] += live
+            into[3] += top
+            into[4] += bad
+            into[5] += usual
+            into[6] += total
+            into[7] += squares
+        into[0], into[1] = unordered(least, pivot_), unordered(greatest, pivot_)
+
+    return visit
+
+
+def first_look(kind: int, number: Any) -> Visit:
+    """Prepare each entry for the anchor a and T = 1/b; then what `look` does."""
+
+    def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
+        widest_vectors()
+        scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        anchor_, scale = number(anchor), number(unit(kind, per_t))
+        by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
+        inverse = one / by_
+        for start in range(0, n, BLOCK):
+            block, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
+            tails, above, weight, count, slope = zero, zero, zero, zero, zero
+            for i in range(block.size):
+                a = prepare(kind, (block[i] - anchor_) * scale)
+                keep[i] = a
+                t, is_upper, first, second = tail(kind, a, by_, inverse, alpha_)
+                upper = one if is_upper else zero
+                tails += t
+                above += t * upper
+                weight += first
+                count += upper
+                slope += second
+            into[0] += tails
+            into[1] += above
+            into[2] += weight
+            into[3] += count
+            into[4] += slope
+
+    return visit
+
+
+def look(kind: int, number: Any) -> Visit:
+    """Σ of the smaller tails, and of those above ½, ΣF′, #{F > ½}, ΣF″; c is `moved(δ)`."""
+
+    def visit(x, g, out, n, sums, a, b, by, alpha, e):
+        widest_vectors()
+        kept, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
+        inverse = one / by_
+        for start in range(0, n, BLOCK):
+            keep = kept[start : start + BLOCK]
+            tails, above, weight, count, slope = zero, zero, zero, zero, zero
+            for i in range(keep.size):
+                t, is_upper, first, second = tail(kind, keep[i], by_, inverse, alpha_)
+                upper = one if is_upper else zero
+                tails += t
+                above += t * upper
+                weight += first
+                count += upper
+                slope += second
+            into[0] += tails
+            into[1] += above
+            into[2] += weight
+            into[3] += count
+            into[4] += slope
+
+    return visit
+
+
+def write(kind: int, number: Any) -> Visit:
+    """F of each prepared entry, in its place."""
+
+    def visit(x, g, out, n, sums, a, b, by, alpha, e):
+        widest_vectors()
+        kept = carray(pointer(out), n, number)
+        by_, alpha_, one = number(by), number(alpha), number(1)
+        inverse = one / by_
+        for i in range(kept.size):
+            t, upper, _, _ = tail(kind, kept[i], by_, inverse, alpha_)
+            kept[i] = one - t if upper else t
+
+    return visit
+
+
+def close(kind: int, number: Any) -> Visit:
+    """A row that needs no equation: each finite (or NaN) score gets a, each of +inf gets b."""
+
+    def visit(x, g, out, n, sums, live, top, c, d, e):
+        scores, weights = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        live_, top_, zero, infinity = number(live), number(top), number(0), number(math.inf)
+        for i in range(n):
+            v = scores[i]
+            weights[i] = top_ if v == infinity else (zero if v == -infinity else live_)
+
+    return visit
+
+
+def weigh(kind: int, number: Any) -> Visit:
+    """Way back, first: F′ to `out`, ΣF′ and ΣF′g."""
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+        widest_vectors()
+        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        densities, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        zero, end = number(0), reach(number(0))
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, gs, ws = scores[start:stop], cotangent[start:stop], densities[start:stop]
+            weight, product = zero, zero
+            for i in range(xs.size):
+                z = distance(xs[i], hi_, lo_, per_t_)
+                w = density(kind, z, alpha_) if abs(z) < end else zero
+                ws[i] = w
+                weight += w
+                # What is not chosen may carry any cotangent, NaN included.
+                product += w * gs[i] if w > zero else zero
+            into[0] += weight
+            into[1] += product
+
+    return visit
+
+
+def slope(kind: int, number: Any) -> Visit:
+    """Way back, then: u/T with u = F′(g − d) to `out`; Σu, Σ|u|, Σuz."""
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, mean, e):
+        widest_vectors()
+        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, mean_ = number(hi), number(lo), number(per_t), number(mean)
+        zero = number(0)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, gs, ws = scores[start:stop], cotangent[start:stop], slopes[start:stop]
+            total, size, in_t = zero, zero, zero
+            for i in range(xs.size):
+                w = ws[i]
+                u = w * (gs[i] - mean_) if w > zero else zero
+                ws[i] = u * per_t_
+                z = distance(xs[i], hi_, lo_, per_t_) if w > zero else zero
+                total += u
+                size += abs(u)
+                in_t += u * z
+            into[0] += total
+            into[1] += size
+            into[2] += in_t
+
+    return visit
+
+
+def centre(kind: int, number: Any) -> Visit:
+    """Way back, where rounding left Σu ≠ 0: take F′·e/T off; ΣF′ez."""
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
+        widest_vectors()
+        scores, slopes = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        mean_, zero, end = number(mean), number(0), reach(number(0))
+        for start in range(0, n, BLOCK):
+            xs, us = scores[start : start + BLOCK], slopes[start : start + BLOCK]
+            in_t = zero
+            for i in range(xs.size):
+                z = distance(xs[i], hi_, lo_, per_t_)
+                w = density(kind, z, alpha_) if abs(z) < end else zero
+                u = w * mean_
+                us[i] -= u * per_t_
+                in_t += u * z if w > zero else zero
+            into[0] += in_t
+
+    return visit
+
+
+def close_back(kind: int, number: Any) -> Visit:
+    """Way back of a row without an equation: a everywhere; #(+inf) and the Σg of those."""
+
+    def visit(x, g, out, n, sums, live, b, c, d, e):
+        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        live_, zero, infinity = number(live), number(0), number(math.inf)
+        for i in range(n):
+            slopes[i] = zero if scores[i] == -infinity else live_
+            if scores[i] == infinity:
+                into[0] += 1
+                into[1] += cotangent[i]
+
+    return visit
+
+
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
+"""Sums may be taken in any order, so that they become vectors."""
+
+BY_LINK = {first_look, look, write, weigh, centre}
+"""The others are the same for all."""
+
+FORWARD = (survey, census, close, first_look, look, write)
+BACKWARD = (weigh, slope, centre, close_back)
+SURVEY, CENSUS, CLOSE, FIRST_LOOK, LOOK, WRITE = range(len(FORWARD))
+WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))

@@ -1,0 +1,95 @@
+"""A visit to one row, by as many threads as there are.
+
+A row longer than `PART` is visited in parts, always the same ones, whose sums are added in their
+order: no answer depends on the number of threads. The thread that solves the row publishes each
+visit; others, if there are any, wait in `assist` and take parts by a common counter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit
+
+from kofn.kernels.native import call, exchange, fetch, fetch_add, pointer
+
+plain = njit(error_model="numpy", nogil=True)
+
+PART = 1 << 16
+SUMS = 8  # numbers that a visit may add up
+
+# What a team shares: nine integers, five numbers, then the sums of each part.
+TICKET, DONE, PARTS, ADDRESS, X, G, OUT, N, SIZE = range(9)
+NUMBERS = 9
+HEAD = NUMBERS + 5
+
+_VISIT = 1 << 32  # a ticket is the number of the visit times this, plus the next part
+_OVER = -(1 << 62)
+
+
+def room(n: int) -> int:
+    """Words of memory a thread needs for rows of n."""
+    return HEAD + SUMS * max(1, -(-n // PART))
+
+
+@plain
+def visit(team, address, x, g, out, n, size, extremes, a, b, c, d, e):
+    """Go over a row once; return its sums, the first two of them minimum and maximum if asked."""
+    sums = carray(pointer(team + 8 * HEAD), SUMS, np.float64)
+    if n <= PART:
+        for i in range(SUMS):
+            sums[i] = 0
+        call(address, x, g, out, n, team + 8 * HEAD, a, b, c, d, e)
+        return sums
+    words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
+    parts = -(-n // PART)
+    every = carray(pointer(team + 8 * HEAD), (parts, SUMS), np.float64)
+    every[:] = 0
+    words[DONE], words[PARTS], words[ADDRESS] = 0, parts, address
+    words[X], words[G], words[OUT], words[N], words[SIZE] = x, g, out, n, size
+    numbers[NUMBERS], numbers[NUMBERS + 1], numbers[NUMBERS + 2] = a, b, c
+    numbers[NUMBERS + 3], numbers[NUMBERS + 4] = d, e
+    exchange(team + 8 * TICKET, (words[TICKET] // _VISIT + 1) * _VISIT)
+    _take_parts(team)
+    while fetch(team + 8 * DONE) < parts:
+        pass
+    for part in range(1, parts):
+        for i in range(SUMS):
+            if extremes and i == 0:
+                sums[i] = min(sums[i], every[part, i])
+            elif extremes and i == 1:
+                sums[i] = max(sums[i], every[part, i])
+            else:
+                sums[i] += every[part, i]
+    return sums
+
+
+@plain
+def _take_parts(team):
+    """Work on the published visit until none of its parts is left."""
+    words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
+    ticket = fetch(team + 8 * TICKET)
+    while ticket >= _VISIT and ticket % _VISIT < words[PARTS]:
+        # Since that look the visit may have ended, and another begun: then this takes a part of
+        # that one, all of which is in place before its ticket is.
+        ticket = fetch_add(team + 8 * TICKET, 1)
+        part = ticket % _VISIT
+        if ticket >= _VISIT and part < words[PARTS]:
+            at = part * PART
+            x, out = words[X] + at * words[SIZE], words[OUT] + at * words[SIZE]
+            g = words[G] + at * words[SIZE] if words[G] else 0
+            sums = team + 8 * (HEAD + SUMS * part)
+            a, b, c = numbers[NUMBERS], numbers[NUMBERS + 1], numbers[NUMBERS + 2]
+            d, e = numbers[NUMBERS + 3], numbers[NUMBERS + 4]
+            call(words[ADDRESS], x, g, out, min(PART, words[N] - at), sums, a, b, c, d, e)
+            fetch_add(team + 8 * DONE, 1)
+        ticket = fetch(team + 8 * TICKET)
+
+
+def assist(team):
+    """Help whoever solves rows with this team until it is dismissed."""
+    while fetch(team + 8 * TICKET) >= 0:
+        _take_parts(team)
+
+
+def dismiss(team):
+    exchange(team + 8 * TICKET, _OVER)

@@ -1,0 +1,66 @@
+"""A few threads that wait for work: the caller's own does its share and is done when the work is.
+
+No promise hangs on them. A thread that wakes late finds nothing left to do, one that a fork has
+lost is not missed. Numba's own pools end the process when two threads enter or a child was forked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+_Work = tuple[Callable[..., None], tuple[Any, ...], Any]
+
+_queue: SimpleQueue[_Work] = SimpleQueue()
+_started = 0
+_lock = threading.Lock()
+
+
+def wanted(x: Any) -> int:
+    """torch's own setting for tensors; KOFN_NUM_THREADS, else every processor, for NumPy."""
+    if not isinstance(x, np.ndarray):
+        return sys.modules["torch"].get_num_threads()
+    if chosen := os.environ.get("KOFN_NUM_THREADS"):
+        if not chosen.isdecimal() or int(chosen) < 1:
+            raise ValueError(f"KOFN_NUM_THREADS must be a whole number from 1, got {chosen!r}")
+        return int(chosen)
+    # What this process may use, where the system tells.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def offer(shares: list[tuple[Any, ...]], function: Callable[..., None], keep: Any) -> None:
+    """Let another thread call `function` with each of `shares`, some time, or find nothing to do.
+
+    `function` is to release Python's lock; `keep` is the memory it goes by.
+    """
+    global _started
+    with _lock:
+        while _started < len(shares):
+            name = f"kofn_{_started}"
+            threading.Thread(target=_serve, args=(_queue,), name=name, daemon=True).start()
+            _started += 1
+    for share in shares:
+        _queue.put((function, share, keep))
+
+
+def _serve(queue: SimpleQueue[_Work]) -> None:
+    while True:
+        function, arguments, keep = queue.get()
+        function(*arguments)
+        del function, arguments, keep
+
+
+def _forget() -> None:
+    """A forked child has the queue's memory and none of its threads."""
+    global _queue, _started, _lock
+    _queue, _started, _lock = SimpleQueue(), 0, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -84,10 +84,15 @@ def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
     high, low = _halves(theta)
     arrays = [_address(x), 0, _address(out), high, low, _address(k), _address(temperature), 0, 0]
     if _deal(rows.forward, passes.FORWARD, link, x, arrays):
-        n = x.shape[-1]
-        tall = [np.asarray(a).reshape(-1, n) for a in (x, out)]
-        flat = [np.asarray(a).reshape(-1) for a in (k, temperature)]
-        _finish(*tall, np.asarray(theta).reshape(2, -1), *flat, link)
+        shape = (-1, x.shape[-1])
+        _finish(
+            np.asarray(x).reshape(shape),
+            np.asarray(out).reshape(shape),
+            np.asarray(theta).reshape(2, -1),
+            np.asarray(k).reshape(-1),
+            np.asarray(temperature).reshape(-1),
+            link,
+        )
     return out, theta
 
 

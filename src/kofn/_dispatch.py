@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from kofn._array import Array, full_like, is_jax, is_torch
+from kofn import kernels
+from kofn._array import Array, is_jax, is_torch
 from kofn._link import Link
 from kofn._rows import Rows
 from kofn.threshold import solve
@@ -26,14 +28,15 @@ def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array
     if is_torch(x):
         from kofn._torch import threshold as operator
 
-        number = isinstance(link.alpha, float)
-        alpha = full_like(k, k.shape, link.alpha) if number else link.alpha
-        return operator(x, k, temperature, alpha, link.id)
+        if isinstance(link.alpha, float):
+            return operator(x, k, temperature, None, link.id, link.alpha)
+        return operator(x, k, temperature, link.alpha, link.id, math.nan)
     if is_jax(x):
         from kofn._jax import threshold as compiled
 
         return compiled(x, k, temperature, link.alpha, link.id)
-    return solve(x, k, temperature, link)
+    fused = kernels.threshold(x, k, temperature, link)
+    return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
 
 
 def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:

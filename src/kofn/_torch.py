@@ -10,27 +10,32 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from kofn import kernels
 from kofn._link import by_id
 from kofn.threshold import solve
 
 
 @torch.library.custom_op("kofn::threshold", mutates_args=())
 def threshold(
-    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int
+    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int, number: float
 ) -> tuple[Tensor, Tensor]:
-    hi, lo = solve(x, k, temperature, by_id(link, alpha))
-    return hi.contiguous(), lo.contiguous()
+    """`number` is α where that is one for all rows, NaN where there is none."""
+    which = by_id(link, number if alpha is None and number == number else alpha)
+    fused = kernels.threshold(x, k, temperature, which)
+    hi, lo = solve(x, k, temperature, which) if fused is None else fused.unbind()
+    # An operator's outputs share no memory.
+    return hi.clone(), lo.clone()
 
 
 @threshold.register_fake
 def _(
-    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int
+    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int, number: float
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
 
 
 @threshold.register_vmap
-def _(info, in_dims, x, k, temperature, alpha, link):  # type: ignore[no-untyped-def]
+def _(info, in_dims, x, k, temperature, alpha, link, number):  # type: ignore[no-untyped-def]
     """Batch dimensions come first; rows that are not mapped are repeated."""
 
     def first(value: Tensor | None, dim: int | None) -> Tensor | None:
@@ -41,7 +46,7 @@ def _(info, in_dims, x, k, temperature, alpha, link):  # type: ignore[no-untyped
         return value.movedim(dim, 0)
 
     rows = [first(v, d) for v, d in zip((x, k, temperature, alpha), in_dims, strict=False)]
-    return threshold(*rows, link), (0, 0)
+    return threshold(*rows, link, number), (0, 0)
 
 
 def is_plain(x: Tensor) -> bool:

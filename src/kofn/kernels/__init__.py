@@ -32,6 +32,18 @@ def weights(given: Given) -> Array | None:
     return None
 
 
+def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
+    """θ of `kofn.threshold.solve` as one array of its two floats, None where no kernel serves it.
+
+    A torch tensor that comes here is one with memory: the operator is called below all transforms.
+    """
+    if os.environ.get("KOFN_KERNELS") == "reference" or not _cpu_knows(link):
+        return None
+    if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
+        return _cpu().threshold(x, k, temperature, link)
+    return None
+
+
 def _cpu_knows(link: Any) -> bool:
     cpu = _cpu()
     return cpu is not None and cpu.kind_of(link) is not None

@@ -117,6 +117,19 @@ def gradients(
     return out, in_rows
 
 
+def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
+    """θ as two floats' worth, (2, …): what kofn.threshold.solve returns."""
+    x, k, temperature = _packed(x), _packed(k), _packed(temperature)
+    theta = _empty(x, (2, *k.shape))
+    arrays = [_address(x), 0, 0, *_halves(theta), _address(k), _address(temperature), 0, 0]
+    if _deal(rows.forward, passes.FORWARD, link, x, arrays):
+        lost = np.isnan(np.asarray(theta[1]))
+        with np.errstate(all="ignore"):
+            xs, ks, ts = (np.asarray(a)[lost] for a in (x, k, temperature))
+            np.asarray(theta)[:, lost] = solve(xs, ks, ts, link)
+    return theta
+
+
 def _packed(x: Any) -> Any:
     """`x` in rows without gaps: itself, or one copy."""
     return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
@@ -154,12 +167,13 @@ def _deal(
     chunk = max(1, min(GRAIN // n, count))
     job = np.array([0, 0, 0, count, chunk, n, x.itemsize, kind, _address(visits), *arrays])
     crew = 1 if n * count < 2 * GRAIN else threads.wanted(x)
-    own = np.zeros((crew, rows.MEMO + team.room(n)))
+    spare = 0 if arrays[2] else n
+    own = np.zeros((crew, rows.MEMO + spare + team.room(n)))
     run, first, memory = compiled(function), _address(job), _address(own)
     if crew == 1:
         run(first, memory, alpha)
     elif count < crew and n > team.PART:
-        shared = memory + 8 * rows.MEMO
+        shared = memory + 8 * (rows.MEMO + spare)
         threads.offer([(shared,)] * (crew - 1), compiled(team.assist), own)
         run(first, memory, alpha)
         compiled(team.dismiss)(shared)

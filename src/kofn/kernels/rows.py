@@ -26,14 +26,19 @@ from kofn.kernels.team import plain
 NEXT, DONE, LOST, COUNT, CHUNK, N, SIZE, KIND, VISITS = range(9)
 X, G, OUT, HI, LO, K, TEMPERATURE, IN_K, IN_T = range(9, 18)
 
+# What a thread has of its own: the search's memo, a row's entries as prepared where there is no
+# memory of an answer to keep them in, and what it shares with a team.
 MEMO = 6
 
 
-def forward(job, own, alpha):
-    """Take rows until there are none; write their weights and thresholds.
+@plain
+def team_of(job, own):
+    words = carray(pointer(job), IN_T + 1, np.int64)
+    return own + 8 * (MEMO + (0 if words[OUT] else words[N]))
 
-    job: address of the above. own: of a thread's memory, MEMO numbers and a team's.
-    """
+
+def forward(job, own, alpha):
+    """Take rows until there are none; write their thresholds, and their weights if wanted."""
     words = carray(pointer(job), IN_T + 1, np.int64)
     size = words[SIZE]
     first = fetch_add(job + 8 * NEXT, words[CHUNK])
@@ -41,7 +46,7 @@ def forward(job, own, alpha):
         last = min(first + words[CHUNK], words[COUNT])
         for i in range(first, last):
             k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
-            hi, lo = _weights(_row(words, own, i, alpha), k, t)
+            hi, lo = _weights(_row(job, words, own, i, alpha), k, t, words[OUT] != 0)
             store(words[HI], i, size, hi)
             store(words[LO], i, size, lo)
             if lo != lo:
@@ -60,7 +65,7 @@ def backward(job, own, alpha):
         for i in range(first, last):
             hi, lo = load(words[HI], i, size), load(words[LO], i, size)
             k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
-            in_k, in_t = _gradients(_row(words, own, i, alpha), hi, lo, k, t)
+            in_k, in_t = _gradients(_row(job, words, own, i, alpha), hi, lo, k, t)
             store(words[IN_K], i, size, in_k)
             store(words[IN_T], i, size, in_t)
         fetch_add(job + 8 * DONE, last - first)
@@ -75,26 +80,27 @@ def wait(job):
 
 
 @plain
-def _row(words, own, i, alpha):
+def _row(job, words, own, i, alpha):
     at = i * words[N] * words[SIZE]
     g = words[G] + at if words[G] else 0
+    out = words[OUT] + at if words[OUT] else own + 8 * MEMO
     return Row(
         words[VISITS],
         words[KIND],
         words[SIZE],
         words[X] + at,
         g,
-        words[OUT] + at,
+        out,
         words[N],
-        own + 8 * MEMO,
+        team_of(job, own),
         own,
         alpha,
     )
 
 
 @plain
-def _weights(row, k, temperature):
-    """Write the weights of a row; return its threshold as two numbers.
+def _weights(row, k, temperature, wanted):
+    """Write the weights of a row, if wanted; return its threshold as two numbers.
 
     (0, NaN) says that the search gave up and nothing was written.
     """
@@ -102,22 +108,25 @@ def _weights(row, k, temperature):
     top = seen.top
     valid = temperature == temperature
     share = k if k != k else ((k / top if k <= top else 1.0) if top > 0 else 0.0)
+    closed, theta = math.inf, 0.0
     if seen.bad > 0 or k != k or not valid:
-        visit(row, CLOSE, math.nan, share, 0.0, 0.0, 0.0)
-        return math.nan, 0.0
-    if k <= top:
-        visit(row, CLOSE, 0.0, share, 0.0, 0.0, 0.0)
-        return math.inf, 0.0
-    if k >= top + seen.live:
-        visit(row, CLOSE, 1.0, 1.0, 0.0, 0.0, 0.0)
-        return -math.inf, 0.0
+        closed, theta = math.nan, math.nan
+    elif k <= top:
+        closed, theta = 0.0, math.inf
+    elif k >= top + seen.live:
+        closed, theta, share = 1.0, -math.inf, 1.0
+    if closed != math.inf:
+        if wanted:
+            visit(row, CLOSE, closed, share, 0.0, 0.0, 0.0)
+        return theta, 0.0
     anchor, delta, fresh = solve(row, k, seen, temperature)
     if delta != delta:
         return 0.0, delta
-    by = moved(row.kind, delta)
-    if fresh:
-        visit(row, FIRST_LOOK, anchor, 1 / temperature, by, row.alpha, 0.0)
-    visit(row, WRITE, 0.0, 0.0, by, row.alpha, 0.0)
+    if wanted:
+        by = moved(row.kind, delta)
+        if fresh:
+            visit(row, FIRST_LOOK, anchor, 1 / temperature, by, row.alpha, 0.0)
+        visit(row, WRITE, 0.0, 0.0, by, row.alpha, 0.0)
     # Two-sum: what the threshold's float cannot hold goes to a second one.
     moved_by = temperature * delta
     theta = anchor + moved_by

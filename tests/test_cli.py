@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from kofn import _select_compare, _select_report, _select_table, cli
-from kofn._select_table import InputError
+from kofn import _files, cli
+from kofn._files import InputError
+from kofn._select import compare
+from kofn._select import table as tables
 
 FILES = ["selection.json", "selection.png"]
 QUICK = ["--splits", "1", "--steps", "3"]
@@ -52,10 +54,10 @@ def refused(*arguments):
 
 
 def test_digits_without_arguments(here, monkeypatch):
-    whole = _select_table.digits_table()
+    whole = tables.digits_table()
     assert whole.X.shape == (1797, 64)
     part = dataclasses.replace(whole, X=whole.X[:200], y=whole.y[:200])
-    monkeypatch.setattr(_select_table, "digits_table", lambda: part)
+    monkeypatch.setattr(tables, "digits_table", lambda: part)
     result = run("--splits", 1, "--steps", 3)
     assert result.exit_code == 0, result.output
     found = json.loads((here / "kofn-select" / "selection.json").read_text())
@@ -78,7 +80,7 @@ def test_a_table_of_ones_own(here, task):
     assert found["selector"]["steps"] == 30
     names = [each["method"] for each in found["methods"]]
     assert names == ["all columns", "soft_topk", "RFE", "L1", "k best", "random"]
-    assert len(names) == _select_compare.METHODS
+    assert len(names) == compare.METHODS
     for name in names:
         assert name in result.stdout
     ours = found["methods"][1]["held_out"]["RBF SVM"]
@@ -110,14 +112,14 @@ def test_nothing_is_fitted_on_held_out_rows(monkeypatch):
         seen.append((X.mean(0), len(y)))
         return np.arange(k)
 
-    monkeypatch.setattr(_select_compare, "_draw", record)
-    from kofn._select_table import Table
+    monkeypatch.setattr(compare, "_draw", record)
+    from kofn._select.table import Table
     from kofn.feature_selection import SoftTopKSelector
 
     X = np.random.default_rng(0).normal(5.0, 3.0, size=(40, 4))
     data = Table("t", X, X[:, 0], list("abcd"), "y", "regression", [])
     selector = SoftTopKSelector(2, steps=2)
-    _select_compare.compare(data, 2, selector=selector, splits=2, seed=0, tell=lambda *now: None)
+    compare.compare(data, 2, selector=selector, splits=2, seed=0, tell=lambda *now: None)
     for centre, rows in seen:
         # Standardised by the training rows themselves: over all rows the mean would not be 0.
         np.testing.assert_allclose(centre, 0, atol=1e-12)
@@ -230,22 +232,22 @@ def test_a_failed_write_leaves_neither_file(here, monkeypatch, failing):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match="No space left on device"):
-        _select_report.write(here / "out", dict.fromkeys(FILES, b"new"), force=False)
+        _files.write(here / "out", dict.fromkeys(FILES, b"new"), force=False)
     assert os.listdir(here / "out") == []
 
 
 def test_a_failed_write_keeps_the_old_files(here, monkeypatch):
     out = here / "out"
-    _select_report.write(out, dict.fromkeys(FILES, b"old"), force=False)
+    _files.write(out, dict.fromkeys(FILES, b"old"), force=False)
     with pytest.raises(InputError, match="--force overwrites"):
-        _select_report.write(out, dict.fromkeys(FILES, b"new"), force=False)
+        _files.write(out, dict.fromkeys(FILES, b"new"), force=False)
 
     def interrupted(descriptor):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _select_report.write(out, dict.fromkeys(FILES, b"new"), force=True)
+        _files.write(out, dict.fromkeys(FILES, b"new"), force=True)
     assert sorted(os.listdir(out)) == FILES
     assert {(out / name).read_bytes() for name in FILES} == {b"old"}
 

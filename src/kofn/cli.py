@@ -29,10 +29,12 @@ from rich.progress import (  # noqa: E402
 )
 
 import kofn  # noqa: E402
+from kofn import _files  # noqa: E402
+from kofn._files import InputError  # noqa: E402
 
 if TYPE_CHECKING:
-    from kofn._select_compare import Comparison
-    from kofn._select_table import Table
+    from kofn._select.compare import Comparison
+    from kofn._select.table import Table
     from kofn.feature_selection import SoftTopKSelector
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -97,21 +99,20 @@ def select(
     began = time.monotonic()
     try:
         # The imports take seconds; an interrupt during them is an interrupt like any other.
-        from kofn import _select_report as report
-        from kofn._select_table import InputError
+        from kofn._select import report
 
         _check_numbers(seed, splits, steps)
-        report.check_out(out, force)
+        _files.check_out(out, report.FILES, force)
         table, k = _load(data, target, k, task)
         selector, comparison = _work(table, k, seed=seed, splits=splits, steps=steps)
         seconds = time.monotonic() - began
-        files = {
+        results = {
             "selection.json": report.as_json(
                 table, selector, comparison, seed=seed, seconds=seconds
             ),
             "selection.png": report.as_png(table, selector, comparison),
         }
-        report.write(out, files, force)
+        _files.write(out, results, force)
     except KeyboardInterrupt:
         _end("interrupted; nothing was written", INTERRUPTED)
     except InputError as error:
@@ -120,13 +121,11 @@ def select(
     console.print(report.as_rich(table, k, comparison))
     names = ", ".join(escape(table.columns[i]) for i in report.ranked(selector))
     console.print(f"[bold]Chosen[/bold] (a fit on all {len(table.y):,} rows, best first): {names}")
-    for name in files:
+    for name in results:
         console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
 
 
 def _check_numbers(seed: int, splits: int, steps: int) -> None:
-    from kofn._select_table import InputError
-
     for name, value, low in (("splits", splits, 1), ("steps", steps, 1), ("seed", seed, 0)):
         if value < low:
             raise InputError(f"--{name} must be at least {low}; got {value}")
@@ -135,25 +134,21 @@ def _check_numbers(seed: int, splits: int, steps: int) -> None:
 
 
 def _load(data: Path | None, target: str | None, k: int | None, task: str) -> tuple[Table, int]:
-    from kofn import _select_table as tables
+    from kofn._select import table as tables
 
     tables.check_task(task)
     if data is None:
         if target is not None:
-            raise tables.InputError(
-                "--target needs a table: kofn select DATA.csv --target NAME -k K"
-            )
+            raise InputError("--target needs a table: kofn select DATA.csv --target NAME -k K")
         if task == "regression":
-            raise tables.InputError("--task regression needs a table; digits is classification")
+            raise InputError("--task regression needs a table; digits is classification")
         table, k = tables.digits_table(), tables.DIGITS_K if k is None else k
     else:
         if target is None:
-            raise tables.InputError("--target NAME is needed: which column of the table to predict")
+            raise InputError("--target NAME is needed: which column of the table to predict")
         table = tables.read_table(data, target, task)
         if k is None:
-            raise tables.InputError(
-                f"-k is needed: how many columns to keep, 1..{len(table.columns) - 1}"
-            )
+            raise InputError(f"-k is needed: how many columns to keep, 1..{len(table.columns) - 1}")
     tables.check_k(k, table)
     return table, k
 
@@ -165,7 +160,7 @@ def _work(
     from sklearn.base import clone
     from threadpoolctl import threadpool_limits
 
-    from kofn._select_compare import METHODS, OURS, compare
+    from kofn._select.compare import METHODS, OURS, compare
     from kofn.feature_selection import SoftTopKSelector
 
     # Small matrices are faster on one thread, much faster where other work shares the cores.

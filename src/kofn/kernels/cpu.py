@@ -17,6 +17,7 @@ import numpy as np
 from numba import cfunc, njit
 
 from kofn import implicit, links
+from kofn._array import is_torch
 from kofn._rows import Given, rows_of
 from kofn.kernels import elementary, entries, native, passes, rows, search, team, threads
 from kofn.threshold import solve
@@ -132,15 +133,15 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
 
 def _packed(x: Any) -> Any:
     """`x` in rows without gaps: itself, or one copy."""
-    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
+    return x.contiguous() if is_torch(x) else np.asarray(x, order="C")
 
 
 def _empty(like: Any, shape: tuple[int, ...]) -> Any:
-    return np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
+    return like.new_empty(shape) if is_torch(like) else np.empty(shape, like.dtype)
 
 
 def _address(x: Any) -> int:
-    return x.__array_interface__["data"][0] if isinstance(x, np.ndarray) else x.data_ptr()
+    return x.data_ptr() if is_torch(x) else x.__array_interface__["data"][0]
 
 
 def _halves(pair: Any) -> tuple[int, int]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,55 +12,13 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import kofn
-from kofn._select_compare import OURS, Comparison, Method, spread
-from kofn._select_table import HELD_OUT, InputError, Table
+from kofn._select.compare import OURS, Comparison, Method, spread
+from kofn._select.table import HELD_OUT, Table
 from kofn.feature_selection import SoftTopKSelector
 
 FILES = ("selection.json", "selection.png")
 INK, QUIET, ACCENT = "#222222", "#9aa0a6", "#d1495b"
 MOST_BARS = 40
-
-
-def check_out(out: Path, force: bool) -> None:
-    """Raise InputError, before any work, if the results could not be written to `out`."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is a file; a directory is needed")
-    taken = [name for name in FILES if (out / name).exists()]
-    if taken and not force:
-        raise InputError(f"{out / taken[0]} exists; --force overwrites it, --out puts it elsewhere")
-    parent = out
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out} cannot be written: no permission in {parent}")
-
-
-def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
-    """Put every file into `out`, each whole or not at all.
-
-    The bytes go to temporary files beside their destination first; only when all are on disk does
-    each take its name.
-    """
-    check_out(out, force)
-    waiting: list[tuple[str, Path]] = []
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=out)
-            waiting.append((temporary, out / name))
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp keeps its files to their owner
-        while waiting:
-            os.replace(*waiting[0])
-            waiting.pop(0)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    finally:
-        for temporary, _ in waiting:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def ranked(selector: SoftTopKSelector) -> list[int]:

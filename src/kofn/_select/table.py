@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kofn._files import InputError
 from kofn.feature_selection import find_task
 
 TASKS = ("auto", "classification", "regression")
@@ -17,10 +18,6 @@ HELD_OUT = 0.25
 # A quarter is held out, so that four rows leave each class one on the testing side.
 FEWEST_ROWS, FEWEST_PER_CLASS = 20, 4
 DIGITS_K = 16
-
-
-class InputError(ValueError):
-    """Something the user gave cannot be used; the message is one line and says what can."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""Results on disk: whole or not at all, and nothing overwritten that was not told to be."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; the message is one line and says what can."""
+
+
+def check_out(out: Path, names: Iterable[str], force: bool) -> None:
+    """Raise InputError, before any work, if the results could not be written to `out`."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file; a directory is needed")
+    taken = [name for name in names if (out / name).exists()]
+    if taken and not force:
+        raise InputError(f"{out / taken[0]} exists; --force overwrites it, --out puts it elsewhere")
+    parent = out
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out} cannot be written: no permission in {parent}")
+
+
+def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
+    """Put every file into `out`, each whole or not at all.
+
+    The bytes go to temporary files beside their destination first; only when all are on disk does
+    each take its name.
+    """
+    check_out(out, contents, force)
+    waiting: list[tuple[str, Path]] = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=out)
+            waiting.append((temporary, out / name))
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)  # mkstemp keeps its files to their owner
+        while waiting:
+            os.replace(*waiting[0])
+            waiting.pop(0)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    finally:
+        for temporary, _ in waiting:
+            Path(temporary).unlink(missing_ok=True)

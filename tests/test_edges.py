@@ -95,6 +95,12 @@ def test_a_score_of_minus_inf_is_as_if_deleted(framework, link):
     assert p[0, [0, 2, 3]] == pytest.approx(deleted[0], abs=1e-14)
 
 
+def test_a_nan_in_k_spoils_the_scores_of_inf_too(framework):
+    k = framework.array([NAN, 1.0])
+    p = framework.numpy(soft_topk(framework.array([[INF, 2.0, -INF]] * 2), k))
+    assert p == pytest.approx(np.array([[NAN, NAN, 0], [1, 0, 0]]), nan_ok=True)
+
+
 @both
 @every_link
 def test_masked_entries_get_gradient_0_and_spoil_no_other(name, link):

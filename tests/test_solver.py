@@ -6,9 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from scipy import special
 
 import oracles
-from kofn import links, soft_topk, soft_topk_threshold
+from kofn import Link, links, soft_topk, soft_topk_threshold
 from kofn.threshold import solve
 from support import LINKS, Framework
 
@@ -206,3 +207,16 @@ def test_the_start_is_exact_where_the_scores_are_normal():
     x = ndtri((np.arange(n) + 0.5) / n) * 3.0
     theta = soft_topk_threshold(x, 0.2 * n, link="normal")
     assert theta == pytest.approx(-ndtri(0.2) * math.sqrt(10), abs=2e-3)
+
+
+def test_a_link_that_is_nan_at_infinity_never_sees_it():
+    """z·φ(z) is ∞·0 there; scores of finfo.min at T = ½ would be that far away."""
+
+    def bell(z):
+        return np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+    link = Link(lambda z: special.ndtr(z) - z * bell(z), lambda z: z * z * bell(z))
+    x = np.array([1.0, 0.3, np.finfo("float32").min, -0.4, 0.2], np.float32)
+    p = soft_topk(x, 2, link=link, temperature=0.5)
+    assert p.sum() == pytest.approx(2, abs=1e-6)
+    assert p[2] == 0

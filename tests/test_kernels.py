@@ -80,8 +80,9 @@ def test_weights_and_cotangents_are_the_reference(link, dtype, n, reference, rng
 def test_the_threshold_alone_is_the_weights_own(link, spread, reference, rng):
     x = (spread * rng.standard_normal((5, 300))).astype(np.float32)
     x[1, :40] = -INF
-    # Not 200: between the scores of a wide row any θ chooses 200 by a link with bounded support.
-    k = np.array([7.5, 200.5, 0, 300, NAN], np.float32)
+    # Between the scores of a wide row any θ chooses 200 by a link with bounded support.
+    many = 200 if link in ("logistic", "laplace", "normal") else 200.5
+    k = np.array([7.5, many, 0, 300, NAN], np.float32)
     theta = kofn.soft_topk_threshold(x, k, link=link)
     exact = reference(
         kofn.soft_topk_threshold, x.astype(np.float64), k.astype(np.float64), link=link
@@ -115,6 +116,29 @@ def test_the_edges_are_the_reference(link, reference):
             whole = np.isfinite(theirs[0]).all(-1)
             for got, wanted in zip(ours[1:], theirs[1:], strict=True):
                 assert got[whole] == pytest.approx(wanted[whole], abs=1e-10, nan_ok=True)
+
+
+@pytest.mark.parametrize("link", ["logistic", "laplace", "normal"])
+def test_one_entry_with_all_the_slope_keeps_its_small_difference_from_the_mean(link, reference):
+    """Σ F′(g − ḡ) = 0, where g − ḡ of that entry is below the rounding of ḡ."""
+    far = 4 if link == "normal" else 9
+    x = np.array([[0.1, -far, -far - 1, far + 0.5, far + 1]], np.float32)
+    v = np.array([[1000.1, -3.0, 2.0, 5.0, 1.0]], np.float32)
+    k, t = np.array([2.5], np.float32), np.array([1.0], np.float32)
+    ours = cotangents(x, k, t, v, link)[1]
+    exact = reference(cotangents, *(a.astype(np.float64) for a in (x, k, t, v)), link)[1]
+    assert np.linalg.norm(ours - exact) <= 2e-5 * np.linalg.norm(exact)
+    assert abs(ours.sum(dtype=np.float64)) <= 1e-6 * np.abs(ours).sum()
+
+
+@pytest.mark.parametrize("link", SERVED)
+def test_what_is_not_chosen_may_carry_any_cotangent(link):
+    x = torch.tensor([[2.0, -INF, 1.0, 0.5, -1e30]], requires_grad=True)
+    v = torch.tensor([[0.3, NAN, -1.0, 2.0, INF]])
+    (g,) = torch.autograd.grad(kofn.soft_topk(x, 2, link=link), x, v)
+    wanted = torch.autograd.grad(kofn.soft_topk(x, 2, link=link), x, v.nan_to_num(0, 0, 0))[0]
+    assert torch.equal(g, wanted)
+    assert torch.isfinite(g).all()
 
 
 @pytest.mark.parametrize("link", SERVED)

@@ -33,6 +33,8 @@ from kofn import _files  # noqa: E402
 from kofn._files import InputError  # noqa: E402
 
 if TYPE_CHECKING:
+    from kofn._bench.contenders import Case
+    from kofn._bench.report import Result
     from kofn._select.compare import Comparison
     from kofn._select.table import Table
     from kofn.feature_selection import SoftTopKSelector
@@ -125,10 +127,95 @@ def select(
         console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
 
 
+@app.command()
+def bench(
+    case: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="router, attention, vocabulary or pruning; may be repeated. All if absent."
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="float32 or bfloat16; may be repeated. Both if absent.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of PyTorch and kofn; PyTorch's own number if absent.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="At most, of each contender.")] = 31,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for bench.json and bench.md; none if absent.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
+) -> None:
+    """Time the maps on this machine, side by side with softmax, recipes and other libraries."""
+    try:
+        import torch
+
+        from kofn._bench import report
+        from kofn._bench.contenders import CASES
+
+        cases = _chosen("case", case, {each.name: each for each in CASES})
+        dtypes = _chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16")})
+        _at_least("rounds", rounds, 2)
+        if threads is not None:
+            _at_least("threads", threads, 1)
+            torch.set_num_threads(threads)
+        if out is not None:
+            _files.check_out(out, report.FILES, force)
+        results = _timed(cases, dtypes, rounds)
+        about = report.machine(torch.get_num_threads())
+        if out is not None:
+            contents = (report.as_json(about, results), report.as_markdown(about, results))
+            _files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
+    except KeyboardInterrupt:
+        _end("interrupted; nothing was written", INTERRUPTED)
+    except InputError as error:
+        _end(str(error), 2)
+    console = Console(highlight=False)
+    console.print(escape(report.headline(about)))
+    console.print(report.EXPLANATION)
+    for result in results:
+        console.print(report.as_rich(result))
+    if out is not None:
+        for name in report.FILES:
+            console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+
+
+def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:
+    from kofn._bench.measure import count, measure
+    from kofn._bench.report import Result
+
+    jobs = [(case, dtype) for case in cases for dtype in dtypes]
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True))
+    with progress:
+        task = progress.add_task("", total=sum(count(*job) for job in jobs))
+        results = []
+        for case, dtype in jobs:
+
+            def tell(name: str, case: Case = case, dtype: str = dtype) -> None:
+                progress.update(task, advance=1, description=f"{case.name} {dtype}: {name}")
+
+            timings, copy_rate = measure(case, dtype, rounds, tell)
+            results.append(Result(case, dtype, copy_rate, timings))
+    return results
+
+
+def _chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:
+    unknown = [value for value in values or () if value not in allowed]
+    if unknown:
+        raise InputError(f"--{name} must be one of {', '.join(allowed)}; got {unknown[0]!r}")
+    return [allowed[value] for value in values or allowed]
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise InputError(f"--{name} must be at least {low}; got {value}")
+
+
 def _check_numbers(seed: int, splits: int, steps: int) -> None:
     for name, value, low in (("splits", splits, 1), ("steps", steps, 1), ("seed", seed, 0)):
-        if value < low:
-            raise InputError(f"--{name} must be at least {low}; got {value}")
+        _at_least(name, value, low)
     if seed >= 2**31:
         raise InputError(f"--seed must be below 2147483648; got {seed}")
 

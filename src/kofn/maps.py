@@ -262,7 +262,9 @@ def softmax(
     """
     what = given(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
-        return restore(evaluate(implicit.softmax, rows_of(what)), scores, dim)
+        fused = kernels.weights(what)
+        direct = evaluate(implicit.softmax, rows_of(what)) if fused is None else fused
+        return restore(direct, scores, dim)
 
 
 def sparsemax(

@@ -1,0 +1,157 @@
+"""What is timed: kofn's maps, PyTorch's hard ones, what people write by hand, and other libraries.
+
+Each says what it should return, so that nothing wrong is timed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import kofn
+
+Map = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size of problem, by the place it comes from."""
+
+    name: str
+    shape: tuple[int, int]
+    k: int
+
+
+CASES = (
+    Case("router", (4096, 64), 8),
+    Case("attention", (1024, 1024), 32),
+    Case("vocabulary", (64, 32768), 64),
+    Case("pruning", (1, 4_000_000), 400_000),
+)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A map of rows; `exact` is the map whose float64 answer it must give, None for no check."""
+
+    name: str
+    group: str
+    function: Map
+    exact: Map | None
+    framework: str = "torch"
+    differentiable: bool = True
+
+
+PEERS = {"entmax": "entmax", "jaxopt": "jaxopt", "ott-jax": "ott", "optax": "optax"}
+"""Other libraries: the name to install, the name to import."""
+
+
+def installed() -> dict[str, str | None]:
+    """Each peer's version, None where it is absent."""
+    found = {name: importlib.util.find_spec(module) for name, module in PEERS.items()}
+    return {name: importlib.metadata.version(name) if found[name] else None for name in PEERS}
+
+
+def contenders(case: Case) -> Iterator[Contender]:
+    """All that this environment can run, PyTorch's softmax first."""
+    k = case.k
+    yield Contender("torch.softmax", "baseline", softmax, softmax)
+    for link in kofn.links.TABLE:
+        map_ = partial(kofn.soft_topk, k=k, link=link)
+        yield Contender(f"soft_topk, {link}", "kofn", map_, map_)
+    for name in ("softmax", "sparsemax", "entmax"):
+        yield Contender(name, "kofn", getattr(kofn, name), getattr(kofn, name))
+    yield Contender("torch.topk", "hard", lambda x: torch.topk(x, k).values, None)
+    yield Contender("torch.sort", "hard", lambda x: torch.sort(x).values, None)
+    sigmoid = partial(kofn.soft_topk, k=k)
+    yield Contender("sigmoid, bisected", "recipe", lambda x: Bisected.apply(x, k), sigmoid)
+    yield Contender("sparsemax, sorted", "recipe", sorted_sparsemax, kofn.sparsemax)
+    versions = installed()
+    if versions["entmax"]:
+        yield from _entmax()
+    if any(versions[name] for name in ("jaxopt", "ott-jax", "optax")):
+        yield from _jax(k, versions)
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, -1)
+
+
+class Bisected(torch.autograd.Function):
+    """The sigmoid top-k as it is usually written: 40 halvings, and the implicit gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: int) -> Tensor:
+        low = x.min(-1, keepdim=True).values - 20
+        high = x.max(-1, keepdim=True).values + 20
+        for _ in range(40):
+            middle = (low + high) / 2
+            many = torch.sigmoid(x - middle).sum(-1, keepdim=True) > k
+            low, high = torch.where(many, middle, low), torch.where(many, high, middle)
+        p = torch.sigmoid(x - (low + high) / 2)
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (p,) = ctx.saved_tensors
+        w = p * (1 - p)
+        mean = (w * g).sum(-1, keepdim=True) / w.sum(-1, keepdim=True)
+        return w * (g - mean), None
+
+
+def sorted_sparsemax(x: Tensor) -> Tensor:
+    """Sparsemax as it is usually written: sort, cumulative sums, count the support."""
+    ordered = torch.sort(x, dim=-1, descending=True).values
+    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    total = ordered.cumsum(-1) - 1
+    support = (count * ordered > total).sum(-1, keepdim=True)
+    return (x - total.gather(-1, support - 1) / support.to(x.dtype)).clamp(min=0)
+
+
+def _entmax() -> Iterator[Contender]:
+    import entmax
+
+    for name, exact in (("sparsemax", kofn.sparsemax), ("entmax15", kofn.entmax)):
+        yield Contender(f"entmax.{name}", "peer", partial(getattr(entmax, name), dim=-1), exact)
+    bisect = partial(entmax.entmax_bisect, alpha=1.5, dim=-1)
+    yield Contender("entmax.entmax_bisect", "peer", bisect, kofn.entmax)
+
+
+def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:
+    import jax
+
+    def one(name: str, group: str, row: Map, exact: Map | None) -> Contender:
+        return Contender(name, group, jax.jit(jax.vmap(row)), exact, framework="jax")
+
+    yield one("jax.nn.softmax", "baseline", jax.nn.softmax, softmax)
+    for link in kofn.links.TABLE:
+        map_ = partial(kofn.soft_topk, k=k, link=link)
+        yield Contender(f"soft_topk, {link} (JAX)", "kofn", jax.jit(map_), map_, framework="jax")
+    linear = partial(kofn.soft_topk, k=k, link="linear")
+    if versions["jaxopt"]:
+        from jaxopt import projection
+
+        yield one("jaxopt simplex", "peer", projection.projection_simplex, kofn.sparsemax)
+        # It wants its bounds and weights by entry, and cannot check them under vmap.
+        def section(row: Any) -> Any:
+            one = jax.numpy.ones_like(row)
+            box = (0 * one, one, one, jax.numpy.float32(k))
+            return projection.projection_box_section(row, box, check_feasible=False)
+
+        yield one("jaxopt box section", "peer", section, linear)
+    if versions["optax"]:
+        from optax import projections
+
+        yield one("optax simplex", "peer", projections.projection_simplex, kofn.sparsemax)
+    if versions["ott-jax"]:
+        from ott.tools import soft_sort
+
+        yield one("ott topk_mask", "peer", partial(soft_sort.topk_mask, k=k), None)

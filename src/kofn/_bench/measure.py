@@ -1,0 +1,197 @@
+"""How it is timed: checked first, then beside the framework's softmax, round by round.
+
+The machine is shared and its clock changes; the ratio of two timings a moment apart does not, much.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kofn._bench.contenders import Case, Contender, Map, contenders
+
+ERROR = {"float32": 3e-6, "bfloat16": 8e-3}
+"""How far an answer may be from the float64 one; half of bfloat16's last place near 1 is 4e-3."""
+
+SECONDS = 1.5  # that a contender may take for its rounds, two rounds at least
+LONGEST = 10.0  # a call that takes more is not repeated
+PASSES = ("forward", "forward + backward")
+
+
+@dataclass
+class Timing:
+    """One contender on one case."""
+
+    contender: Contender
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # by pass
+    ratios: dict[str, list[float]] = field(default_factory=dict)  # to the softmax timed beside it
+    memory: dict[str, int] = field(default_factory=dict)  # bytes above the input, at the peak
+    trouble: str = ""  # why nothing was timed
+
+
+def measure(
+    case: Case, dtype: str, rounds: int, tell: Callable[[str], None]
+) -> tuple[list[Timing], float]:
+    """Timings of everything that runs, and the bytes a second of a copy of the scores."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(case.shape, generator=generator).to(getattr(torch, dtype))
+    found: list[Timing] = []
+    baselines: dict[str, Callable[[str], float]] = {}
+    for contender in contenders(case):
+        if contender.framework == "jax" and dtype != "float32":
+            continue
+        tell(contender.name)
+        timing = Timing(contender)
+        found.append(timing)
+        try:
+            timing.trouble = _check(contender, x, dtype) or _patience(contender, x)
+        except Exception as error:  # somebody else's code: say so and go on
+            timing.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
+        if timing.trouble:
+            continue
+        run = _runner(contender, x)
+        baseline = baselines.setdefault(contender.framework, run)
+        for what in PASSES:
+            if what == "forward" or contender.differentiable:
+                _time(timing, what, run, baseline, rounds)
+        if contender.framework == "torch":
+            timing.memory = {what: _memory(run, what) for what in PASSES}
+    return found, _copy_rate(x, rounds)
+
+
+def _check(contender: Contender, x: torch.Tensor, dtype: str) -> str:
+    if contender.exact is None:
+        return ""
+    got = _to_torch(contender.function(_to_framework(x, contender.framework)))
+    error = (got.double() - contender.exact(x.double())).abs().max().item()
+    return "" if error <= ERROR[dtype] else f"wrong by {error:.1e}"
+
+
+def _patience(contender: Contender, x: torch.Tensor) -> str:
+    """A second call, which compiles nothing, tells what one costs."""
+    scores = _to_framework(x, contender.framework)
+    start = time.perf_counter()
+    _to_torch(contender.function(scores))
+    taken = time.perf_counter() - start
+    return f"{taken:.0f} s a call" if taken > LONGEST else ""
+
+
+def _time(
+    timing: Timing,
+    what: str,
+    run: Callable[[str], float],
+    baseline: Callable[[str], float],
+    rounds: int,
+) -> None:
+    run(what)
+    baseline(what)
+    seconds: list[float] = []
+    ratios: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while len(seconds) < rounds and (len(seconds) < 2 or time.perf_counter() < end):
+        beside = baseline(what)
+        seconds.append(run(what))
+        ratios.append(seconds[-1] / beside)
+    timing.seconds[what], timing.ratios[what] = seconds, ratios
+
+
+def _runner(contender: Contender, x: torch.Tensor) -> Callable[[str], float]:
+    """A function that runs one pass and returns how long that took."""
+    make = _jax_passes if contender.framework == "jax" else _torch_passes
+    passes = make(contender.function, x)
+
+    def run(what: str) -> float:
+        start = time.perf_counter()
+        passes[what]()
+        return time.perf_counter() - start
+
+    return run
+
+
+def _torch_passes(function: Map, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    leaf = x.clone().requires_grad_()
+    shape = function(x).shape
+    cotangent = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
+
+    def both() -> None:
+        leaf.grad = None
+        function(leaf).backward(cotangent)
+
+    return {"forward": lambda: function(x), "forward + backward": both}
+
+
+def _jax_passes(function: Map, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    import jax
+
+    scores = _to_framework(x, "jax")
+    generator = torch.Generator().manual_seed(1)
+    cotangent = _to_framework(torch.randn(x.shape, generator=generator), "jax")
+    forward = jax.jit(function)
+
+    def pull(scores: Any) -> Any:
+        answer, back = jax.vjp(function, scores)
+        return answer, back(cotangent)
+
+    both = jax.jit(pull)
+    return {
+        "forward": lambda: forward(scores).block_until_ready(),
+        "forward + backward": lambda: jax.block_until_ready(both(scores)),
+    }
+
+
+def _memory(run: Callable[[str], float], what: str) -> int:
+    """Bytes that PyTorch held at most during a pass, above what it held before."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        run(what)
+    events = (e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]")
+    held = most = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def _copy_rate(x: torch.Tensor, rounds: int) -> float:
+    """Bytes read and written a second by a copy of the scores."""
+    into = torch.empty_like(x)
+    taken = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        into.copy_(x)
+        taken.append(time.perf_counter() - start)
+    return 2 * x.numel() * x.element_size() / statistics.median(taken)
+
+
+def _to_framework(x: torch.Tensor, framework: str) -> Any:
+    if framework == "torch":
+        return x
+    import jax
+
+    return jax.numpy.asarray(x.numpy())
+
+
+def _to_torch(y: Any) -> torch.Tensor:
+    import numpy as np
+
+    return y if isinstance(y, torch.Tensor) else torch.from_numpy(np.array(y))
+
+
+def count(case: Case, dtype: str) -> int:
+    """How many contenders a case has: the length of a progress bar."""
+    return sum(c.framework == "torch" or dtype == "float32" for c in contenders(case))
+
+
+def quartiles(values: list[float]) -> Iterator[float]:
+    """Lower quartile, median and upper quartile."""
+    yield from (
+        statistics.quantiles(values, n=4, method="inclusive")
+        if len(values) > 1
+        else [values[0]] * 3
+    )

@@ -1,0 +1,150 @@
+"""What `kofn bench` says: a table on the terminal, Markdown for the docs, JSON for all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import numpy
+import torch
+from rich import box
+from rich.table import Table
+
+import kofn
+from kofn._bench.contenders import Case, installed
+from kofn._bench.measure import PASSES, Timing, quartiles
+
+FILES = ("bench.json", "bench.md")
+
+
+@dataclass(frozen=True)
+class Result:
+    """All timings of one case in one precision."""
+
+    case: Case
+    dtype: str
+    copy_rate: float  # bytes a second
+    timings: Sequence[Timing]
+
+    @property
+    def title(self) -> str:
+        rows, n = self.case.shape
+        return f"{self.case.name}: {rows:,} × {n:,}, k = {self.case.k:,}, {self.dtype}"
+
+    def rate(self, timing: Timing) -> float:
+        """Bytes of scores read and weights written a second, forward."""
+        size = self.case.shape[0] * self.case.shape[1] * (4 if self.dtype == "float32" else 2)
+        return 2 * size / sorted(timing.seconds["forward"])[len(timing.seconds["forward"]) // 2]
+
+
+COLUMNS = ("", *PASSES, "ms forward", "GB/s", "extra memory")
+
+
+def cells(result: Result, timing: Timing) -> tuple[str, ...]:
+    """One line of the table."""
+    if timing.trouble:
+        return (timing.contender.name, shorten(timing.trouble, 24, placeholder="…"), "", "", "", "")
+    ratios = []
+    for what in PASSES:
+        if what not in timing.ratios:
+            ratios.append("")
+            continue
+        low, middle, high = quartiles(timing.ratios[what])
+        ratios.append(f"{middle:.2f} ({low:.2f}–{high:.2f})")
+    _, seconds, _ = quartiles(timing.seconds["forward"])
+    memory = f"{timing.memory['forward'] / 1e6:.1f} MB" if timing.memory else ""
+    rate = f"{result.rate(timing) / 1e9:.2f}"
+    return (timing.contender.name, *ratios, f"{1e3 * seconds:.3f}", rate, memory)
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "kofn": kofn.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "peers": installed(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "kernels": os.environ.get("KOFN_KERNELS", "on"),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def headline(about: dict[str, Any]) -> str:
+    absent = [name for name, version in about["peers"].items() if version is None]
+    said = (
+        f"{about['processor']}, {about['threads']} of {about['cores']} cores; "
+        f"kofn {about['kofn']}, PyTorch {about['torch']}, Python {about['python']}."
+    )
+    if absent:
+        said += f" Not installed, so not timed: {', '.join(absent)}."
+    return said
+
+
+EXPLANATION = (
+    "Time over that of the framework's softmax, timed just before it on the same scores: median "
+    "(quartiles). GB/s counts one read of the scores and one write of the weights."
+)
+
+
+def as_rich(result: Result) -> Table:
+    table = Table(title=result.title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for timing in result.timings:
+        table.add_row(*cells(result, timing))
+    table.caption = f"a copy of the scores: {result.copy_rate / 1e9:.1f} GB/s"
+    return table
+
+
+def as_markdown(about: dict[str, Any], results: Sequence[Result]) -> bytes:
+    lines = [f"{headline(about)} By `kofn bench`.", "", EXPLANATION]
+    for result in results:
+        lines += ["", f"### {result.title.capitalize()}", ""]
+        lines += ["| " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
+        lines += ["| " + " | ".join(cells(result, timing)) + " |" for timing in result.timings]
+        lines += ["", f"A copy of the scores: {result.copy_rate / 1e9:.1f} GB/s."]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def as_json(about: dict[str, Any], results: Sequence[Result]) -> bytes:
+    def timing(each: Timing) -> dict[str, Any]:
+        return {
+            "name": each.contender.name,
+            "group": each.contender.group,
+            "framework": each.contender.framework,
+            "trouble": each.trouble or None,
+            "seconds": each.seconds,
+            "ratio_to_softmax": each.ratios,
+            "extra_bytes": each.memory or None,
+        }
+
+    def result(each: Result) -> dict[str, Any]:
+        return {
+            "case": each.case.name,
+            "shape": each.case.shape,
+            "k": each.case.k,
+            "dtype": each.dtype,
+            "copy_bytes_per_second": each.copy_rate,
+            "contenders": [timing(one) for one in each.timings],
+        }
+
+    whole = {"machine": about, "results": [result(each) for each in results]}
+    return (json.dumps(whole, indent=1) + "\n").encode()

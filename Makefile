@@ -27,8 +27,9 @@ demo: $(READY)  ## choose 16 of the 64 pixels of handwritten digits and draw the
 test: $(READY)  ## run the test suite
 	$(PYTEST)
 
-test-all: $(READY)  ## run the test suite with the full grid (marker `full`)
+test-all: $(READY)  ## run the full grid (marker `full`), then what kernels serve without them
 	$(PYTEST) -m "full or not full"
+	KOFN_KERNELS=reference $(PYTEST) -m "full or not full" -k "not jax"
 
 lint: $(READY)  ## check formatting, style and types; changes nothing
 	$(BIN)/ruff format --check .
@@ -39,8 +40,9 @@ format: $(READY)  ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## time the maps against torch.softmax on this machine
-	$(BIN)/python benchmarks/maps.py
+bench: $(READY)  ## time the maps against softmax and other libraries; writes benchmarks/results
+	$(PIP) --no-build-isolation --editable ".[bench]"
+	$(BIN)/kofn bench --out benchmarks/results --force
 
 docs: $(READY)  ## draw the pictures of the documentation again
 	$(BIN)/python docs/make_figures.py

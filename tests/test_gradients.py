@@ -205,3 +205,38 @@ def test_jax_second_derivatives_meet_torch(link):
     theirs = jax.jit(jax.hessian(of(jnp.asarray), argnums=(0, 1, 2)))(*map(jnp.asarray, (x, k, t)))
     for a, b in zip(jax.tree.leaves(theirs), [h for row in ours for h in row], strict=True):
         assert np.asarray(a) == pytest.approx(b.numpy(), abs=1e-10)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+@pytest.mark.parametrize("function", [kofn.soft_topk, kofn.soft_topk_threshold, kofn.soft_topk_sum])
+def test_a_third_derivative_is_not_quietly_wrong(name, function):
+    framework = Framework(name)
+    x = framework.array([0.3, -0.2, 1.1, 0.6])
+    v = framework.array([1.0, 0.5, -0.3, 2.0])
+
+    def along(step):
+        return (function(x + step * v, 1.5) * framework.array([1.0, -2.0, 0.5, 3.0])).sum()
+
+    if name == "jax":
+        second = jax.grad(jax.grad(along))
+        assert np.isfinite(second(0.0))
+        assert not np.isfinite(jax.grad(second)(0.0))
+    else:
+        step = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        value = along(step)
+        for finite in (True, True, False):
+            (value,) = torch.autograd.grad(value, step, create_graph=True)
+            assert torch.isfinite(value) == finite
+
+
+def test_softmax_has_derivatives_of_any_order():
+    x = torch.tensor([0.3, -0.2, 1.1, 0.6], dtype=torch.float64)
+    v = torch.tensor([1.0, 0.5, -0.3, 2.0], dtype=torch.float64)
+    answers = []
+    for function in (kofn.softmax, lambda x: torch.softmax(x, -1)):
+        step = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        value = (function(x + step * v) * v).sum()
+        for _ in range(3):
+            (value,) = torch.autograd.grad(value, step, create_graph=True)
+        answers.append(value.item())
+    assert answers[0] == pytest.approx(answers[1], rel=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -149,6 +150,8 @@ def bench(
 ) -> None:
     """Time the maps on this machine, side by side with softmax, recipes and other libraries."""
     try:
+        # PyTorch's profiler, which counts the memory, would write a line whenever it starts.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         import torch
 
         from kofn._bench import report

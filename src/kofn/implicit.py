@@ -4,9 +4,10 @@ The solver's θ is a constant. Two Newton steps from it, whose value is exactly 
 
     δ ← δ + T·(r − stop(r))/stop(W),     r = Σ F((x − θ − δ)/T) − k,     W = Σ F′,
 
-carry the derivatives of the implicit function: one step the first, two the second. They are plain
-array code, so every transform of PyTorch and JAX that can differentiate a sum can differentiate
-them. docs/gradients.md derives this and lists what silently fails instead.
+carry the derivatives of the implicit function: one step the first, two the second (a third comes
+out infinite or NaN). They are plain array code, so every transform of PyTorch and JAX that can
+differentiate a sum can differentiate them. docs/gradients.md derives this and lists what silently
+fails instead.
 """
 
 from __future__ import annotations
@@ -65,10 +66,12 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
         # Below the smallest normal number the quotient would be 0/0; the gradient there is 0.
         solvable = weight >= float(xp.finfo(x.dtype).smallest_normal)
         gain = xp.where(solvable, t / xp.where(solvable, weight, 1.0), 0.0)
-        for _ in range(2):
+        for step in range(2):
             _, low, high = split(link, z, live)
             residual = over.sum(low - high) - k
-            delta = delta + gain * (residual - stop_gradient(residual))
+            change = residual - stop_gradient(residual)
+            # A third derivative would be wrong and nobody told: that of c^2.5 is infinite at c = 0.
+            delta = delta + gain * (change if step == 0 else change + change**2.5)
             z = z_at(delta)
         # ... but dp/dk = F′/W is softmax(log F′), which survives: a hard choice still learns k.
         share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 
 from kofn import implicit, kernels, links
 from kofn._array import (
@@ -16,7 +17,7 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import evaluate
-from kofn._rows import Given, given, restore, rows_of
+from kofn._rows import Given, Rows, given, restore, rows_of
 from kofn._validate import check_dim, check_scores
 from kofn.links import Link
 
@@ -58,9 +59,10 @@ def soft_topk(
         hard: return the hard top-k exactly, with the soft weights' gradient (straight-through).
 
     Returns:
-        Weights with the shape, dtype and device of `scores`, differentiable any number of times
-        in scores, k, temperature and the link's alpha. Where fewer than k entries are left all
-        are chosen; a row with none is zeros. A NaN stays in its row.
+        Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
+        temperature and the link's alpha (a third derivative is infinite or NaN, not wrong). Where
+        fewer than k entries are left all are chosen; a row with none is zeros. A NaN stays in its
+        row.
 
     Raises:
         TypeError, ValueError: an argument of the wrong kind, dtype or shape, a number out of
@@ -262,9 +264,7 @@ def softmax(
     """
     what = given(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
-        fused = kernels.weights(what)
-        direct = evaluate(implicit.softmax, rows_of(what)) if fused is None else fused
-        return restore(direct, scores, dim)
+        return restore(_weights(what, implicit.softmax), scores, dim)
 
 
 def sparsemax(
@@ -339,9 +339,9 @@ def _one(scores: Array, dim: int) -> int:
     return min(1, scores.shape[check_dim(dim, scores.ndim)])
 
 
-def _weights(what: Given) -> Array:
-    fused = kernels.weights(what)
-    return evaluate(implicit.weights, rows_of(what)) if fused is None else fused
+def _weights(what: Given, reference: Callable[[Rows], Array] = implicit.weights) -> Array:
+    fused = kernels.weights(what, reference)
+    return evaluate(reference, rows_of(what)) if fused is None else fused
 
 
 def _hard(what: Given) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,6 @@ class Contender:
     function: Map
     exact: Map | None
     framework: str = "torch"
-    differentiable: bool = True
 
 
 PEERS = {"entmax": "entmax", "jaxopt": "jaxopt", "ott-jax": "ott", "optax": "optax"}
@@ -76,7 +76,7 @@ def contenders(case: Case) -> Iterator[Contender]:
     versions = installed()
     if versions["entmax"]:
         yield from _entmax()
-    if any(versions[name] for name in ("jaxopt", "ott-jax", "optax")):
+    if importlib.util.find_spec("jax"):
         yield from _jax(k, versions)
 
 
@@ -137,9 +137,13 @@ def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:
         yield Contender(f"soft_topk, {link} (JAX)", "kofn", jax.jit(map_), map_, framework="jax")
     linear = partial(kofn.soft_topk, k=k, link="linear")
     if versions["jaxopt"]:
-        from jaxopt import projection
+        with warnings.catch_warnings():
+            # It is no longer maintained, and says so; people use it all the same.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from jaxopt import projection
 
         yield one("jaxopt simplex", "peer", projection.projection_simplex, kofn.sparsemax)
+
         # It wants its bounds and weights by entry, and cannot check them under vmap.
         def section(row: Any) -> Any:
             one = jax.numpy.ones_like(row)

@@ -50,17 +50,15 @@ def measure(
         found.append(timing)
         try:
             timing.trouble = _check(contender, x, dtype) or _patience(contender, x)
+            if not timing.trouble:
+                run = _runner(contender, x)
+                baseline = baselines.setdefault(contender.framework, run)
+                for what in PASSES:
+                    _time(timing, what, run, baseline, rounds)
+                    if contender.framework == "torch":
+                        timing.memory[what] = _memory(run, what)
         except Exception as error:  # somebody else's code: say so and go on
             timing.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
-        if timing.trouble:
-            continue
-        run = _runner(contender, x)
-        baseline = baselines.setdefault(contender.framework, run)
-        for what in PASSES:
-            if what == "forward" or contender.differentiable:
-                _time(timing, what, run, baseline, rounds)
-        if contender.framework == "torch":
-            timing.memory = {what: _memory(run, what) for what in PASSES}
     return found, _copy_rate(x, rounds)
 
 
@@ -119,8 +117,8 @@ def _torch_passes(function: Map, x: torch.Tensor) -> dict[str, Callable[[], Any]
     cotangent = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
 
     def both() -> None:
-        leaf.grad = None
         function(leaf).backward(cotangent)
+        leaf.grad = None
 
     return {"forward": lambda: function(x), "forward + backward": both}
 

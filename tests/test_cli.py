@@ -150,6 +150,10 @@ BAD_TABLES = {
         table(label=[None] + ["x", "y"] * 29 + ["x"]),
         "missing values in the target",
     ),
+    "semicolons": (b"a;b;label\n1;2;3\n", "separate columns by commas"),
+    "an index": (b",a,b,label\n0,1,2,3\n", "column 1 of bad.csv has no name"),
+    "a name twice": (b"a,b,a,label\n0,1,2,3\n", "occur twice: 'a'"),
+    "huge": (table(d=[1e300] + [1.0] * 59), "values beyond ±1e+30 in 'd'"),
     "one class": (table(label="x"), "one class only ('x')"),
     "rare class": (
         table(label=["x", "y", "z"] + ["y", "z"] * 28 + ["x"]),
@@ -290,9 +294,7 @@ def test_without_the_extra_the_import_says_what_to_install(monkeypatch):
         return None if name == "rich" else real(name, *rest)
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
-    with pytest.raises(
-        SystemExit, match=r'needs rich; .* pip install "kofn\[torch,cli\]"'
-    ) as error:
+    with pytest.raises(SystemExit, match=r'needs rich; .* pip install "kofn\[cli\]"') as error:
         importlib.reload(cli)
     assert "\n" not in error.value.code
 

@@ -1,6 +1,7 @@
 """SoftTopKSelector: what it promises, as a scikit-learn estimator and as a choice of columns."""
 
 import builtins
+import itertools
 import pickle
 
 import numpy as np
@@ -231,5 +232,16 @@ def test_without_torch_fit_says_what_to_install(monkeypatch):
 
     X, y = planted()
     monkeypatch.setattr(builtins, "__import__", without_torch)
-    with pytest.raises(ImportError, match=r'pip install "kofn\[torch,cli\]"'):
+    with pytest.raises(ImportError, match=r'pip install "kofn\[cli\]"'):
         quick().fit(X, y)
+
+
+def test_equal_votes_are_settled_by_score_and_not_by_the_order_of_columns():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 6))
+    y = (X[:, 1] + X[:, 4] > 0).astype(int)
+    selector = SoftTopKSelector(2, ensemble=2, steps=5, random_state=0).fit(X, y)
+    votes = np.round(selector.weights_, 3)
+    for first, second in itertools.pairwise(selector.ranking_):
+        assert (votes[first], selector.scores_[first]) > (votes[second], selector.scores_[second])
+    assert set(np.flatnonzero(selector.support_)) == set(selector.ranking_[:2])

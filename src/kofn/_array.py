@@ -134,6 +134,11 @@ def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any
     return state
 
 
+def materialised(*arrays: Array) -> tuple[Array, ...]:
+    """The same, in memory: XLA would compute what several sums have in common for each anew."""
+    return sys.modules["jax"].lax.optimization_barrier(arrays) if is_jax(arrays[0]) else arrays
+
+
 def repeat(x: Array, count: int, body: Callable, state: Any) -> Any:
     """`count` times `state = body(state)`, a lax loop where `x` is JAX's."""
     if is_jax(x):

@@ -34,7 +34,7 @@ def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array
     if is_jax(x):
         from kofn._jax import threshold as compiled
 
-        return compiled(x, k, temperature, link.alpha, link.id)
+        return compiled(x, k, temperature, link)
     fused = kernels.threshold(x, k, temperature, link)
     return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
 

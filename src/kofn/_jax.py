@@ -8,29 +8,53 @@ from typing import Any
 
 import jax
 
-from kofn._link import by_id
+from kofn._link import Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import solve
 
 
 def evaluate(function: Callable[..., jax.Array], rows: Rows, *arrays: jax.Array) -> jax.Array:
-    # A link is code, not data: its id is static, its parameter an argument.
-    link = rows.link
-    return _evaluate(function, link.id, link.alpha, rows._replace(link=None), *arrays)
+    # A link is code, not data: its id is static.
+    link_id = rows.link.id
+    number, alpha = _parted(rows.link)
+    rows = rows._replace(link=None)
+    return _evaluate(function, link_id, number, alpha, rows, *arrays)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _evaluate(
-    function: Callable[..., jax.Array], link: int, alpha: Any, rows: Any, *arrays: jax.Array
+    function: Callable[..., jax.Array],
+    link: int,
+    number: float | None,
+    alpha: jax.Array | None,
+    rows: Any,
+    *arrays: jax.Array,
 ) -> jax.Array:
-    return function(rows._replace(link=by_id(link, alpha)), *arrays)
+    link_ = by_id(link, number if alpha is None else alpha)
+    return function(rows._replace(link=link_), *arrays)
 
 
-@partial(jax.jit, static_argnums=4)
 def threshold(
-    x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: jax.Array | None, link: int
+    x: jax.Array, k: jax.Array, temperature: jax.Array, link: Link
 ) -> tuple[jax.Array, jax.Array]:
-    return solve(x, k, temperature, by_id(link, alpha))
+    return _threshold(x, k, temperature, link.id, *_parted(link))
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _threshold(
+    x: jax.Array,
+    k: jax.Array,
+    temperature: jax.Array,
+    link: int,
+    number: float | None,
+    alpha: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    return solve(x, k, temperature, by_id(link, number if alpha is None else alpha))
+
+
+def _parted(link: Link) -> tuple[float | None, jax.Array | None]:
+    """A link's parameter, if it has one: a number, compiled in, or an array."""
+    return (link.alpha, None) if isinstance(link.alpha, float) else (None, link.alpha)
 
 
 def integral_ends(link: int) -> tuple[float, float, float]:

@@ -93,6 +93,16 @@ class Link:
     def log_sf(self, z: Array) -> Array:
         return namespace(z).log(self.sf(z))
 
+    def above_half(self, z: Array) -> Array:
+        """Whether F(z) > ½."""
+        return self.cdf(z) > 0.5
+
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        """(F > ½, the smaller of F and 1 − F, F′) for the solver, which differentiates none."""
+        upper = self.above_half(z)
+        tail = namespace(z).where(upper, self.sf(z), self.cdf(z))
+        return upper, tail, self.pdf(z)
+
     def quantile(self, q: Array) -> Array:
         return _bisect_quantile(self.cdf, q)
 

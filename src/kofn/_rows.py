@@ -155,8 +155,9 @@ def _link_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
     if link.alpha is None:
         return link
     if framework(link.alpha) is None:
-        # A number stays one, which costs less; under jit it would be compiled in.
-        return link.at(full_like(x, batch, link.alpha)) if is_jax(x) else link
+        # A number stays one, which costs less. Under jit it is compiled in, so few numbers do.
+        dynamic = is_jax(x) and link.alpha not in (1.0, 1.5, 2.0)
+        return link.at(full_like(x, batch, link.alpha)) if dynamic else link
     alpha = _per_row("alpha", link.alpha, batch, x)
     return link.at(namespace(x).where(alpha >= 1, alpha, math.nan))
 

@@ -48,6 +48,11 @@ def check_scores(scores: Any, name: str = "scores") -> None:
             f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; "
             f"got {type(scores).__name__}"
         )
+    if isinstance(scores, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must not be a numpy.ma.MaskedArray, whose mask nothing here would heed; pass "
+            "its data and mask=~array.mask"
+        )
     if dtype_name(scores) not in FLOATS:
         raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}; got {scores.dtype}")
     if scores.ndim == 0:
@@ -79,8 +84,8 @@ def check_same_kind(name: str, value: Any, scores: Array) -> None:
     kind, wanted = framework(value), framework(scores)
     if kind != wanted and (kind, wanted) != ("numpy", "jax"):
         raise TypeError(
-            f"{name} is a {type(value).__module__.partition('.')[0]} {type(value).__name__} but "
-            f"scores is a {wanted} array; convert one to the kind of the other"
+            f"{name} is a {type(value).__qualname__} and scores a {type(scores).__qualname__}; "
+            "convert one to the kind of the other"
         )
 
 

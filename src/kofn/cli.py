@@ -14,7 +14,7 @@ for _needed in ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib"):
     if importlib.util.find_spec(_needed) is None:
         # A command that cannot run says why in one line; a traceback would hide it.
         raise SystemExit(
-            f'kofn: the command needs {_needed}; install it with: pip install "kofn[torch,cli]"'
+            f'kofn: the command needs {_needed}; install it with: pip install "kofn[cli]"'
         )
 
 import typer  # noqa: E402

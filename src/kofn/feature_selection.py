@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "kofn.feature_selection needs scikit-learn 1.6 or later; "
-        'install it with: pip install "kofn[torch,cli]"'
+        'install it with: pip install "kofn[cli]"'
     ) from error
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             mean anything.
         weights_: (n_features,) soft_topk of the scores at the final temperature, mean over the
             networks, summing to k: the share of the votes.
-        support_: (n_features,) booleans, exactly k of them True: the largest weights.
+        ranking_: (n_features,) indices of the columns, the first k of them chosen: by weight, to
+            a thousandth, and by score where that is equal.
+        support_: (n_features,) booleans, exactly k of them True.
         task_: the task that was solved.
         loss_: the loss at the last step.
         n_features_in_, feature_names_in_: as in every scikit-learn estimator.
@@ -157,7 +159,10 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         # Matrices this small are faster on one thread, and repeat whatever the number of cores.
         with threadpool_limits(limits=1):
             trained = _train(self, columns, target)
-        self.scores_, self.weights_, self.support_, self.loss_ = trained
+        self.scores_, self.weights_, self.loss_ = trained
+        # Votes of a few networks tie often; the order of a table's columns must not decide then.
+        self.ranking_ = np.lexsort((-self.scores_, -np.round(self.weights_, 3)))
+        self.support_ = np.isin(np.arange(X.shape[1]), self.ranking_[: self.k])
         return self
 
     def _get_support_mask(self) -> np.ndarray:
@@ -235,15 +240,15 @@ def _standardised(y: np.ndarray) -> np.ndarray:
 
 def _train(
     options: SoftTopKSelector, columns: np.ndarray, target: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Scores, their weights at the end, the k chosen and the last loss."""
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Scores, their weights at the end, and the last loss."""
     try:
         import torch
     except ImportError as error:
         raise ImportError(
-            'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[torch,cli]"'
+            'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[cli]"'
         ) from error
-    from kofn import hard_topk, soft_topk
+    from kofn import soft_topk
 
     seed = check_random_state(options.random_state).randint(np.iinfo(np.int32).max)
     rng = torch.Generator().manual_seed(int(seed))
@@ -280,9 +285,8 @@ def _train(
     with torch.no_grad():
         end = options.final_temperature
         weights = soft_topk(scores, options.k, link=options.link, temperature=end).mean(0)
-        chosen = hard_topk(weights, options.k) > 0.5
         mean = scores.mean(0)
-    return mean.numpy(), weights.numpy(), chosen.numpy(), loss_now
+    return mean.numpy(), weights.numpy(), loss_now
 
 
 def _annealed(options: SoftTopKSelector, step: int) -> float:

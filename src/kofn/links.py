@@ -34,6 +34,9 @@ class _BuiltIn(Link):
 class _Symmetric(_BuiltIn):
     """F(−z) = 1 − F(z), so the upper tail is the lower one reflected."""
 
+    def above_half(self, z: Array) -> Array:
+        return z > 0
+
     def sf(self, z: Array) -> Array:
         return self.cdf(-z)
 
@@ -63,6 +66,12 @@ class _Logistic(_Symmetric):
     def pdf(self, z: Array) -> Array:
         return self.cdf(z) * self.cdf(-z)
 
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        xp = namespace(z)
+        e = xp.exp(-xp.abs(z))
+        r = 1 / (1 + e)
+        return z > 0, e * r, e * r * r
+
     def log_pdf(self, z: Array) -> Array:
         return self.log_cdf(z) + self.log_cdf(-z)
 
@@ -91,6 +100,10 @@ class _Laplace(_Symmetric):
     def pdf(self, z: Array) -> Array:
         xp = namespace(z)
         return xp.exp(-xp.abs(z)) / 2
+
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        tail = self.pdf(z)
+        return z > 0, tail, tail
 
     def log_pdf(self, z: Array) -> Array:
         return -namespace(z).abs(z) - math.log(2)
@@ -124,6 +137,9 @@ class _Normal(_Symmetric):
 
     def pdf(self, z: Array) -> Array:
         return namespace(z).exp(self.log_pdf(z))
+
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        return z > 0, self.cdf(-namespace(z).abs(z)), self.pdf(z)
 
     def log_pdf(self, z: Array) -> Array:
         return -z * z / 2 - math.log(2 * math.pi) / 2
@@ -162,6 +178,12 @@ class _Exponential(_BuiltIn):
         below, u = _below(z - 1)
         return xp.where(below, xp.exp(u), 0.0)
 
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        xp = namespace(z)
+        p = self.cdf(z)
+        upper = p > 0.5
+        return upper, xp.where(upper, 1 - p, p), xp.where(z < 1, p, 0.0)
+
     def log_pdf(self, z: Array) -> Array:
         below, u = _below(z - 1)
         return namespace(z).where(below, u, -math.inf)
@@ -191,6 +213,12 @@ class _Linear(_Symmetric):
 
     def pdf(self, z: Array) -> Array:
         return self._pieces(z, 0.0, namespace(z).ones_like(z), 0.0)
+
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        xp = namespace(z)
+        room = 0.5 - xp.abs(z)
+        inside = room > 0
+        return z > 0, xp.where(inside, room, 0.0), xp.astype(inside, z.dtype)
 
     def quantile(self, q: Array) -> Array:
         return q - 0.5
@@ -257,6 +285,16 @@ class _Entmax(_BuiltIn):
         xp = namespace(z)
         inside, log_cdf, _ = self._inside(z)
         return xp.where(inside, xp.exp((2 - self._like(z)) * log_cdf), 0.0)
+
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        if not isinstance(self.alpha, float) or self.alpha != 1.5:
+            return super().tails(z)
+        xp = namespace(z)
+        base = 1 + (z - 2 / 3) / 2
+        inside = (base > 0) & (base < 1)
+        p = xp.where(inside, base * base, xp.where(base > 0, scalar(z, 1.0), 0.0))
+        upper = p > 0.5
+        return upper, xp.where(upper, 1 - p, p), xp.where(inside, base, 0.0)
 
     def log_pdf(self, z: Array) -> Array:
         inside, log_cdf, _ = self._inside(z)

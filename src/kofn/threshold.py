@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from kofn._array import Array, cast, namespace, quiet, scalar, while_loop
+from kofn._array import Array, cast, materialised, namespace, quiet, scalar, while_loop
 from kofn._link import Link
 
 
@@ -64,7 +64,7 @@ def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
     The split is at F = ½, not z = 0: only symmetric links have the two in one place.
     """
     xp = namespace(z)
-    upper = live & (link.cdf(z) > 0.5)
+    upper = live & link.above_half(z)
     # Both branches of a `where` are differentiated, so each gets a z at which it is harmless.
     cdf = link.cdf(xp.where(upper, 0.0, z))
     sf = link.sf(xp.where(upper, z, 0.0))
@@ -249,8 +249,13 @@ def _balance(p: _Problem, z: Array) -> _Newton:
     """Newton on the log-odds of ΣF/n, which is close to linear in θ where ΣF is exponential."""
     xp = namespace(z)
     eps = float(xp.finfo(z.dtype).eps)
-    upper, low, high = split(p.link, z, p.live)
-    density = xp.where(p.live, p.link.pdf(z), 0.0)
+    upper, tail, density = p.link.tails(z)
+    upper = upper & p.live
+    # A cdf of the user's may round to just below 0.
+    tail = xp.where(p.live & (tail > 0), tail, 0.0)
+    density = xp.where(p.live, density, 0.0)
+    upper, tail, density = materialised(upper, tail, density)
+    low, high = xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
     surplus = cast(p.over.count(upper), z.dtype) - p.k
     below, above, weight = p.over.sum(low), p.over.sum(high), p.over.sum(density)
     excess = surplus + below - above
@@ -298,7 +303,7 @@ def _plateau(p: _Problem, found: _Search) -> _Search:
 def _log_balance(p: _Problem, z: Array) -> _Newton:
     """log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
     xp = namespace(z)
-    upper = p.live & (p.link.cdf(z) > 0.5)
+    upper = p.live & p.link.above_half(z)
     lower = p.live & ~upper
     log_pdf = p.link.log_pdf(z)
     below = _logsumexp(p.link.log_cdf(z), lower, p.over)

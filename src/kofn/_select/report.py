@@ -22,9 +22,8 @@ MOST_BARS = 40
 
 
 def ranked(selector: SoftTopKSelector) -> list[int]:
-    """The chosen columns' indices, highest score first."""
-    chosen = selector.get_support(indices=True)
-    return [int(i) for i in chosen[np.argsort(-selector.scores_[chosen], kind="stable")]]
+    """The chosen columns' indices, best first."""
+    return [int(i) for i in selector.ranking_[: selector.k]]
 
 
 def as_json(
@@ -90,13 +89,15 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
     """Mean held-out score per method and judge, and the paired difference to soft_topk."""
     judges = list(comparison.judges)
     splits = len(comparison.methods[0].scores[judges[0]])
+    drawn = "one split" if splits == 1 else f"mean of {splits} splits"
+    told = "" if splits == 1 else ", mean ± standard deviation"
     title = f"{table.name}: {k} of {len(table.columns)} columns to predict {table.target}"
     shown = RichTable(
         title=escape(title),
         caption=(
-            f"Held-out {comparison.score_name}, mean of {splits} splits, {HELD_OUT:.0%} held out "
+            f"Held-out {comparison.score_name}, {drawn}, {HELD_OUT:.0%} held out "
             f"({comparison.training_rows:,} rows to learn from, {comparison.testing_rows:,} to "
-            "score).\nΔ: method − soft_topk on the same split, mean ± standard deviation."
+            f"score).\nΔ: method − soft_topk on the same split{told}."
         ),
         box=box.SIMPLE_HEAD,
         caption_justify="left",
@@ -104,8 +105,8 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
     )
     shown.add_column("columns by")
     for judge in judges:
-        shown.add_column(judge, justify="right")
-        shown.add_column("Δ", justify="right")
+        shown.add_column(judge, justify="right", no_wrap=True)
+        shown.add_column("Δ", justify="right", no_wrap=True)
     for method in comparison.methods:
         cells = [method.name]
         for judge in judges:
@@ -113,7 +114,8 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
             cells.append(f"{comparison.mean(method, judge):.3f}")
             ours = method.name == OURS
             mean = round(float(differences.mean()), 3) + 0.0  # no minus sign on a zero
-            cells.append("" if ours else f"{mean:+.3f} ± {spread(differences):.3f}")
+            plus = "" if splits == 1 else f" ± {spread(differences):.3f}"
+            cells.append("" if ours else f"{mean:+.3f}{plus}")
         shown.add_row(*cells, style="bold green" if method.name == OURS else None)
     return shown
 
@@ -130,6 +132,7 @@ def as_png(table: Table, selector: SoftTopKSelector, comparison: Comparison) -> 
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
     (_draw_pixels if table.image_shape else _draw_bars)(left, table, selector)
     _draw_scores(right, comparison)
+    figure.suptitle(f"{table.name}: what predicts {table.target}".replace("$", r"\$"), color=INK)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white")
     return buffer.getvalue()
@@ -152,11 +155,11 @@ def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(QUIET)
     axes.set_title(f"{selector.k} of {rows * columns} pixels over the mean image", color=INK)
-    axes.set_xlabel("numbered by score, highest first", color=INK)
+    axes.set_xlabel("numbered by weight, then score: best first", color=INK)
 
 
 def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
-    order = np.argsort(-selector.scores_, kind="stable")[:MOST_BARS]
+    order = selector.ranking_[:MOST_BARS]
     colours = [ACCENT if selector.support_[i] else QUIET for i in order]
     places = np.arange(len(order))
     axes.barh(places, selector.weights_[order], color=colours, height=0.7)
@@ -202,6 +205,6 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"held-out {comparison.score_name}", color=INK)
-    axes.set_title("the same splits for every method", color=INK)
+    axes.set_title("every method on the same splits", color=INK)
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2}
     axes.legend(frameon=False, fontsize=8, **below)

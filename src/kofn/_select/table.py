@@ -18,6 +18,7 @@ HELD_OUT = 0.25
 # A quarter is held out, so that four rows leave each class one on the testing side.
 FEWEST_ROWS, FEWEST_PER_CLASS = 20, 4
 DIGITS_K = 16
+LARGEST = 1e30  # whose square, in a variance over many rows, is still a float64
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def read_table(path: Path, target: str, task: str) -> Table:
     if target not in names:
         close = difflib.get_close_matches(target, names, n=3)
         hint = f"did you mean {_listed(close)}?" if close else f"there are {_listed(names)}"
+        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+            hint = f"its one column is {names[0]!r}: separate columns by commas"
         raise InputError(f"no column {target!r} in {path}; {hint}")
     others = frame.drop(columns=target)
     columns = [str(name) for name in others.columns]
@@ -103,12 +106,20 @@ def _read(path: Path) -> Any:
     if path.is_dir():
         raise InputError(f"{path} is a directory; a CSV file is needed")
     try:
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str)
         frame = pd.read_csv(path)
     except pd.errors.EmptyDataError:
         raise InputError(f"{path} is empty; a header and rows are needed") from None
     except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read as CSV: {reason}") from None
+    names = header.iloc[0]
+    if names.isna().any():
+        number = int(np.argmax(names.isna())) + 1
+        raise InputError(f"column {number} of {path} has no name (a saved index?); name or drop it")
+    twice = list(names[names.duplicated()].unique())
+    if twice:
+        raise InputError(f"column names in {path} that occur twice: {_listed(twice)}")
     if frame.empty:
         raise InputError(f"{path} has a header but no rows")
     return frame
@@ -131,6 +142,9 @@ def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
     infinite = [name for name, bad in zip(columns, np.isinf(X).any(0), strict=True) if bad]
     if infinite:
         raise InputError(f"infinite values in {_listed(infinite)}; every entry must be finite")
+    large = [name for name, bad in zip(columns, (np.abs(X) > LARGEST).any(0), strict=True) if bad]
+    if large:
+        raise InputError(f"values beyond ±{LARGEST:g} in {_listed(large)}; rescale them")
     return X
 
 

@@ -1,0 +1,5 @@
+"""`python -m kofn` is the command `kofn`."""
+
+from kofn.cli import main
+
+main()

@@ -125,6 +125,27 @@ def has_gradients(x: Array) -> bool:
     return not is_numpy(x)
 
 
+def with_gradients_of(function: Callable, *arguments: Any) -> Any:
+    """function(*arguments), all of it 0; where XLA compiles, computed only for its derivatives.
+
+    XLA cannot know that the answer is 0. `function` may look at nothing but its arguments.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or not is_jax(arguments[0]):
+        return function(*arguments)
+
+    @jax.custom_jvp
+    def zeros(*arguments: Any) -> Any:
+        shapes = jax.eval_shape(function, *arguments)
+        return jax.tree.map(lambda shape: jax.numpy.zeros(shape.shape, shape.dtype), shapes)
+
+    @zeros.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return zeros(*primals), jax.jvp(function, primals, tangents)[1]
+
+    return zeros(*arguments)
+
+
 def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:
     """`while condition(state): state = body(state)`, a lax loop where `x` is JAX's."""
     if is_jax(x):

@@ -16,7 +16,7 @@ from kofn.threshold import solve
 def evaluate(function: Callable[..., jax.Array], rows: Rows, *arrays: jax.Array) -> jax.Array:
     # A link is code, not data: its id is static.
     link_id = rows.link.id
-    number, alpha = _parted(rows.link)
+    number, alpha = rows.link.parted()
     rows = rows._replace(link=None)
     return _evaluate(function, link_id, number, alpha, rows, *arrays)
 
@@ -37,7 +37,7 @@ def _evaluate(
 def threshold(
     x: jax.Array, k: jax.Array, temperature: jax.Array, link: Link
 ) -> tuple[jax.Array, jax.Array]:
-    return _threshold(x, k, temperature, link.id, *_parted(link))
+    return _threshold(x, k, temperature, link.id, *link.parted())
 
 
 @partial(jax.jit, static_argnums=(3, 4))
@@ -50,11 +50,6 @@ def _threshold(
     alpha: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
     return solve(x, k, temperature, by_id(link, number if alpha is None else alpha))
-
-
-def _parted(link: Link) -> tuple[float | None, jax.Array | None]:
-    """A link's parameter, if it has one: a number, compiled in, or an array."""
-    return (link.alpha, None) if isinstance(link.alpha, float) else (None, link.alpha)
 
 
 def integral_ends(link: int) -> tuple[float, float, float]:

@@ -134,6 +134,10 @@ class Link:
         number = self.alpha is None or isinstance(self.alpha, float)
         return self if number else self.at(function(self.alpha))
 
+    def parted(self) -> tuple[float | None, Array | None]:
+        """The parameter, if there is one, as (number, array): one of them is None."""
+        return (self.alpha, None) if isinstance(self.alpha, float) else (None, self.alpha)
+
     @property
     def integral_is_known(self) -> bool:
         """Whether G can be trusted to be ∫F without looking at it."""

@@ -13,11 +13,20 @@ fails instead.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
-from kofn._array import Array, has_gradients, namespace, quiet, scalar, stop_gradient
+from kofn._array import (
+    Array,
+    has_gradients,
+    namespace,
+    quiet,
+    scalar,
+    stop_gradient,
+    with_gradients_of,
+)
 from kofn._dispatch import integral_ends, threshold
-from kofn._link import Link
+from kofn._link import Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import DENSE, Reductions, far, split
 
@@ -55,29 +64,50 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
 
-    def z_at(delta: Array) -> Array:
-        return xp.where(outside, beyond, (distance - expand(delta)) / expand(t))
-
     delta = xp.zeros_like(lo)
     correction: Any = 0.0
-    z = z_at(delta)
     if has_gradients(x):
-        weight = over.sum(xp.where(live, stop_gradient(link.pdf(z)), 0.0))
-        # Below the smallest normal number the quotient would be 0/0; the gradient there is 0.
-        solvable = weight >= float(xp.finfo(x.dtype).smallest_normal)
-        gain = xp.where(solvable, t / xp.where(solvable, weight, 1.0), 0.0)
-        for step in range(2):
-            _, low, high = split(link, z, live)
-            residual = over.sum(low - high) - k
-            change = residual - stop_gradient(residual)
-            # A third derivative would be wrong and nobody told: that of c^2.5 is infinite at c = 0.
-            delta = delta + gain * (change if step == 0 else change + change**2.5)
-            z = z_at(delta)
-        # ... but dp/dk = F′/W is softmax(log F′), which survives: a hard choice still learns k.
-        share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)
-        correction = share * expand(k - stop_gradient(k))
+        # A number for alpha is part of the function, an array an argument.
+        number, alpha = link.parted()
+        steps = partial(_steps, link.id, number, over)
+        arguments = (distance, t, k, alpha, outside, beyond, live)
+        delta, correction = with_gradients_of(steps, *arguments)
+    z = xp.where(outside, beyond, (distance - expand(delta)) / expand(t))
     upper, _, _ = split(link, stop_gradient(z), live)
     return Placed(link, z, upper, hi + lo + delta, none, every, spoiled, correction, over)
+
+
+def _steps(
+    link_id: int,
+    number: float | None,
+    over: Reductions,
+    distance: Array,
+    t: Array,
+    k: Array,
+    alpha: Any,
+    outside: Array,
+    beyond: Array,
+    live: Array,
+) -> tuple[Array, Array]:
+    """(δ per row, the correction per entry): 0 both, with the derivatives that θ and p need."""
+    xp = namespace(distance)
+    expand, link = over.expand, by_id(link_id, number if alpha is None else alpha)
+    delta = xp.zeros_like(k)
+    z = xp.where(outside, beyond, distance / expand(t))
+    weight = over.sum(xp.where(live, stop_gradient(link.pdf(z)), 0.0))
+    # Below the smallest normal number the quotient would be 0/0; the gradient there is 0.
+    solvable = weight >= float(xp.finfo(z.dtype).smallest_normal)
+    gain = xp.where(solvable, t / xp.where(solvable, weight, 1.0), 0.0)
+    for step in range(2):
+        _, low, high = split(link, z, live)
+        residual = over.sum(low - high) - k
+        change = residual - stop_gradient(residual)
+        # A third derivative would be wrong and nobody told: that of c^2.5 is infinite at c = 0.
+        delta = delta + gain * (change if step == 0 else change + change**2.5)
+        z = xp.where(outside, beyond, (distance - expand(delta)) / expand(t))
+    # ... but dp/dk = F′/W is softmax(log F′), which survives: a hard choice still learns k.
+    share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)
+    return delta, share * expand(k - stop_gradient(k))
 
 
 def weights(rows: Rows) -> Array:

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+import kofn
 from kofn import (
     entmax,
     fenchel_young_loss,
@@ -483,3 +484,44 @@ def test_autocast_computes_in_float32():
         q = soft_topk(x.float(), 2)
     assert p.dtype == torch.bfloat16
     assert torch.allclose(q, soft_topk(x.float(), 2), atol=1e-6)
+
+
+@every_link
+def test_a_row_of_the_most_negative_number_is_a_row_of_equal_scores(framework, link):
+    least = float(np.finfo("float32").min)
+    rows = framework.array([[least] * 5, [1.0, 2.0, 3.0, least, least]], "float32")
+    p = framework.numpy(soft_topk(rows, 4, link=link))
+    assert p == pytest.approx(np.array([[0.8] * 5, [1, 1, 1, 0.5, 0.5]]), abs=1e-6)
+
+
+def test_nan_beside_a_score_of_inf_is_not_overlooked(framework):
+    x = framework.array([INF, NAN, 1.0])
+    for function in (lambda x: kofn.softmax(x), lambda x: hard_topk(x, 1)):
+        assert framework.numpy(function(x)) == pytest.approx([1, NAN, NAN], nan_ok=True)
+
+
+def test_zeros_of_either_sign_are_equal_scores(framework):
+    x = framework.array([-0.0, 0.0, -0.0, 0.0])
+    assert np.array_equal(framework.numpy(hard_topk(x, 2)), [1, 1, 0, 0])
+    assert np.array_equal(framework.numpy(kofn.topk_gates(x, 2)[1]), [0, 1])
+
+
+def test_a_temperature_without_dimensions_is_one_for_all(framework):
+    x = framework.array([[3.0, 1.0, 0.0]] * 2)
+    wanted = framework.numpy(soft_topk(x, 1, temperature=0.5))
+    assert np.array_equal(
+        framework.numpy(soft_topk(x, 1, temperature=framework.array(0.5))), wanted
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_temperature_beyond_all_scores_chooses_all_alike(framework, dtype):
+    x = framework.array([3.0, 1.0, 0.0, 2.0], dtype)
+    for t in (1e300, framework.array(1e300, "float64")):
+        p = framework.numpy(soft_topk(x, 1, temperature=t))
+        assert p == pytest.approx(np.full(4, 0.25), abs=1e-6)
+
+
+def test_an_infinite_alpha_gives_nan(framework):
+    p = framework.numpy(kofn.entmax(framework.array([1.0, 2.0]), framework.array(INF)))
+    assert np.isnan(p).all()

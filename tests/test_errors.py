@@ -114,6 +114,22 @@ def test_a_mask_inside_the_array_is_not_overlooked():
         soft_topk(np.ma.array(X, mask=X > 0), 1)
 
 
+def test_what_is_not_a_real_number_is_refused():
+    for bad in (torch.tensor(True), torch.tensor(1 + 1j)):
+        with pytest.raises(TypeError, match="k must be real numbers; got dtype torch"):
+            soft_topk(torch.zeros(3), bad)
+        with pytest.raises(TypeError, match="temperature must be real numbers"):
+            soft_topk(torch.zeros(3), 1, temperature=bad)
+    with pytest.raises(TypeError, match="k must be a number"):
+        soft_topk(X, np.complex64(1 + 1j))
+    with pytest.raises(TypeError, match="scores must be a dense tensor"):
+        soft_topk(torch.eye(3).to_sparse(), 1)
+    with pytest.raises(TypeError, match="target must be an array of the kind of scores; got None"):
+        kofn.fenchel_young_loss(X, None)
+    with pytest.raises(ValueError, match="reduction must be one of"):
+        kofn.fenchel_young_loss(X, X, reduction=np.ones(3))
+
+
 def test_arrays_of_different_frameworks_do_not_mix():
     with pytest.raises(TypeError, match="k is a Tensor and scores a ndarray; convert one"):
         soft_topk(X, torch.tensor(2.0))

@@ -240,3 +240,12 @@ def test_softmax_has_derivatives_of_any_order():
             (value,) = torch.autograd.grad(value, step, create_graph=True)
         answers.append(value.item())
     assert answers[0] == pytest.approx(answers[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_softmax_pushes_a_winner_that_float32_rounds_to_1(name):
+    framework = Framework(name)
+    x = framework.array([20.0, 0.0, 1.0], "float32")
+    p = framework.numpy(kofn.softmax(x))
+    (g,) = framework.vjp(kofn.softmax, (x,), framework.array([0.0, 1 / p[1], 0.0], "float32"))
+    assert g == pytest.approx([-1.0, 1.0, -5.6e-9], rel=1e-3)

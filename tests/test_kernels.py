@@ -334,3 +334,30 @@ def test_elementary_functions_to_the_last_places():
         density = np.exp(-(exact**2) / 2) / np.sqrt(2 * np.pi)
         assert np.all(np.abs(got[2] / tail - 1) <= rounding)
         assert np.all(np.abs(got[3] / density - 1) <= rounding)
+
+
+@pytest.mark.parametrize("link", SERVED + POWERS, ids=str)
+@pytest.mark.parametrize("hidden", [-1e8, -1e9, -1e12])
+@pytest.mark.parametrize("t", [0.3, 0.05, 1e-3])
+def test_additive_masks_do_no_harm_at_a_low_temperature(link, hidden, t, rng):
+    """Between such a mask and the scores float32 has numbers hundreds of temperatures apart."""
+    x = (5 * rng.standard_normal((200, 64))).astype(np.float32)
+    x[rng.random(x.shape) < 0.7] = hidden
+    x[:, :2] = 0.5
+    for k in (1.0, 1.5):
+        p = kofn.soft_topk(x, k, link=link, temperature=t)
+        assert np.max(np.abs(p.sum(-1, dtype=np.float64) / k - 1)) <= 1e-5
+
+
+def test_scores_far_from_0_at_a_low_temperature():
+    x = np.array([461564.28125, 461527.5625, 461548.78125, 461612.15625, 461505.25], np.float32)
+    p = kofn.soft_topk(x, 2.5, temperature=1e-4)
+    assert p == pytest.approx(np.array([1, 0, 0.5, 1, 0]), abs=1e-6)
+
+
+def test_tensors_that_have_no_plain_memory():
+    x = torch.tensor([1.0, 2.0, 3.0])
+    assert torch.equal(kofn.soft_topk(torch._neg_view(x), 1), kofn.soft_topk(-x, 1))
+    assert kofn.soft_topk(torch._efficientzerotensor((3,)), 1).tolist() == pytest.approx(
+        [1 / 3] * 3
+    )

@@ -2,11 +2,13 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+import kofn
 from kofn import fenchel_young_loss, soft_topk, soft_topk_sum
 from kofn.links import TABLE
 from support import LINKS, Framework
@@ -157,3 +159,14 @@ def test_dim_and_mask(framework, rng):
         reduction="none",
     )
     assert framework.numpy(got) == pytest.approx(expected, abs=1e-12)
+
+
+def test_jax_sees_a_mean_that_is_not_0():
+    sigmoid = jax.nn.sigmoid
+    link = kofn.Link(
+        cdf=lambda z: sigmoid(z - 0.01),
+        pdf=lambda z: sigmoid(z - 0.01) * sigmoid(0.01 - z),
+        integral=lambda z: jax.nn.softplus(z - 0.01),
+    )
+    with pytest.raises(ValueError, match="mean zero"):
+        kofn.soft_topk_sum(jax.numpy.asarray([1.0, 2.0, 3.0], "float32"), 2, link=link)

@@ -174,7 +174,8 @@ def top_indices(x: Array, k: int) -> Array:
     if is_torch(x):
         return sys.modules["torch"].sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
     if is_jax(x):
-        return sys.modules["jax"].lax.top_k(x, k)[1]
+        # It would tell −0 from 0.
+        return sys.modules["jax"].lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]
 
 

@@ -8,6 +8,11 @@ from typing import Any
 
 import jax
 
+try:
+    from jax import enable_x64
+except ImportError:  # JAX before 0.8
+    from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
+
 from kofn._link import Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import solve
@@ -53,6 +58,6 @@ def _threshold(
 
 
 def integral_ends(link: int) -> tuple[float, float, float]:
-    with jax.ensure_compile_time_eval():
-        # float32, JAX's default, holds G(z) − z to 4 digits at this z.
-        return by_id(link, None).integral_ends(jax.numpy.asarray(2.0**12))
+    # float32, JAX's default, would know G(z) − z to a few digits only.
+    with jax.ensure_compile_time_eval(), enable_x64(True):
+        return by_id(link, None).integral_ends(jax.numpy.asarray(2.0**26))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from kofn._array import (
     Array,
     adopt,
@@ -21,6 +23,7 @@ from kofn._array import (
     full_like,
     is_jax,
     namespace,
+    quiet,
 )
 from kofn._link import Link
 from kofn._validate import (
@@ -28,6 +31,7 @@ from kofn._validate import (
     check_dim,
     check_k,
     check_mask,
+    check_real,
     check_same_kind,
     check_scores,
     check_temperature,
@@ -135,20 +139,23 @@ def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array) -> Array:
 
 
 def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
-    """T per row, at least the smallest whose rounding still is a normal number.
+    """T per row, no less than the smallest whose rounding still is a normal number, and no more
+    than what leaves room for T·F⁻¹.
 
-    Below that (1e-31 in float32) the map is the hard top-k to every digit anyway.
+    Beyond them (1e-31 and 4e31 in float32) the map is the hard top-k, or k/n, to every digit.
     """
     xp = namespace(x)
     info = xp.finfo(x.dtype)
     floor = float(info.smallest_normal) / float(info.eps)
+    ceiling = float(info.max) * float(info.eps)
     if framework(temperature) is None:
-        return full_like(x, batch, max(check_temperature(temperature), floor))
-    check_same_kind("temperature", temperature, x)
+        number = check_temperature(temperature)
+        return full_like(x, batch, min(max(number, floor), ceiling))
+    with quiet(x):
+        t = _per_row("temperature", temperature, batch, x)
     # Judged before the cast: a float64 temperature that float32 rounds to 0 is small, not wrong.
-    good = _per_row("temperature", (temperature > 0) & ~xp.isinf(temperature), batch, x) > 0
-    t = _per_row("temperature", temperature, batch, x)
-    return xp.where(good, xp.where(t > floor, t, floor), math.nan)
+    good = (temperature > 0) & (temperature < math.inf)
+    return xp.where(_spread(good, batch, x) > 0, xp.clip(t, floor, ceiling), math.nan)
 
 
 def _link_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
@@ -159,12 +166,19 @@ def _link_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
         dynamic = is_jax(x) and link.alpha not in (1.0, 1.5, 2.0)
         return link.at(full_like(x, batch, link.alpha)) if dynamic else link
     alpha = _per_row("alpha", link.alpha, batch, x)
-    return link.at(namespace(x).where(alpha >= 1, alpha, math.nan))
+    good = (alpha >= 1) & (alpha < math.inf)
+    return link.at(namespace(x).where(good, alpha, math.nan))
 
 
 def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array) -> Array:
     """An array argument broadcast to the batch shape, never enlarging it."""
     check_same_kind(name, value, x)
+    check_real(name, value)
     check_broadcasts(name, tuple(value.shape), batch, "the batch shape (scores.shape without dim)")
-    xp = namespace(x)
-    return xp.broadcast_to(cast_like(value, x), batch)
+    return _spread(value, batch, x)
+
+
+def _spread(value: Array, batch: tuple[int, ...], x: Array) -> Array:
+    # Arithmetic makes NumPy's arrays without dimensions scalars.
+    value = np.asarray(value) if isinstance(value, np.generic) else value
+    return namespace(x).broadcast_to(cast_like(value, x), batch)

@@ -55,6 +55,8 @@ def is_plain(x: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in (Tensor, torch.nn.Parameter)
         and x.device.type == "cpu"
+        and x.layout is torch.strided
+        and not x._is_zerotensor()
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._functorch.is_legacy_batchedtensor(x)
         and not torch._C._len_torch_dispatch_stack()

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from kofn._array import FLOATS, Array, dtype_name, framework
+from kofn._array import FLOATS, Array, dtype_name, framework, is_torch
 
 
 def check_number(name: str, value: Any, *, low: float, allowed: str, strict: bool = False) -> float:
     """`value` as a float if it is a finite number above `low` (at least `low` unless strict)."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):
+    real = (numbers.Real, np.floating, np.integer)
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, real):
         raise TypeError(f"{name} must be {allowed}, or an array; got {value!r}")
     number = float(value)
     # NaN fails every comparison; math.isfinite would break a graph of symbolic numbers.
@@ -53,6 +54,8 @@ def check_scores(scores: Any, name: str = "scores") -> None:
             f"{name} must not be a numpy.ma.MaskedArray, whose mask nothing here would heed; pass "
             "its data and mask=~array.mask"
         )
+    if is_torch(scores) and str(scores.layout) != "torch.strided":
+        raise TypeError(f"{name} must be a dense tensor; got layout {scores.layout}")
     if dtype_name(scores) not in FLOATS:
         raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}; got {scores.dtype}")
     if scores.ndim == 0:
@@ -82,11 +85,18 @@ def check_mask(mask: Any, scores: Array) -> None:
 def check_same_kind(name: str, value: Any, scores: Array) -> None:
     """Arrays of different frameworks do not mix, except that JAX takes NumPy's."""
     kind, wanted = framework(value), framework(scores)
+    if kind is None:
+        raise TypeError(f"{name} must be an array of the kind of scores; got {value!r}")
     if kind != wanted and (kind, wanted) != ("numpy", "jax"):
         raise TypeError(
             f"{name} is a {type(value).__qualname__} and scores a {type(scores).__qualname__}; "
             "convert one to the kind of the other"
         )
+
+
+def check_real(name: str, value: Array) -> None:
+    if dtype_name(value).startswith(("bool", "complex")):
+        raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
 
 
 def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...], what: str) -> None:
@@ -101,5 +111,5 @@ def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...],
 
 
 def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")

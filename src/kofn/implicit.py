@@ -173,7 +173,8 @@ def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
     greatest = over.expand(stop_gradient(over.max(x)))
     far_below = ~rows.live | ((stop_gradient(x) - greatest) / t < -far(xp.finfo(x.dtype)))
     raised = xp.exp(xp.where(far_below, 0.0, x - greatest) / t)
-    raised = xp.where(far_below | over.expand(rows.k <= 0), 0.0, raised)
+    # Where scores of +inf take all, a NaN still says so.
+    raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
     total = over.sum(raised)
     share = raised / over.expand(xp.where(total == 0, 1.0, total))
     return xp.where(rows.top, over.expand(rows.top_weight), share)

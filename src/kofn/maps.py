@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 
 from kofn import implicit, kernels, links
 from kofn._array import (
@@ -17,7 +16,7 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import evaluate
-from kofn._rows import Given, Rows, given, restore, rows_of
+from kofn._rows import Given, given, restore, rows_of
 from kofn._validate import check_dim, check_scores
 from kofn.links import Link
 
@@ -264,7 +263,7 @@ def softmax(
     """
     what = given(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
-        return restore(_weights(what, implicit.softmax), scores, dim)
+        return restore(evaluate(implicit.softmax, rows_of(what)), scores, dim)
 
 
 def sparsemax(
@@ -339,16 +338,18 @@ def _one(scores: Array, dim: int) -> int:
     return min(1, scores.shape[check_dim(dim, scores.ndim)])
 
 
-def _weights(what: Given, reference: Callable[[Rows], Array] = implicit.weights) -> Array:
-    fused = kernels.weights(what, reference)
-    return evaluate(reference, rows_of(what)) if fused is None else fused
+def _weights(what: Given) -> Array:
+    fused = kernels.weights(what)
+    return evaluate(implicit.weights, rows_of(what)) if fused is None else fused
 
 
 def _hard(what: Given) -> Array:
     order = stop_gradient(what.scores)
     xp = namespace(order)
     # The inverse of a permutation is its argsort.
-    rank = cast(xp.argsort(top_indices(order, order.shape[-1]), axis=-1), order.dtype)
+    # NaN last, as NumPy and JAX have it: what is +inf is chosen all the same.
+    known = xp.where(xp.isnan(order), -math.inf, order)
+    rank = cast(xp.argsort(top_indices(known, order.shape[-1]), axis=-1), order.dtype)
     left = stop_gradient(what.k)[..., None] - rank
     playing = order != -math.inf
     chosen = xp.where(playing, xp.clip(left, 0.0, 1.0), 0.0)

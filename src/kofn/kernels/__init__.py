@@ -7,16 +7,15 @@ the tests hold them to it. KOFN_KERNELS=reference in the environment turns them 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from kofn._array import Array, is_numpy, is_torch
-from kofn._rows import Given, Rows
+from kofn._rows import Given
 
 
-def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
-    """The weights of rows, None where no kernel serves them; `reference` for second derivatives."""
+def weights(given: Given) -> Array | None:
+    """The weights of rows, None where no kernel serves them."""
     if os.environ.get("KOFN_KERNELS") == "reference":
         return None
     if is_torch(given.scores):
@@ -25,7 +24,7 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         if is_plain(given.scores) and _cpu_knows(given.link):
             from kofn.kernels.eager import weights as eager
 
-            return eager(given, reference)
+            return eager(given)
     elif is_numpy(given.scores) and _cpu_knows(given.link):
         from kofn.kernels.cpu import weights as cpu
 

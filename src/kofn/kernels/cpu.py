@@ -133,7 +133,7 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
 
 def _packed(x: Any) -> Any:
     """`x` in rows without gaps: itself, or one copy."""
-    return x.contiguous() if is_torch(x) else np.asarray(x, order="C")
+    return x.resolve_neg().contiguous() if is_torch(x) else np.asarray(x, order="C")
 
 
 def _empty(like: Any, shape: tuple[int, ...]) -> Any:

@@ -46,7 +46,7 @@ def survey(kind: int, number: Any) -> Visit:
 
 
 def census(kind: int, number: Any) -> Visit:
-    """Least, greatest, #finite, #(+inf), #NaN, and #, Σd, Σd² of those with |x| < b, d = x − a."""
+    """Least, greatest, #finite, #(+inf), #NaN, and #, Σd, Σd² of those with |d| < b, d = x − a."""
     infinity = number(math.inf)
 
     def visit(x, g, out, n, sums, pivot, most, c, d, e):
@@ -67,8 +67,10 @@ def census(kind: int, number: Any) -> Visit:
                 live += one if finite else zero
                 top += one if v == infinity else zero
                 bad += zero if v == v else one
-                away = v - pivot_ if size < most_ else zero
-                usual += one if size < most_ else zero
+                away = v - pivot_
+                near = abs(away) < most_
+                away = away if near else zero
+                usual += one if near else zero
                 total += away
                 squares += away * away
             into[2] += live
@@ -83,7 +85,7 @@ def census(kind: int, number: Any) -> Visit:
 
 
 def first_look(kind: int, number: Any) -> Visit:
-    """Prepare each entry for the anchor a and T = 1/b; then what `look` does."""
+    """Prepare each entry for the anchor a and a unit of 1/b; then what `look` does."""
 
     def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
         widest_vectors()
@@ -143,16 +145,22 @@ def look(kind: int, number: Any) -> Visit:
 
 
 def write(kind: int, number: Any) -> Visit:
-    """F of each prepared entry, in its place."""
+    """F of each prepared entry, in its place, and ΣF."""
 
     def visit(x, g, out, n, sums, a, b, by, alpha, e):
         widest_vectors()
-        kept = carray(pointer(out), n, number)
-        by_, alpha_, one = number(by), number(alpha), number(1)
+        kept, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
         inverse = one / by_
-        for i in range(kept.size):
-            t, upper, _, _ = tail(kind, kept[i], by_, inverse, alpha_)
-            kept[i] = one - t if upper else t
+        for start in range(0, n, BLOCK):
+            keep = kept[start : start + BLOCK]
+            total = zero
+            for i in range(keep.size):
+                t, upper, _, _ = tail(kind, keep[i], by_, inverse, alpha_)
+                p = one - t if upper else t
+                keep[i] = p
+                total += p
+            into[0] += total
 
     return visit
 

@@ -102,7 +102,7 @@ def _row(job, words, own, i, alpha):
 def _weights(row, k, temperature, wanted):
     """Write the weights of a row, if wanted; return its threshold as two numbers.
 
-    (0, NaN) says that the search gave up and nothing was written.
+    (0, NaN) says that the search gave up.
     """
     seen = survey(row, k, temperature)
     top = seen.top
@@ -126,7 +126,9 @@ def _weights(row, k, temperature, wanted):
         by = moved(row.kind, delta)
         if fresh:
             visit(row, FIRST_LOOK, anchor, 1 / temperature, by, row.alpha, 0.0)
-        visit(row, WRITE, 0.0, 0.0, by, row.alpha, 0.0)
+        total = visit(row, WRITE, 0.0, 0.0, by, row.alpha, 0.0)[0]
+        if not abs(total - k) <= 1e-4 * k:
+            return 0.0, math.nan  # whatever the reason, the reference will do better
     # Two-sum: what the threshold's float cannot hold goes to a second one.
     moved_by = temperature * delta
     theta = anchor + moved_by
@@ -144,10 +146,8 @@ def _gradients(row, hi, lo, k, temperature):
     rounding of ḡ.
     """
     if not abs(hi) < math.inf:
-        sums = visit(row, CLOSE_BACK, hi if hi != hi else 0.0, 0.0, 0.0, 0.0, 0.0)
+        sums = visit(row, CLOSE_BACK, 0.0, 0.0, 0.0, 0.0, 0.0)
         top, total = sums[0], sums[1]
-        if hi != hi:
-            return hi, hi
         return (total / top if hi > 0 and top > 0 and k <= top else 0.0), 0.0
     single = row.size == 4
     per_t = 1 / temperature

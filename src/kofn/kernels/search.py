@@ -187,7 +187,7 @@ def solve(row, k, seen, temperature):
     where it was not found.
     """
     kind, live, wanted = row.kind, seen.live, k - seen.top
-    if seen.greatest > 1e15 or seen.variance > (1e6 * temperature) ** 2 or seen.usual < 1:
+    if seen.greatest > 1e15 or seen.variance > (1e6 * temperature) ** 2 or seen.usual < wanted:
         return 0.0, math.nan, True
     eps = 2.0**-23 if row.size == 4 else 2.0**-52
     faint = 1e-31 if row.size == 4 else 1e-250  # tails that underflow may have taken from
@@ -253,6 +253,12 @@ def solve(row, k, seen, temperature):
             shift = (moved_to - anchor) / temperature
             delta, low, high = delta - shift, low - shift, high - shift
             anchor, fresh = moved_to, True
+            if abs(delta) > ANCHORED:
+                # Its neighbours in the scores' type are temperatures apart: look at it itself, and
+                # leave a θ that is really between them to the reference.
+                if near or stuck:
+                    return anchor, math.nan, True
+                delta = 0.0
         if near or stuck:
             return anchor, delta, fresh
     return anchor, math.nan, True

@@ -249,3 +249,19 @@ def test_softmax_pushes_a_winner_that_float32_rounds_to_1(name):
     p = framework.numpy(kofn.softmax(x))
     (g,) = framework.vjp(kofn.softmax, (x,), framework.array([0.0, 1 / p[1], 0.0], "float32"))
     assert g == pytest.approx([-1.0, 1.0, -5.6e-9], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+@pytest.mark.parametrize("link", ["exponential", links.entmax(1.0), links.entmax(1.05)], ids=str)
+@pytest.mark.parametrize("lead", [8.0, 14.0, 17.0, 23.0])
+def test_a_winner_that_float32_rounds_to_1_keeps_its_slope(name, link, lead):
+    framework = Framework(name)
+    x, v = [lead, 0.0, 1.0], [0.0, 1e3, -2e3]
+    exact = Framework("torch")
+
+    def chosen(x):
+        return kofn.soft_topk(x, 1, link=link)
+
+    (wanted,) = exact.vjp(chosen, (exact.array(x),), exact.array(v))
+    (got,) = framework.vjp(chosen, (framework.array(x, "float32"),), framework.array(v, "float32"))
+    assert np.linalg.norm(got - wanted) <= 1e-5 * np.linalg.norm(wanted)

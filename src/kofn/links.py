@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn._array import Array, cast_like, framework, namespace, scalar, special
+from kofn._array import Array, cast_like, framework, namespace, scalar, special, stop_gradient
 from kofn._link import Link, register, zero_at_ends
 from kofn._validate import check_number
 
@@ -55,6 +55,18 @@ def _below(z: Array, kink: float = 0.0) -> tuple[Array, Array]:
     """
     below = z < kink
     return below, namespace(z).where(below, z, kink)
+
+
+def _up_to_1(u: Array) -> tuple[Array, Array]:
+    """(whether F < 1, u there and 0 elsewhere) where F reaches 1 at u = 0.
+
+    Within four roundings above 0 F is 1 and its slope still the one below: a weight of 1 − 1e−9,
+    as in any softmax with a clear winner, must not lose its gradient to the rounding of z.
+    """
+    xp = namespace(u)
+    inside = u < 4 * float(xp.finfo(u.dtype).eps)
+    u = xp.where(inside, u, 0.0)
+    return inside, u - stop_gradient(xp.where(u > 0, u, 0.0))
 
 
 class _Logistic(_Symmetric):
@@ -165,28 +177,29 @@ class _Exponential(_BuiltIn):
 
     def cdf(self, z: Array) -> Array:
         xp = namespace(z)
-        below, u = _below(z - 1)
-        return xp.where(below, xp.exp(u), 1.0)
+        inside, u = _up_to_1(z - 1)
+        return xp.where(inside, xp.exp(u), 1.0)
 
     def sf(self, z: Array) -> Array:
         xp = namespace(z)
-        below, u = _below(z - 1)
-        return xp.where(below, -xp.expm1(u), 0.0)
+        inside, u = _up_to_1(z - 1)
+        return xp.where(inside, -xp.expm1(u), 0.0)
 
     def pdf(self, z: Array) -> Array:
         xp = namespace(z)
-        below, u = _below(z - 1)
-        return xp.where(below, xp.exp(u), 0.0)
+        inside, u = _up_to_1(z - 1)
+        return xp.where(inside, xp.exp(u), 0.0)
 
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
         xp = namespace(z)
-        p = self.cdf(z)
+        inside, u = _up_to_1(z - 1)
+        p = xp.exp(u)
         upper = p > 0.5
-        return upper, xp.where(upper, 1 - p, p), xp.where(z < 1, p, 0.0)
+        return upper, xp.where(upper, 1 - p, p), xp.where(inside, p, 0.0)
 
     def log_pdf(self, z: Array) -> Array:
-        below, u = _below(z - 1)
-        return namespace(z).where(below, u, -math.inf)
+        inside, u = _up_to_1(z - 1)
+        return namespace(z).where(inside, u, -math.inf)
 
     def quantile(self, q: Array) -> Array:
         return namespace(q).log(q) + 1
@@ -258,15 +271,15 @@ class _Entmax(_BuiltIn):
         """(strictly inside the support, log F there and log ½ elsewhere, above the support)."""
         xp = namespace(z)
         alpha = self._like(z)
-        u = z - 1 / alpha
+        below_1, u = _up_to_1(z - 1 / alpha)
         t = (alpha - 1) * u
-        inside = (u < 0) & (t > -1)
+        inside = below_1 & (t > -1)
         safe = xp.where(inside, t, 0.0)
         if isinstance(alpha, float) and alpha != 1:
             log_cdf = xp.where(inside, xp.log1p(safe) / (alpha - 1), -math.log(2))
         else:  # an α with a gradient, which log1p(t)/(α − 1) would lose at 1
             log_cdf = xp.where(inside, u, -math.log(2)) * _log1p_over(safe)
-        return inside, log_cdf, u >= 0
+        return inside, log_cdf, ~below_1
 
     def _like(self, z: Array) -> Any:
         return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)
@@ -290,9 +303,10 @@ class _Entmax(_BuiltIn):
         if not isinstance(self.alpha, float) or self.alpha != 1.5:
             return super().tails(z)
         xp = namespace(z)
-        base = 1 + (z - 2 / 3) / 2
-        inside = (base > 0) & (base < 1)
-        p = xp.where(inside, base * base, xp.where(base > 0, scalar(z, 1.0), 0.0))
+        below_1, u = _up_to_1(z - 1 / 1.5)
+        base = 1 + u / 2
+        inside = below_1 & (base > 0)
+        p = xp.where(base > 0, base * base, 0.0)
         upper = p > 0.5
         return upper, xp.where(upper, 1 - p, p), xp.where(inside, base, 0.0)
 

@@ -166,17 +166,17 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
 
     # Additive masks such as finfo.min would overflow the variance and tell nothing.
     usual = p.live & (xp.abs(p.x) < math.sqrt(largest) * 1e-3)
-    usual_count = cast(p.over.count(usual), p.x.dtype)
-    count = xp.maximum(usual_count, xp.ones_like(p.n))
+    count = xp.maximum(cast(p.over.count(usual), p.x.dtype), xp.ones_like(p.n))
     mean = p.over.sum(xp.where(usual, p.x, 0.0)) / count
     spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
     variance = p.over.sum(spread * spread) / count
     # A sum of links at k is a wider link: exact for normal scores and the normal link.
     start = mean - reach * xp.sqrt(1 + variance / 2.56)
     start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
-    # More is wanted than there are such: the threshold is among the masks, and they are alike.
-    amid = open_ & (p.k > usual_count)
-    rest = xp.where(amid, (p.k - usual_count) / (p.n - usual_count), 0.5)
+    # More is wanted than there are others: the threshold is among the masks, and they are alike.
+    hidden = cast(p.over.count(p.live & ~usual & (p.x < 0)), p.x.dtype)
+    amid = open_ & (p.k > p.n - hidden)
+    rest = xp.where(amid, (p.k - (p.n - hidden)) / xp.where(amid, hidden, 1.0), 0.5)
     start = xp.where(amid, smallest, start)
     offset = xp.where(amid, -p.temperature * p.row_link.quantile(rest), 0.0)
     spoiled = xp.isnan(p.k) | xp.isnan(p.temperature) | ((p.n > 0) & xp.isnan(low))
@@ -184,8 +184,8 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     return _Search(
         anchor=start,
         offset=zero + offset,
-        low=low - start,
-        high=high - start,
+        low=xp.clip(low - start, -largest, largest),
+        high=xp.clip(high - start, -largest, largest),
         last=zero + math.inf,
         active=open_ & ~spoiled,
         flat=xp.zeros_like(open_),

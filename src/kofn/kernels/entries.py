@@ -46,6 +46,16 @@ def _(z):
     return lambda z: limit
 
 
+def kink(z: Any) -> Any:
+    """How far above the place where F reaches 1 its slope is still the one below: see links.py."""
+
+
+@overload(kink, jit_options={"forceinline": True})
+def _(z):
+    room = np.float32(4 * 2.0**-23) if z == types.float32 else 4 * 2.0**-52
+    return lambda z: room
+
+
 @inline
 def unit(kind, per_t):
     """What distances are multiplied by for `prepare`: per T, of octaves where it raises 2."""
@@ -94,7 +104,7 @@ def tail(kind, a, by, inverse, alpha):
     if kind == EXPONENTIAL:
         p = a * inverse
         upper = p > half
-        inside = p if p < one else zero
+        inside = min(p, one) if p < one + kink(a) else zero
         return (max(one - p, zero) if upper else p), upper, inside, inside
     z = a - by
     if kind == LINEAR:
@@ -142,11 +152,12 @@ def density(kind, z, alpha):
         return normal_tail(abs(z))[1]
     if kind == EXPONENTIAL:
         u = z - one
-        return exp2(u * octaves) if u < zero else zero
+        return exp2(min(u, zero) * octaves) if u < kink(z) else zero
     if kind == LINEAR:
         return one if abs(z) < half else zero
-    base = _base(kind, z, alpha)
-    inside = (base > zero) and (base < one)
+    raw = _base(kind, z, alpha)
+    base = min(raw, one)
+    inside = (base > zero) and (raw < one + kink(z))
     if kind == POWER:
         base = power(base if inside else one, (real(z, 2.0) - alpha) / (alpha - one))
     return base if inside else zero

@@ -146,8 +146,10 @@ def _gradients(row, hi, lo, k, temperature):
     rounding of ḡ.
     """
     if not abs(hi) < math.inf:
-        sums = visit(row, CLOSE_BACK, 0.0, 0.0, 0.0, 0.0, 0.0)
+        sums = visit(row, CLOSE_BACK, hi if hi != hi else 0.0, 0.0, 0.0, 0.0, 0.0)
         top, total = sums[0], sums[1]
+        if hi != hi:
+            return hi, hi
         return (total / top if hi > 0 and top > 0 and k <= top else 0.0), 0.0
     single = row.size == 4
     per_t = 1 / temperature
@@ -175,7 +177,7 @@ def _share_of_logs(row, hi, lo, temperature):
     for i in range(row.n):
         z = ((load(row.x, i, row.size) - hi) - lo) / temperature
         if kind == EXPONENTIAL:
-            log_density = z - 1 if z < 1 else -math.inf
+            log_density = min(z - 1, 0.0) if z - 1 < 4 * 2.0**-23 else -math.inf
         elif kind in (LOGISTIC, LAPLACE, NORMAL):
             log_density = logs(kind, -abs(z))[1]
         else:

@@ -206,5 +206,4 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"held-out {comparison.score_name}", color=INK)
     axes.set_title("every method on the same splits", color=INK)
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2}
-    axes.legend(frameon=False, fontsize=8, **below)
+    axes.figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)

@@ -67,8 +67,10 @@ def test_weights_and_cotangents_are_the_reference(link, dtype, n, reference, rng
         ours = cotangents(x, k, t, v, link)
         exact = reference(cotangents, *(a.astype(np.float64) for a in (x, k, t, v)), link)
         assert np.max(np.abs(ours[0] - exact[0])) <= WEIGHTS[dtype]
-        # A float32 z of −½ is known to 3e-8, and so is a single weight of a link with slope 1.
-        assert np.all(np.abs(ours[0].sum(-1, dtype=np.float64) - k) <= 1e-6 * np.maximum(k, 0.1))
+        # Powers lose some more of a float32 weight that is small and alone.
+        least = 0.1 if link in POWERS else 0.0
+        off = np.abs(ours[0].sum(-1, dtype=np.float64) - k)
+        assert np.all(off <= 1e-6 * np.maximum(k, least))
         for got, wanted in zip(ours[1:], exact[1:], strict=True):
             # What moves with T is a sum that cancels, wholly so where all scores are equal.
             size = np.linalg.norm(wanted) + (0.02 * n**0.5 if spread else n)

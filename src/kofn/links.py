@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn._array import Array, cast_like, framework, namespace, scalar, special, stop_gradient
+from kofn._array import Array, cast_like, framework, namespace, scalar, special
 from kofn._link import Link, register, zero_at_ends
+from kofn._pieces import below, expm1_over, log1p_over, up_to_1, x_log_x
 from kofn._validate import check_number
 
 __all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
@@ -47,28 +48,6 @@ class _Symmetric(_BuiltIn):
         return self.integral(-z)
 
 
-def _below(z: Array, kink: float = 0.0) -> tuple[Array, Array]:
-    """(z < kink, z there and `kink` elsewhere): an exponential of it is safe on both branches.
-
-    Kinks are decided by `where` and a strict sign, never by clip or minimum, whose derivative at
-    the kink is 1 in PyTorch and ½ in JAX.
-    """
-    below = z < kink
-    return below, namespace(z).where(below, z, kink)
-
-
-def _up_to_1(u: Array) -> tuple[Array, Array]:
-    """(whether F < 1, u there and 0 elsewhere) where F reaches 1 at u = 0.
-
-    Within four roundings above 0 F is 1 and its slope still the one below: a weight of 1 − 1e−9,
-    as in any softmax with a clear winner, must not lose its gradient to the rounding of z.
-    """
-    xp = namespace(u)
-    inside = u < 4 * float(xp.finfo(u.dtype).eps)
-    u = xp.where(inside, u, 0.0)
-    return inside, u - stop_gradient(xp.where(u > 0, u, 0.0))
-
-
 class _Logistic(_Symmetric):
     """F(z) = 1/(1 + e^−z): the entropic optimal-transport top-k (Xie et al. 2020), LML (2019)."""
 
@@ -98,7 +77,7 @@ class _Logistic(_Symmetric):
         return namespace(z).logaddexp(z, namespace(z).zeros_like(z))
 
     def omega(self, q: Array) -> Array:
-        return _x_log_x(q) + _x_log_x(1 - q)
+        return x_log_x(q) + x_log_x(1 - q)
 
 
 class _Laplace(_Symmetric):
@@ -106,8 +85,8 @@ class _Laplace(_Symmetric):
 
     def cdf(self, z: Array) -> Array:
         xp = namespace(z)
-        below, low = _below(z)
-        return xp.where(below, xp.exp(low) / 2, 1 - xp.exp(-xp.where(below, 0.0, z)) / 2)
+        under, low = below(z)
+        return xp.where(under, xp.exp(low) / 2, 1 - xp.exp(-xp.where(under, 0.0, z)) / 2)
 
     def pdf(self, z: Array) -> Array:
         xp = namespace(z)
@@ -122,8 +101,8 @@ class _Laplace(_Symmetric):
 
     def log_cdf(self, z: Array) -> Array:
         xp = namespace(z)
-        below, low = _below(z)
-        return xp.where(below, low - math.log(2), xp.log1p(-xp.exp(-xp.where(below, 0.0, z)) / 2))
+        under, low = below(z)
+        return xp.where(under, low - math.log(2), xp.log1p(-xp.exp(-xp.where(under, 0.0, z)) / 2))
 
     def quantile(self, q: Array) -> Array:
         xp = namespace(q)
@@ -131,13 +110,13 @@ class _Laplace(_Symmetric):
 
     def integral(self, z: Array) -> Array:
         xp = namespace(z)
-        below, low = _below(z)
-        high = xp.where(below, 0.0, z)
-        return xp.where(below, xp.exp(low) / 2, high + xp.exp(-high) / 2)
+        under, low = below(z)
+        high = xp.where(under, 0.0, z)
+        return xp.where(under, xp.exp(low) / 2, high + xp.exp(-high) / 2)
 
     def omega(self, q: Array) -> Array:
         tail = namespace(q).minimum(q, 1 - q)
-        return _x_log_x(tail) + (math.log(2) - 1) * tail
+        return x_log_x(tail) + (math.log(2) - 1) * tail
 
 
 class _Normal(_Symmetric):
@@ -177,28 +156,28 @@ class _Exponential(_BuiltIn):
 
     def cdf(self, z: Array) -> Array:
         xp = namespace(z)
-        inside, u = _up_to_1(z - 1)
+        inside, u = up_to_1(z - 1)
         return xp.where(inside, xp.exp(u), 1.0)
 
     def sf(self, z: Array) -> Array:
         xp = namespace(z)
-        inside, u = _up_to_1(z - 1)
+        inside, u = up_to_1(z - 1)
         return xp.where(inside, -xp.expm1(u), 0.0)
 
     def pdf(self, z: Array) -> Array:
         xp = namespace(z)
-        inside, u = _up_to_1(z - 1)
+        inside, u = up_to_1(z - 1)
         return xp.where(inside, xp.exp(u), 0.0)
 
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
         xp = namespace(z)
-        inside, u = _up_to_1(z - 1)
+        inside, u = up_to_1(z - 1)
         p = xp.exp(u)
         upper = p > 0.5
         return upper, xp.where(upper, 1 - p, p), xp.where(inside, p, 0.0)
 
     def log_pdf(self, z: Array) -> Array:
-        inside, u = _up_to_1(z - 1)
+        inside, u = up_to_1(z - 1)
         return namespace(z).where(inside, u, -math.inf)
 
     def quantile(self, q: Array) -> Array:
@@ -206,16 +185,16 @@ class _Exponential(_BuiltIn):
 
     def integral(self, z: Array) -> Array:
         xp = namespace(z)
-        below, u = _below(z - 1)
-        return xp.where(below, xp.exp(u), z)
+        under, u = below(z - 1)
+        return xp.where(under, xp.exp(u), z)
 
     def upper_integral(self, z: Array) -> Array:
         xp = namespace(z)
-        below, u = _below(z - 1)
-        return xp.where(below, xp.expm1(u) - u, 0.0)
+        under, u = below(z - 1)
+        return xp.where(under, xp.expm1(u) - u, 0.0)
 
     def omega(self, q: Array) -> Array:
-        return _x_log_x(q)
+        return x_log_x(q)
 
 
 class _Linear(_Symmetric):
@@ -271,14 +250,14 @@ class _Entmax(_BuiltIn):
         """(strictly inside the support, log F there and log ½ elsewhere, above the support)."""
         xp = namespace(z)
         alpha = self._like(z)
-        below_1, u = _up_to_1(z - 1 / alpha)
+        below_1, u = up_to_1(z - 1 / alpha)
         t = (alpha - 1) * u
         inside = below_1 & (t > -1)
         safe = xp.where(inside, t, 0.0)
         if isinstance(alpha, float) and alpha != 1:
             log_cdf = xp.where(inside, xp.log1p(safe) / (alpha - 1), -math.log(2))
         else:  # an α with a gradient, which log1p(t)/(α − 1) would lose at 1
-            log_cdf = xp.where(inside, u, -math.log(2)) * _log1p_over(safe)
+            log_cdf = xp.where(inside, u, -math.log(2)) * log1p_over(safe)
         return inside, log_cdf, ~below_1
 
     def _like(self, z: Array) -> Any:
@@ -303,7 +282,7 @@ class _Entmax(_BuiltIn):
         if not isinstance(self.alpha, float) or self.alpha != 1.5:
             return super().tails(z)
         xp = namespace(z)
-        below_1, u = _up_to_1(z - 1 / 1.5)
+        below_1, u = up_to_1(z - 1 / 1.5)
         base = 1 + u / 2
         inside = below_1 & (base > 0)
         p = xp.where(base > 0, base * base, 0.0)
@@ -318,7 +297,7 @@ class _Entmax(_BuiltIn):
         xp = namespace(q)
         alpha = self._like(q)
         log_q = xp.log(q)
-        return log_q * _expm1_over((alpha - 1) * log_q) + 1 / alpha
+        return log_q * expm1_over((alpha - 1) * log_q) + 1 / alpha
 
     def integral(self, z: Array) -> Array:
         xp = namespace(z)
@@ -334,36 +313,7 @@ class _Entmax(_BuiltIn):
         alpha = self._like(q)
         inside = (q > 0) & (q < 1)
         log_q = xp.log(xp.where(inside, q, 1.0))
-        return q * log_q * _expm1_over((alpha - 1) * log_q) / alpha + zero_at_ends(q)
-
-
-def _x_log_x(q: Array) -> Array:
-    xp = namespace(q)
-    return q * xp.log(xp.where(q > 0, q, 1.0)) + zero_at_ends(q)
-
-
-def _log1p_over(t: Array) -> Array:
-    """log1p(t)/t; where the quotient would lose its derivatives (0/0 at t = 0), the series of
-    log1p(t) = 2 artanh(t/(2 + t)), seven terms of which reach 1e-19.
-    """
-    xp = namespace(t)
-    near = xp.abs(t) < 0.1
-    small = xp.where(near, t, 0.0)
-    ratio = small / (2 + small)
-    square = ratio * ratio
-    series = 1 / 13 * xp.ones_like(t)
-    for power in range(11, 0, -2):
-        series = 1 / power + square * series
-    far = xp.where(near, 1.0, t)
-    return xp.where(near, 2 / (2 + small) * series, xp.log1p(far) / far)
-
-
-def _expm1_over(s: Array) -> Array:
-    """(e^s − 1)/s."""
-    xp = namespace(s)
-    zero = s == 0
-    safe = xp.where(zero, 1.0, s)
-    return xp.where(zero, 1.0, xp.expm1(safe) / safe)
+        return q * log_q * expm1_over((alpha - 1) * log_q) / alpha + zero_at_ends(q)
 
 
 logistic = _Logistic("logistic", infinite_tails=True)

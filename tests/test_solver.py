@@ -169,7 +169,7 @@ def test_rounds_stay_few(rng, monkeypatch):
     looks = []
     balance = threshold._balance
     monkeypatch.setattr(threshold, "_balance", lambda p, z: looks.append(1) or balance(p, z))
-    most = {"logistic": 5, "normal": 7, "laplace": 7, "linear": 10, "exponential": 13, "entmax": 26}
+    most = {"logistic": 5, "normal": 6, "laplace": 7, "linear": 10, "exponential": 13, "entmax": 16}
     for link, limit in most.items():
         counts = []
         for n, k in [(8, 2), (64, 8), (1024, 32), (32768, 64)]:

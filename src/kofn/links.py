@@ -171,10 +171,9 @@ class _Exponential(_BuiltIn):
 
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
         xp = namespace(z)
-        inside, u = up_to_1(z - 1)
-        p = xp.exp(u)
+        p = xp.exp(below(z - 1)[1])
         upper = p > 0.5
-        return upper, xp.where(upper, 1 - p, p), xp.where(inside, p, 0.0)
+        return upper, xp.where(upper, 1 - p, p), xp.where(z < 1, p, 0.0)
 
     def log_pdf(self, z: Array) -> Array:
         inside, u = up_to_1(z - 1)
@@ -277,17 +276,6 @@ class _Entmax(_BuiltIn):
         xp = namespace(z)
         inside, log_cdf, _ = self._inside(z)
         return xp.where(inside, xp.exp((2 - self._like(z)) * log_cdf), 0.0)
-
-    def tails(self, z: Array) -> tuple[Array, Array, Array]:
-        if not isinstance(self.alpha, float) or self.alpha != 1.5:
-            return super().tails(z)
-        xp = namespace(z)
-        below_1, u = up_to_1(z - 1 / 1.5)
-        base = 1 + u / 2
-        inside = below_1 & (base > 0)
-        p = xp.where(base > 0, base * base, 0.0)
-        upper = p > 0.5
-        return upper, xp.where(upper, 1 - p, p), xp.where(inside, base, 0.0)
 
     def log_pdf(self, z: Array) -> Array:
         inside, log_cdf, _ = self._inside(z)

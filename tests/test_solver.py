@@ -155,10 +155,10 @@ def test_the_solver_asks_a_row_only_for_its_reductions(rng):
     x = rng.standard_normal(lengths.sum())
     k, temperature = np.array([1.0, 2.5, 0.5, 4.0]), np.array([1.0, 0.3, 2.0, 0.01])
     for link in ("logistic", "exponential", "linear"):
-        hi, lo = solve(x, k, temperature, links.TABLE[link], Ragged())
+        hi, lo = solve(x, k, temperature, links.TABLE[link].inner, Ragged())
         for row in range(4):
             alone = (x[segment == row], k[row], temperature[row])
-            dense = sum(solve(*alone, links.TABLE[link]))
+            dense = sum(solve(*alone, links.TABLE[link].inner))
             assert hi[row] + lo[row] == pytest.approx(dense, abs=1e-12)
 
 
@@ -177,7 +177,7 @@ def test_rounds_stay_few(rng, monkeypatch):
                 for _ in range(3):
                     x = (rng.standard_normal(n) * spread).astype(F32)
                     looks.clear()
-                    solve(x[None], np.array([k], F32), np.ones(1, F32), links.TABLE[link])
+                    solve(x[None], np.array([k], F32), np.ones(1, F32), links.TABLE[link].inner)
                     counts.append(len(looks))
         assert max(counts) <= limit, link
         assert np.mean(counts) <= 6, link

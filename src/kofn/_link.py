@@ -125,6 +125,16 @@ class Link:
         z = self.quantile(xp.where(inside, q, 0.5))
         return xp.where(inside, q * z - self.integral(z), zero_at_ends(q))
 
+    @property
+    def inner(self) -> Link:
+        """What the solver works with: this link with z counted from `edge`."""
+        return self
+
+    @property
+    def edge(self) -> Any:
+        """The z of this convention, the one of mean zero, at which an inner link has its 0."""
+        return 0.0
+
     def at(self, alpha: Array) -> Link:
         """This link with its parameter, if it has one, given per row or per entry."""
         return self
@@ -154,6 +164,19 @@ class Link:
         xp = namespace(like)
         zero, one = full_like(like, (), 0.0), full_like(like, (), 1.0)
         return xp.isinf(self.quantile(zero)) & xp.isinf(self.quantile(one))
+
+
+class BuiltIn(Link):
+    """A row of the table: methods instead of arguments, tails known in advance."""
+
+    def __init__(self, name: str, *, infinite_tails: bool) -> None:
+        self.name = name
+        self._infinite_tails = infinite_tails
+        self.id = register(self)
+
+    @property
+    def integral_is_known(self) -> bool:
+        return True
 
 
 def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Array:

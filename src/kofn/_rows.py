@@ -44,7 +44,7 @@ class Given(NamedTuple):
     scores: Array  # −inf where masked
     k: Array  # NaN where an array asks for what there is not
     temperature: Array
-    link: Any  # a Link, its parameter a number or per row
+    link: Any  # an inner Link, its parameter a number or per row
 
 
 class Rows(NamedTuple):
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
     k: Array  # what is left to choose among the live entries
     top_weight: Array  # of each score of +inf
     temperature: Array
-    link: Any  # a Link, its parameter a number or per row
+    link: Any  # an inner Link, its parameter a number or per row
 
 
 def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: Any) -> Given:
@@ -159,6 +159,7 @@ def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array
 
 
 def _link_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
+    link = link.inner
     if link.alpha is None:
         return link
     if framework(link.alpha) is None:

@@ -37,7 +37,7 @@ class Placed(NamedTuple):
     link: Link  # with its parameter per entry
     z: Array
     upper: Array  # F > ½
-    theta: Array  # differentiable; finite
+    theta: Array  # differentiable; finite; of the link of mean zero
     none: Array  # rows that choose nothing
     every: Array  # rows that choose every entry in play
     spoiled: Array  # rows with a NaN
@@ -74,7 +74,8 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
         delta, correction = with_gradients_of(steps, *arguments)
     z = xp.where(outside, beyond, (distance - expand(delta)) / expand(t))
     upper, _, _ = split(link, stop_gradient(z), live)
-    return Placed(link, z, upper, hi + lo + delta, none, every, spoiled, correction, over)
+    theta = hi + lo + delta - t * rows.link.edge
+    return Placed(link, z, upper, theta, none, every, spoiled, correction, over)
 
 
 def _steps(
@@ -153,10 +154,11 @@ def gap(rows: Rows, target: Array) -> Array:
     """Σ [G(z) + Ω(t) − t·z] per row: every term of the Fenchel–Young loss is at least 0."""
     p = place(rows)
     xp = namespace(p.z)
+    z = p.z + p.link.edge
     tails = xp.where(
         p.upper,
-        p.link.upper_integral(p.z) + (1 - target) * p.z,
-        p.link.integral(p.z) - target * p.z,
+        p.link.upper_integral(p.z) + (1 - target) * z,
+        p.link.integral(p.z) - target * z,
     )
     closed = p.over.expand(p.every | p.none)
     terms = xp.where(closed, 0.0, tails) + p.link.omega(target)

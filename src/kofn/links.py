@@ -3,36 +3,24 @@
 Every link is shifted so that its distribution has mean zero; then Ω(q) = ∫₀^q F⁻¹ vanishes at
 both ends and value and loss come out as people expect (softmax's log-sum-exp, cross-entropy).
 A link is a few scalar functions. Adding one is adding one class here and its line in the table;
-the solver, the maps, the losses and the tests enumerate the table.
+the solver, the maps, the losses and the tests enumerate the table. Those whose weights end at
+exactly 0 are written in _bounded.py.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from kofn._array import Array, cast_like, framework, namespace, scalar, special
-from kofn._link import Link, register, zero_at_ends
-from kofn._pieces import below, expm1_over, log1p_over, up_to_1, x_log_x
+from kofn._array import Array, framework, namespace, special
+from kofn._bounded import Bounded, Power, Ramp
+from kofn._link import BuiltIn, Link, zero_at_ends
+from kofn._pieces import below, up_to_1, x_log_x
 from kofn._validate import check_number
 
 __all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
 
 
-class _BuiltIn(Link):
-    """A row of the table: methods instead of arguments, tails known in advance."""
-
-    def __init__(self, name: str, *, infinite_tails: bool) -> None:
-        self.name = name
-        self._infinite_tails = infinite_tails
-        self.id = register(self)
-
-    @property
-    def integral_is_known(self) -> bool:
-        return True
-
-
-class _Symmetric(_BuiltIn):
+class _Symmetric(BuiltIn):
     """F(−z) = 1 − F(z), so the upper tail is the lower one reflected."""
 
     def above_half(self, z: Array) -> Array:
@@ -151,7 +139,7 @@ class _Normal(_Symmetric):
         return xp.where(inside, -density, zero_at_ends(q))
 
 
-class _Exponential(_BuiltIn):
+class _Exponential(BuiltIn):
     """F(z) = min(1, e^{z−1}): softmax at k = 1, capped softmax beyond (shifted to mean zero)."""
 
     def cdf(self, z: Array) -> Array:
@@ -196,120 +184,12 @@ class _Exponential(_BuiltIn):
         return x_log_x(q)
 
 
-class _Linear(_Symmetric):
-    """F(z) = clip(z + ½, 0, 1): sparsemax at k = 1, the projection on the capped simplex beyond."""
-
-    def cdf(self, z: Array) -> Array:
-        return self._pieces(z, 0.0, z + 0.5, 1.0)
-
-    def pdf(self, z: Array) -> Array:
-        return self._pieces(z, 0.0, namespace(z).ones_like(z), 0.0)
-
-    def tails(self, z: Array) -> tuple[Array, Array, Array]:
-        xp = namespace(z)
-        room = 0.5 - xp.abs(z)
-        inside = room > 0
-        return z > 0, xp.where(inside, room, 0.0), xp.astype(inside, z.dtype)
-
-    def quantile(self, q: Array) -> Array:
-        return q - 0.5
-
-    def integral(self, z: Array) -> Array:
-        return self._pieces(z, 0.0, (z + 0.5) ** 2 / 2, z)
-
-    def upper_integral(self, z: Array) -> Array:
-        return self._pieces(z, -z, (0.5 - z) ** 2 / 2, 0.0)
-
-    def omega(self, q: Array) -> Array:
-        return q * (q - 1) / 2 + zero_at_ends(q)
-
-    @staticmethod
-    def _pieces(z: Array, below: Any, inside: Array, above: Any) -> Array:
-        xp = namespace(z)
-        return xp.where(z <= -0.5, below, xp.where(z < 0.5, inside, above))
-
-
-class _Entmax(_BuiltIn):
-    """F(z) = [1 + (α−1)u]₊^{1/(α−1)} up to 1, u = z − 1/α: α-entmax at k = 1 (Peters et al. 2019).
-
-    Smooth in α through 1 (exponential) and 2 (linear): F = exp(u·g((α−1)u)), g(t) = log1p(t)/t.
-    """
-
-    def __init__(self, name: str, alpha: Any) -> None:
-        super().__init__(name, infinite_tails=False)
-        self.alpha = alpha
-
-    def at(self, alpha: Array) -> Link:
-        link = object.__new__(_Entmax)
-        link.name, link.id, link.alpha = self.name, self.id, alpha
-        link._infinite_tails = False
-        return link
-
-    def _inside(self, z: Array) -> tuple[Array, Array, Array]:
-        """(strictly inside the support, log F there and log ½ elsewhere, above the support)."""
-        xp = namespace(z)
-        alpha = self._like(z)
-        below_1, u = up_to_1(z - 1 / alpha)
-        t = (alpha - 1) * u
-        inside = below_1 & (t > -1)
-        safe = xp.where(inside, t, 0.0)
-        if isinstance(alpha, float) and alpha != 1:
-            log_cdf = xp.where(inside, xp.log1p(safe) / (alpha - 1), -math.log(2))
-        else:  # an α with a gradient, which log1p(t)/(α − 1) would lose at 1
-            log_cdf = xp.where(inside, u, -math.log(2)) * log1p_over(safe)
-        return inside, log_cdf, ~below_1
-
-    def _like(self, z: Array) -> Any:
-        return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)
-
-    def cdf(self, z: Array) -> Array:
-        xp = namespace(z)
-        inside, log_cdf, above = self._inside(z)
-        return xp.where(inside, xp.exp(log_cdf), xp.where(above, scalar(z, 1.0), 0.0))
-
-    def sf(self, z: Array) -> Array:
-        xp = namespace(z)
-        inside, log_cdf, above = self._inside(z)
-        return xp.where(inside, -xp.expm1(log_cdf), xp.where(above, scalar(z, 0.0), 1.0))
-
-    def pdf(self, z: Array) -> Array:
-        xp = namespace(z)
-        inside, log_cdf, _ = self._inside(z)
-        return xp.where(inside, xp.exp((2 - self._like(z)) * log_cdf), 0.0)
-
-    def log_pdf(self, z: Array) -> Array:
-        inside, log_cdf, _ = self._inside(z)
-        return namespace(z).where(inside, (2 - self._like(z)) * log_cdf, -math.inf)
-
-    def quantile(self, q: Array) -> Array:
-        xp = namespace(q)
-        alpha = self._like(q)
-        log_q = xp.log(q)
-        return log_q * expm1_over((alpha - 1) * log_q) + 1 / alpha
-
-    def integral(self, z: Array) -> Array:
-        xp = namespace(z)
-        alpha = self._like(z)
-        inside, log_cdf, above = self._inside(z)
-        return xp.where(inside, xp.exp(alpha * log_cdf) / alpha, xp.where(above, z, 0.0))
-
-    def upper_integral(self, z: Array) -> Array:
-        return namespace(z).where(self._inside(z)[2], 0.0, self.integral(z) - z)
-
-    def omega(self, q: Array) -> Array:
-        xp = namespace(q)
-        alpha = self._like(q)
-        inside = (q > 0) & (q < 1)
-        log_q = xp.log(xp.where(inside, q, 1.0))
-        return q * log_q * expm1_over((alpha - 1) * log_q) / alpha + zero_at_ends(q)
-
-
 logistic = _Logistic("logistic", infinite_tails=True)
 laplace = _Laplace("laplace", infinite_tails=True)
 normal = _Normal("normal", infinite_tails=True)
 exponential = _Exponential("exponential", infinite_tails=False)
-linear = _Linear("linear", infinite_tails=False)
-_entmax = _Entmax("entmax", 1.5)
+linear = Bounded("linear", Ramp("linear"))
+_entmax = Bounded("entmax", Power("entmax", 1.5))
 
 TABLE = {link.name: link for link in (logistic, laplace, normal, exponential, linear, _entmax)}
 """The links that can be asked for by name; "entmax" means entmax(1.5)."""

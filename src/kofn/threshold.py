@@ -107,7 +107,7 @@ class _Search(NamedTuple):
     last: Array
     active: Array
     flat: Array
-    rounds: Any
+    rounds: Array
 
 
 class _Newton(NamedTuple):
@@ -128,7 +128,7 @@ def solve(
         x: scores (…, n), −inf where an entry is out of play, no +inf.
         k: what to choose, per row.
         temperature: per row, in score units.
-        link: with its parameter, if any, a number or per row.
+        link: an inner one (θ is in its convention); its parameter, if any, a number or per row.
         over: the reductions over a row.
 
     Returns:
@@ -170,8 +170,10 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     mean = p.over.sum(xp.where(usual, p.x, 0.0)) / count
     spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
     variance = p.over.sum(spread * spread) / count
-    # A sum of links at k is a wider link: exact for normal scores and the normal link.
-    start = mean - reach * xp.sqrt(1 + variance / 2.56)
+    # A sum of links at k is a wider link: exact for normal scores and the normal link. It is wider
+    # around its mean, which is not where z is counted from; alike scores have θ to the last digit.
+    wider = xp.sqrt(1 + variance / 2.56)
+    start = mean - reach * wider - p.temperature * p.row_link.edge * (wider - 1)
     start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
     # More is wanted than there are others: the threshold is among the masks, and they are alike.
     hidden = cast(p.over.count(p.live & ~usual & (p.x < 0)), p.x.dtype)
@@ -189,7 +191,7 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
         last=zero + math.inf,
         active=open_ & ~spoiled,
         flat=xp.zeros_like(open_),
-        rounds=0,
+        rounds=zero,
     ), spoiled
 
 
@@ -201,7 +203,7 @@ def _search(p: _Problem, search: _Search, look: Callable[[_Problem, Array], _New
     limit = 4 * int(info.bits)
 
     def unfinished(s: _Search) -> Array:
-        return (s.rounds < limit) & xp.any(s.active)
+        return xp.any(s.active & (s.rounds < limit))
 
     def advance(s: _Search) -> _Search:
         seen = look(p, p.z(s.anchor, s.offset))
@@ -213,9 +215,10 @@ def _search(p: _Problem, search: _Search, look: Callable[[_Problem, Array], _New
         halved = (target > low) & (target < high) & (xp.abs(step) <= s.last / 2)
         # The step decides when to stop: a small residual means nothing where W is small.
         stay = (seen.excess == 0) | seen.flat
-        middle = _middle(s.anchor, low, high, p.temperature)
+        middle = _middle(s.anchor, low, high, p.temperature, s.rounds)
         offset = xp.where(stay, s.offset, xp.where(near | halved, target, middle))
-        stuck = (offset == s.offset) | ~(high - low > eps / 2 * p.temperature)
+        narrow = xp.where(seen.tolerance < eps, seen.tolerance, eps) / 2 * p.temperature
+        stuck = (offset == s.offset) | ~(high - low > narrow)
 
         # Move the anchor there; what rounding leaves over is the new offset, exactly (two-sum).
         anchor = s.anchor + offset
@@ -236,10 +239,12 @@ def _search(p: _Problem, search: _Search, look: Callable[[_Problem, Array], _New
     return while_loop(p.x, unfinished, advance, search)
 
 
-def _middle(anchor: Array, low: Array, high: Array, temperature: Array) -> Array:
+def _middle(anchor: Array, low: Array, high: Array, temperature: Array, rounds: Array) -> Array:
     """The middle of the bracket in the order of floats: of the exponents where they differ.
 
-    It ends after some 40 halvings for any bracket, ±finfo.max included.
+    It ends after some 40 halvings for any bracket, ±finfo.max included. θ may still be a
+    temperature away from a score of 1e38, though, with no float between: then, every other time,
+    it is the anchor itself, or the exponents of the distance from the end next to it are halved.
     """
     xp = namespace(anchor)
     left, right = anchor + low, anchor + high
@@ -248,7 +253,14 @@ def _middle(anchor: Array, low: Array, high: Array, temperature: Array) -> Array
     geometric = xp.sign(left + right) * xp.sqrt(larger) * xp.sqrt(smaller)
     by_exponent = xp.where((left < 0) & (right > 0), 0.0, geometric) - anchor
     use = (larger > 4 * smaller) & (by_exponent > low) & (by_exponent < high)
-    return xp.where(use, by_exponent, low / 2 + high / 2)
+    middle = xp.where(use, by_exponent, low / 2 + high / 2)
+    width = high - low
+    leap = xp.sqrt(width) * xp.sqrt(temperature)
+    beside = xp.where(xp.abs(low) < xp.abs(high), low + leap, high - leap)
+    beside = xp.where((low < 0) & (high > 0), 0.0, beside)
+    between = (width > 1e6 * temperature) & (width < 8 * float(xp.finfo(low.dtype).eps) * larger)
+    odd = rounds / 2 != xp.floor(rounds / 2)
+    return xp.where(odd & between & (beside > low) & (beside < high), beside, middle)
 
 
 def _balance(p: _Problem, z: Array) -> _Newton:
@@ -284,7 +296,9 @@ def _balance(p: _Problem, z: Array) -> _Newton:
 
     sums = 4 * (below + above) / weight  # what rounding of the sums does to the step
     wanted = xp.minimum(p.k / weight, xp.ones_like(weight))
-    return _Newton(excess, step, eps * xp.maximum(wanted, sums), flat)
+    # Without an entry inside the support θ is next to one, at whatever distance.
+    tolerance = xp.where(weight > 0, eps * xp.maximum(wanted, sums), 0.0)
+    return _Newton(excess, step, tolerance, flat)
 
 
 def _plateau(p: _Problem, found: _Search) -> _Search:
@@ -302,7 +316,7 @@ def _plateau(p: _Problem, found: _Search) -> _Search:
         high=xp.where(found.flat, high - middle, found.high),
         last=found.last + math.inf,
         active=found.flat,
-        rounds=0,
+        rounds=xp.zeros_like(middle),
     )
 
 

@@ -27,15 +27,15 @@ KINDS = {
     links.laplace.id: entries.LAPLACE,
     links.normal.id: entries.NORMAL,
     links.exponential.id: entries.EXPONENTIAL,
-    links.linear.id: entries.LINEAR,
+    links.linear.inner.id: entries.LINEAR,
 }
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
 
 def kind_of(link: Any) -> int | None:
-    """The kernels' number for a link, None where they do not have it."""
-    if link.id != links.TABLE["entmax"].id:
+    """The kernels' number for an inner link, None where they do not have it."""
+    if link.id != links.TABLE["entmax"].inner.id:
         return KINDS.get(link.id)
     alpha = link.alpha
     if not isinstance(alpha, float):
@@ -68,6 +68,8 @@ def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
 
 @cache
 def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np.ndarray:
+    if kind in entries.BOUNDED:  # the same, then
+        every = tuple(passes.look if make is passes.first_look else make for make in every)
     found = [visit(make, kind if make in passes.BY_LINK else 0, number) for make in every]
     return np.array([one.address for one in found])
 

@@ -2,7 +2,8 @@
 
 `kind` is a constant wherever these are called, so each call keeps one branch. What an entry costs
 is decided here: `prepare` does the exponential once, relative to an anchor near the threshold,
-and every further look moves by δ = (θ − anchor)/T with multiplications alone.
+and every further look moves by δ = (θ − anchor)/T with multiplications alone. Links with an end to
+their support have nothing to prepare; they are looked at afresh, by the `distance` from that end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from kofn.kernels.elementary import LOG2_E, exp2, inline, normal_tail, power, qu
 
 LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
 """The built-in links; entmax(α) is SQUARE at α = 1.5, where F is a square, POWER elsewhere."""
+
+
+BOUNDED = (LINEAR, SQUARE, POWER)
+"""Those whose weights end at exactly 0; z is counted from there, as in kofn/_bounded.py."""
 
 
 @inline
@@ -58,7 +63,7 @@ def _(z):
 
 @inline
 def unit(kind, per_t):
-    """What distances are multiplied by for `prepare`: per T, of octaves where it raises 2."""
+    """What differences are multiplied by for `prepare`: per T, of octaves where it raises 2."""
     return per_t * LOG2_E if kind in (LOGISTIC, LAPLACE, EXPONENTIAL) else per_t
 
 
@@ -74,7 +79,7 @@ def prepare(kind, z):
 
 @inline
 def moved(kind, delta):
-    """δ, a float64, as `tail` wants it; the exponential link is e^(z − 1)."""
+    """δ, a float64, as `tail` wants it; the exponential link is e^(z − 1). Not for bounded ones."""
     if kind in (LOGISTIC, LAPLACE):
         return math.exp(delta) if delta != 0 else 1.0
     return math.exp(delta + 1) if kind == EXPONENTIAL else delta
@@ -84,7 +89,7 @@ def moved(kind, delta):
 def tail(kind, a, by, inverse, alpha):
     """(F, or 1 − F where F > ½; whether F > ½; F′; F″) at the threshold anchor + Tδ.
 
-    by = moved(δ), inverse = 1/by.
+    by = moved(δ), inverse = 1/by; where the link is bounded, a is z and both are 0.
     """
     zero, half, one = real(a, 0.0), real(a, 0.5), real(a, 1.0)
     if kind == LOGISTIC:
@@ -106,11 +111,10 @@ def tail(kind, a, by, inverse, alpha):
         upper = p > half
         inside = min(p, one) if p < one + kink(a) else zero
         return (max(one - p, zero) if upper else p), upper, inside, inside
-    z = a - by
     if kind == LINEAR:
-        t = max(half - abs(z), zero)
-        return t, z > zero, (one if abs(z) < half else zero), zero
-    base = min(max(_base(kind, z, alpha), zero), one)
+        t = max(min(a, one - a), zero)
+        return t, a > half, (one if zero < a < one else zero), zero
+    base = min(max(_base(kind, a, alpha), zero), one)
     inside = (base > zero) and (base < one)
     if kind == SQUARE:
         p = base * base
@@ -130,11 +134,8 @@ def tail(kind, a, by, inverse, alpha):
 
 @inline
 def _base(kind, z, alpha):
-    """What entmax raises to the power 1/(α − 1): 1 + (α − 1)(z − 1/α)."""
-    one = real(z, 1.0)
-    if kind == SQUARE:
-        return one + real(z, 0.5) * (z - real(z, 2 / 3))
-    return one + (alpha - one) * (z - one / alpha)
+    """What entmax raises to the power 1/(α − 1)."""
+    return (real(z, 0.5) if kind == SQUARE else alpha - real(z, 1.0)) * z
 
 
 @inline
@@ -154,7 +155,7 @@ def density(kind, z, alpha):
         u = z - one
         return exp2(min(u, zero) * octaves) if u < kink(z) else zero
     if kind == LINEAR:
-        return one if abs(z) < half else zero
+        return one if zero < z < one else zero
     raw = _base(kind, z, alpha)
     base = min(raw, one)
     inside = (base > zero) and (raw < one + kink(z))
@@ -179,10 +180,15 @@ def quantile(kind, q, alpha):
         return -z if q < 0.5 else z
     if kind == EXPONENTIAL:
         return math.log(q) + 1
+    return q if kind == LINEAR else q ** (alpha - 1) / (alpha - 1)
+
+
+@inline
+def edge(kind, alpha):
+    """Where z is counted from, in the convention of mean zero, which starts are guessed in."""
     if kind == LINEAR:
-        return q - 0.5
-    power_ = alpha - 1
-    return (q**power_ - 1) / power_ + 1 / alpha
+        return -0.5
+    return -1 / (alpha * (alpha - 1)) if kind in BOUNDED else 0.0
 
 
 @inline

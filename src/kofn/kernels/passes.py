@@ -17,7 +17,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.elementary import ordered, unordered, widest_vectors
-from kofn.kernels.entries import density, distance, prepare, reach, tail, unit
+from kofn.kernels.entries import BOUNDED, density, distance, prepare, reach, tail, unit
 from kofn.kernels.native import pointer
 
 BLOCK = 512
@@ -85,21 +85,40 @@ def census(kind: int, number: Any) -> Visit:
 
 
 def first_look(kind: int, number: Any) -> Visit:
-    """Prepare each entry for the anchor a and a unit of 1/b; then what `look` does."""
+    """Prepare each entry for the anchor a and a unit of T = 1/b; then what `look` does."""
+    return _look(kind, number, kind not in BOUNDED)
+
+
+def look(kind: int, number: Any) -> Visit:
+    """Σ of the smaller tails, and of those above ½, ΣF′, #{F > ½}, ΣF″; c is `moved(δ)`.
+
+    A bounded link has nothing prepared: θ = a + c there.
+    """
+    return _look(kind, number, False)
+
+
+def _look(kind: int, number: Any, fresh: bool) -> Visit:
+    afresh = kind in BOUNDED
 
     def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
         widest_vectors()
         scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
         into = carray(pointer(sums), 8, np.float64)
-        anchor_, scale = number(anchor), number(unit(kind, per_t))
+        anchor_, per_t_ = number(anchor), number(per_t)
+        scale = number(unit(kind, per_t))
         by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
         inverse = one / by_
         for start in range(0, n, BLOCK):
             block, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
             tails, above, weight, count, slope = zero, zero, zero, zero, zero
             for i in range(block.size):
-                a = prepare(kind, (block[i] - anchor_) * scale)
-                keep[i] = a
+                if afresh:
+                    a = distance(block[i], anchor_, by_, per_t_)
+                elif fresh:
+                    a = prepare(kind, (block[i] - anchor_) * scale)
+                    keep[i] = a
+                else:
+                    a = keep[i]
                 t, is_upper, first, second = tail(kind, a, by_, inverse, alpha_)
                 upper = one if is_upper else zero
                 tails += t
@@ -116,47 +135,23 @@ def first_look(kind: int, number: Any) -> Visit:
     return visit
 
 
-def look(kind: int, number: Any) -> Visit:
-    """Σ of the smaller tails, and of those above ½, ΣF′, #{F > ½}, ΣF″; c is `moved(δ)`."""
-
-    def visit(x, g, out, n, sums, a, b, by, alpha, e):
-        widest_vectors()
-        kept, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
-        inverse = one / by_
-        for start in range(0, n, BLOCK):
-            keep = kept[start : start + BLOCK]
-            tails, above, weight, count, slope = zero, zero, zero, zero, zero
-            for i in range(keep.size):
-                t, is_upper, first, second = tail(kind, keep[i], by_, inverse, alpha_)
-                upper = one if is_upper else zero
-                tails += t
-                above += t * upper
-                weight += first
-                count += upper
-                slope += second
-            into[0] += tails
-            into[1] += above
-            into[2] += weight
-            into[3] += count
-            into[4] += slope
-
-    return visit
-
-
 def write(kind: int, number: Any) -> Visit:
-    """F of each prepared entry, in its place, and ΣF."""
+    """F of each entry, of what was prepared in its place, and ΣF; θ as for `look`."""
+    afresh = kind in BOUNDED
 
-    def visit(x, g, out, n, sums, a, b, by, alpha, e):
+    def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
         widest_vectors()
-        kept, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        anchor_, per_t_ = number(anchor), number(per_t)
         by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
         inverse = one / by_
         for start in range(0, n, BLOCK):
-            keep = kept[start : start + BLOCK]
+            block, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
             total = zero
-            for i in range(keep.size):
-                t, upper, _, _ = tail(kind, keep[i], by_, inverse, alpha_)
+            for i in range(block.size):
+                a = distance(block[i], anchor_, by_, per_t_) if afresh else keep[i]
+                t, upper, _, _ = tail(kind, a, by_, inverse, alpha_)
                 p = one - t if upper else t
                 keep[i] = p
                 total += p

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.entries import EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, logs, moved
+from kofn.kernels.entries import BOUNDED, EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, logs
 from kofn.kernels.native import fetch, fetch_add, pointer
 from kofn.kernels.passes import (
     CENTRE,
@@ -18,7 +18,7 @@ from kofn.kernels.passes import (
     WEIGH,
     WRITE,
 )
-from kofn.kernels.search import Row, load, solve, store, survey, visit
+from kofn.kernels.search import Row, load, solve, store, survey, two_floats, visit, visit_at
 from kofn.kernels.team import plain
 
 # A job, the integers that every thread on it is told: the next row, how many are done and how many
@@ -123,19 +123,12 @@ def _weights(row, k, temperature, wanted):
     if delta != delta:
         return 0.0, delta
     if wanted:
-        by = moved(row.kind, delta)
-        if fresh:
-            visit(row, FIRST_LOOK, anchor, 1 / temperature, by, row.alpha, 0.0)
-        total = visit(row, WRITE, 0.0, 0.0, by, row.alpha, 0.0)[0]
+        if fresh and row.kind not in BOUNDED:
+            visit_at(row, FIRST_LOOK, anchor, temperature, delta)
+        total = visit_at(row, WRITE, anchor, temperature, delta)[0]
         if not abs(total - k) <= 1e-4 * k:
             return 0.0, math.nan  # whatever the reason, the reference will do better
-    # Two-sum: what the threshold's float cannot hold goes to a second one.
-    moved_by = temperature * delta
-    theta = anchor + moved_by
-    part = theta - anchor
-    rest = (anchor - (theta - part)) + (moved_by - part)
-    high = np.float64(np.float32(theta)) if row.size == 4 else theta
-    return high, (theta - high) + rest
+    return two_floats(anchor, temperature * delta, row.size)
 
 
 @plain

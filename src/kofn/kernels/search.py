@@ -16,7 +16,16 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels import team
-from kofn.kernels.entries import LAPLACE, LOGISTIC, NORMAL, logs, moved, quantile
+from kofn.kernels.entries import (
+    BOUNDED,
+    LAPLACE,
+    LOGISTIC,
+    NORMAL,
+    edge,
+    logs,
+    moved,
+    quantile,
+)
 from kofn.kernels.native import pointer
 from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, SURVEY
 from kofn.kernels.team import plain
@@ -96,10 +105,30 @@ def _census(row, pivot, most):
 
 
 @plain
-def look(row, fresh, anchor, per_t, delta):
+def two_floats(anchor, offset, size):
+    """anchor + offset as a number of the scores' type and what it cannot hold (two-sum)."""
+    total = anchor + offset
+    part = total - anchor
+    rest = (anchor - (total - part)) + (offset - part)
+    high = rounded(total, size)
+    return high, (total - high) + rest
+
+
+@plain
+def visit_at(row, which, anchor, temperature, delta):
+    """A look, or the writing, at the threshold anchor + Tδ."""
+    by = 0.0
+    if row.kind in BOUNDED:
+        anchor, by = two_floats(anchor, temperature * delta, row.size)
+    else:
+        by = moved(row.kind, delta)
+    return visit(row, which, anchor, 1 / temperature, by, row.alpha, 0.0)
+
+
+@plain
+def look(row, fresh, anchor, temperature, delta):
     """(Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″) at anchor + Tδ; prepares where `fresh`."""
-    which = FIRST_LOOK if fresh else LOOK
-    sums = visit(row, which, anchor, per_t, moved(row.kind, delta), row.alpha, 0.0)
+    sums = visit_at(row, FIRST_LOOK if fresh else LOOK, anchor, temperature, delta)
     return sums[0] - sums[1], sums[1], sums[2], sums[3], sums[4]
 
 
@@ -166,13 +195,14 @@ def start_of(row, k, seen, temperature):
     A sum of links at normal scores is close to one wide link, whose quantile is between those of
     the two; for the normal link it is exact.
     """
-    bell, own, edge = _quantiles(row, k, seen)
-    own, edge = temperature * own, temperature * edge
-    slack = 1e-6 * (abs(seen.least) + abs(seen.greatest)) + 1e-3 * (temperature + abs(edge))
-    low, high = seen.least - edge - slack, seen.greatest - edge + slack
+    bell, own, end = _quantiles(row, k, seen)
+    origin = temperature * edge(row.kind, row.alpha)
+    own, end = temperature * own + origin, temperature * end
+    slack = 1e-6 * (abs(seen.least) + abs(seen.greatest)) + 1e-3 * (temperature + abs(end))
+    low, high = seen.least - end - slack, seen.greatest - end + slack
     far = bell * math.sqrt(seen.variance)
     away = math.sqrt(far * far + own * own)
-    start = seen.mean - (away if far + own > 0 else -away)
+    start = seen.mean + origin - (away if far + own > 0 else -away)
     spread = seen.variance / (temperature * temperature) + 2.56
     worth = math.sqrt(spread / (2.56 + bell * bell))
     return min(max(start, low), high), low, high, worth
@@ -201,7 +231,7 @@ def solve(row, k, seen, temperature):
     delta, fresh, tries, leap = 0.0, True, 0, 1.0
     width = math.inf
     for round_ in range(16 * row.size):
-        below, above, weight, count, slope = look(row, fresh, anchor, per_t, delta)
+        below, above, weight, count, slope = look(row, fresh, anchor, temperature, delta)
         fresh = False
         excess = (count - k) + below - above
         gap, step = halley(wanted, live, excess, weight, slope)

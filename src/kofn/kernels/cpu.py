@@ -19,7 +19,18 @@ from numba import cfunc, njit
 from kofn import implicit, links
 from kofn._array import is_torch
 from kofn._rows import Given, rows_of
-from kofn.kernels import elementary, entries, native, passes, rows, search, team, threads
+from kofn.kernels import (
+    elementary,
+    entries,
+    lanes,
+    native,
+    passes,
+    rows,
+    search,
+    team,
+    threads,
+    together,
+)
 from kofn.threshold import solve
 
 KINDS = {
@@ -50,7 +61,7 @@ def kind_of(link: Any) -> int | None:
 _SOURCES = zlib.crc32(
     b"".join(
         Path(str(m.__file__)).read_bytes()
-        for m in (elementary, entries, native, passes, rows, search, team)
+        for m in (elementary, entries, lanes, native, passes, rows, search, team, together)
     )
 )
 
@@ -167,16 +178,18 @@ def _deal(
     kind, number = kind_of(link), np.float32 if x.itemsize == 4 else np.float64
     visits = _visits(every, kind, number)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
-    chunk = max(1, min(GRAIN // n, count))
-    job = np.array([0, 0, 0, count, chunk, n, x.itemsize, kind, _address(visits), *arrays])
+    group = rows.together(n)
+    chunk = max(group, GRAIN // n // group * group)
+    shape = [count, chunk, group, n, x.itemsize, kind, _address(visits)]
+    job = np.array([0, 0, 0, *shape, *arrays])
     crew = 1 if n * count < 2 * GRAIN else threads.wanted(x)
-    spare = 0 if arrays[2] else n
-    own = np.zeros((crew, rows.MEMO + spare + team.room(n)))
+    room = rows.room(n, bool(arrays[2]))
+    own = np.zeros((crew, room + team.room(n)))
     run, first, memory = compiled(function), _address(job), _address(own)
     if crew == 1:
         run(first, memory, alpha)
     elif count < crew and n > team.PART:
-        shared = memory + 8 * (rows.MEMO + spare)
+        shared = memory + 8 * room
         threads.offer([(shared,)] * (crew - 1), compiled(team.assist), own)
         run(first, memory, alpha)
         compiled(team.dismiss)(shared)
@@ -185,4 +198,4 @@ def _deal(
         threads.offer(others, run, (job, own))
         run(first, memory, alpha)
         compiled(rows.wait)(first)
-    return bool(job[rows.LOST])
+    return bool(job[rows.GIVEN_UP])

@@ -80,9 +80,9 @@ def prepare(kind, z):
 @inline
 def moved(kind, delta):
     """δ, a float64, as `tail` wants it; the exponential link is e^(z − 1). Not for bounded ones."""
-    if kind in (LOGISTIC, LAPLACE):
-        return math.exp(delta) if delta != 0 else 1.0
-    return math.exp(delta + 1) if kind == EXPONENTIAL else delta
+    if kind == NORMAL:
+        return delta
+    return exp2((delta + 1 if kind == EXPONENTIAL else delta) * LOG2_E)
 
 
 @inline

@@ -7,7 +7,20 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.entries import BOUNDED, EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, logs
+from kofn.kernels.entries import BOUNDED, EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, edge, logs
+from kofn.kernels.lanes import (
+    CLOSED,
+    FOUND,
+    LANE,
+    LANES,
+    ODD,
+    OPEN,
+    Row,
+    load,
+    store,
+    two_floats,
+    visit,
+)
 from kofn.kernels.native import fetch, fetch_add, pointer
 from kofn.kernels.passes import (
     CENTRE,
@@ -18,46 +31,48 @@ from kofn.kernels.passes import (
     WEIGH,
     WRITE,
 )
-from kofn.kernels.search import Row, load, solve, store, survey, two_floats, visit, visit_at
+from kofn.kernels.search import advance, look, quantiles, read, survey, visit_at
 from kofn.kernels.team import plain
+from kofn.kernels.together import advance_all, aim_all, open_all
 
 # A job, the integers that every thread on it is told: the next row, how many are done and how many
 # were given up, which all of them count; then the shape, and addresses of visits and arrays.
-NEXT, DONE, LOST, COUNT, CHUNK, N, SIZE, KIND, VISITS = range(9)
-X, G, OUT, HI, LO, K, TEMPERATURE, IN_K, IN_T = range(9, 18)
+NEXT, DONE, GIVEN_UP, COUNT, CHUNK, TOGETHER, N, SIZE, KIND, VISITS = range(10)
+X, G, OUT, HI, LO, K, TEMPERATURE, IN_K, IN_T = range(10, 19)
+WORDS = 19
 
-# What a thread has of its own: the search's memo, a row's entries as prepared where there is no
-# memory of an answer to keep them in, and what it shares with a team.
-MEMO = 6
+# What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
+# prepared where there is no memory of an answer to keep them in, and what it shares with a team.
+_SUMS = LANE.fields["sums"][1]
+_MEMO = LANE.itemsize // 8
+_HEAD = _MEMO + 6
 
 
-@plain
-def team_of(job, own):
-    words = carray(pointer(job), IN_T + 1, np.int64)
-    return own + 8 * (MEMO + (0 if words[OUT] else words[N]))
+def together(n: int) -> int:
+    """How many rows of n are a group: as many as stay in the nearest cache."""
+    return max(1, min(LANES, 4096 // n))
+
+
+def room(n: int, answers: bool) -> int:
+    """Words of memory a thread needs for rows of n."""
+    return _HEAD + (0 if answers else together(n) * n)
 
 
 def forward(job, own, alpha):
     """Take rows until there are none; write their thresholds, and their weights if wanted."""
-    words = carray(pointer(job), IN_T + 1, np.int64)
-    size = words[SIZE]
+    words = carray(pointer(job), WORDS, np.int64)
     first = fetch_add(job + 8 * NEXT, words[CHUNK])
     while first < words[COUNT]:
         last = min(first + words[CHUNK], words[COUNT])
-        for i in range(first, last):
-            k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
-            hi, lo = _weights(_row(job, words, own, i, alpha), k, t, words[OUT] != 0)
-            store(words[HI], i, size, hi)
-            store(words[LO], i, size, lo)
-            if lo != lo:
-                fetch_add(job + 8 * LOST, 1)
+        for start in range(first, last, words[TOGETHER]):
+            _weights(job, words, own, start, min(words[TOGETHER], last - start), alpha)
         fetch_add(job + 8 * DONE, last - first)
         first = fetch_add(job + 8 * NEXT, words[CHUNK])
 
 
 def backward(job, own, alpha):
     """Take rows until there are none; write the cotangents of their scores, k and T."""
-    words = carray(pointer(job), IN_T + 1, np.int64)
+    words = carray(pointer(job), WORDS, np.int64)
     size = words[SIZE]
     first = fetch_add(job + 8 * NEXT, words[CHUNK])
     while first < words[COUNT]:
@@ -65,7 +80,7 @@ def backward(job, own, alpha):
         for i in range(first, last):
             hi, lo = load(words[HI], i, size), load(words[LO], i, size)
             k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
-            in_k, in_t = _gradients(_row(job, words, own, i, alpha), hi, lo, k, t)
+            in_k, in_t = _gradients(_row(job, words, own, i, 0, alpha), hi, lo, k, t)
             store(words[IN_K], i, size, in_k)
             store(words[IN_T], i, size, in_t)
         fetch_add(job + 8 * DONE, last - first)
@@ -74,61 +89,97 @@ def backward(job, own, alpha):
 
 def wait(job):
     """Until the rows that other threads have taken are done too."""
-    words = carray(pointer(job), IN_T + 1, np.int64)
+    words = carray(pointer(job), WORDS, np.int64)
     while fetch(job + 8 * DONE) < words[COUNT]:
         pass
 
 
 @plain
-def _row(job, words, own, i, alpha):
-    at = i * words[N] * words[SIZE]
+def _row(job, words, own, i, lane, alpha):
+    """Row i, in a lane of its group."""
+    n, size = words[N], words[SIZE]
+    at = i * n * size
     g = words[G] + at if words[G] else 0
-    out = words[OUT] + at if words[OUT] else own + 8 * MEMO
-    return Row(
-        words[VISITS],
-        words[KIND],
-        words[SIZE],
-        words[X] + at,
-        g,
-        out,
-        words[N],
-        team_of(job, own),
-        own,
-        alpha,
-    )
+    kept = 0 if words[OUT] else words[TOGETHER] * n
+    out = words[OUT] + at if words[OUT] else own + 8 * (_HEAD + lane * n)
+    sums = own + _SUMS
+    memo, team = own + 8 * _MEMO, own + 8 * (_HEAD + kept)
+    x, visits, kind = words[X] + at, words[VISITS], words[KIND]
+    return Row(lane, visits, kind, size, x, g, out, n, sums, team, memo, alpha)
 
 
 @plain
-def _weights(row, k, temperature, wanted):
-    """Write the weights of a row, if wanted; return its threshold as two numbers.
+def _weights(job, words, own, first, count, alpha):
+    """Write the weights of a group of rows, if wanted, and their thresholds as two numbers.
 
     (0, NaN) says that the search gave up.
     """
-    seen = survey(row, k, temperature)
-    top = seen.top
-    valid = temperature == temperature
-    share = k if k != k else ((k / top if k <= top else 1.0) if top > 0 else 0.0)
-    closed, theta = math.inf, 0.0
-    if seen.bad > 0 or k != k or not valid:
-        closed, theta = math.nan, math.nan
-    elif k <= top:
-        closed, theta = 0.0, math.inf
-    elif k >= top + seen.live:
-        closed, theta, share = 1.0, -math.inf, 1.0
-    if closed != math.inf:
-        if wanted:
-            visit(row, CLOSE, closed, share, 0.0, 0.0, 0.0)
-        return theta, 0.0
-    anchor, delta, fresh = solve(row, k, seen, temperature)
-    if delta != delta:
-        return 0.0, delta
+    n, size, kind, wanted = words[N], words[SIZE], words[KIND], words[OUT] != 0
+    lanes = carray(pointer(own), 1, LANE)[0]
+    for r in range(count):
+        lanes.k[r] = load(words[K], first + r, size)
+        lanes.temperature[r] = load(words[TEMPERATURE], first + r, size)
+        survey(_row(job, words, own, first + r, r, alpha), lanes)
+    share = lanes.k[0]
+    if 0 < share < n:
+        row = _row(job, words, own, first, 0, alpha)
+        bell, own_, end = quantiles(row, share, np.float64(n), np.float64(n))
+        open_all(own, n, size, share, bell, own_, end, edge(kind, alpha))
+    else:
+        lanes.state[:] = ODD
+    for r in range(count):
+        if lanes.state[r] == ODD:
+            lanes.per_t[r] = 1 / lanes.temperature[r]
+            read(_row(job, words, own, first + r, r, alpha), lanes)
+    for round_ in range(16 * size):
+        aim_all(own, kind, size)
+        still = False
+        for r in range(count):
+            if lanes.state[r] == OPEN:
+                look(_row(job, words, own, first + r, r, alpha), lanes)
+                still = True
+        if not still:
+            break
+        advance_all(own, kind, size, round_)
+        for r in range(count):
+            if lanes.state[r] == ODD:
+                advance(_row(job, words, own, first + r, r, alpha), lanes, round_)
+    for r in range(count):
+        row = _row(job, words, own, first + r, r, alpha)
+        if lanes.state[r] == CLOSED:
+            hi, lo = _close(row, lanes, wanted)
+        else:
+            hi, lo = _write(row, lanes, wanted)
+        store(words[HI], first + r, size, hi)
+        store(words[LO], first + r, size, lo)
+        if lo != lo:
+            fetch_add(job + 8 * GIVEN_UP, 1)
+
+
+@plain
+def _close(row, lanes, wanted):
+    """θ of a row that needs no equation: the share of its scores of +inf, and 0, 1 or NaN."""
+    k, top, theta = lanes.k[row.lane], lanes.top[row.lane], lanes.anchor[row.lane]
     if wanted:
-        if fresh and row.kind not in BOUNDED:
-            visit_at(row, FIRST_LOOK, anchor, temperature, delta)
-        total = visit_at(row, WRITE, anchor, temperature, delta)[0]
+        share = k if k != k else ((k / top if k <= top else 1.0) if top > 0 else 0.0)
+        others = theta if theta != theta else (0.0 if theta > 0 else 1.0)
+        visit(row, CLOSE, others, share if theta != -math.inf else 1.0, 0.0, 0.0, 0.0)
+    return theta, 0.0
+
+
+@plain
+def _write(row, lanes, wanted):
+    """θ of a row whose search has ended, once its weights are written if wanted."""
+    r = row.lane
+    if lanes.state[r] != FOUND:
+        return 0.0, math.nan
+    if wanted:
+        if lanes.fresh[r] and row.kind not in BOUNDED:
+            visit_at(row, lanes, FIRST_LOOK)
+        total, k = visit_at(row, lanes, WRITE)[0], lanes.k[r]
         if not abs(total - k) <= 1e-4 * k:
             return 0.0, math.nan  # whatever the reason, the reference will do better
-    return two_floats(anchor, temperature * delta, row.size)
+    return two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], row.size)
 
 
 @plain

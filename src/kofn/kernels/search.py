@@ -1,151 +1,157 @@
-"""One row's threshold: survey the row, then look at it until θ is found.
+"""The thresholds of a few rows: survey each, then look at each until its θ is found.
 
 The rules are those of threshold.py (log-odds Newton, residual split at F > ½, plateau in logs,
 stop on the step, always end). What differs is how little is paid for them: entries are prepared
 once, sums are float32 over blocks and float64 across them, and Halley's third order lets a small
-step be the last without another look. All numbers here are float64 and every visit to the row is a
+step be the last without another look. All numbers here are float64 and every visit to a row is a
 call by address (passes.py), so this is compiled once for all links and precisions.
+
+Rows go in groups, each in its lane, and the usual step is computed for all lanes at once by vector
+code (together.py); what is unusual is done here, lane by lane. No lane knows of another.
 """
 
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 
 import numpy as np
 from numba import carray
 
-from kofn.kernels import team
-from kofn.kernels.entries import (
-    BOUNDED,
-    LAPLACE,
-    LOGISTIC,
-    NORMAL,
-    edge,
-    logs,
-    moved,
-    quantile,
-)
+from kofn.kernels.elementary import inline, log
+from kofn.kernels.entries import LAPLACE, LOGISTIC, NORMAL, edge, logs, quantile
+from kofn.kernels.lanes import CLOSED, FOUND, LOST, OPEN, load, rounded, visit
 from kofn.kernels.native import pointer
 from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, SURVEY
 from kofn.kernels.team import plain
 
 ANCHORED = 3.0  # |δ| up to which what was prepared at an anchor keeps its digits
 
-Row = namedtuple("Row", "visits kind size x g out n team memo alpha")
-"""Addresses of what visits it (passes.py), of its scores, cotangents and answer, of the team that
-does, and of what `_quantiles` keeps from one row to the next; the link's kind; bytes per number; n.
-"""
-
-Seen = namedtuple("Seen", "least greatest live top bad mean variance usual")
-"""live counts finite scores, top those of +inf, bad the NaN. Mean, variance and their count tell
-where most of the scores are; additive masks such as −1e9 have no say in that. Without ±inf, NaN
-and masks, least and greatest are only bounds."""
-
 
 @plain
-def visit(row, which, a, b, c, d, e):
-    """Go over the row once; return its sums."""
-    address = carray(pointer(row.visits), which + 1, np.int64)[which]
-    return team.visit(
-        row.team, address, row.x, row.g, row.out, row.n, row.size, which == CENSUS, a, b, c, d, e
-    )
-
-
-@plain
-def load(address, i, size):
-    """The i-th number at `address`."""
-    if size == 4:
-        return np.float64(carray(pointer(address), i + 1, np.float32)[i])
-    return carray(pointer(address), i + 1, np.float64)[i]
-
-
-@plain
-def store(address, i, size, value):
-    if size == 4:
-        carray(pointer(address), i + 1, np.float32)[i] = value
-    else:
-        carray(pointer(address), i + 1, np.float64)[i] = value
-
-
-@plain
-def rounded(value, size):
-    """`value` as the scores' type holds it."""
-    return np.float64(np.float32(value)) if size == 4 else value
-
-
-@plain
-def survey(row, k, temperature):
-    """What starts the search in a row."""
+def survey(row, lanes):
+    """The first visit, which starts the search."""
     pivot = load(row.x, row.n // 2, row.size)
-    sums = visit(row, SURVEY, pivot, 0.0, 0.0, 0.0, 0.0)
-    mean, square = sums[0] / row.n, sums[1] / row.n
-    variance = max(square - mean * mean, 0.0)
-    # No score is further from the mean than this, which rounding is given its part in.
-    reach = math.sqrt(row.n * (variance + 1e-5 * square))
-    if reach < 1e5 * temperature and abs(pivot) < 1e15:
-        mean += pivot
-        live = np.float64(row.n)
-        return Seen(mean - reach, mean + reach, live, 0.0, 0.0, mean, variance, live)
-    seen = _census(row, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
-    if seen.greatest - seen.least > 1e5 * temperature and seen.live > 0:
-        near = _census(row, seen.greatest, rounded(1e4 * temperature, row.size))
-        if near.usual > k - seen.top:
-            return near
-    return seen
+    sums, r = visit(row, SURVEY, pivot, 0.0, 0.0, 0.0, 0.0), row.lane
+    lanes.pivot[r], lanes.total[r], lanes.squares[r] = pivot, sums[0], sums[1]
 
 
 @plain
-def _census(row, pivot, most):
-    sums = visit(row, CENSUS, pivot, most, 0.0, 0.0, 0.0)
+def visit_at(row, lanes, which):
+    """A look, or the writing, at θ; return its sums."""
+    r = row.lane
+    return visit(row, which, lanes.base[r], lanes.per_t[r], lanes.by[r], row.alpha, 0.0)
+
+
+@plain
+def look(row, lanes):
+    """Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″; prepares the row where its anchor has moved."""
+    r = row.lane
+    sums = visit_at(row, lanes, FIRST_LOOK if lanes.fresh[r] else LOOK)
+    lanes.below[r], lanes.above[r], lanes.weight[r] = sums[0] - sums[1], sums[1], sums[2]
+    lanes.count[r], lanes.slope[r], lanes.fresh[r] = sums[3], sums[4], 0.0
+
+
+@plain
+def read(row, lanes):
+    """A row in which a survey is not enough: what a census says, and what there is to search."""
+    r = row.lane
+    pivot, temperature, k = lanes.pivot[r], lanes.temperature[r], lanes.k[r]
+    _census(row, lanes, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
+    if lanes.greatest[r] - lanes.least[r] > 1e5 * temperature and lanes.live[r] > 0:
+        mean, variance, usual = lanes.mean[r], lanes.variance[r], lanes.usual[r]
+        _census(row, lanes, lanes.greatest[r], rounded(1e4 * temperature, row.size))
+        if not lanes.usual[r] > k - lanes.top[r]:
+            lanes.mean[r], lanes.variance[r], lanes.usual[r] = mean, variance, usual
+    lanes.wanted[r] = k - lanes.top[r]
+    if lanes.bad[r] > 0 or k != k or temperature != temperature:
+        lanes.state[r], lanes.anchor[r] = CLOSED, math.nan
+    elif k <= lanes.top[r]:
+        lanes.state[r], lanes.anchor[r] = CLOSED, math.inf
+    elif k >= lanes.top[r] + lanes.live[r]:
+        lanes.state[r], lanes.anchor[r] = CLOSED, -math.inf
+    elif (
+        lanes.greatest[r] > 1e15
+        or lanes.variance[r] > (1e6 * temperature) ** 2
+        or lanes.usual[r] < lanes.wanted[r]
+    ):
+        lanes.state[r] = LOST
+    else:
+        bell, own, end = quantiles(row, lanes.wanted[r], lanes.live[r], lanes.usual[r])
+        begin(lanes, r, bell, own, end, edge(row.kind, row.alpha), row.size)
+
+
+@plain
+def _census(row, lanes, pivot, most):
+    sums, r = visit(row, CENSUS, pivot, most, 0.0, 0.0, 0.0), row.lane
     count = max(sums[5], 1.0)
     mean = sums[6] / count
-    variance = max(sums[7] / count - mean * mean, 0.0)
-    return Seen(sums[0], sums[1], sums[2], sums[3], sums[4], pivot + mean, variance, sums[5])
+    lanes.least[r], lanes.greatest[r] = sums[0], sums[1]
+    lanes.live[r], lanes.top[r], lanes.bad[r], lanes.usual[r] = sums[2], sums[3], sums[4], sums[5]
+    lanes.mean[r], lanes.variance[r] = pivot + mean, max(sums[7] / count - mean * mean, 0.0)
 
 
 @plain
-def two_floats(anchor, offset, size):
-    """anchor + offset as a number of the scores' type and what it cannot hold (two-sum)."""
-    total = anchor + offset
-    part = total - anchor
-    rest = (anchor - (total - part)) + (offset - part)
-    high = rounded(total, size)
-    return high, (total - high) + rest
+def quantiles(row, k, live, usual):
+    """(Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones)."""
+    memo = carray(pointer(row.memo), 6, np.float64)
+    if not (memo[0] == k and memo[1] == live and memo[2] == usual):
+        share = min(k / max(usual, 1.0), 0.5 + 0.5 * k / live)
+        bell = quantile(NORMAL, share, row.alpha)
+        memo[0], memo[1], memo[2], memo[3] = k, live, usual, bell
+        memo[4] = bell if row.kind == NORMAL else quantile(row.kind, share, row.alpha)
+        memo[5] = quantile(row.kind, k / live, row.alpha)
+    return memo[3], memo[4], memo[5]
 
 
-@plain
-def visit_at(row, which, anchor, temperature, delta):
-    """A look, or the writing, at the threshold anchor + Tδ."""
-    by = 0.0
-    if row.kind in BOUNDED:
-        anchor, by = two_floats(anchor, temperature * delta, row.size)
-    else:
-        by = moved(row.kind, delta)
-    return visit(row, which, anchor, 1 / temperature, by, row.alpha, 0.0)
+@inline
+def begin(lanes, r, bell, own, end, origin, size):
+    """θ to start from, its bracket, and what a log-odd is worth.
+
+    A sum of links at normal scores is close to one wide link, whose quantile is between those of
+    the two; for the normal link it is exact.
+    """
+    temperature, variance = lanes.temperature[r], lanes.variance[r]
+    origin = temperature * origin
+    own, end = temperature * own + origin, temperature * end
+    least, greatest = lanes.least[r], lanes.greatest[r]
+    slack = 1e-6 * (abs(least) + abs(greatest)) + 1e-3 * (temperature + abs(end))
+    low, high = least - end - slack, greatest - end + slack
+    far = bell * math.sqrt(variance)
+    away = math.sqrt(far * far + own * own)
+    start = lanes.mean[r] + origin - (away if far + own > 0 else -away)
+    start = low if start < low else (high if start > high else start)
+    per_t = lanes.per_t[r]
+    lanes.worth[r] = math.sqrt((variance * per_t * per_t + 2.56) / (2.56 + bell * bell))
+    anchor = rounded(start, size)
+    lanes.anchor[r], lanes.delta[r] = anchor, 0.0
+    lanes.low[r], lanes.high[r] = (low - anchor) * per_t, (high - anchor) * per_t
+    lanes.low_gap[r], lanes.high_gap[r] = math.nan, math.nan
+    lanes.width[r], lanes.leap[r], lanes.tries[r] = math.inf, 1.0, 0.0
+    lanes.state[r], lanes.fresh[r] = OPEN, 1.0
 
 
-@plain
-def look(row, fresh, anchor, temperature, delta):
-    """(Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″) at anchor + Tδ; prepares where `fresh`."""
-    sums = visit_at(row, FIRST_LOOK if fresh else LOOK, anchor, temperature, delta)
-    return sums[0] - sums[1], sums[1], sums[2], sums[3], sums[4]
-
-
-@plain
+@inline
 def halley(k, n, excess, weight, slope):
-    """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them)."""
+    """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them).
+
+    Where ΣF is 0 or n, as far as its digits tell, there is no such step: it is NaN.
+    """
     total, rest = k + excess, (n - k) - excess
+    solvable = (total > 0) & (rest > 0)
     each = 1 / (k * total * rest)  # few divisions: each is waited for
     per_weight = 1 / weight
-    ratio = max(excess * n * total * each, -0.999999999999)
-    if abs(ratio) < 1:  # log(1 + r) by Padé's quotient, to 3e-4
-        gap = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
-    else:
-        gap = math.log1p(ratio)
+    ratio = excess * n * total * each
+    ratio = ratio if ratio > -0.999999999999 else -0.999999999999
+    # log(1 + r) by Padé's quotient, to 3e-4.
+    pade = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
+    beyond = log(1 + ratio if ratio >= 1 else 2.0)
+    gap = pade if ratio < 1 else beyond
     newton = gap * total * rest * per_weight / n
     bend = slope * per_weight + weight * (total - rest) * k * each
-    return gap, newton / min(max(1 - newton * bend / 2, 0.5), 2.0)
+    bend = 1 - newton * bend / 2
+    step = newton / (bend if 0.5 < bend < 2 else (2.0 if bend >= 2 else 0.5))
+    saturated = 700.0 if excess > 0 else -700.0
+    return gap if solvable else saturated, step if solvable else math.nan
 
 
 @plain
@@ -176,122 +182,89 @@ def _fallback(low, high, low_gap, high_gap, tries):
 
 
 @plain
-def _quantiles(row, k, seen):
-    """(Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones)."""
-    memo = carray(pointer(row.memo), 6, np.float64)
-    if not (memo[0] == k and memo[1] == seen.live and memo[2] == seen.usual):
-        share = min(k / max(seen.usual, 1.0), 0.5 + 0.5 * k / seen.live)
-        bell = quantile(NORMAL, share, row.alpha)
-        memo[0], memo[1], memo[2], memo[3] = k, seen.live, seen.usual, bell
-        memo[4] = bell if row.kind == NORMAL else quantile(row.kind, share, row.alpha)
-        memo[5] = quantile(row.kind, k / seen.live, row.alpha)
-    return memo[3], memo[4], memo[5]
+def advance(row, lanes, round_):
+    """What the last look at an odd row says about its θ.
 
-
-@plain
-def start_of(row, k, seen, temperature):
-    """(θ to start from, a bracket, what a log-odd is worth in units of T) of a row.
-
-    A sum of links at normal scores is close to one wide link, whose quantile is between those of
-    the two; for the normal link it is exact.
+    Its k counts the scores of +inf, which every look sees as F = 1; 0 < k − #top < #live. Once θ is
+    found the answer's memory holds the row as prepared, unless it is `fresh`.
     """
-    bell, own, end = _quantiles(row, k, seen)
-    origin = temperature * edge(row.kind, row.alpha)
-    own, end = temperature * own + origin, temperature * end
-    slack = 1e-6 * (abs(seen.least) + abs(seen.greatest)) + 1e-3 * (temperature + abs(end))
-    low, high = seen.least - end - slack, seen.greatest - end + slack
-    far = bell * math.sqrt(seen.variance)
-    away = math.sqrt(far * far + own * own)
-    start = seen.mean + origin - (away if far + own > 0 else -away)
-    spread = seen.variance / (temperature * temperature) + 2.56
-    worth = math.sqrt(spread / (2.56 + bell * bell))
-    return min(max(start, low), high), low, high, worth
-
-
-@plain
-def solve(row, k, seen, temperature):
-    """(anchor, δ, fresh) with θ = anchor + Tδ; the answer's memory holds the row as prepared
-    unless fresh.
-
-    k counts the scores of +inf, which every look sees as F = 1; 0 < k − #top < #live. δ is NaN
-    where it was not found.
-    """
-    kind, live, wanted = row.kind, seen.live, k - seen.top
-    if seen.greatest > 1e15 or seen.variance > (1e6 * temperature) ** 2 or seen.usual < wanted:
-        return 0.0, math.nan, True
+    r, kind = row.lane, row.kind
+    temperature, wanted, delta = lanes.temperature[r], lanes.wanted[r], lanes.delta[r]
     eps = 2.0**-23 if row.size == 4 else 2.0**-52
     faint = 1e-31 if row.size == 4 else 1e-250  # tails that underflow may have taken from
     two_tails = kind == LOGISTIC or kind == LAPLACE or kind == NORMAL
+    below, above, weight, count = lanes.below[r], lanes.above[r], lanes.weight[r], lanes.count[r]
 
-    start, low, high, worth = start_of(row, wanted, seen, temperature)
-    anchor, per_t = rounded(start, row.size), 1 / temperature
-    low, high = (low - anchor) * per_t, (high - anchor) * per_t
-    low_gap, high_gap = math.nan, math.nan
+    lanes.state[r] = OPEN
+    excess = (count - lanes.k[r]) + below - above
+    gap, step = halley(wanted, lanes.live[r], excess, weight, lanes.slope[r])
+    if excess == 0 and not two_tails:
+        lanes.state[r] = FOUND
+        return
+    if excess > 0:
+        lanes.low[r], lanes.low_gap[r] = delta, gap
+    else:
+        lanes.high[r], lanes.high_gap[r] = delta, gap
+    enough = last_step(kind, row.size)
+    if two_tails and count == lanes.k[r] and below + above < 1:
+        # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
+        if below + above < (2 if min(below, above) > faint else 1e3) * faint:
+            theta = _balance(row, lanes.anchor[r] + temperature * delta, temperature, eps)
+            lanes.anchor[r] = rounded(theta, row.size)
+            lanes.delta[r] = (theta - lanes.anchor[r]) / temperature
+            lanes.state[r], lanes.fresh[r] = FOUND, 1.0
+            return
+        ratio = max(below, faint) / max(above, faint)
+        step = math.log(ratio) * (below + above) / (2 * weight)
+        lanes.leap[r] = math.inf
+        enough = last_step(LAPLACE, row.size) if below > 0 and above > 0 else 0.0
+    tolerance = eps * max(min(weight, wanted), 4 * (below + above))
+    near = abs(step) <= enough or abs(step) * weight <= tolerance
+    target = delta + step if near else _held(lanes, r, step, gap, excess, round_)
+    stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > eps / 2
+    if abs(target) > ANCHORED:
+        moved_to = rounded(lanes.anchor[r] + temperature * target, row.size)
+        shift = (moved_to - lanes.anchor[r]) / temperature
+        target -= shift
+        lanes.low[r] -= shift
+        lanes.high[r] -= shift
+        lanes.anchor[r], lanes.fresh[r] = moved_to, 1.0
+        if abs(target) > ANCHORED:
+            # Its neighbours in the scores' type are temperatures apart: look at it itself, and
+            # leave a θ that is really between them to the reference.
+            if near or stuck:
+                lanes.state[r] = LOST
+            target = 0.0
+    lanes.delta[r] = target
+    if (near or stuck) and lanes.state[r] == OPEN:
+        lanes.state[r] = FOUND
 
-    delta, fresh, tries, leap = 0.0, True, 0, 1.0
-    width = math.inf
-    for round_ in range(16 * row.size):
-        below, above, weight, count, slope = look(row, fresh, anchor, temperature, delta)
-        fresh = False
-        excess = (count - k) + below - above
-        gap, step = halley(wanted, live, excess, weight, slope)
-        if excess == 0 and not two_tails:
-            return anchor, delta, False
-        if excess > 0:
-            low, low_gap = delta, gap
-        else:
-            high, high_gap = delta, gap
-        enough = last_step(kind, row.size)
-        if two_tails and count == k and below + above < 1:
-            # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
-            if below + above < (2 if min(below, above) > faint else 1e3) * faint:
-                theta = _balance(row, anchor + temperature * delta, temperature, eps)
-                anchor = rounded(theta, row.size)
-                return anchor, (theta - anchor) / temperature, True
-            ratio = max(below, faint) / max(above, faint)
-            step = math.log(ratio) * (below + above) / (2 * weight)
-            leap = math.inf
-            enough = last_step(LAPLACE, row.size) if below > 0 and above > 0 else 0.0
-        tolerance = eps * max(min(weight, wanted), 4 * (below + above))
-        near = abs(step) <= enough or abs(step) * weight <= tolerance
-        target = delta + step
-        if not near:
-            both = low_gap == low_gap and high_gap == high_gap
-            # Twice in three looks the bracket may do as it likes; then it must have halved.
-            slow = False
-            if both and round_ % 3 == 2:
-                slow = high - low > width / 2 and abs(step) > 0.1
-                width = high - low
-            if both and -0.1 < (target - low) / (high - low) <= 0:
-                target = low + 0.01 * (high - low)
-            elif both and 0 <= (target - high) / (high - low) < 0.1:
-                target = high - 0.01 * (high - low)
-            if both and (slow or not low < target < high):
-                target = _fallback(low, high, low_gap, high_gap, tries)
-                tries += 1
-            elif not both and not abs(step) <= max(3 * abs(gap) * worth, leap):
-                # A step beyond what the spread of the scores suggests; go past the root to hold it.
-                stride = max(1.5 * abs(gap) * worth, leap)
-                target = delta + (stride if excess > 0 else -stride)
-                worth, leap = 2 * worth, 8 * leap
-            if not low < target < high:
-                target = low / 2 + high / 2
-        stuck = abs(target - delta) <= eps * 1e-3 or not high - low > eps / 2
-        delta = target
-        if abs(delta) > ANCHORED:
-            moved_to = rounded(anchor + temperature * delta, row.size)
-            shift = (moved_to - anchor) / temperature
-            delta, low, high = delta - shift, low - shift, high - shift
-            anchor, fresh = moved_to, True
-            if abs(delta) > ANCHORED:
-                # Its neighbours in the scores' type are temperatures apart: look at it itself, and
-                # leave a θ that is really between them to the reference.
-                if near or stuck:
-                    return anchor, math.nan, True
-                delta = 0.0
-        if near or stuck:
-            return anchor, delta, fresh
-    return anchor, math.nan, True
+
+@plain
+def _held(lanes, r, step, gap, excess, round_):
+    """δ + step where the bracket and the spread of the scores allow that, else another δ."""
+    low, high, target = lanes.low[r], lanes.high[r], lanes.delta[r] + step
+    low_gap, high_gap = lanes.low_gap[r], lanes.high_gap[r]
+    both = low_gap == low_gap and high_gap == high_gap
+    # Twice in three looks the bracket may do as it likes; then it must have halved.
+    slow = False
+    if both and round_ % 3 == 2:
+        slow = high - low > lanes.width[r] / 2 and abs(step) > 0.1
+        lanes.width[r] = high - low
+    if both and -0.1 < (target - low) / (high - low) <= 0:
+        target = low + 0.01 * (high - low)
+    elif both and 0 <= (target - high) / (high - low) < 0.1:
+        target = high - 0.01 * (high - low)
+    if both and (slow or not low < target < high):
+        target = _fallback(low, high, low_gap, high_gap, lanes.tries[r])
+        lanes.tries[r] += 1
+    elif not both and not abs(step) <= max(3 * abs(gap) * lanes.worth[r], lanes.leap[r]):
+        # A step beyond what the spread of the scores suggests; go past the root to hold it.
+        stride = max(1.5 * abs(gap) * lanes.worth[r], lanes.leap[r])
+        target = lanes.delta[r] + (stride if excess > 0 else -stride)
+        lanes.worth[r] *= 2
+        lanes.leap[r] *= 8
+    return target if low < target < high else low / 2 + high / 2
 
 
 @plain

@@ -27,19 +27,14 @@ _OVER = -(1 << 62)
 
 
 def room(n: int) -> int:
-    """Words of memory a thread needs for rows of n."""
-    return HEAD + SUMS * max(1, -(-n // PART))
+    """Words of memory a team needs for rows of n."""
+    return HEAD + SUMS * -(-n // PART) if n > PART else 0
 
 
 @plain
-def visit(team, address, x, g, out, n, size, extremes, a, b, c, d, e):
-    """Go over a row once; return its sums, the first two of them minimum and maximum if asked."""
-    sums = carray(pointer(team + 8 * HEAD), SUMS, np.float64)
-    if n <= PART:
-        for i in range(SUMS):
-            sums[i] = 0
-        call(address, x, g, out, n, team + 8 * HEAD, a, b, c, d, e)
-        return sums
+def visit_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e):
+    """Go over a row once, adding to sums that are 0; if asked, the first two are extremes."""
+    sums = carray(pointer(into), SUMS, np.float64)
     words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
     parts = -(-n // PART)
     every = carray(pointer(team + 8 * HEAD), (parts, SUMS), np.float64)
@@ -52,15 +47,14 @@ def visit(team, address, x, g, out, n, size, extremes, a, b, c, d, e):
     _take_parts(team)
     while fetch(team + 8 * DONE) < parts:
         pass
-    for part in range(1, parts):
+    for part in range(parts):
         for i in range(SUMS):
-            if extremes and i == 0:
+            if extremes and part > 0 and i == 0:
                 sums[i] = min(sums[i], every[part, i])
-            elif extremes and i == 1:
+            elif extremes and part > 0 and i == 1:
                 sums[i] = max(sums[i], every[part, i])
             else:
                 sums[i] += every[part, i]
-    return sums
 
 
 @plain

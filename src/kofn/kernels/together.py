@@ -1,0 +1,103 @@
+"""The usual steps of a search, for all lanes of a group at once: vector code over lanes.
+
+Each function does what search.py does lane by lane, where nothing unusual is in the way, and calls
+a lane odd where something is. Lanes without a row hold old numbers, and nobody reads their answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.elementary import widest_vectors
+from kofn.kernels.entries import BOUNDED, LAPLACE, LOGISTIC, NORMAL, moved
+from kofn.kernels.lanes import FOUND, LANE, LANES, ODD, OPEN, two_floats
+from kofn.kernels.native import pointer
+from kofn.kernels.search import ANCHORED, begin, halley, last_step
+from kofn.kernels.team import plain
+
+
+@plain
+def open_all(address, n, size, share, bell, own, end, origin):
+    """Begin the search in the rows whose survey is plain and whose k is `share`."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    per_n = 1 / n
+    for r in range(LANES):
+        k, temperature, pivot = lanes.k[r], lanes.temperature[r], lanes.pivot[r]
+        mean, square = lanes.total[r] * per_n, lanes.squares[r] * per_n
+        variance = square - mean * mean
+        variance = variance if variance > 0 else 0.0
+        # No score is further from the mean than this, which rounding is given its part in.
+        reach = math.sqrt(n * (variance + 1e-5 * square))
+        mean += pivot
+        lanes.per_t[r], lanes.wanted[r], lanes.live[r], lanes.top[r] = 1 / temperature, k, n, 0.0
+        lanes.mean[r], lanes.variance[r] = mean, variance
+        lanes.least[r], lanes.greatest[r] = mean - reach, mean + reach
+        begin(lanes, r, bell, own, end, origin, size)
+        # Neither is true of a NaN.
+        plain_row = (reach < 1e5 * temperature) & (abs(pivot) < 1e15)
+        lanes.state[r] = OPEN if plain_row & (k == share) else ODD
+
+
+@plain
+def advance_all(address, kind, size, round_):
+    """Halley's step in the open lanes where the bracket and the spread of the scores allow it."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    eps = 2.0**-23 if size == 4 else 2.0**-52
+    one_tail = not (kind == LOGISTIC or kind == LAPLACE or kind == NORMAL)
+    enough = last_step(kind, size)
+    freely = round_ % 3 != 2
+    found, searched, odd = np.float64(FOUND), np.float64(OPEN), np.float64(ODD)
+    for r in range(LANES):
+        delta, k = lanes.delta[r], lanes.k[r]
+        low, high, state = lanes.low[r], lanes.high[r], lanes.state[r]
+        low_gap, high_gap = lanes.low_gap[r], lanes.high_gap[r]
+        below, above, weight = lanes.below[r], lanes.above[r], lanes.weight[r]
+        wanted, count, leap = lanes.wanted[r], lanes.count[r], lanes.leap[r]
+        tails = below + above
+        excess = (count - k) + below - above
+        gap, step = halley(wanted, lanes.live[r], excess, weight, lanes.slope[r])
+        size_of_step, target = abs(step), delta + step
+        # What the look has shown, which is kept if the step is a usual one.
+        more = excess > 0
+        new_low, new_high = delta if more else low, high if more else delta
+        new_low_gap, new_high_gap = gap if more else low_gap, high_gap if more else gap
+        half_open = (new_low_gap != new_low_gap) | (new_high_gap != new_high_gap)
+        known = 3 * abs(gap) * lanes.worth[r]
+        known = leap if leap > known else known
+        least = weight if weight < wanted else wanted
+        tolerance = eps * (least if least > 4 * tails else 4 * tails)
+        near = (size_of_step <= enough) | (size_of_step * weight <= tolerance)
+        held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)
+        moves = (size_of_step > eps * 1e-3) & (new_high - new_low > eps / 2)
+        curved = (count != k) | (tails >= 1) | one_tail
+        usual = near | (held & moves & (half_open | freely))
+        usual = usual & (abs(target) <= ANCHORED) & curved & (excess != 0)
+        after = found if near else searched
+        after = after if usual else odd
+        searching = state == OPEN
+        go = usual & searching
+        lanes.low[r], lanes.high[r] = new_low if go else low, new_high if go else high
+        lanes.low_gap[r] = new_low_gap if go else low_gap
+        lanes.high_gap[r] = new_high_gap if go else high_gap
+        lanes.delta[r] = target if go else delta
+        lanes.state[r] = after if searching else state
+
+
+@plain
+def aim_all(address, kind, size):
+    """Tell the next visits where θ is."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    bounded = kind in BOUNDED
+    for r in range(LANES):
+        anchor, delta = lanes.anchor[r], lanes.delta[r]
+        if bounded:
+            base, by = two_floats(anchor, lanes.temperature[r] * delta, size)
+        else:
+            base, by = anchor, moved(kind, delta)
+        lanes.base[r], lanes.by[r] = base, by

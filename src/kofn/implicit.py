@@ -2,7 +2,7 @@
 
 The solver's θ is a constant. Two Newton steps from it, whose value is exactly zero,
 
-    δ ← δ + T·(r − stop(r))/stop(W),     r = Σ F((x − θ − δ)/T) − k,     W = Σ F′,
+    δ ← δ + (r − stop(r))/stop(W),     r = Σ F((x − θ)/T − δ) − k,     W = Σ F′,
 
 carry the derivatives of the implicit function: one step the first, two the second (a third comes
 out infinite or NaN). They are plain array code, so every transform of PyTorch and JAX that can
@@ -72,9 +72,9 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
         steps = partial(_steps, link.id, number, over)
         arguments = (distance, t, k, alpha, outside, beyond, live)
         delta, correction = with_gradients_of(steps, *arguments)
-    z = xp.where(outside, beyond, (distance - expand(delta)) / expand(t))
+    z = xp.where(outside, beyond, distance / expand(t) - expand(delta))
     upper, _, _ = split(link, stop_gradient(z), live)
-    theta = hi + lo + delta - t * rows.link.edge
+    theta = hi + lo + t * (delta - rows.link.edge)
     return Placed(link, z, upper, theta, none, every, spoiled, correction, over)
 
 
@@ -90,7 +90,10 @@ def _steps(
     beyond: Array,
     live: Array,
 ) -> tuple[Array, Array]:
-    """(δ per row, the correction per entry): 0 both, with the derivatives that θ and p need."""
+    """(δ per row, the correction per entry): 0 both, with the derivatives that θ and p need.
+
+    δ is in units of T: a row with one entry in its support then has a derivative of exactly 0 in T.
+    """
     xp = namespace(distance)
     expand, link = over.expand, by_id(link_id, number if alpha is None else alpha)
     delta = xp.zeros_like(k)
@@ -98,14 +101,14 @@ def _steps(
     weight = over.sum(xp.where(live, stop_gradient(link.pdf(z)), 0.0))
     # Below the smallest normal number the quotient would be 0/0; the gradient there is 0.
     solvable = weight >= float(xp.finfo(z.dtype).smallest_normal)
-    gain = xp.where(solvable, t / xp.where(solvable, weight, 1.0), 0.0)
+    gain = xp.where(solvable, 1 / xp.where(solvable, weight, 1.0), 0.0)
     for step in range(2):
         _, low, high = split(link, z, live)
         residual = over.sum(low - high) - k
         change = residual - stop_gradient(residual)
         # A third derivative would be wrong and nobody told: that of c^2.5 is infinite at c = 0.
         delta = delta + gain * (change if step == 0 else change + change**2.5)
-        z = xp.where(outside, beyond, (distance - expand(delta)) / expand(t))
+        z = xp.where(outside, beyond, distance / expand(t) - expand(delta))
     # ... but dp/dk = F′/W is softmax(log F′), which survives: a hard choice still learns k.
     share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)
     return delta, share * expand(k - stop_gradient(k))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 
 from kofn import implicit, kernels, links
 from kofn._array import (
@@ -16,7 +17,7 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import evaluate
-from kofn._rows import Given, given, restore, rows_of
+from kofn._rows import Given, Rows, given, restore, rows_of
 from kofn._validate import check_dim, check_scores
 from kofn.links import Link
 
@@ -263,7 +264,7 @@ def softmax(
     """
     what = given(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
-        return restore(evaluate(implicit.softmax, rows_of(what)), scores, dim)
+        return restore(_weights(what, implicit.softmax), scores, dim)
 
 
 def sparsemax(
@@ -338,9 +339,9 @@ def _one(scores: Array, dim: int) -> int:
     return min(1, scores.shape[check_dim(dim, scores.ndim)])
 
 
-def _weights(what: Given) -> Array:
-    fused = kernels.weights(what)
-    return evaluate(implicit.weights, rows_of(what)) if fused is None else fused
+def _weights(what: Given, reference: Callable[[Rows], Array] = implicit.weights) -> Array:
+    fused = kernels.weights(what, reference)
+    return evaluate(reference, rows_of(what)) if fused is None else fused
 
 
 def _hard(what: Given) -> Array:

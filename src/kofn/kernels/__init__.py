@@ -7,15 +7,16 @@ the tests hold them to it. KOFN_KERNELS=reference in the environment turns them 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from kofn._array import Array, is_numpy, is_torch
-from kofn._rows import Given
+from kofn._rows import Given, Rows
 
 
-def weights(given: Given) -> Array | None:
-    """The weights of rows, None where no kernel serves them."""
+def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
+    """What `reference` makes of the rows of `given`, None where no kernel serves them."""
     if os.environ.get("KOFN_KERNELS") == "reference":
         return None
     if is_torch(given.scores):
@@ -24,7 +25,7 @@ def weights(given: Given) -> Array | None:
         if is_plain(given.scores) and _cpu_knows(given.link):
             from kofn.kernels.eager import weights as eager
 
-            return eager(given)
+            return eager(given, reference)
     elif is_numpy(given.scores) and _cpu_knows(given.link):
         from kofn.kernels.cpu import weights as cpu
 

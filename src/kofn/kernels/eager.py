@@ -6,48 +6,57 @@ torch.func, forward mode, a second derivative — gets the reference, where they
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kofn import implicit
-from kofn._rows import Given, rows_of
+from kofn._rows import Given, Rows, rows_of
 from kofn._torch import is_plain
 from kofn.kernels import cpu
 
 
-def weights(given: Given) -> Tensor:
+def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor:
+    """The weights of `given`, whose derivative's derivative is that of `reference`."""
     x, k, temperature, link = given
     if torch.is_grad_enabled() and (
         x.requires_grad or k.requires_grad or temperature.requires_grad
     ):
-        return _Weights.apply(x, k, temperature, link)  # type: ignore[no-untyped-call]
+        return _Weights.apply(x, k, temperature, link, reference)  # type: ignore[no-untyped-call]
     return cpu.weights(x, k, temperature, link)[0]
 
 
 class _Weights(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> Any:
+    def forward(
+        ctx: Any, x: Tensor, k: Tensor, temperature: Tensor, link: Any, reference: Any
+    ) -> Any:
         weights, theta = cpu.weights(x, k, temperature, link)
         ctx.save_for_backward(x, k, temperature)
-        ctx.link, ctx.theta = link, theta
+        ctx.link, ctx.theta, ctx.reference = link, theta, reference
         return weights
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         x, k, temperature = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_plain(cotangent):
-            return *_graph(x, k, temperature, ctx.link, cotangent), None
+            given = Given(x, k, temperature, ctx.link)
+            return *_graph(given, ctx.reference, cotangent), None, None
         in_x, in_rows = cpu.gradients(x, cotangent, ctx.theta, k, temperature, ctx.link)
         wanted = ctx.needs_input_grad
-        return in_x, in_rows[0] if wanted[1] else None, in_rows[1] if wanted[2] else None, None
+        in_k, in_t = (row if want else None for row, want in zip(in_rows, wanted[1:3], strict=True))
+        return in_x, in_k, in_t, None, None
 
 
-def _graph(x: Tensor, k: Tensor, temperature: Tensor, link: Any, cotangent: Tensor) -> Any:
+def _graph(given: Given, reference: Callable[[Rows], Tensor], cotangent: Tensor) -> Any:
     """The same cotangents as a graph, for a derivative of the derivative."""
+    numbers = given[:3]
     with torch.enable_grad():
-        wanted = [a for a in (x, k, temperature) if a.requires_grad]
-        p = implicit.weights(rows_of(Given(x, k, temperature, link)))
-        found = iter(torch.autograd.grad(p, wanted, cotangent, create_graph=True))
-    return [next(found) if a.requires_grad else None for a in (x, k, temperature)]
+        wanted = [a for a in numbers if a.requires_grad]
+        p = reference(rows_of(given))
+        # Softmax does not depend on k.
+        found = iter(
+            torch.autograd.grad(p, wanted, cotangent, create_graph=True, allow_unused=True)
+        )
+    return [next(found) if a.requires_grad else None for a in numbers]

@@ -9,7 +9,7 @@ from numba import carray
 
 from kofn.kernels.elementary import inline
 from kofn.kernels.native import call, pointer
-from kofn.kernels.passes import CENSUS
+from kofn.kernels.passes import CENSUS, PEAK
 from kofn.kernels.team import PART, SUMS, plain, visit_parts
 
 LANES = 16
@@ -61,8 +61,8 @@ def visit(row, which, a, b, c, d, e):
     if n <= PART:
         call(address, x, g, out, n, into, a, b, c, d, e)
     else:
-        team = row.team
-        visit_parts(team, address, x, g, out, n, into, row.size, which == CENSUS, a, b, c, d, e)
+        team, extremes = row.team, which == CENSUS or which == PEAK
+        visit_parts(team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
     return sums
 
 

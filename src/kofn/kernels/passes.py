@@ -84,6 +84,31 @@ def census(kind: int, number: Any) -> Visit:
     return visit
 
 
+def peak(kind: int, number: Any) -> Visit:
+    """0, the greatest finite score, #finite, #(+inf or NaN)."""
+    infinity = number(math.inf)
+
+    def visit(x, g, out, n, sums, a, b, c, d, e):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        zero, one = number(0), number(1)
+        greatest = ordered(-infinity)
+        for start in range(0, n, BLOCK):
+            block = scores[start : start + BLOCK]
+            live, odd = zero, zero
+            for i in range(block.size):
+                v = block[i]
+                finite = abs(v) < infinity
+                greatest = max(greatest, ordered(v) if finite else ordered(-infinity))
+                live += one if finite else zero
+                odd += zero if finite or v == -infinity else one
+            into[2] += live
+            into[3] += odd
+        into[1] = unordered(greatest, zero)
+
+    return visit
+
+
 def first_look(kind: int, number: Any) -> Visit:
     """Prepare each entry for the anchor a and a unit of T = 1/b; then what `look` does."""
     return _look(kind, number, kind not in BOUNDED)
@@ -272,7 +297,7 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "rea
 BY_LINK = {first_look, look, write, weigh, centre}
 """The others are the same for all."""
 
-FORWARD = (survey, census, close, first_look, look, write)
+FORWARD = (survey, census, peak, close, first_look, look, write)
 BACKWARD = (weigh, slope, centre, close_back)
-SURVEY, CENSUS, CLOSE, FIRST_LOOK, LOOK, WRITE = range(len(FORWARD))
+SURVEY, CENSUS, PEAK, CLOSE, FIRST_LOOK, LOOK, WRITE = range(len(FORWARD))
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))

@@ -31,7 +31,7 @@ from kofn.kernels.passes import (
     WEIGH,
     WRITE,
 )
-from kofn.kernels.search import advance, look, quantiles, read, survey, visit_at
+from kofn.kernels.search import advance, look, quantiles, read, softmax, survey, visit_at
 from kofn.kernels.team import plain
 from kofn.kernels.together import advance_all, aim_all, open_all
 
@@ -119,17 +119,23 @@ def _weights(job, words, own, first, count, alpha):
     for r in range(count):
         lanes.k[r] = load(words[K], first + r, size)
         lanes.temperature[r] = load(words[TEMPERATURE], first + r, size)
-        survey(_row(job, words, own, first + r, r, alpha), lanes)
+        lanes.per_t[r] = 1 / lanes.temperature[r]
     share = lanes.k[0]
-    if 0 < share < n:
+    simple = kind == EXPONENTIAL and share == 1
+    if simple:
+        for r in range(count):
+            softmax(_row(job, words, own, first + r, r, alpha), lanes)
+    elif 0 < share < n:
+        for r in range(count):
+            survey(_row(job, words, own, first + r, r, alpha), lanes)
         row = _row(job, words, own, first, 0, alpha)
         bell, own_, end = quantiles(row, share, np.float64(n), np.float64(n))
         open_all(own, n, size, share, bell, own_, end, edge(kind, alpha))
     else:
-        lanes.state[:] = ODD
+        for r in range(count):
+            lanes.pivot[r], lanes.state[r] = load(words[X], (first + r) * n, size), ODD
     for r in range(count):
         if lanes.state[r] == ODD:
-            lanes.per_t[r] = 1 / lanes.temperature[r]
             read(_row(job, words, own, first + r, r, alpha), lanes)
     for round_ in range(16 * size):
         aim_all(own, kind, size)

@@ -19,9 +19,9 @@ from numba import carray
 
 from kofn.kernels.elementary import inline, log
 from kofn.kernels.entries import LAPLACE, LOGISTIC, NORMAL, edge, logs, quantile
-from kofn.kernels.lanes import CLOSED, FOUND, LOST, OPEN, load, rounded, visit
+from kofn.kernels.lanes import CLOSED, FOUND, LOST, ODD, OPEN, load, rounded, visit
 from kofn.kernels.native import pointer
-from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, SURVEY
+from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, PEAK, SURVEY
 from kofn.kernels.team import plain
 
 ANCHORED = 3.0  # |δ| up to which what was prepared at an anchor keeps its digits
@@ -49,6 +49,19 @@ def look(row, lanes):
     sums = visit_at(row, lanes, FIRST_LOOK if lanes.fresh[r] else LOOK)
     lanes.below[r], lanes.above[r], lanes.weight[r] = sums[0] - sums[1], sums[1], sums[2]
     lanes.count[r], lanes.slope[r], lanes.fresh[r] = sums[3], sums[4], 0.0
+
+
+@plain
+def softmax(row, lanes):
+    """The search at k = 1 by the exponential link: no weight is cut to 1, so θ has a formula."""
+    sums, r = visit(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
+    greatest, live, odd = sums[1], sums[2], sums[3]
+    lanes.pivot[r], lanes.state[r] = load(row.x, row.n // 2, row.size), ODD
+    if odd == 0 and live > 1 and lanes.k[r] == 1 and lanes.temperature[r] == lanes.temperature[r]:
+        lanes.anchor[r], lanes.base[r], lanes.by[r], lanes.fresh[r] = greatest, greatest, 1.0, 1.0
+        look(row, lanes)
+        total = lanes.count[r] + lanes.below[r] - lanes.above[r]
+        lanes.delta[r], lanes.state[r] = math.log(total) - 1, FOUND
 
 
 @plain

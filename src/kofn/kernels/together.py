@@ -33,7 +33,7 @@ def open_all(address, n, size, share, bell, own, end, origin):
         # No score is further from the mean than this, which rounding is given its part in.
         reach = math.sqrt(n * (variance + 1e-5 * square))
         mean += pivot
-        lanes.per_t[r], lanes.wanted[r], lanes.live[r], lanes.top[r] = 1 / temperature, k, n, 0.0
+        lanes.wanted[r], lanes.live[r], lanes.top[r] = k, n, 0.0
         lanes.mean[r], lanes.variance[r] = mean, variance
         lanes.least[r], lanes.greatest[r] = mean - reach, mean + reach
         begin(lanes, r, bell, own, end, origin, size)

@@ -33,6 +33,23 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     return None
 
 
+def value(given: Given) -> Array | None:
+    """S_k of rows, None where no kernel serves them."""
+    if os.environ.get("KOFN_KERNELS") == "reference":
+        return None
+    if is_torch(given.scores):
+        from kofn._torch import is_plain
+
+        if is_plain(given.scores) and _cpu_knows(given.link):
+            from kofn.kernels.eager import value as eager
+
+            return eager(given)
+    elif is_numpy(given.scores) and _cpu_knows(given.link):
+        theta = _cpu().threshold(*given)
+        return _cpu().values(given.scores, theta, *given[1:])[0]
+    return None
+
+
 def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
     """θ of `kofn.threshold.solve` as one array of its two floats, None where no kernel serves it.
 

@@ -98,25 +98,29 @@ def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
     high, low = _halves(theta)
     arrays = [_address(x), 0, _address(out), high, low, _address(k), _address(temperature), 0, 0]
     if _deal(rows.forward, passes.FORWARD, link, x, arrays):
-        shape = (-1, x.shape[-1])
-        _finish(
-            np.asarray(x).reshape(shape),
-            np.asarray(out).reshape(shape),
-            np.asarray(theta).reshape(2, -1),
-            np.asarray(k).reshape(-1),
-            np.asarray(temperature).reshape(-1),
-            link,
-        )
+        _finish(x, out, theta, k, temperature, link)
     return out, theta
+
+
+def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
+    """θ as two floats' worth, (2, …): what kofn.threshold.solve returns."""
+    x, k, temperature = _packed(x), _packed(k), _packed(temperature)
+    theta = _empty(x, (2, *k.shape))
+    arrays = [_address(x), 0, 0, *_halves(theta), _address(k), _address(temperature), 0, 0]
+    if _deal(rows.forward, passes.FORWARD, link, x, arrays):
+        _finish(x, None, theta, k, temperature, link)
+    return theta
 
 
 def _finish(x: Any, out: Any, theta: Any, k: Any, temperature: Any, link: Any) -> None:
     """Rows on which a kernel gave up, some of those spread over more than 10⁵ temperatures."""
+    x, theta, k, temperature = (np.asarray(a) for a in (x, theta, k, temperature))
     lost = np.isnan(theta[1])
     with np.errstate(all="ignore"):
         rows = rows_of(Given(x[lost], k[lost], temperature[lost], link))
         theta[:, lost] = solve(rows.scores, rows.k, rows.temperature, link)
-        out[lost] = implicit.weights(rows)
+        if out is not None:
+            np.asarray(out)[lost] = implicit.weights(rows)
 
 
 def gradients(
@@ -131,17 +135,13 @@ def gradients(
     return out, in_rows
 
 
-def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
-    """θ as two floats' worth, (2, …): what kofn.threshold.solve returns."""
+def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
+    """S_k and its slope in the temperature, (2, …), from θ."""
     x, k, temperature = _packed(x), _packed(k), _packed(temperature)
-    theta = _empty(x, (2, *k.shape))
-    arrays = [_address(x), 0, 0, *_halves(theta), _address(k), _address(temperature), 0, 0]
-    if _deal(rows.forward, passes.FORWARD, link, x, arrays):
-        lost = np.isnan(np.asarray(theta[1]))
-        with np.errstate(all="ignore"):
-            xs, ks, ts = (np.asarray(a)[lost] for a in (x, k, temperature))
-            np.asarray(theta)[:, lost] = solve(xs, ks, ts, link)
-    return theta
+    out = _empty(x, (2, *k.shape))
+    numbers = [_address(k), _address(temperature), *_halves(out)]
+    _deal(rows.values, passes.VALUE, link, x, [_address(x), 0, 0, *_halves(theta), *numbers])
+    return out
 
 
 def _packed(x: Any) -> Any:

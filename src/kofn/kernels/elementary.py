@@ -200,6 +200,15 @@ def _(x):
 
 
 @inline
+def log1p(e):
+    """log(1 + e) for e ≥ 0: log u·e/(u − 1), in which the rounding of u = 1 + e cancels."""
+    one = real(e, 1.0)
+    u = one + e
+    rounded = u - one
+    return log(u) * quotient(e, rounded) if rounded > real(e, 0.0) else e
+
+
+@inline
 def power(base, exponent):
     """base to a positive power for 0 < base ≤ 1; 0 where it would be subnormal."""
     zero, tiny = real(base, 0.0), real(base, 1e-30)

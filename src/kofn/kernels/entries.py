@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from kofn.kernels.elementary import LOG2_E, exp2, inline, normal_tail, power, quotient, real
+from kofn.kernels.elementary import LOG2_E, exp2, inline, log1p, normal_tail, power, quotient, real
 
 LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
 """The built-in links; entmax(α) is SQUARE at α = 1.5, where F is a square, POWER elsewhere."""
@@ -162,6 +162,37 @@ def density(kind, z, alpha):
     if kind == POWER:
         base = power(base if inside else one, (real(z, 2.0) - alpha) / (alpha - one))
     return base if inside else zero
+
+
+@inline
+def integral(kind, z, alpha):
+    """(G(z), less z where z is far up; whether it is; G(z) − z·F(z) = −Ω(F(z))).
+
+    Far up is above the mean for links with two tails, and where F is 1 for the others. G and the z
+    of the last are those of the convention of mean zero.
+    """
+    zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
+    if kind == EXPONENTIAL:
+        inside = min(max(z - one, -far(z)), zero)
+        p = exp2(inside * real(z, LOG2_E)) if z < one else zero
+        return p, z >= one, -p * inside
+    if kind == LINEAR:
+        inside = min(max(z, zero), one) if z < one else zero
+        return half * inside * inside, z >= one, half * inside * (one - inside)
+    if kind in BOUNDED:
+        base = _base(kind, z, alpha)
+        inside = min(max(base, zero), one) if base < one else zero
+        p = inside * inside if kind == SQUARE else power(inside, one / (alpha - one))
+        return p * inside / alpha, base >= one, (p - p * inside) / (alpha * (alpha - one))
+    size = min(abs(z), far(z))
+    if kind == NORMAL:
+        t, bell = normal_tail(size)
+        rest = max(bell - size * t, zero)
+    else:
+        e = exp2(-size * real(z, LOG2_E))
+        t = half * e if kind == LAPLACE else e / (one + e)
+        rest = t if kind == LAPLACE else log1p(e)
+    return rest, z > zero, rest + size * t
 
 
 @inline

@@ -17,7 +17,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.elementary import ordered, unordered, widest_vectors
-from kofn.kernels.entries import BOUNDED, density, distance, prepare, reach, tail, unit
+from kofn.kernels.entries import BOUNDED, density, distance, integral, prepare, reach, tail, unit
 from kofn.kernels.native import pointer
 
 BLOCK = 512
@@ -275,6 +275,50 @@ def centre(kind: int, number: Any) -> Visit:
     return visit
 
 
+def integrate(kind: int, number: Any) -> Visit:
+    """Σ of G less max(z, 0) far up, #far up and the Σ of their scores, Σ(G − zF)."""
+    infinity = number(math.inf)
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        zero, one = number(0), number(1)
+        for start in range(0, n, BLOCK):
+            block = scores[start : start + BLOCK]
+            rest, count, above, entropy = zero, zero, zero, zero
+            for i in range(block.size):
+                v = block[i]
+                z = distance(v, hi_, lo_, per_t_)
+                finite = abs(z) < infinity
+                part, is_up, change = integral(kind, z if finite else zero, alpha_)
+                up = is_up if finite else z > zero
+                rest += part if finite else zero
+                count += one if up else zero
+                above += v if up else zero
+                entropy += change if finite else zero
+            into[0] += rest
+            into[1] += count
+            into[2] += above
+            into[3] += entropy
+
+    return visit
+
+
+def total(kind: int, number: Any) -> Visit:
+    """The sum of the finite scores, #(+inf)."""
+    infinity = number(math.inf)
+
+    def visit(x, g, out, n, sums, a, b, c, d, e):
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        for i in range(n):
+            v = np.float64(scores[i])
+            into[0] += v if abs(v) < infinity else 0.0
+            into[1] += 1.0 if v == infinity else 0.0
+
+    return visit
+
+
 def close_back(kind: int, number: Any) -> Visit:
     """Way back of a row without an equation: a everywhere; #(+inf) and the Σg of those."""
 
@@ -294,10 +338,12 @@ def close_back(kind: int, number: Any) -> Visit:
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
 """Sums may be taken in any order, so that they become vectors."""
 
-BY_LINK = {first_look, look, write, weigh, centre}
+BY_LINK = {first_look, look, write, weigh, centre, integrate}
 """The others are the same for all."""
 
 FORWARD = (survey, census, peak, close, first_look, look, write)
 BACKWARD = (weigh, slope, centre, close_back)
+VALUE = (integrate, total)
 SURVEY, CENSUS, PEAK, CLOSE, FIRST_LOOK, LOOK, WRITE = range(len(FORWARD))
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
+INTEGRATE, TOTAL = range(len(VALUE))

@@ -27,7 +27,9 @@ from kofn.kernels.passes import (
     CLOSE,
     CLOSE_BACK,
     FIRST_LOOK,
+    INTEGRATE,
     SLOPE,
+    TOTAL,
     WEIGH,
     WRITE,
 )
@@ -82,6 +84,23 @@ def backward(job, own, alpha):
             k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
             in_k, in_t = _gradients(_row(job, words, own, i, 0, alpha), hi, lo, k, t)
             store(words[IN_K], i, size, in_k)
+            store(words[IN_T], i, size, in_t)
+        fetch_add(job + 8 * DONE, last - first)
+        first = fetch_add(job + 8 * NEXT, words[CHUNK])
+
+
+def values(job, own, alpha):
+    """Take rows until there are none; write S_k of each, and its slope in T, from its threshold."""
+    words = carray(pointer(job), WORDS, np.int64)
+    size = words[SIZE]
+    first = fetch_add(job + 8 * NEXT, words[CHUNK])
+    while first < words[COUNT]:
+        last = min(first + words[CHUNK], words[COUNT])
+        for i in range(first, last):
+            hi, lo = load(words[HI], i, size), load(words[LO], i, size)
+            k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
+            value, in_t = _value(_row(job, words, own, i, 0, alpha), hi, lo, k, t)
+            store(words[IN_K], i, size, value)
             store(words[IN_T], i, size, in_t)
         fetch_add(job + 8 * DONE, last - first)
         first = fetch_add(job + 8 * NEXT, words[CHUNK])
@@ -216,6 +235,24 @@ def _gradients(row, hi, lo, k, temperature):
     if abs(total) > 4 * (2.0**-23 if single else 2.0**-52) * size:
         in_t -= visit(row, CENTRE, hi, lo, per_t, row.alpha, rest)[0]
     return mean + rest, -in_t / temperature
+
+
+@plain
+def _value(row, hi, lo, k, temperature):
+    """(S_k = kθ + TΣG(z), its slope in T) of a row whose threshold is known.
+
+    Of G = z + rest, far up, z is taken out of the sum: many scores far up and a k that is nearly as
+    large would leave a small difference of large numbers.
+    """
+    if hi != hi:
+        return hi, hi
+    if abs(hi) < math.inf:
+        sums = visit(row, INTEGRATE, hi, lo, 1 / temperature, row.alpha, 0.0)
+        theta = hi + lo - temperature * edge(row.kind, row.alpha)
+        return (k - sums[1]) * theta + sums[2] + temperature * sums[0], sums[3]
+    sums = visit(row, TOTAL, 0.0, 0.0, 0.0, 0.0, 0.0)
+    chosen = sums[0] if hi < 0 else 0.0
+    return (math.inf if sums[1] > 0 and k > 0 else chosen), 0.0
 
 
 @plain

@@ -76,7 +76,9 @@ def read(row, lanes):
         if not lanes.usual[r] > k - lanes.top[r]:
             lanes.mean[r], lanes.variance[r], lanes.usual[r] = mean, variance, usual
     lanes.wanted[r] = k - lanes.top[r]
-    if lanes.bad[r] > 0 or k != k or temperature != temperature:
+    if lanes.live[r] + lanes.top[r] + lanes.bad[r] == 0:
+        lanes.state[r], lanes.anchor[r] = CLOSED, math.inf
+    elif lanes.bad[r] > 0 or k != k or temperature != temperature:
         lanes.state[r], lanes.anchor[r] = CLOSED, math.nan
     elif k <= lanes.top[r]:
         lanes.state[r], lanes.anchor[r] = CLOSED, math.inf

@@ -19,7 +19,7 @@ from numba import cfunc, njit
 from kofn import implicit, links
 from kofn._array import is_torch
 from kofn._rows import Given, rows_of
-from kofn.kernels import elementary, entries, native, passes, rows, search, team, threads
+from kofn.kernels import elementary, entries, native, passes, rows, search, series, team, threads
 from kofn.threshold import solve
 
 KINDS = {
@@ -50,7 +50,7 @@ def kind_of(link: Any) -> int | None:
 _SOURCES = zlib.crc32(
     b"".join(
         Path(str(m.__file__)).read_bytes()
-        for m in (elementary, entries, native, passes, rows, search, team)
+        for m in (elementary, entries, native, passes, rows, search, series, team)
     )
 )
 

@@ -1,0 +1,271 @@
+"""The threshold of a row on a GPU: what to do next, from the sums of one look at it.
+
+The rules are those of threshold.py and search.py (log-odds Newton by Halley's step, residual split
+at F > ½, plateau in logs, stop on the step, always end), in float32 alone. θ is always a pair of
+floats, and so are the ends of its bracket, which are places that were looked at: nothing has to be
+shifted when θ moves. Distances between them are a quarter of what they are, or those between
+additive masks of ±finfo.max would overflow.
+
+All numbers here are per row. How they get their sums is left to gpu_rows.py and gpu_parts.py.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kofn.kernels.gpu_entries import (
+    EPS,
+    INF,
+    LAPLACE,
+    LOGISTIC,
+    NAN,
+    NORMAL,
+    TINY,
+    edge,
+    quantile,
+)
+
+ROUNDS = tl.constexpr(100)  # looks before the search ends wherever it is
+FAINT = tl.constexpr(1e-31)  # tails that underflow may have taken from
+USUAL = tl.constexpr(1e15)  # larger scores are additive masks, and tell nothing of the others
+
+
+@triton.jit
+def two_sum(a, b):
+    """a + b as a float and what its rounding leaves over, exactly."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+@triton.jit
+def step_to(hi, lo, move):
+    """θ plus a move, in two floats."""
+    return two_sum(hi, lo + move)
+
+
+@triton.jit
+def end_of(k, live, top, bad, temperature):
+    """(whether a row needs no equation, the weight of its finite scores then, its θ; the weight
+    that each score of +inf has in any case).
+    """
+    spoiled = (bad > 0.0) | (k != k) | (temperature != temperature)
+    none = k <= top
+    every = k >= top + live
+    shared = tl.where(top > 0.0, k / tl.maximum(top, 1.0), 0.0)
+    share = tl.where(k != k, k, tl.where(none, shared, 1.0))
+    weight = tl.where(spoiled, NAN, tl.where(none, 0.0, 1.0))
+    theta = tl.where(spoiled, NAN, tl.where(none, INF, -INF))
+    return spoiled | none | every, weight, theta, share
+
+
+@triton.jit
+def start(KIND: tl.constexpr, k, live, usual, mean, variance, least, greatest, temperature, alpha):
+    """(θ to start from, low end, high end: two floats each; what a log-odd is worth in units of T).
+
+    k is what to choose of the live scores, `usual` counts those that mean and variance tell of. A
+    sum of links at normal scores is close to one wide link, whose quantile is between those of the
+    two; for the normal link it is exact.
+    """
+    left = live - k
+    few = k / tl.maximum(usual, 1.0)
+    many = 0.5 + 0.5 * (k / live)
+    share = tl.minimum(few, many)
+    rest = tl.where(few < many, (usual - k) / tl.maximum(usual, 1.0), 0.5 * (left / live))
+    # Tiny shares are clipped: these are only places to start from.
+    share, rest = tl.maximum(share, TINY), tl.maximum(rest, TINY)
+    normal = quantile(NORMAL, share, rest, alpha)
+    if KIND == NORMAL:
+        own = normal
+    else:
+        own = quantile(KIND, share, rest, alpha) + edge(KIND, alpha)
+    far = normal * tl.sqrt(variance)
+    away = tl.sqrt(far * far + (temperature * own) * (temperature * own))
+    away = tl.where(far + temperature * own > 0.0, away, -away)
+    spread = tl.minimum(tl.sqrt(variance) / temperature, 1e15)
+    worth = tl.sqrt((spread * spread + 2.56) / (2.56 + normal * normal))
+
+    extreme = tl.maximum(k / live, TINY), tl.maximum(left / live, TINY)
+    reach = temperature * quantile(KIND, extreme[0], extreme[1], alpha)
+    slack = 1e-6 * (tl.abs(least) + tl.abs(greatest)) + 1e-3 * (temperature + tl.abs(reach))
+    low_lo, high_lo = -reach - slack, slack - reach
+    hi = mean - away + temperature * edge(KIND, alpha)
+    hi = tl.minimum(tl.maximum(hi, least + low_lo), greatest + high_lo)
+    # More is wanted than there are usual scores: θ is among the masks, and they are alike.
+    amid = (k > usual) & (usual < live)
+    hidden = tl.maximum(live - usual, 1.0)
+    of_masks, others = (k - usual) / hidden, left / hidden
+    of_masks, others = tl.maximum(of_masks, TINY), tl.maximum(others, TINY)
+    hi = tl.where(amid, least, hi)
+    lo = tl.where(amid, -temperature * quantile(KIND, of_masks, others, alpha), 0.0)
+    return hi, lo, least, low_lo, greatest, high_lo, worth
+
+
+@triton.jit
+def halley(k, live, total, rest, excess, weight, slope):
+    """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them).
+
+    total and rest are ΣF and n − ΣF, which no cancellation has touched.
+    """
+    total, rest = tl.maximum(total, 1e-37), tl.maximum(rest, 1e-37)
+    ratio = (excess / k) * (live / rest)
+    # log(1 + r) by Padé's quotient, to 3e-4.
+    near = ratio * (30.0 + ratio * (21.0 + ratio)) / (30.0 + ratio * (36.0 + 9.0 * ratio))
+    odds = tl.minimum(tl.maximum((total / k) * ((live - k) / rest), 1e-37), 1e37)
+    gap = tl.where(tl.abs(ratio) < 0.5, near, tl.log(odds))
+    per_weight = 1.0 / weight
+    newton = gap * ((total * per_weight) * (rest / live))
+    bend = slope * per_weight + weight * (1.0 / rest - 1.0 / total)
+    step = newton / tl.minimum(tl.maximum(1.0 - newton * bend * 0.5, 0.5), 2.0)
+    return gap, tl.where(excess == 0.0, 0.0, step)
+
+
+@triton.constexpr_function
+def last_step(kind):
+    """The step after which no further look is needed: its cube, or square at a kink, is lost."""
+    if kind == LOGISTIC or kind == NORMAL:
+        return 1.5e-3
+    return 1e-4 if kind == LAPLACE else 0.0
+
+
+@triton.jit
+def advance(
+    KIND: tl.constexpr,
+    k,
+    live,
+    top,
+    temperature,
+    hi,
+    lo,
+    low_hi,
+    low_lo,
+    high_hi,
+    high_lo,
+    low_gap,
+    high_gap,
+    width,
+    worth,
+    leap,
+    tries,
+    state,
+    round_,
+    below,
+    above,
+    weight,
+    count,
+    slope,
+):
+    """What a search knows after one more look: its numbers from hi to state, anew.
+
+    state is 1 while it goes on, 0 when it is over, 2 where the sums say no more and `balance` will.
+    low_gap is 0 and high_gap 1 until an end of the bracket has been looked at. below and above are
+    Σ F and Σ (1 − F) of the entries up to ½ and above it, weight is ΣF′, count #{F > ½}, slope ΣF″.
+    """
+    active = state == 1
+    weight = tl.maximum(weight, 1e-37)  # no slope, no NaN: a step too long to be taken
+    excess = (count - k) + below - above
+    total, rest = (count - top - above) + below, ((live + top - count) - below) + above
+    gap, step = halley(k - top, live, total, rest, excess, weight, slope)
+    enough = tl.zeros_like(step) + last_step(KIND)
+    flat = state == 2
+    if KIND <= NORMAL:  # two tails
+        # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
+        plateau = (count == k) & (below + above < 1.0)
+        least = tl.minimum(below, above)
+        faint = tl.where(least > FAINT, 2.0, 1e3) * FAINT
+        flat = flat | (active & plateau & (below + above < faint))
+        ratio = tl.maximum(below, FAINT) / tl.maximum(above, FAINT)
+        by_logs = tl.log(ratio) * ((below + above) / (2.0 * weight))
+        step = tl.where(plateau, by_logs, step)
+        leap = tl.where(active & plateau, INF, leap)
+        enough = tl.where(plateau, tl.where(least > 0.0, 1e-4, 0.0), enough)
+        stay = flat
+    else:
+        stay = excess == 0.0
+    raised = active & (excess > 0.0)
+    lowered = active & ~(excess > 0.0)
+    low_hi, low_lo = tl.where(raised, hi, low_hi), tl.where(raised, lo, low_lo)
+    high_hi, high_lo = tl.where(lowered, hi, high_hi), tl.where(lowered, lo, high_lo)
+    low_gap = tl.where(raised, tl.maximum(gap, 1e-30), low_gap)
+    high_gap = tl.where(lowered, gap, high_gap)
+
+    quarter = 0.25 * temperature
+    low = (low_hi * 0.25 - hi * 0.25) + (low_lo * 0.25 - lo * 0.25)
+    high = (high_hi * 0.25 - hi * 0.25) + (high_lo * 0.25 - lo * 0.25)
+    span = high - low
+    tolerance = tl.maximum(tl.minimum(weight, k - top), 4.0 * (below + above)) * EPS
+    near = (tl.abs(step) <= enough) | (tl.abs(step) * weight <= tolerance)
+    target = step * quarter
+
+    both = (low_gap > 0.0) & (high_gap <= 0.0)
+    # Twice in three looks the bracket may do as it likes; then it must have halved.
+    judged = active & both & (round_ % 3 == 2)
+    slow = judged & (span > width * 0.5) & (tl.abs(step) > 0.1)
+    width = tl.where(judged, span, width)
+    # A little outside the bracket is as good as just inside.
+    under = both & (target <= low) & (target > low - 0.1 * span)
+    over = both & (target >= high) & (target < high + 0.1 * span)
+    target = tl.where(under, low + 0.01 * span, tl.where(over, high - 0.01 * span, target))
+    fall = both & (slow | ~((target > low) & (target < high)))
+    # First where the straight line between the log-odds at the bracket's ends crosses; then in
+    # turn by exponents from either end, where masks of −1e9 have stretched it, and in the middle.
+    share = tl.minimum(tl.maximum(low_gap / (low_gap - high_gap), 0.02), 0.98)
+    turn = tries % 3
+    deep = tl.sqrt(span) * tl.sqrt(quarter)
+    halved = (turn == 0) | (span < 16.0 * quarter)
+    by_turn = tl.where(halved, low + span * 0.5, tl.where(turn == 1, high - deep, low + deep))
+    target = tl.where(fall, tl.where(tries < 3, low + span * share, by_turn), target)
+    tries = tl.where(active & ~near & fall, tries + 1, tries)
+    # A step beyond what the spread of the scores suggests; go past the root to hold it.
+    beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(gap) * worth, leap))
+    stride = tl.maximum(1.5 * tl.abs(gap) * worth, leap) * quarter
+    target = tl.where(beyond, tl.where(excess > 0.0, stride, -stride), target)
+    worth = tl.where(active & ~near & beyond, 2.0 * worth, worth)
+    leap = tl.where(active & ~near & beyond, 8.0 * leap, leap)
+    inside = (target > low) & (target < high)
+    target = tl.where(inside, target, low + span * 0.5)
+    target = tl.where(near, step * quarter, target)
+
+    stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * (EPS * 0.5))
+    move = tl.minimum(tl.maximum(target, -8e37), 8e37) * 4.0
+    to_hi, to_lo = step_to(hi, lo, move)
+    go = active & ~stay
+    hi, lo = tl.where(go, to_hi, hi), tl.where(go, to_lo, lo)
+    over_ = near | stay | stuck | (round_ + 1 >= ROUNDS)
+    state = tl.where(active & over_, 0, state)
+    state = tl.where(flat, 2, state)
+    return (
+        hi,
+        lo,
+        low_hi,
+        low_lo,
+        high_hi,
+        high_lo,
+        low_gap,
+        high_gap,
+        width,
+        worth,
+        leap,
+        tries,
+        state,
+    )
+
+
+@triton.jit
+def between(left, right):
+    """The middle of two scores, in two floats."""
+    return two_sum(left * 0.5, right * 0.5)
+
+
+@triton.jit
+def normal_balance(shift, gap, below, above, below_slope, above_slope):
+    """The next shift of θ from the middle of a plateau's edges, by Newton on the log of its tails.
+
+    The edges are `gap` temperatures apart. below = Σ Mills(u + a)·e^{−a(2u+a)/2} over the entries
+    a temperatures below the lower edge, u temperatures from θ; below_slope the same without Mills'
+    ratio, the slope; above likewise.
+    """
+    ratio = tl.log(below / above) - shift * gap
+    shift += ratio / (below_slope / below + above_slope / above)
+    return tl.minimum(tl.maximum(shift, -0.4 * gap), 0.4 * gap)

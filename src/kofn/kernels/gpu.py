@@ -45,19 +45,25 @@ class Shape(NamedTuple):
     """What a program takes."""
 
     rows: int
-    block: int  # entries of each, a power of 2
+    block: int  # entries of each at a time, a power of 2
+    wide: int  # the same for the first visit, which waits for memory
     warps: int
 
 
+PER_THREAD = 4
+
+
 def shape_of(n: int) -> Shape:
-    """Up to 128 entries some rows to a program, 4 entries to a thread; then a row, 32 to a thread.
+    """Up to 128 entries some rows to a program, above it a row.
 
     A row's numbers are computed by each of its threads, so fewer threads are less work.
     """
-    block = max(16, 1 << (n - 1).bit_length())
-    if block <= 128:
-        return Shape(512 // block, block, 4)
-    return Shape(1, block, max(1, block // 1024))
+    whole = max(16, 1 << (n - 1).bit_length())
+    if whole <= 128:
+        return Shape(512 // whole, whole, whole, 4)
+    warps = min(max(1, whole // 1024), 16)
+    block = min(whole, 32 * PER_THREAD * warps)
+    return Shape(1, block, min(whole, 4 * block), warps)
 
 
 def weights(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tensor, Tensor]:
@@ -89,6 +95,7 @@ def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor |
             KIND=kind_of(link),
             ROWS=shape.rows,
             BLOCK=shape.block,
+            WIDE=shape.wide,
             WRITE=out is not None,
             num_warps=shape.warps,
         )

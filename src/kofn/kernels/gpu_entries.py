@@ -217,6 +217,7 @@ def _power(base, exponent):
 @triton.jit
 def quantile(KIND: tl.constexpr, q, rest, alpha):
     """The y at which F = q, roughly (the normal one to 5e-4); rest = 1 − q."""
+    q, rest = tl.maximum(q, TINY), tl.maximum(rest, TINY)
     if KIND == LOGISTIC:
         y = tl.log(q) - tl.log(rest)
     elif KIND == LAPLACE:

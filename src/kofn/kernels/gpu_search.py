@@ -11,6 +11,8 @@ All numbers here are per row. How they get their sums is left to gpu_rows.py and
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -29,6 +31,34 @@ from kofn.kernels.gpu_entries import (
 ROUNDS = tl.constexpr(100)  # looks before the search ends wherever it is
 FAINT = tl.constexpr(1e-31)  # tails that underflow may have taken from
 USUAL = tl.constexpr(1e15)  # larger scores are additive masks, and tell nothing of the others
+
+
+class Row(NamedTuple):
+    """What a search may not change; the tensors are one number per row."""
+
+    k: Any  # what to choose, scores of +inf included
+    live: Any  # finite scores
+    top: Any  # scores of +inf
+    temperature: Any
+
+
+class Search(NamedTuple):
+    """Where a search is: θ and its bracket's ends, two floats each, and what decides on a step."""
+
+    hi: Any
+    lo: Any
+    low_hi: Any
+    low_lo: Any
+    high_hi: Any
+    high_lo: Any
+    low_gap: Any  # log-odds at the ends, 0 and 1 until they have been looked at
+    high_gap: Any
+    width: Any  # of the bracket when it was last judged
+    worth: Any  # of a log-odd, in units of T
+    leap: Any  # how far to go beyond the first bracket's inside
+    tries: Any  # steps that the bracket has decided
+    looks: Any
+    state: Any  # 1 while it goes on, 0 when over, 2 where sums say no more: there logs will
 
 
 @triton.jit
@@ -61,45 +91,66 @@ def end_of(k, live, top, bad, temperature):
 
 
 @triton.jit
-def start(KIND: tl.constexpr, k, live, usual, mean, variance, least, greatest, temperature, alpha):
-    """(θ to start from, low end, high end: two floats each; what a log-odd is worth in units of T).
+def mean_and_variance(pivot, number, total, square):
+    """Of `number` scores, from the sums of d and d² with d = x − pivot."""
+    mean = total / tl.maximum(number, 1.0)
+    return pivot + mean, tl.maximum(square / tl.maximum(number, 1.0) - mean * mean, 0.0)
 
-    k is what to choose of the live scores, `usual` counts those that mean and variance tell of. A
-    sum of links at normal scores is close to one wide link, whose quantile is between those of the
-    two; for the normal link it is exact.
+
+@triton.jit
+def start(KIND: tl.constexpr, row, closed, usual, mean, variance, least, greatest, alpha):
+    """Where to begin. `usual` counts the scores that mean and variance tell of.
+
+    A sum of links at normal scores is close to one wide link, whose quantile is between those of
+    the two; for the normal link it is exact.
     """
+    # A row that needs no equation is given one that has an answer.
+    live, usual = tl.where(closed, 1.0, row.live), tl.where(closed, 1.0, usual)
+    k, t = tl.where(closed, 0.5, row.k - row.top), row.temperature
     left = live - k
     few = k / tl.maximum(usual, 1.0)
     many = 0.5 + 0.5 * (k / live)
     share = tl.minimum(few, many)
     rest = tl.where(few < many, (usual - k) / tl.maximum(usual, 1.0), 0.5 * (left / live))
-    # Tiny shares are clipped: these are only places to start from.
-    share, rest = tl.maximum(share, TINY), tl.maximum(rest, TINY)
     normal = quantile(NORMAL, share, rest, alpha)
     if KIND == NORMAL:
         own = normal
     else:
         own = quantile(KIND, share, rest, alpha) + edge(KIND, alpha)
-    far = normal * tl.sqrt(variance)
-    away = tl.sqrt(far * far + (temperature * own) * (temperature * own))
-    away = tl.where(far + temperature * own > 0.0, away, -away)
-    spread = tl.minimum(tl.sqrt(variance) / temperature, 1e15)
+    deviation = tl.sqrt(variance)
+    far, own = normal * deviation, t * own
+    away = tl.sqrt(far * far + own * own)
+    away = tl.where(far + own > 0.0, away, -away)
+    spread = tl.minimum(deviation / t, 1e15)
     worth = tl.sqrt((spread * spread + 2.56) / (2.56 + normal * normal))
 
-    extreme = tl.maximum(k / live, TINY), tl.maximum(left / live, TINY)
-    reach = temperature * quantile(KIND, extreme[0], extreme[1], alpha)
-    slack = 1e-6 * (tl.abs(least) + tl.abs(greatest)) + 1e-3 * (temperature + tl.abs(reach))
+    reach = t * quantile(KIND, k / live, left / live, alpha)
+    slack = 1e-6 * (tl.abs(least) + tl.abs(greatest)) + 1e-3 * (t + tl.abs(reach))
     low_lo, high_lo = -reach - slack, slack - reach
-    hi = mean - away + temperature * edge(KIND, alpha)
+    hi = mean - away + t * edge(KIND, alpha)
     hi = tl.minimum(tl.maximum(hi, least + low_lo), greatest + high_lo)
     # More is wanted than there are usual scores: θ is among the masks, and they are alike.
     amid = (k > usual) & (usual < live)
     hidden = tl.maximum(live - usual, 1.0)
-    of_masks, others = (k - usual) / hidden, left / hidden
-    of_masks, others = tl.maximum(of_masks, TINY), tl.maximum(others, TINY)
-    hi = tl.where(amid, least, hi)
-    lo = tl.where(amid, -temperature * quantile(KIND, of_masks, others, alpha), 0.0)
-    return hi, lo, least, low_lo, greatest, high_lo, worth
+    among = t * quantile(KIND, (k - usual) / hidden, left / hidden, alpha)
+    hi, lo = tl.where(amid, least, hi), tl.where(amid, -among, 0.0)
+    zero = tl.zeros_like(hi)
+    return Search(
+        hi,
+        lo,
+        least,
+        low_lo,
+        greatest,
+        high_lo,
+        zero,
+        zero + 1.0,
+        zero + INF,
+        worth,
+        zero + 1.0,
+        closed.to(tl.int32) * 0,
+        closed.to(tl.int32) * 0,
+        tl.where(closed, 0, 1),
+    )
 
 
 @triton.jit
@@ -130,38 +181,16 @@ def last_step(kind):
 
 
 @triton.jit
-def advance(
-    KIND: tl.constexpr,
-    k,
-    live,
-    top,
-    temperature,
-    hi,
-    lo,
-    low_hi,
-    low_lo,
-    high_hi,
-    high_lo,
-    low_gap,
-    high_gap,
-    width,
-    worth,
-    leap,
-    tries,
-    state,
-    round_,
-    below,
-    above,
-    weight,
-    count,
-    slope,
-):
-    """What a search knows after one more look: its numbers from hi to state, anew.
+def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
+    """A search after one more look.
 
-    state is 1 while it goes on, 0 when it is over, 2 where the sums say no more and `balance` will.
-    low_gap is 0 and high_gap 1 until an end of the bracket has been looked at. below and above are
-    Σ F and Σ (1 − F) of the entries up to ½ and above it, weight is ΣF′, count #{F > ½}, slope ΣF″.
+    below and above are Σ F and Σ (1 − F) of the entries up to ½ and above it, weight is ΣF′, count
+    #{F > ½}, slope ΣF″.
     """
+    k, live, top, temperature = row.k, row.live, row.top, row.temperature
+    hi, lo, low_hi, low_lo, high_hi, high_lo = s.hi, s.lo, s.low_hi, s.low_lo, s.high_hi, s.high_lo
+    low_gap, high_gap, width, worth = s.low_gap, s.high_gap, s.width, s.worth
+    leap, tries, state = s.leap, s.tries, s.state
     active = state == 1
     weight = tl.maximum(weight, 1e-37)  # no slope, no NaN: a step too long to be taken
     excess = (count - k) + below - above
@@ -200,7 +229,7 @@ def advance(
 
     both = (low_gap > 0.0) & (high_gap <= 0.0)
     # Twice in three looks the bracket may do as it likes; then it must have halved.
-    judged = active & both & (round_ % 3 == 2)
+    judged = active & both & (s.looks % 3 == 2)
     slow = judged & (span > width * 0.5) & (tl.abs(step) > 0.1)
     width = tl.where(judged, span, width)
     # A little outside the bracket is as good as just inside.
@@ -232,10 +261,10 @@ def advance(
     to_hi, to_lo = step_to(hi, lo, move)
     go = active & ~stay
     hi, lo = tl.where(go, to_hi, hi), tl.where(go, to_lo, lo)
-    over_ = near | stay | stuck | (round_ + 1 >= ROUNDS)
+    over_ = near | stay | stuck | (s.looks + 1 >= ROUNDS)
     state = tl.where(active & over_, 0, state)
     state = tl.where(flat, 2, state)
-    return (
+    return Search(
         hi,
         lo,
         low_hi,
@@ -248,6 +277,7 @@ def advance(
         worth,
         leap,
         tries,
+        s.looks + 1,
         state,
     )
 

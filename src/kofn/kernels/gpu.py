@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kofn import links
-from kofn.kernels import gpu_entries, gpu_rows
+from kofn.kernels import gpu_entries, gpu_parts, gpu_rows
 
 KINDS = {
     links.logistic.id: gpu_entries.LOGISTIC.value,
@@ -23,6 +23,10 @@ KINDS = {
     links.exponential.id: gpu_entries.EXPONENTIAL.value,
     links.linear.id: gpu_entries.LINEAR.value,
 }
+
+LONG = 32_768  # entries up to which one program has a row to itself
+PART = 8_192  # entries of a longer row that a program takes, of those up to a million
+LOOKS = 6  # launches for looks at such rows; few need more
 
 
 def kind_of(link: Any) -> int | None:
@@ -50,19 +54,16 @@ class Shape(NamedTuple):
     warps: int
 
 
-PER_THREAD = 4
-
-
 def shape_of(n: int) -> Shape:
-    """Up to 128 entries some rows to a program, above it a row.
+    """Up to 128 entries some rows to a program, above it a row; four entries to a thread at a time.
 
     A row's numbers are computed by each of its threads, so fewer threads are less work.
     """
-    whole = max(16, 1 << (n - 1).bit_length())
+    whole = max(16, _power_of_2(n))
     if whole <= 128:
         return Shape(512 // whole, whole, whole, 4)
-    warps = min(max(1, whole // 1024), 16)
-    block = min(whole, 32 * PER_THREAD * warps)
+    warps = min(max(1, whole // 2048), 16)
+    block = min(whole, 128 * warps)
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
@@ -81,25 +82,70 @@ def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor |
     x, k, temperature = x.contiguous(), k.contiguous(), temperature.contiguous()
     theta = _empty(k, (2, *k.shape))
     count, n = prod(x.shape[:-1]), x.shape[-1]
-    shape = shape_of(n)
+    if count == 0:
+        return theta
     with _device(x):
-        gpu_rows.forward[(-(-count // shape.rows),)](
-            x,
-            x if out is None else out,
-            theta,
-            k,
-            temperature,
-            count,
-            n,
-            _alpha(link),
-            KIND=kind_of(link),
-            ROWS=shape.rows,
-            BLOCK=shape.block,
-            WIDE=shape.wide,
-            WRITE=out is not None,
-            num_warps=shape.warps,
-        )
+        if n > LONG:
+            _forward_in_parts(x, k, temperature, link, out, theta)
+        else:
+            shape = shape_of(n)
+            gpu_rows.forward[(-(-count // shape.rows),)](
+                x,
+                x if out is None else out,
+                theta,
+                k,
+                temperature,
+                count,
+                n,
+                _alpha(link),
+                KIND=kind_of(link),
+                ROWS=shape.rows,
+                BLOCK=shape.block,
+                WIDE=shape.wide,
+                WRITE=out is not None,
+                num_warps=shape.warps,
+                **_OPTIONS,
+            )
     return theta
+
+
+def _forward_in_parts(
+    x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None, theta: Tensor
+) -> None:
+    count, n = k.numel(), x.shape[-1]
+    part, parts = _parts(n)
+    grid, kind, alpha = (count * parts,), kind_of(link), _alpha(link)
+    together = dict(PARTS=_power_of_2(parts), **_IN_PARTS)
+    # Each launch reads what the one before has left and leaves what the next one reads.
+    sums = [_empty(k, (count, gpu_parts.SUMS.value, parts)) for _ in range(2)]
+    numbers = [_empty(k, (count, gpu_parts.NUMBERS.value)) for _ in range(2)]
+    rows = (k, temperature)
+    gpu_parts.survey[grid](x, sums[0], n, parts, PART=part, **_IN_PARTS)
+    gpu_parts.begin[(count,)](
+        x, sums[0], numbers[0], *rows, n, parts, alpha, KIND=kind, **together
+    )
+    for i in range(LOOKS):
+        now, then = i % 2, 1 - i % 2
+        gpu_parts.look_on[grid](
+            x,
+            sums[now],
+            numbers[now],
+            sums[then],
+            numbers[then],
+            *rows,
+            n,
+            parts,
+            alpha,
+            KIND=kind,
+            FIRST=i == 0,
+            PART=part,
+            **together,
+        )
+    last = LOOKS % 2
+    found = (numbers[last], theta, *rows, count, n, parts, alpha)
+    gpu_parts.settle[(count,)](x, sums[last], *found, KIND=kind, **together)
+    if out is not None:
+        gpu_parts.weights[grid](x, out, *found, KIND=kind, PART=part, **_IN_PARTS)
 
 
 def gradients(
@@ -110,25 +156,70 @@ def gradients(
     k, temperature = k.contiguous(), temperature.contiguous()
     out, in_rows = _empty(x, x.shape), _empty(k, (2, *k.shape))
     count, n = prod(x.shape[:-1]), x.shape[-1]
-    shape = shape_of(n)
+    if count == 0:
+        return out, in_rows
     with _device(x):
-        gpu_rows.backward[(-(-count // shape.rows),)](
-            x,
-            cotangent,
-            theta,
-            k,
-            temperature,
-            out,
-            in_rows,
-            count,
-            n,
-            _alpha(link),
-            KIND=kind_of(link),
-            ROWS=shape.rows,
-            BLOCK=shape.block,
-            num_warps=shape.warps,
-        )
+        if n > LONG:
+            _backward_in_parts(x, cotangent, theta, k, temperature, link, out, in_rows)
+        else:
+            shape = shape_of(n)
+            gpu_rows.backward[(-(-count // shape.rows),)](
+                x,
+                cotangent,
+                theta,
+                k,
+                temperature,
+                out,
+                in_rows,
+                count,
+                n,
+                _alpha(link),
+                KIND=kind_of(link),
+                ROWS=shape.rows,
+                BLOCK=shape.block,
+                num_warps=shape.warps,
+                **_OPTIONS,
+            )
     return out, in_rows
+
+
+def _backward_in_parts(
+    x: Tensor,
+    cotangent: Tensor,
+    theta: Tensor,
+    k: Tensor,
+    temperature: Tensor,
+    link: Any,
+    out: Tensor,
+    in_rows: Tensor,
+) -> None:
+    count, n = k.numel(), x.shape[-1]
+    part, parts = _parts(n)
+    grid = (count * parts,)
+    sums = _empty(k, (count, gpu_parts.SUMS.value, parts))
+    row = (x, cotangent, sums, theta)
+    shape = (count, n, parts, _alpha(link))
+    first = dict(KIND=kind_of(link), PART=part, **_IN_PARTS)
+    then = dict(PARTS=_power_of_2(parts), **first)
+    gpu_parts.weigh_back[grid](*row, temperature, *shape, **first)
+    gpu_parts.slope_back[grid](*row, temperature, *shape, **then)
+    gpu_parts.gradients[grid](*row, k, temperature, out, in_rows, *shape, **then)
+
+
+# Contracting a·b + c is wanted, and Triton is about to ask for it to be said.
+_OPTIONS = {"enable_fp_fusion": True}
+_IN_PARTS = {"BLOCK": 512, "num_warps": 4, **_OPTIONS}
+
+
+def _parts(n: int) -> tuple[int, int]:
+    """(length, number) of the parts of a row; at most some hundred, which all programs add up."""
+    part = max(PART, _power_of_2(n) // 128)
+    return part, -(-n // part)
+
+
+def _power_of_2(n: int) -> int:
+    """The least that is no less than n."""
+    return 1 << (n - 1).bit_length()
 
 
 def _alpha(link: Any) -> float:

@@ -10,26 +10,24 @@ import os
 from functools import lru_cache
 from typing import Any
 
-from kofn._array import Array, is_numpy, is_torch
+from kofn._array import Array, dtype_name, is_numpy, is_torch
 from kofn._rows import Given
 
 
 def weights(given: Given) -> Array | None:
     """The weights of rows, None where no kernel serves them."""
-    if os.environ.get("KOFN_KERNELS") == "reference":
+    kernels = serving(given.scores, given.link)
+    if kernels is None:
         return None
-    if is_torch(given.scores):
-        from kofn._torch import is_plain
+    if is_numpy(given.scores):
+        return kernels.weights(given.scores, given.k, given.temperature, given.link)[0]
+    from kofn._torch import is_plain
 
-        if is_plain(given.scores) and _cpu_knows(given.link):
-            from kofn.kernels.eager import weights as eager
+    if not is_plain(given.scores):
+        return None
+    from kofn.kernels.eager import weights as eager
 
-            return eager(given)
-    elif is_numpy(given.scores) and _cpu_knows(given.link):
-        from kofn.kernels.cpu import weights as cpu
-
-        return cpu(given.scores, given.k, given.temperature, given.link)[0]
-    return None
+    return eager(given, kernels)
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
@@ -37,16 +35,21 @@ def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None
 
     A torch tensor that comes here is one with memory: the operator is called below all transforms.
     """
-    if os.environ.get("KOFN_KERNELS") == "reference" or not _cpu_knows(link):
+    kernels = serving(x, link)
+    return None if kernels is None else kernels.threshold(x, k, temperature, link)
+
+
+def serving(x: Array, link: Any) -> Any:
+    """The module whose kernels serve such rows: weights, gradients, threshold; else None."""
+    if os.environ.get("KOFN_KERNELS") == "reference":
         return None
     if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
-        return _cpu().threshold(x, k, temperature, link)
-    return None
-
-
-def _cpu_knows(link: Any) -> bool:
-    cpu = _cpu()
-    return cpu is not None and cpu.kind_of(link) is not None
+        module = _cpu()
+    elif is_torch(x) and x.device.type == "cuda" and dtype_name(x) == "float32":
+        module = _gpu(x.device)
+    else:
+        module = None
+    return None if module is None or module.kind_of(link) is None else module
 
 
 @lru_cache(maxsize=1)
@@ -56,3 +59,17 @@ def _cpu() -> Any:
     except ImportError:  # Numba has no release for this Python or machine
         return None
     return cpu
+
+
+@lru_cache
+def _gpu(device: Any) -> Any:
+    import torch
+
+    # Triton compiles for these, NVIDIA's from 2020 on.
+    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    try:
+        from kofn.kernels import gpu
+    except ImportError:  # Triton has no release for this system
+        return None
+    return gpu

@@ -79,7 +79,7 @@ def threshold(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> Tensor:
 
 
 def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None) -> Tensor:
-    x, k, temperature = x.contiguous(), k.contiguous(), temperature.contiguous()
+    x, k, temperature = _packed(x), _packed(k), _packed(temperature)
     theta = _empty(k, (2, *k.shape))
     count, n = prod(x.shape[:-1]), x.shape[-1]
     if count == 0:
@@ -121,9 +121,7 @@ def _forward_in_parts(
     numbers = [_empty(k, (count, gpu_parts.NUMBERS.value)) for _ in range(2)]
     rows = (k, temperature)
     gpu_parts.survey[grid](x, sums[0], n, parts, PART=part, **_IN_PARTS)
-    gpu_parts.begin[(count,)](
-        x, sums[0], numbers[0], *rows, n, parts, alpha, KIND=kind, **together
-    )
+    gpu_parts.begin[(count,)](x, sums[0], numbers[0], *rows, n, parts, alpha, KIND=kind, **together)
     for i in range(LOOKS):
         now, then = i % 2, 1 - i % 2
         gpu_parts.look_on[grid](
@@ -152,8 +150,7 @@ def gradients(
     x: Tensor, cotangent: Tensor, theta: Tensor, k: Tensor, temperature: Tensor, link: Any
 ) -> tuple[Tensor, Tensor]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
-    x, cotangent = x.contiguous(), cotangent.contiguous()
-    k, temperature = k.contiguous(), temperature.contiguous()
+    x, cotangent, k, temperature = (_packed(a) for a in (x, cotangent, k, temperature))
     out, in_rows = _empty(x, x.shape), _empty(k, (2, *k.shape))
     count, n = prod(x.shape[:-1]), x.shape[-1]
     if count == 0:
@@ -224,6 +221,11 @@ def _power_of_2(n: int) -> int:
 
 def _alpha(link: Any) -> float:
     return link.alpha if isinstance(link.alpha, float) else 1.5
+
+
+def _packed(x: Tensor) -> Tensor:
+    """`x` in rows without gaps: itself, or one copy."""
+    return x.resolve_neg().contiguous()
 
 
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:

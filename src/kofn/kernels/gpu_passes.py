@@ -171,9 +171,7 @@ def far_tails(x_row, here, first, last, left, right, per_t, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def far_normal_tails(
-    x_row, here, first, last, left, right, u, v, per_t, BLOCK: tl.constexpr
-):
+def far_normal_tails(x_row, here, first, last, left, right, u, v, per_t, BLOCK: tl.constexpr):
     """The normal link's tails beyond the edges, u and v temperatures from θ, as search.py's
     `normal_balance` wants them.
     """

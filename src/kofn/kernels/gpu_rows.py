@@ -263,9 +263,7 @@ def scale_of(theta, some, t):
 
 
 @triton.jit
-def degenerate(
-    KIND: tl.constexpr, x_row, g_row, here, n, hi, lo, theta, k, t, BLOCK: tl.constexpr
-):
+def degenerate(KIND: tl.constexpr, x_row, g_row, here, n, hi, lo, theta, k, t, BLOCK: tl.constexpr):
     """Cotangents of k and T where ΣF′ is no number, or there is no θ."""
     shared, tops, of_tops = faint_share(
         KIND, x_row, g_row, here, 0, n, hi, lo, unit(KIND, 1.0 / t), BLOCK

@@ -25,6 +25,7 @@ from kofn.kernels.gpu_entries import (
     NORMAL,
     TINY,
     edge,
+    inverse,
     quantile,
 )
 
@@ -160,15 +161,17 @@ def halley(k, live, total, rest, excess, weight, slope):
     total and rest are ΣF and n − ΣF, which no cancellation has touched.
     """
     total, rest = tl.maximum(total, 1e-37), tl.maximum(rest, 1e-37)
-    ratio = (excess / k) * (live / rest)
+    per_rest, per_k = inverse(rest), inverse(k)
+    ratio = (excess * per_k) * (live * per_rest)
     # log(1 + r) by Padé's quotient, to 3e-4.
-    near = ratio * (30.0 + ratio * (21.0 + ratio)) / (30.0 + ratio * (36.0 + 9.0 * ratio))
-    odds = tl.minimum(tl.maximum((total / k) * ((live - k) / rest), 1e-37), 1e37)
-    gap = tl.where(tl.abs(ratio) < 0.5, near, tl.log(odds))
-    per_weight = 1.0 / weight
-    newton = gap * ((total * per_weight) * (rest / live))
-    bend = slope * per_weight + weight * (1.0 / rest - 1.0 / total)
-    step = newton / tl.minimum(tl.maximum(1.0 - newton * bend * 0.5, 0.5), 2.0)
+    gap = ratio * (30.0 + ratio * (21.0 + ratio)) / (30.0 + ratio * (36.0 + 9.0 * ratio))
+    odds = (total * per_k) * ((live - k) * per_rest)
+    far = tl.log(tl.minimum(tl.maximum(odds, 1e-37), 1e37))
+    gap = tl.where(tl.abs(ratio) < 0.5, gap, far)
+    per_weight = inverse(weight)
+    newton = gap * ((total * per_weight) * (rest * inverse(live)))
+    bend = slope * per_weight + weight * (per_rest - inverse(total))
+    step = newton * inverse(tl.minimum(tl.maximum(1.0 - newton * bend * 0.5, 0.5), 2.0))
     return gap, tl.where(excess == 0.0, 0.0, step)
 
 
@@ -187,86 +190,78 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     below and above are Σ F and Σ (1 − F) of the entries up to ½ and above it, weight is ΣF′, count
     #{F > ½}, slope ΣF″.
     """
-    k, live, top, temperature = row.k, row.live, row.top, row.temperature
-    hi, lo, low_hi, low_lo, high_hi, high_lo = s.hi, s.lo, s.low_hi, s.low_lo, s.high_hi, s.high_lo
-    low_gap, high_gap, width, worth = s.low_gap, s.high_gap, s.width, s.worth
-    leap, tries, state = s.leap, s.tries, s.state
-    active = state == 1
+    active, state, leap = s.state == 1, s.state, s.leap
+    wanted, quarter = row.k - row.top, 0.25 * row.temperature
     weight = tl.maximum(weight, 1e-37)  # no slope, no NaN: a step too long to be taken
-    excess = (count - k) + below - above
-    total, rest = (count - top - above) + below, ((live + top - count) - below) + above
-    gap, step = halley(k - top, live, total, rest, excess, weight, slope)
+    excess = (count - row.k) + below - above
+    total = (count - row.top - above) + below
+    rest = ((row.live + row.top - count) - below) + above
+    gap, step = halley(wanted, row.live, total, rest, excess, weight, slope)
     enough = tl.zeros_like(step) + last_step(KIND)
-    flat = state == 2
     if KIND <= NORMAL:  # two tails
         # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
-        plateau = (count == k) & (below + above < 1.0)
-        least = tl.minimum(below, above)
-        faint = tl.where(least > FAINT, 2.0, 1e3) * FAINT
-        flat = flat | (active & plateau & (below + above < faint))
-        ratio = tl.maximum(below, FAINT) / tl.maximum(above, FAINT)
-        by_logs = tl.log(ratio) * ((below + above) / (2.0 * weight))
-        step = tl.where(plateau, by_logs, step)
-        leap = tl.where(active & plateau, INF, leap)
-        enough = tl.where(plateau, tl.where(least > 0.0, 1e-4, 0.0), enough)
-        stay = flat
+        plateau = active & (count == row.k) & (below + above < 1.0)
+        if tl.max(plateau.to(tl.int32)) > 0:
+            least = tl.minimum(below, above)
+            ratio = tl.maximum(below, FAINT) / tl.maximum(above, FAINT)
+            by_logs = tl.log(ratio) * ((below + above) / (2.0 * weight))
+            step = tl.where(plateau, by_logs, step)
+            enough = tl.where(plateau, tl.where(least > 0.0, 1e-4, 0.0), enough)
+            leap = tl.where(plateau, INF, leap)
+            faint = tl.where(least > FAINT, 2.0, 1e3) * FAINT
+            state = tl.where(plateau & (below + above < faint), 2, state)
+        stay = state == 2
     else:
         stay = excess == 0.0
-    raised = active & (excess > 0.0)
-    lowered = active & ~(excess > 0.0)
-    low_hi, low_lo = tl.where(raised, hi, low_hi), tl.where(raised, lo, low_lo)
-    high_hi, high_lo = tl.where(lowered, hi, high_hi), tl.where(lowered, lo, high_lo)
-    low_gap = tl.where(raised, tl.maximum(gap, 1e-30), low_gap)
-    high_gap = tl.where(lowered, gap, high_gap)
-
-    quarter = 0.25 * temperature
-    low = (low_hi * 0.25 - hi * 0.25) + (low_lo * 0.25 - lo * 0.25)
-    high = (high_hi * 0.25 - hi * 0.25) + (high_lo * 0.25 - lo * 0.25)
-    span = high - low
-    tolerance = tl.maximum(tl.minimum(weight, k - top), 4.0 * (below + above)) * EPS
+    tolerance = tl.maximum(tl.minimum(weight, wanted), 4.0 * (below + above)) * EPS
     near = (tl.abs(step) <= enough) | (tl.abs(step) * weight <= tolerance)
+
+    raised, lowered = active & (excess > 0.0), active & ~(excess > 0.0)
+    low_hi, low_lo = tl.where(raised, s.hi, s.low_hi), tl.where(raised, s.lo, s.low_lo)
+    high_hi, high_lo = tl.where(lowered, s.hi, s.high_hi), tl.where(lowered, s.lo, s.high_lo)
+    low_gap = tl.where(raised, tl.maximum(gap, 1e-30), s.low_gap)
+    high_gap = tl.where(lowered, gap, s.high_gap)
+    low = (low_hi * 0.25 - s.hi * 0.25) + (low_lo * 0.25 - s.lo * 0.25)
+    high = (high_hi * 0.25 - s.hi * 0.25) + (high_lo * 0.25 - s.lo * 0.25)
+    span = high - low
     target = step * quarter
 
+    # Most steps are taken as they are. Others are decided by the bracket.
     both = (low_gap > 0.0) & (high_gap <= 0.0)
-    # Twice in three looks the bracket may do as it likes; then it must have halved.
     judged = active & both & (s.looks % 3 == 2)
-    slow = judged & (span > width * 0.5) & (tl.abs(step) > 0.1)
-    width = tl.where(judged, span, width)
-    # A little outside the bracket is as good as just inside.
-    under = both & (target <= low) & (target > low - 0.1 * span)
-    over = both & (target >= high) & (target < high + 0.1 * span)
-    target = tl.where(under, low + 0.01 * span, tl.where(over, high - 0.01 * span, target))
-    fall = both & (slow | ~((target > low) & (target < high)))
-    # First where the straight line between the log-odds at the bracket's ends crosses; then in
-    # turn by exponents from either end, where masks of −1e9 have stretched it, and in the middle.
-    share = tl.minimum(tl.maximum(low_gap / (low_gap - high_gap), 0.02), 0.98)
-    turn = tries % 3
-    deep = tl.sqrt(span) * tl.sqrt(quarter)
-    halved = (turn == 0) | (span < 16.0 * quarter)
-    by_turn = tl.where(halved, low + span * 0.5, tl.where(turn == 1, high - deep, low + deep))
-    target = tl.where(fall, tl.where(tries < 3, low + span * share, by_turn), target)
-    tries = tl.where(active & ~near & fall, tries + 1, tries)
-    # A step beyond what the spread of the scores suggests; go past the root to hold it.
-    beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(gap) * worth, leap))
-    stride = tl.maximum(1.5 * tl.abs(gap) * worth, leap) * quarter
-    target = tl.where(beyond, tl.where(excess > 0.0, stride, -stride), target)
-    worth = tl.where(active & ~near & beyond, 2.0 * worth, worth)
-    leap = tl.where(active & ~near & beyond, 8.0 * leap, leap)
+    beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(gap) * s.worth, leap))
     inside = (target > low) & (target < high)
-    target = tl.where(inside, target, low + span * 0.5)
-    target = tl.where(near, step * quarter, target)
+    odd = active & ~(near | stay) & (judged | beyond | ~inside)
+    width, worth, tries = s.width, s.worth, s.tries
+    if tl.max(odd.to(tl.int32)) > 0:
+        other, tries = _by_bracket(
+            target,
+            low,
+            high,
+            both,
+            judged & (span > width * 0.5) & (tl.abs(step) > 0.1),
+            low_gap,
+            high_gap,
+            quarter,
+            odd,
+            tries,
+        )
+        # A step beyond what the spread of the scores suggests; go past the root to hold it.
+        stride = tl.maximum(1.5 * tl.abs(gap) * worth, leap) * quarter
+        other = tl.where(beyond, tl.where(excess > 0.0, stride, -stride), other)
+        other = tl.where((other > low) & (other < high), other, low + span * 0.5)
+        target = tl.where(odd, other, target)
+        width = tl.where(judged, span, width)
+        worth = tl.where(odd & beyond, 2.0 * worth, worth)
+        leap = tl.where(odd & beyond, 8.0 * leap, leap)
 
     stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * (EPS * 0.5))
     move = tl.minimum(tl.maximum(target, -8e37), 8e37) * 4.0
-    to_hi, to_lo = step_to(hi, lo, move)
-    go = active & ~stay
-    hi, lo = tl.where(go, to_hi, hi), tl.where(go, to_lo, lo)
-    over_ = near | stay | stuck | (s.looks + 1 >= ROUNDS)
-    state = tl.where(active & over_, 0, state)
-    state = tl.where(flat, 2, state)
+    hi, lo = step_to(s.hi, s.lo, move)
+    go, over = active & ~stay, near | stay | stuck | (s.looks + 1 >= ROUNDS)
     return Search(
-        hi,
-        lo,
+        tl.where(go, hi, s.hi),
+        tl.where(go, lo, s.lo),
         low_hi,
         low_lo,
         high_hi,
@@ -278,8 +273,31 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
         leap,
         tries,
         s.looks + 1,
-        state,
+        tl.where((state == 1) & over, 0, state),
     )
+
+
+@triton.jit
+def _by_bracket(target, low, high, both, slow, low_gap, high_gap, quarter, odd, tries):
+    """A step that the bracket allows, where both its ends are known, and how many it has decided.
+
+    Twice in three looks the bracket may do as it likes; then it must have halved, or is `slow`.
+    """
+    span = high - low
+    # A little outside the bracket is as good as just inside.
+    under = both & (target <= low) & (target > low - 0.1 * span)
+    over = both & (target >= high) & (target < high + 0.1 * span)
+    target = tl.where(under, low + 0.01 * span, tl.where(over, high - 0.01 * span, target))
+    # First where the straight line between the log-odds at the bracket's ends crosses; then in
+    # turn by exponents from either end, where masks of −1e9 have stretched it, and in the middle.
+    share = tl.minimum(tl.maximum(low_gap / (low_gap - high_gap), 0.02), 0.98)
+    turn = tries % 3
+    deep = tl.sqrt(span) * tl.sqrt(quarter)
+    halved = (turn == 0) | (span < 16.0 * quarter)
+    by_turn = tl.where(halved, low + span * 0.5, tl.where(turn == 1, high - deep, low + deep))
+    fall = odd & both & (slow | ~((target > low) & (target < high)))
+    target = tl.where(fall, tl.where(tries < 3, low + span * share, by_turn), target)
+    return target, tl.where(fall, tries + 1, tries)
 
 
 @triton.jit

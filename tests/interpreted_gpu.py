@@ -75,13 +75,14 @@ def test_the_links_that_are_served():
 
 
 @pytest.mark.parametrize("link", SERVED, ids=str)
-@pytest.mark.parametrize("n", [1, 7, 33, 700])
+@pytest.mark.parametrize("n", [1, 33, 300])
 def test_weights_and_cotangents_are_the_reference(link, n, reference, rng):
-    """n = 7 and 33: many rows to a program. 700: one, in several steps."""
-    spreads = np.repeat([0.0, 0.3, 3.0, 12.0], 3)
-    x = spreads[:, None] * rng.standard_normal((12, n))
-    k, t = n * rng.uniform(0.02, 0.98, 12), rng.uniform(0.3, 2.0, 12)
-    given = single(x, k, t, rng.standard_normal((12, n)))
+    """n = 33: many rows to a program. 300: one, in several steps."""
+    spreads = np.repeat([0.0, 0.3, 3.0, 12.0], 1 if n == 300 else 5)
+    count = spreads.size
+    x = spreads[:, None] * rng.standard_normal((count, n))
+    k, t = n * rng.uniform(0.02, 0.98, count), rng.uniform(0.3, 2.0, count)
+    given = single(x, k, t, rng.standard_normal((count, n)))
     ours = cotangents(*given, link)
     exact = reference(cotangents, *double(*given), link)
     assert torch.max(torch.abs(ours[0] - exact[0])) <= WEIGHTS["float32"]
@@ -89,27 +90,23 @@ def test_weights_and_cotangents_are_the_reference(link, n, reference, rng):
     off = torch.abs(ours[0].double().sum(-1) - given[1])
     assert torch.all(off <= 1e-6 * given[1].clamp(min=least))
     for got, wanted in zip(ours[1:], exact[1:], strict=True):
-        got, wanted = got.double().reshape(12, -1), wanted.reshape(12, -1)
+        got, wanted = got.double().reshape(count, -1), wanted.reshape(count, -1)
         # What moves with T is a sum that cancels, wholly so where all scores are equal.
         size = wanted.norm(dim=-1) + torch.tensor(np.where(spreads > 0, 0.02 * n**0.5, n))
         assert torch.all((got - wanted).norm(dim=-1) <= GRADIENT["float32"] * size)
 
 
-@pytest.mark.parametrize("link", SERVED, ids=str)
-def test_long_rows_are_the_reference(link, reference, rng, monkeypatch):
+@pytest.mark.parametrize("looks", [1, 6])
+@pytest.mark.parametrize("link", ["laplace", "exponential", "entmax"])
+def test_long_rows_are_the_reference(link, looks, reference, rng, monkeypatch):
+    """By looks in parts alone, and where most of the search is left to one program."""
     monkeypatch.setattr(gpu, "LONG", 0)
     monkeypatch.setattr(gpu, "PART", 64)
+    monkeypatch.setattr(gpu, "LOOKS", looks)
     given = single(
-        np.array([[3.0], [0.5]]) * rng.standard_normal((2, 150)),
-        [20.5, 100.0],
-        [0.7, 1.3],
-        rng.standard_normal((2, 150)),
+        2 * rng.standard_normal((1, 100)), [20.5], [0.7], rng.standard_normal((1, 100))
     )
     exact = reference(cotangents, *double(*given), link)
-    first = cotangents(*given, link)
-    for got, wanted in zip(first, exact, strict=True):
-        assert torch.norm(got - wanted) <= 2e-6 * torch.norm(wanted)
-    monkeypatch.setattr(gpu, "LOOKS", 1)  # the rest of the search is left to one program
     for got, wanted in zip(cotangents(*given, link), exact, strict=True):
         assert torch.norm(got - wanted) <= 2e-6 * torch.norm(wanted)
 
@@ -129,7 +126,7 @@ def test_the_edges_are_the_reference(link, reference):
         ]
     )
     ks = (0.0, 0.5, 2.0, 3.0, 4.5, 5.0, NAN, -1.0, 7.0)
-    ts = (1.0, 1e-3, NAN, INF, -1.0)
+    ts = (1.0, 0.05, NAN, INF, -1.0)
     every = [(row, k, t) for k in ks for t in ts for row in x]
     given = single(*(np.array(a) for a in zip(*every, strict=True)))
     given = (*given, torch.linspace(-1, 2, given[0].numel()).reshape(given[0].shape))
@@ -196,7 +193,7 @@ def test_theta_is_two_floats():
 
 @pytest.mark.parametrize("link", SERVED, ids=str)
 def test_wide_rows(link, reference, rng):
-    x = np.array([[1e3], [1e3], [3e4], [1e7], [1e7]]) * rng.standard_normal((5, 150))
+    x = np.array([[1e3], [1e3], [3e4], [1e7], [1e7]]) * rng.standard_normal((5, 120))
     x[1, :40] = -INF
     k = np.array([7.5, 100.5, 20.5, 7.5, 7.0 if link in SMOOTH else 40.5])
     x, k = single(x, k)

@@ -104,7 +104,7 @@ def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor |
                 WIDE=shape.wide,
                 WRITE=out is not None,
                 num_warps=shape.warps,
-                **_OPTIONS,
+                **OPTIONS,
             )
     return theta
 
@@ -175,7 +175,7 @@ def gradients(
                 ROWS=shape.rows,
                 BLOCK=shape.block,
                 num_warps=shape.warps,
-                **_OPTIONS,
+                **OPTIONS,
             )
     return out, in_rows
 
@@ -203,9 +203,10 @@ def _backward_in_parts(
     gpu_parts.gradients[grid](*row, k, temperature, out, in_rows, *shape, **then)
 
 
-# Contracting a·b + c is wanted, and Triton is about to ask for it to be said.
-_OPTIONS = {"enable_fp_fusion": True}
-_IN_PARTS = {"BLOCK": 512, "num_warps": 4, **_OPTIONS}
+# Contracting a·b + c is wanted, which Triton is about to want told. Left to itself the assembler
+# takes 64 registers where it needs a few more, and puts the rest in memory.
+OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
+_IN_PARTS = {"BLOCK": 512, "num_warps": 4, **OPTIONS}
 
 
 def _parts(n: int) -> tuple[int, int]:

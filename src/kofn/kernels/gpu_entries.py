@@ -1,7 +1,7 @@
 """The links once more, entry by entry, in Triton's language: links.py says what they are.
 
 `KIND` is a constant wherever these are called, so that one branch of each is compiled. An entry
-comes as y = ((x − hi) − lo)·unit, measured from the place where its link is simplest: the lower end
+comes as y = (x − hi)·unit − lo·unit, measured from the place where its link is simplest: the lower end
 of the support of linear and entmax (small weights then keep their digits), the upper one of
 exponential. `edge` is that place. Scores of ±inf need no case of their own: they come out as
 weights of 1 and 0 without slope.
@@ -68,8 +68,9 @@ def unit(KIND: tl.constexpr, per_t):
 
 @triton.jit
 def distance(x, hi, lo, per_unit):
-    """y of each entry. The order of the differences is what makes two floats of θ worth having."""
-    return ((x - hi[:, None]) - lo[:, None]) * per_unit[:, None]
+    """y of each entry: hi is taken off first, which is what makes two floats of θ worth having."""
+    rest = tl.minimum(tl.maximum(lo * per_unit, -1e38), 1e38)  # no ∞ − ∞
+    return (x - hi[:, None]) * per_unit[:, None] - rest[:, None]
 
 
 @triton.jit

@@ -133,15 +133,18 @@ def write(
     BLOCK: tl.constexpr,
 ):
     """The weights; of rows that need no equation, what their finite and infinite scores get."""
-    some_closed = tl.max(closed.to(tl.int32)) > 0
     for at in range(first, last, BLOCK):
         x, filled = entries(x_row, here, at, last, -INF, BLOCK)
         p = weight(KIND, distance(x, hi, lo, per_unit), alpha)
-        if some_closed:
-            given = tl.where(x == INF, top_weight[:, None], live_weight[:, None])
-            p = tl.where(closed[:, None], tl.where(x == -INF, 0.0, given), p)
         columns = at + tl.arange(0, BLOCK)
-        tl.store(out_row[:, None] + columns[None, :], p, mask=filled)
+        tl.store(out_row[:, None] + columns[None, :], p, mask=filled & ~closed[:, None])
+    if tl.max(closed.to(tl.int32)) > 0:
+        for at in range(first, last, BLOCK):
+            x, filled = entries(x_row, here, at, last, -INF, BLOCK)
+            given = tl.where(x == INF, top_weight[:, None], live_weight[:, None])
+            columns = at + tl.arange(0, BLOCK)
+            p = tl.where(x == -INF, 0.0, given)
+            tl.store(out_row[:, None] + columns[None, :], p, mask=filled & closed[:, None])
 
 
 @triton.jit

@@ -29,7 +29,7 @@ from kofn.kernels.gpu_entries import (
     quantile,
 )
 
-ROUNDS = tl.constexpr(100)  # looks before the search ends wherever it is
+ROUNDS = tl.constexpr(128)  # looks before the search ends wherever it is
 FAINT = tl.constexpr(1e-31)  # tails that underflow may have taken from
 USUAL = tl.constexpr(1e15)  # larger scores are additive masks, and tell nothing of the others
 
@@ -165,14 +165,17 @@ def halley(k, live, total, rest, excess, weight, slope):
     ratio = (excess * per_k) * (live * per_rest)
     # log(1 + r) by Padé's quotient, to 3e-4.
     gap = ratio * (30.0 + ratio * (21.0 + ratio)) / (30.0 + ratio * (36.0 + 9.0 * ratio))
-    odds = (total * per_k) * ((live - k) * per_rest)
-    far = tl.log(tl.minimum(tl.maximum(odds, 1e-37), 1e37))
-    gap = tl.where(tl.abs(ratio) < 0.5, gap, far)
-    per_weight = inverse(weight)
+    far = ~(tl.abs(ratio) < 0.5)
+    if tl.max(far.to(tl.int32)) > 0:
+        odds = (total * per_k) * ((live - k) * per_rest)
+        gap = tl.where(far, tl.log(tl.minimum(tl.maximum(odds, 1e-37), 1e37)), gap)
+    per_weight = inverse(tl.maximum(weight, 1e-30))
     newton = gap * ((total * per_weight) * (rest * inverse(live)))
     bend = slope * per_weight + weight * (per_rest - inverse(total))
     step = newton * inverse(tl.minimum(tl.maximum(1.0 - newton * bend * 0.5, 0.5), 2.0))
-    return gap, tl.where(excess == 0.0, 0.0, step)
+    # Without a slope only the side is known.
+    far = tl.where(excess > 0.0, INF, -INF)
+    return gap, tl.where(excess == 0.0, 0.0, tl.where(weight > 1e-30, step, far))
 
 
 @triton.constexpr_function
@@ -192,7 +195,6 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     """
     active, state, leap = s.state == 1, s.state, s.leap
     wanted, quarter = row.k - row.top, 0.25 * row.temperature
-    weight = tl.maximum(weight, 1e-37)  # no slope, no NaN: a step too long to be taken
     excess = (count - row.k) + below - above
     total = (count - row.top - above) + below
     rest = ((row.live + row.top - count) - below) + above
@@ -204,7 +206,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
         if tl.max(plateau.to(tl.int32)) > 0:
             least = tl.minimum(below, above)
             ratio = tl.maximum(below, FAINT) / tl.maximum(above, FAINT)
-            by_logs = tl.log(ratio) * ((below + above) / (2.0 * weight))
+            by_logs = tl.log(ratio) * ((below + above) / tl.maximum(2.0 * weight, TINY))
             step = tl.where(plateau, by_logs, step)
             enough = tl.where(plateau, tl.where(least > 0.0, 1e-4, 0.0), enough)
             leap = tl.where(plateau, INF, leap)
@@ -214,7 +216,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     else:
         stay = excess == 0.0
     tolerance = tl.maximum(tl.minimum(weight, wanted), 4.0 * (below + above)) * EPS
-    near = (tl.abs(step) <= enough) | (tl.abs(step) * weight <= tolerance)
+    near = (tl.abs(step) <= enough) | (tl.abs(step) * tl.maximum(weight, TINY) <= tolerance)
 
     raised, lowered = active & (excess > 0.0), active & ~(excess > 0.0)
     low_hi, low_lo = tl.where(raised, s.hi, s.low_hi), tl.where(raised, s.lo, s.low_lo)
@@ -235,6 +237,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     width, worth, tries = s.width, s.worth, s.tries
     if tl.max(odd.to(tl.int32)) > 0:
         other, tries = _by_bracket(
+            s.hi,
             target,
             low,
             high,
@@ -253,7 +256,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
         target = tl.where(odd, other, target)
         width = tl.where(judged, span, width)
         worth = tl.where(odd & beyond, 2.0 * worth, worth)
-        leap = tl.where(odd & beyond, 8.0 * leap, leap)
+        leap = tl.where(odd & beyond, leap * tl.maximum(leap, 8.0), leap)
 
     stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * (EPS * 0.5))
     move = tl.minimum(tl.maximum(target, -8e37), 8e37) * 4.0
@@ -278,7 +281,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
 
 
 @triton.jit
-def _by_bracket(target, low, high, both, slow, low_gap, high_gap, quarter, odd, tries):
+def _by_bracket(theta, target, low, high, both, slow, low_gap, high_gap, quarter, odd, tries):
     """A step that the bracket allows, where both its ends are known, and how many it has decided.
 
     Twice in three looks the bracket may do as it likes; then it must have halved, or is `slow`.
@@ -291,13 +294,27 @@ def _by_bracket(target, low, high, both, slow, low_gap, high_gap, quarter, odd, 
     # First where the straight line between the log-odds at the bracket's ends crosses; then in
     # turn by exponents from either end, where masks of −1e9 have stretched it, and in the middle.
     share = tl.minimum(tl.maximum(low_gap / (low_gap - high_gap), 0.02), 0.98)
-    turn = tries % 3
+    turn = tl.where(tries < 24, tries % 3, 0)
     deep = tl.sqrt(span) * tl.sqrt(quarter)
+    middle = _middle(theta * 0.25, low, high, quarter)
     halved = (turn == 0) | (span < 16.0 * quarter)
-    by_turn = tl.where(halved, low + span * 0.5, tl.where(turn == 1, high - deep, low + deep))
+    by_turn = tl.where(halved, middle, tl.where(turn == 1, high - deep, low + deep))
     fall = odd & both & (slow | ~((target > low) & (target < high)))
     target = tl.where(fall, tl.where(tries < 3, low + span * share, by_turn), target)
     return target, tl.where(fall, tries + 1, tries)
+
+
+@triton.jit
+def _middle(theta, low, high, least):
+    """The middle of a bracket around θ, of the exponents where its ends differ in them."""
+    left, right = theta + low, theta + high
+    larger = tl.maximum(tl.abs(left), tl.abs(right))
+    smaller = tl.maximum(tl.minimum(tl.abs(left), tl.abs(right)), least)
+    geometric = tl.sqrt(larger) * tl.sqrt(smaller)
+    geometric = tl.where(left + right > 0.0, geometric, -geometric)
+    by_exponent = tl.where((left < 0.0) & (right > 0.0), 0.0, geometric) - theta
+    use = (larger > 4.0 * smaller) & (by_exponent > low) & (by_exponent < high)
+    return tl.where(use, by_exponent, low + (high - low) * 0.5)
 
 
 @triton.jit

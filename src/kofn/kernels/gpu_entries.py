@@ -1,8 +1,8 @@
 """The links once more, entry by entry, in Triton's language: links.py says what they are.
 
 `KIND` is a constant wherever these are called, so that one branch of each is compiled. An entry
-comes as y = (x − hi)·unit − lo·unit, measured from the place where its link is simplest: the lower end
-of the support of linear and entmax (small weights then keep their digits), the upper one of
+comes as y = (x − hi)·unit − lo·unit, measured from the place where its link is simplest: the lower
+end of the support of linear and entmax (small weights then keep their digits), the upper one of
 exponential. `edge` is that place. Scores of ±inf need no case of their own: they come out as
 weights of 1 and 0 without slope.
 """
@@ -195,11 +195,7 @@ def log_density(KIND: tl.constexpr, y):
 @triton.jit
 def _base(KIND: tl.constexpr, y, alpha):
     """What entmax raises to the power 1/(α − 1)."""
-    if KIND == SQUARE:
-        base = y * 0.5
-    else:
-        base = y * (alpha - 1.0)
-    return base
+    return y * 0.5 if KIND == SQUARE else y * (alpha - 1.0)
 
 
 @triton.jit

@@ -114,10 +114,7 @@ def start(KIND: tl.constexpr, row, closed, usual, mean, variance, least, greates
     share = tl.minimum(few, many)
     rest = tl.where(few < many, (usual - k) / tl.maximum(usual, 1.0), 0.5 * (left / live))
     normal = quantile(NORMAL, share, rest, alpha)
-    if KIND == NORMAL:
-        own = normal
-    else:
-        own = quantile(KIND, share, rest, alpha) + edge(KIND, alpha)
+    own = normal if KIND == NORMAL else quantile(KIND, share, rest, alpha) + edge(KIND, alpha)
     deviation = tl.sqrt(variance)
     far, own = normal * deviation, t * own
     away = tl.sqrt(far * far + own * own)

@@ -1,7 +1,8 @@
 """Fused rows: one look after another at a row that stays in cache. README.md says what bounds each.
 
-Nothing here defines an answer: threshold.py and implicit.py do, these are their faster twins, and
-the tests hold them to it. KOFN_KERNELS=reference in the environment turns them off.
+Those of a CPU are compiled by Numba, those of a GPU by Triton; each is imported when such an array
+first comes. Nothing here defines an answer: threshold.py and implicit.py do, these are their faster
+twins, and the tests hold them to it. KOFN_KERNELS=reference in the environment turns them off.
 """
 
 from __future__ import annotations
@@ -69,7 +70,12 @@ def _gpu(device: Any) -> Any:
     if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
         return None
     try:
-        from kofn.kernels import gpu
-    except ImportError:  # Triton has no release for this system
+        import triton
+    except ImportError:  # it has no release for this system
         return None
+    # What torch brought along before 2.13 lacks some of what the kernels are written with.
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+        return None
+    from kofn.kernels import gpu
+
     return gpu

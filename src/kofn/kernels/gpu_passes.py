@@ -150,8 +150,8 @@ def write(
 @triton.jit
 def edges(x_row, here, first, last, hi, lo, BLOCK: tl.constexpr):
     """The greatest finite score up to θ and the least above it."""
-    left = tl.zeros((here.shape[0], BLOCK), tl.float32) - INF
-    right = left + INF + INF
+    nothing = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    left, right = nothing - INF, nothing + INF
     for at in range(first, last, BLOCK):
         x, _ = entries(x_row, here, at, last, -INF, BLOCK)
         upper = (x - hi[:, None]) - lo[:, None] > 0.0

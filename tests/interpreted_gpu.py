@@ -9,7 +9,7 @@ from triton.runtime import interpreter
 
 import kofn
 from kofn import kernels
-from kofn.kernels import cpu, gpu
+from kofn.kernels import cpu, gpu, gpu_rows, gpu_search
 from oracles import exact_threshold
 from support import GRADIENT, LINKS, SMOOTH, WEIGHTS
 
@@ -225,17 +225,39 @@ def test_a_hard_choice_still_learns_k(link, reference):
     assert ours[2].numpy() == pytest.approx(exact[2].numpy(), abs=1e-4)
 
 
-def test_theta_is_two_floats():
-    x = [15.505153, 4.3151116, 3.630773, 6.445712, 7.2184615, 11.226332, 13.861666]
-    v = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 1.0, -1.0])
-    leaf = torch.tensor(x, requires_grad=True)
-    p = kofn.soft_topk(leaf, 3, link="exponential", temperature=0.3)
-    (g,) = torch.autograd.grad(p, leaf, v)
-    exact = torch.tensor(x, dtype=torch.float64, requires_grad=True)
-    q = kofn.soft_topk(exact, 3, link="exponential", temperature=0.3)
-    (wanted,) = torch.autograd.grad(q, exact, v.double())
-    assert torch.max(torch.abs(p - q)) <= 2e-7
-    assert torch.norm(g - wanted) <= 1e-4 * torch.norm(wanted)
+@pytest.mark.parametrize("link", ["logistic", "exponential"])
+def test_theta_is_two_floats(link, reference, rng):
+    """One float of size 1,000 would move every z by 3e-4."""
+    given = single(
+        1000 + rng.standard_normal((2, 20)), [4.0, 7.0], [0.1, 0.1], rng.standard_normal((2, 20))
+    )
+    ours, exact = cotangents(*given, link), reference(cotangents, *double(*given), link)
+    for got, wanted in zip(ours, exact, strict=True):
+        assert torch.norm(got - wanted) <= 5e-6 * torch.norm(wanted)
+
+
+def test_few_looks(monkeypatch, rng):
+    """What a look tells is used in full: the start, the third order, the eye for masks."""
+    looks = []
+
+    def advance(kind, row, search, *sums):
+        looks.append(kind)
+        return gpu_search.advance(kind, row, search, *sums)
+
+    monkeypatch.setattr(gpu_rows, "advance", advance)
+    x = torch.tensor(rng.standard_normal((8, 64)), dtype=torch.float32)
+    masked = torch.where(torch.arange(64) % 3 == 0, -1e9, x)
+
+    def count(*arguments, **options):
+        looks.clear()
+        kofn.soft_topk(*arguments, **options)
+        return len(looks)
+
+    for link, most in (("logistic", 2), ("normal", 2), ("laplace", 3), ("exponential", 4)):
+        assert count(x, 10, link=link) <= most
+        assert count(masked, 10, link=link) <= most + 1
+    assert count(10 * x, 10.5) <= 4
+    assert count(1e6 * x, 10.5) <= 40
 
 
 @first("logistic", "linear")

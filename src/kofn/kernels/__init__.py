@@ -17,18 +17,20 @@ from kofn._rows import Given
 
 def weights(given: Given) -> Array | None:
     """The weights of rows, None where no kernel serves them."""
+    if is_torch(given.scores):
+        from kofn._torch import is_plain
+
+        # Asked first: what follows is no code for torch.compile to trace.
+        if not is_plain(given.scores):
+            return None
     kernels = serving(given.scores, given.link)
     if kernels is None:
         return None
-    if is_numpy(given.scores):
-        return kernels.weights(given.scores, given.k, given.temperature, given.link)[0]
-    from kofn._torch import is_plain
+    if is_torch(given.scores):
+        from kofn.kernels.eager import weights as eager
 
-    if not is_plain(given.scores):
-        return None
-    from kofn.kernels.eager import weights as eager
-
-    return eager(given, kernels)
+        return eager(given, kernels)
+    return kernels.weights(given.scores, given.k, given.temperature, given.link)[0]
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:

@@ -13,13 +13,7 @@ import triton.language as tl
 
 from kofn.kernels.gpu_entries import INF, outside, unit
 from kofn.kernels.gpu_passes import census, look, moments, slope, weigh, write, write_back
-from kofn.kernels.gpu_rows import (
-    degenerate,
-    inner,
-    row_cotangents,
-    scale_of,
-    slope_of,
-)
+from kofn.kernels.gpu_rows import degenerate, inner, row_cotangents, scale_of, slope_of
 from kofn.kernels.gpu_rows import settle as settle_row
 from kofn.kernels.gpu_search import (
     USUAL,
@@ -100,16 +94,10 @@ def _keep_row(numbers_at, row, fixed, bad, search):
 
 @triton.jit
 def _after_look(KIND: tl.constexpr, fixed, search, sums_at, row, parts, PARTS: tl.constexpr):
-    return advance(
-        KIND,
-        fixed,
-        search,
-        _total(sums_at, row, parts, 0, PARTS),
-        _total(sums_at, row, parts, 1, PARTS),
-        _total(sums_at, row, parts, 2, PARTS),
-        _total(sums_at, row, parts, 3, PARTS),
-        _total(sums_at, row, parts, 4, PARTS),
-    )
+    below, above = _total(sums_at, row, parts, 0, PARTS), _total(sums_at, row, parts, 1, PARTS)
+    weight, count = _total(sums_at, row, parts, 2, PARTS), _total(sums_at, row, parts, 3, PARTS)
+    bend = _total(sums_at, row, parts, 4, PARTS)
+    return advance(KIND, fixed, search, below, above, weight, count, bend)
 
 
 @triton.jit

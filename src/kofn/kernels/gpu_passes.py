@@ -41,8 +41,8 @@ def survey(x_row, here, first, last, pivot, BLOCK: tl.constexpr):
     total = tl.zeros((here.shape[0], BLOCK), tl.float32)
     square = total
     for at in range(first, last, BLOCK):
-        x, filled = entries(x_row, here, at, last, 0.0, BLOCK)
-        away = tl.where(filled, x - pivot[:, None], 0.0)
+        x, _ = entries(x_row, here, at, last, pivot[:, None], BLOCK)
+        away = x - pivot[:, None]
         total += away
         square += away * away
     return tl.sum(total, axis=1), tl.sum(square, axis=1)

@@ -257,6 +257,11 @@ def test_few_looks(monkeypatch, rng):
         assert count(x, 10, link=link) <= most
         assert count(masked, 10, link=link) <= most + 1
     assert count(10 * x, 10.5) <= 4
+    # Here what a step is to mend is smaller than the rounding of sums, or of θ.
+    ties = torch.tensor([[0.0, 1, 1, 0, 0, 0, -1, 1, 1, 1, 1, 0, -1, 0, 0, 0]])
+    assert count(ties, 15, link=kofn.links.entmax(1.2), temperature=1.7247) <= 24
+    among = torch.tensor([[-1e9, 2.723161, -1e9, -4.2994733]])
+    assert count(among, 3.9883, link="entmax", temperature=0.71596) <= 48
     assert count(1e6 * x, 10.5) <= 40
 
 

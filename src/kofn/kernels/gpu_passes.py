@@ -175,7 +175,7 @@ def far_tails(x_row, here, first, last, left, right, per_t, BLOCK: tl.constexpr)
 
 @triton.jit
 def far_normal_tails(x_row, here, first, last, left, right, u, v, per_t, BLOCK: tl.constexpr):
-    """The normal link's tails beyond the edges, u and v temperatures from θ, as search.py's
+    """The normal link's tails beyond the edges, u and v temperatures from θ, as gpu_search.py's
     `normal_balance` wants them.
     """
     below = tl.zeros((here.shape[0], BLOCK), tl.float32)

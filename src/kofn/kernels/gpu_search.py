@@ -256,6 +256,9 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
         leap = tl.where(odd & beyond, leap * tl.maximum(leap, 8.0), leap)
 
     stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * (EPS * 0.5))
+    # After many looks: all that is between the ends is rounding.
+    rounding = (weight > 0.0) & (span * weight <= tolerance * row.temperature)
+    stuck = stuck | (both & rounding & (span <= quarter * (EPS * 8.0)) & (s.looks >= 16))
     move = tl.minimum(tl.maximum(target, -8e37), 8e37) * 4.0
     hi, lo = step_to(s.hi, s.lo, move)
     go, over = active & ~stay, near | stay | stuck | (s.looks + 1 >= ROUNDS)

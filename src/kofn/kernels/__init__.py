@@ -1,7 +1,8 @@
 """Fused rows: one look after another at a row that stays in cache. README.md says what bounds each.
 
-Nothing here defines an answer: threshold.py and implicit.py do, these are their faster twins, and
-the tests hold them to it. KOFN_KERNELS=reference in the environment turns them off.
+Those of a CPU are compiled by Numba, those of a GPU by Triton; each is imported when such an array
+first comes. Nothing here defines an answer: threshold.py and implicit.py do, these are their faster
+twins, and the tests hold them to it. KOFN_KERNELS=reference in the environment turns them off.
 """
 
 from __future__ import annotations
@@ -11,43 +12,32 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from kofn._array import Array, is_numpy, is_torch
+from kofn._array import Array, dtype_name, is_numpy, is_torch
 from kofn._rows import Given, Rows
 
 
 def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     """What `reference` makes of the rows of `given`, None where no kernel serves them."""
-    if os.environ.get("KOFN_KERNELS") == "reference":
+    kernels = _serving_eagerly(given)
+    if kernels is None:
         return None
     if is_torch(given.scores):
-        from kofn._torch import is_plain
+        from kofn.kernels.eager import weights as eager
 
-        if is_plain(given.scores) and _cpu_knows(given.link):
-            from kofn.kernels.eager import weights as eager
-
-            return eager(given, reference)
-    elif is_numpy(given.scores) and _cpu_knows(given.link):
-        from kofn.kernels.cpu import weights as cpu
-
-        return cpu(given.scores, given.k, given.temperature, given.link)[0]
-    return None
+        return eager(given, kernels, reference)
+    return kernels.weights(*given)[0]
 
 
 def value(given: Given) -> Array | None:
-    """S_k of rows, None where no kernel serves them."""
-    if os.environ.get("KOFN_KERNELS") == "reference":
+    """S_k of rows, None where no kernel serves them: a GPU's have its threshold only."""
+    kernels = _serving_eagerly(given)
+    if kernels is None or not hasattr(kernels, "values"):
         return None
     if is_torch(given.scores):
-        from kofn._torch import is_plain
+        from kofn.kernels.eager import value as eager
 
-        if is_plain(given.scores) and _cpu_knows(given.link):
-            from kofn.kernels.eager import value as eager
-
-            return eager(given)
-    elif is_numpy(given.scores) and _cpu_knows(given.link):
-        theta = _cpu().threshold(*given)
-        return _cpu().values(given.scores, theta, *given[1:])[0]
-    return None
+        return eager(given, kernels)
+    return kernels.values(given.scores, kernels.threshold(*given), *given[1:])[0]
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
@@ -55,16 +45,32 @@ def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None
 
     A torch tensor that comes here is one with memory: the operator is called below all transforms.
     """
-    if os.environ.get("KOFN_KERNELS") == "reference" or not _cpu_knows(link):
+    kernels = serving(x, link)
+    return None if kernels is None else kernels.threshold(x, k, temperature, link)
+
+
+def _serving_eagerly(given: Given) -> Any:
+    """`serving` where nothing traces or transforms the rows."""
+    if is_torch(given.scores):
+        from kofn._torch import is_plain
+
+        # Asked first: what follows is no code for torch.compile to trace.
+        if not is_plain(given.scores):
+            return None
+    return serving(given.scores, given.link)
+
+
+def serving(x: Array, link: Any) -> Any:
+    """The module whose kernels serve such rows: weights, gradients, threshold; else None."""
+    if os.environ.get("KOFN_KERNELS") == "reference":
         return None
     if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
-        return _cpu().threshold(x, k, temperature, link)
-    return None
-
-
-def _cpu_knows(link: Any) -> bool:
-    cpu = _cpu()
-    return cpu is not None and cpu.kind_of(link) is not None
+        module = _cpu()
+    elif is_torch(x) and x.device.type == "cuda" and dtype_name(x) == "float32":
+        module = _gpu(x.device)
+    else:
+        module = None
+    return None if module is None or module.kind_of(link) is None else module
 
 
 @lru_cache(maxsize=1)
@@ -74,3 +80,22 @@ def _cpu() -> Any:
     except ImportError:  # Numba has no release for this Python or machine
         return None
     return cpu
+
+
+@lru_cache
+def _gpu(device: Any) -> Any:
+    import torch
+
+    # Triton compiles for these, NVIDIA's from 2020 on.
+    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    try:
+        import triton
+    except ImportError:  # it has no release for this system
+        return None
+    # What torch brought along before 2.13 lacks some of what the kernels are written with.
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+        return None
+    from kofn.kernels import gpu
+
+    return gpu

@@ -27,6 +27,7 @@ from kofn.kernels import (
     passes,
     rows,
     search,
+    series,
     team,
     threads,
     together,
@@ -61,7 +62,7 @@ def kind_of(link: Any) -> int | None:
 _SOURCES = zlib.crc32(
     b"".join(
         Path(str(m.__file__)).read_bytes()
-        for m in (elementary, entries, lanes, native, passes, rows, search, team, together)
+        for m in (elementary, entries, lanes, native, passes, rows, search, series, team, together)
     )
 )
 

@@ -14,6 +14,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
+from kofn.kernels.series import MILLS
+
 LOG2_E = 1 / math.log(2)
 
 _OPTIONS: dict[str, Any] = {
@@ -239,23 +241,6 @@ _EXP2_DOUBLE = (
     4.4549605981865186e-10,
 )
 
-# Mills' ratio (1 − Φ)/φ/√(2π) times 3 + z as a polynomial of (z − 3)/(z + 3), to 6e-9 for z ≥ 0:
-# its Chebyshev series, cut after the eleventh power.
-_MILLS = (
-    0.7290836952763959,
-    -0.5093319842802195,
-    0.23001734143636943,
-    -0.04726296448279625,
-    -0.010458312674553726,
-    0.006972202861710224,
-    0.0010072475409343442,
-    -0.0010447769949248063,
-    -0.00021427745369258908,
-    0.0001538663342389877,
-    3.545063826442842e-05,
-    -1.5203482770964945e-05,
-)
-
 
 def normal_tail(z: Any) -> Any:
     """(1 − Φ(z), φ(z)) for z ≥ 0; both 0 where they would be subnormal."""
@@ -271,7 +256,7 @@ def _(z):
 
         return double
 
-    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = (np.float32(c) for c in _MILLS)
+    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = (np.float32(c) for c in MILLS)
     zero, one, three, far = (np.float32(v) for v in (0, 1, 3, 13))
     height, square = np.float32(scale), np.float32(-0.5 * LOG2_E)
 

@@ -1,0 +1,380 @@
+"""The GPU's kernels on the CPU, by Triton's interpreter; test_gpu.py runs this in a process whose
+environment says so before Triton is imported.
+"""
+
+import numpy as np
+import pytest
+import torch
+from triton.runtime import interpreter
+
+import kofn
+from kofn import kernels
+from kofn.kernels import cpu, gpu, gpu_rows, gpu_search
+from oracles import exact_threshold
+from support import GRADIENT, LINKS, SMOOTH, WEIGHTS
+
+INF, NAN = np.inf, np.nan
+POWERS = (kofn.links.entmax(1.2), kofn.links.entmax(1.7))
+SERVED = LINKS + POWERS
+LOWEST = float(np.finfo("float32").min)
+
+
+def first(*names):
+    """Every link that is served, those named in the ordinary run, the others in the full one."""
+    return pytest.mark.parametrize(
+        "link",
+        [
+            pytest.param(link, marks=() if link in names else pytest.mark.full, id=str(link))
+            for link in SERVED
+        ],
+    )
+
+
+# NumPy warns where the interpreter has it divide by 0 and overflow, as the plan is.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def prepared_once_a_launch():
+    """Triton's interpreter prepares its language anew at every call of a function inside a kernel,
+    for half of the time that these tests would take.
+    """
+    prepare, launch, done = interpreter._patch_lang, interpreter.GridExecutor.__call__, {}
+
+    def once(function):
+        key = "core" in function.__globals__
+        done[key] = done.get(key) or prepare(function)
+        return done[key]
+
+    def launch_anew(self, *arguments, **options):
+        done.clear()
+        return launch(self, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", once)
+        patch.setattr(interpreter.GridExecutor, "__call__", launch_anew)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def on_gpu(monkeypatch):
+    """float32 tensors are served as a GPU's are; what a kernel leaves unwritten holds NaN."""
+    monkeypatch.setattr(kernels, "_cpu", lambda: gpu)
+    monkeypatch.setattr(gpu, "_empty", lambda like, shape: like.new_full(shape, NAN))
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    """Call a function with the kernels off."""
+
+    def call(function, *arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setenv("KOFN_KERNELS", "reference")
+            return function(*arguments, **options)
+
+    return call
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Rows as if they were long: looks in parts, then, if those were too few, one program's."""
+    monkeypatch.setattr(gpu, "LONG", 0)
+    monkeypatch.setattr(gpu, "PART", 64)
+    monkeypatch.setattr(gpu, "LOOKS", 2)
+
+
+def single(*values):
+    return tuple(torch.tensor(np.asarray(v), dtype=torch.float32) for v in values)
+
+
+def double(*values):
+    return tuple(v.double() for v in values)
+
+
+def cotangents(x, k, t, v, link):
+    leaves = [a.clone().requires_grad_() for a in (x, k, t)]
+    p = kofn.soft_topk(leaves[0], leaves[1], link=link, temperature=leaves[2])
+    return p.detach(), *torch.autograd.grad(p, leaves, v)
+
+
+def test_the_links_that_are_served():
+    for link in SERVED:
+        link = kofn.links.resolve(link).inner
+        assert gpu.kind_of(link) is not None
+        assert gpu.kind_of(link) == cpu.kind_of(link)
+    cauchy = kofn.Link(lambda z: 0.5 + torch.atan(z) / 3, lambda z: 1 / (3 + z * z))
+    for other in (cauchy, kofn.links.entmax(1.05), kofn.links.entmax(2.5)):
+        assert gpu.kind_of(other.inner) is None
+
+
+def against_the_reference(x, k, t, v, link, reference):
+    """The bounds that design promises, row by row."""
+    count, n = x.shape
+    ours = cotangents(x, k, t, v, link)
+    exact = reference(cotangents, *double(x, k, t, v), link)
+    assert torch.max(torch.abs(ours[0] - exact[0])) <= WEIGHTS["float32"]
+    least = 0.1 if link in POWERS else 0.0  # powers lose more of a weight that is small and alone
+    off = torch.abs(ours[0].double().sum(-1) - k)
+    assert torch.all(off <= 1e-6 * k.clamp(min=least))
+    for got, wanted in zip(ours[1:], exact[1:], strict=True):
+        got, wanted = got.double().reshape(count, -1), wanted.reshape(count, -1)
+        # What moves with T is a sum that cancels, wholly so where all scores are equal.
+        alike = x.amax(-1) == x.amin(-1)
+        size = wanted.norm(dim=-1) + torch.where(alike, float(n), 0.02 * n**0.5)
+        assert torch.all((got - wanted).norm(dim=-1) <= GRADIENT["float32"] * size)
+
+
+@pytest.mark.parametrize("link", SERVED, ids=str)
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.full), 33])
+def test_many_rows_to_a_program(link, n, reference, rng):
+    """Eight of them; the second program's last rows are beyond the end."""
+    spreads = np.tile([0.0, 0.3, 3.0, 12.0], 3)[:, None]
+    k, t = n * rng.uniform(0.02, 0.98, 12), rng.uniform(0.3, 2.0, 12)
+    x, v = spreads * rng.standard_normal((12, n)), rng.standard_normal((12, n))
+    against_the_reference(*single(x, k, t, v), link, reference)
+
+
+@first("logistic", "entmax")
+def test_a_row_to_a_program(link, reference, rng):
+    """In several steps, the last of which the row does not fill."""
+    x, v = [[0.3], [3.0]] * rng.standard_normal((2, 300)), rng.standard_normal((2, 300))
+    against_the_reference(*single(x, [30.5, 180.0], [0.5, 1.5], v), link, reference)
+
+
+@pytest.mark.parametrize("looks", [1, 6])
+@pytest.mark.parametrize("link", ["laplace", "entmax"])
+def test_several_programs_to_a_row(link, looks, reference, rng, in_parts, monkeypatch):
+    """By looks in parts alone, and where most of the search is left to one program."""
+    monkeypatch.setattr(gpu, "LOOKS", looks)
+    x, v = 2 * rng.standard_normal((1, 100)), rng.standard_normal((1, 100))
+    against_the_reference(*single(x, [20.5], [0.7], v), link, reference)
+
+
+@first(*LINKS)
+def test_the_edges_are_the_reference(link, reference):
+    x = np.array(
+        [
+            [1.0, 2.0, -1.0, 0.5, 0.0],
+            [1.0, NAN, -1.0, 0.5, 0.0],
+            [INF, 2.0, -1.0, INF, INF],
+            [INF, 2.0, -1.0, -INF, 0.0],
+            [-INF, -INF, -1.0, -INF, 3.0],
+            [-INF, -INF, -INF, -INF, -INF],
+            [INF, NAN, -1.0, -INF, 0.0],
+            [3.0, 3.0, 3.0, 3.0, 3.0],
+        ]
+    )
+    whole = [(k, 1.0) for k in (0.0, 0.5, 2.0, 3.0, 4.5, 5.0, NAN, 7.0)]
+    every = [(row, k, t) for k, t in (*whole, (2.0, 0.05), (3.0, 0.05), (2.0, NAN)) for row in x]
+    given = single(*(np.array(a) for a in zip(*every, strict=True)))
+    given = (*given, torch.linspace(-1, 2, given[0].numel()).reshape(given[0].shape))
+    ours, theirs = cotangents(*given, link), reference(cotangents, *double(*given), link)
+    assert ours[0].numpy() == pytest.approx(theirs[0].numpy(), abs=1e-6, nan_ok=True)
+    whole = torch.isfinite(theirs[0]).all(-1).numpy()
+    for got, wanted in zip(ours[1:], theirs[1:], strict=True):
+        got, wanted = got.numpy()[whole], wanted.numpy()[whole]
+        assert got == pytest.approx(wanted, rel=1e-5, abs=2e-6, nan_ok=True)
+
+
+def test_the_edges_of_long_rows_are_the_reference(reference, in_parts, monkeypatch):
+    monkeypatch.setattr(gpu, "PART", 16)
+    x = np.tile([1.0, 2.0, -1.0, 0.5, 0.0], (6, 5))
+    x[0, 20], x[1, 3::4], x[2, 1:] = NAN, INF, -INF
+    x[3, 0], x[3, 7] = INF, NAN
+    x[4, 2:] = -1e9
+    k = np.array([2.5, 3.0, 2.0, 2.0, 1.5, 25.0])
+    given = single(x, k, np.ones(6), np.linspace(-1, 2, x.size).reshape(x.shape))
+    ours, theirs = (
+        cotangents(*given, "logistic"),
+        reference(cotangents, *double(*given), "logistic"),
+    )
+    assert ours[0].numpy() == pytest.approx(theirs[0].numpy(), abs=1e-6, nan_ok=True)
+    whole = torch.isfinite(theirs[0]).all(-1).numpy()
+    for got, wanted in zip(ours[1:], theirs[1:], strict=True):
+        got, wanted = got.numpy()[whole], wanted.numpy()[whole]
+        assert got == pytest.approx(wanted, rel=1e-5, abs=2e-6)
+
+
+PLATEAU = (10, 9.5, 9.2, -9, -10, -9.5, -9.9)
+
+
+@pytest.mark.parametrize("link", SMOOTH)
+def test_a_plateau_is_balanced_in_logs(link):
+    ts = [1.0, 0.3, 0.1, 0.03, 0.01, 1e-3]
+    theta = kofn.soft_topk_threshold(
+        torch.tensor(PLATEAU).expand(6, 7), 3, link=link, temperature=torch.tensor(ts)
+    )
+    exact = [exact_threshold(PLATEAU, 3.0, t, link) for t in ts]
+    assert theta.numpy() == pytest.approx(np.array(exact), abs=2e-6)
+
+
+@pytest.mark.parametrize("link", SMOOTH)
+def test_a_long_plateau(link, in_parts):
+    theta = kofn.soft_topk_threshold(torch.tensor(PLATEAU), 3, link=link, temperature=0.1)
+    assert float(theta) == pytest.approx(exact_threshold(PLATEAU, 3.0, 0.1, link), abs=2e-6)
+
+
+@pytest.mark.parametrize("link", SMOOTH)
+def test_a_hard_choice_still_learns_k(link, reference):
+    """ΣF′ underflows at the low temperatures, softmax(log F′) does not."""
+    x, t = torch.tensor([10.0, 9.0, -9.0, -10.0]).expand(4, 4), torch.tensor([1.0, 0.3, 0.1, 0.05])
+    v = torch.tensor([0.3, -1.0, 2.0, 0.7]).expand(4, 4)
+    k = torch.full((4,), 2.0)
+    ours = cotangents(x, k, t, v, link)
+    exact = reference(cotangents, *double(x, k, t, v), link)
+    assert ours[2].numpy() == pytest.approx(exact[2].numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize("link", ["logistic", "exponential"])
+def test_theta_is_two_floats(link, reference, rng):
+    """One float of size 1,000 would move every z by 3e-4."""
+    given = single(
+        1000 + rng.standard_normal((2, 20)), [4.0, 7.0], [0.1, 0.1], rng.standard_normal((2, 20))
+    )
+    ours, exact = cotangents(*given, link), reference(cotangents, *double(*given), link)
+    for got, wanted in zip(ours, exact, strict=True):
+        assert torch.norm(got - wanted) <= 5e-6 * torch.norm(wanted)
+
+
+def test_few_looks(monkeypatch, rng):
+    """What a look tells is used in full: the start, the third order, the eye for masks."""
+    looks = []
+
+    def advance(kind, row, search, *sums):
+        looks.append(kind)
+        return gpu_search.advance(kind, row, search, *sums)
+
+    monkeypatch.setattr(gpu_rows, "advance", advance)
+    x = torch.tensor(rng.standard_normal((8, 64)), dtype=torch.float32)
+    masked = torch.where(torch.arange(64) % 3 == 0, -1e9, x)
+
+    def count(*arguments, **options):
+        looks.clear()
+        kofn.soft_topk(*arguments, **options)
+        return len(looks)
+
+    for link, most in (("logistic", 2), ("normal", 2), ("laplace", 3), ("exponential", 4)):
+        assert count(x, 10, link=link) <= most
+        assert count(masked, 10, link=link) <= most + 1
+    assert count(10 * x, 10.5) <= 4
+    # Here what a step is to mend is smaller than the rounding of sums, or of θ.
+    ties = torch.tensor([[0.0, 1, 1, 0, 0, 0, -1, 1, 1, 1, 1, 0, -1, 0, 0, 0]])
+    assert count(ties, 15, link=kofn.links.entmax(1.2), temperature=1.7247) <= 24
+    among = torch.tensor([[-1e9, 2.723161, -1e9, -4.2994733]])
+    assert count(among, 3.9883, link="entmax", temperature=0.71596) <= 48
+    assert count(1e6 * x, 10.5) <= 40
+
+
+@first("logistic", "linear")
+def test_wide_rows(link, reference, rng):
+    spread = np.array([1e3, 1e3, 3e4, 3e4, 1e7, 1e7])[:, None]
+    x = spread * rng.standard_normal((6, 60))
+    x[1, :20] = -INF
+    # Between the scores of a wide row any θ chooses 7 by a link with bounded support.
+    k = np.array([7.5, 30.5, 20.5, 33.5, 7.5, 7.0 if link in SMOOTH else 40.5])
+    x, k = single(x, k)
+    exact = reference(kofn.soft_topk, x.double(), k.double(), link=link)
+    assert torch.max(torch.abs(kofn.soft_topk(x, k, link=link) - exact)) <= WEIGHTS["float32"]
+    wanted = reference(kofn.soft_topk_threshold, x.double(), k.double(), link=link)
+    theta = kofn.soft_topk_threshold(x, k, link=link)
+    assert torch.all(torch.abs(theta - wanted) <= 1e-6 + 2e-7 * torch.abs(wanted))
+
+
+@first("laplace", "exponential")
+def test_additive_masks(link, rng):
+    """Between such a mask and the scores float32 has numbers hundreds of temperatures apart."""
+    x = (5 * rng.standard_normal((8, 64))).astype(np.float32)
+    x[:, :2] = 0.5
+    away = rng.random(x.shape) < 0.7
+    t = torch.tensor([1.0, 0.3, 0.05, 1e-3]).repeat(2)
+    k = torch.tensor([1.0, 1.5]).repeat_interleave(4)
+    wanted = kofn.soft_topk(
+        torch.tensor(np.where(away, -INF, x).astype(np.float32)), k, link=link, temperature=t
+    )
+    for hidden in (-1e4, -1e9, LOWEST):
+        masked = torch.tensor(np.where(away, np.float32(hidden), x))
+        got = kofn.soft_topk(masked, k, link=link, temperature=t)
+        assert torch.max(torch.abs(got - wanted)) <= 1e-6
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_more_than_the_masks_leave(link):
+    """k beyond what is not masked: the masks, all alike, share the rest."""
+    x = torch.tensor([[1.0, LOWEST, 2.0, LOWEST, LOWEST], [1.0, -1e9, 2.0, -1e9, -1e9]])
+    p = kofn.soft_topk(x, 3.5, link=link)
+    assert p.numpy() == pytest.approx(np.array([[1, 0.5, 1, 0.5, 0.5]] * 2), abs=1e-6)
+
+
+@first("normal")
+def test_extreme_temperatures(link, reference):
+    rows = torch.tensor([[3.0, 2.0, 2.0, -7.0, 0.0], [1e30, -1e30, 5.0, 1e-30, 0.0]])
+    x, k = rows.repeat(12, 1), torch.tensor([1.0, 2.0, 3.3]).repeat_interleave(2).repeat(4)
+    t = torch.tensor([1e-30, 1e-10, 1e10, 1e30]).repeat_interleave(6)
+    exact = reference(kofn.soft_topk, *double(x, k), link=link, temperature=t.double())
+    got = kofn.soft_topk(x, k, link=link, temperature=t)
+    assert got.numpy() == pytest.approx(exact.numpy(), abs=2e-6)
+
+
+@pytest.mark.parametrize("link", SMOOTH)
+def test_one_entry_with_all_the_slope_keeps_its_small_difference_from_the_mean(link, reference):
+    far = 4 if link == "normal" else 9
+    given = single(
+        [[0.1, -far, -far - 1, far + 0.5, far + 1]], [2.5], [1.0], [[1000.1, -3.0, 2.0, 5.0, 1.0]]
+    )
+    ours = cotangents(*given, link)[1].double()
+    exact = reference(cotangents, *double(*given), link)[1]
+    assert torch.norm(ours - exact) <= 2e-5 * torch.norm(exact)
+    assert abs(ours.sum()) <= 1e-6 * torch.abs(ours).sum()
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_what_is_not_chosen_may_carry_any_cotangent(link):
+    x = torch.tensor([[2.0, -INF, 1.0, 0.5, -1e30]], requires_grad=True)
+    v = torch.tensor([[0.3, NAN, -1.0, 2.0, INF]])
+    (g,) = torch.autograd.grad(kofn.soft_topk(x, 2, link=link), x, v)
+    (wanted,) = torch.autograd.grad(kofn.soft_topk(x, 2, link=link), x, v.nan_to_num(0, 0, 0))
+    assert torch.equal(g, wanted)
+    assert torch.isfinite(g).all()
+
+
+@pytest.mark.parametrize("n", [20, 200])
+def test_a_row_does_not_depend_on_the_others(n, rng):
+    x, v = single(rng.standard_normal((4, n)), rng.standard_normal((4, n)))
+    x[1, 2], x[2], x[3] = NAN, 1e3 * x[2], x[3] - 1e9
+    k, t = torch.full((4,), 4.5), torch.ones(4)
+    together = cotangents(x, k, t, v, "logistic")
+    again = cotangents(x, k, t, v, "logistic")
+    for i in range(4):
+        alone = cotangents(x[i : i + 1], k[:1], t[:1], v[i : i + 1], "logistic")
+        for whole, repeated, one in zip(together, again, alone, strict=True):
+            assert np.array_equal(whole[i : i + 1], one, equal_nan=True)
+            assert np.array_equal(whole, repeated, equal_nan=True)
+
+
+def test_second_derivatives_are_the_references(reference):
+    def hessian_vector(x):
+        x = x.clone().requires_grad_()
+        p = kofn.soft_topk(x, 2)
+        (g,) = torch.autograd.grad((p * p).sum(), x, create_graph=True)
+        return torch.autograd.grad(g @ torch.tensor([1.0, -2.0, 0.5, 3.0]).to(x), x)[0]
+
+    x = torch.tensor([1.0, 0.3, -0.2, 2.0])
+    assert hessian_vector(x).numpy() == pytest.approx(
+        reference(hessian_vector, x.double()).numpy(), abs=1e-5
+    )
+
+
+def test_any_layout_and_precision(rng):
+    x = torch.tensor(rng.standard_normal((6, 10)), dtype=torch.float32)
+    wanted = kofn.soft_topk(x, 3)
+    assert torch.equal(kofn.soft_topk(x.t().contiguous().t(), 3), wanted)
+    assert torch.equal(kofn.soft_topk(x.t(), 3, dim=0), wanted.t())
+    assert torch.equal(kofn.soft_topk(torch._neg_view(-x), 3), wanted)
+    assert torch.equal(kofn.soft_topk(x[:, None, :].expand(6, 2, 10), 3)[:, 1], wanted)
+    half = kofn.soft_topk(x.bfloat16(), 3)
+    assert half.dtype == torch.bfloat16
+    assert torch.max(torch.abs(half - wanted)) <= WEIGHTS["bfloat16"]
+    assert kofn.soft_topk(x[:0], 3).shape == (0, 10)
+    leaf = x.clone().requires_grad_()
+    kofn.soft_topk(leaf, 3).sum().backward()  # a cotangent of stride 0
+    assert torch.max(torch.abs(leaf.grad)) <= 1e-6

@@ -1,0 +1,187 @@
+"""The GPU's kernels where there is no GPU: interpreted on the CPU, and compiled for one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kofn
+
+try:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from kofn.kernels import gpu, gpu_entries, gpu_parts, gpu_rows
+except ImportError:
+    pytest.skip("Triton has no release for this system", allow_module_level=True)
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    "marked", ["not full", pytest.param("full", marks=pytest.mark.full)], ids=["part", "rest"]
+)
+def test_interpreted(marked):
+    """interpreted_gpu.py, in a process of its own: Triton must be told before it is imported."""
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"),
+            *("-m", marked, str(HERE / "interpreted_gpu.py")),
+        ],
+        env={
+            **{key: v for key, v in os.environ.items() if not key.startswith("PYTEST")},
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-1000:]
+
+
+POINTERS = re.compile("_at$")
+NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Compile a kernel as gpu.py would for rows of n, aligned; what the assembler says of it."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+    def compile_(kernel, capability, warps, **constants):
+        names = kernel.arg_names
+        kinds = {n: "*fp32" if POINTERS.search(n) else NUMBERS.get(n, "constexpr") for n in names}
+        aligned = [i for i, n in enumerate(names) if n == "n" or POINTERS.search(n)]
+        source = ASTSource(
+            kernel,
+            kinds,
+            constexprs={(names.index(n),): v for n, v in constants.items()},
+            attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
+        )
+        target = GPUTarget("cuda", capability, 32)
+        binary = triton.compile(
+            source, target=target, options={"num_warps": warps, **gpu.OPTIONS}
+        ).asm["cubin"]
+        path = tmp_path / "kernel.cubin"
+        path.write_bytes(binary)
+
+        def dump(*options):
+            command = [str(tools / "cuobjdump"), *options, str(path)]
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+        usage = dump("--dump-resource-usage")
+        found = {
+            name: int(re.search(rf"{name}:(\d+)", usage).group(1))
+            for name in ("REG", "STACK", "LOCAL")
+        }
+        print(kernel.__name__, capability, constants, found)
+        return found, dump("-sass")
+
+    return compile_
+
+
+def constants_of(kernel, kind, n):
+    shape = gpu.shape_of(n)
+    known = dict(ROWS=shape.rows, BLOCK=shape.block, WIDE=shape.wide, WRITE=True)
+    return shape.warps, dict(KIND=kind) | {k: v for k, v in known.items() if k in kernel.arg_names}
+
+
+SHAPES = [(16, 80), (64, 90), (1024, 90), (4096, 80), (4096, 90)]
+ORDINARY = {("LOGISTIC", 4096, 90), ("NORMAL", 4096, 80)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "capability"),
+    [
+        pytest.param(kind, n, sm, marks=() if (kind, n, sm) in ORDINARY else pytest.mark.full)
+        for kind in ("LOGISTIC", "LAPLACE", "NORMAL", "EXPONENTIAL", "LINEAR", "SQUARE", "POWER")
+        for n, sm in SHAPES
+    ],
+)
+def test_rows_compile_to_registers_alone(kind, n, capability, compiled):
+    """No stack, no local memory: what does not fit would be kept in memory, at its speed."""
+    for kernel in (gpu_rows.forward, gpu_rows.backward):
+        number = getattr(gpu_entries, kind).value
+        warps, constants = constants_of(kernel, number, n)
+        found, code = compiled(kernel, capability, warps, **constants)
+        assert found["STACK"] == found["LOCAL"] == 0
+        assert found["REG"] <= 80  # 24 warps to a multiprocessor
+        assert not re.search(r"\b(LDL|STL)\b", code)
+        if n % 4 == 0:
+            assert "LDG.E.128" in code
+        assert "F64" not in code
+        assert not re.search(r"\bD(ADD|MUL|FMA)\b", code)  # a float64 costs 2 to 64 of float32
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "look_on" else pytest.mark.full)
+        for name in (
+            *("survey", "begin", "look_on", "settle", "weights"),
+            *("weigh_back", "slope_back", "gradients"),
+        )
+    ],
+)
+def test_parts_compile(name, compiled):
+    kernel = getattr(gpu_parts, name)
+    known = dict(KIND=0, FIRST=False, PART=8192, PARTS=128, BLOCK=512)
+    constants = {k: v for k, v in known.items() if k in kernel.arg_names}
+    found, _ = compiled(kernel, 90, 4, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+
+
+def test_shapes():
+    """Every entry has its place; powers of 2; no more threads than a block may have."""
+    for n in (1, 2, 15, 16, 17, 128, 129, 1000, 1024, 5000, 32_768):
+        shape = gpu.shape_of(n)
+        assert shape.rows * shape.block >= 128
+        assert shape.block & (shape.block - 1) == 0
+        assert shape.wide >= shape.block
+        assert 1 <= shape.warps <= 16
+    for n in (32_769, 100_000, 2**20, 2**20 + 1, 2**25):
+        part, parts = gpu._parts(n)
+        assert (parts - 1) * part < n <= parts * part
+        assert parts <= 256
+
+
+def test_nothing_of_it_is_imported_for_a_cpu():
+    code = """
+import sys, torch
+from kofn import soft_topk
+soft_topk(torch.ones(3), 1)
+assert not [name for name in sys.modules if name.startswith("kofn.kernels.gpu")]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_which_tensors_are_served(monkeypatch):
+    """float32 on NVIDIA's devices from 2020 on; no such device is needed to ask."""
+    import torch
+
+    from kofn import kernels
+
+    class Fake:
+        def __init__(self, dtype):
+            self.device, self.dtype = torch.device("cuda", 0), dtype
+
+    monkeypatch.setattr(kernels, "is_torch", lambda x: True)
+    monkeypatch.setattr(kernels, "is_numpy", lambda x: False)
+    for version, capability, dtype, served in (
+        ("13.0", (9, 0), "torch.float32", True),
+        ("13.0", (9, 0), "torch.float64", False),
+        ("13.0", (7, 5), "torch.float32", False),
+        (None, (9, 0), "torch.float32", False),
+    ):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        kernels._gpu.cache_clear()
+        assert (kernels.serving(Fake(dtype), kofn.links.logistic) is gpu) == served
+    kernels._gpu.cache_clear()

@@ -17,7 +17,6 @@ import numpy as np
 from numba import cfunc, njit
 
 from kofn import implicit, links
-from kofn._array import is_torch
 from kofn._rows import Given, rows_of
 from kofn.kernels import (
     elementary,
@@ -145,17 +144,22 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     return out
 
 
+def _plain(x: Any) -> bool:
+    """Whether it is NumPy's, not a tensor."""
+    return isinstance(x, np.ndarray | np.generic)
+
+
 def _packed(x: Any) -> Any:
     """`x` in rows without gaps: itself, or one copy."""
-    return x.resolve_neg().contiguous() if is_torch(x) else np.asarray(x, order="C")
+    return np.asarray(x, order="C") if _plain(x) else x.resolve_neg().contiguous()
 
 
 def _empty(like: Any, shape: tuple[int, ...]) -> Any:
-    return like.new_empty(shape) if is_torch(like) else np.empty(shape, like.dtype)
+    return np.empty(shape, like.dtype) if _plain(like) else like.new_empty(shape)
 
 
 def _address(x: Any) -> int:
-    return x.data_ptr() if is_torch(x) else x.__array_interface__["data"][0]
+    return x.__array_interface__["data"][0] if _plain(x) else x.data_ptr()
 
 
 def _halves(pair: Any) -> tuple[int, int]:

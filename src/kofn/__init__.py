@@ -13,6 +13,7 @@ from kofn.maps import (
     sparsemax,
     topk_gates,
 )
+from kofn.subset import KSubset
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,8 @@ __all__ = [
     "softmax",
     "sparsemax",
     "entmax",
+    # distributions over choices
+    "KSubset",
     # what they are made of
     "links",
     "Link",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -167,6 +168,59 @@ def repeat(x: Array, count: int, body: Callable, state: Any) -> Any:
     for _ in range(count):
         state = body(state)
     return state
+
+
+AT_ONCE = 1 << 15
+"""Numbers up to which computing all together costs less than one part after another."""
+
+
+def stacked(x: Array, function: Callable, items: Any) -> Any:
+    """function(item), a tuple of arrays, for each item along the first axis of `items`, stacked.
+
+    `items` is a NamedTuple of arrays. One item after another, so that no array is larger than
+    `x`; all at once by broadcasting, which `function` must allow, where `x` is small, or where a
+    compiler fuses it.
+    """
+    if is_jax(x):
+        jax = sys.modules["jax"]
+        # Without its checkpoint a derivative would keep what every item leaves behind.
+        return jax.lax.map(jax.checkpoint(function), items)
+    if _at_once(x, items):
+        return function(items)
+    parts = [function(item) for item in _each(items)]
+    return tuple(namespace(x).stack(part) for part in zip(*parts, strict=True))
+
+
+def accumulated(x: Array, function: Callable, items: Any) -> Array:
+    """The sum over items of function(item), an array like `x`; as in `stacked`."""
+    if is_jax(x):
+        jax = sys.modules["jax"]
+        function = jax.checkpoint(function)
+        zero = namespace(x).zeros_like(x)
+        return jax.lax.scan(lambda sum_, item: (sum_ + function(item), None), zero, items)[0]
+    if _at_once(x, items):
+        return namespace(x).sum(function(items), axis=0)
+    total = None
+    for item in _each(items):
+        total = function(item) if total is None else total + function(item)
+    return total
+
+
+def _at_once(x: Array, items: Any) -> bool:
+    return is_compiling() or math.prod((*x.shape, items[0].shape[0])) <= AT_ONCE
+
+
+def _each(items: Any) -> list:
+    return [type(items)(*(part[i] for part in items)) for i in range(items[0].shape[0])]
+
+
+def upto(like: Array, count: int) -> Array:
+    """0, 1, … count − 1 along a first axis before those of `like`."""
+    if is_torch(like):
+        numbers = sys.modules["torch"].arange(count, dtype=like.dtype, device=like.device)
+    else:
+        numbers = namespace(like).arange(count, dtype=like.dtype)
+    return numbers.reshape((count,) + (1,) * like.ndim)
 
 
 def top_indices(x: Array, k: int) -> Array:

@@ -1,13 +1,14 @@
-"""Which code finds the threshold of this array: a plain `if`, decided at every call."""
+"""Which code serves this array: a plain `if`, decided at every call."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from kofn import kernels
+from kofn import _nodes, kernels
 from kofn._array import Array, is_jax, is_torch
 from kofn._link import Link
 from kofn._rows import Rows
@@ -21,6 +22,44 @@ def evaluate(function: Callable[..., Array], rows: Rows, *arrays: Array) -> Arra
 
         return compiled(function, rows, *arrays)
     return function(rows, *arrays)
+
+
+def whole(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)` of arrays, compiled as a whole where that is how a framework works.
+
+    `function` is one of a module, so that it is compiled once.
+    """
+    first = arguments[0]
+    if is_jax(first[0] if isinstance(first, tuple) else first):
+        from kofn._jax import whole as compiled
+
+        return compiled(function, *arguments)
+    return function(*arguments)
+
+
+def log_count(z: Array, k: Array) -> Array:
+    """`kofn._nodes.log_count`; in eager torch with a derivative that keeps no nodes in memory."""
+    if is_torch(z):
+        from kofn._torch_nodes import LogCount, keeps_a_graph
+
+        if keeps_a_graph(z):
+            return LogCount.apply(z, k)  # type: ignore[no-untyped-call]
+    return _nodes.log_count(z, k)
+
+
+def tails(z: Array, k: Array) -> Array:
+    """`kofn._nodes.tails`, likewise."""
+    if is_torch(z):
+        from kofn._torch_nodes import Tails, keeps_a_graph
+
+        if keeps_a_graph(z):
+            return Tails.apply(z, k)  # type: ignore[no-untyped-call]
+    return _nodes.tails(z, k)
+
+
+def covariance(z: Array, k: Array, v: Array) -> Array:
+    """`kofn._nodes.covariance`."""
+    return _nodes.covariance(z, k, v)
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -37,6 +37,33 @@ def _evaluate(
 ) -> jax.Array:
     link_ = by_id(link, number if alpha is None else alpha)
     return function(rows._replace(link=link_), *arrays)
+
+
+@partial(jax.jit, static_argnums=0)
+def whole(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+@cache
+def register(distribution: type) -> None:
+    """Make a distribution with `logits`, `k`, `dim` and `mask` a pytree; a number k stays one."""
+
+    def flatten(choice: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        number = isinstance(choice.k, int)
+        return (choice.logits, None if number else choice.k, choice.mask), (
+            choice.k if number else None,
+            choice.dim,
+        )
+
+    def unflatten(fixed: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
+        # Unchecked: JAX puts other things than arrays there too.
+        choice = object.__new__(distribution)
+        choice.logits, k, choice.mask = arrays
+        number, choice.dim = fixed
+        choice.k = k if number is None else number
+        return choice
+
+    jax.tree_util.register_pytree_node(distribution, flatten, unflatten)
 
 
 def threshold(

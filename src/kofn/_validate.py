@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,16 @@ def check_scores(scores: Any, name: str = "scores") -> None:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
 
 
+def check_integer(name: str, value: Any, allowed: str) -> int:
+    """`value` as a Python integer, if it is a whole number of any integer type."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be {allowed}; got {value!r}") from None
+
+
 def check_dim(dim: Any, ndim: int) -> int:
     """`dim` counted from the end, as −1 is."""
     if isinstance(dim, (bool, np.bool_)) or not isinstance(dim, (int, np.integer)):
@@ -73,23 +84,23 @@ def check_dim(dim: Any, ndim: int) -> int:
     return int(dim) - ndim if dim >= 0 else int(dim)
 
 
-def check_mask(mask: Any, scores: Array) -> None:
-    check_same_kind("mask", mask, scores)
+def check_mask(mask: Any, scores: Array, of: str = "scores") -> None:
+    check_same_kind("mask", mask, scores, of)
     if dtype_name(mask) not in ("bool", "bool_"):
         raise TypeError(
             f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}"
         )
-    check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), "the shape of scores")
+    check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), f"the shape of {of}")
 
 
-def check_same_kind(name: str, value: Any, scores: Array) -> None:
+def check_same_kind(name: str, value: Any, scores: Array, of: str = "scores") -> None:
     """Arrays of different frameworks do not mix, except that JAX takes NumPy's."""
     kind, wanted = framework(value), framework(scores)
     if kind is None:
-        raise TypeError(f"{name} must be an array of the kind of scores; got {value!r}")
+        raise TypeError(f"{name} must be an array of the kind of {of}; got {value!r}")
     if kind != wanted and (kind, wanted) != ("numpy", "jax"):
         raise TypeError(
-            f"{name} is a {type(value).__qualname__} and scores a {type(scores).__qualname__}; "
+            f"{name} is a {type(value).__qualname__} and {of} a {type(scores).__qualname__}; "
             "convert one to the kind of the other"
         )
 

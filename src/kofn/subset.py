@@ -1,0 +1,206 @@
+"""The distribution over subsets of size k: exact, in O(n) for any n and k."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn import _conditional, links
+from kofn._array import (
+    Array,
+    adopt,
+    cast,
+    contiguous,
+    dtype_name,
+    framework,
+    full_like,
+    is_jax,
+    namespace,
+    quiet,
+)
+from kofn._dispatch import whole
+from kofn._rows import given, restore
+from kofn._validate import (
+    check_broadcasts,
+    check_dim,
+    check_integer,
+    check_mask,
+    check_same_kind,
+    check_scores,
+)
+from kofn.maps import hard_topk
+
+__all__ = ["KSubset"]
+
+
+class KSubset:
+    """P(S) ∝ exp Σ_{i∈S} logits_i over the subsets S of size k (conditional Bernoulli).
+
+    Shaped like a torch.distributions object, for tensors, JAX arrays (it is a pytree) and NumPy
+    arrays. Every answer is exact to rounding and costs O(n) for any k; nothing is approximated and
+    no table of k rows is made. A temperature T is logits/T.
+
+    Args:
+        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
+            chosen; +inf is chosen first, and where there are more than k of those, k of them.
+        k: how many, an integer in [0, n] for n = logits.shape[dim], or an array of integers that
+            broadcasts to the batch shape (`logits.shape` without `dim`).
+        dim: the dimension of the n entries.
+        mask: boolean, broadcasts to `logits`; False entries are as if deleted.
+
+    Where fewer than k entries are left all are chosen. A NaN stays in its row. Everything is
+    differentiable in the logits, any number of times; first derivatives cost O(n) too.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype or shape, a number out of
+            range. Entries of arrays are not checked; a bad one gives NaN in its row.
+
+    Source: Chen, Dempster & Liu, "Weighted finite population sampling to maximize entropy" (1994)
+    for the distribution; docs/subsets.md for the O(n) sums.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import KSubset
+        >>> choice = KSubset(np.array([2.0, 1.0, 0.5, -1.0]), 2)
+        >>> choice.marginals().round(3)
+        array([0.863, 0.623, 0.417, 0.097])
+        >>> choice.log_prob(np.array([True, True, False, False])).round(3)
+        np.float64(-0.742)
+    """
+
+    def __init__(
+        self, logits: Array, k: int | Array, dim: int = -1, mask: Array | None = None
+    ) -> None:
+        check_scores(logits, "logits")
+        self.logits = logits
+        self.dim = check_dim(dim, logits.ndim)
+        self.k = _check_k(k, logits, self.batch_shape, self.dim)
+        if mask is not None:
+            check_mask(mask, logits, "logits")
+        self.mask = mask
+        if is_jax(logits):
+            from kofn._jax import register
+
+            register(KSubset)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of `logits` without `dim`: one distribution each."""
+        shape = list(self.logits.shape)
+        del shape[self.dim]
+        return tuple(shape)
+
+    def __repr__(self) -> str:
+        k = self.k if framework(self.k) is None else f"array of shape {tuple(self.k.shape)}"
+        return f"KSubset(logits of shape {tuple(self.logits.shape)}, k={k}, dim={self.dim})"
+
+    def log_partition(self) -> Array:
+        """log Z = log Σ_S exp Σ_{i∈S} logits_i, with the batch shape; its gradient is `marginals`.
+
+        float32 for half-precision logits, like everything with the batch shape.
+        """
+        with quiet(self.logits):
+            return whole(_conditional.log_partition, self._rows())
+
+    def marginals(self) -> Array:
+        """π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k. The articles' GradTopK.
+
+        Not the weights of `soft_topk`, from which they differ by O(1/k); see docs/subsets.md.
+        """
+        with quiet(self.logits):
+            return self._restore(whole(_conditional.marginals, self._rows()))
+
+    def log_prob(self, subset: Array) -> Array:
+        """log P(subset): −inf where it is not one of the subsets, its size included.
+
+        Args:
+            subset: booleans, or numbers 0 and 1, with the shape of `logits` behind any number of
+                dimensions of samples. An entry that is neither gives NaN.
+
+        Returns:
+            The shape of the samples and the batch.
+
+        Raises:
+            TypeError, ValueError: another kind of array, or a shape that does not end in that of
+                `logits`.
+        """
+        shape, wanted = self._shape_of("subset", subset), tuple(self.logits.shape)
+        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
+            raise ValueError(f"subset has shape {shape}; it must end in that of logits, {wanted}")
+        with quiet(self.logits):
+            return whole(_conditional.log_prob, self._rows(), self._entries(subset))
+
+    def entropy(self) -> Array:
+        """−Σ_S P(S) log P(S), with the batch shape."""
+        with quiet(self.logits):
+            return whole(_conditional.entropy, self._rows())
+
+    def kl(self, other: KSubset) -> Array:
+        """Σ_S P(S) log(P(S)/P_other(S)), with the batch shape; ∞ where `other` excludes an S.
+
+        Args:
+            other: a KSubset of the same kind with logits of the same shape and the same dim.
+        """
+        if not isinstance(other, KSubset):
+            raise TypeError(f"other must be a KSubset; got {type(other).__name__}")
+        check_same_kind("other.logits", other.logits, self.logits, "logits")
+        mine = tuple(self.logits.shape), self.dim
+        if (tuple(other.logits.shape), other.dim) != mine:
+            raise ValueError(
+                f"other must have logits of shape {mine[0]} and dim {mine[1]}; "
+                f"got {tuple(other.logits.shape)} and {other.dim}"
+            )
+        with quiet(self.logits):
+            return whole(_conditional.kl, self._rows(), other._rows())
+
+    def mode(self) -> Array:
+        """The likeliest subset: ones at the k largest logits, ties to the lowest index."""
+        return hard_topk(self.logits, self.k, dim=self.dim, mask=self.mask)
+
+    def covariance_vector_product(self, v: Array) -> Array:
+        """H v, H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without making H.
+
+        Args:
+            v: an array with the shape of `logits`.
+        """
+        shape, wanted = self._shape_of("v", v), tuple(self.logits.shape)
+        if shape != wanted:
+            raise ValueError(f"v must have the shape of logits, {wanted}; got {shape}")
+        with quiet(self.logits):
+            rows = self._rows()
+            v = cast(self._entries(v), rows.logits.dtype)
+            return self._restore(whole(_conditional.covariance, rows, v))
+
+    def _rows(self) -> _conditional.Rows:
+        what = given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
+        return whole(_conditional.rows_of, what.scores, what.k)
+
+    def _shape_of(self, name: str, value: Any) -> tuple[int, ...]:
+        check_same_kind(name, value, self.logits, "logits")
+        return tuple(value.shape)
+
+    def _entries(self, values: Array) -> Array:
+        xp, values = namespace(self.logits), adopt(values, self.logits)
+        values = contiguous(xp.moveaxis(values, self.dim, -1))
+        # Without entries a row still has one, out of play.
+        return values if values.shape[-1] else full_like(values, (*values.shape[:-1], 1), 0)
+
+    def _restore(self, values: Array) -> Array:
+        return restore(values, self.logits, self.dim)
+
+
+def _check_k(k: Any, logits: Array, batch: tuple[int, ...], dim: int) -> Any:
+    n = logits.shape[dim]
+    # A symbolic size under torch.compile cannot be printed.
+    here = f" (here n = {n} entries to choose from)" if isinstance(n, int) else ""
+    allowed = f"an integer in [0, n]{here}"
+    if framework(k) is None:
+        number = check_integer("k", k, f"{allowed}, or an array of integers")
+        if not 0 <= number <= n:
+            raise ValueError(f"k must be {allowed}; got {k!r}")
+        return number
+    check_same_kind("k", k, logits, "logits")
+    if not dtype_name(k).startswith(("int", "uint")):
+        raise TypeError(f"k must be {allowed}, or an array of integers; got dtype {k.dtype}")
+    what = "the batch shape (logits.shape without dim)"
+    check_broadcasts("k", tuple(k.shape), batch, what)
+    return k

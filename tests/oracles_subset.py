@@ -1,4 +1,4 @@
-"""The k-subset distribution by other means: every subset for small n, an 80-bit table for larger."""
+"""The k-subset distribution by other means: all subsets for small n, an 80-bit table for more."""
 
 from __future__ import annotations
 
@@ -61,3 +61,18 @@ def table(y: np.ndarray, k: int) -> Tabled:
     # Item i joins j of those before it and k − 1 − j of those after.
     joint = before[:-1, :k] + after[1:, :k][:, ::-1] + z[:, None] - log_z
     return Tabled(log_z + k * shift, np.exp(joint).sum(axis=1))
+
+
+def split_counts(y: np.ndarray, k: int, m: int) -> np.ndarray:
+    """How likely the first m entries hold j of the k, for j = 0 … k."""
+    z = np.asarray(y, LD) - np.sort(y)[-k]
+
+    def sizes(z: np.ndarray) -> np.ndarray:
+        log_e = np.full(k + 1, -np.inf, LD)
+        log_e[0] = 0
+        for value in z:
+            log_e[1:] = np.logaddexp(log_e[1:], log_e[:-1] + value)
+        return log_e
+
+    joint = sizes(z[:m]) + sizes(z[m:])[::-1]
+    return np.exp(joint - np.logaddexp.reduce(joint)).astype(float)

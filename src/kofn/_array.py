@@ -214,13 +214,44 @@ def _each(items: Any) -> list:
     return [type(items)(*(part[i] for part in items)) for i in range(items[0].shape[0])]
 
 
-def upto(like: Array, count: int) -> Array:
-    """0, 1, … count − 1 along a first axis before those of `like`."""
+def arange(like: Array, count: int) -> Array:
+    """0, 1, … count − 1 in the dtype and on the device of `like`."""
     if is_torch(like):
-        numbers = sys.modules["torch"].arange(count, dtype=like.dtype, device=like.device)
-    else:
-        numbers = namespace(like).arange(count, dtype=like.dtype)
-    return numbers.reshape((count,) + (1,) * like.ndim)
+        return sys.modules["torch"].arange(count, dtype=like.dtype, device=like.device)
+    return namespace(like).arange(count, dtype=like.dtype)
+
+
+def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Numbers in [0, 1) from a generator or key of `like`'s framework, in its dtype, on its device.
+
+    float16 and bfloat16 would have too few of them.
+    """
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        return torch.rand(shape, generator=rng, dtype=like.dtype, device=like.device)
+    if is_jax(like):
+        return sys.modules["jax"].random.uniform(rng, shape, like.dtype)
+    return rng.random(shape, dtype=like.dtype)
+
+
+def convolved(a: Array, b: Array) -> Array:
+    """The convolution of a and b, of the same shape, along the first axis; no gradient.
+
+    Directly: a Fourier transform would lose what is small, and that what is 0 is 0.
+    """
+    w = a.shape[0]
+    out = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
+    if is_jax(a):
+        lax = sys.modules["jax"].lax
+
+        def add(i: Any, out: Array) -> Array:
+            part = lax.dynamic_slice_in_dim(out, i, w)
+            return lax.dynamic_update_slice_in_dim(out, part + a[i] * b, i, 0)
+
+        return lax.fori_loop(0, w, add, out)
+    for i in range(w):
+        out[i : i + w] += a[i] * b
+    return out
 
 
 def top_indices(x: Array, k: int) -> Array:
@@ -237,6 +268,14 @@ def take_along_last(x: Array, indices: Array) -> Array:
     if is_torch(x):
         return x.gather(-1, indices)
     return namespace(x).take_along_axis(x, indices, axis=-1)
+
+
+def take_along_first(x: Array, numbers: Array) -> Array:
+    """As `take_along_last` along the first axis, with whole numbers in the dtype of `x`."""
+    if is_torch(x):
+        return x.gather(0, numbers.long())
+    indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.intp)
+    return namespace(x).take_along_axis(x, indices, axis=0)
 
 
 def quiet(x: Array) -> contextlib.AbstractContextManager:

@@ -128,6 +128,11 @@ def kl(rows: Rows, other: Rows) -> Array:
     return _or_nan(other, _or_nan(rows, answer))
 
 
+def drawn(rows: Rows, heads: Array) -> Array:
+    """The subset whose coins fell as `heads` says."""
+    return _entries_or_nan(rows, cast(heads | rows.must, rows.z.dtype))
+
+
 def _or_nan(rows: Rows, per_row: Array) -> Array:
     return namespace(per_row).where(rows.spoiled, math.nan, per_row)
 

@@ -57,7 +57,7 @@ def register(distribution: type) -> None:
 
     def unflatten(fixed: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
         # Unchecked: JAX puts other things than arrays there too.
-        choice = object.__new__(distribution)
+        choice: Any = object.__new__(distribution)
         choice.logits, k, choice.mask = arrays
         number, choice.dim = fixed
         choice.k = k if number is None else number

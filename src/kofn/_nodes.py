@@ -24,6 +24,7 @@ from typing import NamedTuple
 from kofn._array import (
     Array,
     accumulated,
+    arange,
     cast,
     dtype_name,
     full_like,
@@ -31,7 +32,6 @@ from kofn._array import (
     special,
     stacked,
     stop_gradient,
-    upto,
 )
 
 
@@ -179,7 +179,8 @@ def _grid(z: Array, w: Array) -> Node:
     wanted = 2 * xp.ceil((wide * xp.sqrt(variance) + (least - 1)) / 2) + 1
     exact = n + 1 + n % 2
     number = xp.where(wanted > exact, full_like(z, (), float(exact)), wanted)
-    h = upto(z, min(most, exact // 2 + 1))
+    count = min(most, exact // 2 + 1)
+    h = arange(z, count).reshape((count,) + (1,) * z.ndim)
     angle = 2 * math.pi * h / number
     versine = 2 * xp.sin(angle / 2) ** 2
     counts = (2 * h < number) & (variance * versine <= negligible)

@@ -73,6 +73,33 @@ def check_integer(name: str, value: Any, allowed: str) -> int:
         raise TypeError(f"{name} must be {allowed}; got {value!r}") from None
 
 
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """The shape of a sample as a tuple."""
+    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    allowed = "a tuple of integers ≥ 0, or one"
+    sizes = tuple(check_integer("shape", size, allowed) for size in sizes)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"shape must be {allowed}; got {shape!r}")
+    return sizes
+
+
+def check_rng(rng: Any, like: Array) -> None:
+    """Randomness comes from where the arrays do, and from nowhere hidden."""
+    name = framework(like)
+    if name == "torch":
+        import torch
+
+        good = isinstance(rng, torch.Generator)
+    else:
+        good = framework(rng) == "jax" if name == "jax" else isinstance(rng, np.random.Generator)
+    if not good:
+        wanted = {"torch": "a torch.Generator", "jax": "a JAX key (jax.random.key)"}
+        raise TypeError(
+            f"rng must be {wanted.get(str(name), 'a numpy.random.Generator')} for arrays of "
+            f"{name}; got {type(rng).__qualname__}"
+        )
+
+
 def check_dim(dim: Any, ndim: int) -> int:
     """`dim` counted from the end, as −1 is."""
     if isinstance(dim, (bool, np.bool_)) or not isinstance(dim, (int, np.integer)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn import _conditional, links
+from kofn import _conditional, _sampling, links
 from kofn._array import (
     Array,
     adopt,
@@ -16,6 +16,8 @@ from kofn._array import (
     is_jax,
     namespace,
     quiet,
+    stop_gradient,
+    uniform,
 )
 from kofn._dispatch import whole
 from kofn._rows import given, restore
@@ -24,8 +26,10 @@ from kofn._validate import (
     check_dim,
     check_integer,
     check_mask,
+    check_rng,
     check_same_kind,
     check_scores,
+    check_shape,
 )
 from kofn.maps import hard_topk
 
@@ -62,9 +66,9 @@ class KSubset:
         >>> from kofn import KSubset
         >>> choice = KSubset(np.array([2.0, 1.0, 0.5, -1.0]), 2)
         >>> choice.marginals().round(3)
-        array([0.863, 0.623, 0.417, 0.097])
+        array([0.852, 0.622, 0.42 , 0.105])
         >>> choice.log_prob(np.array([True, True, False, False])).round(3)
-        np.float64(-0.742)
+        np.float64(-0.715)
     """
 
     def __init__(
@@ -155,6 +159,27 @@ class KSubset:
     def mode(self) -> Array:
         """The likeliest subset: ones at the k largest logits, ties to the lowest index."""
         return hard_topk(self.logits, self.k, dim=self.dim, mask=self.mask)
+
+    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """Subsets drawn exactly from P, as ones and zeros.
+
+        Args:
+            shape: how many, as a shape; () for one.
+            rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are. The same
+                state gives the same subsets.
+
+        Returns:
+            shape + logits.shape in the dtype of `logits`; NaN in a row with one. No gradient:
+            kofn.estimators gives the marginals' to a sample.
+        """
+        shape = check_shape(shape)
+        check_rng(rng, self.logits)
+        with quiet(self.logits):
+            rows = self._rows()
+            z = stop_gradient(rows.z)
+            size = (*shape, *z.shape[:-1], _sampling.splits(z.shape[-1]))
+            heads = whole(_sampling.draw, z, rows.k, uniform(rng, size, z))
+            return self._restore(whole(_conditional.drawn, rows, heads))
 
     def covariance_vector_product(self, v: Array) -> Array:
         """H v, H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without making H.

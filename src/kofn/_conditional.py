@@ -72,7 +72,7 @@ def log_partition(rows: Rows) -> Array:
     above = xp.sum(xp.where((upper | rows.must), _finite(rows.logits), 0.0), axis=-1)
     missing = rows.k - cast(xp.sum(upper, axis=-1), rows.k.dtype)
     answer = missing * rows.threshold + above + xp.sum(_overlap(rows.z), axis=-1)
-    answer = answer + _dispatch.log_count(rows.z, rows.k)
+    answer = answer + _log_count(rows)
     return _or_nan(rows, xp.where(rows.endless, math.inf, answer))
 
 
@@ -93,7 +93,7 @@ def log_prob(rows: Rows, subset: Array) -> Array:
     chosen, coin = subset == 1, rows.z != -math.inf
     wrong = coin & (chosen != (rows.z > 0))
     cost = xp.where(wrong, _size(rows.z), 0.0) + _overlap(rows.z)
-    answer = -xp.sum(cost, axis=-1) - _dispatch.log_count(rows.z, rows.k)
+    answer = -xp.sum(cost, axis=-1) - _log_count(rows)
     heads = cast(xp.sum(chosen & coin, axis=-1), rows.k.dtype)
     impossible = xp.any(~coin & (chosen != rows.must), axis=-1) | (heads != rows.k)
     answer = xp.where(impossible, -math.inf, answer)
@@ -104,7 +104,7 @@ def log_prob(rows: Rows, subset: Array) -> Array:
 def entropy(rows: Rows) -> Array:
     """log Pr(N = k) + Σ [log(1 + e^{−|z|}) + |z|·tail]: only the first term is negative."""
     terms = _overlap(rows.z) + _size(rows.z) * _dispatch.tails(rows.z, rows.k)
-    answer = _dispatch.log_count(rows.z, rows.k) + namespace(terms).sum(terms, axis=-1)
+    answer = _log_count(rows) + namespace(terms).sum(terms, axis=-1)
     return _or_nan(rows, answer)
 
 
@@ -117,8 +117,7 @@ def kl(rows: Rows, other: Rows) -> Array:
     strange = xp.where((u > 0) == (z > 0), tail, 1 - tail)
     strange = xp.where(coin, strange, cast((u > 0) != rows.must, z.dtype))
     terms = _overlap(u) - _overlap(z) + (_size(u) * strange - _size(z) * tail)
-    counts = _dispatch.log_count(u, other.k) - _dispatch.log_count(z, rows.k)
-    answer = xp.sum(terms, axis=-1) + counts
+    answer = xp.sum(terms, axis=-1) + _log_count(other) - _log_count(rows)
 
     never = ~(coin_other | other.must) & (coin | rows.must)
     apart = xp.any(never | (other.must & ~rows.must), axis=-1)
@@ -131,6 +130,13 @@ def kl(rows: Rows, other: Rows) -> Array:
 def drawn(rows: Rows, heads: Array) -> Array:
     """The subset whose coins fell as `heads` says."""
     return _entries_or_nan(rows, cast(heads | rows.must, rows.z.dtype))
+
+
+def _log_count(rows: Rows) -> Array:
+    """log Pr(N = k); 0, not rounding, where there are no coins."""
+    xp = namespace(rows.z)
+    some = xp.any(rows.z != -math.inf, axis=-1)
+    return xp.where(some, _dispatch.log_count(rows.z, rows.k), 0.0)
 
 
 def _or_nan(rows: Rows, per_row: Array) -> Array:

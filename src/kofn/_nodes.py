@@ -98,10 +98,12 @@ def covariance(z: Array, k: Array, v: Array) -> Array:
     xp = namespace(z)
     coin = coins(z)
     spectrum = _spectrum(z, coin, k)
+    play = z != -math.inf
+    v = xp.where(play, v, 0.0)
     # H does not see a constant; without it nothing large cancels.
     total = _row_sum(coin.w)
     mean = _row_sum(coin.w * v) / xp.where(total > 0, total, 1.0)
-    v = xp.where(z != -math.inf, v - mean, 0.0)
+    v = xp.where(play, v - mean, 0.0)
 
     def pairs(item: Spectrum) -> Array:
         real, imag = _slope(coin, item)

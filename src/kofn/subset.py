@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn import _conditional, _sampling, links
+from kofn import _conditional, _dispatch, _sampling, links
 from kofn._array import (
     Array,
     adopt,
@@ -20,7 +20,7 @@ from kofn._array import (
     uniform,
 )
 from kofn._dispatch import whole
-from kofn._rows import given, restore
+from kofn._rows import Given, given, restore
 from kofn._validate import (
     check_broadcasts,
     check_dim,
@@ -111,7 +111,11 @@ class KSubset:
         Not the weights of `soft_topk`, from which they differ by O(1/k); see docs/subsets.md.
         """
         with quiet(self.logits):
-            return self._restore(whole(_conditional.marginals, self._rows()))
+            what = self._given()
+            fused = _dispatch.marginals(what.scores, what.k)
+            if fused is None:
+                fused = whole(_conditional.marginals, self._rows())
+            return self._restore(fused)
 
     def log_prob(self, subset: Array) -> Array:
         """log P(subset): −inf where it is not one of the subsets, its size included.
@@ -196,8 +200,11 @@ class KSubset:
             return self._restore(whole(_conditional.covariance, rows, v))
 
     def _rows(self) -> _conditional.Rows:
-        what = given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
+        what = self._given()
         return whole(_conditional.rows_of, what.scores, what.k)
+
+    def _given(self) -> Given:
+        return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
 
     def _shape_of(self, name: str, value: Any) -> tuple[int, ...]:
         check_same_kind(name, value, self.logits, "logits")

@@ -13,6 +13,7 @@ from kofn.maps import (
     sparsemax,
     topk_gates,
 )
+from kofn.plackett_luce import PlackettLuce
 from kofn.subset import KSubset
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "entmax",
     # distributions over choices
     "KSubset",
+    "PlackettLuce",
     # what they are made of
     "links",
     "Link",

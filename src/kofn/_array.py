@@ -234,6 +234,46 @@ def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
     return rng.random(shape, dtype=like.dtype)
 
 
+def gumbel(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Standard Gumbel noise, −log of an exponential variable, from `rng`, in `like`'s dtype.
+
+    In float64 where the generator has it: of float32's uniform numbers the largest few are too
+    far apart for the largest of many.
+    """
+    if is_jax(like):
+        random, jnp = sys.modules["jax"].random, namespace(like)
+        return random.gumbel(rng, shape, jnp.promote_types(like.dtype, "float32")).astype(
+            like.dtype
+        )
+    xp = namespace(like)
+    u = uniform(rng, shape, cast(scalar(like, 0.0), xp.float64))
+    tiny = float(np.finfo(np.float64).smallest_normal)
+    return cast(-xp.log(xp.clip(-xp.log1p(-u), tiny, None)), like.dtype)
+
+
+def log_cumulative_sums(x: Array) -> Array:
+    """log Σ_{j ≤ i} e^{x_j} along the last axis."""
+    if is_torch(x):
+        return sys.modules["torch"].logcumsumexp(x, -1)
+    return (
+        sys.modules["jax"].lax.cumlogsumexp(x, axis=x.ndim - 1)
+        if is_jax(x)
+        else np.logaddexp.accumulate(x, axis=-1)
+    )
+
+
+def marked(like: Array, indices: Array) -> Array:
+    """Booleans with the shape of `like`, True at the indices along the last axis."""
+    xp = namespace(like)
+    nowhere = xp.zeros_like(like, dtype=xp.bool)
+    if is_torch(like):
+        return nowhere.scatter(-1, indices.long(), True)
+    if is_jax(like):
+        return xp.put_along_axis(nowhere, indices, True, axis=-1, inplace=False)
+    np.put_along_axis(nowhere, indices, True, axis=-1)
+    return nowhere
+
+
 def convolved(a: Array, b: Array) -> Array:
     """The convolution of a and b, of the same shape, along the first axis; no gradient.
 
@@ -266,7 +306,7 @@ def top_indices(x: Array, k: int) -> Array:
 
 def take_along_last(x: Array, indices: Array) -> Array:
     if is_torch(x):
-        return x.gather(-1, indices)
+        return x.gather(-1, indices.long())
     return namespace(x).take_along_axis(x, indices, axis=-1)
 
 

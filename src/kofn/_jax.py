@@ -45,25 +45,22 @@ def whole(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @cache
-def register(distribution: type) -> None:
-    """Make a distribution with `logits`, `k`, `dim` and `mask` a pytree; a number k stays one."""
+def register(kind: type, names: tuple[str, ...]) -> None:
+    """Make a class with these attributes a pytree: arrays are its leaves, integers are static."""
 
-    def flatten(choice: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        number = isinstance(choice.k, int)
-        return (choice.logits, None if number else choice.k, choice.mask), (
-            choice.k if number else None,
-            choice.dim,
-        )
+    def flatten(one: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        values = [(name, getattr(one, name)) for name in names]
+        fixed = tuple((name, value) for name, value in values if isinstance(value, int))
+        return tuple(v for _, v in values if not isinstance(v, int)), fixed
 
     def unflatten(fixed: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
         # Unchecked: JAX puts other things than arrays there too.
-        choice: Any = object.__new__(distribution)
-        choice.logits, k, choice.mask = arrays
-        number, choice.dim = fixed
-        choice.k = k if number is None else number
-        return choice
+        one: Any = object.__new__(kind)
+        one.__dict__.update(fixed)
+        one.__dict__.update(zip([n for n in names if n not in dict(fixed)], arrays, strict=True))
+        return one
 
-    jax.tree_util.register_pytree_node(distribution, flatten, unflatten)
+    jax.tree_util.register_pytree_node(kind, flatten, unflatten)
 
 
 def threshold(

@@ -73,6 +73,16 @@ def check_integer(name: str, value: Any, allowed: str) -> int:
         raise TypeError(f"{name} must be {allowed}; got {value!r}") from None
 
 
+def check_count(k: Any, n: int, also: str = "") -> int:
+    """`k` as a Python integer in [0, n]."""
+    # A symbolic size under torch.compile cannot be printed.
+    here = f" (here n = {n} entries to choose from)" if isinstance(n, int) else ""
+    number = check_integer("k", k, f"an integer in [0, n]{here}{also}")
+    if not 0 <= number <= n:
+        raise ValueError(f"k must be an integer in [0, n]{here}; got {k!r}")
+    return number
+
+
 def check_shape(shape: Any) -> tuple[int, ...]:
     """The shape of a sample as a tuple."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)

@@ -23,8 +23,8 @@ from kofn._dispatch import whole
 from kofn._rows import Given, given, restore
 from kofn._validate import (
     check_broadcasts,
+    check_count,
     check_dim,
-    check_integer,
     check_mask,
     check_rng,
     check_same_kind,
@@ -84,7 +84,7 @@ class KSubset:
         if is_jax(logits):
             from kofn._jax import register
 
-            register(KSubset)
+            register(KSubset, ("logits", "k", "dim", "mask"))
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -221,18 +221,10 @@ class KSubset:
 
 
 def _check_k(k: Any, logits: Array, batch: tuple[int, ...], dim: int) -> Any:
-    n = logits.shape[dim]
-    # A symbolic size under torch.compile cannot be printed.
-    here = f" (here n = {n} entries to choose from)" if isinstance(n, int) else ""
-    allowed = f"an integer in [0, n]{here}"
     if framework(k) is None:
-        number = check_integer("k", k, f"{allowed}, or an array of integers")
-        if not 0 <= number <= n:
-            raise ValueError(f"k must be {allowed}; got {k!r}")
-        return number
+        return check_count(k, logits.shape[dim], ", or an array of integers")
     check_same_kind("k", k, logits, "logits")
     if not dtype_name(k).startswith(("int", "uint")):
-        raise TypeError(f"k must be {allowed}, or an array of integers; got dtype {k.dtype}")
-    what = "the batch shape (logits.shape without dim)"
-    check_broadcasts("k", tuple(k.shape), batch, what)
+        raise TypeError(f"k must be an integer or an array of integers; got dtype {k.dtype}")
+    check_broadcasts("k", tuple(k.shape), batch, "the batch shape (logits.shape without dim)")
     return k

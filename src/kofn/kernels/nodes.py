@@ -31,7 +31,8 @@ GRAIN = 4096  # coins a thread takes at once
 # A job, the integers that every thread on it is told.
 NEXT, DONE, COUNT, CHUNK, N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(13)
 
-loop = njit(nogil=True, **passes.OPTIONS)
+loop = njit(nogil=True, **passes.OPTIONS)  # sums may be taken in any order
+each = njit(error_model="numpy", nogil=True, fastmath={"contract"})
 plain = njit(error_model="numpy", nogil=True)
 
 
@@ -55,12 +56,11 @@ def _prepare(y, hi, lo, u):
     return np.float64(variance), np.float64(above)
 
 
-@loop
+@each
 def _multiply(u, sin, versine, re, im):
     """Multiply each lane by t = 1 − |u|(1 − cos ω) + iu sin ω of its coins."""
     widest_vectors()
-    whole = u.size // LANES * LANES
-    for start in range(0, whole, LANES):
+    for start in range(0, u.size, LANES):
         part = u[start : start + LANES]
         for j in range(LANES):
             a = 1.0 - abs(part[j]) * versine
@@ -68,13 +68,6 @@ def _multiply(u, sin, versine, re, im):
             x, y = re[j], im[j]
             re[j] = x * a - y * b
             im[j] = x * b + y * a
-    rest = u[whole:]
-    for j in range(rest.size):
-        a = 1.0 - abs(rest[j]) * versine
-        b = rest[j] * sin
-        x, y = re[j], im[j]
-        re[j] = x * a - y * b
-        im[j] = x * b + y * a
 
 
 @plain
@@ -93,7 +86,7 @@ def _folded(re, im):
     return x, y
 
 
-@loop
+@each
 def _coins(u, w, r):
     """pq and q − p; where p is the larger, u is negative (or −0 and w is 0)."""
     widest_vectors()
@@ -104,7 +97,7 @@ def _coins(u, w, r):
         r[i] = one - two * tail if u[i] >= zero else two * tail - one
 
 
-@loop
+@each
 def _shift(w, r, versine, by_r, by_1, rho):
     """Add −(r·by_r + by_1)/D to (π − p)/w."""
     widest_vectors()
@@ -113,7 +106,7 @@ def _shift(w, r, versine, by_r, by_1, rho):
         rho[i] -= quotient(r[i] * by_r + by_1, one - (w[i] + w[i]) * versine)
 
 
-@loop
+@each
 def _finish(u, rho, out):
     widest_vectors()
     zero, one = real(u[0], 0.0), real(u[0], 1.0)
@@ -124,7 +117,7 @@ def _finish(u, rho, out):
         out[i] = min(max(answer, zero), one)
 
 
-@loop
+@each
 def _complement(y, hi, lo, out):
     """From tails to marginals."""
     widest_vectors()
@@ -149,7 +142,7 @@ def _close(y, hi, k, what, out):
             out[i] = first if y[i] == math.inf else others
 
 
-@loop
+@each
 def _centred(y, v, mean, g):
     """v − mean; 0 where out of play, whatever v is there."""
     widest_vectors()
@@ -180,7 +173,7 @@ def _others(w, r, g, versine):
     return np.float64(first), np.float64(second)
 
 
-@loop
+@each
 def _pairs(w, r, g, versine, sin, real_part, imag_part, first, second, out):
     """Add Re[c·a(b − a·g)] of one node."""
     widest_vectors()
@@ -192,7 +185,7 @@ def _pairs(w, r, g, versine, sin, real_part, imag_part, first, second, out):
         out[i] += real_part * (x * p - y * q) - imag_part * (x * q + y * p)
 
 
-@loop
+@each
 def _diagonal(u, w, rho, g, total, out):
     """Add −δ(Σδg − δg) + π(1 − π)g."""
     widest_vectors()
@@ -209,11 +202,11 @@ def _turned(x, y, cosine, sine):
 
 
 @plain
-def _spectrum(y, hi, lo, u, k, node, re, im):
-    """u, and per node (sin, 1 − cos, Re c, Im c); how many, Σpq and Pr(N = k)."""
-    n, single = y.size, y.itemsize == 4
+def _spectrum(y, n, hi, lo, u, k, node, re, im):
+    """u, and per node (sin, 1 − cos, Re c, Im c); how many, Σpq and Pr(N = k) of n coins."""
+    single = y.itemsize == 4
     variance, above = 0.0, 0.0
-    for start in range(0, n, BLOCK):
+    for start in range(0, u.size, BLOCK):
         found = _prepare(y[start : start + BLOCK], hi, lo, u[start : start + BLOCK])
         variance += found[0]
         above += found[1]
@@ -230,7 +223,7 @@ def _spectrum(y, hi, lo, u, k, node, re, im):
         cosine, sine = _turned(cosine, sine, half_cos, half_sin)
         count += 1
     re[:count], im[:count] = 1.0, 0.0
-    for start in range(0, n, BLOCK):
+    for start in range(0, u.size, BLOCK):
         for h in range(count):
             _multiply(u[start : start + BLOCK], node[h, 0], node[h, 1], re[h], im[h])
     total, cosine, sine = 0.0, 1 / number, 0.0
@@ -316,26 +309,41 @@ def _covariance(y, u, v, node, count, variance, part, out):
 def _rows(job, words, ys, his, los, ks, vs, outs):
     n, what = words[N], words[WHAT]
     node, re, im = np.empty((MOST, 4)), np.empty((MOST, LANES)), np.empty((MOST, LANES))
-    u, part = np.empty(n, ys.dtype), np.empty((4, BLOCK), ys.dtype)
+    # Whole vectors only, so that equal logits meet the same instructions.
+    full = -(-n // LANES) * LANES
+    u, part = np.empty(full, ys.dtype), np.empty((4, BLOCK), ys.dtype)
+    room = np.empty((3, full if full > n else 0), ys.dtype)
     first = fetch_add(job + 8 * NEXT, words[CHUNK])
     while first < words[COUNT]:
         last = min(first + words[CHUNK], words[COUNT])
         for i in range(first, last):
-            y, hi, lo, k = ys[i * n : (i + 1) * n], his[i], los[i], ks[i]
-            if what != LOG_COUNT:
-                out = outs[i * n : (i + 1) * n]
-                if not abs(hi) < math.inf:
-                    _close(y, hi, k, what, out)
-                    continue
-            count, variance, total = _spectrum(y, hi, lo, u, np.float64(k), node, re, im)
+            y, v, hi, lo, k = (
+                ys[i * n : (i + 1) * n],
+                vs[i * n : (i + 1) * n],
+                his[i],
+                los[i],
+                ks[i],
+            )
+            answer = outs[i : i + 1] if what == LOG_COUNT else outs[i * n : (i + 1) * n]
+            if not abs(hi) < math.inf:
+                _close(y, hi, k, what, answer)
+                continue
+            out = answer
+            if full > n:
+                room[0, :n], room[0, n:], room[1, :n], room[1, n:] = y, -math.inf, v, 0
+                y, v, out = room[0], room[1], room[2]
+            count, variance, total = _spectrum(y, n, hi, lo, u, np.float64(k), node, re, im)
             if what == LOG_COUNT:
-                outs[i] = math.log(total)
-            elif what == COVARIANCE:
-                _covariance(y, u, vs[i * n : (i + 1) * n], node, count, variance, part, out)
+                answer[0] = math.log(total)
+                continue
+            if what == COVARIANCE:
+                _covariance(y, u, v, node, count, variance, part, out)
             else:
                 _tails(u, node, count, part, out)
                 if what == MARGINALS:
                     _complement(y, hi, lo, out)
+            if full > n:
+                answer[:] = out[:n]
         fetch_add(job + 8 * DONE, last - first)
         first = fetch_add(job + 8 * NEXT, words[CHUNK])
 

@@ -1,6 +1,6 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
-from kofn import links
+from kofn import estimators, links
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps import (
@@ -32,6 +32,7 @@ __all__ = [
     # distributions over choices
     "KSubset",
     "PlackettLuce",
+    "estimators",
     # what they are made of
     "links",
     "Link",

@@ -73,6 +73,12 @@ def compute_dtype(x: Array) -> Any:
     return xp.float64 if dtype_name(x) == "float64" else xp.float32
 
 
+def most_precise_dtype(x: Array) -> Any:
+    """float64, where the framework has it for arrays like `x` without being asked."""
+    without = is_jax(x) or (is_torch(x) and x.device.type == "mps")
+    return compute_dtype(x) if without else namespace(x).float64
+
+
 def cast(x: Array, dtype: Any) -> Array:
     return x if x.dtype == dtype else namespace(x).astype(x, dtype)
 
@@ -120,6 +126,15 @@ def is_compiling() -> bool:
         return True
     # Under jit even a constant is a tracer.
     return jax is not None and isinstance(jax.numpy.zeros(()), jax.core.Tracer)
+
+
+def is_known(x: Array) -> bool:
+    """Whether the numbers of `x` can be looked at, because nothing traces or maps over it."""
+    if is_torch(x):
+        from kofn._torch import is_eager
+
+        return is_eager(x)
+    return not (is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer))
 
 
 def has_gradients(x: Array) -> bool:

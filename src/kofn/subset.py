@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from kofn import _conditional, _dispatch, _sampling, links
+from kofn import _conditional, _dispatch, _fitting, _sampling, links
 from kofn._array import (
     Array,
     adopt,
     cast,
+    compute_dtype,
     contiguous,
     dtype_name,
     framework,
     full_like,
     is_jax,
+    is_known,
+    most_precise_dtype,
     namespace,
     quiet,
     stop_gradient,
@@ -85,6 +89,56 @@ class KSubset:
             from kofn._jax import register
 
             register(KSubset, ("logits", "k", "dim", "mask"))
+
+    @classmethod
+    def from_marginals(cls, pi: Array, dim: int = -1) -> KSubset:
+        """The distribution whose marginals are `pi`; its logits are unique up to a constant.
+
+        There is one for all entries in [0, 1] whose sum k is a whole number: of all distributions
+        over subsets with these marginals, the one of largest entropy. No gradient passes.
+
+        Args:
+            pi: marginals, (…, n) along `dim`; 0 gives a logit of −inf, 1 of +inf.
+
+        Returns:
+            A KSubset with the sums as its k. Its marginals are `pi` to rounding, to fewer digits
+            where an entry is so near to 0 or 1 that its rounding leaves the odds open.
+
+        Raises:
+            TypeError: `pi` of the wrong kind or dtype.
+            ValueError: no distribution has these marginals: an entry outside [0, 1], or a sum that
+                is not a whole number to half the dtype's digits. To see this the entries are
+                looked at, here alone; while they are being traced such a row becomes NaN.
+
+        Source: Chen, Dempster & Liu (1994).
+
+        Example:
+            >>> import numpy as np
+            >>> from kofn import KSubset
+            >>> choice = KSubset.from_marginals(np.array([0.9, 0.6, 0.4, 0.1]))
+            >>> choice.k, choice.marginals().round(3)
+            (array(2, dtype=int32), array([0.9, 0.6, 0.4, 0.1]))
+        """
+        check_scores(pi, "pi")
+        dim = check_dim(dim, pi.ndim)
+        xp = namespace(pi)
+        eps = float(xp.finfo(compute_dtype(pi)).eps)
+        with quiet(pi):
+            target = cast(stop_gradient(pi), most_precise_dtype(pi))
+            total = xp.sum(target, axis=dim)
+            k = xp.asarray(xp.round(total))
+            good = xp.all((target >= 0) & (target <= 1), axis=dim)
+            good = good & (xp.abs(total - k) <= math.sqrt(eps) * xp.where(k > 1, k, 1.0))
+            if is_known(good) and not bool(xp.all(good)):
+                raise ValueError(
+                    "pi must be marginals: each in [0, 1], their sum along dim a whole number; got "
+                    f"entries from {float(xp.min(target)):.6g} to {float(xp.max(target)):.6g} and "
+                    f"sums from {float(xp.min(total)):.6g} to {float(xp.max(total)):.6g}"
+                )
+            target = contiguous(xp.moveaxis(target, dim, -1))
+            logits = whole(_fitting.fit, target, xp.where(good, k, math.nan), 8 * eps)
+            k = xp.where(good, k, 0.0)
+            return cls(restore(logits, pi, dim), cast(k, xp.int32), dim)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kofn import KSubset
-from kofn.kernels import nodes
+from kofn.kernels import nodes, subsets
 
 INF = math.inf
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6}
@@ -104,7 +104,7 @@ def test_every_cell_of_the_answer_is_written(monkeypatch):
         return array
 
     y = np.random.default_rng(0).standard_normal((3, 77))
-    monkeypatch.setattr(nodes.np, "empty", poisoned)
+    monkeypatch.setattr(subsets.np, "empty", poisoned)
     assert np.isfinite(KSubset(y, 5).marginals()).all()
     assert np.isfinite(KSubset(y, 5).covariance_vector_product(y)).all()
     assert np.isfinite(KSubset(y, 5).entropy()).all()
@@ -113,19 +113,19 @@ def test_every_cell_of_the_answer_is_written(monkeypatch):
 def test_the_fused_rows_are_what_serves():
     """Otherwise the tests above compare the reference with itself."""
     served = []
-    original = nodes.at
+    original = subsets.at
 
     def spy(*arguments):
         served.append(arguments[0])
         return original(*arguments)
 
-    nodes.at = spy
+    subsets.at = spy
     try:
         KSubset(np.zeros((2, 4)), 2).marginals()
         leaf = torch.zeros(2, 4, requires_grad=True)
         KSubset(leaf, 2).marginals().square().sum().backward()
         KSubset(leaf, 2).entropy().sum().backward()
     finally:
-        nodes.at = original
+        subsets.at = original
     assert served[:3] == [nodes.MARGINALS, nodes.MARGINALS, nodes.COVARIANCE]
     assert {nodes.TAILS, nodes.LOG_COUNT} <= set(served[3:])

@@ -47,7 +47,9 @@ def marginals(y: Array, k: Array) -> Array | None:
         from kofn.kernels.marginals import Marginals
 
         return Marginals.apply(y, k)  # type: ignore[no-untyped-call]
-    return kernel.at(kernel.MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k)
+    return kernel.at(
+        kernel.nodes.MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k
+    )
 
 
 def log_count(z: Array, k: Array) -> Array:
@@ -58,7 +60,7 @@ def log_count(z: Array, k: Array) -> Array:
         if keeps_a_graph(z):
             return LogCount.apply(z, k)  # type: ignore[no-untyped-call]
     kernel = _kernel_of_nodes(z)
-    return kernel.evaluate(kernel.LOG_COUNT, z, k) if kernel else _nodes.log_count(z, k)
+    return kernel.evaluate(kernel.nodes.LOG_COUNT, z, k) if kernel else _nodes.log_count(z, k)
 
 
 def tails(z: Array, k: Array) -> Array:
@@ -69,13 +71,15 @@ def tails(z: Array, k: Array) -> Array:
         if keeps_a_graph(z):
             return Tails.apply(z, k)  # type: ignore[no-untyped-call]
     kernel = _kernel_of_nodes(z)
-    return kernel.evaluate(kernel.TAILS, z, k) if kernel else _nodes.tails(z, k)
+    return kernel.evaluate(kernel.nodes.TAILS, z, k) if kernel else _nodes.tails(z, k)
 
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
     """`kofn._nodes.covariance`; plain code where a graph is wanted."""
     kernel = _kernel_of_nodes(z, v)
-    return kernel.evaluate(kernel.COVARIANCE, z, k, v) if kernel else _nodes.covariance(z, k, v)
+    return (
+        kernel.evaluate(kernel.nodes.COVARIANCE, z, k, v) if kernel else _nodes.covariance(z, k, v)
+    )
 
 
 def _kernel_of_nodes(*arrays: Array) -> Any:
@@ -92,10 +96,10 @@ def _kernel_of_nodes(*arrays: Array) -> Any:
         elif not is_numpy(x):
             return None
     try:
-        from kofn.kernels import nodes
+        from kofn.kernels import subsets
     except ImportError:  # Numba has no release for this Python or machine
         return None
-    return nodes
+    return subsets
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:

@@ -9,14 +9,11 @@ the answer where there is one. Rows are dealt out to threads; no answer depends 
 from __future__ import annotations
 
 import math
-from math import prod
-from typing import Any
 
 import numpy as np
 from numba import carray, njit
 
-from kofn._array import is_torch, namespace
-from kofn.kernels import cpu, passes, threads
+from kofn.kernels import passes
 from kofn.kernels.elementary import LOG2_E, exp2, quotient, real, widest_vectors
 from kofn.kernels.entries import distance, reach
 from kofn.kernels.native import fetch, fetch_add, pointer
@@ -26,7 +23,6 @@ LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
 BLOCK = 512
 LANES = 64  # complex products side by side
 MOST = 27  # nodes
-GRAIN = 4096  # coins a thread takes at once
 
 # A job, the integers that every thread on it is told.
 NEXT, DONE, COUNT, CHUNK, N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(13)
@@ -379,37 +375,3 @@ def wait(job):
     words = carray(pointer(job), OUT + 1, np.int64)
     while fetch(job + 8 * DONE) < words[COUNT]:
         pass
-
-
-def evaluate(what: int, z: Any, k: Any, v: Any = None) -> Any:
-    """`log_count`, `tails` or `covariance` of kofn._nodes, for NumPy arrays or torch tensors."""
-    zero = namespace(k).zeros_like(k)
-    return at(what, z, zero, zero, k, v)
-
-
-def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
-    """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
-    y, hi, lo, k = _packed(y), _packed(hi), _packed(lo), _packed(k)
-    v = y if v is None else _packed(v)
-    shape = y.shape[:-1] if what == LOG_COUNT else y.shape
-    out = y.new_empty(shape) if is_torch(y) else np.empty(shape, y.dtype)
-    n, count = y.shape[-1], prod(y.shape[:-1])
-    chunk = max(1, min(GRAIN // n, count))
-    arrays = [_address(a) for a in (y, hi, lo, k, v, out)]
-    job = np.array([0, 0, count, chunk, n, y.itemsize, what, *arrays])
-    crew = 1 if n * count < 2 * GRAIN else min(threads.wanted(y), count)
-    run = cpu.compiled(serve_single if y.itemsize == 4 else serve_double)
-    first = _address(job)
-    threads.offer([(first,)] * (crew - 1), run, (job, y, hi, lo, k, v, out))
-    run(first)
-    cpu.compiled(wait)(first)
-    return out
-
-
-def _packed(x: Any) -> Any:
-    """`x` in rows without gaps: itself, or one copy."""
-    return x.resolve_neg().contiguous() if is_torch(x) else np.asarray(x, order="C")
-
-
-def _address(x: Any) -> int:
-    return x.data_ptr() if is_torch(x) else x.__array_interface__["data"][0]

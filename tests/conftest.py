@@ -49,6 +49,9 @@ def pytest_runtest_teardown() -> None:
         jax.clear_caches()
 
 
+EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the full run what only repeats on JAX: XLA compiles each case anew, for seconds.
@@ -67,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "test_gradients_meet_the_closed_form",
         )
         short = given.params.get("n", 8) == 8 and dtype == "float32"
-        edge = item.path.stem in ("test_edges", "test_subset", "test_sampling") and not re.search(
+        edge = item.path.stem in EDGES and not re.search(
             "nan_stays_in_its_row$|chosen_first|masked_entries_get|per_row|meets_enum|as_often",
             item.originalname,
         )

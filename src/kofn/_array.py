@@ -305,7 +305,10 @@ def convolved(a: Array, b: Array) -> Array:
 
         return lax.fori_loop(0, w, add, out)
     for i in range(w):
-        out[i : i + w] += a[i] * b
+        if is_torch(a):
+            out[i : i + w].addcmul_(a[i], b)
+        else:
+            out[i : i + w] += a[i] * b
     return out
 
 

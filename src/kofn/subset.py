@@ -136,8 +136,9 @@ class KSubset:
                     f"sums from {float(xp.min(total)):.6g} to {float(xp.max(total)):.6g}"
                 )
             target = contiguous(xp.moveaxis(target, dim, -1))
-            logits = whole(_fitting.fit, target, xp.where(good, k, math.nan), 8 * eps)
             k = xp.where(good, k, 0.0)
+            logits = whole(_fitting.fit, target, k, 8 * eps)
+            logits = xp.where(good[..., None], logits, math.nan)
             return cls(restore(logits, pi, dim), cast(k, xp.int32), dim)
 
     @property

@@ -359,6 +359,9 @@ def test_kl_of_supports_that_differ(framework):
     wanted = -framework.numpy(KSubset(b, 2).log_prob(framework.array([0.0, 1, 1, 0])))
     assert close(framework.numpy(certain.kl(KSubset(b, 2))), wanted, 1e-14)
     assert framework.numpy(KSubset(b, 2).kl(KSubset(b, 2))) == 0
+    first = KSubset(framework.array([INF, 0.5, 0.3, 0.2]), 2)  # which every subset of it holds
+    assert framework.numpy(KSubset(b, 2).kl(first)) == INF
+    assert framework.numpy(first.kl(KSubset(b, 2))) > 0
 
 
 def test_log_prob_of_what_is_no_subset():

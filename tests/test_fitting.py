@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from kofn import KSubset
 from test_subset import close
@@ -38,6 +39,14 @@ def test_from_marginals_in_every_framework(framework):
     logits = framework.numpy(found.logits)
     assert logits[0, 1] == INF
     assert logits[2, 1] == -INF
+
+
+def test_half_types_need_not_sum_to_more_digits_than_they_have():
+    pi = KSubset(torch.linspace(-1, 1, 12), 5).marginals().bfloat16()
+    found = KSubset.from_marginals(pi)
+    assert found.logits.dtype == torch.bfloat16
+    assert int(found.k) == 5
+    assert torch.allclose(found.marginals().float(), pi.float(), atol=1e-2)
 
 
 @pytest.mark.parametrize("pi", [[0.5, 0.6], [1.2, 0.8], [-0.1, 1.1], [math.nan, 1.0]])

@@ -12,9 +12,12 @@ import oracles_subset as oracles
 from kofn import KSubset, hard_topk
 from support import Framework
 
-RNG = np.random.default_rng(3)
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6}
 INF = math.inf
+
+
+def normal(shape, seed=3):
+    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def close(got, wanted, tolerance):
@@ -37,9 +40,9 @@ SMALL = {
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_every_answer_meets_enumeration(framework, name, dtype):
     y = np.asarray(SMALL[name])
-    other = np.where(y == -INF, y, RNG.standard_normal(6))
+    other = np.where(y == -INF, y, normal(6))
     tolerance = TOLERANCE[dtype] * max(1, np.abs(y[np.isfinite(y)]).max() / 10)
-    v = RNG.standard_normal(6)
+    v = normal(6, seed=4)
     for k in range(1 + int(np.isfinite(y).sum())):
         choice = KSubset(framework.array(y, dtype), k)
         exact = oracles.enumerate_subsets(y, k)
@@ -92,7 +95,7 @@ def test_marginals_and_log_partition_meet_the_table(n, std, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("std", [0.0, 1.0, 30.0])
 def test_long_rows_meet_the_table(std, dtype):
-    y = (RNG.standard_normal(1000) * std).astype(dtype)
+    y = (normal(1000) * std).astype(dtype)
     for k in (100, 700):
         assert close(KSubset(y, k).marginals(), oracles.table(y, k).marginals, TOLERANCE[dtype])
 
@@ -102,14 +105,15 @@ def test_long_rows_meet_the_table(std, dtype):
 @pytest.mark.parametrize("std", [0.0, 0.1, 1.0, 5.0, 30.0, 1000.0])
 @pytest.mark.parametrize("n", [400, 999, 1000])
 def test_the_full_grid_meets_the_table(n, std, dtype):
-    against_the_table(n, std, dtype, TOLERANCE[dtype])
+    # The table's own numbers are of the size of Σ|y|: 80 bits of 10⁶ are good to some 1e-12.
+    against_the_table(n, std, dtype, max(TOLERANCE[dtype], 5e-12 if std == 1000 else 0))
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_streaming_over_nodes_changes_nothing(name, monkeypatch):
     framework = Framework(name)
-    y = RNG.standard_normal((3, 40))
-    v = framework.array(RNG.standard_normal((3, 40)))
+    y = normal((3, 40))
+    v = framework.array(normal((3, 40), seed=4))
 
     def answers():
         choice = KSubset(framework.array(y), 7)
@@ -126,7 +130,7 @@ def test_streaming_over_nodes_changes_nothing(name, monkeypatch):
 
 
 def test_marginals_sum_to_k_keep_the_order_and_share_ties():
-    y = np.round(RNG.standard_normal((20, 60)) * 3, 1)
+    y = np.round(normal((20, 60)) * 3, 1)
     for k in (1, 5, 30, 59):
         p = KSubset(y, k).marginals()
         assert np.all((p >= 0) & (p <= 1))
@@ -138,7 +142,7 @@ def test_marginals_sum_to_k_keep_the_order_and_share_ties():
 
 
 def test_a_shift_of_the_logits_moves_log_partition_alone():
-    y = RNG.standard_normal(30)
+    y = normal(30)
     a, b = KSubset(y, 4), KSubset(y + 100.0, 4)
     assert close(a.marginals(), b.marginals(), 1e-12)
     assert close(a.entropy(), b.entropy(), 1e-11)
@@ -146,13 +150,13 @@ def test_a_shift_of_the_logits_moves_log_partition_alone():
 
 
 def test_what_is_left_out_is_a_subset_too():
-    y = RNG.standard_normal(25) * 3
+    y = normal(25) * 3
     assert close(KSubset(y, 7).marginals(), 1 - KSubset(-y, 18).marginals(), 1e-13)
     assert close(KSubset(y, 7).entropy(), KSubset(-y, 18).entropy(), 1e-12)
 
 
 def test_k_1_is_softmax_and_low_temperatures_are_the_mode():
-    y = RNG.standard_normal((3, 12))
+    y = normal((3, 12))
     assert close(KSubset(y, 1).marginals(), np.exp(y) / np.exp(y).sum(-1, keepdims=True), 1e-14)
     cold = KSubset(y / 1e-4, 5)
     assert close(cold.marginals(), cold.mode(), 1e-12)
@@ -165,7 +169,7 @@ def test_entropy_of_ties_counts_subsets():
 
 
 def test_a_million_entries_in_float32():
-    y = RNG.standard_normal(1_000_000).astype(np.float32)
+    y = normal(1_000_000).astype(np.float32)
     single, double = KSubset(y, 300_000), KSubset(y.astype(np.float64), 300_000)
     assert close(single.marginals(), double.marginals(), 2e-7)
     assert float(single.log_partition()) == pytest.approx(float(double.log_partition()), rel=1e-6)
@@ -174,7 +178,7 @@ def test_a_million_entries_in_float32():
 def test_no_row_of_nodes_is_ever_in_memory():
     import tracemalloc
 
-    y = RNG.standard_normal(400_000).astype(np.float32)
+    y = normal(400_000).astype(np.float32)
     choice, v = KSubset(y, 1000), y[::-1].copy()
     choice.marginals()
     for method, arguments in ((choice.marginals, ()), (choice.covariance_vector_product, (v,))):
@@ -202,10 +206,12 @@ def test_k_0_and_k_n(framework):
         assert framework.numpy(choice.log_prob(framework.array([1.0, 0, 0]))) == -INF
         v = choice.covariance_vector_product(framework.array([1.0, -2.0, 0.5]))
         assert framework.numpy(v).tolist() == [0, 0, 0]
+    for n in (5, 7):  # where the weights of the nodes add up to 1 − 1e-16
+        assert framework.numpy(KSubset(framework.array(np.zeros(n)), n).entropy()) == 0
 
 
 def test_k_per_row(framework):
-    y = RNG.standard_normal((4, 6))
+    y = normal((4, 6))
     k = np.array([0, 2, 5, 6])
     wanted = np.stack([KSubset(row, int(m)).marginals() for row, m in zip(y, k, strict=True)])
     ks = {"numpy": k, "torch": torch.tensor(k), "jax": jnp.asarray(k)}[framework.name]
@@ -217,7 +223,7 @@ def test_k_per_row(framework):
 
 
 def test_a_k_that_there_is_not_spoils_its_row_alone():
-    y = RNG.standard_normal((4, 6))
+    y = normal((4, 6))
     choice = KSubset(y, np.array([2, 7, -1, 6]))
     for answer in (choice.marginals(), choice.log_partition(), choice.entropy()):
         answer = answer.reshape(4, -1)
@@ -226,7 +232,7 @@ def test_a_k_that_there_is_not_spoils_its_row_alone():
 
 
 def test_a_mask_is_as_if_deleted(framework):
-    y = RNG.standard_normal((2, 7))
+    y = normal((2, 7))
     keep = np.array([True, False, True, True, True, False, True])
     hidden = np.where(keep, y, math.nan)
     choice = KSubset(framework.array(hidden), 3, mask=framework.array(keep, "bool"))
@@ -281,7 +287,7 @@ def test_infinite_logits_are_chosen_first(framework):
 
 
 def test_nan_stays_in_its_row(framework):
-    y = RNG.standard_normal((3, 5))
+    y = normal((3, 5))
     y[1, 2], y[1, 4] = math.nan, -INF
     choice = KSubset(framework.array(y), 2)
     p = framework.numpy(choice.marginals())
@@ -312,7 +318,7 @@ def test_half_types_are_computed_in_float32(dtype):
 
 
 def test_any_dim_and_shape(framework):
-    y = RNG.standard_normal((2, 5, 3))
+    y = normal((2, 5, 3))
     for dim in (0, 1, -1, -2):
         last = KSubset(np.moveaxis(y, dim, -1), 2 if dim else 1)
         choice = KSubset(framework.array(y), 2 if dim else 1, dim=dim)
@@ -336,14 +342,14 @@ def test_any_dim_and_shape(framework):
 
 
 def test_read_only_and_broadcast_arrays():
-    y = np.broadcast_to(RNG.standard_normal(6), (3, 6))
+    y = np.broadcast_to(normal(6), (3, 6))
     assert np.ptp(KSubset(y, 2).marginals(), axis=0).max() == 0
     t = torch.arange(6.0).expand(3, 6)
     assert torch.equal(KSubset(t, 2).marginals()[0], KSubset(t[0].clone(), 2).marginals())
 
 
 def test_a_row_does_not_depend_on_the_others():
-    y = RNG.standard_normal((5, 33))
+    y = normal((5, 33))
     together = KSubset(y, 4).marginals()
     alone = np.stack([KSubset(row, 4).marginals() for row in y])
     assert close(together, alone, 1e-15)

@@ -115,8 +115,8 @@ def test_a_third_derivative_of_log_partition_is_the_third_cumulant():
 def test_the_vjp_of_marginals_meets_the_table(name, dtype, std):
     framework = Framework(name)
     n, k = 60, 17
-    y = (RNG.standard_normal(n) * std).astype(dtype)
-    v = RNG.standard_normal(n).astype(dtype)
+    y = (np.random.default_rng(1).standard_normal(n) * std).astype(dtype)
+    v = np.random.default_rng(2).standard_normal(n).astype(dtype)
     h = oracles.LD(1e-5)
     ahead, behind = (oracles.table(y + s * h * v, k).marginals for s in (1, -1))
     wanted = ((ahead - behind) / (2 * h)).astype(float)
@@ -132,8 +132,8 @@ def test_the_vjp_of_marginals_meets_the_table(name, dtype, std):
 @pytest.mark.parametrize("kernels", ["", "reference"])
 def test_a_constant_is_in_the_null_space_to_the_last_digit(monkeypatch, kernels):
     monkeypatch.setenv("KOFN_KERNELS", kernels)
-    choice = KSubset(RNG.standard_normal(200).astype(np.float32), 20)
-    v = RNG.standard_normal(200).astype(np.float32)
+    choice = KSubset(np.random.default_rng(1).standard_normal(200).astype(np.float32), 20)
+    v = np.random.default_rng(2).standard_normal(200).astype(np.float32)
     product = choice.covariance_vector_product(v)
     shifted = choice.covariance_vector_product(v + 1e4)
     assert np.abs(shifted - product).max() < 1e-3  # that is 1e-7 of 1e4

@@ -40,7 +40,7 @@ def rows_of(y: Array, k: Array) -> Rows:
     y = xp.where(top, xp.where(amid, scalar(y, 0.0), -math.inf), y)
     # Beside them finite ones are never chosen; a NaN still says so.
     y = xp.where(amid & ~top & ~xp.isnan(y), -math.inf, y)
-    k = xp.where(amid[..., 0] | (k == 0), k, k - count)
+    k = xp.where(amid[..., 0], k, k - count)
 
     one = xp.ones_like(k)
     hi, lo = _dispatch.threshold(stop_gradient(y), k, one, links.logistic)

@@ -10,7 +10,6 @@ from kofn._array import (
     Array,
     adopt,
     cast,
-    compute_dtype,
     contiguous,
     dtype_name,
     framework,
@@ -122,7 +121,7 @@ class KSubset:
         check_scores(pi, "pi")
         dim = check_dim(dim, pi.ndim)
         xp = namespace(pi)
-        eps = float(xp.finfo(compute_dtype(pi)).eps)
+        eps = float(xp.finfo(pi.dtype).eps)
         with quiet(pi):
             target = cast(stop_gradient(pi), most_precise_dtype(pi))
             total = xp.sum(target, axis=dim)

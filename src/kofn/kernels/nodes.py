@@ -2,8 +2,8 @@
 
 A row's characteristic function is multiplied up in float64, complex number by complex number on
 lanes that are independent of each other, instead of by logarithms and arcs: some 4 operations a
-coin and node. Coins are kept as signed tails u, +p where p ≤ ½ and −q elsewhere, in the memory of
-the answer where there is one. Rows are dealt out to threads; no answer depends on their number.
+coin and node. Coins are kept as signed tails u, +p where p ≤ ½ and −q elsewhere. Rows are dealt out
+to threads; no answer depends on their number.
 """
 
 from __future__ import annotations

@@ -81,6 +81,14 @@ def test_halves_of_a_long_row_share_k_as_they_should(n, k):
     assert chi_square(observed, exact * draws) < 4
 
 
+def test_a_window_holds_all_that_can_happen():
+    """The last two heaps are the even and the odd entries; with ties their counts vary the most."""
+    exact, draws = oracles.split_counts(np.zeros(256), 128, 128), 16_000
+    drawn = KSubset(np.zeros(256), 128).sample(draws, np.random.default_rng(3))
+    observed = np.bincount(drawn[:, ::2].sum(-1).astype(int), minlength=129)
+    assert chi_square(observed, exact * draws) < 4
+
+
 def test_rows_and_samples_are_independent():
     drawn = KSubset(np.zeros((3, 8)), 4).sample((500, 2), np.random.default_rng(0))
     columns = drawn.reshape(500, 6, 8)[..., 0]  # one entry of each of six draws

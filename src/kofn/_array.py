@@ -294,7 +294,7 @@ def convolved(a: Array, b: Array) -> Array:
 
     Directly: a Fourier transform would lose what is small, and that what is 0 is 0.
     """
-    w = a.shape[0]
+    w, a, b = a.shape[0], contiguous(a), contiguous(b)
     out = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
     if is_jax(a):
         lax = sys.modules["jax"].lax

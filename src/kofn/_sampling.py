@@ -17,6 +17,7 @@ from kofn._array import (
     Array,
     arange,
     cast,
+    contiguous,
     convolved,
     dtype_name,
     full_like,
@@ -117,7 +118,8 @@ def _first(level: Heaps, count: Array, uniform: Array) -> Array:
     """How many of the heads of each pair of heaps are in the first of the two."""
     xp = namespace(count)
     half, window = count.shape[-1], level.probability.shape[0]
-    one, two = level.probability[..., :half], level.probability[..., half:]
+    one = contiguous(level.probability[..., :half])
+    two = contiguous(level.probability[..., half:])
     first, second = level.start[..., :half], level.start[..., half:]
     axes = (window,) + (1,) * (count.ndim - first.ndim) + tuple(first.shape)
     at = (count - first - second) - arange(count, window).reshape((window,) + (1,) * count.ndim)

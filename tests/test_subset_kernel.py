@@ -13,6 +13,11 @@ INF = math.inf
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6}
 
 
+@pytest.fixture(autouse=True)
+def _fused_rows_serve(monkeypatch):
+    monkeypatch.delenv("KOFN_KERNELS", raising=False)
+
+
 def rows(n, std, dtype):
     """Plain, masked, tied, with +inf, with too many of those, NaN, and nothing left; k for each."""
     y = (np.random.default_rng(n).standard_normal((8, n)) * std).astype(dtype)

@@ -46,6 +46,7 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 
 docs: $(READY)  ## draw the pictures of the documentation again
 	$(BIN)/python docs/make_figures.py
+	$(BIN)/python docs/make_subset_figure.py
 
 clean:  ## remove .venv, caches and everything that was generated
 	rm -rf .venv build dist kofn-select .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -49,6 +49,9 @@ def pytest_runtest_teardown() -> None:
         jax.clear_caches()
 
 
+EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the full run what only repeats on JAX: XLA compiles each case anew, for seconds.
@@ -67,8 +70,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "test_gradients_meet_the_closed_form",
         )
         short = given.params.get("n", 8) == 8 and dtype == "float32"
-        edge = item.path.stem == "test_edges" and not re.search(
-            "nan_stays_in_its_row$|chosen_first|masked_entries_get|per_row", item.originalname
+        edge = item.path.stem in EDGES and not re.search(
+            "nan_stays_in_its_row$|chosen_first|masked_entries_get|per_row|meets_enum|as_often",
+            item.originalname,
         )
         if edge or not short or not (every_link or link in (None, "logistic")):
             item.add_marker(pytest.mark.full)

@@ -1,6 +1,6 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
-from kofn import links
+from kofn import estimators, links
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps import (
@@ -13,6 +13,8 @@ from kofn.maps import (
     sparsemax,
     topk_gates,
 )
+from kofn.plackett_luce import PlackettLuce
+from kofn.subset import KSubset
 
 __version__ = "0.1.0"
 
@@ -27,6 +29,10 @@ __all__ = [
     "softmax",
     "sparsemax",
     "entmax",
+    # distributions over choices
+    "KSubset",
+    "PlackettLuce",
+    "estimators",
     # what they are made of
     "links",
     "Link",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,12 @@ def compute_dtype(x: Array) -> Any:
     return xp.float64 if dtype_name(x) == "float64" else xp.float32
 
 
+def most_precise_dtype(x: Array) -> Any:
+    """float64, where the framework has it for arrays like `x` without being asked."""
+    without = is_jax(x) or (is_torch(x) and x.device.type == "mps")
+    return compute_dtype(x) if without else namespace(x).float64
+
+
 def cast(x: Array, dtype: Any) -> Array:
     return x if x.dtype == dtype else namespace(x).astype(x, dtype)
 
@@ -119,6 +126,15 @@ def is_compiling() -> bool:
         return True
     # Under jit even a constant is a tracer.
     return jax is not None and isinstance(jax.numpy.zeros(()), jax.core.Tracer)
+
+
+def is_known(x: Array) -> bool:
+    """Whether the numbers of `x` can be looked at, because nothing traces or maps over it."""
+    if is_torch(x):
+        from kofn._torch import is_eager
+
+        return is_eager(x)
+    return not (is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer))
 
 
 def has_gradients(x: Array) -> bool:
@@ -169,6 +185,133 @@ def repeat(x: Array, count: int, body: Callable, state: Any) -> Any:
     return state
 
 
+AT_ONCE = 1 << 15
+"""Numbers up to which computing all together costs less than one part after another."""
+
+
+def stacked(x: Array, function: Callable, items: Any) -> Any:
+    """function(item), a tuple of arrays, for each item along the first axis of `items`, stacked.
+
+    `items` is a NamedTuple of arrays. One item after another, so that no array is larger than
+    `x`; all at once by broadcasting, which `function` must allow, where `x` is small, or where a
+    compiler fuses it.
+    """
+    if is_jax(x):
+        jax = sys.modules["jax"]
+        # Without its checkpoint a derivative would keep what every item leaves behind.
+        return jax.lax.map(jax.checkpoint(function), items)
+    if _at_once(x, items):
+        return function(items)
+    parts = [function(item) for item in _each(items)]
+    return tuple(namespace(x).stack(part) for part in zip(*parts, strict=True))
+
+
+def accumulated(x: Array, function: Callable, items: Any) -> Array:
+    """The sum over items of function(item), an array like `x`; as in `stacked`."""
+    if is_jax(x):
+        jax = sys.modules["jax"]
+        function = jax.checkpoint(function)
+        zero = namespace(x).zeros_like(x)
+        return jax.lax.scan(lambda sum_, item: (sum_ + function(item), None), zero, items)[0]
+    if _at_once(x, items):
+        return namespace(x).sum(function(items), axis=0)
+    total = None
+    for item in _each(items):
+        total = function(item) if total is None else total + function(item)
+    return total
+
+
+def _at_once(x: Array, items: Any) -> bool:
+    return is_compiling() or math.prod((*x.shape, items[0].shape[0])) <= AT_ONCE
+
+
+def _each(items: Any) -> list:
+    return [type(items)(*(part[i] for part in items)) for i in range(items[0].shape[0])]
+
+
+def arange(like: Array, count: int) -> Array:
+    """0, 1, … count − 1 in the dtype and on the device of `like`."""
+    if is_torch(like):
+        return sys.modules["torch"].arange(count, dtype=like.dtype, device=like.device)
+    return namespace(like).arange(count, dtype=like.dtype)
+
+
+def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Numbers in [0, 1) from a generator or key of `like`'s framework, in its dtype, on its device.
+
+    float16 and bfloat16 would have too few of them.
+    """
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        return torch.rand(shape, generator=rng, dtype=like.dtype, device=like.device)
+    if is_jax(like):
+        return sys.modules["jax"].random.uniform(rng, shape, like.dtype)
+    return rng.random(shape, dtype=like.dtype)
+
+
+def gumbel(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Standard Gumbel noise, −log of an exponential variable, from `rng`, in `like`'s dtype.
+
+    In float64 where the generator has it: of float32's uniform numbers the largest few are too
+    far apart for the largest of many.
+    """
+    if is_jax(like):
+        random, jnp = sys.modules["jax"].random, namespace(like)
+        return random.gumbel(rng, shape, jnp.promote_types(like.dtype, "float32")).astype(
+            like.dtype
+        )
+    xp = namespace(like)
+    u = uniform(rng, shape, cast(scalar(like, 0.0), xp.float64))
+    tiny = float(np.finfo(np.float64).smallest_normal)
+    return cast(-xp.log(xp.clip(-xp.log1p(-u), tiny, None)), like.dtype)
+
+
+def log_cumulative_sums(x: Array) -> Array:
+    """log Σ_{j ≤ i} e^{x_j} along the last axis."""
+    if is_torch(x):
+        return sys.modules["torch"].logcumsumexp(x, -1)
+    return (
+        sys.modules["jax"].lax.cumlogsumexp(x, axis=x.ndim - 1)
+        if is_jax(x)
+        else np.logaddexp.accumulate(x, axis=-1)
+    )
+
+
+def marked(like: Array, indices: Array) -> Array:
+    """Booleans with the shape of `like`, True at the indices along the last axis."""
+    xp = namespace(like)
+    nowhere = xp.zeros_like(like, dtype=xp.bool)
+    if is_torch(like):
+        return nowhere.scatter(-1, indices.long(), True)
+    if is_jax(like):
+        return xp.put_along_axis(nowhere, indices, True, axis=-1, inplace=False)
+    np.put_along_axis(nowhere, indices, True, axis=-1)
+    return nowhere
+
+
+def convolved(a: Array, b: Array) -> Array:
+    """The convolution of a and b, of the same shape, along the first axis; no gradient.
+
+    Directly: a Fourier transform would lose what is small, and that what is 0 is 0.
+    """
+    w, a, b = a.shape[0], contiguous(a), contiguous(b)
+    out = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
+    if is_jax(a):
+        lax = sys.modules["jax"].lax
+
+        def add(i: Any, out: Array) -> Array:
+            part = lax.dynamic_slice_in_dim(out, i, w)
+            return lax.dynamic_update_slice_in_dim(out, part + a[i] * b, i, 0)
+
+        return lax.fori_loop(0, w, add, out)
+    for i in range(w):
+        if is_torch(a):
+            out[i : i + w].addcmul_(a[i], b)
+        else:
+            out[i : i + w] += a[i] * b
+    return out
+
+
 def top_indices(x: Array, k: int) -> Array:
     """Indices of the k largest along the last axis, largest first, ties to the lowest index."""
     if is_torch(x):
@@ -181,8 +324,16 @@ def top_indices(x: Array, k: int) -> Array:
 
 def take_along_last(x: Array, indices: Array) -> Array:
     if is_torch(x):
-        return x.gather(-1, indices)
+        return x.gather(-1, indices.long())
     return namespace(x).take_along_axis(x, indices, axis=-1)
+
+
+def take_along_first(x: Array, numbers: Array) -> Array:
+    """As `take_along_last` along the first axis, with whole numbers in the dtype of `x`."""
+    if is_torch(x):
+        return x.gather(0, numbers.long())
+    indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.intp)
+    return namespace(x).take_along_axis(x, indices, axis=0)
 
 
 def quiet(x: Array) -> contextlib.AbstractContextManager:

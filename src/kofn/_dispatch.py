@@ -1,14 +1,16 @@
-"""Which code finds the threshold of this array: a plain `if`, decided at every call."""
+"""Which code serves this array: a plain `if`, decided at every call."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from kofn import kernels
-from kofn._array import Array, is_jax, is_torch
+from kofn import _nodes, kernels, links
+from kofn._array import Array, is_jax, is_numpy, is_torch, stop_gradient
 from kofn._link import Link
 from kofn._rows import Rows
 from kofn.threshold import solve
@@ -21,6 +23,83 @@ def evaluate(function: Callable[..., Array], rows: Rows, *arrays: Array) -> Arra
 
         return compiled(function, rows, *arrays)
     return function(rows, *arrays)
+
+
+def whole(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)` of arrays, compiled as a whole where that is how a framework works.
+
+    `function` is one of a module, so that it is compiled once.
+    """
+    first = arguments[0]
+    if is_jax(first[0] if isinstance(first, tuple) else first):
+        from kofn._jax import whole as compiled
+
+        return compiled(function, *arguments)
+    return function(*arguments)
+
+
+def marginals(y: Array, k: Array) -> Array | None:
+    """Marginals of logits y, −inf where masked, by fused rows; None where none serve them."""
+    kernel = _kernel_of_nodes(stop_gradient(y))
+    if kernel is None:
+        return None
+    if is_torch(y):
+        from kofn.kernels.marginals import Marginals
+
+        return Marginals.apply(y, k)  # type: ignore[no-untyped-call]
+    return kernel.at(
+        kernel.nodes.MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k
+    )
+
+
+def log_count(z: Array, k: Array) -> Array:
+    """`kofn._nodes.log_count`; in eager torch with a derivative that keeps no nodes in memory."""
+    if is_torch(z):
+        from kofn._torch_nodes import LogCount, keeps_a_graph
+
+        if keeps_a_graph(z):
+            return LogCount.apply(z, k)  # type: ignore[no-untyped-call]
+    kernel = _kernel_of_nodes(z)
+    return kernel.evaluate(kernel.nodes.LOG_COUNT, z, k) if kernel else _nodes.log_count(z, k)
+
+
+def tails(z: Array, k: Array) -> Array:
+    """`kofn._nodes.tails`, likewise."""
+    if is_torch(z):
+        from kofn._torch_nodes import Tails, keeps_a_graph
+
+        if keeps_a_graph(z):
+            return Tails.apply(z, k)  # type: ignore[no-untyped-call]
+    kernel = _kernel_of_nodes(z)
+    return kernel.evaluate(kernel.nodes.TAILS, z, k) if kernel else _nodes.tails(z, k)
+
+
+def covariance(z: Array, k: Array, v: Array) -> Array:
+    """`kofn._nodes.covariance`; plain code where a graph is wanted."""
+    kernel = _kernel_of_nodes(z, v)
+    return (
+        kernel.evaluate(kernel.nodes.COVARIANCE, z, k, v) if kernel else _nodes.covariance(z, k, v)
+    )
+
+
+def _kernel_of_nodes(*arrays: Array) -> Any:
+    """The module with the fused rows, None where none serve these arrays."""
+    if os.environ.get("KOFN_KERNELS") == "reference":
+        return None
+    for x in arrays:
+        if is_torch(x):
+            from kofn._torch import is_plain
+            from kofn._torch_nodes import keeps_a_graph
+
+            if not is_plain(x) or x.device.type != "cpu" or keeps_a_graph(x):
+                return None
+        elif not is_numpy(x):
+            return None
+    try:
+        from kofn.kernels import subsets
+    except ImportError:  # Numba has no release for this Python or machine
+        return None
+    return subsets
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:

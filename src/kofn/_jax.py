@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -37,6 +37,30 @@ def _evaluate(
 ) -> jax.Array:
     link_ = by_id(link, number if alpha is None else alpha)
     return function(rows._replace(link=link_), *arrays)
+
+
+@partial(jax.jit, static_argnums=0)
+def whole(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+@cache
+def register(kind: type, names: tuple[str, ...]) -> None:
+    """Make a class with these attributes a pytree: arrays are its leaves, integers are static."""
+
+    def flatten(one: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        values = [(name, getattr(one, name)) for name in names]
+        fixed = tuple((name, value) for name, value in values if isinstance(value, int))
+        return tuple(v for _, v in values if not isinstance(v, int)), fixed
+
+    def unflatten(fixed: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
+        # Unchecked: JAX puts other things than arrays there too.
+        one: Any = object.__new__(kind)
+        one.__dict__.update(fixed)
+        one.__dict__.update(zip([n for n in names if n not in dict(fixed)], arrays, strict=True))
+        return one
+
+    jax.tree_util.register_pytree_node(kind, flatten, unflatten)
 
 
 def threshold(

@@ -51,10 +51,14 @@ def _(info, in_dims, x, k, temperature, alpha, link, number):  # type: ignore[no
 
 def is_plain(x: Tensor) -> bool:
     """Whether `x` is ordinary memory, of a CPU or GPU, that nothing traces or transforms."""
+    return is_eager(x) and x.device.type in ("cpu", "cuda")
+
+
+def is_eager(x: Tensor) -> bool:
+    """Whether `x` is an ordinary tensor, on any device, that nothing traces or transforms."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in (Tensor, torch.nn.Parameter)
-        and x.device.type in ("cpu", "cuda")
         and x.layout is torch.strided
         and not x._is_zerotensor()
         and not torch._C._are_functorch_transforms_active()

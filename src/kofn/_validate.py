@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,53 @@ def check_scores(scores: Any, name: str = "scores") -> None:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
 
 
+def check_integer(name: str, value: Any, allowed: str) -> int:
+    """`value` as a Python integer, if it is a whole number of any integer type."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be {allowed}; got {value!r}") from None
+
+
+def check_count(k: Any, n: int, also: str = "") -> int:
+    """`k` as a Python integer in [0, n]."""
+    # A symbolic size under torch.compile cannot be printed.
+    here = f" (here n = {n} entries to choose from)" if isinstance(n, int) else ""
+    number = check_integer("k", k, f"an integer in [0, n]{here}{also}")
+    if not 0 <= number <= n:
+        raise ValueError(f"k must be an integer in [0, n]{here}; got {k!r}")
+    return number
+
+
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """The shape of a sample as a tuple."""
+    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    allowed = "a tuple of integers ≥ 0, or one"
+    sizes = tuple(check_integer("shape", size, allowed) for size in sizes)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"shape must be {allowed}; got {shape!r}")
+    return sizes
+
+
+def check_rng(rng: Any, like: Array) -> None:
+    """Randomness comes from where the arrays do, and from nowhere hidden."""
+    name = framework(like)
+    if name == "torch":
+        import torch
+
+        good = isinstance(rng, torch.Generator)
+    else:
+        good = framework(rng) == "jax" if name == "jax" else isinstance(rng, np.random.Generator)
+    if not good:
+        wanted = {"torch": "a torch.Generator", "jax": "a JAX key (jax.random.key)"}
+        raise TypeError(
+            f"rng must be {wanted.get(str(name), 'a numpy.random.Generator')} for arrays of "
+            f"{name}; got {type(rng).__qualname__}"
+        )
+
+
 def check_dim(dim: Any, ndim: int) -> int:
     """`dim` counted from the end, as −1 is."""
     if isinstance(dim, (bool, np.bool_)) or not isinstance(dim, (int, np.integer)):
@@ -73,23 +121,23 @@ def check_dim(dim: Any, ndim: int) -> int:
     return int(dim) - ndim if dim >= 0 else int(dim)
 
 
-def check_mask(mask: Any, scores: Array) -> None:
-    check_same_kind("mask", mask, scores)
+def check_mask(mask: Any, scores: Array, of: str = "scores") -> None:
+    check_same_kind("mask", mask, scores, of)
     if dtype_name(mask) not in ("bool", "bool_"):
         raise TypeError(
             f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}"
         )
-    check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), "the shape of scores")
+    check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), f"the shape of {of}")
 
 
-def check_same_kind(name: str, value: Any, scores: Array) -> None:
+def check_same_kind(name: str, value: Any, scores: Array, of: str = "scores") -> None:
     """Arrays of different frameworks do not mix, except that JAX takes NumPy's."""
     kind, wanted = framework(value), framework(scores)
     if kind is None:
-        raise TypeError(f"{name} must be an array of the kind of scores; got {value!r}")
+        raise TypeError(f"{name} must be an array of the kind of {of}; got {value!r}")
     if kind != wanted and (kind, wanted) != ("numpy", "jax"):
         raise TypeError(
-            f"{name} is a {type(value).__qualname__} and scores a {type(scores).__qualname__}; "
+            f"{name} is a {type(value).__qualname__} and {of} a {type(scores).__qualname__}; "
             "convert one to the kind of the other"
         )
 

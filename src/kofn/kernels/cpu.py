@@ -93,10 +93,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., None]:
 
 def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
     """(weights, θ) of NumPy arrays or torch tensors: (…, n) and two floats' worth, (2, …)."""
-    x, k, temperature = _packed(x), _packed(k), _packed(temperature)
+    x, k, temperature = packed(x), packed(k), packed(temperature)
     out, theta = _empty(x, x.shape), _empty(x, (2, *k.shape))
     high, low = _halves(theta)
-    arrays = [_address(x), 0, _address(out), high, low, _address(k), _address(temperature), 0, 0]
+    arrays = [address(x), 0, address(out), high, low, address(k), address(temperature), 0, 0]
     if _deal(rows.forward, passes.FORWARD, link, x, arrays):
         _finish(x, out, theta, k, temperature, link)
     return out, theta
@@ -104,9 +104,9 @@ def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
 
 def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
     """θ as two floats' worth, (2, …): what kofn.threshold.solve returns."""
-    x, k, temperature = _packed(x), _packed(k), _packed(temperature)
+    x, k, temperature = packed(x), packed(k), packed(temperature)
     theta = _empty(x, (2, *k.shape))
-    arrays = [_address(x), 0, 0, *_halves(theta), _address(k), _address(temperature), 0, 0]
+    arrays = [address(x), 0, 0, *_halves(theta), address(k), address(temperature), 0, 0]
     if _deal(rows.forward, passes.FORWARD, link, x, arrays):
         _finish(x, None, theta, k, temperature, link)
     return theta
@@ -127,20 +127,20 @@ def gradients(
     x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
 ) -> tuple[Any, Any]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
-    x, cotangent, k, temperature = (_packed(a) for a in (x, cotangent, k, temperature))
+    x, cotangent, k, temperature = (packed(a) for a in (x, cotangent, k, temperature))
     out, in_rows = _empty(x, x.shape), _empty(x, (2, *k.shape))
-    numbers = [_address(k), _address(temperature), *_halves(in_rows)]
-    arrays = [_address(x), _address(cotangent), _address(out), *_halves(theta), *numbers]
+    numbers = [address(k), address(temperature), *_halves(in_rows)]
+    arrays = [address(x), address(cotangent), address(out), *_halves(theta), *numbers]
     _deal(rows.backward, passes.BACKWARD, link, x, arrays)
     return out, in_rows
 
 
 def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     """S_k and its slope in the temperature, (2, …), from θ."""
-    x, k, temperature = _packed(x), _packed(k), _packed(temperature)
+    x, k, temperature = packed(x), packed(k), packed(temperature)
     out = _empty(x, (2, *k.shape))
-    numbers = [_address(k), _address(temperature), *_halves(out)]
-    _deal(rows.values, passes.VALUE, link, x, [_address(x), 0, 0, *_halves(theta), *numbers])
+    numbers = [address(k), address(temperature), *_halves(out)]
+    _deal(rows.values, passes.VALUE, link, x, [address(x), 0, 0, *_halves(theta), *numbers])
     return out
 
 
@@ -149,7 +149,7 @@ def _plain(x: Any) -> bool:
     return isinstance(x, np.ndarray | np.generic)
 
 
-def _packed(x: Any) -> Any:
+def packed(x: Any) -> Any:
     """`x` in rows without gaps: itself, or one copy."""
     return np.asarray(x, order="C") if _plain(x) else x.resolve_neg().contiguous()
 
@@ -158,13 +158,13 @@ def _empty(like: Any, shape: tuple[int, ...]) -> Any:
     return np.empty(shape, like.dtype) if _plain(like) else like.new_empty(shape)
 
 
-def _address(x: Any) -> int:
+def address(x: Any) -> int:
     return x.__array_interface__["data"][0] if _plain(x) else x.data_ptr()
 
 
 def _halves(pair: Any) -> tuple[int, int]:
     """Where the two rows of numbers of a (2, …) begin."""
-    first = _address(pair)
+    first = address(pair)
     return first, first + prod(pair.shape[1:]) * pair.itemsize
 
 
@@ -185,12 +185,12 @@ def _deal(
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     group = rows.together(n)
     chunk = max(group, GRAIN // n // group * group)
-    shape = [count, chunk, group, n, x.itemsize, kind, _address(visits)]
+    shape = [count, chunk, group, n, x.itemsize, kind, address(visits)]
     job = np.array([0, 0, 0, *shape, *arrays])
     crew = 1 if n * count < 2 * GRAIN else threads.wanted(x)
     room = rows.room(n, bool(arrays[2]))
     own = np.zeros((crew, room + team.room(n)))
-    run, first, memory = compiled(function), _address(job), _address(own)
+    run, first, memory = compiled(function), address(job), address(own)
     if crew == 1:
         run(first, memory, alpha)
     elif count < crew and n > team.PART:

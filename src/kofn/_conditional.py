@@ -1,0 +1,164 @@
+"""What is asked of a k-subset distribution, row by row: each answer from log Pr(N = k) and tails.
+
+With λ the threshold of `soft_topk` and z = y − λ, subsets of size k are independent coins
+p = σ(z) given that N = k fall heads, whatever λ is; this one makes k the mean of N. So λ is a
+constant to differentiation. Terms are kept as tails, which no large number cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from kofn import _dispatch, links
+from kofn._array import Array, cast, namespace, scalar, stop_gradient
+from kofn.threshold import far
+
+
+class Rows(NamedTuple):
+    """Rows of logits with every edge case settled."""
+
+    logits: Array  # −inf where not in play
+    z: Array  # logits − λ; −inf in all of a row that leaves no choice
+    k: Array  # per row, heads among the coins z
+    threshold: Array  # λ, a constant; per row
+    must: Array  # what every subset holds
+    spoiled: Array  # rows with a NaN
+    endless: Array  # rows whose log Z is ∞, for a logit of +inf is chosen
+
+
+def rows_of(y: Array, k: Array) -> Rows:
+    """Logits y (…, n), −inf where masked, and k per row, NaN where that is a bad one.
+
+    Logits of +inf are the limit of large ones: chosen first; more than k of them share evenly.
+    """
+    xp = namespace(y)
+    top = y == math.inf
+    count = cast(xp.sum(top, axis=-1), y.dtype)
+    amid = ((count > k) & (k > 0))[..., None]
+    sure = top & (count <= k)[..., None]
+    y = xp.where(top, xp.where(amid, scalar(y, 0.0), -math.inf), y)
+    # Beside them finite ones are never chosen; a NaN still says so.
+    y = xp.where(amid & ~top & ~xp.isnan(y), -math.inf, y)
+    k = xp.where(amid[..., 0], k, k - count)
+
+    one = xp.ones_like(k)
+    hi, lo = _dispatch.threshold(stop_gradient(y), k, one, links.logistic)
+    spoiled = xp.isnan(hi)
+    closed = (xp.isinf(hi) | spoiled)[..., None]
+    hi = xp.where(closed[..., 0], 0.0, hi)
+    play = (y != -math.inf) & ~closed
+    distance = (xp.where(play, y, 0.0) - hi[..., None]) - lo[..., None]
+    # Far enough a coin is certain; and finfo.min less a threshold would overflow.
+    value, limit = stop_gradient(distance), far(xp.finfo(y.dtype))
+    beyond = xp.where(value > 0, scalar(y, limit), -limit)
+    z = xp.where(play, xp.where(xp.abs(value) < limit, distance, beyond), -math.inf)
+    every = closed & (k > 0)[..., None] & (y != -math.inf)
+    return Rows(
+        logits=y,
+        z=z,
+        k=xp.where(closed[..., 0], 0.0, k),
+        threshold=hi + lo,
+        must=sure | every,
+        spoiled=spoiled,
+        endless=xp.any(top, axis=-1) & (amid[..., 0] | xp.any(sure, axis=-1)),
+    )
+
+
+def log_partition(rows: Rows) -> Array:
+    """log Z = kλ + Σ log(1 + e^z) + log Pr(N = k)."""
+    xp = namespace(rows.z)
+    upper = rows.z > 0
+    above = xp.sum(xp.where((upper | rows.must), _finite(rows.logits), 0.0), axis=-1)
+    missing = rows.k - cast(xp.sum(upper, axis=-1), rows.k.dtype)
+    answer = missing * rows.threshold + above + xp.sum(_overlap(rows.z), axis=-1)
+    answer = answer + _log_count(rows)
+    return _or_nan(rows, xp.where(rows.endless, math.inf, answer))
+
+
+def marginals(rows: Rows) -> Array:
+    xp = namespace(rows.z)
+    tail = _dispatch.tails(rows.z, rows.k)
+    answer = xp.where(rows.z > 0, 1 - tail, tail)
+    return _entries_or_nan(rows, xp.where(rows.must, 1.0, answer))
+
+
+def covariance(rows: Rows, v: Array) -> Array:
+    return _entries_or_nan(rows, _dispatch.covariance(rows.z, rows.k, v))
+
+
+def log_prob(rows: Rows, subset: Array) -> Array:
+    """log Pr(S) = Σ_S log p + Σ_{not S} log q − log Pr(N = k); −inf for an impossible S."""
+    xp = namespace(rows.z)
+    chosen, coin = subset == 1, rows.z != -math.inf
+    wrong = coin & (chosen != (rows.z > 0))
+    cost = xp.where(wrong, _size(rows.z), 0.0) + _overlap(rows.z)
+    answer = -xp.sum(cost, axis=-1) - _log_count(rows)
+    heads = cast(xp.sum(chosen & coin, axis=-1), rows.k.dtype)
+    impossible = xp.any(~coin & (chosen != rows.must), axis=-1) | (heads != rows.k)
+    answer = xp.where(impossible, -math.inf, answer)
+    unknown = xp.any(~chosen & (subset != 0), axis=-1)
+    return _or_nan(rows, xp.where(unknown, math.nan, answer))
+
+
+def entropy(rows: Rows) -> Array:
+    """log Pr(N = k) + Σ [log(1 + e^{−|z|}) + |z|·tail]: only the first term is negative."""
+    terms = _overlap(rows.z) + _size(rows.z) * _dispatch.tails(rows.z, rows.k)
+    answer = _log_count(rows) + namespace(terms).sum(terms, axis=-1)
+    return _or_nan(rows, answer)
+
+
+def kl(rows: Rows, other: Rows) -> Array:
+    """E log Pr − E log Pr′, each as in `log_prob`, entry by entry; ∞ where Pr′ excludes an S."""
+    xp = namespace(rows.z)
+    z, u = rows.z, other.z
+    tail, coin, coin_other = _dispatch.tails(z, rows.k), z != -math.inf, u != -math.inf
+    # How likely an entry is on the side that is the smaller one for the other.
+    strange = xp.where((u > 0) == (z > 0), tail, 1 - tail)
+    strange = xp.where(coin, strange, cast((u > 0) != rows.must, z.dtype))
+    terms = _overlap(u) - _overlap(z) + (_size(u) * strange - _size(z) * tail)
+    answer = xp.sum(terms, axis=-1) + _log_count(other) - _log_count(rows)
+
+    never = ~(coin_other | other.must) & (coin | rows.must)
+    apart = xp.any(never | (other.must & ~rows.must), axis=-1)
+    sure = xp.sum(rows.must, axis=-1) - xp.sum(other.must, axis=-1)
+    apart = apart | (cast(sure, z.dtype) + rows.k != other.k)
+    answer = xp.where(apart, math.inf, answer)
+    return _or_nan(other, _or_nan(rows, answer))
+
+
+def drawn(rows: Rows, heads: Array) -> Array:
+    """The subset whose coins fell as `heads` says."""
+    return _entries_or_nan(rows, cast(heads | rows.must, rows.z.dtype))
+
+
+def _log_count(rows: Rows) -> Array:
+    """log Pr(N = k); 0, not rounding, where there are no coins."""
+    xp = namespace(rows.z)
+    some = xp.any(rows.z != -math.inf, axis=-1)
+    return xp.where(some, _dispatch.log_count(rows.z, rows.k), 0.0)
+
+
+def _or_nan(rows: Rows, per_row: Array) -> Array:
+    return namespace(per_row).where(rows.spoiled, math.nan, per_row)
+
+
+def _entries_or_nan(rows: Rows, per_entry: Array) -> Array:
+    bad = rows.spoiled[..., None] & (rows.logits != -math.inf)
+    return namespace(per_entry).where(bad, math.nan, per_entry)
+
+
+def _finite(y: Array) -> Array:
+    return namespace(y).where(y != -math.inf, y, 0.0)
+
+
+def _size(z: Array) -> Array:
+    """|z| with a derivative at 0; 0 where out of play."""
+    z = _finite(z)
+    return namespace(z).where(z > 0, z, -z)
+
+
+def _overlap(z: Array) -> Array:
+    """log(1 + e^{−|z|}) = −log max(p, q); 0 where out of play."""
+    xp = namespace(z)
+    return xp.where(z != -math.inf, xp.log1p(xp.exp(-_size(z))), 0.0)

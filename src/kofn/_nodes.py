@@ -1,0 +1,198 @@
+"""How many of n independent coins fall heads, given exactly: sums over some 20 nodes, each O(n).
+
+Coin i falls heads with probability p_i = σ(z_i). The number N of heads has the characteristic
+function Π_i t_i(ω), t_i = q_i + p_i e^{iω}, and Pr(N = k) is its Fourier coefficient: a mean over
+L nodes ω = 2πh/L. Given N = k, the coins are the k-subset distribution with logits z. Entries
+with z = −inf are out of play.
+
+Everything is written around p, so that what is added up is small and float32 keeps its digits:
+
+    w = pq,   r = q − p,   D = |t|² = 1 − 2w(1 − cos ω)
+    log t = ½ log D + i(pω + φ)                φ, the phase beyond its mean, is of third order
+    ∂ log t/∂z − iwω, and so Pr(heads given N = k) − p, from a = w(−r(1 − cos ω) + i sin ω)/D
+
+Real arithmetic throughout; p and q by the smaller of them, the tail. docs/subsets.md derives it.
+Plain differentiable code: derivatives of any order are those of these lines. The grid of nodes
+is a constant of it, since any grid that is fine enough gives the same sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from kofn._array import (
+    Array,
+    accumulated,
+    arange,
+    cast,
+    dtype_name,
+    full_like,
+    namespace,
+    special,
+    stacked,
+    stop_gradient,
+)
+
+
+class Coins(NamedTuple):
+    """Per entry; zeros where out of play."""
+
+    tail: Array  # min(p, q)
+    sign: Array  # +1 where that is p, −1 where it is q
+    w: Array  # pq
+    r: Array  # q − p
+
+
+class Node(NamedTuple):
+    """Per node and row, (nodes, …, 1); a row's superfluous nodes have weight 0."""
+
+    angle: Array
+    sin: Array
+    versine: Array  # 1 − cos
+    weight: Array
+
+
+class Spectrum(NamedTuple):
+    """Node by node, weight·Π t·e^{−iωk}/Pr(N = k): their real parts sum to 1."""
+
+    sin: Array
+    versine: Array
+    real: Array
+    imag: Array
+
+
+def coins(z: Array) -> Coins:
+    xp = namespace(z)
+    play, upper = z != -math.inf, z > 0
+    # Not |z|, whose derivative at a tie would be 0.
+    low = xp.where(play, xp.where(upper, -z, z), 0.0)
+    tail = xp.where(play, special(z).expit(low), 0.0)
+    sign = xp.where(upper, full_like(z, (), -1.0), 1.0)
+    return Coins(tail, sign, tail * (1 - tail), sign * (1 - 2 * tail))
+
+
+def log_count(z: Array, k: Array) -> Array:
+    """log Pr(N = k) per row; its gradient is Pr(heads given N = k) − p."""
+    node, size, angle = _product(z, coins(z), k)
+    xp = namespace(z)
+    return xp.log(xp.sum(node.weight * size * xp.cos(angle), axis=0))[..., 0]
+
+
+def tails(z: Array, k: Array) -> Array:
+    """Pr(heads given N = k) where p ≤ ½, of tails elsewhere: the smaller of the two, mostly."""
+    coin = coins(z)
+    spectrum = _spectrum(z, coin, k)
+    answer = coin.tail * (1 + coin.sign * (1 - coin.tail) * _shift(coin, spectrum))
+    # Rounding may leave [0, 1] by its own size. The derivative stays.
+    xp, value = namespace(z), stop_gradient(answer)
+    return answer + (xp.clip(value, 0.0, 1.0) - value)
+
+
+def covariance(z: Array, k: Array, v: Array) -> Array:
+    """H v with H the covariance of the k-subset, which is the Jacobian of its marginals.
+
+    H_ij = E[a_i a_j] − δ_i δ_j off the diagonal, where δ = π − p = E[a] and E is the mean over
+    nodes; π_i(1 − π_i) on it.
+    """
+    xp = namespace(z)
+    coin = coins(z)
+    spectrum = _spectrum(z, coin, k)
+    play = z != -math.inf
+    v = xp.where(play, v, 0.0)
+    # H does not see a constant; without it nothing large cancels.
+    total = _row_sum(coin.w)
+    mean = _row_sum(coin.w * v) / xp.where(total > 0, total, 1.0)
+    v = xp.where(play, v - mean, 0.0)
+
+    def pairs(item: Spectrum) -> Array:
+        real, imag = _slope(coin, item)
+        # Σ over the others, so that nothing is taken off again but rounding.
+        others_real, others_imag = _row_sum(v * real) - v * real, _row_sum(v * imag) - v * imag
+        return item.real * (real * others_real - imag * others_imag) - item.imag * (
+            real * others_imag + imag * others_real
+        )
+
+    rho = _shift(coin, spectrum)
+    tail = coin.tail * (1 + coin.sign * (1 - coin.tail) * rho)
+    delta = coin.w * rho
+    others = _row_sum(delta * v) - delta * v
+    return accumulated(z, pairs, spectrum) - delta * others + tail * (1 - tail) * v
+
+
+def _row_sum(values: Array) -> Array:
+    return namespace(values).sum(values, axis=-1)[..., None]
+
+
+def _slope(coin: Coins, node: Spectrum) -> tuple[Array, Array]:
+    """a = ∂ log t/∂z without the mean iwω."""
+    over = coin.w / (1 - 2 * coin.w * node.versine)
+    return -over * coin.r * node.versine, over * node.sin
+
+
+def _shift(coin: Coins, spectrum: Spectrum) -> Array:
+    """(π − p)/w."""
+
+    def shift(item: Spectrum) -> Array:
+        above = coin.r * (item.versine * item.real) + item.sin * item.imag
+        return -above / (1 - 2 * coin.w * item.versine)
+
+    return accumulated(coin.w, shift, spectrum)
+
+
+def _spectrum(z: Array, coin: Coins, k: Array) -> Spectrum:
+    xp = namespace(z)
+    node, size, angle = _product(z, coin, k)
+    real = node.weight * size * xp.cos(angle)
+    imag = node.weight * size * xp.sin(angle)
+    count = xp.sum(real, axis=0)
+    return Spectrum(node.sin, node.versine, real / count, imag / count)
+
+
+def _product(z: Array, coin: Coins, k: Array) -> tuple[Node, Array, Array]:
+    """|Π t| and the phase of Π t·e^{−iωk}, at each node."""
+    xp = namespace(z)
+    surplus = cast(xp.sum(z > 0, axis=-1), z.dtype) - k
+    excess = surplus[..., None] + _row_sum(coin.sign * coin.tail)  # Σp − k
+    node = _grid(z, stop_gradient(coin.w))
+
+    def logs(item: Node) -> tuple[Array, Array]:
+        size = xp.log1p(-2 * coin.w * item.versine)
+        phase = xp.atan(coin.tail * item.sin / (1 - coin.tail * item.versine))
+        phase = coin.sign * (phase - coin.tail * item.angle)
+        return _row_sum(size) / 2, _row_sum(phase)
+
+    size, phase = stacked(z, logs, node)
+    return node, xp.exp(size), phase + node.angle * excess
+
+
+def _grid(z: Array, w: Array) -> Node:
+    """As many nodes as N's standard deviation √V asks for, and of those the ones that count.
+
+    L nodes mistake N = k ± L for k: L²/2V ≥ 36 (18 in float32) puts that below rounding, and so
+    many that N cannot reach k ± L are always enough. A node's |Π t| is at most e^{−V(1 − cos ω)}.
+    L is odd: at ω = π a coin with p = ½ has t = 0.
+    """
+    xp = namespace(z)
+    double = dtype_name(z) == "float64"
+    wide, least, negligible, most = (8.5, 14.0, 40.0, 27) if double else (6.0, 10.0, 17.0, 15)
+    n = z.shape[-1]
+    variance = _row_sum(w)
+    wanted = 2 * xp.ceil((wide * xp.sqrt(variance) + (least - 1)) / 2) + 1
+    exact = n + 1 + n % 2
+    number = xp.where(wanted > exact, full_like(z, (), float(exact)), wanted)
+    count = min(most, exact // 2 + 1)
+    h = arange(z, count).reshape((count,) + (1,) * z.ndim)
+    angle = 2 * math.pi * h / number
+    versine = 2 * xp.sin(angle / 2) ** 2
+    counts = (2 * h < number) & (variance * versine <= negligible)
+    weight = xp.where(h == 0, full_like(z, (), 1.0), 2.0) / number
+    # Beyond, at π, D may be 0.
+    angle = xp.where(counts, angle, 0.0)
+    zero = xp.zeros_like(weight)
+    return Node(
+        angle,
+        xp.sin(angle),
+        xp.where(counts, versine, 0.0),
+        xp.where(counts, weight, zero),
+    )

@@ -1,0 +1,133 @@
+"""Coins given how many fall heads, drawn exactly: split them in two, draw how many fall in each.
+
+Up: the distribution of the number of heads in each heap of 1, 2, 4, … coins, by convolution.
+Down: given a heap's number c, one half of it has j of them with probability ∝ Pr(j)·Pr′(c − j).
+All numbers are sums and products of probabilities, so what is impossible has probability 0. A
+distribution is kept on a window around its mean, as wide as the largest deviation there can be
+asks for: shapes depend on n alone, and no loop ends when the data say so. O(n log n) work.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from kofn import _nodes
+from kofn._array import (
+    Array,
+    arange,
+    cast,
+    contiguous,
+    convolved,
+    dtype_name,
+    full_like,
+    namespace,
+    take_along_first,
+)
+
+
+class Heaps(NamedTuple):
+    """Heap i, on the last axis, has start + a heads with the a-th probability."""
+
+    probability: Array  # (window, …, heaps)
+    start: Array  # (…, heaps), whole numbers
+    mean: Array
+
+
+def splits(n: int) -> int:
+    """How many uniform numbers a row of n coins takes."""
+    return 0 if n < 2 else (n + 1) // 2 + splits((n + 1) // 2)
+
+
+def draw(z: Array, k: Array, uniforms: Array) -> Array:
+    """Booleans (…, n), k of each row True; `uniforms` (…, splits(n)) may have more axes before."""
+    xp = namespace(z)
+    samples = tuple(uniforms.shape[:-1])
+    count, used = xp.broadcast_to(k, samples)[..., None], 0
+    for level in reversed(_levels(z)):
+        half = level.mean.shape[-1] // 2
+        count = count[..., :half]  # without what `_even` added
+        first = _first(level, count, uniforms[..., used : used + half])
+        count = xp.concat([first, count - first], axis=-1)
+        used += half
+    return count[..., : z.shape[-1]] == 1
+
+
+def _levels(z: Array) -> list[Heaps]:
+    """Heaps of 1, 2, 4, … coins, down to the two halves of a row."""
+    xp = namespace(z)
+    coin = _nodes.coins(z)
+    other = 1 - coin.tail
+    p = xp.where(coin.sign > 0, coin.tail, other)
+    q = xp.where(coin.sign > 0, other, coin.tail)
+    level = Heaps(_without_dust(xp.stack([q, p])), xp.zeros_like(p), p)
+    levels: list[Heaps] = []
+    while level.mean.shape[-1] > 1:
+        levels.append(_even(level))
+        if level.mean.shape[-1] <= 2:
+            break
+        level = _joined(levels[-1], 2 ** len(levels))
+    return levels
+
+
+def _even(level: Heaps) -> Heaps:
+    """An even number of heaps: one more, without coins, if need be."""
+    if level.mean.shape[-1] % 2 == 0:
+        return level
+    xp = namespace(level.mean)
+    probability, start, mean = level
+    none = full_like(mean, (*mean.shape[:-1], 1), 0.0)
+    window = probability.shape[0]
+    sure = cast(arange(mean, window) == 0, mean.dtype).reshape((window,) + (1,) * mean.ndim)
+    sure = xp.broadcast_to(sure, (window, *none.shape))
+    return Heaps(
+        xp.concat([probability, sure], axis=-1),
+        xp.concat([start, none], axis=-1),
+        xp.concat([mean, none], axis=-1),
+    )
+
+
+def _joined(level: Heaps, size: int) -> Heaps:
+    """The first half of the heaps each with one of the second: `size` coins a heap."""
+    xp = namespace(level.mean)
+    half = level.mean.shape[-1] // 2
+    probability, start, mean = level
+    probability = _without_dust(convolved(probability[..., :half], probability[..., half:]))
+    start = start[..., :half] + start[..., half:]
+    mean = mean[..., :half] + mean[..., half:]
+    # A deviation is at most ½√size; what is beyond 8 of them, or 6, is below rounding.
+    wide = 8 if dtype_name(mean) == "float64" else 6
+    window = 2 * math.ceil(wide * math.sqrt(size) / 2) + 1
+    if window >= size + 1:
+        return Heaps(probability, start, mean)
+    moved = xp.clip(xp.round(mean) - window // 2, 0, size + 1 - window)
+    at = (moved - start) + arange(mean, window).reshape((window,) + (1,) * mean.ndim)
+    inside = (at >= 0) & (at < probability.shape[0])
+    found = take_along_first(probability, xp.where(inside, at, 0.0))
+    return Heaps(xp.where(inside, found, 0.0), moved, mean)
+
+
+def _without_dust(probability: Array) -> Array:
+    """Without what is so small that a product could be subnormal, which processors are slow at."""
+    xp = namespace(probability)
+    dust = math.sqrt(float(xp.finfo(probability.dtype).smallest_normal))
+    return xp.where(probability < dust, 0.0, probability)
+
+
+def _first(level: Heaps, count: Array, uniform: Array) -> Array:
+    """How many of the heads of each pair of heaps are in the first of the two."""
+    xp = namespace(count)
+    half, window = count.shape[-1], level.probability.shape[0]
+    one = contiguous(level.probability[..., :half])
+    two = contiguous(level.probability[..., half:])
+    first, second = level.start[..., :half], level.start[..., half:]
+    axes = (window,) + (1,) * (count.ndim - first.ndim) + tuple(first.shape)
+    at = (count - first - second) - arange(count, window).reshape((window,) + (1,) * count.ndim)
+    inside = (at >= 0) & (at < window)
+    two = xp.broadcast_to(two.reshape(axes), (window, *count.shape))
+    other = take_along_first(two, xp.where(inside, at, 0.0))
+    likely = xp.cumulative_sum(one.reshape(axes) * xp.where(inside, other, 0.0), axis=0)
+    total = likely[-1]
+    # The product may round up to the total: then the last that is possible.
+    below = (likely <= uniform * total) & (likely < total)
+    return first + cast(xp.sum(below, axis=0), count.dtype)

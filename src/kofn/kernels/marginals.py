@@ -1,0 +1,32 @@
+"""Marginals of k-subsets for torch tensors by fused rows: from logits, and back.
+
+Only for eager first derivatives, like eager.py. A derivative of the derivative gets plain code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn import _conditional, _dispatch, links
+from kofn._torch import is_plain
+from kofn.kernels import nodes, subsets
+
+
+class Marginals(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, k: Tensor) -> Tensor:
+        hi, lo = _dispatch.threshold(y, k, torch.ones_like(k), links.logistic)
+        ctx.save_for_backward(y, k, hi, lo)
+        return subsets.at(nodes.MARGINALS, y, hi, lo, k)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        y, k, hi, lo = ctx.saved_tensors
+        if not torch.is_grad_enabled() and is_plain(cotangent):
+            return subsets.at(nodes.COVARIANCE, y, hi, lo, k, cotangent), None
+        with torch.enable_grad():
+            p = _conditional.marginals(_conditional.rows_of(y, k))
+            return *torch.autograd.grad(p, y, cotangent, create_graph=True), None

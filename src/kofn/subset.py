@@ -1,0 +1,284 @@
+"""The distribution over subsets of size k: exact, in O(n) for any n and k."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn import _conditional, _dispatch, _fitting, _sampling, links
+from kofn._array import (
+    Array,
+    adopt,
+    cast,
+    contiguous,
+    dtype_name,
+    framework,
+    full_like,
+    is_jax,
+    is_known,
+    most_precise_dtype,
+    namespace,
+    quiet,
+    stop_gradient,
+    uniform,
+)
+from kofn._dispatch import whole
+from kofn._rows import Given, given, restore
+from kofn._validate import (
+    check_broadcasts,
+    check_count,
+    check_dim,
+    check_mask,
+    check_rng,
+    check_same_kind,
+    check_scores,
+    check_shape,
+)
+from kofn.maps import hard_topk
+
+__all__ = ["KSubset"]
+
+
+class KSubset:
+    """P(S) ∝ exp Σ_{i∈S} logits_i over the subsets S of size k (conditional Bernoulli).
+
+    Shaped like a torch.distributions object, for tensors, JAX arrays (it is a pytree) and NumPy
+    arrays. Every answer is exact to rounding and costs O(n) for any k; nothing is approximated and
+    no table of k rows is made. A temperature T is logits/T.
+
+    Args:
+        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
+            chosen; +inf is chosen first, and where there are more than k of those, k of them.
+        k: how many, an integer in [0, n] for n = logits.shape[dim], or an array of integers that
+            broadcasts to the batch shape (`logits.shape` without `dim`).
+        dim: the dimension of the n entries.
+        mask: boolean, broadcasts to `logits`; False entries are as if deleted.
+
+    Where fewer than k entries are left all are chosen. A NaN stays in its row. Everything is
+    differentiable in the logits, any number of times; first derivatives cost O(n) too.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype or shape, a number out of
+            range. Entries of arrays are not checked; a bad one gives NaN in its row.
+
+    Source: Chen, Dempster & Liu, "Weighted finite population sampling to maximize entropy" (1994)
+    for the distribution; docs/subsets.md for the O(n) sums.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import KSubset
+        >>> choice = KSubset(np.array([2.0, 1.0, 0.5, -1.0]), 2)
+        >>> choice.marginals().round(3)
+        array([0.852, 0.622, 0.42 , 0.105])
+        >>> choice.log_prob(np.array([True, True, False, False])).round(3)
+        np.float64(-0.715)
+    """
+
+    def __init__(
+        self, logits: Array, k: int | Array, dim: int = -1, mask: Array | None = None
+    ) -> None:
+        check_scores(logits, "logits")
+        self.logits = logits
+        self.dim = check_dim(dim, logits.ndim)
+        self.k = _check_k(k, logits, self.batch_shape, self.dim)
+        if mask is not None:
+            check_mask(mask, logits, "logits")
+        self.mask = mask
+        if is_jax(logits):
+            from kofn._jax import register
+
+            register(KSubset, ("logits", "k", "dim", "mask"))
+
+    @classmethod
+    def from_marginals(cls, pi: Array, dim: int = -1) -> KSubset:
+        """The distribution whose marginals are `pi`; its logits are unique up to a constant.
+
+        There is one for all entries in [0, 1] whose sum k is a whole number: of all distributions
+        over subsets with these marginals, the one of largest entropy. No gradient passes.
+
+        Args:
+            pi: marginals, (…, n) along `dim`; 0 gives a logit of −inf, 1 of +inf.
+
+        Returns:
+            A KSubset with the sums as its k. Its marginals are `pi` to rounding, to fewer digits
+            where an entry is so near to 0 or 1 that its rounding leaves the odds open.
+
+        Raises:
+            TypeError: `pi` of the wrong kind or dtype.
+            ValueError: no distribution has these marginals: an entry outside [0, 1], or a sum that
+                is not a whole number to half the dtype's digits. To see this the entries are
+                looked at, here alone; while they are being traced such a row becomes NaN.
+
+        Source: Chen, Dempster & Liu (1994).
+
+        Example:
+            >>> import numpy as np
+            >>> from kofn import KSubset
+            >>> choice = KSubset.from_marginals(np.array([0.9, 0.6, 0.4, 0.1]))
+            >>> choice.k, choice.marginals().round(3)
+            (array(2, dtype=int32), array([0.9, 0.6, 0.4, 0.1]))
+        """
+        check_scores(pi, "pi")
+        dim = check_dim(dim, pi.ndim)
+        xp = namespace(pi)
+        eps = float(xp.finfo(pi.dtype).eps)
+        with quiet(pi):
+            target = cast(stop_gradient(pi), most_precise_dtype(pi))
+            total = xp.sum(target, axis=dim)
+            k = xp.asarray(xp.round(total))
+            good = xp.all((target >= 0) & (target <= 1), axis=dim)
+            good = good & (xp.abs(total - k) <= math.sqrt(eps) * xp.where(k > 1, k, 1.0))
+            if is_known(good) and not bool(xp.all(good)):
+                raise ValueError(
+                    "pi must be marginals: each in [0, 1], their sum along dim a whole number; got "
+                    f"entries from {float(xp.min(target)):.6g} to {float(xp.max(target)):.6g} and "
+                    f"sums from {float(xp.min(total)):.6g} to {float(xp.max(total)):.6g}"
+                )
+            target = contiguous(xp.moveaxis(target, dim, -1))
+            k = xp.where(good, k, 0.0)
+            logits = whole(_fitting.fit, target, k, 8 * eps)
+            logits = xp.where(good[..., None], logits, math.nan)
+            return cls(restore(logits, pi, dim), cast(k, xp.int32), dim)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of `logits` without `dim`: one distribution each."""
+        shape = list(self.logits.shape)
+        del shape[self.dim]
+        return tuple(shape)
+
+    def __repr__(self) -> str:
+        k = self.k if framework(self.k) is None else f"array of shape {tuple(self.k.shape)}"
+        return f"KSubset(logits of shape {tuple(self.logits.shape)}, k={k}, dim={self.dim})"
+
+    def log_partition(self) -> Array:
+        """log Z = log Σ_S exp Σ_{i∈S} logits_i, with the batch shape; its gradient is `marginals`.
+
+        float32 for half-precision logits, like everything with the batch shape.
+        """
+        with quiet(self.logits):
+            return whole(_conditional.log_partition, self._rows())
+
+    def marginals(self) -> Array:
+        """π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k. The articles' GradTopK.
+
+        Not the weights of `soft_topk`, from which they differ by O(1/k); see docs/subsets.md.
+        """
+        with quiet(self.logits):
+            what = self._given()
+            fused = _dispatch.marginals(what.scores, what.k)
+            if fused is None:
+                fused = whole(_conditional.marginals, self._rows())
+            return self._restore(fused)
+
+    def log_prob(self, subset: Array) -> Array:
+        """log P(subset): −inf where it is not one of the subsets, its size included.
+
+        Args:
+            subset: booleans, or numbers 0 and 1, with the shape of `logits` behind any number of
+                dimensions of samples. An entry that is neither gives NaN.
+
+        Returns:
+            The shape of the samples and the batch.
+
+        Raises:
+            TypeError, ValueError: another kind of array, or a shape that does not end in that of
+                `logits`.
+        """
+        shape, wanted = self._shape_of("subset", subset), tuple(self.logits.shape)
+        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
+            raise ValueError(f"subset has shape {shape}; it must end in that of logits, {wanted}")
+        with quiet(self.logits):
+            return whole(_conditional.log_prob, self._rows(), self._entries(subset))
+
+    def entropy(self) -> Array:
+        """−Σ_S P(S) log P(S), with the batch shape."""
+        with quiet(self.logits):
+            return whole(_conditional.entropy, self._rows())
+
+    def kl(self, other: KSubset) -> Array:
+        """Σ_S P(S) log(P(S)/P_other(S)), with the batch shape; ∞ where `other` excludes an S.
+
+        Args:
+            other: a KSubset of the same kind with logits of the same shape and the same dim.
+        """
+        if not isinstance(other, KSubset):
+            raise TypeError(f"other must be a KSubset; got {type(other).__name__}")
+        check_same_kind("other.logits", other.logits, self.logits, "logits")
+        mine = tuple(self.logits.shape), self.dim
+        if (tuple(other.logits.shape), other.dim) != mine:
+            raise ValueError(
+                f"other must have logits of shape {mine[0]} and dim {mine[1]}; "
+                f"got {tuple(other.logits.shape)} and {other.dim}"
+            )
+        with quiet(self.logits):
+            return whole(_conditional.kl, self._rows(), other._rows())
+
+    def mode(self) -> Array:
+        """The likeliest subset: ones at the k largest logits, ties to the lowest index."""
+        return hard_topk(self.logits, self.k, dim=self.dim, mask=self.mask)
+
+    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """Subsets drawn exactly from P, as ones and zeros.
+
+        Args:
+            shape: how many, as a shape; () for one.
+            rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are. The same
+                state gives the same subsets.
+
+        Returns:
+            shape + logits.shape in the dtype of `logits`; NaN in a row with one. No gradient:
+            kofn.estimators gives the marginals' to a sample.
+        """
+        shape = check_shape(shape)
+        check_rng(rng, self.logits)
+        with quiet(self.logits):
+            rows = self._rows()
+            z = stop_gradient(rows.z)
+            size = (*shape, *z.shape[:-1], _sampling.splits(z.shape[-1]))
+            heads = whole(_sampling.draw, z, rows.k, uniform(rng, size, z))
+            return self._restore(whole(_conditional.drawn, rows, heads))
+
+    def covariance_vector_product(self, v: Array) -> Array:
+        """H v, H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without making H.
+
+        Args:
+            v: an array with the shape of `logits`.
+        """
+        shape, wanted = self._shape_of("v", v), tuple(self.logits.shape)
+        if shape != wanted:
+            raise ValueError(f"v must have the shape of logits, {wanted}; got {shape}")
+        with quiet(self.logits):
+            rows = self._rows()
+            v = cast(self._entries(v), rows.logits.dtype)
+            return self._restore(whole(_conditional.covariance, rows, v))
+
+    def _rows(self) -> _conditional.Rows:
+        what = self._given()
+        return whole(_conditional.rows_of, what.scores, what.k)
+
+    def _given(self) -> Given:
+        return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
+
+    def _shape_of(self, name: str, value: Any) -> tuple[int, ...]:
+        check_same_kind(name, value, self.logits, "logits")
+        return tuple(value.shape)
+
+    def _entries(self, values: Array) -> Array:
+        xp, values = namespace(self.logits), adopt(values, self.logits)
+        values = contiguous(xp.moveaxis(values, self.dim, -1))
+        # Without entries a row still has one, out of play.
+        return values if values.shape[-1] else full_like(values, (*values.shape[:-1], 1), 0)
+
+    def _restore(self, values: Array) -> Array:
+        return restore(values, self.logits, self.dim)
+
+
+def _check_k(k: Any, logits: Array, batch: tuple[int, ...], dim: int) -> Any:
+    if framework(k) is None:
+        return check_count(k, logits.shape[dim], ", or an array of integers")
+    check_same_kind("k", k, logits, "logits")
+    if not dtype_name(k).startswith(("int", "uint")):
+        raise TypeError(f"k must be an integer or an array of integers; got dtype {k.dtype}")
+    check_broadcasts("k", tuple(k.shape), batch, "the batch shape (logits.shape without dim)")
+    return k

@@ -49,6 +49,17 @@ def pytest_runtest_teardown() -> None:
         jax.clear_caches()
 
 
+# Each takes seconds on JAX, and the same lines are compiled for another test.
+REPEATED = (
+    "test_at_k_1_the_links_are_the_maps_people_know",
+    "test_a_bounded_link_with_no_entry_in_its_support_has_gradient_0",
+    "test_value_has_the_weights_as_its_gradient",
+    "test_gates_are_the_weights_of_the_largest_scores",
+    "test_padded_rows_count_0_and_leave_the_mean",
+    "test_the_gradient_in_temperature_survives_a_shift_of_the_scores",
+    "test_infinite_logits_are_chosen_first",
+    "test_k_per_row",
+)
 EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
 
 
@@ -75,5 +86,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "nan_stays_in_its_row$|chosen_first|masked_entries_get|per_row|meets_enum|as_often",
             item.originalname,
         )
-        if edge or not (short and one_alpha) or not (every_link or link in (None, "logistic")):
+        if (
+            item.originalname in REPEATED
+            or edge
+            or not (short and one_alpha)
+            or not (every_link or link in (None, "logistic"))
+        ):
             item.add_marker(pytest.mark.full)

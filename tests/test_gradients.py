@@ -42,7 +42,11 @@ def test_weights_in_scores_k_and_temperature(link):
 
 @pytest.mark.parametrize(
     "function",
-    ["soft_topk", "soft_topk_sum", pytest.param("soft_topk_threshold", marks=pytest.mark.full)],
+    [
+        "soft_topk",
+        pytest.param("soft_topk_sum", marks=pytest.mark.full),
+        pytest.param("soft_topk_threshold", marks=pytest.mark.full),
+    ],
 )
 def test_alpha_may_be_learned_per_row(function):
     f = getattr(kofn, function)

@@ -131,7 +131,7 @@ def gradients(
     out, in_rows = _empty(x, x.shape), _empty(x, (2, *k.shape))
     numbers = [address(k), address(temperature), *_halves(in_rows)]
     arrays = [address(x), address(cotangent), address(out), *_halves(theta), *numbers]
-    _deal(rows.backward, passes.BACKWARD, link, x, arrays)
+    _deal(rows.after, passes.BACKWARD, link, x, arrays)
     return out, in_rows
 
 
@@ -140,7 +140,7 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     x, k, temperature = packed(x), packed(k), packed(temperature)
     out = _empty(x, (2, *k.shape))
     numbers = [address(k), address(temperature), *_halves(out)]
-    _deal(rows.values, passes.VALUE, link, x, [address(x), 0, 0, *_halves(theta), *numbers])
+    _deal(rows.after, passes.VALUE, link, x, [address(x), 0, 0, *_halves(theta), *numbers])
     return out
 
 

@@ -40,7 +40,7 @@ from kofn.kernels.together import advance_all, aim_all, open_all
 # A job, the integers that every thread on it is told: the next row, how many are done and how many
 # were given up, which all of them count; then the shape, and addresses of visits and arrays.
 NEXT, DONE, GIVEN_UP, COUNT, CHUNK, TOGETHER, N, SIZE, KIND, VISITS = range(10)
-X, G, OUT, HI, LO, K, TEMPERATURE, IN_K, IN_T = range(10, 19)
+X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO = range(10, 19)
 WORDS = 19
 
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
@@ -72,8 +72,12 @@ def forward(job, own, alpha):
         first = fetch_add(job + 8 * NEXT, words[CHUNK])
 
 
-def backward(job, own, alpha):
-    """Take rows until there are none; write the cotangents of their scores, k and T."""
+def after(job, own, alpha):
+    """Take rows whose θ is known until there are none; write two numbers of each.
+
+    With cotangents those of k and T, and of the scores where an answer goes; else S_k and its slope
+    in T.
+    """
     words = carray(pointer(job), WORDS, np.int64)
     size = words[SIZE]
     first = fetch_add(job + 8 * NEXT, words[CHUNK])
@@ -82,26 +86,13 @@ def backward(job, own, alpha):
         for i in range(first, last):
             hi, lo = load(words[HI], i, size), load(words[LO], i, size)
             k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
-            in_k, in_t = _gradients(_row(job, words, own, i, 0, alpha), hi, lo, k, t)
-            store(words[IN_K], i, size, in_k)
-            store(words[IN_T], i, size, in_t)
-        fetch_add(job + 8 * DONE, last - first)
-        first = fetch_add(job + 8 * NEXT, words[CHUNK])
-
-
-def values(job, own, alpha):
-    """Take rows until there are none; write S_k of each, and its slope in T, from its threshold."""
-    words = carray(pointer(job), WORDS, np.int64)
-    size = words[SIZE]
-    first = fetch_add(job + 8 * NEXT, words[CHUNK])
-    while first < words[COUNT]:
-        last = min(first + words[CHUNK], words[COUNT])
-        for i in range(first, last):
-            hi, lo = load(words[HI], i, size), load(words[LO], i, size)
-            k, t = load(words[K], i, size), load(words[TEMPERATURE], i, size)
-            value, in_t = _value(_row(job, words, own, i, 0, alpha), hi, lo, k, t)
-            store(words[IN_K], i, size, value)
-            store(words[IN_T], i, size, in_t)
+            row = _row(job, words, own, i, 0, alpha)
+            if words[G]:
+                one, two = _gradients(row, hi, lo, k, t)
+            else:
+                one, two = _value(row, hi, lo, k, t)
+            store(words[ONE], i, size, one)
+            store(words[TWO], i, size, two)
         fetch_add(job + 8 * DONE, last - first)
         first = fetch_add(job + 8 * NEXT, words[CHUNK])
 

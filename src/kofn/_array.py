@@ -162,6 +162,49 @@ def with_gradients_of(function: Callable, *arguments: Any) -> Any:
     return zeros(*arguments)
 
 
+def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) -> Array:
+    """`root`, where `residual(root, terms)` is 0, with d root = gain(root, terms)·d residual.
+
+    For JAX. The rule's own root has the rule again, so derivatives of any order follow.
+    """
+    jax = sys.modules["jax"]
+
+    @jax.custom_jvp
+    def of(root: Any, terms: Any) -> Any:
+        return root
+
+    @of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        (start, terms), (_, changes) = primals, tangents
+        root = of(start, terms)
+        change = jax.jvp(lambda terms: residual(root, terms), (terms,), (changes,))[1]
+        return root, gain(root, terms) * change
+
+    return of(root, terms)
+
+
+def reciprocal(x: Array) -> Array:
+    """1/x, whose derivatives do not pass through x², which may be 0 in floating point."""
+    if not is_jax(x):
+        return 1 / x
+    custom = sys.modules["jax"].custom_jvp(lambda x: 1 / x)
+
+    @custom.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        inverse = reciprocal(*primals)
+        return inverse, -inverse * (tangents[0] * inverse)
+
+    return custom(x)
+
+
+def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
+    """function() if any of `flags` is set, else `otherwise`, which has its shape."""
+    if is_jax(flags):
+        jax = sys.modules["jax"]
+        return jax.lax.cond(jax.numpy.any(flags), function, lambda: otherwise)
+    return otherwise if is_numpy(flags) and not flags.any() else function()
+
+
 def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:
     """`while condition(state): state = body(state)`, a lax loop where `x` is JAX's."""
     if is_jax(x):

@@ -85,6 +85,10 @@ class Ramp(BuiltIn):
     def above_half(self, z: Array) -> Array:
         return z > 0.5
 
+    def tail(self, z: Array) -> tuple[Array, Array]:
+        upper = z > 0.5
+        return upper, _pieces(z, 0.0, namespace(z).where(upper, 1 - z, z), 0.0)
+
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
         xp = namespace(z)
         upper = z > 0.5
@@ -153,6 +157,16 @@ class Power(BuiltIn):
         xp = namespace(z)
         inside, log_cdf, above = self._inside(z)
         return xp.where(inside, -xp.expm1(log_cdf), xp.where(above, scalar(z, 0.0), 1.0))
+
+    def tail(self, z: Array) -> tuple[Array, Array]:
+        xp = namespace(z)
+        inside, log_cdf, above = self._inside(z)
+        p = xp.exp(log_cdf)
+        upper = xp.where(inside, p > 0.5, above)
+        return upper, xp.where(inside, xp.where(upper, 1 - p, p), 0.0)
+
+    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+        return *self.tail(z), self.pdf(z)
 
     def pdf(self, z: Array) -> Array:
         xp = namespace(z)

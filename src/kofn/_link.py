@@ -45,6 +45,8 @@ class Link:
 
     name = "a link of your own"
     alpha: Any = None
+    smooth = False
+    """Whether F′ is known to be continuous and |F″| to be no more than F′, roughly."""
 
     def __init__(
         self,
@@ -97,8 +99,17 @@ class Link:
         """Whether F(z) > ½."""
         return self.cdf(z) > 0.5
 
+    def tail(self, z: Array) -> tuple[Array, Array]:
+        """(F > ½, the smaller of F and 1 − F), which keeps its digits."""
+        xp = namespace(z)
+        upper = self.above_half(z)
+        # Both branches of a `where` are differentiated, so each gets a z at which it is harmless.
+        return upper, xp.where(
+            upper, self.sf(xp.where(upper, z, 0.0)), self.cdf(xp.where(upper, 0.0, z))
+        )
+
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
-        """(F > ½, the smaller of F and 1 − F, F′) for the solver, which differentiates none."""
+        """`tail` and F′ for the solver, which differentiates none."""
         upper = self.above_half(z)
         tail = namespace(z).where(upper, self.sf(z), self.cdf(z))
         return upper, tail, self.pdf(z)
@@ -169,8 +180,8 @@ class Link:
 class BuiltIn(Link):
     """A row of the table: methods instead of arguments, tails known in advance."""
 
-    def __init__(self, name: str, *, infinite_tails: bool) -> None:
-        self.name = name
+    def __init__(self, name: str, *, infinite_tails: bool, smooth: bool = False) -> None:
+        self.name, self.smooth = name, smooth
         self._infinite_tails = infinite_tails
         self.id = register(self)
 

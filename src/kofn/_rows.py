@@ -23,6 +23,7 @@ from kofn._array import (
     full_like,
     is_jax,
     namespace,
+    only_if,
     quiet,
 )
 from kofn._link import Link
@@ -83,8 +84,13 @@ def rows_of(given: Given) -> Rows:
     xp = namespace(x)
     top = x == math.inf
     live = ~xp.isinf(x)
+    some_top = ~(xp.max(x, axis=-1) < math.inf)
     x = xp.where(live, x, -math.inf)
-    count_top = cast(xp.sum(cast(top, x.dtype), axis=-1), x.dtype)
+    count_top = only_if(
+        some_top,
+        lambda: cast(xp.sum(cast(top, x.dtype), axis=-1), x.dtype),
+        xp.zeros_like(k),
+    )
 
     wanted = xp.where(count_top > 0, k / xp.where(count_top > 0, count_top, 1.0), 0.0)
     top_weight = xp.where(k <= count_top, wanted, xp.where(xp.isnan(k), k, 1.0))

@@ -1,26 +1,29 @@
 """From a threshold without gradients to answers with all of them. Differentiation lives here.
 
-The solver's θ is a constant. Two Newton steps from it, whose value is exactly zero,
+The solver's θ is a constant. In PyTorch two Newton steps from it, whose value is exactly zero,
 
     δ ← δ + (r − stop(r))/stop(W),     r = Σ F((x − θ)/T − δ) − k,     W = Σ F′,
 
 carry the derivatives of the implicit function: one step the first, two the second (a third comes
-out infinite or NaN). They are plain array code, so every transform of PyTorch and JAX that can
-differentiate a sum can differentiate them. docs/gradients.md derives this and lists what silently
-fails instead.
+out infinite or NaN). They are plain array code, so every transform that can differentiate a sum can
+differentiate them. JAX takes dδ = dr/W as a rule, and what the rule is made of follows it again:
+derivatives of any order. docs/gradients.md derives this and lists what silently fails instead.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 from kofn._array import (
     Array,
     has_gradients,
+    is_jax,
     namespace,
+    only_if,
     quiet,
+    reciprocal,
+    root_with_rule,
     scalar,
     stop_gradient,
     with_gradients_of,
@@ -69,49 +72,92 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     if has_gradients(x):
         # A number for alpha is part of the function, an array an argument.
         number, alpha = link.parted()
-        steps = partial(_steps, link.id, number, over)
-        arguments = (distance, t, k, alpha, outside, beyond, live)
-        delta, correction = with_gradients_of(steps, *arguments)
+        equation = _Equation(link.id, number, over)
+        terms = _Terms(distance, t, k, alpha, outside, beyond, live)
+        delta = _root(equation, delta, terms)
+        correction = with_gradients_of(equation.correction, *terms)
     z = xp.where(outside, beyond, distance / expand(t) - expand(delta))
     upper, _, _ = split(link, stop_gradient(z), live)
     theta = hi + lo + t * (delta - rows.link.edge)
     return Placed(link, z, upper, theta, none, every, spoiled, correction, over)
 
 
-def _steps(
-    link_id: int,
-    number: float | None,
-    over: Reductions,
-    distance: Array,
-    t: Array,
-    k: Array,
-    alpha: Any,
-    outside: Array,
-    beyond: Array,
-    live: Array,
-) -> tuple[Array, Array]:
-    """(δ per row, the correction per entry): 0 both, with the derivatives that θ and p need.
+class _Terms(NamedTuple):
+    """What the equation is made of, each with its gradient if it has one."""
+
+    distance: Array  # x − θ
+    t: Array
+    k: Array
+    alpha: Any
+    outside: Array
+    beyond: Array
+    live: Array
+
+
+class _Equation(NamedTuple):
+    """Σ F((x − θ)/T − δ) = k, whose root is δ = 0.
 
     δ is in units of T: a row with one entry in its support then has a derivative of exactly 0 in T.
     """
-    xp = namespace(distance)
-    expand, link = over.expand, by_id(link_id, number if alpha is None else alpha)
-    delta = xp.zeros_like(k)
-    z = xp.where(outside, beyond, distance / expand(t))
-    weight = over.sum(xp.where(live, stop_gradient(link.pdf(z)), 0.0))
-    # Below the smallest normal number the quotient would be 0/0; the gradient there is 0.
-    solvable = weight >= float(xp.finfo(z.dtype).smallest_normal)
-    gain = xp.where(solvable, 1 / xp.where(solvable, weight, 1.0), 0.0)
+
+    link_id: int
+    number: float | None
+    over: Reductions
+
+    def residual(self, delta: Array, terms: _Terms) -> Array:
+        link, z = self._at(delta, terms)
+        _, low, high = split(link, z, terms.live)
+        return self.over.sum(low - high) - terms.k
+
+    def gain(self, delta: Array, terms: _Terms) -> Array:
+        """1/ΣF′; 0 where ΣF′ is below the smallest normal number, and so the gradient."""
+        weight, solvable = self._weight(*self._at(delta, terms), terms.live)
+        return namespace(weight).where(solvable, reciprocal(weight), 0.0)
+
+    def correction(self, *parts: Any) -> Array:
+        """dp/dk = F′/ΣF′ where `gain` has given up: softmax(log F′), which survives.
+
+        So a hard choice still learns k.
+        """
+        k, terms = _Terms(*parts).k, _constant(_Terms(*parts))
+        link, z = self._at(terms.k * 0, terms)
+        _, solvable = self._weight(link, z, terms.live)
+        lost = terms.live & self.over.expand(~solvable)
+
+        def share() -> Array:
+            return _softmax(link.log_pdf(z), lost, self.over)
+
+        return only_if(~solvable, share, namespace(z).zeros_like(z)) * self.over.expand(k - terms.k)
+
+    def _at(self, delta: Array, terms: _Terms) -> tuple[Link, Array]:
+        expand = self.over.expand
+        z = terms.distance / expand(terms.t) - expand(delta)
+        z = namespace(z).where(terms.outside, terms.beyond, z)
+        return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
+
+    def _weight(self, link: Link, z: Array, live: Array) -> tuple[Array, Array]:
+        """(ΣF′ or 1, whether it is ΣF′): below the smallest normal number 1/ΣF′ would overflow."""
+        xp = namespace(z)
+        weight = self.over.sum(xp.where(live, link.pdf(z), 0.0))
+        solvable = weight >= float(xp.finfo(z.dtype).smallest_normal)
+        return xp.where(solvable, weight, 1.0), solvable
+
+
+def _constant(terms: _Terms) -> _Terms:
+    return _Terms(*(part if part is None else stop_gradient(part) for part in terms))
+
+
+def _root(equation: _Equation, delta: Array, terms: _Terms) -> Array:
+    """δ, which is 0, with the derivatives that θ and p need."""
+    if is_jax(delta):  # knows how to differentiate by a rule, to any order
+        return root_with_rule(equation.residual, equation.gain, delta, terms)
+    gain = equation.gain(delta, _constant(terms))
     for step in range(2):
-        _, low, high = split(link, z, live)
-        residual = over.sum(low - high) - k
+        residual = equation.residual(delta, terms)
         change = residual - stop_gradient(residual)
         # A third derivative would be wrong and nobody told: that of c^2.5 is infinite at c = 0.
         delta = delta + gain * (change if step == 0 else change + change**2.5)
-        z = xp.where(outside, beyond, distance / expand(t) - expand(delta))
-    # ... but dp/dk = F′/W is softmax(log F′), which survives: a hard choice still learns k.
-    share = _softmax(stop_gradient(link.log_pdf(z)), live & expand(~solvable), over)
-    return delta, share * expand(k - stop_gradient(k))
+    return delta
 
 
 def weights(rows: Rows) -> Array:

@@ -29,6 +29,14 @@ class _Symmetric(BuiltIn):
     def sf(self, z: Array) -> Array:
         return self.cdf(-z)
 
+    def tail(self, z: Array) -> tuple[Array, Array]:
+        upper = z > 0
+        return upper, self._low(namespace(z).where(upper, -z, z))
+
+    def _low(self, z: Array) -> Array:
+        """F where z ≤ 0."""
+        return self.cdf(z)
+
     def log_sf(self, z: Array) -> Array:
         return self.log_cdf(-z)
 
@@ -48,8 +56,8 @@ class _Logistic(_Symmetric):
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
         xp = namespace(z)
         e = xp.exp(-xp.abs(z))
-        r = 1 / (1 + e)
-        return z > 0, e * r, e * r * r
+        tail = e / (1 + e)
+        return z > 0, tail, tail * (1 - tail)
 
     def log_pdf(self, z: Array) -> Array:
         return self.log_cdf(z) + self.log_cdf(-z)
@@ -75,6 +83,9 @@ class _Laplace(_Symmetric):
         xp = namespace(z)
         under, low = below(z)
         return xp.where(under, xp.exp(low) / 2, 1 - xp.exp(-xp.where(under, 0.0, z)) / 2)
+
+    def _low(self, z: Array) -> Array:
+        return namespace(z).exp(z) / 2
 
     def pdf(self, z: Array) -> Array:
         xp = namespace(z)
@@ -157,6 +168,13 @@ class _Exponential(BuiltIn):
         inside, u = up_to_1(z - 1)
         return xp.where(inside, xp.exp(u), 0.0)
 
+    def tail(self, z: Array) -> tuple[Array, Array]:
+        xp = namespace(z)
+        inside, u = up_to_1(z - 1)
+        p = xp.exp(u)
+        upper = p > 0.5
+        return upper, xp.where(inside, xp.where(upper, 1 - p, p), 0.0)
+
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
         xp = namespace(z)
         p = xp.exp(below(z - 1)[1])
@@ -184,9 +202,9 @@ class _Exponential(BuiltIn):
         return x_log_x(q)
 
 
-logistic = _Logistic("logistic", infinite_tails=True)
-laplace = _Laplace("laplace", infinite_tails=True)
-normal = _Normal("normal", infinite_tails=True)
+logistic = _Logistic("logistic", infinite_tails=True, smooth=True)
+laplace = _Laplace("laplace", infinite_tails=True, smooth=True)
+normal = _Normal("normal", infinite_tails=True, smooth=True)
 exponential = _Exponential("exponential", infinite_tails=False)
 linear = Bounded("linear", Ramp("linear"))
 _entmax = Bounded("entmax", Power("entmax", 1.5))

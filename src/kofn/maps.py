@@ -60,7 +60,7 @@ def soft_topk(
 
     Returns:
         Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
-        temperature and the link's alpha (a third derivative is infinite or NaN, not wrong). Where
+        temperature and the link's alpha (PyTorch's third is infinite or NaN, not wrong). Where
         fewer than k entries are left all are chosen; a row with none is zeros. A NaN stays in its
         row.
 

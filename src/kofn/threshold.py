@@ -12,7 +12,16 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from kofn._array import Array, cast, materialised, namespace, quiet, scalar, while_loop
+from kofn._array import (
+    Array,
+    cast,
+    materialised,
+    namespace,
+    only_if,
+    quiet,
+    scalar,
+    while_loop,
+)
 from kofn._link import Link
 
 
@@ -64,14 +73,11 @@ def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
     The split is at F = ½, not z = 0: only symmetric links have the two in one place.
     """
     xp = namespace(z)
-    upper = live & link.above_half(z)
-    # Both branches of a `where` are differentiated, so each gets a z at which it is harmless.
-    cdf = link.cdf(xp.where(upper, 0.0, z))
-    sf = link.sf(xp.where(upper, z, 0.0))
+    upper, tail = link.tail(z)
+    upper = upper & live
     # A cdf of the user's may round to just below 0.
-    low = xp.where(live & ~upper, xp.where(cdf < 0, 0.0, cdf), 0.0)
-    high = xp.where(upper, xp.where(sf < 0, 0.0, sf), 0.0)
-    return upper, low, high
+    tail = xp.where(live & ~(tail < 0), tail, 0.0)
+    return upper, xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
 
 
 class _Problem(NamedTuple):
@@ -115,7 +121,8 @@ class _Newton(NamedTuple):
 
     excess: Array  # its sign says on which side of the root θ is
     step: Array
-    tolerance: Array
+    tolerance: Array  # what θ may be off by
+    last: Array  # the step after which there is no need to look again
     flat: Array  # sums say no more: both tails have underflowed
 
 
@@ -145,7 +152,10 @@ def solve(
         found, spoiled = _bracket(problem, open_)
         found = _search(problem, found, _balance)
         if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
-            found = _search(problem, _plateau(problem, found), _log_balance)
+            flat = found.flat
+            found = only_if(
+                flat, lambda: _search(problem, _plateau(problem, found), _log_balance), found
+            )
         closed = xp.where(k <= 0, math.inf, xp.where(k >= n, scalar(x, -math.inf), math.nan))
         hi = xp.where(spoiled, math.nan, xp.where(open_, found.anchor, closed))
         return hi, xp.where(open_ & ~spoiled, found.offset, 0.0)
@@ -156,8 +166,9 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     xp = namespace(p.x)
     info = xp.finfo(p.x.dtype)
     eps, largest = float(info.eps), float(info.max)
-    smallest = p.over.min(xp.where(p.live, p.x, math.inf))
-    greatest = p.over.max(xp.where(p.live, p.x, -math.inf))
+    least, greatest = p.over.min(p.x), p.over.max(p.x)
+    some_out = ~(least > -math.inf)
+    smallest = only_if(some_out, lambda: p.over.min(xp.where(p.live, p.x, math.inf)), least)
     share = xp.where(open_, p.k / xp.where(open_, p.n, 1.0), 0.5)
     reach = p.temperature * p.row_link.quantile(share)
     slack = 4 * eps * (xp.abs(smallest) + xp.abs(greatest) + p.temperature + xp.abs(reach))
@@ -165,18 +176,24 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     high = xp.clip(greatest - reach + slack, -largest, largest)
 
     # Additive masks such as finfo.min would overflow the variance and tell nothing.
-    usual = p.live & (xp.abs(p.x) < math.sqrt(largest) * 1e-3)
-    count = xp.maximum(cast(p.over.count(usual), p.x.dtype), xp.ones_like(p.n))
+    most = math.sqrt(largest) * 1e-3
+    usual = p.live & (xp.abs(p.x) < most)
+    hidden = p.live & (p.x <= -most)
+
+    def counts() -> tuple[Array, Array]:
+        return cast(p.over.count(usual), p.x.dtype), cast(p.over.count(hidden), p.x.dtype)
+
+    odd = ~((smallest > -most) & (greatest < most))
+    count, hidden = only_if(odd, counts, (p.n, xp.zeros_like(p.n)))
+    count = xp.maximum(count, xp.ones_like(count))
     mean = p.over.sum(xp.where(usual, p.x, 0.0)) / count
     spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
     variance = p.over.sum(spread * spread) / count
-    # A sum of links at k is a wider link: exact for normal scores and the normal link. It is wider
-    # around its mean, which is not where z is counted from; alike scores have θ to the last digit.
-    wider = xp.sqrt(1 + variance / 2.56)
-    start = mean - reach * wider - p.temperature * p.row_link.edge * (wider - 1)
+    # Scores that are normal widen the link: for the normal one this is exact.
+    own, far = p.row_link.quantile(share) + p.row_link.edge, _bell(share) * xp.sqrt(variance)
+    start = mean - reach - p.temperature * _widening(own, far)
     start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
     # More is wanted than there are others: the threshold is among the masks, and they are alike.
-    hidden = cast(p.over.count(p.live & ~usual & (p.x < 0)), p.x.dtype)
     amid = open_ & (p.k > p.n - hidden)
     rest = xp.where(amid, (p.k - (p.n - hidden)) / xp.where(amid, hidden, 1.0), 0.5)
     start = xp.where(amid, smallest, start)
@@ -195,6 +212,28 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     ), spoiled
 
 
+def _widening(own: Array, far: Array) -> Array:
+    """±√(own² + far²) − own with the sign of own + far; 0 where far is, to the last digit.
+
+    So alike scores start at their θ.
+    """
+    xp = namespace(own)
+    away = xp.sqrt(own * own + far * far)
+    negative = own + far < 0
+    apart = negative != (own < 0)
+    total = away + xp.abs(own)
+    size = xp.where(apart, total, far * far / xp.where(total > 0, total, 1.0))
+    return xp.where(negative, -size, size)
+
+
+def _bell(share: Array) -> Array:
+    """Φ⁻¹, the quantile of the normal distribution, to 3e-3 (Hastings 1955)."""
+    xp = namespace(share)
+    t = xp.sqrt(-2 * xp.log(xp.minimum(share, 1 - share)))
+    size = t - (2.30753 + 0.27061 * t) / (1 + t * (0.99229 + 0.04481 * t))
+    return xp.where(share < 0.5, -size, size)
+
+
 def _search(p: _Problem, search: _Search, look: Callable[[_Problem, Array], _Newton]) -> _Search:
     """Newton's steps, halving the bracket where one leaves it or is not half the last one."""
     xp = namespace(p.x)
@@ -211,7 +250,7 @@ def _search(p: _Problem, search: _Search, look: Callable[[_Problem, Array], _New
         high = xp.where(seen.excess < 0, s.offset, s.high)
         step = seen.step * p.temperature
         target = s.offset + step
-        near = xp.abs(step) <= seen.tolerance * p.temperature
+        near = xp.abs(step) <= seen.last * p.temperature
         halved = (target > low) & (target < high) & (xp.abs(step) <= s.last / 2)
         # The step decides when to stop: a small residual means nothing where W is small.
         stay = (seen.excess == 0) | seen.flat
@@ -273,32 +312,39 @@ def _balance(p: _Problem, z: Array) -> _Newton:
     tail = xp.where(p.live & (tail > 0), tail, 0.0)
     density = xp.where(p.live, density, 0.0)
     upper, tail, density = materialised(upper, tail, density)
-    low, high = xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
-    surplus = cast(p.over.count(upper), z.dtype) - p.k
-    below, above, weight = p.over.sum(low), p.over.sum(high), p.over.sum(density)
-    excess = surplus + below - above
+    missing = cast(p.over.count(upper), z.dtype) - p.k
+    below, above = p.over.sum(xp.where(upper, 0.0, tail)), p.over.sum(xp.where(upper, tail, 0.0))
+    weight = p.over.sum(density)
+    excess = missing + below - above
 
     total, rest = p.k + excess, (p.n - p.k) - excess
     log_odds = xp.log1p(excess / p.k) - xp.log1p(-excess / (p.n - p.k))
     step = log_odds * (total / p.n) * (rest / weight)
-    flat = xp.zeros_like(surplus, dtype=xp.bool)
+    plateau = flat = xp.zeros_like(missing, dtype=xp.bool)
 
-    tails = p.link.has_infinite_tails(z)
-    if tails is not False:
+    infinite = p.link.has_infinite_tails(z)
+    if infinite is not False:
         # Exactly k entries above ½ with a gap around θ: ΣF − k is flat, but the two tails still
         # balance on a logarithmic scale.
-        plateau = (surplus == 0) & (below + above < 1) & tails
-        weight_below = p.over.sum(xp.where(upper, 0.0, density))
-        slope = weight_below / below + (weight - weight_below) / above
-        log_step = (xp.log(below) - xp.log(above)) / slope
-        step = xp.where(plateau & (below > 0) & (above > 0), log_step, step)
+        plateau = (missing == 0) & (below + above < 1) & infinite
         flat = plateau & (below + above < float(xp.finfo(z.dtype).smallest_normal) / eps)
+
+        def balanced() -> Array:
+            weight_below = p.over.sum(xp.where(upper, 0.0, density))
+            slope = weight_below / below + (weight - weight_below) / above
+            usable = plateau & (below > 0) & (above > 0)
+            return xp.where(usable, (xp.log(below) - xp.log(above)) / slope, step)
+
+        step = only_if(plateau, balanced, step)
 
     sums = 4 * (below + above) / weight  # what rounding of the sums does to the step
     wanted = xp.minimum(p.k / weight, xp.ones_like(weight))
     # Without an entry inside the support θ is next to one, at whatever distance.
     tolerance = xp.where(weight > 0, eps * xp.maximum(wanted, sums), 0.0)
-    return _Newton(excess, step, tolerance, flat)
+    last = tolerance
+    if p.link.smooth:  # what is left after a step is of the order of its square
+        last = xp.where(plateau, tolerance, xp.sqrt(tolerance) / 2)
+    return _Newton(excess, step, tolerance, last, flat)
 
 
 def _plateau(p: _Problem, found: _Search) -> _Search:
@@ -331,9 +377,9 @@ def _log_balance(p: _Problem, z: Array) -> _Newton:
     slope = xp.exp(_logsumexp(log_pdf, lower, p.over) - below)
     slope = slope + xp.exp(_logsumexp(log_pdf, upper, p.over) - above)
     tolerance = xp.full_like(below, float(xp.finfo(z.dtype).eps))
-    return _Newton(
-        below - above, (below - above) / slope, tolerance, xp.zeros_like(below, dtype=xp.bool)
-    )
+    step = (below - above) / slope
+    flat = xp.zeros_like(below, dtype=xp.bool)
+    return _Newton(below - above, step, tolerance, tolerance, flat)
 
 
 def _logsumexp(values: Array, where: Array, over: Reductions) -> Array:

@@ -152,20 +152,32 @@ def solve(
 
 
 def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
-    """The starting point, between min(x) − T·F⁻¹(k/n) and max(x) − T·F⁻¹(k/n)."""
+    """The starting point, between min(x) − T·F⁻¹(k/n) and max(x) − T·F⁻¹(k/n).
+
+    Scores such as finfo.min, an additive mask, would overflow the variance and tell nothing; and a
+    bracket that reaches that far takes more halvings than there are. They are certain, unless k
+    says that the threshold is among them.
+    """
     xp = namespace(p.x)
     info = xp.finfo(p.x.dtype)
     eps, largest = float(info.eps), float(info.max)
-    smallest = p.over.min(xp.where(p.live, p.x, math.inf))
-    greatest = p.over.max(xp.where(p.live, p.x, -math.inf))
-    share = xp.where(open_, p.k / xp.where(open_, p.n, 1.0), 0.5)
+    limit = math.sqrt(largest) * 1e-3 * xp.clip(p.temperature, 1.0, None)
+    usual = p.live & (xp.abs(p.x) < p.over.expand(limit))
+    hidden = cast(p.over.count(p.live & ~usual & (p.x < 0)), p.x.dtype)
+    certain = cast(p.over.count(p.live & ~usual & (p.x > 0)), p.x.dtype)
+    among_hidden, among_certain = open_ & (p.k > p.n - hidden), open_ & (p.k < certain)
+    between = open_ & (p.k > certain) & (p.k < p.n - hidden)
+
+    asked = usual | (p.live & ~p.over.expand(between))
+    smallest = p.over.min(xp.where(asked, p.x, math.inf))
+    greatest = p.over.max(xp.where(asked, p.x, -math.inf))
+    number = xp.where(between, p.n - hidden - certain, xp.where(open_, p.n, 1.0))
+    share = xp.where(open_, xp.where(between, p.k - certain, p.k) / number, 0.5)
     reach = p.temperature * p.row_link.quantile(share)
     slack = 4 * eps * (xp.abs(smallest) + xp.abs(greatest) + p.temperature + xp.abs(reach))
     low = xp.clip(smallest - reach - slack, -largest, largest)
     high = xp.clip(greatest - reach + slack, -largest, largest)
 
-    # Additive masks such as finfo.min would overflow the variance and tell nothing.
-    usual = p.live & (xp.abs(p.x) < math.sqrt(largest) * 1e-3)
     count = xp.maximum(cast(p.over.count(usual), p.x.dtype), xp.ones_like(p.n))
     mean = p.over.sum(xp.where(usual, p.x, 0.0)) / count
     spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
@@ -175,19 +187,22 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     wider = xp.sqrt(1 + variance / 2.56)
     start = mean - reach * wider - p.temperature * p.row_link.edge * (wider - 1)
     start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
-    # More is wanted than there are others: the threshold is among the masks, and they are alike.
-    hidden = cast(p.over.count(p.live & ~usual & (p.x < 0)), p.x.dtype)
-    amid = open_ & (p.k > p.n - hidden)
-    rest = xp.where(amid, (p.k - (p.n - hidden)) / xp.where(amid, hidden, 1.0), 0.5)
-    start = xp.where(amid, smallest, start)
-    offset = xp.where(amid, -p.temperature * p.row_link.quantile(rest), 0.0)
+    # Among masks, which are alike, it is known.
+    start = xp.where(among_hidden, smallest, xp.where(among_certain, greatest, start))
+    rest = xp.where(among_hidden, p.k - (p.n - hidden), xp.where(among_certain, p.k, 1.0))
+    rest = rest / xp.where(among_hidden, hidden, xp.where(among_certain, certain, 2.0))
+    known = -p.temperature * p.row_link.quantile(rest)
+    alike = among_hidden | among_certain
+    offset = xp.where(alike, known, 0.0)
     spoiled = xp.isnan(p.k) | xp.isnan(p.temperature) | ((p.n > 0) & xp.isnan(low))
     zero = xp.zeros_like(start)
+    low, high = (xp.clip(end - start, -largest, largest) for end in (low, high))
+    # Past the largest float the offset still has room.
     return _Search(
         anchor=start,
         offset=zero + offset,
-        low=xp.clip(low - start, -largest, largest),
-        high=xp.clip(high - start, -largest, largest),
+        low=xp.where(alike, xp.minimum(low, offset - p.temperature), low),
+        high=xp.where(alike, xp.maximum(high, offset + p.temperature), high),
         last=zero + math.inf,
         active=open_ & ~spoiled,
         flat=xp.zeros_like(open_),

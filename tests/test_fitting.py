@@ -55,6 +55,23 @@ def test_marginals_that_none_has(framework, pi):
         KSubset.from_marginals(framework.array(pi))
 
 
+def test_a_sum_is_judged_by_what_rounding_leaves_open():
+    half = np.full(2000, 0.5, np.float32)
+    with pytest.raises(ValueError, match=r"sums from 1000\.3"):
+        KSubset.from_marginals(np.append(half, np.float32(0.3)))
+    with pytest.raises(ValueError, match=r"sums from 6\.48"):
+        KSubset.from_marginals(torch.full((10,), 0.65, dtype=torch.bfloat16))
+    third = torch.full((300,), 1 / 3, dtype=torch.bfloat16)  # they sum to 100.2
+    assert int(KSubset.from_marginals(third).k) == 100
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4)])
+def test_marginals_of_nothing(shape):
+    found = KSubset.from_marginals(np.zeros(shape))
+    assert found.logits.shape == shape
+    assert np.all(found.k == 0)
+
+
 @pytest.mark.full
 def test_from_marginals_under_jit():
     good = jnp.asarray([[0.5, 0.9, 0.6], [0.5, 0.9, 0.7]])

@@ -199,3 +199,27 @@ def test_shapes_that_are_none():
         choice.sample(1.5, rng)
     with pytest.raises(ValueError, match="shape must be a tuple of integers ≥ 0"):
         choice.sample((2, -1), rng)
+
+
+def test_a_generator_does_not_go_through_torch_compile():
+    y = torch.zeros(2, 6)
+    rng, again = (torch.Generator().manual_seed(0) for _ in range(2))
+
+    def draw(y):
+        return KSubset(y, 2).sample((), rng)
+
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"cannot trace a torch\.Generator"):
+        torch.compile(draw, fullgraph=True, backend="aot_eager")(y)
+    torch._dynamo.reset()
+    parts = torch.compile(draw, backend="aot_eager")
+    for _ in range(2):
+        assert torch.equal(parts(y), KSubset(y, 2).sample((), again))
+
+
+def test_torch_vmap_draws_for_each():
+    y = torch.zeros(50, 6)
+    rng = torch.Generator().manual_seed(0)
+    drawn = torch.vmap(lambda y: KSubset(y, 2).sample((), rng), randomness="different")(y)
+    assert torch.all(drawn.sum(-1) == 2)
+    assert drawn.unique(dim=0).shape[0] > 5

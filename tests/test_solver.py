@@ -111,6 +111,24 @@ def test_additive_masks_of_finfo_min_do_no_harm(framework, link, dtype, rng):
 
 
 @pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("kernels", ["", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scores_beyond_all_others_are_certain(monkeypatch, link, kernels, dtype, rng):
+    """Additive masks and their opposite, in rows so wide that a step leaves a halving to do."""
+    monkeypatch.setenv("KOFN_KERNELS", kernels)
+    largest = float(np.finfo(dtype).max)
+    for std in (1, 30, 300):
+        x = (rng.standard_normal((200, 9)) * std).astype(dtype)
+        far = rng.random(x.shape) < 0.25
+        x = np.where(far, rng.choice([largest, -largest, 1e30, -1e30], x.shape), x).astype(dtype)
+        k = rng.integers(1, 9, 200)
+        p = soft_topk(x, k, link=link)
+        assert p.sum(-1) == pytest.approx(k, rel=1e-6)
+        order = np.argsort(x, axis=-1, kind="stable")
+        assert np.all(np.diff(np.take_along_axis(p, order, -1), axis=-1) >= -1e-6)
+
+
+@pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize(
     "x",
     [

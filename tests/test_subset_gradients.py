@@ -4,6 +4,8 @@ Tangents are random: a tangent of ones is in the null space of the Jacobian and 
 """
 
 import itertools
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -251,6 +253,21 @@ def test_jax_takes_it_as_a_pytree():
     made = jax.jit(lambda x: KSubset(x, 2, dim=0))(x)
     assert isinstance(made, KSubset)
     assert made.dim == -2
+
+
+def test_it_becomes_a_pytree_once_whoever_comes_first(monkeypatch):
+    made = []
+    monkeypatch.setattr(_jax, "_registered", set())
+    monkeypatch.setattr(
+        _jax, "_register", lambda kind, names: (time.sleep(0.01), made.append(kind))
+    )
+    x = jnp.zeros(3)
+    threads = [threading.Thread(target=KSubset, args=(x, 1)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [KSubset]
 
 
 def test_jax_without_float64():

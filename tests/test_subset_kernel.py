@@ -134,3 +134,17 @@ def test_the_fused_rows_are_what_serves():
         subsets.at = original
     assert served[:3] == [nodes.MARGINALS, nodes.MARGINALS, nodes.COVARIANCE]
     assert {nodes.TAILS, nodes.LOG_COUNT} <= set(served[3:])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 130, 513])
+@pytest.mark.parametrize("std", [0.0, 3.0])
+def test_the_same_numbers_give_the_same_subsets(monkeypatch, dtype, n, std):
+    """Levels of one coin up to levels on windows, with heaps that have no partner."""
+    y, k = rows(n, std, dtype) if n > 1 else (np.zeros((3, 1), dtype), np.array([0, 1, 1]))
+    fused, reference = both(
+        monkeypatch, lambda: KSubset(y, k).sample((2, 3), np.random.default_rng(n))
+    )
+    assert fused.shape == (2, 3, *y.shape)
+    differ = np.any(~((fused == reference) | np.isnan(fused)), axis=-1)
+    assert differ.mean() < 0.02  # where rounding decides

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -285,8 +286,11 @@ def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
     float16 and bfloat16 would have too few of them.
     """
     if is_torch(like):
+        from kofn._torch import untraced
+
         torch = sys.modules["torch"]
-        return torch.rand(shape, generator=rng, dtype=like.dtype, device=like.device)
+        rand = partial(torch.rand, dtype=like.dtype, device=like.device, generator=rng)
+        return untraced(rand, shape)
     if is_jax(like):
         return sys.modules["jax"].random.uniform(rng, shape, like.dtype)
     return rng.random(shape, dtype=like.dtype)
@@ -348,10 +352,7 @@ def convolved(a: Array, b: Array) -> Array:
 
         return lax.fori_loop(0, w, add, out)
     for i in range(w):
-        if is_torch(a):
-            out[i : i + w].addcmul_(a[i], b)
-        else:
-            out[i : i + w] += a[i] * b
+        out[i : i + w] += a[i] * b
     return out
 
 

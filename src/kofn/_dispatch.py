@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kofn import _nodes, kernels, links
-from kofn._array import Array, is_jax, is_numpy, is_torch, stop_gradient
+from kofn import _nodes, _sampling, kernels, links
+from kofn._array import Array, is_jax, is_numpy, is_torch, stop_gradient, uniform
 from kofn._link import Link
 from kofn._rows import Rows
 from kofn.threshold import solve
@@ -80,6 +80,21 @@ def covariance(z: Array, k: Array, v: Array) -> Array:
     return (
         kernel.evaluate(kernel.nodes.COVARIANCE, z, k, v) if kernel else _nodes.covariance(z, k, v)
     )
+
+
+def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
+    """`kofn._sampling.draw` with numbers from `rng`: booleans, shape + z.shape."""
+    if is_torch(z):
+        from kofn._torch import untraced
+
+        return untraced(_draw, z, k, rng, shape)
+    return _draw(z, k, rng, shape)
+
+
+def _draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
+    uniforms = uniform(rng, (*shape, *z.shape[:-1], _sampling.splits(z.shape[-1])), z)
+    kernel = _kernel_of_nodes(z)
+    return kernel.draw(z, k, uniforms) if kernel else whole(_sampling.draw, z, k, uniforms)
 
 
 def _kernel_of_nodes(*arrays: Array) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -45,9 +46,19 @@ def whole(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-@cache
+_registered: set[type] = set()
+_lock = threading.Lock()
+
+
 def register(kind: type, names: tuple[str, ...]) -> None:
     """Make a class with these attributes a pytree: arrays are its leaves, integers are static."""
+    with _lock:  # JAX refuses a class that it has
+        if kind not in _registered:
+            _register(kind, names)
+            _registered.add(kind)
+
+
+def _register(kind: type, names: tuple[str, ...]) -> None:
 
     def flatten(one: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         values = [(name, getattr(one, name)) for name in names]

@@ -95,9 +95,7 @@ def _joined(level: Heaps, size: int) -> Heaps:
     probability = _without_dust(convolved(probability[..., :half], probability[..., half:]))
     start = start[..., :half] + start[..., half:]
     mean = mean[..., :half] + mean[..., half:]
-    # A deviation is at most ½√size; what is beyond 8 of them, or 6, is below rounding.
-    wide = 8 if dtype_name(mean) == "float64" else 6
-    window = 2 * math.ceil(wide * math.sqrt(size) / 2) + 1
+    window = window_of(size, dtype_name(mean) == "float64")
     if window >= size + 1:
         return Heaps(probability, start, mean)
     moved = xp.clip(xp.round(mean) - window // 2, 0, size + 1 - window)
@@ -105,6 +103,13 @@ def _joined(level: Heaps, size: int) -> Heaps:
     inside = (at >= 0) & (at < probability.shape[0])
     found = take_along_first(probability, xp.where(inside, at, 0.0))
     return Heaps(xp.where(inside, found, 0.0), moved, mean)
+
+
+def window_of(size: int, double: bool) -> int:
+    """How many numbers of heads are kept: a deviation is at most ½√size, and what is beyond 8 of
+    them, or 6 in float32, is below rounding.
+    """
+    return 2 * math.ceil((8 if double else 6) * math.sqrt(size) / 2) + 1
 
 
 def _without_dust(probability: Array) -> Array:

@@ -6,6 +6,9 @@ without a word; implicit.py hands it detached tensors and differentiates around 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -66,6 +69,14 @@ def is_eager(x: Tensor) -> bool:
         and not torch._C._len_torch_dispatch_stack()
         and forward_ad._current_level < 0
     )
+
+
+@torch.compiler.disable(  # type: ignore[no-untyped-call]
+    reason="torch.compile cannot trace a torch.Generator; draw outside of it"
+)
+def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
+    """function(*arguments); torch.compile breaks the graph here, or says why it cannot."""
+    return function(*arguments)
 
 
 @torch.compiler.assume_constant_result

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from kofn._array import (
     Array,
     adopt,
+    arange,
     cast,
     compute_dtype,
     dtype_name,
-    full_like,
     gumbel,
     is_jax,
     log_cumulative_sums,
     marked,
     namespace,
     quiet,
+    stacked,
     stop_gradient,
     take_along_last,
     top_indices,
@@ -27,9 +28,6 @@ from kofn.links import Link
 from kofn.maps import soft_topk
 
 __all__ = ["PlackettLuce"]
-
-UNORDERED = 10
-"""The largest unordered draw whose probability is summed: 2^k·k/2 terms."""
 
 
 class PlackettLuce:
@@ -42,7 +40,7 @@ class PlackettLuce:
 
     Args:
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, (…, n), along the last
-            dimension; −inf is never drawn.
+            dimension; −inf is never drawn. A row with +inf or NaN has no probabilities: NaN.
 
     Raises:
         TypeError, ValueError: `logits` of the wrong kind, dtype or shape.
@@ -95,16 +93,15 @@ class PlackettLuce:
         Args:
             indices: integers, (…, k): the shape of the batch with any number of dimensions of
                 samples before it, and the k drawn last. One twice has probability 0.
-            ordered: False sums over all orders, exactly, by 2^k·k/2 terms; k ≤ 10.
+            ordered: False sums over all k! orders, exactly to rounding, in O(n + k√k).
 
         Returns:
             The shape of `indices` without its last dimension, differentiable in the logits.
 
         Raises:
-            TypeError, ValueError: `indices` of another kind, or of a shape that does not fit; more
-                than 10 of them with ordered=False.
+            TypeError, ValueError: `indices` of another kind, or of a shape that does not fit.
         """
-        self._check_indices(indices, ordered)
+        self._check_indices(indices)
         xp = namespace(self.logits)
         indices = adopt(indices, self.logits)
         logits = cast(self.logits, compute_dtype(self.logits))
@@ -145,14 +142,17 @@ class PlackettLuce:
         Source: Jang, Gu & Poole; Maddison, Mnih & Teh (2017), for k = 1; Xie & Ermon (2019).
         """
         noisy = self._perturbed(shape, rng)
-        return soft_topk(noisy, k, temperature=temperature, link=link, hard=hard)
+        weights = soft_topk(noisy, k, temperature=temperature, link=link, hard=hard)
+        return cast(weights, self.logits.dtype)
 
     def _perturbed(self, shape: Any, rng: Any) -> Array:
+        """In float32 at least: the few digits of half precision would make ties of the noise."""
         shape = check_shape(shape)
         check_rng(rng, self.logits)
-        return self.logits + gumbel(rng, (*shape, *self.logits.shape), self.logits)
+        logits = cast(self.logits, compute_dtype(self.logits))
+        return logits + gumbel(rng, (*shape, *logits.shape), logits)
 
-    def _check_indices(self, indices: Any, ordered: bool) -> None:
+    def _check_indices(self, indices: Any) -> None:
         check_same_kind("indices", indices, self.logits, "logits")
         if not dtype_name(indices).startswith(("int", "uint")):
             raise TypeError(f"indices must be integers; got dtype {indices.dtype}")
@@ -160,22 +160,24 @@ class PlackettLuce:
         if len(shape) <= len(batch) or shape[len(shape) - 1 - len(batch) : -1] != batch:
             wanted = "(…, " + ", ".join(map(str, (*batch, "k"))) + ")"
             raise ValueError(f"indices must have the shape {wanted}; got {shape}")
-        if not ordered and shape[-1] > UNORDERED:
-            allowed = f"at most {UNORDERED} indices"
-            raise ValueError(f"ordered=False sums over all orders of {allowed}; got {shape[-1]}")
 
 
 def _rest(others: Array, drawn: Array) -> Array:
     """log Σ e^y over what is not drawn; where that is nothing, too small for a digit to see."""
     xp = namespace(others)
-    greatest = stop_gradient(xp.max(others, axis=-1))
-    some = greatest > -math.inf
-    total = xp.sum(xp.exp(others - xp.where(some, greatest, 0.0)[..., None]), axis=-1)
-    rest = greatest + xp.log(xp.where(some, total, 1.0))
+    some = xp.any(others != -math.inf, axis=-1)
+    rest = _log_sum(xp.where(some[..., None], others, 0.0))
     if drawn.shape[-1] == 0:
         return xp.where(some, rest, 0.0)
     least = stop_gradient(xp.min(drawn, axis=-1))
     return xp.where(some, rest, least - 80 - 1e-6 * xp.abs(least))
+
+
+def _log_sum(values: Array) -> Array:
+    """log Σ e^y along the last axis, where something is greater than −∞."""
+    xp = namespace(values)
+    greatest = stop_gradient(xp.max(values, axis=-1))
+    return greatest + xp.log(xp.sum(xp.exp(values - greatest[..., None]), axis=-1))
 
 
 def _in_order(drawn: Array, rest: Array) -> Array:
@@ -186,26 +188,34 @@ def _in_order(drawn: Array, rest: Array) -> Array:
     return xp.sum(drawn, axis=-1) - xp.sum(left, axis=-1)
 
 
+class _Node(NamedTuple):
+    log_time: Array
+
+
 def _in_any_order(drawn: Array, rest: Array) -> Array:
-    """By how likely each set T of the k is what comes first, from the empty set up."""
-    xp = namespace(drawn)
-    k = drawn.shape[-1]
-    everything = (1 << k) - 1
-    left = {everything: rest}  # log Σ e^y of what is left after T
-    for drawn_first in range(everything - 1, -1, -1):
-        i = _lowest(~drawn_first & everything)
-        left[drawn_first] = xp.logaddexp(left[drawn_first | 1 << i], drawn[..., i])
-    likely = {0: full_like(rest, tuple(rest.shape), 0.0)}
-    for drawn_first in range(1, everything + 1):
-        total = None
-        for i in range(k):
-            before = drawn_first & ~(1 << i)
-            if before != drawn_first:
-                last = likely[before] + (drawn[..., i] - left[before])
-                total = last if total is None else xp.logaddexp(total, last)
-        likely[drawn_first] = total
-    return likely[everything]
+    """log Pr of the k in any order, a race: arrivals at rates w = e^y, the k before the others.
 
+    With R the rate of the others Pr = ∫ Re^{−Rt} Π(1 − e^{−wt}) dt, in s = log Rt an integrand that
+    is analytic, falls off as e^s to the left and faster to the right, and peaks no more sharply
+    than with a standard deviation of 1/√(k + 1): equal steps give it to rounding.
+    """
+    xp, k = namespace(drawn), drawn.shape[-1]
+    fine, digits = (0.45, 40) if dtype_name(drawn) == "float64" else (0.6, 20)
+    step, first = fine / math.sqrt(k + 3), -digits
+    last = math.log(k + 1 + 10 * math.sqrt(k + 1) + digits)
+    log_time = first + step * arange(drawn, math.ceil((last - first) / step))
+    node = _Node(log_time.reshape((-1,) + (1,) * drawn.ndim))
+    speed = drawn - rest[..., None]  # log w/R
 
-def _lowest(bits: int) -> int:
-    return (bits & -bits).bit_length() - 1
+    def log_arrived(item: _Node) -> tuple[Array]:
+        """Σ log(1 − e^{−wt})"""
+        x = speed + item.log_time
+        early, late = x < -18, x > 6
+        time = xp.exp(xp.where(early | late, 0.0, x))
+        between = xp.log(-xp.expm1(-time))
+        answer = xp.where(early, x - xp.exp(xp.where(early, x, 0.0)) / 2, between)
+        return (xp.sum(xp.where(late, 0.0, answer), axis=-1)[..., None],)
+
+    (arrived,) = stacked(drawn, log_arrived, node)
+    terms = node.log_time - xp.exp(node.log_time) + arrived
+    return math.log(step) + _log_sum(xp.moveaxis(terms[..., 0], 0, -1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn import _conditional, _dispatch, _fitting, _sampling, links
+from kofn import _conditional, _dispatch, _fitting, links
 from kofn._array import (
     Array,
     adopt,
@@ -20,7 +20,6 @@ from kofn._array import (
     namespace,
     quiet,
     stop_gradient,
-    uniform,
 )
 from kofn._dispatch import whole
 from kofn._rows import Given, given, restore
@@ -105,9 +104,10 @@ class KSubset:
 
         Raises:
             TypeError: `pi` of the wrong kind or dtype.
-            ValueError: no distribution has these marginals: an entry outside [0, 1], or a sum that
-                is not a whole number to half the dtype's digits. To see this the entries are
-                looked at, here alone; while they are being traced such a row becomes NaN.
+            ValueError: no distribution has these marginals: an entry outside [0, 1], or a sum
+                further from a whole number k than √ε or, if that is more, the 4εk that rounding
+                of the entries leaves open, ε the dtype's. To see this the entries are looked at,
+                here alone; while JAX is tracing such a row becomes NaN.
 
         Source: Chen, Dempster & Liu (1994).
 
@@ -127,14 +127,14 @@ class KSubset:
             total = xp.sum(target, axis=dim)
             k = xp.asarray(xp.round(total))
             good = xp.all((target >= 0) & (target <= 1), axis=dim)
-            good = good & (xp.abs(total - k) <= math.sqrt(eps) * xp.where(k > 1, k, 1.0))
+            good = good & (xp.abs(total - k) <= xp.clip(4 * eps * k, math.sqrt(eps), None))
             if is_known(good) and not bool(xp.all(good)):
                 raise ValueError(
                     "pi must be marginals: each in [0, 1], their sum along dim a whole number; got "
                     f"entries from {float(xp.min(target)):.6g} to {float(xp.max(target)):.6g} and "
-                    f"sums from {float(xp.min(total)):.6g} to {float(xp.max(total)):.6g}"
+                    f"sums from {float(xp.min(total)):.12g} to {float(xp.max(total)):.12g}"
                 )
-            target = contiguous(xp.moveaxis(target, dim, -1))
+            target = _last(target, dim)
             k = xp.where(good, k, 0.0)
             logits = whole(_fitting.fit, target, k, 8 * eps)
             logits = xp.where(good[..., None], logits, math.nan)
@@ -234,9 +234,7 @@ class KSubset:
         check_rng(rng, self.logits)
         with quiet(self.logits):
             rows = self._rows()
-            z = stop_gradient(rows.z)
-            size = (*shape, *z.shape[:-1], _sampling.splits(z.shape[-1]))
-            heads = whole(_sampling.draw, z, rows.k, uniform(rng, size, z))
+            heads = _dispatch.draw(stop_gradient(rows.z), rows.k, rng, shape)
             return self._restore(whole(_conditional.drawn, rows, heads))
 
     def covariance_vector_product(self, v: Array) -> Array:
@@ -265,13 +263,16 @@ class KSubset:
         return tuple(value.shape)
 
     def _entries(self, values: Array) -> Array:
-        xp, values = namespace(self.logits), adopt(values, self.logits)
-        values = contiguous(xp.moveaxis(values, self.dim, -1))
-        # Without entries a row still has one, out of play.
-        return values if values.shape[-1] else full_like(values, (*values.shape[:-1], 1), 0)
+        return _last(adopt(values, self.logits), self.dim)
 
     def _restore(self, values: Array) -> Array:
         return restore(values, self.logits, self.dim)
+
+
+def _last(values: Array, dim: int) -> Array:
+    """`values` with `dim` last; a row without entries has one, 0, as in `given` one out of play."""
+    values = contiguous(namespace(values).moveaxis(values, dim, -1))
+    return values if values.shape[-1] else full_like(values, (*values.shape[:-1], 1), 0)
 
 
 def _check_k(k: Any, logits: Array, batch: tuple[int, ...], dim: int) -> Any:

@@ -23,6 +23,7 @@ from kofn._array import (
     while_loop,
 )
 from kofn._link import Link
+from kofn._start import bracket
 
 
 class Reductions(Protocol):
@@ -80,7 +81,7 @@ def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
     return upper, xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
 
 
-class _Problem(NamedTuple):
+class Problem(NamedTuple):
     """One equation per row."""
 
     x: Array
@@ -147,9 +148,9 @@ def solve(
         live = x != -math.inf
         n = cast(over.count(live), x.dtype)
         entry_link = link.map_alpha(over.expand)
-        problem = _Problem(x, live, k, n, temperature, entry_link, link, over)
+        problem = Problem(x, live, k, n, temperature, entry_link, link, over)
         open_ = (k > 0) & (k < n)
-        found, spoiled = _bracket(problem, open_)
+        found, spoiled = _begin(problem, open_)
         found = _search(problem, found, _balance)
         if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
             flat = found.flat
@@ -161,50 +162,17 @@ def solve(
         return hi, xp.where(open_ & ~spoiled, found.offset, 0.0)
 
 
-def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
-    """The starting point, between min(x) − T·F⁻¹(k/n) and max(x) − T·F⁻¹(k/n)."""
+def _begin(p: Problem, open_: Array) -> tuple[_Search, Array]:
+    """A search at its starting point, and which rows hold a NaN."""
     xp = namespace(p.x)
-    info = xp.finfo(p.x.dtype)
-    eps, largest = float(info.eps), float(info.max)
-    least, greatest = p.over.min(p.x), p.over.max(p.x)
-    some_out = ~(least > -math.inf)
-    smallest = only_if(some_out, lambda: p.over.min(xp.where(p.live, p.x, math.inf)), least)
-    share = xp.where(open_, p.k / xp.where(open_, p.n, 1.0), 0.5)
-    reach = p.temperature * p.row_link.quantile(share)
-    slack = 4 * eps * (xp.abs(smallest) + xp.abs(greatest) + p.temperature + xp.abs(reach))
-    low = xp.clip(smallest - reach - slack, -largest, largest)
-    high = xp.clip(greatest - reach + slack, -largest, largest)
-
-    # Additive masks such as finfo.min would overflow the variance and tell nothing.
-    most = math.sqrt(largest) * 1e-3
-    usual = p.live & (xp.abs(p.x) < most)
-    hidden = p.live & (p.x <= -most)
-
-    def counts() -> tuple[Array, Array]:
-        return cast(p.over.count(usual), p.x.dtype), cast(p.over.count(hidden), p.x.dtype)
-
-    odd = ~((smallest > -most) & (greatest < most))
-    count, hidden = only_if(odd, counts, (p.n, xp.zeros_like(p.n)))
-    count = xp.maximum(count, xp.ones_like(count))
-    mean = p.over.sum(xp.where(usual, p.x, 0.0)) / count
-    spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
-    variance = p.over.sum(spread * spread) / count
-    # Scores that are normal widen the link: for the normal one this is exact.
-    own, far = p.row_link.quantile(share) + p.row_link.edge, _bell(share) * xp.sqrt(variance)
-    start = mean - reach - p.temperature * _widening(own, far)
-    start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
-    # More is wanted than there are others: the threshold is among the masks, and they are alike.
-    amid = open_ & (p.k > p.n - hidden)
-    rest = xp.where(amid, (p.k - (p.n - hidden)) / xp.where(amid, hidden, 1.0), 0.5)
-    start = xp.where(amid, smallest, start)
-    offset = xp.where(amid, -p.temperature * p.row_link.quantile(rest), 0.0)
+    start, offset, low, high = bracket(p, open_)
     spoiled = xp.isnan(p.k) | xp.isnan(p.temperature) | ((p.n > 0) & xp.isnan(low))
     zero = xp.zeros_like(start)
     return _Search(
         anchor=start,
         offset=zero + offset,
-        low=xp.clip(low - start, -largest, largest),
-        high=xp.clip(high - start, -largest, largest),
+        low=low,
+        high=high,
         last=zero + math.inf,
         active=open_ & ~spoiled,
         flat=xp.zeros_like(open_),
@@ -212,29 +180,7 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     ), spoiled
 
 
-def _widening(own: Array, far: Array) -> Array:
-    """±√(own² + far²) − own with the sign of own + far; 0 where far is, to the last digit.
-
-    So alike scores start at their θ.
-    """
-    xp = namespace(own)
-    away = xp.sqrt(own * own + far * far)
-    negative = own + far < 0
-    apart = negative != (own < 0)
-    total = away + xp.abs(own)
-    size = xp.where(apart, total, far * far / xp.where(total > 0, total, 1.0))
-    return xp.where(negative, -size, size)
-
-
-def _bell(share: Array) -> Array:
-    """Φ⁻¹, the quantile of the normal distribution, to 3e-3 (Hastings 1955)."""
-    xp = namespace(share)
-    t = xp.sqrt(-2 * xp.log(xp.minimum(share, 1 - share)))
-    size = t - (2.30753 + 0.27061 * t) / (1 + t * (0.99229 + 0.04481 * t))
-    return xp.where(share < 0.5, -size, size)
-
-
-def _search(p: _Problem, search: _Search, look: Callable[[_Problem, Array], _Newton]) -> _Search:
+def _search(p: Problem, search: _Search, look: Callable[[Problem, Array], _Newton]) -> _Search:
     """Newton's steps, halving the bracket where one leaves it or is not half the last one."""
     xp = namespace(p.x)
     info = xp.finfo(p.x.dtype)
@@ -302,7 +248,7 @@ def _middle(anchor: Array, low: Array, high: Array, temperature: Array, rounds: 
     return xp.where(odd & between & (beside > low) & (beside < high), beside, middle)
 
 
-def _balance(p: _Problem, z: Array) -> _Newton:
+def _balance(p: Problem, z: Array) -> _Newton:
     """Newton on the log-odds of ΣF/n, which is close to linear in θ where ΣF is exponential."""
     xp = namespace(z)
     eps = float(xp.finfo(z.dtype).eps)
@@ -347,7 +293,7 @@ def _balance(p: _Problem, z: Array) -> _Newton:
     return _Newton(excess, step, tolerance, last, flat)
 
 
-def _plateau(p: _Problem, found: _Search) -> _Search:
+def _plateau(p: Problem, found: _Search) -> _Search:
     """Start again, between the last entry above and the first below, where the sums were flat."""
     xp = namespace(p.x)
     upper, _, _ = split(p.link, p.z(found.anchor, found.offset), p.live)
@@ -366,7 +312,7 @@ def _plateau(p: _Problem, found: _Search) -> _Search:
     )
 
 
-def _log_balance(p: _Problem, z: Array) -> _Newton:
+def _log_balance(p: Problem, z: Array) -> _Newton:
     """log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
     xp = namespace(z)
     upper = p.live & p.link.above_half(z)

@@ -23,6 +23,7 @@ from kofn.kernels import (
     entries,
     lanes,
     native,
+    nodes,
     passes,
     rows,
     search,
@@ -61,7 +62,19 @@ def kind_of(link: Any) -> int | None:
 _SOURCES = zlib.crc32(
     b"".join(
         Path(str(m.__file__)).read_bytes()
-        for m in (elementary, entries, lanes, native, passes, rows, search, series, team, together)
+        for m in (
+            elementary,
+            entries,
+            lanes,
+            native,
+            nodes,
+            passes,
+            rows,
+            search,
+            series,
+            team,
+            together,
+        )
     )
 )
 

@@ -1,17 +1,21 @@
-"""Rows of k-subsets in main memory: dealt out to threads, each row by nodes.py.
+"""Rows of k-subsets in main memory: dealt out to threads, each row by nodes.py or heaps.py.
 
 As in cpu.py, kernels take addresses: one compiled version serves NumPy and torch.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from kofn import _sampling
 from kofn._array import is_torch, namespace
-from kofn.kernels import cpu, nodes, threads
+from kofn.kernels import cpu, heaps, nodes, threads
 from kofn.kernels.cpu import address, packed
 
 GRAIN = 4096  # coins a thread takes at once
@@ -27,16 +31,57 @@ def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
     """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
     y, hi, lo, k = packed(y), packed(hi), packed(lo), packed(k)
     v = y if v is None else packed(v)
-    shape = y.shape[:-1] if what == nodes.LOG_COUNT else y.shape
-    out = y.new_empty(shape) if is_torch(y) else np.empty(shape, y.dtype)
+    out = _empty(y, y.shape[:-1] if what == nodes.LOG_COUNT else y.shape)
+    run = nodes.serve_single if y.itemsize == 4 else nodes.serve_double
+    _deal(run, y, [y.shape[-1], y.itemsize, what], [y, hi, lo, k, v, out])
+    return out
+
+
+def draw(z: Any, k: Any, uniforms: Any) -> Any:
+    """`kofn._sampling.draw`."""
+    z, k, uniforms = packed(z), packed(k), packed(uniforms)
+    n, samples = z.shape[-1], prod(uniforms.shape[: uniforms.ndim - z.ndim])
+    shape = (*uniforms.shape[:-1], n)
+    out = (
+        z.new_empty(shape, dtype=sys.modules["torch"].bool)
+        if is_torch(z)
+        else np.empty(shape, bool)
+    )
+    if n == 1:
+        out[:] = k[..., None] == 1
+    elif prod(shape):
+        levels = _levels(n, z.itemsize == 8)
+        run = heaps.serve_single if z.itemsize == 4 else heaps.serve_double
+        numbers = [n, z.itemsize, samples, uniforms.shape[-1], len(levels)]
+        _deal(run, z, numbers, [levels, z, k, uniforms, out])
+    return out
+
+
+@lru_cache(maxsize=64)
+def _levels(n: int, double: bool) -> np.ndarray:
+    """What heaps.py is told of each level; `_sampling` says how many heaps, and on what windows."""
+    found, number, window, size, cells, starts = [], n, 2, 1, 0, 0
+    while number > 1:
+        number += number % 2
+        places = (number, 1) if size <= heaps.SMALL else (1, window)
+        found.append((number, window, cells, starts, *places))
+        cells, starts = cells + number * window, starts + number
+        number, size = number // 2, 2 * size
+        window = min(2 * window - 1, _sampling.window_of(size, double))
+    return np.array(found)
+
+
+def _deal(function: Callable[..., None], y: Any, numbers: list[int], arrays: list[Any]) -> None:
+    """Rows of y to threads; no answer depends on who works on it."""
     n, count = y.shape[-1], prod(y.shape[:-1])
     chunk = max(1, min(GRAIN // n, count))
-    arrays = [address(a) for a in (y, hi, lo, k, v, out)]
-    job = np.array([0, 0, count, chunk, n, y.itemsize, what, *arrays])
+    job = np.array([0, 0, count, chunk, *numbers, *(address(a) for a in arrays)])
     crew = 1 if n * count < 2 * GRAIN else min(threads.wanted(y), count)
-    run = cpu.compiled(nodes.serve_single if y.itemsize == 4 else nodes.serve_double)
-    first = address(job)
-    threads.offer([(first,)] * (crew - 1), run, (job, y, hi, lo, k, v, out))
+    run, first = cpu.compiled(function), address(job)
+    threads.offer([(first,)] * (crew - 1), run, (job, arrays))
     run(first)
     cpu.compiled(nodes.wait)(first)
-    return out
+
+
+def _empty(like: Any, shape: tuple[int, ...]) -> Any:
+    return like.new_empty(shape) if is_torch(like) else np.empty(shape, like.dtype)

@@ -137,6 +137,11 @@ def is_known(x: Array) -> bool:
     return not (is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer))
 
 
+def is_at_hand(x: Array) -> bool:
+    """Whether to look at the numbers of `x` costs no waiting for a device."""
+    return is_known(x) and (is_numpy(x) or (is_torch(x) and x.device.type == "cpu"))
+
+
 def has_gradients(x: Array) -> bool:
     return not is_numpy(x)
 

@@ -99,6 +99,12 @@ def rows_of(given: Given) -> Rows:
     )
 
 
+def only_one(scores: Array, dim: int) -> int:
+    """k = 1, or 0 along an empty dimension, where there is nothing to choose."""
+    check_scores(scores)
+    return min(1, scores.shape[check_dim(dim, scores.ndim)])
+
+
 def _last(scores: Array, dim: int) -> Array:
     """`scores` in the compute dtype with `dim` moved to the end, contiguous there."""
     x = cast(scores, compute_dtype(scores))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from kofn._array import Array, framework, namespace, special
 from kofn._bounded import Bounded, Power, Ramp
 from kofn._link import BuiltIn, Link, zero_at_ends
@@ -34,6 +36,9 @@ class _Symmetric(BuiltIn):
 
     def upper_integral(self, z: Array) -> Array:
         return self.integral(-z)
+
+    def upper_quantile(self, q: Array) -> Array:
+        return -self.quantile(q)
 
 
 class _Logistic(_Symmetric):
@@ -167,6 +172,10 @@ class _Exponential(BuiltIn):
         inside, u = up_to_1(z - 1)
         return namespace(z).where(inside, u, -math.inf)
 
+    def log_cdf(self, z: Array) -> Array:
+        inside, u = up_to_1(z - 1)
+        return namespace(z).where(inside, u, 0.0)
+
     def quantile(self, q: Array) -> Array:
         return namespace(q).log(q) + 1
 
@@ -227,3 +236,21 @@ def resolve(link: str | Link) -> Link:
     names = ", ".join(repr(name) for name in TABLE)
     error = ValueError if isinstance(link, str) else TypeError
     raise error(f"link must be a kofn.Link or one of {names}; got {link!r}")
+
+
+def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
+    """(z, F(z)) where the density of a built-in link jumps or bends, its ends included.
+
+    z is that of the inner link, and α a number. None for a link of the user's.
+    """
+    inner = link.inner
+    if not isinstance(inner, BuiltIn):
+        return None
+    if inner is laplace:
+        return ((0.0, 0.5),)
+    if inner is exponential:
+        return ((1.0, 1.0),)
+    if isinstance(inner, (Ramp, Power)):
+        ends = (float(inner.quantile(np.float64(q))) for q in (0.0, 1.0))
+        return tuple((end, q) for end, q in zip(ends, (0.0, 1.0), strict=True) if math.isfinite(end))
+    return ()

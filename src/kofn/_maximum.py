@@ -14,8 +14,8 @@ after another, so that memory stays O(n). docs/perturbed.md derives it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +35,9 @@ from kofn._array import (
     stop_gradient,
     with_gradients_of,
 )
-from kofn._link import Link, by_id
+from kofn._link import BuiltIn, Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import far
-
 
 Kinks = tuple[tuple[float, float], ...]
 """(z, Φ(z)) where φ jumps or bends, its ends included; Φ = 1 where it is not known."""
@@ -67,12 +66,6 @@ class Measure(NamedTuple):
     at: Array
     mass: Array
     total: Array  # H
-
-
-@lru_cache
-def with_kinks(kinks: Kinks) -> Callable[[Rows], Array]:
-    """`weights` for a noise with these kinks: one function each, so that it is compiled once."""
-    return partial(weights, kinks=kinks)
 
 
 def weights(rows: Rows, kinks: Kinks) -> Array:
@@ -125,7 +118,9 @@ def jacobian_product(y: Array, noise: Noise, v: Array) -> Array:
     v = v - _row_sum(top * v) / _row_sum(top)
 
     def mean(node: Measure) -> tuple[Array]:
-        return (_row_sum(_hazard(noise.link, node.at, y) * v) / node.total,)
+        some = node.total > 0
+        whole = xp.where(some, node.total, 1.0)
+        return (_row_sum(_hazard(noise.link, node.at, y) * v) / whole,)
 
     def term(node: _Means) -> Array:
         return node.mass * (_hazard(noise.link, node.at, y) * (v - node.of_v))
@@ -182,19 +177,28 @@ def _row_sum(values: Array) -> Array:
     return namespace(values).sum(values, axis=-1)[..., None]
 
 
+def _gauss(count: int) -> tuple[list[float], list[float]]:
+    """Places and weights on [0, 1]."""
+    places, widths = np.polynomial.legendre.leggauss(count)
+    return ((1 + places) / 2).tolist(), (widths / 2).tolist()
+
+
 class _Grid(NamedTuple):
     """How fine: found by trial, so that halving it all changes nothing but rounding."""
 
     levels: tuple[float, ...]  # of −log(−L) at the ends of panels; beyond them lies no mass
-    per_panel: int
+    panel: tuple[list[float], list[float]]
     looks: int  # at L, to find the panels
     rounds: int  # of looks between those
     looks_at_jumps: int  # where φ jumps at its upper end, so that L bends
     rounds_at_jumps: int
 
 
-_DOUBLE = _Grid((-4.3, -3.2, -2.2, -1.0, 0.6, 2.8, 6.5, 14.0, 29.0), 12, 16, 1, 24, 3)
-_SINGLE = _Grid((-3.5, -2.7, -1.9, -1.1, 0.0, 1.5, 4.0, 8.0, 17.0), 6, 8, 1, 16, 4)
+_DOUBLE = _Grid((-4.3, -3.2, -2.2, -1.0, 0.6, 2.8, 6.0, 10.0, 16.0, 29.0), _gauss(12), 16, 2, 24, 3)
+_SINGLE = _Grid((-3.5, -2.7, -1.9, -1.1, 0.0, 1.5, 4.0, 8.0, 17.0), _gauss(6), 8, 1, 16, 4)
+
+
+_LOOKS_AT_A_STRANGER = 48  # at a noise of the user's, whose tails may be heavy
 
 
 def _grid(y: Array) -> _Grid:
@@ -207,7 +211,7 @@ def _nodes(y: Array, noise: Noise) -> tuple[Array, Array]:
     bounds = _quantiles(stop_gradient(y), noise)
     if noise.kinks:
         bounds = xp.sort(xp.concat([bounds, *_breakpoints(y, noise, bounds)], axis=0), axis=0)
-    places, widths = _gauss(_grid(y).per_panel)
+    places, widths = _grid(y).panel
     left, width = bounds[:-1], bounds[1:] - bounds[:-1]
     at = xp.concat([left + place * width for place in places], axis=0)
     return at, xp.concat([weight * width for weight in widths], axis=0)
@@ -217,7 +221,7 @@ def _quantiles(y: Array, noise: Noise) -> Array:
     """Where −log(−L) has the levels, roughly: they part panels, and any parting will do."""
     xp = namespace(y)
     grid, jumps = _grid(y), any(share == 1 for _, share in noise.kinks)
-    levels = _along_first(y, np.array(grid.levels))
+    levels = _along_first(y, grid.levels)
 
     def look(at: Array) -> Array:
         def logs(place: _Places) -> tuple[Array]:
@@ -227,6 +231,8 @@ def _quantiles(y: Array, noise: Noise) -> Array:
         return xp.clip(-xp.log(-log_cdf), -100.0, 100.0)
 
     count = grid.looks_at_jumps if jumps else grid.looks
+    if not isinstance(noise.link, BuiltIn):
+        count = _LOOKS_AT_A_STRANGER
     at = _first_looks(y, noise.link, count) + xp.zeros_like(stop_gradient(y[..., :1]))
     seen = look(at)
     for _ in range(grid.rounds_at_jumps if jumps else grid.rounds):
@@ -234,7 +240,13 @@ def _quantiles(y: Array, noise: Noise) -> Array:
         # Both rise, so that each may be sorted by itself.
         seen = xp.sort(xp.concat([seen, look(again)], axis=0), axis=0)
         at = xp.sort(xp.concat([at, again], axis=0), axis=0)
-    return _inverse(levels, at, seen)
+    bounds = _inverse(levels, at, seen)
+    if isinstance(noise.link, BuiltIn):
+        return bounds
+    # Heavy tails change their scale within a panel, but not between looks.
+    first = _first_looks(y, noise.link, count) + xp.zeros_like(bounds[:1])
+    within = (first > bounds[:1]) & (first < bounds[-1:])
+    return xp.sort(xp.concat([bounds, xp.where(within, first, bounds[:1])], axis=0), axis=0)
 
 
 def _first_looks(y: Array, link: Link, count: int) -> Array:
@@ -242,11 +254,14 @@ def _first_looks(y: Array, link: Link, count: int) -> Array:
     xp = namespace(y)
     levels = _grid(y).levels
     last = levels[-1] + math.log(y.shape[-1])
-    shares = np.exp(-np.linspace(levels[0], last, count))  # −log Φ
-    lower, upper = shares[shares > math.log(2)], shares[shares <= math.log(2)]
-    low = link.quantile(_along_first(y, np.exp(-lower)))
-    rest = _along_first(y, -np.expm1(-upper))
-    high = link.upper_quantile(rest)
+    step = (last - levels[0]) / (count - 1)
+    shares = [math.exp(-(levels[0] + i * step)) for i in range(count)]  # −log Φ
+    if not isinstance(link, BuiltIn):  # a heavy tail halves Φ over ever longer ways
+        shares = sorted(shares + [i * math.log(2) for i in range(2, 28)], reverse=True)
+    lower = [math.exp(-share) for share in shares if share > math.log(2)]
+    upper = [-math.expm1(-share) for share in shares if share <= math.log(2)]
+    low = link.quantile(_along_first(y, lower))
+    high = link.upper_quantile(_along_first(y, upper))
     # A quantile that stops at the last number before 1 leaves a tail to others.
     middle, end = low[-1:], xp.max(xp.where(xp.isinf(high), low[-1:], high), axis=0)[None]
     high = xp.where(xp.isinf(high), end, high)
@@ -288,15 +303,8 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array) -> list[Array]:
     return found
 
 
-@lru_cache
-def _gauss(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Places and weights on [0, 1]."""
-    places, widths = np.polynomial.legendre.leggauss(count)
-    return tuple((1 + places) / 2), tuple(widths / 2)
-
-
-def _along_first(like: Array, values: np.ndarray) -> Array:
+def _along_first(like: Array, values: Sequence[float]) -> Array:
     """Numbers as an array of the kind of `like`, (numbers, 1, …)."""
     xp = namespace(like)
-    each = [full_like(like, (1,) * (like.ndim + 1), float(value)) for value in values]
+    each = [full_like(like, (1,) * (like.ndim + 1), value) for value in values]
     return xp.concat(each, axis=0)

@@ -119,11 +119,11 @@ def _last_mask(mask: Any, scores: Array, dim: int) -> Array:
     return mask if dim == -1 else xp.moveaxis(mask, dim, -1)
 
 
-def entries(values: Array, rows: Rows, dim: int) -> Array:
-    """An array of the scores' shape in the form the rows have."""
+def entries(values: Array, rows: Array, dim: int) -> Array:
+    """An array of the scores' shape in the form the rows of scores have."""
     xp = namespace(values)
     if values.shape[dim] == 0:
-        return xp.zeros_like(rows.scores)
+        return xp.zeros_like(rows)
     return contiguous(xp.moveaxis(values, dim, -1))
 
 

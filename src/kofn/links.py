@@ -251,6 +251,9 @@ def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
     if inner is exponential:
         return ((1.0, 1.0),)
     if isinstance(inner, (Ramp, Power)):
-        ends = (float(inner.quantile(np.float64(q))) for q in (0.0, 1.0))
-        return tuple((end, q) for end, q in zip(ends, (0.0, 1.0), strict=True) if math.isfinite(end))
+        with np.errstate(all="ignore"):
+            ends = [float(inner.quantile(np.float64(q))) for q in (0.0, 1.0)]
+        return tuple(
+            (end, q) for end, q in zip(ends, (0.0, 1.0), strict=True) if math.isfinite(end)
+        )
     return ()

@@ -43,7 +43,7 @@ def log_soft_topk(
         >>> log_soft_topk(np.array([900.0, 1.0, 0.0]), 1, link="exponential")
         array([   0., -899., -900.])
         >>> log_soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
-        array([-0.232, -0.536, -0.775, -1.834])
+        array([-0.232, -0.536, -0.774, -1.83 ])
     """
     what = given(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
@@ -74,7 +74,7 @@ def log_entmax(
         >>> import numpy as np
         >>> from kofn import log_entmax
         >>> log_entmax(np.array([1.0, 0.5, -1.0])).round(3)
-        array([-0.395, -1.12 ,   -inf])
+        array([-0.395, -1.121,   -inf])
     """
     link, one = links.entmax(alpha), only_one(scores, dim)
     return log_soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)

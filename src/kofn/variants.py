@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ def taylor_softmax(
         >>> taylor_softmax(np.array([2.0, 1.0, 0.0])).round(3)
         array([0.588, 0.294, 0.118])
         >>> taylor_softmax(np.array([0.0, -1.0, -5.0])).round(3)  # not monotone below −1
-        array([0.1  , 0.05 , 0.85 ])
+        array([0.1 , 0.05, 0.85])
     """
     order = check_integer("order", order, f"an even integer from 2 to {HIGHEST}")
     if order % 2:
@@ -71,7 +70,7 @@ def taylor_softmax(
         raise ValueError(f"order must be an even integer from 2 to {HIGHEST}; got {order}")
     what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
-        return restore(evaluate(_polynomial(order), rows_of(what)), scores, dim)
+        return restore(evaluate(_polynomial, rows_of(what), order=order), scores, dim)
 
 
 def sparse_softmax(
@@ -155,34 +154,28 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
     return xp.where((fixed < last[..., None]) & ~bad, -math.inf, x)
 
 
-@lru_cache
-def _polynomial(order: int) -> Any:
-    """The map for one order, one function each, so that it is compiled once."""
-    # The zeros are complex, in pairs a ± ib: f is a product of squares, which no rounding makes
-    # negative and no cancellation coarse.
-    zeros = _zeros(order)
+def _polynomial(rows: Rows, order: int) -> Array:
+    """f(z)/Σf. The zeros of f are complex, in pairs a ± ib: f is a product of squares
 
-    def weights(rows: Rows) -> Array:
-        xp = namespace(rows.scores)
-        z = xp.where(rows.live, rows.scores, 0.0) / rows.temperature[..., None]
-        # f(z)/size^order: the size cancels, the overflow is gone.
-        size = xp.clip(xp.max(xp.abs(stop_gradient(z)), axis=-1), 1.0, None)[..., None]
-        ratio = z / size
-        raised = None
-        for zero in zeros:
-            factor = (ratio - zero.real / size) ** 2 + (zero.imag / size) ** 2
-            raised = factor if raised is None else raised * factor
-        live = rows.live & (rows.k > 0)[..., None]
-        raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
-        total = xp.sum(raised, axis=-1)[..., None]
-        share = raised / xp.where(total == 0, 1.0, total)
-        return xp.where(rows.top, rows.top_weight[..., None], share)
-
-    return weights
+    (z − a)² + b², which no rounding makes negative and no cancellation coarse.
+    """
+    xp = namespace(rows.scores)
+    z = xp.where(rows.live, rows.scores, 0.0) / rows.temperature[..., None]
+    # f(z)/size^order: the size cancels, and the overflow with it.
+    size = xp.clip(xp.max(xp.abs(stop_gradient(z)), axis=-1), 1.0, None)[..., None]
+    ratio = z / size
+    raised = xp.ones_like(z)
+    for real, imaginary in ZEROS[order]:
+        raised = raised * ((ratio - real / size) ** 2 + (imaginary / size) ** 2)
+    live = rows.live & (rows.k > 0)[..., None]
+    raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
+    total = xp.sum(raised, axis=-1)[..., None]
+    share = raised / xp.where(total == 0, 1.0, total)
+    return xp.where(rows.top, rows.top_weight[..., None], share)
 
 
-def _zeros(order: int) -> list[complex]:
-    """One of each pair of zeros of the Taylor polynomial, polished in long double."""
+def _zeros(order: int) -> list[tuple[float, float]]:
+    """One of each pair of zeros of the Taylor polynomial, (real, imaginary) part."""
     coefficients = np.ones(order + 1, np.longdouble)
     for m in range(order - 1, -1, -1):  # of z^m, times order!
         coefficients[order - m] = coefficients[order - m - 1] * (m + 1)
@@ -190,4 +183,7 @@ def _zeros(order: int) -> list[complex]:
     slope = np.polyder(coefficients)
     for _ in range(4):
         found = found - np.polyval(coefficients, found) / np.polyval(slope, found)
-    return [complex(zero) for zero in found if zero.imag > 0]
+    return [(float(zero.real), float(zero.imag)) for zero in found if zero.imag > 0]
+
+
+ZEROS = {order: _zeros(order) for order in range(2, HIGHEST + 1, 2)}

@@ -147,8 +147,8 @@ def measured(y: Array, noise: Noise) -> Measure:
     at, width = _nodes(y, noise)
 
     def logs(place: _Places) -> tuple[Array, Array]:
-        log_cdf = _log_cdf(noise.link, place.at, y)
-        return _row_sum(log_cdf), _row_sum(_hazard(noise.link, place.at, y, log_cdf))
+        log_cdf, hazard = _terms(noise.link, place.at, y)
+        return _row_sum(log_cdf), _row_sum(hazard)
 
     log_mass, total = stacked(y, logs, _Places(at))
     log_mass = log_mass - stop_gradient(xp.max(log_mass, axis=0))
@@ -158,19 +158,27 @@ def measured(y: Array, noise: Noise) -> Measure:
 
 def _log_cdf(link: Link, at: Array, y: Array) -> Array:
     """log Φ(m − y); 0 out of play."""
-    xp = namespace(y)
-    play = y != -math.inf
-    return xp.where(play, link.log_cdf(at - xp.where(play, y, 0.0)), 0.0)
+    return _terms(link, at, y)[0]
 
 
-def _hazard(link: Link, at: Array, y: Array, log_cdf: Array | None = None) -> Array:
+def _hazard(link: Link, at: Array, y: Array) -> Array:
     """φ/Φ at m − y; 0 out of play."""
+    return _terms(link, at, y)[1]
+
+
+def _terms(link: Link, at: Array, y: Array) -> tuple[Array, Array]:
+    """(log Φ, φ/Φ) at m − y, both from the smaller tail; 0 out of play.
+
+    Φ is at least e^−74 wherever a node is, e^−33 in float32: no logarithm of the noise is needed.
+    """
     xp = namespace(y)
     play = y != -math.inf
-    z = at - xp.where(play, y, 0.0)
-    log_cdf = link.log_cdf(z) if log_cdf is None else log_cdf
-    some = log_cdf > -math.inf
-    return xp.where(play & some, link.pdf(z) * xp.exp(-xp.where(some, log_cdf, 0.0)), 0.0)
+    upper, tail, density = link.tails(at - xp.where(play, y, 0.0))
+    some = upper | (tail > 0)
+    cdf = xp.where(upper, 1 - tail, xp.where(some, tail, 1.0))
+    log_low = xp.where(some, xp.log(xp.where(upper, 1.0, cdf)), -math.inf)
+    log_cdf = xp.where(upper, xp.log1p(-xp.where(upper, tail, 0.0)), log_low)
+    return xp.where(play, log_cdf, 0.0), xp.where(play & some, density / cdf, 0.0)
 
 
 def _row_sum(values: Array) -> Array:

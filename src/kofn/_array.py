@@ -287,6 +287,11 @@ def log_cumulative_sums(x: Array) -> Array:
     )
 
 
+def cumulative_sums(x: Array) -> Array:
+    """Σ_{j ≤ i} x_j along the last axis; array_api_compat's is nothing torch.compile can trace."""
+    return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)
+
+
 def marked(like: Array, indices: Array) -> Array:
     """Booleans with the shape of `like`, True at the indices along the last axis."""
     xp = namespace(like)

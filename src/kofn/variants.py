@@ -10,6 +10,7 @@ import numpy as np
 from kofn import implicit, kernels, links
 from kofn._array import (
     Array,
+    cumulative_sums,
     kth_largest,
     namespace,
     quiet,
@@ -148,7 +149,7 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
         ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
         share = implicit.softmax(rows_of(what._replace(scores=ordered)))
         # An entry counts while those before it leave something to reach.
-        before = xp.cumulative_sum(share, axis=-1) - share
+        before = cumulative_sums(share) - share
         last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)
     bad = xp.any(xp.isnan(fixed), axis=-1)[..., None]
     return xp.where((fixed < last[..., None]) & ~bad, -math.inf, x)

@@ -42,8 +42,12 @@ def target_of(
     weight: Any = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    spread_one: bool = False,
 ) -> Target:
-    """Check and unify; `what` are the rows of `scores` along `dim`, counted from the end."""
+    """Check and unify; `what` are the rows of `scores` along `dim`, counted from the end.
+
+    Smoothing spreads its share of all the weight, or of 1 as PyTorch's cross-entropy does.
+    """
     x = what.scores
     xp = namespace(x)
     allowed = "a number in [0, 1]"
@@ -75,7 +79,8 @@ def target_of(
         each_row = xp.where(some, share, 1.0)
     if smoothing:
         n_playing = xp.sum(cast(playing, x.dtype), axis=-1)
-        even = xp.where(playing, (total / xp.clip(n_playing, 1, None))[..., None], 0.0)
+        spread = xp.ones_like(total) if spread_one else total
+        even = xp.where(playing, (spread / xp.clip(n_playing, 1, None))[..., None], 0.0)
         each = (1 - smoothing) * each + smoothing * even
     return Target(each, each_row, counted, by_class, integers)
 

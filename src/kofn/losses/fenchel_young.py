@@ -113,6 +113,7 @@ def softmax_loss(
         labels = target_of(
             target, scores, what, check_dim(dim, scores.ndim),
             weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+            spread_one=True,
         )  # fmt: skip
         log_p = evaluate(implicit.log_softmax, rows_of(what))
         each = labels.each if labels.by_class is None else labels.each * labels.by_class

@@ -146,7 +146,9 @@ def _with_margin(
         shape[dim] = x.shape[dim]
         m = _margin(margin, cosines, dim, x)
         m = m if m.ndim == 0 else m.reshape(shape)
-        moved = x + wanted * (at_target(x, m) - x)
+        # Both branches of a `where` are differentiated, and a cosine of −inf is out of play.
+        at = xp.where(wanted == 0, 0.0, x)
+        moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
         t = xp.moveaxis(what.temperature[..., None], -1, dim)
         logits = moved / t
         loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)

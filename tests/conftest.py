@@ -59,6 +59,17 @@ REPEATED = (
     "test_the_gradient_in_temperature_survives_a_shift_of_the_scores",
     "test_infinite_logits_are_chosen_first",
     "test_k_per_row",
+    "test_of_two_it_is_the_distribution_of_a_difference",
+    "test_laws_of_a_perturbed_argmax",
+    "test_edges_of_a_perturbed_argmax",
+    "test_taylor_meets_the_polynomial_in_fractions",
+    "test_the_nucleus_is_the_fewest_that_reach_p",
+    "test_sparse_at_the_edges",
+    "test_edges_of_the_logarithms",
+    "test_they_are_what_the_articles_write",
+    "test_the_accuracy_losses",
+    "test_topk_cross_entropy_is_what_its_formula_says",
+    "test_margins_move_the_target_alone",
 )
 EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
 

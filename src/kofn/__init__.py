@@ -1,7 +1,8 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
-from kofn import estimators, links
+from kofn import classic, estimators, links, losses
 from kofn.links import Link
+from kofn.logs import log_entmax, log_soft_topk
 from kofn.losses import fenchel_young_loss
 from kofn.maps import (
     entmax,
@@ -13,8 +14,10 @@ from kofn.maps import (
     sparsemax,
     topk_gates,
 )
+from kofn.perturbed import perturbed_argmax
 from kofn.plackett_luce import PlackettLuce
 from kofn.subset import KSubset
+from kofn.variants import sparse_softmax, taylor_softmax
 
 __version__ = "0.1.0"
 
@@ -29,6 +32,12 @@ __all__ = [
     "softmax",
     "sparsemax",
     "entmax",
+    "sparse_softmax",
+    "taylor_softmax",
+    "perturbed_argmax",
+    # their logarithms
+    "log_soft_topk",
+    "log_entmax",
     # distributions over choices
     "KSubset",
     "PlackettLuce",
@@ -37,5 +46,8 @@ __all__ = [
     "links",
     "Link",
     # training towards a choice
+    "losses",
     "fenchel_young_loss",
+    # what came before
+    "classic",
 ]

@@ -138,8 +138,18 @@ def is_known(x: Array) -> bool:
     return not (is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer))
 
 
-def has_gradients(x: Array) -> bool:
-    return not is_numpy(x)
+def is_at_hand(x: Array) -> bool:
+    """Whether to look at the numbers of `x` costs no waiting for a device."""
+    return is_known(x) and (is_numpy(x) or (is_torch(x) and x.device.type == "cpu"))
+
+
+def has_gradients(*arrays: Any) -> bool:
+    """Whether a derivative in any of these may be asked for: not NumPy's, nor plain eager ones."""
+    if not is_torch(arrays[0]):
+        return not is_numpy(arrays[0])
+    from kofn._torch import keeps_a_graph
+
+    return any(keeps_a_graph(x) for x in arrays if is_torch(x))
 
 
 def with_gradients_of(function: Callable, *arguments: Any) -> Any:
@@ -324,6 +334,11 @@ def log_cumulative_sums(x: Array) -> Array:
     )
 
 
+def cumulative_sums(x: Array) -> Array:
+    """Σ_{j ≤ i} x_j along the last axis; array_api_compat's is nothing torch.compile can trace."""
+    return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)
+
+
 def marked(like: Array, indices: Array) -> Array:
     """Booleans with the shape of `like`, True at the indices along the last axis."""
     xp = namespace(like)
@@ -364,6 +379,15 @@ def top_indices(x: Array, k: int) -> Array:
         # It would tell −0 from 0.
         return sys.modules["jax"].lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]
+
+
+def kth_largest(x: Array, k: int) -> Array:
+    """The k-th largest number of each row, k ≥ 1; a NaN counts as the largest."""
+    if is_torch(x):
+        return sys.modules["torch"].topk(x, k, dim=-1).values[..., -1]
+    if is_jax(x):
+        return sys.modules["jax"].lax.top_k(x, k)[0][..., -1]
+    return np.partition(x, x.shape[-1] - k, axis=-1)[..., -k]
 
 
 def take_along_last(x: Array, indices: Array) -> Array:

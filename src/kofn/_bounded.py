@@ -52,6 +52,9 @@ class Bounded(BuiltIn):
     def log_pdf(self, z: Array) -> Array:
         return self._inner.log_pdf(self._inside(z))
 
+    def log_cdf(self, z: Array) -> Array:
+        return self._inner.log_cdf(self._inside(z))
+
     def quantile(self, q: Array) -> Array:
         return self._inner.quantile(q) + self._inner.edge
 
@@ -81,6 +84,16 @@ class Ramp(BuiltIn):
 
     def pdf(self, z: Array) -> Array:
         return _pieces(z, 0.0, namespace(z).ones_like(z), 0.0)
+
+    def log_cdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        inside = (z > 0) & (z < 1)
+        log_z = xp.log(xp.where(inside, z, 1.0))
+        return xp.where(z > 0, log_z, -math.inf)
+
+    def log_pdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        return xp.where((z > 0) & (z < 1), scalar(z, 0.0), -math.inf)
 
     def above_half(self, z: Array) -> Array:
         return z > 0.5
@@ -176,6 +189,11 @@ class Power(BuiltIn):
     def log_pdf(self, z: Array) -> Array:
         inside, log_cdf, _ = self._inside(z)
         return namespace(z).where(inside, (2 - self._like(z)) * log_cdf, -math.inf)
+
+    def log_cdf(self, z: Array) -> Array:
+        xp = namespace(z)
+        inside, log_cdf, above = self._inside(z)
+        return xp.where(inside, log_cdf, xp.where(above, scalar(z, 0.0), -math.inf))
 
     def quantile(self, q: Array) -> Array:
         xp = namespace(q)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,17 @@ from kofn._rows import Rows
 from kofn.threshold import solve
 
 
-def evaluate(function: Callable[..., Array], rows: Rows, *arrays: Array) -> Array:
-    """`function(rows, *arrays)`; compiled as a whole where compiling is how a framework works."""
+def evaluate(
+    function: Callable[..., Array], rows: Rows, *arrays: Array, **settings: Hashable
+) -> Array:
+    """`function(rows, *arrays, **settings)`; compiled as a whole where that is how it is done."""
     if is_jax(rows.scores):
+        from kofn._jax import bound
         from kofn._jax import evaluate as compiled
 
+        function = bound(function, **settings) if settings else function
         return compiled(function, rows, *arrays)
-    return function(rows, *arrays)
+    return function(rows, *arrays, **settings)
 
 
 def whole(function: Callable[..., Any], *arguments: Any) -> Any:

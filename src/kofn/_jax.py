@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Hashable
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -18,6 +18,12 @@ except ImportError:  # JAX before 0.8
 from kofn._link import Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import solve
+
+
+@cache
+def bound(function: Callable[..., jax.Array], **settings: Hashable) -> Callable[..., jax.Array]:
+    """`function` with these settings: one object for each, so that it is compiled once."""
+    return partial(function, **settings)
 
 
 def evaluate(function: Callable[..., jax.Array], rows: Rows, *arrays: jax.Array) -> jax.Array:

@@ -90,7 +90,11 @@ class Link:
         return namespace(z).log(self.pdf(z))
 
     def log_cdf(self, z: Array) -> Array:
-        return namespace(z).log(self.cdf(z))
+        xp = namespace(z)
+        upper, cdf = self.above_half(z), self.cdf(z)
+        low = xp.where(upper | ~(cdf > 0), 1.0, cdf)
+        log_low = xp.where(upper | (cdf > 0), xp.log(low), -math.inf)
+        return log_low + xp.log1p(-xp.where(upper, self.sf(z), 0.0))
 
     def log_sf(self, z: Array) -> Array:
         return namespace(z).log(self.sf(z))
@@ -116,6 +120,10 @@ class Link:
 
     def quantile(self, q: Array) -> Array:
         return _bisect_quantile(self.cdf, q)
+
+    def upper_quantile(self, q: Array) -> Array:
+        """F⁻¹(1 − q), without the subtraction where a link can."""
+        return self.quantile(1 - q)
 
     def integral(self, z: Array) -> Array:
         """G(z) = ∫_{−∞}^z F."""

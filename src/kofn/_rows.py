@@ -105,6 +105,12 @@ def rows_of(given: Given) -> Rows:
     )
 
 
+def only_one(scores: Array, dim: int) -> int:
+    """k = 1, or 0 along an empty dimension, where there is nothing to choose."""
+    check_scores(scores)
+    return min(1, scores.shape[check_dim(dim, scores.ndim)])
+
+
 def _last(scores: Array, dim: int) -> Array:
     """`scores` in the compute dtype with `dim` moved to the end, contiguous there."""
     x = cast(scores, compute_dtype(scores))
@@ -119,11 +125,11 @@ def _last_mask(mask: Any, scores: Array, dim: int) -> Array:
     return mask if dim == -1 else xp.moveaxis(mask, dim, -1)
 
 
-def entries(values: Array, rows: Rows, dim: int) -> Array:
-    """An array of the scores' shape in the form the rows have."""
+def entries(values: Array, rows: Array, dim: int) -> Array:
+    """An array of the scores' shape in the form the rows of scores have."""
     xp = namespace(values)
     if values.shape[dim] == 0:
-        return xp.zeros_like(rows.scores)
+        return xp.zeros_like(rows)
     return contiguous(xp.moveaxis(values, dim, -1))
 
 

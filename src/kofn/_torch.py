@@ -83,3 +83,8 @@ def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
 def integral_ends(link: int) -> tuple[float, float, float]:
     with torch.no_grad():
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
+
+
+def keeps_a_graph(x: Tensor) -> bool:
+    """Whether operations on `x` may be recorded for a derivative of any kind."""
+    return not is_eager(x) or (torch.is_grad_enabled() and x.requires_grad)

@@ -69,9 +69,9 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
 
     delta = xp.zeros_like(lo)
     correction: Any = 0.0
-    if has_gradients(x):
-        # A number for alpha is part of the function, an array an argument.
-        number, alpha = link.parted()
+    # A number for alpha is part of the function, an array an argument.
+    number, alpha = link.parted()
+    if has_gradients(x, k, t, alpha):
         equation = _Equation(link.id, number, over)
         terms = _Terms(distance, t, k, alpha, outside, beyond, live)
         delta = _root(equation, delta, terms)
@@ -173,6 +173,37 @@ def weights(rows: Rows) -> Array:
     return xp.where(rows.live, chosen, others)
 
 
+def log_weights(rows: Rows, placed: Placed | None = None) -> Array:
+    """log p, from log F below ½ and log(1 − (1 − F)) above, so that no p is too small for it.
+
+    Where a link's p is exactly 0 it is −∞ with gradient 0, as of any constant.
+    """
+    p = placed or place(rows)
+    xp = namespace(p.z)
+    answer = log_of(p, p.z, rows.live)
+    answer = answer + xp.where(p.upper, p.correction, 0.0)  # p is 1 there
+    answer = xp.where(p.over.expand(p.every), 0.0, answer)
+    answer = xp.where(p.over.expand(p.none), -math.inf, answer)
+    answer = xp.where(p.over.expand(p.spoiled), math.nan, answer)
+    # The weights of scores of +inf depend on k alone.
+    some = rows.top & p.over.expand(rows.top_weight > 0)
+    share = xp.log(xp.where(some, p.over.expand(rows.top_weight), 1.0))
+    return xp.where(rows.live, answer, xp.where(some, share, -math.inf))
+
+
+def log_of(p: Placed, z: Array, live: Array) -> Array:
+    """log F per entry, differentiable in z."""
+    xp = namespace(z)
+    low = live & ~p.upper
+    # A z at which log F is harmless, where it is 0 or not wanted.
+    half = stop_gradient(p.link.quantile(xp.full_like(z, 0.5)))
+    none = low & (p.link.log_cdf(xp.where(low, stop_gradient(z), half)) == -math.inf)
+    low = low & ~none
+    log_low = xp.where(low, p.link.log_cdf(xp.where(low, z, half)), 0.0)
+    high = xp.where(p.upper, p.link.sf(xp.where(p.upper, z, half)), 0.0)
+    return xp.where(none, -math.inf, log_low + xp.log1p(-high))
+
+
 def theta(rows: Rows) -> Array:
     """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
     p = place(rows)
@@ -199,9 +230,9 @@ def value(rows: Rows) -> Array:
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 
-def gap(rows: Rows, target: Array) -> Array:
+def gap(rows: Rows, target: Array, placed: Placed | None = None) -> Array:
     """Σ [G(z) + Ω(t) − t·z] per row: every term of the Fenchel–Young loss is at least 0."""
-    p = place(rows)
+    p = placed or place(rows)
     xp = namespace(p.z)
     z = p.z + p.link.edge
     tails = xp.where(
@@ -229,6 +260,21 @@ def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
     total = over.sum(raised)
     share = raised / over.expand(xp.where(total == 0, 1.0, total))
     return xp.where(rows.top, over.expand(rows.top_weight), share)
+
+
+def log_softmax(rows: Rows, over: Reductions = DENSE) -> Array:
+    """log of `softmax`, by the same rules; −∞ for what is out of play."""
+    xp = namespace(rows.scores)
+    greatest = stop_gradient(over.max(rows.scores))
+    some = rows.live & over.expand(rows.k > 0)
+    z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)
+    # An infinity less itself; a NaN of a score stays.
+    z = xp.where(some, z, 0.0) / over.expand(rows.temperature)
+    total = over.sum(xp.where(some, xp.exp(z), 0.0))
+    log_total = xp.log(xp.where(total == 0, 1.0, total))
+    share = xp.log(xp.where(rows.top, over.expand(rows.top_weight), 1.0))
+    answer = xp.where(some, z - over.expand(log_total), xp.where(rows.top, share, -math.inf))
+    return xp.where(rows.live & xp.isnan(rows.scores), math.nan, answer)
 
 
 def require_integral(link: Link, like: Array) -> None:

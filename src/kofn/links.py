@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from kofn._array import Array, framework, namespace, special
 from kofn._bounded import Bounded, Power, Ramp
 from kofn._link import BuiltIn, Link, zero_at_ends
@@ -42,6 +44,9 @@ class _Symmetric(BuiltIn):
 
     def upper_integral(self, z: Array) -> Array:
         return self.integral(-z)
+
+    def upper_quantile(self, q: Array) -> Array:
+        return -self.quantile(q)
 
 
 class _Logistic(_Symmetric):
@@ -135,7 +140,17 @@ class _Normal(_Symmetric):
         return -z * z / 2 - math.log(2 * math.pi) / 2
 
     def log_cdf(self, z: Array) -> Array:
-        return special(z).log_ndtr(z)
+        xp = namespace(z)
+        far = z < -14
+        near = special(z).log_ndtr(xp.where(far, 0.0, z))
+        # There PyTorch's slope is a quotient of exponentials of z², 1 % off at −600 in float32.
+        # Mills' ratio has a series, ten terms of which reach 1e-14 there.
+        below = xp.where(far, z, -14.0)
+        series, square = xp.zeros_like(z), 1 / (below * below)
+        for odd in range(19, 0, -2):
+            series = -odd * square * (1 + series)
+        tail = -below * below / 2 - xp.log(-below) - math.log(2 * math.pi) / 2
+        return xp.where(far, tail + xp.log1p(series), near)
 
     def quantile(self, q: Array) -> Array:
         return special(q).ndtri(q)
@@ -184,6 +199,10 @@ class _Exponential(BuiltIn):
     def log_pdf(self, z: Array) -> Array:
         inside, u = up_to_1(z - 1)
         return namespace(z).where(inside, u, -math.inf)
+
+    def log_cdf(self, z: Array) -> Array:
+        inside, u = up_to_1(z - 1)
+        return namespace(z).where(inside, u, 0.0)
 
     def quantile(self, q: Array) -> Array:
         return namespace(q).log(q) + 1
@@ -245,3 +264,24 @@ def resolve(link: str | Link) -> Link:
     names = ", ".join(repr(name) for name in TABLE)
     error = ValueError if isinstance(link, str) else TypeError
     raise error(f"link must be a kofn.Link or one of {names}; got {link!r}")
+
+
+def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
+    """(z, F(z)) where the density of a built-in link jumps or bends, its ends included.
+
+    z is that of the inner link, and α a number. None for a link of the user's.
+    """
+    inner = link.inner
+    if not isinstance(inner, BuiltIn):
+        return None
+    if inner is laplace:
+        return ((0.0, 0.5),)
+    if inner is exponential:
+        return ((1.0, 1.0),)
+    if isinstance(inner, (Ramp, Power)):
+        with np.errstate(all="ignore"):
+            ends = [float(inner.quantile(np.float64(q))) for q in (0.0, 1.0)]
+        return tuple(
+            (end, q) for end, q in zip(ends, (0.0, 1.0), strict=True) if math.isfinite(end)
+        )
+    return ()

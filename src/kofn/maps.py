@@ -17,8 +17,8 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import evaluate
-from kofn._rows import Given, Rows, given, restore, rows_of
-from kofn._validate import check_dim, check_scores
+from kofn._rows import Given, Rows, given, only_one, restore, rows_of
+from kofn._validate import check_dim
 from kofn.links import Link
 
 __all__ = [
@@ -263,7 +263,7 @@ def softmax(
         >>> softmax(np.array([2.0, 1.0, 5.0]), mask=np.array([True, True, False])).round(3)
         array([0.731, 0.269, 0.   ])
     """
-    what = given(scores, _one(scores, dim), links.exponential, temperature, dim, mask)
+    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
         return restore(_weights(what, implicit.softmax), scores, dim)
 
@@ -295,7 +295,7 @@ def sparsemax(
         >>> sparsemax(np.array([1.0, 0.5, -1.0]))
         array([0.75, 0.25, 0.  ])
     """
-    one = _one(scores, dim)
+    one = only_one(scores, dim)
     return soft_topk(scores, one, link="linear", temperature=temperature, dim=dim, mask=mask)
 
 
@@ -330,14 +330,8 @@ def entmax(
         >>> entmax(np.array([1.0, 0.5, -1.0])).round(3)
         array([0.674, 0.326, 0.   ])
     """
-    link, one = links.entmax(alpha), _one(scores, dim)
+    link, one = links.entmax(alpha), only_one(scores, dim)
     return soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)
-
-
-def _one(scores: Array, dim: int) -> int:
-    """k = 1, or 0 along an empty dimension, where there is nothing to choose."""
-    check_scores(scores)
-    return min(1, scores.shape[check_dim(dim, scores.ndim)])
 
 
 def _weights(what: Given, reference: Callable[[Rows], Array] = implicit.weights) -> Array:

@@ -1,0 +1,174 @@
+"""Older ways to a smooth top-k, each with a flaw that `soft_topk` does not have.
+
+For comparison and to reproduce; the docstrings say what fails, the tests show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from kofn import implicit, links
+from kofn._array import Array, full_like, marked, namespace, quiet, stop_gradient, top_indices
+from kofn._dispatch import evaluate
+from kofn._rows import Rows, given, restore, rows_of
+from kofn._validate import check_count, check_dim, check_scores
+
+__all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
+
+
+def iterative_soft_topk(
+    scores: Array,
+    k: int,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """k times p ← p + softmax((1 − p)∘x), x = (scores − min scores)/T: "soft-k-max".
+
+    Flaws: weights above 1; an order that is not that of the scores; k passes. It sums to k, a
+    shift changes nothing, and towards temperature 0 it is the hard top-k for k < n; for k = n it
+    is not all ones, for what was chosen is put level with the smallest score.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`, but for scores of +inf, which give NaN.
+        k: an integer in [0, n].
+
+    Returns:
+        Weights like `scores`, in sum k.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Source: Su, "Smooth approximations of non-differentiable functions" (2019, in Chinese).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import classic
+        >>> classic.iterative_soft_topk(np.array([5.5, 4.5, 0.0]), 2).round(3)
+        array([0.866, 1.1  , 0.034])
+    """
+    return _apply(_iterative, scores, k, temperature, dim, mask)
+
+
+def weighted_soft_topk(
+    scores: Array,
+    k: int,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """k times p ← p + (1 − p)∘e^x/Σ (1 − p)∘e^x, x = scores/T.
+
+    Flaw: towards temperature 0 it is not the hard top-k. With k = 2 it tends to (1.5, 0.5, 0, …),
+    for 1 − p of the largest is as small as e^x of it is large; with k = 3 a factor 1 − p is
+    negative and anything may come out. (Where 1 − p rounds to 0 the flaw is hidden by rounding:
+    in float64 once the two largest are some 37 temperatures apart.)
+
+    Args:
+        scores, k, temperature, dim, mask: as for `iterative_soft_topk`.
+
+    Returns:
+        Numbers like `scores`, in sum k.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Source: an answer on stats.stackexchange.com (454788, 2020).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import classic
+        >>> classic.weighted_soft_topk(np.array([3.0, 2.0, 1.0, 0.0]), 2, temperature=0.05).round(2)
+        array([1.5, 0.5, 0. , 0. ])
+    """
+    return _apply(_weighted, scores, k, temperature, dim, mask)
+
+
+def ones_and_softmax(
+    scores: Array,
+    k: int,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """1 at the k − 1 largest scores, softmax(scores/T) of the others.
+
+    Flaws: it jumps where the (k − 1)-th and k-th score change places, equal scores get unequal
+    weights, and the k − 1 largest have no gradient: what they are has been chosen hard.
+
+    Args:
+        scores, k, temperature, dim, mask: as for `iterative_soft_topk`.
+
+    Returns:
+        Weights like `scores`, in [0, 1] and in sum k; ties to the lowest index.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Source: a reader's comment on Su, "Smooth approximations of top-k" (2024, in Chinese).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import classic
+        >>> classic.ones_and_softmax(np.array([2.0, 2.0, 1.0]), 2).round(3)
+        array([1.   , 0.731, 0.269])
+    """
+    return _apply(_ones, scores, k, temperature, dim, mask)
+
+
+def _apply(
+    function: Callable[..., Array], scores: Array, k: int, temperature: Any, dim: int, mask: Any
+) -> Array:
+    check_scores(scores)
+    k = check_count(k, scores.shape[check_dim(dim, scores.ndim)])
+    what = given(scores, k, links.exponential, temperature, dim, mask)
+    with quiet(scores):
+        return restore(evaluate(function, rows_of(what), k=k), scores, dim)
+
+
+def _plain(rows: Rows) -> Rows:
+    """In units of the temperature, which becomes 1, and k becomes 1 where there is an entry."""
+    xp = namespace(rows.scores)
+    x = rows.scores / rows.temperature[..., None]
+    one = xp.ones_like(rows.k)
+    return rows._replace(scores=x, temperature=one, k=one)
+
+
+def _iterative(rows: Rows, k: int) -> Array:
+    plain = _plain(rows)
+    xp = namespace(plain.scores)
+    least = xp.min(xp.where(rows.live, plain.scores, math.inf), axis=-1)[..., None]
+    x = xp.where(rows.live, plain.scores - xp.where(least == math.inf, 0.0, least), 0.0)
+    p = xp.zeros_like(x)
+    for _ in range(k):
+        step = xp.where(rows.live, (1 - p) * x, -math.inf)
+        p = p + implicit.softmax(plain._replace(scores=step))
+    return xp.where(xp.any(rows.top, axis=-1)[..., None], math.nan, p)
+
+
+def _weighted(rows: Rows, k: int) -> Array:
+    plain = _plain(rows)
+    xp = namespace(plain.scores)
+    p = xp.zeros_like(plain.scores)
+    once = implicit.softmax(plain)  # e^x over the largest one, up to a number per row
+    for _ in range(k):
+        part = (1 - p) * once
+        total = xp.sum(part, axis=-1)[..., None]
+        p = p + part / xp.where(total == 0, 1.0, total)
+    return xp.where(xp.any(rows.top, axis=-1)[..., None], math.nan, p)
+
+
+def _ones(rows: Rows, k: int) -> Array:
+    plain = _plain(rows)
+    xp = namespace(plain.scores)
+    if k == 0:
+        return xp.zeros_like(plain.scores)
+    first = marked(plain.scores, top_indices(stop_gradient(plain.scores), k - 1)) & rows.live
+    rest = plain._replace(scores=xp.where(first, -math.inf, plain.scores), live=rows.live & ~first)
+    p = xp.where(first, full_like(plain.scores, (), 1.0), implicit.softmax(rest))
+    return xp.where(xp.any(rows.top, axis=-1)[..., None], math.nan, p)

@@ -1,0 +1,80 @@
+"""The logarithm of weights, for losses and products: finite where the weights underflow."""
+
+from __future__ import annotations
+
+from kofn import links
+from kofn._array import Array, quiet
+from kofn._closed_form import log_weights
+from kofn._rows import given, only_one, restore
+from kofn.links import Link
+
+__all__ = ["log_entmax", "log_soft_topk"]
+
+
+def log_soft_topk(
+    scores: Array,
+    k: float | Array,
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """log p of `soft_topk`, in logarithms all the way: finite, with its gradient, where p → 0.
+
+    Args:
+        scores, k, link, temperature, dim, mask: as for `soft_topk`. With link="exponential" and
+            k = 1 it is log-softmax. A link of your own is as deep as its cdf.
+
+    Returns:
+        Like `scores`, ≤ 0, differentiable twice. −inf with gradient 0 where the weight is exactly
+        0: entries out of play, k = 0, and outside the support of "linear" and "entmax". A loss on
+        those wants another way: `fenchel_young_loss`, or `losses.epsilon_cross_entropy`.
+
+        Where the choice is so hard that the slope in k, over all entries, is below the smallest
+        number, k has a gradient through the weights next to 1 and none through the others.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import log_soft_topk
+        >>> log_soft_topk(np.array([900.0, 1.0, 0.0]), 1, link="exponential")
+        array([   0., -899., -900.])
+        >>> log_soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
+        array([-0.232, -0.536, -0.774, -1.83 ])
+    """
+    what = given(scores, k, links.resolve(link), temperature, dim, mask)
+    with quiet(scores):
+        return restore(log_weights(what), scores, dim)
+
+
+def log_entmax(
+    scores: Array,
+    alpha: float | Array = 1.5,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """log p of `entmax`: log-softmax for alpha = 1, log of sparsemax for alpha = 2.
+
+    Args:
+        scores, alpha, temperature, dim, mask: as for `entmax`.
+
+    Returns:
+        Like `scores`, ≤ 0, differentiable twice; −inf with gradient 0 where the weight is exactly
+        0, as for `log_soft_topk`.
+
+    Raises:
+        TypeError, ValueError: as for `entmax`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import log_entmax
+        >>> log_entmax(np.array([1.0, 0.5, -1.0])).round(3)
+        array([-0.395, -1.121,   -inf])
+    """
+    link, one = links.entmax(alpha), only_one(scores, dim)
+    return log_soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)

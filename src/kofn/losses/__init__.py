@@ -1,0 +1,41 @@
+"""What to minimise so that a choice meets its target. docs/losses.md says which for what.
+
+Targets are integers, the index of the one right entry (the batch shape), or weights with the shape
+of the scores: one-hot, k-hot, or soft. Rows whose integer is `ignore_index`, and wholly masked
+ones, count 0 and leave the mean; a mean over nothing is 0.
+"""
+
+from kofn.losses.fenchel_young import (
+    entmax_loss,
+    fenchel_young_loss,
+    softmax_loss,
+    sparsemax_loss,
+    topk_loss,
+)
+from kofn.losses.likelihood import (
+    accuracy_loss,
+    epsilon_cross_entropy,
+    perturbed_accuracy_loss,
+    sparse_softmax_loss,
+    topk_cross_entropy,
+)
+from kofn.losses.margins import am_softmax, arcface
+
+__all__ = [
+    # cross-entropy and its relatives: convex, 0 only at the target
+    "softmax_loss",
+    "sparsemax_loss",
+    "entmax_loss",
+    "topk_loss",
+    "fenchel_young_loss",
+    # likelihoods of other maps
+    "sparse_softmax_loss",
+    "topk_cross_entropy",
+    "epsilon_cross_entropy",
+    # accuracy itself
+    "accuracy_loss",
+    "perturbed_accuracy_loss",
+    # cosines with a margin
+    "am_softmax",
+    "arcface",
+]

@@ -1,0 +1,153 @@
+"""Targets of every form as weights per entry, and what a reduction needs of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn._array import (
+    Array,
+    adopt,
+    arange,
+    cast,
+    cast_like,
+    dtype_name,
+    full_like,
+    namespace,
+    scalar,
+    stop_gradient,
+)
+from kofn._rows import Given, entries
+from kofn._validate import check_choice, check_integer, check_number, check_same_kind
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Target(NamedTuple):
+    """Rows last, as those of the scores; without gradient."""
+
+    each: Array  # (…, n), zeros in ignored rows, NaN where an index is out of range
+    weight: Array  # per row, the class weights of its labels
+    counted: Array  # per row, whether it is in the mean
+    by_class: Array | None  # class weights, (n,)
+    integers: bool  # whether the labels were indices
+
+
+def target_of(
+    target: Any,
+    scores: Array,
+    what: Given,
+    dim: int,
+    *,
+    weight: Any = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    spread_one: bool = False,
+) -> Target:
+    """Check and unify; `what` are the rows of `scores` along `dim`, counted from the end.
+
+    Smoothing spreads its share of all the weight, or of 1 as PyTorch's cross-entropy does.
+    """
+    x = what.scores
+    xp = namespace(x)
+    allowed = "a number in [0, 1]"
+    smoothing = check_number("label_smoothing", label_smoothing, low=0.0, allowed=allowed)
+    if smoothing > 1:
+        raise ValueError(f"label_smoothing must be {allowed}; got {label_smoothing!r}")
+    playing = stop_gradient(x) != -math.inf
+    counted = xp.any(playing, axis=-1)
+    integers = _are_indices(target, scores, dim)
+    if integers:
+        ignored = check_integer("ignore_index", ignore_index, "an integer")
+        index = adopt(target, scores)
+        used = index != ignored
+        counted = counted & used
+        n = scores.shape[dim]
+        each = cast(arange(x, x.shape[-1]) == cast_like(index, x)[..., None], x.dtype)
+        wrong = used & ((index < 0) | (index >= n))
+        each = xp.where(wrong[..., None], math.nan, xp.where(used[..., None], each, 0.0))
+    else:
+        each = cast(stop_gradient(adopt(target, scores)), x.dtype)
+        each = entries(each, x, dim)
+    by_class = None if weight is None else _class_weights(weight, scores, dim, x)
+    total = xp.sum(each, axis=-1)
+    if by_class is None:
+        each_row = xp.ones_like(total)
+    else:
+        some = total > 0
+        share = xp.sum(each * by_class, axis=-1) / xp.where(some, total, 1.0)
+        each_row = xp.where(some, share, 1.0)
+    if smoothing:
+        n_playing = xp.sum(cast(playing, x.dtype), axis=-1)
+        spread = xp.ones_like(total) if spread_one else total
+        even = xp.where(playing, (spread / xp.clip(n_playing, 1, None))[..., None], 0.0)
+        each = (1 - smoothing) * each + smoothing * even
+    return Target(each, each_row, counted, by_class, integers)
+
+
+def reduced(loss: Array, target: Target, reduction: str, *, plain_mean: bool = False) -> Array:
+    """Losses per row, weighted already, as their mean over what counts, their sum, or themselves.
+
+    The mean is over class weights, or over rows.
+    """
+    xp = namespace(loss)
+    loss = xp.where(target.counted, loss, 0.0)
+    if reduction == "none":
+        return loss
+    total = xp.sum(loss)
+    if reduction == "sum":
+        return total
+    each = xp.ones_like(target.weight) if plain_mean else target.weight
+    count = xp.sum(xp.where(target.counted, each, 0.0))
+    return total / xp.where(count == 0, 1.0, count)
+
+
+def check_reduction(reduction: Any) -> None:
+    check_choice("reduction", reduction, REDUCTIONS)
+
+
+def _are_indices(target: Any, scores: Array, dim: int) -> bool:
+    """Whether `target` has one index per row, not one weight per entry."""
+    check_same_kind("target", target, scores)
+    shape, whole = tuple(target.shape), tuple(scores.shape)
+    if shape == whole:
+        return False
+    batch = list(whole)
+    del batch[dim]
+    if shape != tuple(batch):
+        raise ValueError(
+            f"target must have the shape of scores, {whole}, for weights, or without dim, "
+            f"{tuple(batch)}, for indices; got {shape}"
+        )
+    if not dtype_name(target).startswith(("int", "uint")):
+        raise TypeError(f"target of indices must be integers; got dtype {target.dtype}")
+    return True
+
+
+def _class_weights(weight: Any, scores: Array, dim: int, x: Array) -> Array:
+    check_same_kind("weight", weight, scores)
+    wanted = (scores.shape[dim],)
+    if tuple(weight.shape) != wanted:
+        raise ValueError(
+            f"weight must have one number for each of the entries along dim, {wanted}; "
+            f"got the shape {tuple(weight.shape)}"
+        )
+    weight = stop_gradient(cast_like(weight, x))
+    return weight if wanted[0] else full_like(x, (1,), 1.0)
+
+
+def chosen_terms(each: Array, values: Array) -> Array:
+    """Σ t·value over entries with weight: an infinite value costs where it is wanted only."""
+    xp = namespace(values)
+    wanted = each != 0
+    return xp.sum(xp.where(wanted, each * xp.where(wanted, values, 0.0), 0.0), axis=-1)
+
+
+def mean_over_labels(each: Array, values: Array) -> Array:
+    """Σ t·value/Σt; 0 for a row without labels."""
+    xp = namespace(values)
+    total = xp.sum(each, axis=-1)
+    some = total > 0
+    mean = chosen_terms(each, values) / xp.where(some, total, 1.0)
+    bad = xp.isnan(total)
+    return xp.where(bad, scalar(values, math.nan), xp.where(some, mean, 0.0))

@@ -1,0 +1,274 @@
+"""Fenchel–Young losses: convex, 0 where the weights are the target, their gradient p − t."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn import implicit, links
+from kofn._array import Array, namespace, quiet
+from kofn._closed_form import gap
+from kofn._dispatch import evaluate
+from kofn._rows import given, only_one, rows_of
+from kofn._validate import check_dim
+from kofn.links import Link
+from kofn.losses._targets import check_reduction, chosen_terms, reduced, target_of
+
+__all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
+
+
+def fenchel_young_loss(
+    scores: Array,
+    target: Array,
+    *,
+    link: str | Link = "exponential",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    """L = S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T with k = Σt: convex, ≥ 0, and 0 only where p = t.
+
+    Its gradient in the scores is (soft_topk(scores, k) − target)/T. With the default link and
+    one-hot targets it is cross-entropy of scores/T; "linear" gives the sparsemax loss, "entmax"
+    the entmax loss, and k-hot targets a multi-label loss whose k is the number of labels.
+
+    Args:
+        scores, link, temperature, dim, mask: as for `soft_topk`.
+        target: weights in [0, 1] with the shape of `scores`, one-hot, k-hot or soft, or integers
+            without `dim`; no gradient reaches it. Weight on an entry that cannot be chosen makes
+            the loss infinite.
+        reduction: "mean" over the rows that have an entry in play, "sum", or "none".
+
+    Returns:
+        A scalar, or the batch shape for "none"; float32 for half-precision scores. Wholly masked
+        rows count 0.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; ValueError for a link without an integral, a
+            target of another shape or an unknown reduction. A target outside [0, 1] gives NaN.
+
+    Source: Blondel, Martins & Niculae, "Learning with Fenchel-Young Losses" (2020).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import fenchel_young_loss
+        >>> scores = np.array([[2.0, 1.0, -1.0]])
+        >>> fenchel_young_loss(scores, np.array([[1.0, 0.0, 0.0]])).round(4)
+        np.float64(0.3490)
+        >>> fenchel_young_loss(scores, np.array([[1.0, 1.0, 0.0]])).round(4)
+        np.float64(0.1269)
+    """
+    return _gap(scores, target, link, temperature, dim, mask, reduction)
+
+
+def softmax_loss(
+    scores: Array,
+    target: Array,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """−Σ w·t·log softmax(scores/T): torch.nn.functional.cross_entropy, option for option.
+
+    Beside its options there are a mask, a temperature per row, any dim, and two more frameworks.
+    Here a score of −inf is an entry out of play, to label smoothing too, and the mean over nothing
+    is 0, not NaN.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`. `dim` holds the classes: the last by
+            default, torch's function has 1.
+        target: integers, the index of the class, with the batch shape (`scores.shape` without
+            `dim`); or weights with the shape of `scores`. No gradient reaches it.
+        weight: one number per class, (n,).
+        label_smoothing: the share of the target, in [0, 1], that is spread evenly over the entries
+            in play.
+        ignore_index: rows with this integer count 0 and leave the mean; it need not be an index.
+        reduction: "mean", "sum" or "none". For integers the mean is over class weights, else over
+            rows.
+
+    Returns:
+        A scalar, or the batch shape for "none"; float32 for half-precision scores.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; a target, weight or option of the wrong kind or
+            shape. An index out of range is not checked: its row is NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import softmax_loss
+        >>> scores = np.array([[2.0, 1.0, -1.0], [0.0, 0.0, 3.0]])
+        >>> softmax_loss(scores, np.array([0, -100])).round(4)
+        np.float64(0.3490)
+        >>> softmax_loss(scores, np.array([0, 1]), label_smoothing=0.1).round(4)
+        np.float64(1.7386)
+    """
+    check_reduction(reduction)
+    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
+    with quiet(scores):
+        labels = target_of(
+            target, scores, what, check_dim(dim, scores.ndim),
+            weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+            spread_one=True,
+        )  # fmt: skip
+        log_p = evaluate(implicit.log_softmax, rows_of(what))
+        each = labels.each if labels.by_class is None else labels.each * labels.by_class
+        return reduced(
+            -chosen_terms(each, log_p), labels, reduction, plain_mean=not labels.integers
+        )
+
+
+def sparsemax_loss(
+    scores: Array,
+    target: Array,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """The convex loss whose gradient is (sparsemax(scores/T) − target)/T.
+
+    It is exactly 0 once the target leads by T: an easy row is left alone, where cross-entropy
+    never rests.
+
+    Args:
+        scores, target, temperature, dim, mask, label_smoothing, ignore_index: as for
+            `softmax_loss`. With several labels k is their number.
+        weight: one number per class, (n,); a row has the mean of its labels'.
+        reduction: "mean" (over those weights), "sum" or "none".
+
+    Returns:
+        As for `softmax_loss`.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss`.
+
+    Source: Martins & Astudillo, "From Softmax to Sparsemax" (2016).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import sparsemax_loss
+        >>> sparsemax_loss(np.array([[2.0, 1.0, -1.0], [0.5, 0.0, 0.0]]), np.array([0, 0])).round(4)
+        np.float64(0.0417)
+    """
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    return _gap(scores, target, "linear", temperature, dim, mask, reduction, **options)
+
+
+def entmax_loss(
+    scores: Array,
+    target: Array,
+    alpha: float | Array = 1.5,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """The convex loss whose gradient is (entmax(scores/T, alpha) − target)/T.
+
+    alpha = 1 is cross-entropy (of a soft target less its entropy), alpha = 2 the sparsemax loss.
+
+    Args:
+        scores, target, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction:
+            as for `sparsemax_loss`.
+        alpha: as for `entmax`; it may be learned.
+
+    Returns:
+        As for `softmax_loss`.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss`; ValueError for alpha < 1.
+
+    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import entmax_loss
+        >>> entmax_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
+        np.float64(0.0617)
+    """
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    link = links.entmax(alpha)
+    return _gap(scores, target, link, temperature, dim, mask, reduction, **options)
+
+
+def topk_loss(
+    scores: Array,
+    target: Array,
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """The multi-label loss whose gradient is (soft_topk(scores, k) − target)/T, k = Σ target.
+
+    The labels of a row should be its k largest scores; which k differs from row to row. Unlike
+    binary cross-entropy per entry it has no bias to learn, and unlike softmax cross-entropy on a
+    k-hot target it lets every label have weight 1. Convex, ≥ 0, and 0 only where they coincide.
+
+    Args:
+        scores, temperature, dim, mask, label_smoothing, ignore_index: as for `softmax_loss`.
+        target: k-hot weights in [0, 1] with the shape of `scores`, of any real dtype or boolean;
+            or integers, for k = 1. A row without labels costs 0.
+        link: as for `soft_topk`: "exponential" is the heir of cross-entropy, "linear" and "entmax"
+            are 0 where all labels lead by enough.
+        weight: one number per class, (n,); a row has the mean of its labels'.
+        reduction: "mean" (over those weights), "sum" or "none".
+
+    Returns:
+        As for `softmax_loss`.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss`; ValueError for a link without an integral.
+
+    Source: Amos, Koltun & Kolter, "The Limited Multi-Label Projection Layer" (2019); Blondel,
+    Martins & Niculae, "Learning with Fenchel-Young Losses" (2020).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import topk_loss
+        >>> scores = np.array([[2.0, 1.0, -1.0, 0.0]])
+        >>> topk_loss(scores, np.array([[1, 1, 0, 0]])).round(4)
+        np.float64(1.3510)
+    """
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    return _gap(scores, target, link, temperature, dim, mask, reduction, **options)
+
+
+def _gap(
+    scores: Array,
+    target: Array,
+    link: str | Link,
+    temperature: Any,
+    dim: int,
+    mask: Array | None,
+    reduction: str,
+    **options: Any,
+) -> Array:
+    """The Fenchel–Young loss of any link and target."""
+    check_reduction(reduction)
+    link = links.resolve(link)
+    what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
+    with quiet(scores):
+        labels = target_of(target, scores, what, check_dim(dim, scores.ndim), **options)
+        implicit.require_integral(link, scores)
+        k = namespace(scores).sum(labels.each, axis=-1)
+        loss = gap(what._replace(k=k), labels.each)
+        return reduced(loss * labels.weight, labels, reduction)

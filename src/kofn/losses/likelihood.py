@@ -1,0 +1,343 @@
+"""Losses on the weights of a map: likelihoods of its own kind, and accuracy itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kofn import implicit, links
+from kofn._array import Array, cast, compute_dtype, framework, namespace, quiet
+from kofn._closed_form import log_weights
+from kofn._dispatch import evaluate
+from kofn._rows import Given, given, only_one, rows_of
+from kofn._validate import check_dim, check_number
+from kofn.links import Link
+from kofn.losses._targets import (
+    Target,
+    check_reduction,
+    chosen_terms,
+    mean_over_labels,
+    reduced,
+    target_of,
+)
+from kofn.maps import soft_topk
+from kofn.perturbed import perturbed_argmax
+from kofn.variants import check_support, supported
+
+__all__ = [
+    "accuracy_loss",
+    "epsilon_cross_entropy",
+    "perturbed_accuracy_loss",
+    "sparse_softmax_loss",
+    "topk_cross_entropy",
+]
+
+
+def sparse_softmax_loss(
+    scores: Array,
+    target: Array,
+    *,
+    k: int | None = None,
+    p: float | None = None,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """log Σ_S e^{scores/T} − scores_t/T: cross-entropy against the strongest rivals only.
+
+    S is the support of `sparse_softmax` and the labels, which are always kept, so that the loss is
+    finite and ≥ 0. Entries outside get no gradient: for fine-tuning rather than from scratch.
+
+    Args:
+        scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for
+            `softmax_loss`; several labels are each held against S and the others.
+        k, p: as for `sparse_softmax`.
+
+    Returns:
+        As for `softmax_loss`.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss` and `sparse_softmax`.
+
+    Source: Sun et al., "Sparse-softmax: A Simpler and Faster Alternative Softmax Transformation"
+    (2021).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import sparse_softmax_loss
+        >>> sparse_softmax_loss(np.array([[2.0, 1.0, 0.0, -1.0]]), np.array([0]), k=2).round(4)
+        np.float64(0.3133)
+    """
+    what, labels = _start(
+        scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
+    )
+    check_support(k, p, scores, dim)
+    xp = namespace(scores)
+    with quiet(scores):
+        kept = xp.where(labels.each != 0, what.scores, supported(what, k, p))
+        log_p = evaluate(implicit.log_softmax, rows_of(what._replace(scores=kept)))
+        each = labels.each if labels.by_class is None else labels.each * labels.by_class
+        loss = -chosen_terms(each, log_p)
+        return reduced(loss, labels, reduction, plain_mean=not labels.integers)
+
+
+def topk_cross_entropy(
+    scores: Array,
+    target: Array,
+    k: int | Sequence[float],
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """−log Σ_j P_K(j)·soft_topk(scores, j)_t: the target among the k largest, k random.
+
+    For a metric such as top-5 accuracy, or half top-1 and half top-5. In logarithms all the way,
+    so a target far below still gets its gradient (with a link of infinite tails).
+
+    Args:
+        scores, temperature, dim, mask, weight, ignore_index, reduction: as for `sparsemax_loss`.
+        target: as for `softmax_loss`; of several labels the mean over them.
+        k: P_K, the probabilities of 1, 2, … , such as (0.5, 0, 0, 0, 0.5), which sum to 1; or one
+            integer. Each k with a probability costs a `soft_topk`.
+        link: as for `soft_topk`. With "linear" and "entmax" a target of weight 0 costs ∞.
+
+    Returns:
+        As for `softmax_loss`.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss`; a `k` that is not a distribution over 1 to n.
+
+    Source: Petersen, Kuehne, Borgelt & Deussen, "Differentiable Top-k Classification Learning"
+    (2022).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import topk_cross_entropy
+        >>> scores = np.array([[2.0, 1.0, 0.0, -1.0]])
+        >>> topk_cross_entropy(scores, np.array([1]), 2).round(4)
+        np.float64(0.4741)
+        >>> topk_cross_entropy(scores, np.array([1]), (0.5, 0.5)).round(4)
+        np.float64(0.7654)
+    """
+    dim = check_dim(dim, scores.ndim) if framework(scores) else dim
+    link = links.resolve(link)
+    what, labels = _start(
+        scores, target, temperature, dim, mask, reduction,
+        link=link, weight=weight, ignore_index=ignore_index,
+    )  # fmt: skip
+    shares = _distribution(k, scores.shape[dim])
+    xp = namespace(scores)
+    with quiet(scores):
+        total = None
+        for number, share in shares:
+            one = log_weights(what._replace(k=xp.full_like(what.k, float(number))))
+            one = one if share == 1 else one + math.log(share)
+            total = one if total is None else _logaddexp(total, one)
+        loss = -mean_over_labels(labels.each, total) * labels.weight
+        return reduced(loss, labels, reduction)
+
+
+def epsilon_cross_entropy(
+    scores: Array,
+    target: Array,
+    *,
+    epsilon: float = 1e-3,
+    link: str | Link = "linear",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """−log((p_t + ε)/(1 + nε)), p the weights of a map with zeros: finite where p_t = 0.
+
+    Not convex, and where p_t = 0 without a gradient: the convex loss of such a map is
+    `sparsemax_loss`, `entmax_loss` or `topk_loss`. This is for comparison, and to evaluate.
+
+    Args:
+        scores, temperature, dim, mask, weight, ignore_index, reduction: as for `sparsemax_loss`.
+        target: as for `softmax_loss`; with several labels k is their number, nε becomes nε/k and
+            the loss is the mean over them.
+        epsilon: > 0, what each weight is raised by.
+        link: of the map `soft_topk`; "linear" is sparsemax.
+
+    Returns:
+        As for `softmax_loss`.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss`; an `epsilon` that is not positive.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import epsilon_cross_entropy
+        >>> epsilon_cross_entropy(np.array([[2.0, 1.0, -1.0]]), np.array([1])).round(4)
+        np.float64(6.9108)
+    """
+    epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
+    what, labels = _start(
+        scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
+    )
+    xp = namespace(scores)
+    with quiet(scores):
+        k, chosen = _chosen(scores, labels, link, temperature, dim, mask)
+        n = xp.sum(cast(what.scores != -math.inf, k.dtype), axis=-1)
+        whole = xp.log1p(n * epsilon / xp.where(k > 0, k, 1.0))
+        loss = whole - mean_over_labels(labels.each, xp.log(chosen + epsilon))
+        loss = xp.where(k == 0, 0.0, loss)
+        return reduced(loss * labels.weight, labels, reduction)
+
+
+def accuracy_loss(
+    scores: Array,
+    target: Array,
+    *,
+    link: str | Link = "exponential",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """−p_t: minus the accuracy, smoothed; of k labels minus the share among the k chosen.
+
+    Bounded, so robust to wrong labels, and flat where a row is plainly right or wrong: for
+    fine-tuning after cross-entropy rather than from scratch.
+
+    Args:
+        scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for
+            `sparsemax_loss`.
+        link: as for `soft_topk`; "exponential" with one label is softmax.
+
+    Returns:
+        As for `softmax_loss`, in [−1, 0] unless weighted.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import accuracy_loss
+        >>> accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
+        np.float64(-0.7054)
+    """
+    _, labels = _start(
+        scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
+    )
+    with quiet(scores):
+        _, chosen = _chosen(scores, labels, link, temperature, dim, mask)
+        loss = -mean_over_labels(labels.each, chosen) * labels.weight
+        return reduced(loss, labels, reduction)
+
+
+def perturbed_accuracy_loss(
+    scores: Array,
+    target: Array,
+    *,
+    noise: str | Link = "normal",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Array:
+    """−Pr(the target is the largest of scores + T·noise): the expected accuracy under noise.
+
+    Args:
+        scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for
+            `sparsemax_loss`; of several labels the mean over them.
+        noise: as for `perturbed_argmax`.
+
+    Returns:
+        As for `softmax_loss`, in [−1, 0] unless weighted.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss` and `perturbed_argmax`.
+
+    Source: Karpukhin, Dereka & Kolesnikov, "EXACT: How to Train Your Accuracy" (2022).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import perturbed_accuracy_loss
+        >>> perturbed_accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
+        np.float64(-0.7556)
+    """
+    _, labels = _start(
+        scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
+    )
+    with quiet(scores):
+        x = cast(scores, compute_dtype(scores))
+        p = perturbed_argmax(x, noise=noise, temperature=temperature, dim=dim, mask=mask)
+        chosen = _as_rows(p, labels, check_dim(dim, scores.ndim))
+        loss = -mean_over_labels(labels.each, chosen) * labels.weight
+        return reduced(loss, labels, reduction)
+
+
+def _start(
+    scores: Array,
+    target: Array,
+    temperature: Any,
+    dim: int,
+    mask: Array | None,
+    reduction: str,
+    link: Link = links.exponential,
+    **options: Any,
+) -> tuple[Given, Target]:
+    check_reduction(reduction)
+    what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
+    with quiet(scores):
+        return what, target_of(target, scores, what, check_dim(dim, scores.ndim), **options)
+
+
+def _chosen(
+    scores: Array, labels: Target, link: Any, temperature: Any, dim: int, mask: Any
+) -> tuple[Array, Array]:
+    """(k, the weights of the k chosen), as many as there are labels; rows last."""
+    xp = namespace(scores)
+    k = xp.sum(labels.each, axis=-1)
+    x = cast(scores, compute_dtype(scores))
+    p = soft_topk(x, k, link=link, temperature=temperature, dim=dim, mask=mask)
+    return k, _as_rows(p, labels, check_dim(dim, scores.ndim))
+
+
+def _as_rows(p: Array, labels: Target, dim: int) -> Array:
+    xp = namespace(p)
+    return xp.moveaxis(p, dim, -1) if p.shape[dim] else xp.zeros_like(labels.each)
+
+
+def _distribution(k: Any, n: int) -> list[tuple[int, float]]:
+    """(number, probability) of each k that is possible."""
+    allowed = "an integer in [1, n], or probabilities of 1, 2, … up to n that sum to 1"
+    if isinstance(k, (int, np.integer)) and not isinstance(k, bool):
+        numbers = [(int(k), 1.0)]
+    elif isinstance(k, (Sequence, np.ndarray)) and not isinstance(k, str):
+        shares = [check_number("k", share, low=0.0, allowed=allowed) for share in k]
+        numbers = [(i + 1, share) for i, share in enumerate(shares) if share > 0]
+        if abs(sum(shares) - 1) > 1e-6:
+            raise ValueError(f"k must be {allowed}; got {k!r}, which sums to {sum(shares):.6g}")
+    else:
+        raise TypeError(f"k must be {allowed}; got {k!r}")
+    if not all(1 <= number <= n for number, _ in numbers):
+        raise ValueError(f"k must be {allowed}; got {k!r} for n = {n}")
+    return numbers
+
+
+def _logaddexp(a: Array, b: Array) -> Array:
+    """log(e^a + e^b), its gradient 0 where both are −∞."""
+    xp = namespace(a)
+    none = (a == -math.inf) & (b == -math.inf)
+    less = xp.logaddexp(xp.where(none, 0.0, a), xp.where(none, 0.0, b))
+    return xp.where(none, -math.inf, less)

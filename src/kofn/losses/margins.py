@@ -1,0 +1,169 @@
+"""Cross-entropy of cosines with a margin: AM-softmax and ArcFace, with the logits they are of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn import links
+from kofn._array import Array, cast, cast_like, compute_dtype, framework, namespace, quiet, scalar
+from kofn._rows import given, only_one
+from kofn._validate import check_dim, check_number, check_same_kind
+from kofn.losses._targets import check_reduction, target_of
+from kofn.losses.fenchel_young import softmax_loss
+
+__all__ = ["am_softmax", "arcface"]
+
+
+def am_softmax(
+    cosines: Array,
+    target: Array,
+    *,
+    margin: float | Array = 0.35,
+    temperature: float | Array = 1 / 30,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> tuple[Array, Array]:
+    """(loss, logits), logits = (cos − margin·target)/T: the target must lead by the margin.
+
+    Trained to classify, used to retrieve. Accuracy is that of `cosines`; the logits are what the
+    loss saw.
+
+    Args:
+        cosines: of the angle between each embedding and each class's centre, (…, n) along `dim`:
+            `F.normalize(x) @ F.normalize(centres).T` in PyTorch.
+        margin: a number, or one per class (n,), which may be learned.
+        temperature: in cosines, the inverse of what is often called the scale.
+        target, dim, mask, weight, label_smoothing, ignore_index, reduction: as for
+            `softmax_loss`.
+
+    Returns:
+        `softmax_loss` of the logits, and the logits, like `cosines`.
+
+    Raises:
+        TypeError, ValueError: as for `softmax_loss`; a `margin` of another shape.
+
+    Source: Wang, Cheng, Liu & Liu, "Additive Margin Softmax for Face Verification" (2018).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import am_softmax
+        >>> loss, logits = am_softmax(np.array([[0.8, 0.3, -0.2]]), np.array([0]))
+        >>> loss.round(4), logits.round(1)
+        (np.float64(0.0110), array([[13.5,  9. , -6. ]]))
+    """
+    return _with_margin(
+        lambda c, m: c - m, cosines, target, margin, temperature, dim, mask, reduction,
+        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+    )  # fmt: skip
+
+
+def arcface(
+    cosines: Array,
+    target: Array,
+    *,
+    margin: float | Array = 0.5,
+    temperature: float | Array = 1 / 64,
+    dim: int = -1,
+    mask: Array | None = None,
+    weight: Array | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> tuple[Array, Array]:
+    """(loss, logits), the target's logit cos(φ + margin)/T where its cosine is cos φ.
+
+    The margin is an angle. Beyond φ = π − margin, where cos(φ + margin) would rise again, the
+    logit goes on falling as (cos φ − margin·sin margin)/T. At cos φ = ±1, where the slope of
+    sin φ is infinite, it is taken as 0; cosines that rounding takes beyond are safe, too.
+
+    Args:
+        cosines, target, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction:
+            as for `am_softmax`.
+        margin: an angle in [0, π), or one per class (n,), which may be learned.
+
+    Returns:
+        As for `am_softmax`.
+
+    Raises:
+        TypeError, ValueError: as for `am_softmax`.
+
+    Source: Deng, Guo, Xue & Zafeiriou, "ArcFace: Additive Angular Margin Loss for Deep Face
+    Recognition" (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import arcface
+        >>> loss, logits = arcface(np.array([[0.8, 0.3, -0.2]]), np.array([0]))
+        >>> loss.round(4), logits.round(1)
+        (np.float64(0.0007), array([[ 26.5,  19.2, -12.8]]))
+    """
+    if isinstance(margin, (int, float)) and margin >= math.pi:
+        raise ValueError(f"margin must be an angle in [0, π), or an array; got {margin!r}")
+    return _with_margin(
+        _turned, cosines, target, margin, temperature, dim, mask, reduction,
+        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+    )  # fmt: skip
+
+
+def _turned(cosine: Array, margin: Array) -> Array:
+    """cos(φ + margin) for cos φ, falling all the way."""
+    xp = namespace(cosine)
+    square = (1 - cosine) * (1 + cosine)
+    # Within rounding of ±1 the slope of the root would be what the dtype allows, not what it is.
+    inside = square > 4 * float(xp.finfo(cosine.dtype).eps)
+    sine = xp.where(inside, xp.sqrt(xp.where(inside, square, 1.0)), 0.0)
+    turned = cosine * xp.cos(margin) - sine * xp.sin(margin)
+    return xp.where(cosine > -xp.cos(margin), turned, cosine - margin * xp.sin(margin))
+
+
+def _with_margin(
+    at_target: Any,
+    cosines: Array,
+    target: Array,
+    margin: Any,
+    temperature: Any,
+    dim: int,
+    mask: Array | None,
+    reduction: str,
+    **options: Any,
+) -> tuple[Array, Array]:
+    check_reduction(reduction)
+    what = given(cosines, only_one(cosines, dim), links.exponential, temperature, dim, mask)
+    dim = check_dim(dim, cosines.ndim)
+    xp = namespace(cosines)
+    with quiet(cosines):
+        labels = target_of(target, cosines, what, dim, ignore_index=options["ignore_index"])
+        x = cast(cosines, compute_dtype(cosines))
+        wanted = labels.each if x.shape[dim] else labels.each[..., :0]
+        wanted = xp.moveaxis(wanted, -1, dim)
+        wanted = xp.where(xp.isnan(wanted), 0.0, wanted)
+        shape = [1] * x.ndim
+        shape[dim] = x.shape[dim]
+        m = _margin(margin, cosines, dim, x)
+        m = m if m.ndim == 0 else m.reshape(shape)
+        # Both branches of a `where` are differentiated, and a cosine of −inf is out of play.
+        at = xp.where(wanted == 0, 0.0, x)
+        moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
+        t = xp.moveaxis(what.temperature[..., None], -1, dim)
+        logits = moved / t
+        loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
+        return loss, cast(logits, cosines.dtype)
+
+
+def _margin(margin: Any, cosines: Array, dim: int, x: Array) -> Array:
+    if framework(margin) is None:
+        number = check_number("margin", margin, low=0.0, allowed="a number ≥ 0")
+        return scalar(x, number)
+    check_same_kind("margin", margin, cosines, "cosines")
+    wanted = (cosines.shape[dim],)
+    if tuple(margin.shape) not in ((), wanted):
+        raise ValueError(
+            f"margin must be one number, or one for each of the entries along dim, {wanted}; "
+            f"got the shape {tuple(margin.shape)}"
+        )
+    return cast_like(margin, x)

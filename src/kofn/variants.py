@@ -1,0 +1,190 @@
+"""Softmax with something changed: its exponential by a polynomial, its support by the largest."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kofn import implicit, kernels, links
+from kofn._array import (
+    Array,
+    cumulative_sums,
+    kth_largest,
+    namespace,
+    quiet,
+    stop_gradient,
+)
+from kofn._dispatch import evaluate
+from kofn._rows import Given, Rows, given, only_one, restore, rows_of
+from kofn._validate import check_dim, check_integer, check_number
+
+__all__ = ["sparse_softmax", "taylor_softmax"]
+
+HIGHEST = 30
+"""The order up to which the zeros of the polynomial are known to rounding."""
+
+
+def taylor_softmax(
+    scores: Array,
+    order: int = 2,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """p = f(scores/T)/Σ f(scores/T), f(z) = 1 + z + z²/2! + … + z^order/order!: heavier tails.
+
+    Only an even order is positive everywhere. It lacks two laws of softmax: a shift of the scores
+    changes it, and below a point (z = −1 for order 2) f rises again, so that a score far below the
+    others gets *more* weight. Centre the scores, or keep them above −T.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`. −inf counts as masked.
+        order: even, from 2 to 30.
+
+    Returns:
+        Weights like `scores` that sum to 1, differentiable any number of times.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; ValueError for an odd order.
+
+    Source: de Brébisson & Vincent, "An Exploration of Softmax Alternatives Belonging to the
+    Spherical Loss Family" (2016).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import taylor_softmax
+        >>> taylor_softmax(np.array([2.0, 1.0, 0.0])).round(3)
+        array([0.588, 0.294, 0.118])
+        >>> taylor_softmax(np.array([0.0, -1.0, -5.0])).round(3)  # not monotone below −1
+        array([0.1 , 0.05, 0.85])
+    """
+    order = check_integer("order", order, f"an even integer from 2 to {HIGHEST}")
+    if order % 2:
+        raise ValueError(
+            f"order must be even; got {order}: a Taylor polynomial of odd order is negative for "
+            "scores far below 0, and a weight must not be"
+        )
+    if not 2 <= order <= HIGHEST:
+        raise ValueError(f"order must be an even integer from 2 to {HIGHEST}; got {order}")
+    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
+    with quiet(scores):
+        return restore(evaluate(_polynomial, rows_of(what), order=order), scores, dim)
+
+
+def sparse_softmax(
+    scores: Array,
+    *,
+    k: int | None = None,
+    p: float | None = None,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """Softmax over the k largest scores, or over the fewest whose softmax reaches p (the nucleus).
+
+    Scores equal to the last one kept are kept too, so that equal scores have equal weights.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`.
+        k: how many are kept, an integer in [1, n].
+        p: how much of softmax(scores/T) is kept at least, in (0, 1]; 1 keeps all. Give `k` or `p`.
+
+    Returns:
+        Weights like `scores` that sum to 1, exactly 0 outside the support. The gradient is that
+        of softmax on the support and 0 outside, which is all there is: what is left out learns
+        nothing, and the jump where the support changes has no gradient. For one that is
+        continuous take `sparsemax` or `entmax`.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; both or neither of `k` and `p`, or one out of
+            range.
+
+    Source: Sun et al., "Sparse-softmax: A Simpler and Faster Alternative Softmax Transformation"
+    (2021); Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), for the nucleus.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import sparse_softmax
+        >>> sparse_softmax(np.array([2.0, 1.0, 0.0, -1.0]), k=2).round(3)
+        array([0.731, 0.269, 0.   , 0.   ])
+        >>> sparse_softmax(np.array([2.0, 1.0, 0.0, -1.0]), p=0.9).round(3)
+        array([0.665, 0.245, 0.09 , 0.   ])
+    """
+    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
+    check_support(k, p, scores, dim)
+    with quiet(scores):
+        what = what._replace(scores=supported(what, k, p))
+        fused = kernels.weights(what, implicit.softmax)
+        weights = evaluate(implicit.softmax, rows_of(what)) if fused is None else fused
+        return restore(weights, scores, dim)
+
+
+def check_support(k: Any, p: Any, scores: Array, dim: int) -> None:
+    if (k is None) == (p is None):
+        raise ValueError(f"give k or p, one of the two; got k = {k!r} and p = {p!r}")
+    if k is not None:
+        n = scores.shape[check_dim(dim, scores.ndim)]
+        allowed = "an integer in [1, n]" + (f" (here n = {n})" if isinstance(n, int) else "")
+        if not min(1, n) <= check_integer("k", k, allowed) <= n:
+            raise ValueError(f"k must be {allowed}; got {k!r}")
+        return
+    allowed = "a number in (0, 1]"
+    if check_number("p", p, low=0.0, allowed=allowed, strict=True) > 1:
+        raise ValueError(f"p must be {allowed}; got {p!r}")
+
+
+def supported(what: Given, k: int | None, p: float | None) -> Array:
+    """The scores with −inf outside the support; a row with a NaN is left as it is."""
+    x = what.scores
+    xp = namespace(x)
+    fixed = stop_gradient(x)
+    if k == 0 or (p is not None and p >= 1):
+        return x
+    if k is not None:
+        last = kth_largest(fixed, k)
+    else:
+        ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
+        share = implicit.softmax(rows_of(what._replace(scores=ordered)))
+        # An entry counts while those before it leave something to reach.
+        before = cumulative_sums(share) - share
+        last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)
+    bad = xp.any(xp.isnan(fixed), axis=-1)[..., None]
+    return xp.where((fixed < last[..., None]) & ~bad, -math.inf, x)
+
+
+def _polynomial(rows: Rows, order: int) -> Array:
+    """f(z)/Σf. The zeros of f are complex, in pairs a ± ib: f is a product of squares
+
+    (z − a)² + b², which no rounding makes negative and no cancellation coarse.
+    """
+    xp = namespace(rows.scores)
+    z = xp.where(rows.live, rows.scores, 0.0) / rows.temperature[..., None]
+    # f(z)/size^order: the size cancels, and the overflow with it.
+    size = xp.clip(xp.max(xp.abs(stop_gradient(z)), axis=-1), 1.0, None)[..., None]
+    ratio = z / size
+    raised = xp.ones_like(z)
+    for real, imaginary in ZEROS[order]:
+        raised = raised * ((ratio - real / size) ** 2 + (imaginary / size) ** 2)
+    live = rows.live & (rows.k > 0)[..., None]
+    raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
+    total = xp.sum(raised, axis=-1)[..., None]
+    share = raised / xp.where(total == 0, 1.0, total)
+    return xp.where(rows.top, rows.top_weight[..., None], share)
+
+
+def _zeros(order: int) -> list[tuple[float, float]]:
+    """One of each pair of zeros of the Taylor polynomial, (real, imaginary) part."""
+    coefficients = np.ones(order + 1, np.longdouble)
+    for m in range(order - 1, -1, -1):  # of z^m, times order!
+        coefficients[order - m] = coefficients[order - m - 1] * (m + 1)
+    found = np.roots(coefficients.astype(np.float64)).astype(np.clongdouble)
+    slope = np.polyder(coefficients)
+    for _ in range(4):
+        found = found - np.polyval(coefficients, found) / np.polyval(slope, found)
+    return [(float(zero.real), float(zero.imag)) for zero in found if zero.imag > 0]
+
+
+ZEROS = {order: _zeros(order) for order in range(2, HIGHEST + 1, 2)}

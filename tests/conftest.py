@@ -59,6 +59,10 @@ REPEATED = (
     "test_the_gradient_in_temperature_survives_a_shift_of_the_scores",
     "test_infinite_logits_are_chosen_first",
     "test_k_per_row",
+    "test_norms_are_0_where_no_weight_moves",
+    "test_norms_agree_between_frameworks_dtypes_and_shapes",
+    "test_per_row_and_for_a_batch",
+    "test_rows_without_an_effect_get_a_usable_number",
 )
 EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
 

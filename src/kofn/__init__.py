@@ -1,6 +1,7 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
-from kofn import estimators, links, schedules
+from kofn import estimators, links, metrics, schedules
+from kofn._temperature import temperature_for
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps import (
@@ -39,4 +40,7 @@ __all__ = [
     # training towards a choice
     "fenchel_young_loss",
     "schedules",
+    # knowing what a choice does
+    "metrics",
+    "temperature_for",
 ]

@@ -277,6 +277,15 @@ def log_cumulative_sums(x: Array) -> Array:
     )
 
 
+def cumulative_min(x: Array) -> Array:
+    """min over j ≤ i of x_j along the last axis."""
+    if is_torch(x):
+        return sys.modules["torch"].cummin(x, -1).values
+    if is_jax(x):
+        return sys.modules["jax"].lax.cummin(x, axis=x.ndim - 1)
+    return np.minimum.accumulate(x, axis=-1)
+
+
 def marked(like: Array, indices: Array) -> Array:
     """Booleans with the shape of `like`, True at the indices along the last axis."""
     xp = namespace(like)

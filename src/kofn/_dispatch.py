@@ -12,11 +12,11 @@ import numpy as np
 from kofn import _nodes, kernels, links
 from kofn._array import Array, is_jax, is_numpy, is_torch, stop_gradient
 from kofn._link import Link
-from kofn._rows import Rows
+from kofn._rows import Given, Rows
 from kofn.threshold import solve
 
 
-def evaluate(function: Callable[..., Array], rows: Rows, *arrays: Array) -> Array:
+def evaluate(function: Callable[..., Array], rows: Rows | Given, *arrays: Array) -> Array:
     """`function(rows, *arrays)`; compiled as a whole where compiling is how a framework works."""
     if is_jax(rows.scores):
         from kofn._jax import evaluate as compiled

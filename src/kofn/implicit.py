@@ -127,6 +127,15 @@ def weights(rows: Rows) -> Array:
     return xp.where(rows.live, chosen, others)
 
 
+def slopes(rows: Rows) -> Array:
+    """w = F′(z) per entry, of which ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is settled."""
+    p = place(rows)
+    xp = namespace(p.z)
+    moving = rows.live & ~p.over.expand(p.none | p.every)
+    slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
+    return xp.where(p.over.expand(p.spoiled), math.nan, slope)
+
+
 def theta(rows: Rows) -> Array:
     """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
     p = place(rows)

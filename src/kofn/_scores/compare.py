@@ -10,8 +10,9 @@ import numpy as np
 from kofn import metrics
 from kofn._scores.maps import Map, serving
 
-MOST_ROWS = 256  # measured; of more, as many, evenly spaced
-CURVE_ROWS, CURVE_POINTS = 16, 33
+MOST_ROWS, MOST = 64, 1 << 15  # rows and scores measured; of more, as many, evenly spaced
+CURVE_POINTS = 33
+AT_ONCE = 1 << 20  # numbers, in rows at several temperatures
 ASKED = ("temperature", "support", "gap")
 
 
@@ -53,9 +54,9 @@ def compare(scores: np.ndarray, k: float, asked: str, value: float) -> Compariso
     Returns:
         What each is like there, and how smooth and how sparse it is at other temperatures.
     """
-    rows = len(scores)
-    if rows > MOST_ROWS:
-        scores = scores[np.linspace(0, rows - 1, MOST_ROWS).astype(int)]
+    rows, n = scores.shape
+    looked = min(rows, MOST_ROWS, max(1, MOST // n))
+    scores = scores[np.linspace(0, rows - 1, looked).astype(int)]
     measured = []
     for each in serving(k):
         given = asked == "temperature"
@@ -64,7 +65,7 @@ def compare(scores: np.ndarray, k: float, asked: str, value: float) -> Compariso
         means = _means(each, scores, weights, k, temperature)
         measured.append(Measured(each.named(k), each, temperature, weights[0], means))
     for one in measured:
-        one.curve = _curve(one.map, scores[:CURVE_ROWS], k)
+        one.curve = _curve(one.map, scores, k)
     return Comparison(scores, rows, k, asked, value, measured)
 
 
@@ -88,14 +89,21 @@ def _curve(each: Map, scores: np.ndarray, k: float) -> list[tuple[float, float, 
     cold = each.temperature(scores, k, "support", k + 1e-3 * (n - k))
     warm = each.temperature(scores, k, "support", k + 0.9 * (n - k))
     if each.link:
-        # Every temperature at once, as rows of one array.
+        # Several temperatures at once, as rows of one array.
         ts = np.geomspace(cold, warm, CURVE_POINTS)
-        many, per_row = np.broadcast_to(scores, (len(ts), *scores.shape)), ts[:, None]
-        spread = metrics.effective_support(each.weights(many, k, per_row)).mean(-1)
-        slope = each.slope(many, k, per_row).mean(-1)
-        return list(zip(ts.tolist(), spread.tolist(), slope.tolist(), strict=True))
+        parts = np.array_split(ts, min(len(ts), 1 + len(ts) * scores.size // AT_ONCE))
+        return [point for part in parts for point in _points(each, scores, k, part)]
     points = []
     for t in np.geomspace(cold, warm, CURVE_POINTS // 2).tolist():
         spread = metrics.effective_support(each.weights(scores, k, t)).mean()
         points.append((t, float(spread), float(each.slope(scores, k, t).mean())))
     return points
+
+
+def _points(
+    each: Map, scores: np.ndarray, k: float, ts: np.ndarray
+) -> list[tuple[float, float, float]]:
+    many, per_row = np.broadcast_to(scores, (len(ts), *scores.shape)), ts[:, None]
+    spread = metrics.effective_support(each.weights(many, k, per_row)).mean(-1)
+    slope = each.slope(many, k, per_row).mean(-1)
+    return list(zip(ts.tolist(), spread.tolist(), slope.tolist(), strict=True))

@@ -70,6 +70,10 @@ REPEATED = (
     "test_the_accuracy_losses",
     "test_topk_cross_entropy_is_what_its_formula_says",
     "test_margins_move_the_target_alone",
+    "test_norms_are_0_where_no_weight_moves",
+    "test_norms_agree_between_frameworks_dtypes_and_shapes",
+    "test_per_row_and_for_a_batch",
+    "test_rows_without_an_effect_get_a_usable_number",
 )
 EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
 

@@ -1,6 +1,7 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
-from kofn import classic, estimators, links, losses
+from kofn import classic, estimators, links, losses, metrics, schedules
+from kofn._temperature import temperature_for
 from kofn.links import Link
 from kofn.logs import log_entmax, log_soft_topk
 from kofn.losses import fenchel_young_loss
@@ -48,6 +49,10 @@ __all__ = [
     # training towards a choice
     "losses",
     "fenchel_young_loss",
+    "schedules",
+    # knowing what a choice does
+    "metrics",
+    "temperature_for",
     # what came before
     "classic",
 ]

@@ -339,6 +339,15 @@ def cumulative_sums(x: Array) -> Array:
     return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)
 
 
+def cumulative_min(x: Array) -> Array:
+    """min over j ≤ i of x_j along the last axis."""
+    if is_torch(x):
+        return sys.modules["torch"].cummin(x, -1).values
+    if is_jax(x):
+        return sys.modules["jax"].lax.cummin(x, axis=x.ndim - 1)
+    return np.minimum.accumulate(x, axis=-1)
+
+
 def marked(like: Array, indices: Array) -> Array:
     """Booleans with the shape of `like`, True at the indices along the last axis."""
     xp = namespace(like)

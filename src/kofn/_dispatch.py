@@ -12,12 +12,12 @@ import numpy as np
 from kofn import _nodes, _sampling, kernels, links
 from kofn._array import Array, is_jax, is_numpy, is_torch, stop_gradient, uniform
 from kofn._link import Link
-from kofn._rows import Rows
+from kofn._rows import Given, Rows
 from kofn.threshold import solve
 
 
 def evaluate(
-    function: Callable[..., Array], rows: Rows, *arrays: Array, **settings: Hashable
+    function: Callable[..., Array], rows: Rows | Given, *arrays: Array, **settings: Hashable
 ) -> Array:
     """`function(rows, *arrays, **settings)`; compiled as a whole where that is how it is done."""
     if is_jax(rows.scores):

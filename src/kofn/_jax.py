@@ -16,7 +16,7 @@ except ImportError:  # JAX before 0.8
     from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
 
 from kofn._link import Link, by_id
-from kofn._rows import Rows
+from kofn._rows import Given, Rows
 from kofn.threshold import solve
 
 
@@ -26,7 +26,9 @@ def bound(function: Callable[..., jax.Array], **settings: Hashable) -> Callable[
     return partial(function, **settings)
 
 
-def evaluate(function: Callable[..., jax.Array], rows: Rows, *arrays: jax.Array) -> jax.Array:
+def evaluate(
+    function: Callable[..., jax.Array], rows: Rows | Given, *arrays: jax.Array
+) -> jax.Array:
     # A link is code, not data: its id is static.
     link_id = rows.link.id
     number, alpha = rows.link.parted()

@@ -64,9 +64,9 @@ def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: A
     """Check the arguments and bring them to the one form that the mathematics knows."""
     check_scores(scores)
     dim = check_dim(dim, scores.ndim)
-    x = _last(scores, dim)
+    x = last(scores, dim)
     if mask is not None:
-        x = namespace(x).where(_last_mask(mask, scores, dim), x, -math.inf)
+        x = namespace(x).where(last_mask(mask, scores, dim), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one entry that is out of play, so that a row has a minimum
         x = full_like(x, (*batch, 1), -math.inf)
@@ -111,15 +111,15 @@ def only_one(scores: Array, dim: int) -> int:
     return min(1, scores.shape[check_dim(dim, scores.ndim)])
 
 
-def _last(scores: Array, dim: int) -> Array:
+def last(scores: Array, dim: int) -> Array:
     """`scores` in the compute dtype with `dim` moved to the end, contiguous there."""
     x = cast(scores, compute_dtype(scores))
     return contiguous(x if dim == -1 else namespace(x).moveaxis(x, dim, -1))
 
 
-def _last_mask(mask: Any, scores: Array, dim: int) -> Array:
+def last_mask(mask: Any, scores: Array, dim: int, of: str = "scores") -> Array:
     """Where an entry may be chosen, with `dim` last."""
-    check_mask(mask, scores)
+    check_mask(mask, scores, of)
     xp = namespace(scores)
     mask = xp.broadcast_to(adopt(mask, scores), scores.shape)
     return mask if dim == -1 else xp.moveaxis(mask, dim, -1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -32,6 +34,7 @@ from rich.progress import (  # noqa: E402
 import kofn  # noqa: E402
 from kofn import _files  # noqa: E402
 from kofn._files import InputError  # noqa: E402
+from kofn._scores import commands  # noqa: E402
 
 if TYPE_CHECKING:
     from kofn._bench.contenders import Case
@@ -182,6 +185,25 @@ def bench(
     if out is not None:
         for name in report.FILES:
             console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+
+
+def _guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with an interrupt and what the user got wrong told in one line."""
+
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        try:
+            command(**options)
+        except KeyboardInterrupt:
+            _end("interrupted; nothing was written", INTERRUPTED)
+        except InputError as error:
+            _end(str(error), 2)
+
+    return run
+
+
+for _command in (commands.compare, commands.apply):
+    app.command()(_guarded(_command))
 
 
 def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:

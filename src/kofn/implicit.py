@@ -204,6 +204,15 @@ def log_of(p: Placed, z: Array, live: Array) -> Array:
     return xp.where(none, -math.inf, log_low + xp.log1p(-high))
 
 
+def slopes(rows: Rows) -> Array:
+    """w = F′(z) per entry, of which ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is settled."""
+    p = place(rows)
+    xp = namespace(p.z)
+    moving = rows.live & ~p.over.expand(p.none | p.every)
+    slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
+    return xp.where(p.over.expand(p.spoiled), math.nan, slope)
+
+
 def theta(rows: Rows) -> Array:
     """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
     p = place(rows)

@@ -1,0 +1,177 @@
+"""`kofn compare` and `kofn apply`. They check, delegate and print; PyTorch loads when they run."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from kofn import _files
+from kofn._files import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCORES", help="CSV or .npy, a row of scores each; - for standard input."
+    ),
+]
+K = Annotated[float, typer.Option("-k", help="How many to choose; may be fractional.")]
+Temperature = Annotated[
+    float | None, typer.Option(help="In the units of the scores; 1 if nothing else is said.")
+]
+Support = Annotated[
+    float | None, typer.Option(help="Instead: the temperature of this effective support.")
+]
+Gap = Annotated[
+    float | None, typer.Option(help="Instead: the temperature of this gap ‖p − hard top-k‖₁.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")]
+
+
+def compare(
+    scores: Source = "-",
+    k: K = 1.0,
+    temperature: Temperature = None,
+    support: Support = None,
+    gap: Gap = None,
+    out: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("kofn-compare"),
+    force: Force = False,
+) -> None:
+    """Show what every map makes of your scores: weights, support, gap, slope, and a picture."""
+    from kofn._scores import report, table
+    from kofn._scores.compare import compare as compared
+
+    asked, value = _softness(temperature, support, gap)
+    _files.check_out(out, report.FILES, force)
+    given = table.read(scores)
+    rows = given.values.reshape(-1, given.values.shape[-1]).astype("float64")
+    _check_k(k, rows.shape[-1], "to leave something to choose", strict=True)
+    _check_softness(rows, k, asked, value)
+    with Console(stderr=True).status("comparing"):
+        comparison = compared(rows, k, asked, value)
+        results = {
+            "compare.json": report.as_json(comparison, given),
+            "compare.png": report.as_png(comparison, given),
+        }
+    _files.write(out, results, force)
+    console = Console(highlight=False)
+    console.print(report.weights_table(comparison, given))
+    console.print(report.metrics_table(comparison))
+    for name in results:
+        console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+
+
+def apply(
+    scores: Source = "-",
+    k: K = 1.0,
+    map_: Annotated[str, typer.Option("--map", help="As `kofn compare` names them.")] = "logistic",
+    alpha: Annotated[float | None, typer.Option(help="Of --map entmax, 1 or more.")] = None,
+    temperature: Temperature = None,
+    support: Support = None,
+    gap: Gap = None,
+    hard: Annotated[
+        bool, typer.Option("--hard", help="The hard top-k instead of a map's weights.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the weights, .csv or .npy; else they are printed.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Scores in, weights out, in the form they came: for pipelines.
+
+    Each row is chosen from by itself. Standard output takes .npy too, where it is not a terminal.
+    """
+    from kofn._scores import table
+
+    asked, value = _softness(temperature, support, gap)
+    if out is not None:
+        _check_file(out, force)
+    given = table.read(scores)
+    n = given.values.shape[-1]
+    _check_k(k, n, "as many as there are scores at the most", strict=False)
+    weights = _applied(given.values, k, map_, alpha, asked, value, hard)
+    binary = given.binary if out is None or not out.suffix else out.suffix == ".npy"
+    if not binary and weights.ndim > 2:
+        raise InputError(f"weights of shape {weights.shape} are no table; --out FILE.npy")
+    content = table.write_npy(weights) if binary else table.write_csv(weights, given)
+    if out is not None:
+        _files.write(out.parent, {out.name: content}, force)
+        return
+    if binary and sys.stdout.isatty():
+        raise InputError("weights as .npy are no text for a terminal; --out FILE or a pipe")
+    typer.echo(content, nl=False)
+
+
+def _applied(
+    values: np.ndarray,
+    k: float,
+    name: str,
+    alpha: float | None,
+    asked: str,
+    value: float,
+    hard: bool,
+) -> np.ndarray:
+    from kofn import hard_topk
+    from kofn._scores.maps import named
+
+    if alpha is not None and not 1 <= alpha < math.inf:
+        raise InputError(f"--alpha must be a finite number ≥ 1; got {alpha:g}")
+    chosen = named(name, k, alpha)
+    if hard:
+        return hard_topk(values, k)
+    rows = values.reshape(-1, values.shape[-1])
+    _check_softness(rows, k, asked, value)
+    given = asked == "temperature"
+    t = value if given else chosen.temperature(rows.astype("float64"), k, asked, value)
+    return chosen.weights(rows, k, t).reshape(values.shape)
+
+
+def _softness(
+    temperature: float | None, support: float | None, gap: float | None
+) -> tuple[str, float]:
+    """Which of the three was given, and its value; temperature 1 if none was."""
+    given = {"temperature": temperature, "support": support, "gap": gap}
+    told = {name: value for name, value in given.items() if value is not None}
+    if len(told) > 1:
+        names = " and ".join(f"--{name}" for name in told)
+        raise InputError(f"{names} each decide the temperature; give one of them")
+    name, value = next(iter(told.items()), ("temperature", 1.0))
+    if not 0 <= value < math.inf or (value == 0 and name != "gap"):
+        allowed = "≥ 0" if name == "gap" else "> 0"
+        raise InputError(f"--{name} must be a finite number {allowed}; got {value:g}")
+    return name, value
+
+
+def _check_softness(rows: np.ndarray, k: float, asked: str, value: float) -> None:
+    """What kofn.temperature_for would refuse, in the words of the command."""
+    from kofn import temperature_for
+
+    if asked != "temperature":
+        numbers: dict[str, float] = {asked: value}
+        try:
+            temperature_for(rows[:0], k, **numbers)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise InputError(f"--{error}") from None
+
+
+def _check_k(k: float, n: int, why: str, *, strict: bool) -> None:
+    inside = 0 < k < n if strict else 0 <= k <= n
+    if not inside:
+        allowed = f"above 0 and below {n}, the number of scores," if strict else f"in [0, {n}],"
+        raise InputError(f"-k must be {allowed} {why}; got {k:g}")
+
+
+def _check_file(out: Path, force: bool) -> None:
+    if out.is_dir():
+        raise InputError(f"--out {out} is a directory; a file is needed, .csv or .npy")
+    if out.suffix not in ("", ".csv", ".npy"):
+        raise InputError(f"--out must end in .csv or .npy; got {out}")
+    _files.check_out(out.parent, [out.name], force)

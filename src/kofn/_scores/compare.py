@@ -1,0 +1,109 @@
+"""What `kofn compare` measures: each map on the same rows, at one temperature and over many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kofn import metrics
+from kofn._scores.maps import Map, serving
+
+MOST_ROWS, MOST = 64, 1 << 15  # rows and scores measured; of more, as many, evenly spaced
+CURVE_POINTS = 33
+AT_ONCE = 1 << 20  # numbers, in rows at several temperatures
+ASKED = ("temperature", "support", "gap")
+
+
+@dataclass
+class Measured:
+    """One map: its weights of the first row, and means over the rows."""
+
+    name: str
+    map: Map
+    temperature: float
+    weights: np.ndarray
+    means: dict[str, float]
+    curve: list[tuple[float, float, float]] = field(default_factory=list)
+    """(temperature, effective support, slope) from cold to warm."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every map that serves this k, on the same scores."""
+
+    scores: np.ndarray  # the rows that were measured
+    rows: int  # in all
+    k: float
+    asked: str  # one of ASKED
+    value: float
+    maps: list[Measured]
+
+
+def compare(scores: np.ndarray, k: float, asked: str, value: float) -> Comparison:
+    """Put rows of scores (rows, n) through every map that can choose k.
+
+    Args:
+        scores: finite or infinite, no NaN.
+        k: how many.
+        asked: "temperature": the same for all; "support" or "gap": each at its own, at which that
+            is what the mean over the rows has.
+        value: of what was asked.
+
+    Returns:
+        What each is like there, and how smooth and how sparse it is at other temperatures.
+    """
+    rows, n = scores.shape
+    looked = min(rows, MOST_ROWS, max(1, MOST // n))
+    scores = scores[np.linspace(0, rows - 1, looked).astype(int)]
+    measured = []
+    for each in serving(k):
+        given = asked == "temperature"
+        temperature = value if given else each.temperature(scores, k, asked, value)
+        weights = each.weights(scores, k, temperature)
+        means = _means(each, scores, weights, k, temperature)
+        measured.append(Measured(each.named(k), each, temperature, weights[0], means))
+    for one in measured:
+        one.curve = _curve(one.map, scores, k)
+    return Comparison(scores, rows, k, asked, value, measured)
+
+
+def _means(
+    each: Map, scores: np.ndarray, weights: np.ndarray, k: float, temperature: float
+) -> dict[str, float]:
+    per_row: dict[str, Any] = {
+        "sum": weights.sum(-1),
+        "support": metrics.support_size(weights),
+        "effective support": metrics.effective_support(weights),
+        "gap": metrics.hard_gap(weights, k),
+        "entropy": metrics.entropy(weights),
+        "slope": each.slope(scores, k, temperature),
+    }
+    return {name: float(np.mean(values)) for name, values in per_row.items()}
+
+
+def _curve(each: Map, scores: np.ndarray, k: float) -> list[tuple[float, float, float]]:
+    """From a choice that is hard to three digits to weights that are equal to one."""
+    n = scores.shape[-1]
+    cold = each.temperature(scores, k, "support", k + 1e-3 * (n - k))
+    warm = each.temperature(scores, k, "support", k + 0.9 * (n - k))
+    if each.link:
+        # Several temperatures at once, as rows of one array.
+        ts = np.geomspace(cold, warm, CURVE_POINTS)
+        parts = np.array_split(ts, min(len(ts), 1 + len(ts) * scores.size // AT_ONCE))
+        return [point for part in parts for point in _points(each, scores, k, part)]
+    points = []
+    for t in np.geomspace(cold, warm, CURVE_POINTS // 2).tolist():
+        spread = metrics.effective_support(each.weights(scores, k, t)).mean()
+        points.append((t, float(spread), float(each.slope(scores, k, t).mean())))
+    return points
+
+
+def _points(
+    each: Map, scores: np.ndarray, k: float, ts: np.ndarray
+) -> list[tuple[float, float, float]]:
+    many, per_row = np.broadcast_to(scores, (len(ts), *scores.shape)), ts[:, None]
+    spread = metrics.effective_support(each.weights(many, k, per_row)).mean(-1)
+    slope = each.slope(many, k, per_row).mean(-1)
+    return list(zip(ts.tolist(), spread.tolist(), slope.tolist(), strict=True))

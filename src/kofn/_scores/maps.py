@@ -1,0 +1,149 @@
+"""The maps that `kofn compare` shows and `kofn apply` applies: a table that grows by its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kofn import KSubset, links, metrics, soft_topk, temperature_for
+from kofn._files import InputError
+
+Weights = Callable[[Any, float, Any], Any]
+
+ROUNDS = 60  # of halving a temperature's logarithm, and of a power iteration
+
+
+@dataclass(frozen=True)
+class Map:
+    """weights(scores, k, temperature), on NumPy arrays and on tensors, along the last axis."""
+
+    name: str
+    weights: Weights
+    link: str | None = None  # of soft_topk, whose metrics are known exactly
+    at_one: str | None = None  # its name with k = 1
+    least: float = 0.0  # the k's it is for
+    most: float = np.inf
+    whole: bool = False  # whole numbers only
+    product: Callable[[Any, float, float, Any], Any] | None = None  # v → ∂p/∂scores·v, if known
+
+    def serves(self, k: float) -> bool:
+        """Whether it can choose k."""
+        return self.least <= k <= self.most and not (self.whole and k % 1)
+
+    def named(self, k: float) -> str:
+        """What people call it at this k."""
+        return self.at_one if k == 1 and self.at_one else self.name
+
+    def temperature(self, scores: np.ndarray, k: float, name: str, wanted: float) -> float:
+        """The temperature of this "support" or "gap", mean over the rows."""
+        if self.link is not None:
+            # As a dictionary: which of the two is known here only.
+            asked: dict[str, Any] = {name: wanted}
+            return float(temperature_for(scores, k, link=self.link, **asked))
+        measure = partial(metrics.hard_gap, k=k) if name == "gap" else metrics.effective_support
+        finite = scores[np.isfinite(scores)]
+        spread = float(np.ptp(finite)) if finite.size else 0.0
+        low, high = np.log((spread or 1.0) * np.array([1e-9, 1e6]))
+        for _ in range(ROUNDS):
+            middle = (low + high) / 2
+            soft = measure(self.weights(scores, k, float(np.exp(middle)))).mean() > wanted
+            low, high = (low, middle) if soft else (middle, high)
+        return float(np.exp(low))
+
+    def slope(self, scores: np.ndarray, k: float, temperature: Any) -> np.ndarray:
+        """‖∂p/∂scores‖₂ of every row; with a link the temperature may be one per row."""
+        if self.link is not None:
+            norm = metrics.jacobian_norm(scores, k, link=self.link, temperature=temperature)
+            return np.asarray(norm / temperature)
+        if self.product is not None:
+            return _power(partial(self.product, scores, k, temperature), scores)
+
+        def weights(x: Any) -> Any:
+            return self.weights(x, k, temperature)
+
+        push, pull = _differentiated(weights, scores)
+        return _power(push, scores, pull)
+
+
+def _soft(link: str, at_one: str | None = None) -> Map:
+    def weights(scores: Any, k: float, temperature: Any) -> Any:
+        return soft_topk(scores, k, link=link, temperature=temperature)
+
+    return Map(link, weights, link=link, at_one=at_one)
+
+
+def _marginals(scores: Any, k: float, temperature: float) -> Any:
+    return KSubset(scores / temperature, int(k)).marginals()
+
+
+def _covariance(scores: Any, k: float, temperature: float, v: Any) -> Any:
+    return KSubset(scores / temperature, int(k)).covariance_vector_product(v) / temperature
+
+
+# With k = 1 the last is softmax. A map that chooses one has least = most = 1.
+MAPS = (
+    _soft("logistic"),
+    _soft("laplace"),
+    _soft("normal"),
+    _soft("exponential", at_one="softmax"),
+    _soft("linear", at_one="sparsemax"),
+    _soft("entmax"),
+    Map("KSubset", _marginals, least=2, whole=True, product=_covariance),
+)
+
+
+def serving(k: float) -> list[Map]:
+    """The maps that can choose k."""
+    return [each for each in MAPS if each.serves(k)]
+
+
+def named(name: str, k: float, alpha: float | None) -> Map:
+    """The map of this name, which must be able to choose k.
+
+    Raises:
+        InputError: there is none, or it cannot.
+    """
+    names = {each.name: each for each in MAPS} | {each.at_one: each for each in MAPS if each.at_one}
+    if name not in names:
+        raise InputError(f"--map must be one of {', '.join(names)}; got {name!r}")
+    found = names[name]
+    if alpha is not None:
+        if found.link != "entmax":
+            raise InputError(f"--alpha is for --map entmax, not {name}")
+        link = links.entmax(alpha)
+        found = Map(name, lambda x, k, t: soft_topk(x, k, link=link, temperature=t))
+    if not found.serves(k) or (name == found.at_one and k != 1):
+        wanted = "chooses 1" if k != 1 and not found.whole else "needs a whole k of 2 or more"
+        raise InputError(f"--map {name} {wanted}; got k = {k:g}")
+    return found
+
+
+def _differentiated(function: Callable[[Any], Any], scores: np.ndarray) -> tuple[Any, Any]:
+    """v → Jv and u → Jᵀu for each row, J by automatic differentiation."""
+    import torch
+
+    x = torch.as_tensor(scores, dtype=torch.float64)
+    pull: Any = torch.func.vjp(function, x)[1]
+
+    def push(v: np.ndarray) -> np.ndarray:
+        return torch.func.jvp(function, (x,), (torch.as_tensor(v),))[1].detach().numpy()
+
+    return push, lambda u: pull(torch.as_tensor(u))[0].detach().numpy()
+
+
+def _power(push: Any, like: np.ndarray, pull: Any = None) -> np.ndarray:
+    """The largest singular value per row, to three digits, by power iteration on JᵀJ."""
+    v = np.random.default_rng(0).normal(size=like.shape)
+    size = np.zeros(like.shape[:-1])
+    for _ in range(ROUNDS):
+        length = np.linalg.norm(v, axis=-1, keepdims=True)
+        pushed = push(v / np.where(length > 0, length, 1.0))
+        before, size = size, np.linalg.norm(pushed, axis=-1)
+        if (np.abs(size - before) <= 1e-4 * size).all():
+            break
+        v = pushed if pull is None else pull(pushed)
+    return size

@@ -1,0 +1,202 @@
+"""What `kofn compare` leaves behind: two tables on the terminal, a JSON file and a picture."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+import kofn
+from kofn._scores.compare import Comparison, Measured
+from kofn._scores.table import Scores
+
+FILES = ("compare.json", "compare.png")
+SHOWN, DRAWN = 7, 24  # scores of the first row
+INK, FAINT = "#222222", "#8a8a8a"
+# Okabe and Ito's palette, as in the pictures of the documentation; further maps take the rest.
+COLOURS = {
+    "logistic": "#0072B2",
+    "laplace": "#45A8E2",
+    "normal": "#009E73",
+    "exponential": "#D55E00",
+    "linear": "#222222",
+    "entmax": "#CC79A7",
+    "KSubset": "#B8860B",
+}
+FURTHER = ("#7B5EA7", "#6B8E23", "#A0522D", "#708090")
+
+
+def colour(measured: Measured, place: int) -> str:
+    """The colour of a map, the same in every picture."""
+    return COLOURS.get(measured.map.name, FURTHER[place % len(FURTHER)])
+
+
+def around_the_boundary(comparison: Comparison, most: int) -> np.ndarray:
+    """Indices into the first row, largest score first: `most` of them, the k-th in the middle."""
+    order = np.argsort(-comparison.scores[0], kind="stable")
+    start = max(0, min(math.ceil(comparison.k) - most // 2, len(order) - most))
+    return order[start : start + most]
+
+
+def weights_table(comparison: Comparison, scores: Scores) -> RichTable:
+    """The weights that each map gives to the scores of the first row around the boundary."""
+    shown = around_the_boundary(comparison, SHOWN)
+    first = comparison.scores[0]
+    rows = "" if comparison.rows == 1 else f", row 1 of {comparison.rows:,}"
+    part = "" if len(shown) == len(first) else f" ({len(shown)} around the boundary)"
+    table = RichTable(
+        title=escape(f"{scores.name}: {_k(comparison)} of {len(first)} scores{rows}{part}"),
+        box=box.SIMPLE_HEAD,
+        caption_justify="left",
+        title_style="bold",
+    )
+    table.add_column("scores", no_wrap=True)
+    for i in shown:
+        name = f"{scores.columns[i]}\n" if scores.columns and not scores.one_column else ""
+        table.add_column(escape(f"{name}{first[i]:.4g}"), justify="right")
+    for each in comparison.maps:
+        table.add_row(each.name, *(_weight(each.weights[i]) for i in shown))
+    return table
+
+
+def metrics_table(comparison: Comparison) -> RichTable:
+    """Means over the rows of what kofn.metrics measures."""
+    looked = len(comparison.scores)
+    part = "" if looked == comparison.rows else f" of {comparison.rows:,}"
+    over = "" if looked == 1 else f"Means over {looked:,}{part} rows. "
+    table = RichTable(
+        caption=(
+            f"{over}Support: weights above 0.\nEffective: over how many the weight is spread.\n"
+            "Gap: ‖p − hard top-k‖₁. Slope: ‖∂p/∂scores‖₂.\n0 and 1 without a point are exact."
+        ),
+        box=box.SIMPLE_HEAD,
+        caption_justify="left",
+    )
+    table.add_column("map")
+    for name in ("T", "sum", "support", "effective", "gap", "slope"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in comparison.maps:
+        m = each.means
+        table.add_row(
+            each.name,
+            f"{each.temperature:.4g}",
+            f"{m['sum']:.6g}",
+            f"{m['support']:.4g}",
+            f"{m['effective support']:.2f}",
+            _weight(m["gap"]),
+            f"{m['slope']:.3g}",
+        )
+    return table
+
+
+def as_json(comparison: Comparison, scores: Scores) -> bytes:
+    """All of it as indented UTF-8 JSON; weights of the first row."""
+
+    def one(each: Measured) -> dict[str, Any]:
+        return {
+            "map": each.name,
+            "temperature": each.temperature,
+            "means": each.means,
+            "weights": each.weights.tolist(),
+            "over_temperature": [
+                dict(zip(("temperature", "effective support", "slope"), point, strict=True))
+                for point in each.curve
+            ],
+        }
+
+    result = {
+        "kofn": kofn.__version__,
+        "scores": scores.name,
+        "rows": comparison.rows,
+        "rows_measured": len(comparison.scores),
+        "n": comparison.scores.shape[-1],
+        "k": comparison.k,
+        "at": {comparison.asked: comparison.value},
+        "slope": "the spectral norm of the derivatives of the weights in the scores",
+        "first_row": [x if math.isfinite(x) else str(x) for x in comparison.scores[0].tolist()],
+        "maps": [one(each) for each in comparison.maps],
+    }
+    return (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def as_png(comparison: Comparison, scores: Scores) -> bytes:
+    """Left the weights by map, right how smooth each is for how sparse, over the temperature."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 1.2 + 0.62 * max(6, len(comparison.maps))), dpi=150)
+    figure.set_layout_engine("constrained", wspace=0.08, w_pad=0.12, h_pad=0.12)
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(1.2, 1.0))
+    _draw_weights(left, comparison)
+    _draw_curves(right, comparison)
+    title = f"{scores.name}: {_k(comparison)} of {comparison.scores.shape[-1]}"
+    figure.suptitle(title.replace("$", r"\$"), color=INK)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", facecolor="white", metadata={"Software": None})
+    return content.getvalue()
+
+
+def _draw_weights(axes: Any, comparison: Comparison) -> None:
+    """Bars as high as the weight, circles where it is exactly 0."""
+    shown = around_the_boundary(comparison, DRAWN)
+    places, height = np.arange(len(shown)), 0.76
+    for row, each in enumerate(comparison.maps):
+        weights, base = each.weights[shown], len(comparison.maps) - 1 - row
+        ink = colour(each, row)
+        axes.bar(places, height * weights, bottom=base, width=0.72, color=ink)
+        axes.axhline(base, color=FAINT, lw=0.6, zorder=0)
+        none = places[weights == 0]
+        size = 4.5 if len(shown) <= 14 else 3
+        axes.plot(none, np.full(len(none), base + 0.11), "o", ms=size, mfc="white", mec=ink, mew=1)
+        axes.text(-0.9, base + 0.2, each.name, color=ink, ha="right", weight="bold")
+        axes.text(-0.9, base - 0.04, f"T = {each.temperature:.3g}", color=FAINT, ha="right", size=8)
+    labels = [f"{score:.3g}".replace("-", "−") for score in comparison.scores[0][shown]]
+    crowded = len(shown) > 12
+    axes.set_xticks(places, labels, rotation=90 if crowded else 0, fontsize=8 if crowded else 9)
+    axes.set(yticks=[], xlim=(-0.7, len(shown) - 0.3), ylim=(-0.25, len(comparison.maps) - 0.1))
+    rows = "scores" if comparison.rows == 1 else "scores of row 1"
+    axes.set_xlabel(f"{rows}    (○ is exactly 0)", color=INK)
+    axes.set_title(f"weights, k = {_k(comparison)}", loc="left", color=INK, weight="bold")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _draw_curves(axes: Any, comparison: Comparison) -> None:
+    """Cold is left and warm right; a dot is where the weights beside it were taken."""
+    for row, each in enumerate(comparison.maps):
+        _, spread, slope = np.array(each.curve).T
+        ink = colour(each, row)
+        axes.plot(spread, slope, color=ink, lw=2, solid_capstyle="round", label=each.name)
+        here = each.means["effective support"], each.means["slope"]
+        axes.plot(*here, "o", color=ink, ms=6, mec="white", mew=1, zorder=3)
+    axes.set(xscale="log", yscale="log")
+    ticks = [t for t in np.geomspace(comparison.k, comparison.scores.shape[-1], 5) if t > 0]
+    axes.set_xticks(ticks, [f"{t:.2g}" if t < 100 else f"{t:.0f}" for t in ticks])
+    axes.minorticks_off()
+    axes.grid(color="#e6e6e6", lw=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(length=0, colors=INK)
+    axes.set_xlabel("effective support: sparse ← → spread out", color=INK)
+    axes.set_ylabel("‖∂p/∂scores‖₂: smooth ↓  steep ↑", color=INK)
+    axes.set_title("smoothness against sparsity, over T", loc="left", color=INK, weight="bold")
+    axes.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _k(comparison: Comparison) -> str:
+    return f"{comparison.k:g}"
+
+
+def _weight(weight: float) -> str:
+    """Three digits; exact zeros and ones without a point."""
+    if weight in (0.0, 1.0):
+        return f"{weight:.0f}"
+    return f"{weight:.3f}" if weight >= 5e-4 else f"{weight:.0e}"

@@ -1,0 +1,155 @@
+"""Scores from a file or standard input, weights back: CSV or .npy, told apart by their content."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kofn._files import InputError
+
+STDIN = "-"
+SEPARATORS = (",", "\t", ";")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Rows of scores along the last axis, as float16, float32 or float64."""
+
+    name: str
+    values: np.ndarray
+    columns: list[str]  # the header of a CSV, empty where there is none
+    binary: bool  # came as .npy
+    one_column: bool = False  # a CSV of one score a line, which is one row here
+
+
+def read(source: str) -> Scores:
+    """The scores in the file `source`, or on standard input for "-".
+
+    Raises:
+        InputError: nothing that can be read as scores is there.
+    """
+    if source == STDIN:
+        name = "standard input"
+        if sys.stdin.isatty():
+            raise InputError(
+                "no scores: give a file, or send numbers to standard input, "
+                'as in: echo "2 1 0.5 -1" | kofn compare -k 2'
+            )
+        content = sys.stdin.buffer.read()
+    else:
+        path, name = Path(source), source
+        if not path.exists():
+            raise InputError(f"no such file: {path}")
+        if path.is_dir():
+            raise InputError(f"{path} is a directory; a CSV or .npy file is needed")
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    scores = _array(name, content) if content.startswith(b"\x93NUMPY") else _csv(name, content)
+    bad = np.argwhere(np.isnan(scores.values))
+    if len(bad):
+        where = ", ".join(f"{axis} {i + 1}" for axis, i in _axes(bad[0]))
+        raise InputError(f"{name} has a NaN in {where}; every score must be a number")
+    return scores
+
+
+def write_csv(weights: np.ndarray, scores: Scores) -> bytes:
+    """Weights in the form the scores had: a header if there was one, digits to read them back."""
+    rows = weights.reshape(-1, weights.shape[-1])
+    rows = rows.T if scores.one_column else rows
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if scores.columns:
+        writer.writerow(scores.columns)
+    # str of a NumPy float is the shortest that reads back as the same number of that dtype.
+    writer.writerows([str(weight) for weight in row] for row in rows)
+    return text.getvalue().encode()
+
+
+def write_npy(weights: np.ndarray) -> bytes:
+    """The bytes of an .npy file."""
+    content = io.BytesIO()
+    np.save(content, weights, allow_pickle=False)
+    return content.getvalue()
+
+
+def _array(name: str, content: bytes) -> Scores:
+    try:
+        values = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        reason = "its entries are Python objects" if "pickle" in str(error) else str(error)
+        raise InputError(f"{name} cannot be read as .npy: {reason}") from None
+    if values.dtype.kind not in "iuf" or values.dtype.itemsize > 8:
+        raise InputError(f"{name} has dtype {values.dtype}; real numbers are needed")
+    if values.ndim == 0 or values.size == 0:
+        raise InputError(f"{name} has shape {values.shape}; at least one score is needed")
+    if values.dtype.kind in "iu":
+        values = values.astype(np.float64)
+    return Scores(name, values.astype(values.dtype.newbyteorder("=")), [], binary=True)
+
+
+def _csv(name: str, content: bytes) -> Scores:
+    if content.startswith(b"PK\x03\x04"):
+        raise InputError(f"{name} is an archive (.npz?); save one array with numpy.save")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{name} cannot be read: neither .npy nor text in UTF-8") from None
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise InputError(f"{name} is empty; rows of scores are needed")
+    rows = [(number, _fields(line)) for number, line in lines]
+    columns: list[str] = []
+    if not any(_is_number(field) for field in rows[0][1]):
+        # One name, however many words it has.
+        columns = [lines[0][1].strip()] if not _separated(lines[0][1]) else rows[0][1]
+        rows = rows[1:]
+        if not rows:
+            raise InputError(f"{name} has a header but no scores")
+    wanted = len(columns or rows[0][1])
+    first = "the header" if columns else f"line {rows[0][0]}"
+    for number, fields in rows:
+        if len(fields) != wanted:
+            raise InputError(
+                f"{name} is ragged: {len(fields)} in line {number}, {wanted} in {first}; "
+                "every row needs as many scores"
+            )
+        for place, field in enumerate(fields, 1):
+            if not _is_number(field):
+                what = f"{field!r} is not a number" if field else "a score is missing"
+                raise InputError(f"line {number} of {name}, column {place}: {what}")
+    values = np.array([[float(field) for field in fields] for _, fields in rows])
+    one_column = wanted == 1 and len(rows) > 1
+    return Scores(name, values.T if one_column else values, columns, False, one_column)
+
+
+def _separated(line: str) -> str | None:
+    return next((mark for mark in SEPARATORS if mark in line), None)
+
+
+def _fields(line: str) -> list[str]:
+    mark = _separated(line)
+    if mark is None:
+        return line.split()
+    return [field.strip() for field in next(csv.reader([line], delimiter=mark))]
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return "_" not in field
+
+
+def _axes(place: Any) -> list[tuple[str, int]]:
+    names = {1: ["entry"], 2: ["row", "column"]}.get(len(place))
+    names = names or [f"axis {i}, entry" for i in range(len(place))]
+    return list(zip(names, place, strict=True))

@@ -1,0 +1,232 @@
+"""From how soft a choice should be to the temperature: `kofn.temperature_for`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from kofn import links
+from kofn._array import (
+    Array,
+    cast,
+    compute_dtype,
+    framework,
+    most_precise_dtype,
+    namespace,
+    quiet,
+    repeat,
+    stop_gradient,
+)
+from kofn._dispatch import evaluate
+from kofn._rows import Given, given
+from kofn._validate import check_broadcasts, check_number, check_real, check_same_kind
+from kofn.links import Link
+from kofn.maps import hard_topk, soft_topk
+
+COLDEST, WARMEST = 2.0**-60, 2.0**20
+
+
+def temperature_for(
+    scores: Array,
+    k: float | Array,
+    *,
+    link: str | Link = "logistic",
+    support: float | Array | None = None,
+    gap: float | Array | None = None,
+    per_row: bool = False,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """The warmest T at which soft_topk(scores, k, temperature=T) is no softer than asked for.
+
+    How soft is said by one of two numbers. `support` is metrics.effective_support, over how many
+    entries the weight is spread: 1.5·k is soft, 1.05·k nearly hard. `gap` is metrics.hard_gap in
+    "l1", twice the weight outside the k largest. Both rise with T for every link, so there is one
+    such T, and halving finds it. For the softmax family say k = 1 and link="exponential",
+    "linear" or "entmax".
+
+    Args:
+        scores, k, link, dim, mask: as for `soft_topk`.
+        support: in [k, n], or `gap`: from 0 to that of equal weights, 2k(1 − k/n) for a whole k.
+            A number, or an array that broadcasts to the batch shape. gap=0 asks for the warmest T
+            that is hard to rounding: of a bounded link the one at which its support just fits
+            between the k-th score and the next.
+        per_row: one T for each row. Else one for all of them, at which the mean over rows is what
+            was asked for; rows with no entry in play do not count.
+
+    Returns:
+        T, in the units of the scores: the batch shape with `per_row`, else a single number as an
+        array without dimensions; float32 for half-precision scores. No gradient. It is halved
+        down to 1e-12 of itself, in float64 (in JAX's default float32, 1e-6), given the weights
+        that the dtype gives.
+
+        Always a number > 0 that soft_topk takes, but for a row with a NaN (or a bad k), which
+        makes NaN of its T and of a common one. What cannot be reached is answered by the end it
+        is nearest to: ties at the boundary stay soft however cold, and get 1e-18 times the
+        smallest distance to the largest score; where more is asked for than equal weights have,
+        1e6 times the largest distance. A row on which the temperature has no effect (all scores
+        equal, all or none chosen, nothing in play) gets its largest distance, or 1.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; both or none of `support` and `gap`; a number
+            that no temperature could give.
+
+    Source: van der Maaten & Hinton, "Visualizing Data using t-SNE" (2008), choose the width of
+    each row in this way, by its perplexity.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics, soft_topk, temperature_for
+        >>> scores = np.array([[2.0, 1.0, 0.5, -1.0], [20.0, 10.0, 5.0, -10.0]])
+        >>> temperature_for(scores, 2, support=2.5, per_row=True).round(3)
+        array([0.249, 2.492])
+        >>> temperature_for(scores, 2, gap=0.1, per_row=True).round(3)
+        array([0.085, 0.849])
+        >>> temperature_for(scores[0], 2, link="linear", gap=0.0).round(6)
+        np.float64(0.5)
+    """
+    if (support is None) == (gap is None):
+        both = "both" if support is not None else "neither"
+        raise TypeError(f"give either support= or gap=, how soft the choice should be; got {both}")
+    if not isinstance(per_row, bool):
+        raise TypeError(f"per_row must be True or False; got {per_row!r}")
+    link = links.resolve(link).map_alpha(stop_gradient)
+    name, wanted = ("gap", gap) if support is None else ("support", support)
+    what = _checked(scores, k, link, dim, mask)
+    n = scores.shape[dim]
+    with quiet(scores):
+        target = _target(name, wanted, k, n, what)
+        target = target if per_row else _mean_of(target, _playing(what))
+        return cast(evaluate(SOLVERS[name, per_row], what, target), compute_dtype(scores))
+
+
+def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
+    """The arguments as rows, in the dtype that has the most digits, without gradients."""
+    given(scores, k, link, 1.0, dim, mask)
+    precise = most_precise_dtype(scores)
+    k = k if framework(k) is None else stop_gradient(k)
+    return given(cast(stop_gradient(scores), precise), k, link, 1.0, dim, mask)
+
+
+def _target(name: str, wanted: Any, k: Any, n: int, what: Given) -> Array:
+    """What was asked for, per row; numbers are checked against what a number k can give."""
+    batch, xp = tuple(what.k.shape), namespace(what.k)
+    if framework(wanted) is not None:
+        check_same_kind(name, wanted, what.scores)
+        check_real(name, wanted)
+        target = "the batch shape (scores.shape without dim)"
+        check_broadcasts(name, tuple(wanted.shape), batch, target)
+        return xp.broadcast_to(cast(stop_gradient(wanted), what.k.dtype), batch)
+    known = framework(k) is None
+    low, high = 0.0, math.inf
+    allowed = f"a finite number ≥ {'k' if name == 'support' else 0}"
+    if known and name == "support":
+        low, high, allowed = float(k), n, f"a number in [k, n] (here [{k:g}, {n}])"
+    elif known and n:
+        high = 2 * max(math.floor(k) * (1 - k / n), k * (1 - math.ceil(k) / n))
+        allowed = f"a number in [0, {high:g}] (at most the gap of equal weights)"
+    number = check_number(name, wanted, low=low, allowed=allowed)
+    if number > high * (1 + 1e-12):
+        raise ValueError(f"{name} must be {allowed}; got {wanted!r}")
+    return xp.zeros_like(what.k) + number
+
+
+def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Array:
+    """T by halving the bracket in log T: the end of it that is no softer than the target."""
+    xp = namespace(what.scores)
+    x = what.scores
+    finite = ~xp.isinf(x)
+    some = xp.any(finite, axis=-1)
+    greatest = xp.where(some, xp.max(xp.where(finite, x, -math.inf), axis=-1), 0.0)
+    apart = xp.where(finite, greatest[..., None] - x, 0.0)
+    far = xp.max(apart, axis=-1)
+    near = xp.min(xp.where(apart > 0, apart, math.inf), axis=-1)
+    if not per_row:
+        far, near = _all(xp.max, far, 0.0), _all(xp.min, near, math.inf)
+    # A NaN is left to the weights to show.
+    far = xp.where((far > 0) & (far < math.inf), far, 1.0)
+    near = xp.where((near > 0) & (near < math.inf), near, far)
+    start, end = xp.log(near) + math.log(COLDEST), xp.log(far) + math.log(WARMEST)
+    info = xp.finfo(x.dtype)
+    room = math.log(float(info.max)) - 8  # T and what it divides stay finite
+    start, end = xp.clip(start, -room, room), xp.clip(end, -room, room)
+
+    def look(search: _Search) -> _Search:
+        # The ends come first, in the same loop: a compiler then has one map to compile, not three.
+        place = search.rounds
+        middle = search.low + (search.high - search.low) / 2
+        at = xp.where(place == 0, start, xp.where(place == 1, end, middle))
+        soft = softness(what, xp.exp(at))
+        soft = soft if per_row else _mean_of(soft, _playing(what))
+        inside, over = place > 1, soft > target
+        return _Search(
+            low=xp.where(inside & ~over, at, search.low),
+            high=xp.where(inside & over, at, search.high),
+            cold=xp.where(place == 0, soft, search.cold),
+            warm=xp.where(place == 1, soft, search.warm),
+            rounds=place + 1,
+        )
+
+    zero = xp.zeros_like(target)
+    # 140 + 2·room of log T at the most, down to a rounding of it.
+    rounds = 58 if float(info.eps) < 1e-10 else 36
+    found = repeat(x, rounds, look, _Search(start, end, zero, zero, zero))
+    t = xp.where(found.cold == found.warm, far, xp.exp(found.low))
+    return xp.where(xp.isnan(found.cold) | xp.isnan(target), math.nan, t)
+
+
+class _Search(NamedTuple):
+    """log T between two ends, and how soft the choice was at the first of each."""
+
+    low: Array
+    high: Array
+    cold: Array
+    warm: Array
+    rounds: Array
+
+
+def _weights(what: Given, temperature: Array) -> Array:
+    temperature = namespace(what.k).broadcast_to(temperature, what.k.shape)
+    return soft_topk(what.scores, what.k, link=what.link, temperature=temperature)
+
+
+def _support(what: Given, temperature: Array) -> Array:
+    p = _weights(what, temperature)
+    xp = namespace(p)
+    total, squares = xp.sum(p, axis=-1), xp.sum(p * p, axis=-1)
+    return total * total / xp.where(squares == 0, 1.0, squares)
+
+
+def _gap(what: Given, temperature: Array) -> Array:
+    """‖p − hard‖₁ as twice what is too much, Σp being the same: nothing cancels near hard."""
+    p = _weights(what, temperature)
+    xp = namespace(p)
+    over = p - hard_topk(what.scores, what.k)
+    # What is no more than a rounding of θ must not count as soft where 0 is asked for.
+    return 2 * xp.sum(xp.where(over > float(xp.finfo(p.dtype).eps), over, 0.0), axis=-1)
+
+
+def _playing(what: Given) -> Array:
+    return namespace(what.scores).any(what.scores != -math.inf, axis=-1)
+
+
+def _mean_of(values: Array, counted: Array) -> Array:
+    xp = namespace(values)
+    number = xp.sum(cast(counted, values.dtype))
+    return xp.sum(xp.where(counted, values, 0.0)) / xp.where(number > 0, number, 1.0)
+
+
+def _all(reduction: Callable, values: Array, empty: float) -> Array:
+    """The reduction over all rows, `empty` where there are none."""
+    xp = namespace(values)
+    return reduction(values) if math.prod(values.shape) else xp.sum(values) + empty
+
+
+# By name, so that each is compiled once where compiling is how a framework works.
+SOLVERS = {
+    (name, per_row): partial(_halved, softness, per_row)
+    for name, softness in (("support", _support), ("gap", _gap))
+    for per_row in (True, False)
+}

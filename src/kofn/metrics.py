@@ -1,0 +1,380 @@
+"""What a relaxation does to a choice: how sparse, how soft, how far from hard, how steep.
+
+The first six measure weights, whichever map they came from; `jacobian_norm` measures a map at
+given scores. `temperature_for` goes the other way: from how soft it should be to the temperature.
+All answer with the batch shape.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn import implicit, links
+from kofn._array import (
+    Array,
+    cast,
+    cumulative_min,
+    full_like,
+    namespace,
+    quiet,
+    repeat,
+    stop_gradient,
+    take_along_last,
+    top_indices,
+)
+from kofn._dispatch import evaluate
+from kofn._rows import Rows, given, last, last_mask, rows_of
+from kofn._temperature import temperature_for
+from kofn._validate import check_choice, check_dim, check_number, check_same_kind, check_scores
+from kofn.links import Link
+from kofn.maps import hard_topk
+
+__all__ = [
+    "effective_support",
+    "entropy",
+    "hard_gap",
+    "jacobian_norm",
+    "order_violations",
+    "sparsity",
+    "support_size",
+    "temperature_for",
+]
+
+
+def support_size(
+    weights: Array, *, above: float = 0.0, dim: int = -1, mask: Array | None = None
+) -> Array:
+    """#{p > above}: how many entries have weight. Of a soft map all have; see effective_support.
+
+    Args:
+        weights: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
+        above: a number ≥ 0. 1e-3, say, counts what matters where no weight is exactly 0.
+        dim: the dimension of the choice.
+        mask: boolean, broadcasts to `weights`; False entries are as if deleted.
+
+    Returns:
+        The number with the batch shape (`weights.shape` without `dim`), in floats (float32 for
+        half precision), because a row with a NaN has NaN.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype or shape, or out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import entmax, metrics
+        >>> metrics.support_size(entmax(np.array([[1.0, 0.5, -1.0], [3.0, 0.0, 0.0]])))
+        array([2., 1.])
+    """
+    level = check_number("above", above, low=0.0, allowed="a finite number ≥ 0", arrays=False)
+    p, _ = _given(weights, dim, mask)
+    with quiet(p):
+        xp = namespace(p)
+        return xp.sum(cast(p > level, p.dtype), axis=-1) + _nan_of(p)
+
+
+def sparsity(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+    """#{p = 0}/n: the share of entries that have no weight at all, of those in play.
+
+    Args:
+        weights, dim, mask: as for `support_size`.
+
+    Returns:
+        A number in [0, 1] with the batch shape; NaN for a row with no entry.
+
+    Raises:
+        TypeError, ValueError: as for `support_size`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics, sparsemax
+        >>> metrics.sparsity(sparsemax(np.array([1.0, 0.5, -1.0, -2.0])))
+        np.float64(0.5)
+    """
+    p, playing = _given(weights, dim, mask)
+    with quiet(p):
+        xp = namespace(p)
+        zeros = xp.sum(cast((p == 0) & playing, p.dtype), axis=-1)
+        return zeros / xp.sum(cast(playing, p.dtype), axis=-1) + _nan_of(p)
+
+
+def effective_support(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+    """(Σp)²/Σp²: over how many entries the weight is spread. k if hard, n if all are equal.
+
+    m equal weights and zeros have an effective support of m; small weights count little, so that
+    it means the same for maps with exact zeros and for maps without. It rises with the
+    temperature, for every link (docs/choosing.md). At k = 1 it is the inverse participation
+    ratio; e to the power of `entropy`, the perplexity, is larger.
+
+    Args:
+        weights, dim, mask: as for `support_size`.
+
+    Returns:
+        A number with the batch shape, differentiable; 0 for a row of zeros.
+
+    Raises:
+        TypeError, ValueError: as for `support_size`.
+
+    Source: Kish, "Survey Sampling" (1965): the effective sample size of weights.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics, soft_topk
+        >>> scores = np.array([2.0, 1.0, 0.5, -1.0])
+        >>> [round(float(metrics.effective_support(soft_topk(scores, 2, temperature=t))), 2)
+        ...     for t in (0.1, 1.0, 10.0)]
+        [2.15, 3.31, 3.99]
+    """
+    p, _ = _given(weights, dim, mask)
+    with quiet(p):
+        xp = namespace(p)
+        # In units of the largest, whose square neither overflows nor underflows.
+        greatest = stop_gradient(xp.max(xp.abs(p), axis=-1)) if p.shape[-1] else xp.sum(p, axis=-1)
+        p = p / xp.where(greatest > 0, greatest, 1.0)[..., None]
+        total, squares = xp.sum(p, axis=-1), xp.sum(p * p, axis=-1)
+        return total * total / xp.where(squares == 0, 1.0, squares)
+
+
+def entropy(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+    """−Σ p·ln p in nats: 0 where every weight is 0 or 1; at k = 1 the entropy of the choice.
+
+    Args:
+        weights, dim, mask: as for `support_size`.
+
+    Returns:
+        A number with the batch shape, differentiable (the slope at p = 0 counts as 0); NaN where
+        a weight is negative.
+
+    Raises:
+        TypeError, ValueError: as for `support_size`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics, softmax
+        >>> metrics.entropy(softmax(np.zeros(4))).round(4)  # ln 4
+        np.float64(1.3863)
+    """
+    p, _ = _given(weights, dim, mask)
+    with quiet(p):
+        xp = namespace(p)
+        return xp.sum(-p * xp.log(xp.where(p == 0, 1.0, p)), axis=-1)
+
+
+def hard_gap(
+    weights: Array,
+    k: float | Array,
+    *,
+    norm: str = "l1",
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """‖p − hard_topk‖: how far the weights are from the choice they would be rounded to.
+
+    In "l1" it is twice the weight that lies outside the k largest (for a whole k), from 0 to
+    2k(1 − k/n), and rises with the temperature for every link. In "linf" it is the one entry that
+    is furthest off, in [0, 1]. Ties at the boundary count as soft: the hard choice takes one of
+    them.
+
+    Args:
+        weights, dim, mask: as for `support_size`.
+        k: how many were chosen; 1 for the softmax family. A number, or an array that broadcasts
+            to the batch shape.
+        norm: "l1" or "linf".
+
+    Returns:
+        A number with the batch shape. It is a difference: of a gap below the rounding of the
+        weights nothing is left.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; ValueError for another norm.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics, soft_topk
+        >>> weights = soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2)
+        >>> [metrics.hard_gap(weights, 2, norm=norm).round(3) for norm in ("l1", "linf")]
+        [np.float64(1.243), np.float64(0.461)]
+    """
+    check_choice("norm", norm, ("l1", "linf"))
+    p, _ = _given(weights, dim, mask)
+    hard = hard_topk(weights, k, dim=dim, mask=mask)
+    with quiet(p):
+        xp = namespace(p)
+        # Where fewer than k were in play the rest of them have weight 0 and were not choosable.
+        hard = xp.where(p == 0, 0.0, last(hard, check_dim(dim, weights.ndim)))
+        off = xp.abs(p - hard)
+        if norm == "l1" or p.shape[-1] == 0:
+            return xp.sum(off, axis=-1)
+        return xp.max(off, axis=-1)
+
+
+def order_violations(
+    scores: Array, weights: Array, *, dim: int = -1, mask: Array | None = None
+) -> Array:
+    """How many entries outweigh one whose score is at least theirs. 0 for every map of kofn.
+
+    A weight counts as larger only by more than two roundings. The articles' iterated
+    constructions fail this law; so may weights that were learned or rescaled.
+
+    Args:
+        scores: what the weights were made from, of the same shape.
+        weights, dim, mask: as for `support_size`.
+
+    Returns:
+        The number with the batch shape, in floats; NaN for a row with a NaN.
+
+    Raises:
+        TypeError, ValueError: as for `support_size`; ValueError for shapes that differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics
+        >>> scores = np.array([3.0, 2.0, 2.0, 0.0])
+        >>> metrics.order_violations(scores, np.array([0.5, 0.6, 0.7, 0.2]))
+        np.float64(2.0)
+    """
+    check_scores(scores)
+    check_same_kind("weights", weights, scores)
+    p, playing = _given(weights, dim, mask)
+    if tuple(weights.shape) != tuple(scores.shape):
+        raise ValueError(
+            f"weights must have the shape of scores, {tuple(scores.shape)}; "
+            f"got {tuple(weights.shape)}"
+        )
+    xp = namespace(p)
+    x = xp.where(playing, last(scores, check_dim(dim, scores.ndim)), -math.inf)
+    x, p = stop_gradient(x), stop_gradient(p)
+    n = p.shape[-1]
+    if n < 2:
+        return 0.0 * xp.sum(p, axis=-1)
+    # By falling score and, where scores are equal, by rising weight: what is larger than a weight
+    # before it, by more than rounding, has overtaken it. What is out of play comes last, with 0.
+    rising = top_indices(-p, n)
+    order = take_along_last(rising, top_indices(take_along_last(x, rising), n))
+    ordered = take_along_last(p, order)
+    least = cumulative_min(ordered)[..., :-1]
+    rounding = 2 * float(namespace(weights).finfo(weights.dtype).eps)
+    with quiet(p):
+        over = ordered[..., 1:] > least * (1 + rounding)
+        bad = xp.where(playing & xp.isnan(x), math.nan, 0.0)
+        return xp.sum(cast(over, p.dtype), axis=-1) + _nan_of(p + bad)
+
+
+def jacobian_norm(
+    scores: Array,
+    k: float | Array,
+    *,
+    link: str | Link = "logistic",
+    temperature: float | Array = 1.0,
+    norm: str = "l2",
+    dim: int = -1,
+    mask: Array | None = None,
+) -> Array:
+    """‖J‖ of soft_topk, J = ∂p/∂(scores/T) = diag(w) − wwᵀ/W, w = F′((scores − θ)/T), W = Σw.
+
+    Divided by the temperature it is that of ∂p/∂scores: how much of a gradient comes back, and
+    how steep the map is. "l2" is the largest eigenvalue, exactly, found without the matrix;
+    "l1" is ½Σ|J_ij| = W − Σw²/W (softmax: 1 − Σp²).
+
+    Args:
+        scores, k, link, temperature, dim, mask: as for `soft_topk`; k = 1 and "exponential" for
+            softmax, "linear" for sparsemax.
+        norm: "l2" or "l1".
+
+    Returns:
+        A number with the batch shape, float32 for half-precision scores. No gradient. 0 where no
+        weight moves: everything or nothing chosen, all scores of a bounded link beyond its reach.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; ValueError for another norm.
+
+    Source: docs/choosing.md.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics
+        >>> pair = np.array([0.0, 0.0])
+        >>> metrics.jacobian_norm(pair, 1, link="exponential"), metrics.jacobian_norm(pair, 1)
+        (np.float64(0.5), np.float64(0.25))
+    """
+    check_choice("norm", norm, ("l1", "l2"))
+    link = links.resolve(link).map_alpha(stop_gradient)
+    what = given(stop_gradient(scores), k, link, temperature, dim, mask)
+    what = what._replace(k=stop_gradient(what.k), temperature=stop_gradient(what.temperature))
+    with quiet(scores):
+        return evaluate(_spectral if norm == "l2" else _summed, rows_of(what))
+
+
+def _spectral(rows: Rows) -> Array:
+    scale, u = _scaled_slopes(rows)
+    return scale * _largest_eigenvalue(u)
+
+
+def _summed(rows: Rows) -> Array:
+    scale, u = _scaled_slopes(rows)
+    xp = namespace(u)
+    total = xp.sum(u, axis=-1)
+    # W − Σw²/W as Σ w(W − w)/W.
+    rest = xp.sum(u * (total[..., None] - u), axis=-1)
+    return scale * rest / xp.where(total > 0, total, 1.0)
+
+
+def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
+    """(the largest slope, all in units of it, whose squares do not underflow)."""
+    w = implicit.slopes(rows)
+    xp = namespace(w)
+    scale = xp.max(w, axis=-1)
+    return scale, w / xp.where(scale > 0, scale, 1.0)[..., None]
+
+
+def _largest_eigenvalue(u: Array) -> Array:
+    """Of diag(u) − uuᵀ/Σu, for u in [0, 1] whose largest entry is 1 (or all are 0).
+
+    It lies between the two largest entries, where Σ u_i/(u_i − λ) rises from −∞ to ∞ through 0:
+    the secular equation of a rank-one change, halved as often as the dtype has bits. Distances
+    from λ = second + share·(first − second) are differences of entries, so nothing cancels.
+    """
+    xp = namespace(u)
+    n = u.shape[-1]
+    if n < 2:
+        return 0.0 * xp.sum(u, axis=-1)
+    order = top_indices(u, n)
+    ordered = take_along_last(u, order)
+    first, rest = ordered[..., 0], ordered[..., 1:]
+    second = rest[..., 0]
+    width = first - second
+    below = second[..., None] - rest
+
+    def halve(bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        share = (low + high) / 2
+        distance = below + (width * share)[..., None]
+        safe = xp.where(distance > 0, distance, 1.0)
+        pull = xp.sum(xp.where(rest > 0, rest / safe, 0.0), axis=-1)
+        lower = pull * (width * (1 - share)) > first
+        return xp.where(lower, share, low), xp.where(lower, high, share)
+
+    ends = full_like(second, tuple(second.shape), 0.0), full_like(second, tuple(second.shape), 1.0)
+    bits = 54 if "64" in str(u.dtype) else 26
+    low, high = repeat(u, bits, halve, ends)
+    found = xp.where(width > 0, second + width * (low + high) / 2, first)
+    # One entry alone that moves: it cannot. NaN stays.
+    return xp.where(second > 0, found, 0.0 * second)
+
+
+def _given(weights: Array, dim: int, mask: Array | None) -> tuple[Array, Any]:
+    """(the weights with `dim` last in the compute dtype, 0 where masked; what is in play)."""
+    check_scores(weights, "weights")
+    dim = check_dim(dim, weights.ndim)
+    p = last(weights, dim)
+    xp = namespace(p)
+    if mask is None:
+        return p, xp.ones_like(p, dtype=xp.bool)
+    playing = last_mask(mask, weights, dim, "weights")
+    return xp.where(playing, p, 0.0), playing
+
+
+def _nan_of(p: Array) -> Array:
+    """0 per row, NaN where the row has one."""
+    xp = namespace(p)
+    return xp.sum(xp.where(xp.isnan(p), math.nan, xp.zeros_like(p)), axis=-1)

@@ -1,0 +1,41 @@
+"""The pages of docs/ that hold code: it runs as pasted and prints what it says it prints."""
+
+import re
+
+import pytest
+
+from test_readme import ROOT, Block, blocks, run
+
+PAGES = {
+    name: (ROOT / "docs" / name).read_text(encoding="utf-8")
+    for name in ("errata.md", "choosing.md")
+}
+
+
+@pytest.mark.usefixtures("own_warnings")
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        pytest.param(name, block, id=f"{name} line {block.line}")
+        for name, page in PAGES.items()
+        for block in blocks(page)
+    ],
+)
+def test_block_prints_what_it_says(name: str, block: Block) -> None:
+    for promise, printed in run(block):
+        assert printed.split() == promise.split()
+
+
+@pytest.fixture
+def own_warnings():
+    """A block may silence warnings, for itself alone."""
+    import warnings
+
+    with warnings.catch_warnings():
+        yield
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)[)#]", PAGES[name])
+    assert [target for target in targets if not (ROOT / "docs" / target).exists()] == []

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from kofn import KSubset, links, metrics, soft_topk, temperature_for
+from kofn import (
+    KSubset,
+    links,
+    metrics,
+    perturbed_argmax,
+    soft_topk,
+    sparse_softmax,
+    taylor_softmax,
+    temperature_for,
+)
 from kofn._files import InputError
 
 Weights = Callable[[Any, float, Any], Any]
@@ -76,6 +85,15 @@ def _soft(link: str, at_one: str | None = None) -> Map:
     return Map(link, weights, link=link, at_one=at_one)
 
 
+def _one(name: str, function: Callable[..., Any], **settings: Any) -> Map:
+    """A map that chooses one, as softmax does, and has no link."""
+
+    def weights(scores: Any, k: float, temperature: Any) -> Any:
+        return function(scores, temperature=temperature, **settings)
+
+    return Map(name, weights, least=1, most=1)
+
+
 def _marginals(scores: Any, k: float, temperature: float) -> Any:
     return KSubset(scores / temperature, int(k)).marginals()
 
@@ -84,7 +102,7 @@ def _covariance(scores: Any, k: float, temperature: float, v: Any) -> Any:
     return KSubset(scores / temperature, int(k)).covariance_vector_product(v) / temperature
 
 
-# With k = 1 the last is softmax. A map that chooses one has least = most = 1.
+# KSubset with k = 1 is softmax.
 MAPS = (
     _soft("logistic"),
     _soft("laplace"),
@@ -92,6 +110,9 @@ MAPS = (
     _soft("exponential", at_one="softmax"),
     _soft("linear", at_one="sparsemax"),
     _soft("entmax"),
+    _one("taylor_softmax", taylor_softmax, order=2),
+    _one("sparse_softmax", sparse_softmax, p=0.9),
+    _one("perturbed_argmax", perturbed_argmax, noise="normal"),
     Map("KSubset", _marginals, least=2, whole=True, product=_covariance),
 )
 

@@ -71,7 +71,9 @@ def is_eager(x: Tensor) -> bool:
     )
 
 
-@torch.compiler.disable(reason="torch.compile cannot trace a torch.Generator; draw outside of it")
+@torch.compiler.disable(  # type: ignore[no-untyped-call]
+    reason="torch.compile cannot trace a torch.Generator; draw outside of it"
+)
 def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
     """function(*arguments); torch.compile breaks the graph here, or says why it cannot."""
     return function(*arguments)

@@ -95,7 +95,7 @@ def main() -> None:
         draw(left, 1.0)
         draw(right, 5.0)
     left.set_ylabel("largest error of a marginal")
-    left.legend(frameon=False, fontsize=9, loc="upper right")
+    left.legend(edgecolor="none", framealpha=1, fontsize=9, loc="upper right")
     IMAGES.mkdir(exist_ok=True)
     path = IMAGES / "subsets.png"
     figure.savefig(path, dpi=140, facecolor="white", metadata={"Software": None})

@@ -23,6 +23,7 @@ from kofn._array import (
     take_along_last,
     top_indices,
 )
+from kofn._dispatch import whole
 from kofn._validate import check_count, check_rng, check_same_kind, check_scores, check_shape
 from kofn.links import Link
 from kofn.maps import soft_topk
@@ -113,7 +114,7 @@ class PlackettLuce:
             once = xp.sum(out, axis=-1) == indices.shape[-1]
             drawn = xp.where(finite, drawn, 0.0)
             others = xp.where(out, -math.inf, logits)
-            answer = (_in_order if ordered else _in_any_order)(drawn, _rest(others, drawn))
+            answer = whole(_in_order if ordered else _in_any_order, drawn, _rest(others, drawn))
             return xp.where(once & xp.all(finite, axis=-1), answer, -math.inf)
 
     def relaxed_sample(

@@ -228,7 +228,8 @@ class KSubset:
 
         Returns:
             shape + logits.shape in the dtype of `logits`; NaN in a row with one. No gradient:
-            kofn.estimators gives the marginals' to a sample.
+            kofn.estimators gives the marginals' to a sample. torch.compile draws between two
+            graphs; with fullgraph=True it raises, for it cannot trace a generator.
         """
         shape = check_shape(shape)
         check_rng(rng, self.logits)

@@ -11,7 +11,7 @@ from scipy import integrate, special, stats
 from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
-from kofn import Link, links, perturbed_argmax
+from kofn import Link, _maximum, links, perturbed_argmax
 from support import GRADIENT, WEIGHTS, Framework
 
 NOISES = ("normal", "uniform", "logistic", "laplace")
@@ -291,6 +291,14 @@ def test_memory_stays_in_proportion_to_the_row():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 * x.nbytes
+
+
+def test_the_rules_are_gausss():
+    for count in (6, 12):
+        places, widths = (np.sort(part) for part in _maximum._gauss(count))
+        exact = np.polynomial.legendre.leggauss(count)
+        assert 2 * places - 1 == pytest.approx(exact[0], abs=1e-15)
+        assert 2 * widths == pytest.approx(np.sort(exact[1]), abs=1e-15)
 
 
 def test_errors():

@@ -16,7 +16,7 @@ RNG = np.random.default_rng(6)
 X = RNG.standard_normal((4, 7)) * 2
 
 
-@pytest.mark.parametrize("order", [2, 4, 10, 30])
+@pytest.mark.parametrize("order", [2, 4, 10])
 def test_taylor_meets_the_polynomial_in_fractions(framework, order):
     x = np.round(X * 8) / 8
     f = np.array(
@@ -37,7 +37,7 @@ def test_taylor_meets_the_polynomial_in_fractions(framework, order):
 
 
 def test_taylor_tends_to_softmax_and_has_heavier_tails():
-    assert taylor_softmax(X, 30) == pytest.approx(softmax(X), abs=1e-9)
+    assert taylor_softmax(X / 4, 10) == pytest.approx(softmax(X / 4), abs=1e-6)
     x = np.array([6.0, 1.0, 0.0])
     assert taylor_softmax(x)[2] > 5 * softmax(x)[2]
 
@@ -54,9 +54,9 @@ def test_taylor_does_not_overflow(framework):
     assert p == pytest.approx([1 / 65, 64 / 65, 0], abs=1e-6)
 
 
-@pytest.mark.parametrize("order", [1, 3, 0, 32, -2])
+@pytest.mark.parametrize("order", [1, 3, 0, 12, -2])
 def test_taylor_refuses_an_order(order):
-    reason = "negative for scores far below 0" if order % 2 else "an even integer from 2 to 30"
+    reason = "negative for scores far below 0" if order % 2 else "an even integer from 2 to 10"
     with pytest.raises(ValueError, match=reason):
         taylor_softmax(X, order)
     with pytest.raises(TypeError, match="order must be"):

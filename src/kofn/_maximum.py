@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from kofn._array import (
     Array,
     accumulated,
@@ -185,10 +183,28 @@ def _row_sum(values: Array) -> Array:
     return namespace(values).sum(values, axis=-1)[..., None]
 
 
+_GAUSS = {
+    6: (
+        (0.2386191860831969, 0.46791393457269104),
+        (0.6612093864662645, 0.3607615730481387),
+        (0.9324695142031519, 0.17132449237917027),
+    ),
+    12: (
+        (0.1252334085114689, 0.2491470458134027),
+        (0.3678314989981802, 0.2334925365383546),
+        (0.5873179542866175, 0.20316742672306573),
+        (0.7699026741943047, 0.16007832854334642),
+        (0.9041172563704748, 0.10693932599531907),
+        (0.9815606342467192, 0.04717533638651141),
+    ),
+}
+"""Of Gauss–Legendre rules on [−1, 1] the places above 0 with their weights."""
+
+
 def _gauss(count: int) -> tuple[list[float], list[float]]:
     """Places and weights on [0, 1]."""
-    places, widths = np.polynomial.legendre.leggauss(count)
-    return ((1 + places) / 2).tolist(), (widths / 2).tolist()
+    both = [(sign * place, width) for place, width in _GAUSS[count] for sign in (-1, 1)]
+    return [(1 + place) / 2 for place, _ in both], [width / 2 for _, width in both]
 
 
 class _Grid(NamedTuple):

@@ -1,6 +1,6 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
-from kofn import estimators, links
+from kofn import estimators, links, schedules
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps import (
@@ -38,4 +38,5 @@ __all__ = [
     "Link",
     # training towards a choice
     "fenchel_young_loss",
+    "schedules",
 ]

@@ -15,11 +15,20 @@ import numpy as np
 from kofn._array import FLOATS, Array, dtype_name, framework, is_torch
 
 
-def check_number(name: str, value: Any, *, low: float, allowed: str, strict: bool = False) -> float:
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    low: float,
+    allowed: str,
+    strict: bool = False,
+    arrays: bool = True,
+) -> float:
     """`value` as a float if it is a finite number above `low` (at least `low` unless strict)."""
     real = (numbers.Real, np.floating, np.integer)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, real):
-        raise TypeError(f"{name} must be {allowed}, or an array; got {value!r}")
+        also = ", or an array" if arrays else ""
+        raise TypeError(f"{name} must be {allowed}{also}; got {value!r}")
     number = float(value)
     # NaN fails every comparison; math.isfinite would break a graph of symbolic numbers.
     if not low <= number < math.inf or (strict and number == low):

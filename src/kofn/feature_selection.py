@@ -248,7 +248,7 @@ def _train(
         raise ImportError(
             'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[cli]"'
         ) from error
-    from kofn import soft_topk
+    from kofn import schedules, soft_topk
 
     seed = check_random_state(options.random_state).randint(np.iinfo(np.int32).max)
     rng = torch.Generator().manual_seed(int(seed))
@@ -266,9 +266,11 @@ def _train(
     )
     size = min(rows, options.batch_size)
     order, start = torch.randperm(rows, generator=rng), 0
-    loss_now = math.nan
+    # From the first step to the last.
+    ends = options.temperature, options.final_temperature
+    cool, loss_now = schedules.exponential(*ends, steps=max(options.steps - 1, 1)), math.nan
     for step in range(1, options.steps + 1):
-        temperature = _annealed(options, step)
+        temperature = cool(step - 1)
         if start + size > rows:
             order, start = torch.randperm(rows, generator=rng), 0
         batch, start = order[start : start + size], start + size
@@ -287,11 +289,6 @@ def _train(
         weights = soft_topk(scores, options.k, link=options.link, temperature=end).mean(0)
         mean = scores.mean(0)
     return mean.numpy(), weights.numpy(), loss_now
-
-
-def _annealed(options: SoftTopKSelector, step: int) -> float:
-    done = (step - 1) / max(options.steps - 1, 1)
-    return float(options.temperature * (options.final_temperature / options.temperature) ** done)
 
 
 class _Networks:

@@ -1,6 +1,8 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
 from kofn import estimators, links, schedules
+from kofn.bernoulli import Bernoulli
+from kofn.categorical import Categorical, gumbel_max, gumbel_softmax
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps import (
@@ -13,7 +15,9 @@ from kofn.maps import (
     sparsemax,
     topk_gates,
 )
+from kofn.normal import Normal, normal_rsample
 from kofn.plackett_luce import PlackettLuce
+from kofn.relaxed import RelaxedOneHot
 from kofn.subset import KSubset
 
 __version__ = "0.1.0"
@@ -32,6 +36,14 @@ __all__ = [
     # distributions over choices
     "KSubset",
     "PlackettLuce",
+    "Categorical",
+    "Bernoulli",
+    "Normal",
+    "RelaxedOneHot",
+    # samples, and learning through them
+    "gumbel_max",
+    "gumbel_softmax",
+    "normal_rsample",
     "estimators",
     # what they are made of
     "links",

@@ -6,6 +6,8 @@ without a word; implicit.py hands it detached tensors and differentiates around 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -72,3 +74,22 @@ def is_eager(x: Tensor) -> bool:
 def integral_ends(link: int) -> tuple[float, float, float]:
     with torch.no_grad():
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
+
+
+def values_and_slopes(
+    function: Callable[[Tensor], Tensor], x: Tensor
+) -> tuple[Tensor, Tensor]:
+    if not is_eager(x):
+        # What traces or transforms the caller knows vjp, and not autograd.grad.
+        values, pull = torch.func.vjp(function, x.detach())
+        (slopes,) = pull(torch.ones_like(values))
+        return values, slopes.detach()
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        values = function(leaf)
+        if not values.requires_grad:
+            return values, torch.zeros_like(leaf)
+        (slopes,) = torch.autograd.grad(
+            values.sum(), leaf, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+    return values, slopes

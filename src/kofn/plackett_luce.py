@@ -145,12 +145,15 @@ class PlackettLuce:
         Source: Jang, Gu & Poole; Maddison, Mnih & Teh (2017), for k = 1; Xie & Ermon (2019).
         """
         noisy = self._perturbed(shape, rng)
-        return soft_topk(noisy, k, temperature=temperature, link=link, hard=hard)
+        weights = soft_topk(noisy, k, temperature=temperature, link=link, hard=hard)
+        return cast(weights, self.logits.dtype)
 
     def _perturbed(self, shape: Any, rng: Any) -> Array:
         shape = check_shape(shape)
         check_rng(rng, self.logits)
-        return self.logits + gumbel(rng, (*shape, *self.logits.shape), self.logits)
+        # In half precision many sums would be equal, and the first of them drawn too often.
+        logits = cast(self.logits, compute_dtype(self.logits))
+        return logits + gumbel(rng, (*shape, *logits.shape), logits)
 
     def _check_indices(self, indices: Any, ordered: bool) -> None:
         check_same_kind("indices", indices, self.logits, "logits")

@@ -32,6 +32,7 @@ from rich.progress import (  # noqa: E402
 import kofn  # noqa: E402
 from kofn import _files  # noqa: E402
 from kofn._files import InputError  # noqa: E402
+from kofn._vae.command import train  # noqa: E402
 
 if TYPE_CHECKING:
     from kofn._bench.contenders import Case
@@ -49,6 +50,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # one-line errors, no boxes
     pretty_exceptions_enable=False,
 )
+app.add_typer(train, name="train")
 
 
 def main() -> None:

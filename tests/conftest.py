@@ -60,7 +60,10 @@ REPEATED = (
     "test_infinite_logits_are_chosen_first",
     "test_k_per_row",
 )
-EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
+EDGES = (
+    *("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce"),
+    *("test_categorical", "test_bernoulli", "test_normal", "test_relaxed"),
+)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -76,12 +76,10 @@ def integral_ends(link: int) -> tuple[float, float, float]:
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
 
 
-def values_and_slopes(
-    function: Callable[[Tensor], Tensor], x: Tensor
-) -> tuple[Tensor, Tensor]:
+def values_and_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     if not is_eager(x):
         # What traces or transforms the caller knows vjp, and not autograd.grad.
-        values, pull = torch.func.vjp(function, x.detach())
+        values, pull = torch.func.vjp(function, x.detach())[:2]
         (slopes,) = pull(torch.ones_like(values))
         return values, slopes.detach()
     leaf = x.detach().requires_grad_()

@@ -185,7 +185,7 @@ class Bernoulli:
             return xp.where(sample == 1, up, down)
 
     def conditioned(self, perturbed: Array) -> Array:
-        """`perturbed`, its gradient that of `perturb_given` by the same noise; first derivatives."""
+        """`perturbed`, with the gradient that `perturb_given` has by the same noise (once)."""
         xp = namespace(perturbed)
         with quiet(perturbed):
             z, y = stop_gradient(perturbed), self._settled()

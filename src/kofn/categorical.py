@@ -207,14 +207,13 @@ class Categorical:
             raise ValueError(f"sample has shape {shape}; it must end in that of logits, {wanted}")
         xp, sample = namespace(self.logits), adopt(sample, self.logits)
         with quiet(self.logits):
-            y, log_total = self._normalised()
-            some = xp.any(y != -math.inf, axis=self.dim)
-            chosen = sample == 1
-            count = xp.sum(cast(chosen, y.dtype), axis=self.dim)
-            picked = xp.sum(xp.where(chosen, y, 0.0), axis=self.dim)
-            answer = xp.where(some, picked - log_total, 0.0)
-            answer = xp.where(count == cast(some, y.dtype), answer, -math.inf)
-            unknown = xp.any(~chosen & (sample != 0), axis=self.dim) | xp.isnan(log_total)
+            log_p, chosen = self._log_probs(), sample == 1
+            some = xp.any(log_p != -math.inf, axis=self.dim)
+            count = xp.sum(cast(chosen, log_p.dtype), axis=self.dim)
+            answer = xp.sum(xp.where(chosen, log_p, 0.0), axis=self.dim)
+            answer = xp.where(count == cast(some, log_p.dtype), answer, -math.inf)
+            unknown = xp.any(~chosen & (sample != 0), axis=self.dim)
+            unknown = unknown | xp.any(xp.isnan(log_p), axis=self.dim)
             return xp.where(unknown, math.nan, answer)
 
     def entropy(self) -> Array:
@@ -305,7 +304,7 @@ class Categorical:
             return xp.where(chosen, top, below)
 
     def conditioned(self, perturbed: Array) -> Array:
-        """`perturbed`, its gradient that of `perturb_given` by the same noise; first derivatives.
+        """`perturbed`, with the gradient that `perturb_given` has by the same noise (once).
 
         Given the choice, its own entry moves with logsumexp alone, and one below it by what is
         between: a = 1 − e^{−(top − z)} with its logit, 1 − a with logsumexp.
@@ -332,7 +331,7 @@ class Categorical:
         return min(1, self.logits.shape[self.dim])
 
     def _settled(self) -> Array:
-        """Logits in the compute dtype, −inf where masked; those of +inf alone where there are any."""
+        """Logits in the compute dtype, −inf where masked; of +inf those alone, if there are."""
         xp = namespace(self.logits)
         y = cast(self.logits, compute_dtype(self.logits))
         if self.mask is not None:
@@ -343,21 +342,29 @@ class Categorical:
 
     def _normalised(self) -> tuple[Array, Array]:
         """Settled logits y and log Σ e^y, 0 for a row with nothing left."""
+        y, top, log_sum = self._parts()
+        return y, top + log_sum
+
+    def _parts(self) -> tuple[Array, Array, Array]:
+        """Settled logits y, their largest, a constant, and log Σ e^{y − largest}."""
         xp = namespace(self.logits)
         y = self._settled()
         if y.shape[self.dim] == 0:
-            return y, xp.sum(y, axis=self.dim)
+            none = xp.sum(y, axis=self.dim)
+            return y, none, none
         top = stop_gradient(xp.max(y, axis=self.dim))
         some = top != -math.inf
         top = xp.where(some, top, 0.0)
         possible = y != -math.inf
         distance = xp.where(possible, y, 0.0) - xp.expand_dims(top, axis=self.dim)
         total = xp.sum(xp.where(possible, xp.exp(distance), 0.0), axis=self.dim)
-        return y, top + xp.log(xp.where(some, total, 1.0))
+        return y, top, xp.log(xp.where(some, total, 1.0))
 
     def _log_probs(self) -> Array:
-        y, log_total = self._normalised()
-        return y - namespace(y).expand_dims(log_total, axis=self.dim)
+        # In this order, large logits lose no digit of what is small.
+        y, top, log_sum = self._parts()
+        xp, dim = namespace(y), self.dim
+        return (y - xp.expand_dims(top, axis=dim)) - xp.expand_dims(log_sum, axis=dim)
 
     def _mean(self, log_p: Array, terms: Array) -> Array:
         """Σ p·terms over what is possible."""

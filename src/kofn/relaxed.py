@@ -9,7 +9,6 @@ from kofn._array import (
     Array,
     adopt,
     cast,
-    compute_dtype,
     framework,
     full_like,
     is_jax,
@@ -25,7 +24,7 @@ __all__ = ["RelaxedOneHot"]
 
 
 class RelaxedOneHot:
-    """p(w) = (n−1)!·T^{n−1}·Π_i (a_i w_i^{−T−1}) / (Σ_i a_i w_i^{−T})^n on the simplex, a = e^logits.
+    """p(w) = (n−1)!·T^{n−1}·Π_i (a_i w_i^{−T−1})/(Σ_i a_i w_i^{−T})^n on the simplex, a = e^logits.
 
     The density of `gumbel_softmax` samples, along the last dimension, with respect to n − 1 of the
     n weights. Near a corner weights of float32 are 0 to rounding, and the density of their
@@ -49,7 +48,7 @@ class RelaxedOneHot:
         array([0., 0.])
     """
 
-    def __init__(self, logits: Array, temperature: float | Array) -> None:
+    def __init__(self, logits: Array, temperature: Any) -> None:
         Categorical(logits)  # whose checks are these
         self.logits = logits
         if framework(temperature) is None:

@@ -1,1 +1,1 @@
-"""The work behind `kofn train vae`: a discrete autoencoder, the ways to train it, what they reach."""
+"""The work behind `kofn train vae`: a discrete autoencoder and ways to train it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Latent(NamedTuple):
         """The distribution of (images, width) logits."""
         if self.k is not None:
             return KSubset(logits, self.k)
-        return Categorical(logits.unflatten(-1, (self.factors, self.n)))
+        return Categorical(logits.reshape(*logits.shape[:-1], self.factors, self.n))
 
     def added(self, per_factor: Tensor) -> Tensor:
         """The sum over factors, where there are any."""
@@ -83,8 +83,9 @@ class Autoencoder(nn.Module):
                     nn.init.uniform_(parameter, -bound, bound, generator=generator)
         # A blank choice draws the mean image.
         share = (training.mean(0) + 0.1) / (INK + 0.2)
+        last: Any = self.decoder[-1]
         with torch.no_grad():
-            self.decoder[-1].bias.copy_(share.logit())
+            last.bias.copy_(share.logit())
 
     def choice(self, images: Tensor) -> Categorical | KSubset:
         """q(z | image)."""
@@ -92,8 +93,7 @@ class Autoencoder(nn.Module):
 
     def draw(self, z: Tensor) -> Tensor:
         """Log-odds of ink per pixel, from choices or relaxed ones."""
-        flat = z if self.latent.k is not None else z.flatten(-2)
-        out: Tensor = self.decoder(flat)
+        out: Tensor = self.decoder(z if self.latent.k is not None else z.flatten(-2))
         return out
 
     def log_likelihood(self, images: Tensor, z: Tensor) -> Tensor:
@@ -109,7 +109,9 @@ class Autoencoder(nn.Module):
         return self.latent.log_size - self.latent.added(choice.entropy())
 
     @torch.no_grad()
-    def bounds(self, images: Tensor, samples: int, generator: torch.Generator) -> tuple[float, float]:
+    def bounds(
+        self, images: Tensor, samples: int, generator: torch.Generator
+    ) -> tuple[float, float]:
         """Mean of log w and of log mean w, w = p(x, z)/q(z | x), from hard samples of q.
 
         The evidence bound and its importance-weighted tightening, in nats for an image.

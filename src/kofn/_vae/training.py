@@ -81,7 +81,7 @@ class Run:
         """Train on every image once, then look how well."""
         began, done = time.monotonic(), len(self.history)
         order = torch.randperm(len(self.data.training), generator=self.generator)
-        for step, part in enumerate(order.split(BATCH)):
+        for step, part in enumerate(torch.split(order, BATCH)):
             images = self.data.training[part]
             choice = self.model.choice(images)
 
@@ -155,7 +155,7 @@ class Run:
     ) -> tuple[float, float]:
         # Its own generator: how often one looks does not change what is learned.
         generator = torch.Generator().manual_seed(self.seed)
-        parts = images.split(256)
+        parts = torch.split(images, 256)
         found = [self.model.bounds(part, samples, generator) for part in parts]
         sizes = [len(part) / len(images) for part in parts]
         loose, tight = (

@@ -7,7 +7,6 @@ from typing import Any
 from kofn._array import Array, cast, framework, stop_gradient, values_and_slopes
 from kofn._validate import check_number
 from kofn.estimators._protocol import (
-    Distribution,
     Function,
     added,
     check_samples,
@@ -20,7 +19,7 @@ from kofn.estimators._protocol import (
 
 
 def rebar(
-    choice: Distribution,
+    choice: Any,
     f: Function,
     rng: Any,
     *,
@@ -68,5 +67,7 @@ def rebar(
     weight = stop_gradient(values - scale * stop_gradient(soft))
     log_prob = together(choice.log_prob(sample), values)
     # y and ỹ are one number: only their gradients differ.
-    path = added(slopes * ((relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))), values.ndim)
+    path = added(
+        slopes * ((relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))), values.ndim
+    )
     return mean(values + weight * (log_prob - stop_gradient(log_prob)) + scale * path)

@@ -7,7 +7,6 @@ from typing import Any
 from kofn._array import Array, cast, moving, stop_gradient, values_and_slopes
 from kofn._validate import check_number
 from kofn.estimators._protocol import (
-    Distribution,
     Function,
     added,
     check_samples,
@@ -17,9 +16,7 @@ from kofn.estimators._protocol import (
 )
 
 
-def perturbed(
-    choice: Distribution, f: Function, rng: Any, *, samples: int = 1, step: float = 1.0
-) -> Array:
+def perturbed(choice: Any, f: Function, rng: Any, *, samples: int = 1, step: float = 1.0) -> Array:
     """mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
 
     s is the choice of perturbed logits z, and s′ that of z − step·∇f(s), by the same noise: the

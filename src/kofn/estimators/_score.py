@@ -70,7 +70,7 @@ class RunningMean:
 
 
 def surrogate(
-    values: Array, log_prob: Array, *, baseline: None | str | float | Array | RunningMean = None
+    values: Array, log_prob: Array, *, baseline: str | float | Array | RunningMean | None = None
 ) -> Array:
     """Σ f over samples / m, with the gradient Σ (f − b)·∇log P / m: what `score_function` returns.
 
@@ -117,7 +117,7 @@ def score_function(
     rng: Any,
     *,
     samples: int = 1,
-    baseline: None | str | float | Array | RunningMean = None,
+    baseline: str | float | Array | RunningMean | None = None,
 ) -> Array:
     """mean f(S), with the gradient mean (f(S) − b)·∇log P(S): REINFORCE.
 

@@ -268,7 +268,9 @@ class _Problem:
         def run(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             picked = _picked(choices.samples[:, 0, ...], part.T.reshape(-1))
             picked = picked.reshape(samples, len(part), *picked.shape[1:])
-            return self._gradients(lambda choice: estimate(_replayed(choice, picked), None), len(part))
+            return self._gradients(
+                lambda choice: estimate(_replayed(choice, picked), None), len(part)
+            )
 
         try:
             parts = [run(part) for part in np.array_split(index, self._pieces(len(index), samples))]
@@ -279,10 +281,12 @@ class _Problem:
 
     def drawn(self, estimate: Callable[[Any, Any], Array], rng: Any, draws: int) -> _Found:
         sizes = [len(part) for part in np.array_split(np.empty(draws), self._pieces(draws, 1))]
-        parts = [
-            self._gradients(lambda choice, source=source: estimate(choice, source), size)
-            for size, source in zip(sizes, split_rng(rng, len(sizes)), strict=True)
-        ]
+        sources = split_rng(rng, len(sizes))
+
+        def run(size: int, source: Any) -> tuple[np.ndarray, np.ndarray]:
+            return self._gradients(lambda choice: estimate(choice, source), size)
+
+        parts = [run(size, source) for size, source in zip(sizes, sources, strict=True)]
         gradients, values = (np.concatenate(part) for part in zip(*parts, strict=True))
         return _Found(gradients, values, np.full(draws, 1 / draws), drawn=True)
 

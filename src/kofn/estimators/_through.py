@@ -133,9 +133,7 @@ def reinmax_through(
     Beyond" (2023).
     """
     if not isinstance(choice, (Categorical, Bernoulli)):
-        raise TypeError(
-            f"reinmax needs a Categorical or a Bernoulli; got {type(choice).__name__}"
-        )
+        raise TypeError(f"reinmax needs a Categorical or a Bernoulli; got {type(choice).__name__}")
     sample = choice.sample(shape, rng)
     logits = choice._settled()
     p = stop_gradient(choice.relax(logits, 1.0))

@@ -49,7 +49,7 @@ PROBLEMS = {
 
 def by_definition(name):
     """∇ Σ_s P(s) f(s) with no help from the estimators: probabilities written out."""
-    distribution, f, y = PROBLEMS[name]
+    _, f, y = PROBLEMS[name]
     leaf = y.clone().requires_grad_()
     if name == "coins":
         every = torch.cartesian_prod(*[torch.arange(2.0).double()] * 4)
@@ -101,7 +101,7 @@ def test_leave_one_out_has_less_variance():
 def test_rebar_has_no_bias(name, options):
     distribution, f, y = PROBLEMS[name]
     if name == "subsets":
-        with pytest.raises(TypeError, match="rebar needs a distribution with .* conditioned"):
+        with pytest.raises(TypeError, match=r"rebar needs a distribution with .* conditioned"):
             estimators.rebar(KSubset(Y, 2), cost, generator())
         return
     found = study(
@@ -446,7 +446,7 @@ def test_a_distribution_of_ones_own():
     )  # fmt: skip
     assert found.unbiased
     assert found.relative[1] < 0.1
-    with pytest.raises(TypeError, match="straight_through needs .* Poisson has no marginals"):
+    with pytest.raises(TypeError, match=r"straight_through needs .* Poisson has no marginals"):
         estimators.straight_through(Poisson(y), cost, generator())
 
 

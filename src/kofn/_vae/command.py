@@ -138,6 +138,7 @@ def _left(checkpoint: Checkpoint | None) -> str:
 def _trained(settings: Settings, data: Any, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """All runs under a progress bar on standard error."""
     from rich.console import Console
+    from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from threadpoolctl import threadpool_limits
 
@@ -147,10 +148,9 @@ def _trained(settings: Settings, data: Any, checkpoint: Checkpoint) -> list[dict
     text = TextColumn("{task.description}")
     total = len(settings.runs()) * settings.epochs
     # Small matrices are faster on one thread, much faster where other work shares the cores.
-    with (
-        threadpool_limits(limits=1),
-        Progress(*columns, text, console=Console(stderr=True), transient=True) as progress,
-    ):
+    progress, console = Progress(*columns, text), Console(stderr=True)
+    # Alone, a Progress would end with an empty line where there is no terminal.
+    with threadpool_limits(limits=1), Live(progress, console=console, transient=True):
         task = progress.add_task("", total=total)
         order = settings.runs()
 

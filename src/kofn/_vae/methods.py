@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn import estimators, softmax
+from kofn import estimators
 
 Function = Callable[[Tensor], Tensor]
 
@@ -21,6 +21,8 @@ class Method(NamedTuple):
     about: str
     estimate: Callable[[Any, Function, torch.Generator, float, int], Tensor]
     subsets: bool = False
+    cools: bool = False
+    """Whether the temperature is that of the posterior itself, not of what stands for a sample."""
     enumerates: bool = False
     fewest_samples: int = 1
 
@@ -44,7 +46,7 @@ def _through(estimator: Callable[..., Tensor], annealed: bool = False, **options
 def _softmax(
     choice: Any, f: Function, generator: torch.Generator, temperature: float, samples: int
 ) -> Tensor:
-    return f(softmax(choice.logits, temperature=temperature)[None])[0]
+    return f(choice.probs()[None])[0]
 
 
 def _exact(
@@ -78,7 +80,7 @@ METHODS = {
             _through(estimators.leave_one_out),
             fewest_samples=2,
         ),
-        Method("softmax", "the softmax itself, annealed: no samples", _softmax),
+        Method("softmax", "the softmax itself, annealed: no samples", _softmax, cools=True),
         Method("exact", "the sum over every choice", partial(_exact, factors=1), enumerates=True),
         Method(
             "k-hot",
@@ -94,18 +96,18 @@ METHODS = {
             enumerates=True,
         ),
         Method(
-            "straight-through-gumbel",
+            "st-gumbel",
             "hard samples, annealed Gumbel-softmax's Jacobian",
             _through(estimators.reparameterized, annealed=True, hard=True),
         ),
         Method(
             "gumbel-rao",
-            "the same, averaged over 10 draws of noise",
+            "the same, averaged over 10 draws of the noise",
             _through(estimators.gumbel_rao, annealed=True),
         ),
         Method("rebar", "REBAR at temperature 0.5", _through(estimators.rebar)),
         Method(
-            "k-hot-leave-one-out",
+            "k-hot-score",
             "subsets, score function, the other samples as baseline",
             _through(estimators.leave_one_out),
             subsets=True,

@@ -87,9 +87,9 @@ class Autoencoder(nn.Module):
         with torch.no_grad():
             last.bias.copy_(share.logit())
 
-    def choice(self, images: Tensor) -> Categorical | KSubset:
+    def choice(self, images: Tensor, temperature: float = 1.0) -> Categorical | KSubset:
         """q(z | image)."""
-        return self.latent.of(self.encoder(images / INK))
+        return self.latent.of(self.encoder(images / INK) / temperature)
 
     def draw(self, z: Tensor) -> Tensor:
         """Log-odds of ink per pixel, from choices or relaxed ones."""
@@ -110,13 +110,13 @@ class Autoencoder(nn.Module):
 
     @torch.no_grad()
     def bounds(
-        self, images: Tensor, samples: int, generator: torch.Generator
+        self, images: Tensor, samples: int, generator: torch.Generator, temperature: float = 1.0
     ) -> tuple[float, float]:
         """Mean of log w and of log mean w, w = p(x, z)/q(z | x), from hard samples of q.
 
         The evidence bound and its importance-weighted tightening, in nats for an image.
         """
-        choice = self.choice(images)
+        choice = self.choice(images, temperature)
         z = choice.sample((samples,), generator)
         log_q = self.latent.added(choice.log_prob(z))
         log_w = self.log_likelihood(images, z) - self.latent.log_size - log_q

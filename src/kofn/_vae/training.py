@@ -83,25 +83,22 @@ class Run:
         order = torch.randperm(len(self.data.training), generator=self.generator)
         for step, part in enumerate(torch.split(order, BATCH)):
             images = self.data.training[part]
-            choice = self.model.choice(images)
+            temperature = self.temperature(done * self.steps + step)
+            choice = self.model.choice(images, temperature if self.method.cools else 1.0)
 
             def cost(z: torch.Tensor, images: torch.Tensor = images) -> torch.Tensor:
                 return -self.model.log_likelihood(images, z)
 
             expected = self.method.estimate(
-                choice,
-                cost,
-                self.generator,
-                self.temperature(done * self.steps + step),
-                self.settings.samples,
+                choice, cost, self.generator, temperature, self.settings.samples
             )
             loss = (expected + self.model.divergence(choice)).mean()
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
         self.seconds += time.monotonic() - began
-        training, training_tight = self._bounds(self.data.training[: len(self.data.held_out)])
-        held_out, held_out_tight = self._bounds(self.data.held_out)
+        training, training_tight = self._bounds(self.data.training[: len(self.data.held_out)], done + 1)
+        held_out, held_out_tight = self._bounds(self.data.held_out, done + 1)
         found = Bounds(done + 1, training, held_out, training_tight, held_out_tight)
         if not all(map(math.isfinite, found)):
             raise InputError(f"{self.method.name} diverged in epoch {done + 1}: {found.held_out}")
@@ -109,9 +106,9 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """Everything there is to say of a run that is over, the model included."""
-        many = {"samples": SAMPLES_AT_THE_END}
-        held_out, held_out_tight = self._bounds(self.data.held_out, **many)
-        training, training_tight = self._bounds(self.data.training, **many)
+        end = {"epochs": len(self.history), "samples": SAMPLES_AT_THE_END}
+        held_out, held_out_tight = self._bounds(self.data.held_out, **end)
+        training, training_tight = self._bounds(self.data.training, **end)
         latent = self.model.latent
         few = latent.log_size <= math.log(MOST_CHOICES) + 1e-9
         return {
@@ -151,12 +148,14 @@ class Run:
         self.seconds = state["seconds"]
 
     def _bounds(
-        self, images: torch.Tensor, samples: int = SAMPLES_PER_EPOCH
+        self, images: torch.Tensor, epochs: int, samples: int | None = None
     ) -> tuple[float, float]:
+        samples = SAMPLES_PER_EPOCH if samples is None else samples
         # Its own generator: how often one looks does not change what is learned.
         generator = torch.Generator().manual_seed(self.seed)
+        reached = self.temperature(epochs * self.steps) if self.method.cools else 1.0
         parts = torch.split(images, 256)
-        found = [self.model.bounds(part, samples, generator) for part in parts]
+        found = [self.model.bounds(part, samples, generator, reached) for part in parts]
         sizes = [len(part) / len(images) for part in parts]
         loose, tight = (
             sum(s * bound for s, bound in zip(sizes, each, strict=True))

@@ -23,8 +23,9 @@ def perturbed(choice: Any, f: Function, rng: Any, *, samples: int = 1, step: flo
     logits move towards the sample that f would rather have had. What is differentiated is no
     relaxation, only the choice, so any solver could stand in its place.
 
-    Biased: yes. As step → 0 it becomes straight-through with the perturbed choice's own Jacobian,
-        and its variance grows like 1/step; a larger step smooths.
+    Biased: yes, except where f is linear and step → 0: it sees f's slope on one side of a change
+        only. Its variance grows like 1/step. For a `KSubset` it is also that of another law, as
+        for `reparameterized`.
     Needs of f: a gradient.
     Calls of f: samples, with a gradient.
 

@@ -59,7 +59,7 @@ print((time.process_time() - middle) / (middle - start))
 def test_all_is_exact_and_complete():
     public = {name for name in vars(kofn) if not name.startswith("_")}
     modules = {"implicit", "kernels", "losses", "maps", "threshold", "feature_selection", "cli"}
-    modules |= {"subset", "plackett_luce"}
+    modules |= {"subset", "plackett_luce", "categorical", "bernoulli", "normal", "relaxed"}
     assert set(kofn.__all__) == public - modules
     assert len(kofn.__all__) == len(set(kofn.__all__))
     for name in kofn.__all__:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,7 +139,7 @@ def study(
         >>> from kofn import estimators
         >>> cost = torch.tensor([0.0, 5.0, 10.0])
         >>> print(estimators.study("score_function", lambda s: s @ cost, torch.zeros(3)))
-        bias 0.000, standard deviation 1.581 of the gradient's norm, 1 calls of f (enumerated)
+        bias 0.000, standard deviation 2.000 of the gradient's norm, 1 calls of f (enumerated)
     """
     run = _named(estimator)
     _check(logits, draws, enumerate_up_to, confidence)
@@ -343,8 +342,7 @@ def _judged(
     if found.drawn:
         count = len(squares)
         variance *= count / (count - 1)
-        normal = NormalDist().inv_cdf((1 + confidence) / 2)
-        bound = normal * float(squares.std()) / math.sqrt(count)
+        bound = _quantile((1 + confidence) / 2) * float(squares.std()) / math.sqrt(count)
     return Study(
         gradient=truth.reshape(shape),
         mean=mean.reshape(shape),
@@ -368,8 +366,15 @@ def _radius(covariance: np.ndarray, confidence: float) -> float:
     # Its square is about a multiple of χ² with this many degrees of freedom.
     freedom = total**2 / float((covariance**2).sum())
     narrow = 2 / (9 * freedom)
-    quantile = (1 - narrow + NormalDist().inv_cdf(confidence) * math.sqrt(narrow)) ** 3
+    quantile = (1 - narrow + _quantile(confidence) * math.sqrt(narrow)) ** 3
     return math.sqrt(total * quantile)
+
+
+def _quantile(share: float) -> float:
+    """Of the standard normal distribution."""
+    from statistics import NormalDist  # takes longer to import than the rest of this package
+
+    return NormalDist().inv_cdf(share)
 
 
 def _named(estimator: Any) -> Callable[..., Array]:

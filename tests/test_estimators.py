@@ -458,6 +458,7 @@ def test_exact_leaves_out_what_cannot_be_and_knows_factors():
 
     one = estimators.exact(Categorical(y[:1]), f)
     (slope,) = torch.autograd.grad(one.sum(), y)
+    assert torch.isfinite(one).all()
     assert torch.isfinite(slope).all()
     batch = torch.randn(4, 2, 3, generator=generator(), dtype=torch.float64)
     together = estimators.exact(Categorical(batch), joint, factors=1)

@@ -78,6 +78,16 @@ def test_the_bound_holds_as_often_as_it_says():
     assert not biased.unbiased
 
 
+def test_the_length_of_a_normal_vector():
+    """Alike in ten directions it is that of χ² exactly; in ten unlike ones, of what is drawn."""
+    alike = estimators._study._radius(np.eye(10) / 4, 0.95)
+    assert alike == pytest.approx(math.sqrt(18.307 / 4), rel=1e-3)
+    spread = np.linspace(0.1, 1, 10)
+    drawn = np.linalg.norm(np.random.default_rng(0).standard_normal((100_000, 10)) * spread, axis=1)
+    found = estimators._study._radius(np.diag(spread**2), 0.95)
+    assert found == pytest.approx(np.quantile(drawn, 0.95), rel=0.02)
+
+
 def test_pieces_are_put_together(monkeypatch):
     whole = study("leave_one_out", linear, Y, samples=3)
     monkeypatch.setattr(estimators._study, "AT_ONCE", 50)
@@ -124,6 +134,7 @@ def test_a_running_mean_is_taken_as_it_stands():
     assert past.mean == 5
 
 
+@pytest.mark.full
 def test_on_jax():
     cost = jnp.asarray(COST.numpy())
     found = study("leave_one_out", lambda s: s @ cost, jnp.asarray(Y.numpy()), samples=2)

@@ -117,7 +117,9 @@ def subsets() -> None:
 def lotteries() -> None:
     """The article's: 4, 5, 6 and 0, 5, 10, one of three at random."""
     print("\n## The article's numbers, each with probability ⅓: variance of one sample\n")
-    print("| f | E f | Variance of f | Gradient: score function | Baseline E f | Leave-one-out, two |")
+    print(
+        "| f | E f | Variance of f | Gradient: score function | Baseline E f | Leave-one-out, two |"
+    )
     print("| --- | --- | --- | --- | --- | --- |")
     logits = torch.zeros(3, dtype=torch.float64)
     for numbers in ((4.0, 5.0, 6.0), (0.0, 5.0, 10.0)):

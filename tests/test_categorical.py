@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from kofn import Categorical, KSubset, _array, gumbel_max, gumbel_softmax
+from kofn import Categorical, KSubset, _array, _noise, gumbel_max, gumbel_softmax
 from support import TOTAL, Framework
 from test_sampling import chi_square, rng_of
 
@@ -78,9 +78,9 @@ def test_noise_is_finite_whatever_is_drawn(framework, monkeypatch, u, dtype):
         eps = float(_array.namespace(like).finfo(like.dtype).eps)
         return _array.full_like(like, shape, 0.0 if u == "lowest" else 1 - eps / 2)
 
-    monkeypatch.setattr(_array, "uniform", extreme)
+    monkeypatch.setattr(_noise, "uniform", extreme)
     logits = framework.array([0.0, 3.0, -2.0], dtype)
-    noise = framework.numpy(_array.gumbel(rng_of(framework), (3,), logits))
+    noise = framework.numpy(_noise.gumbel(rng_of(framework), (3,), logits))
     assert np.all(np.isfinite(noise))
     assert np.all(noise > 80) if u == "lowest" else np.all(noise < -2.5)
     for hard in (False, True):
@@ -95,7 +95,7 @@ def test_the_largest_of_many_is_hardly_ever_shared():
         (np.zeros(1, np.float32), np.random.default_rng(0)),
         (jnp.zeros(1, jnp.float32), jax.random.key(0)),
     ):
-        noise = np.asarray(_array.gumbel(rng, (1 << 20,), like))
+        noise = np.asarray(_noise.gumbel(rng, (1 << 20,), like))
         assert noise.dtype == np.float32
         assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.01)
         largest = np.sort(noise)[-64:]
@@ -105,7 +105,7 @@ def test_the_largest_of_many_is_hardly_ever_shared():
 def test_relaxed_samples_are_softmax_of_logits_and_noise():
     y = torch.tensor(np.random.default_rng(0).standard_normal((3, 4)))
     t = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    noise = _array.gumbel(generator(), (5, 3, 4), y)
+    noise = _noise.gumbel(generator(), (5, 3, 4), y)
     leaves = [a.clone().requires_grad_() for a in (y, t)]
     got = gumbel_softmax(*leaves, rng=generator(), shape=5)
     copies = [a.clone().requires_grad_() for a in (y, t)]
@@ -235,7 +235,7 @@ def test_noise_given_the_choice_has_the_law_of_noise_that_made_it(framework):
 def test_conditioned_is_perturb_given_by_the_noise_it_was_made_of():
     y = torch.tensor(np.random.default_rng(4).standard_normal((3, 4)))
     y[1, 2] = -INF
-    noise = _array.gumbel(generator(), (6, 3, 4), y)
+    noise = _noise.gumbel(generator(), (6, 3, 4), y)
     sample = Categorical(y).sample(6, generator(1))
     leaf = y.clone().requires_grad_()
 

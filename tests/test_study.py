@@ -90,7 +90,7 @@ def test_the_length_of_a_normal_vector():
 
 def test_pieces_are_put_together(monkeypatch):
     whole = study("leave_one_out", linear, Y, samples=3)
-    monkeypatch.setattr(estimators._study, "AT_ONCE", 50)
+    monkeypatch.setattr(estimators._runs, "AT_ONCE", 50)
     pieces = study("leave_one_out", linear, Y, samples=3)
     assert np.allclose(whole.mean, pieces.mean)
     assert whole.variance == pytest.approx(pieces.variance)

@@ -13,7 +13,6 @@ from kofn._array import (
     cast,
     compute_dtype,
     framework,
-    gumbel,
     is_jax,
     moving,
     namespace,
@@ -21,6 +20,7 @@ from kofn._array import (
     special,
     stop_gradient,
 )
+from kofn._noise import gumbel
 from kofn._support import every_choice
 from kofn._validate import (
     check_rng,

@@ -12,7 +12,6 @@ from kofn._array import (
     adopt,
     cast,
     compute_dtype,
-    gumbel,
     is_jax,
     moving,
     namespace,
@@ -20,6 +19,7 @@ from kofn._array import (
     scalar,
     stop_gradient,
 )
+from kofn._noise import gumbel
 from kofn._support import every_choice
 from kofn._validate import (
     check_dim,

@@ -12,7 +12,6 @@ from kofn._array import (
     compute_dtype,
     dtype_name,
     full_like,
-    gumbel,
     is_jax,
     log_cumulative_sums,
     marked,
@@ -22,6 +21,7 @@ from kofn._array import (
     take_along_last,
     top_indices,
 )
+from kofn._noise import gumbel
 from kofn._validate import check_count, check_rng, check_same_kind, check_scores, check_shape
 from kofn.links import Link
 from kofn.maps import soft_topk

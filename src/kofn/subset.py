@@ -18,7 +18,6 @@ from kofn._array import (
     dtype_name,
     framework,
     full_like,
-    gumbel,
     is_jax,
     is_known,
     most_precise_dtype,
@@ -28,6 +27,7 @@ from kofn._array import (
     uniform,
 )
 from kofn._dispatch import whole
+from kofn._noise import gumbel
 from kofn._rows import Given, given, restore
 from kofn._support import every_choice
 from kofn._validate import (

@@ -97,7 +97,9 @@ class Run:
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
         self.seconds += time.monotonic() - began
-        training, training_tight = self._bounds(self.data.training[: len(self.data.held_out)], done + 1)
+        training, training_tight = self._bounds(
+            self.data.training[: len(self.data.held_out)], done + 1
+        )
         held_out, held_out_tight = self._bounds(self.data.held_out, done + 1)
         found = Bounds(done + 1, training, held_out, training_tight, held_out_tight)
         if not all(map(math.isfinite, found)):

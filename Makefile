@@ -51,7 +51,7 @@ docs: $(READY)  ## draw the pictures of the documentation again
 	$(BIN)/python docs/make_choosing_figure.py
 
 clean:  ## remove .venv, caches and everything that was generated
-	rm -rf .venv build dist kofn-select kofn-compare .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv build dist kofn-select kofn-compare kofn-vae .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

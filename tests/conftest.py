@@ -75,7 +75,10 @@ REPEATED = (
     "test_per_row_and_for_a_batch",
     "test_rows_without_an_effect_get_a_usable_number",
 )
-EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
+EDGES = (
+    *("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce"),
+    *("test_categorical", "test_bernoulli", "test_normal", "test_relaxed"),
+)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -218,3 +218,12 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"indices must have the shape \(…, 3, k\); got \(2,\)"):
         race.log_prob(np.zeros(2, int))
     assert repr(race) == "PlackettLuce(logits of shape (3, 4))"
+
+
+def test_half_precision_draws_are_not_ties():
+    """In bfloat16 many sums of logits and noise are equal, and the first would be drawn."""
+    race, draws = PlackettLuce(torch.full((8,), 50.0, dtype=torch.bfloat16)), 20_000
+    drawn = race.sample(1, draws, rng_of(Framework("torch")))
+    assert chi_square(np.bincount(drawn.flatten(), minlength=8), np.full(8, draws / 8)) < 4
+    relaxed = race.relaxed_sample(2, 0.5, rng_of(Framework("torch")))
+    assert relaxed.dtype == torch.bfloat16

@@ -2,6 +2,8 @@
 
 from kofn import classic, estimators, links, losses, metrics, schedules
 from kofn._temperature import temperature_for
+from kofn.bernoulli import Bernoulli
+from kofn.categorical import Categorical, gumbel_max, gumbel_softmax
 from kofn.links import Link
 from kofn.logs import log_entmax, log_soft_topk
 from kofn.losses import fenchel_young_loss
@@ -15,8 +17,10 @@ from kofn.maps import (
     sparsemax,
     topk_gates,
 )
+from kofn.normal import Normal, normal_rsample
 from kofn.perturbed import perturbed_argmax
 from kofn.plackett_luce import PlackettLuce
+from kofn.relaxed import RelaxedOneHot
 from kofn.subset import KSubset
 from kofn.variants import sparse_softmax, taylor_softmax
 
@@ -42,6 +46,14 @@ __all__ = [
     # distributions over choices
     "KSubset",
     "PlackettLuce",
+    "Categorical",
+    "Bernoulli",
+    "Normal",
+    "RelaxedOneHot",
+    # samples, and learning through them
+    "gumbel_max",
+    "gumbel_softmax",
+    "normal_rsample",
     "estimators",
     # what they are made of
     "links",

@@ -102,6 +102,21 @@ def full_like(like: Array, shape: tuple[int, ...], value: float) -> Array:
     return namespace(like).full(shape, value, dtype=like.dtype)
 
 
+def constant(like: Array, values: np.ndarray) -> Array:
+    """The numbers `values` as an array of the kind, dtype and device of `like`."""
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+    return namespace(like).asarray(values, dtype=like.dtype)
+
+
+def to_numpy(x: Array) -> np.ndarray:
+    """The numbers of `x` in float64, without a gradient."""
+    if is_torch(x):
+        x = x.detach().cpu().double()
+    return np.asarray(x, dtype=np.float64)
+
+
 def scalar(like: Array, value: float) -> Array:
     """`value` with the dtype of `like`, for a `where` whose branches are both constants."""
     return full_like(like, (), value)
@@ -118,6 +133,12 @@ def stop_gradient(x: Array) -> Array:
     if is_torch(x):
         return x.detach()
     return sys.modules["jax"].lax.stop_gradient(x) if is_jax(x) else x
+
+
+def moving(x: Array) -> Array:
+    """x − stop(x): 0, with the gradient of x; infinite entries do not move."""
+    xp, fixed = namespace(x), stop_gradient(x)
+    return xp.where(xp.isinf(fixed), 0.0, x - fixed)
 
 
 def is_compiling() -> bool:
@@ -306,21 +327,38 @@ def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
     return rng.random(shape, dtype=like.dtype)
 
 
-def gumbel(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
-    """Standard Gumbel noise, −log of an exponential variable, from `rng`, in `like`'s dtype.
-
-    In float64 where the generator has it: of float32's uniform numbers the largest few are too
-    far apart for the largest of many.
-    """
+def standard_normal(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Standard normal noise from `rng` in `like`'s dtype, float32 or float64."""
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        return torch.randn(shape, generator=rng, dtype=like.dtype, device=like.device)
     if is_jax(like):
-        random, jnp = sys.modules["jax"].random, namespace(like)
-        return random.gumbel(rng, shape, jnp.promote_types(like.dtype, "float32")).astype(
-            like.dtype
-        )
-    xp = namespace(like)
-    u = uniform(rng, shape, cast(scalar(like, 0.0), xp.float64))
-    tiny = float(np.finfo(np.float64).smallest_normal)
-    return cast(-xp.log(xp.clip(-xp.log1p(-u), tiny, None)), like.dtype)
+        return sys.modules["jax"].random.normal(rng, shape, like.dtype)
+    return rng.standard_normal(shape, dtype=like.dtype)
+
+
+def split_rng(rng: Any, count: int) -> tuple[Any, ...]:
+    """`count` sources of independent numbers: keys from a JAX key, else the generator itself."""
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(rng, jax.Array):
+        return tuple(jax.random.split(rng, count))
+    return (rng,) * count
+
+
+def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
+    """function(x) and the gradient of its sum in x, which is not differentiated further.
+
+    The values keep their own graph, in what else `function` depends on.
+    """
+    if is_torch(x):
+        from kofn._torch import values_and_slopes as of_torch
+
+        return of_torch(function, x)
+    if not is_jax(x):
+        raise TypeError("this needs derivatives, which NumPy arrays have not")
+    values, pull = sys.modules["jax"].vjp(function, stop_gradient(x))
+    (slopes,) = pull(namespace(values).ones_like(values))
+    return values, stop_gradient(slopes)
 
 
 def log_cumulative_sums(x: Array) -> Array:

@@ -88,3 +88,20 @@ def integral_ends(link: int) -> tuple[float, float, float]:
 def keeps_a_graph(x: Tensor) -> bool:
     """Whether operations on `x` may be recorded for a derivative of any kind."""
     return not is_eager(x) or (torch.is_grad_enabled() and x.requires_grad)
+
+
+def values_and_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    if not is_eager(x):
+        # What traces or transforms the caller knows vjp, and not autograd.grad.
+        values, pull = torch.func.vjp(function, x.detach())[:2]
+        (slopes,) = pull(torch.ones_like(values))
+        return values, slopes.detach()
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        values = function(leaf)
+        if not values.requires_grad:
+            return values, torch.zeros_like(leaf)
+        (slopes,) = torch.autograd.grad(
+            values.sum(), leaf, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+    return values, slopes

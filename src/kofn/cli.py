@@ -35,6 +35,7 @@ import kofn  # noqa: E402
 from kofn import _files  # noqa: E402
 from kofn._files import InputError  # noqa: E402
 from kofn._scores import commands  # noqa: E402
+from kofn._vae.command import train  # noqa: E402
 
 if TYPE_CHECKING:
     from kofn._bench.contenders import Case
@@ -52,6 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # one-line errors, no boxes
     pretty_exceptions_enable=False,
 )
+app.add_typer(train, name="train")
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from kofn._array import (
     cast,
     compute_dtype,
     dtype_name,
-    gumbel,
     is_jax,
     log_cumulative_sums,
     marked,
@@ -24,6 +23,7 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import whole
+from kofn._noise import gumbel
 from kofn._validate import check_count, check_rng, check_same_kind, check_scores, check_shape
 from kofn.links import Link
 from kofn.maps import soft_topk

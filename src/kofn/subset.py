@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
+
+import numpy as np
 
 from kofn import _conditional, _dispatch, _fitting, links
 from kofn._array import (
     Array,
     adopt,
     cast,
+    compute_dtype,
     contiguous,
     dtype_name,
     framework,
@@ -22,7 +26,9 @@ from kofn._array import (
     stop_gradient,
 )
 from kofn._dispatch import whole
+from kofn._noise import gumbel
 from kofn._rows import Given, given, restore
+from kofn._support import every_choice
 from kofn._validate import (
     check_broadcasts,
     check_count,
@@ -33,7 +39,7 @@ from kofn._validate import (
     check_scores,
     check_shape,
 )
-from kofn.maps import hard_topk
+from kofn.maps import hard_topk, soft_topk
 
 __all__ = ["KSubset"]
 
@@ -237,6 +243,47 @@ class KSubset:
             rows = self._rows()
             heads = _dispatch.draw(stop_gradient(rows.z), rows.k, rng, shape)
             return self._restore(whole(_conditional.drawn, rows, heads))
+
+    def support(self, factors: int | None = None) -> Array:
+        """Every choice, (choices,) + logits.shape, for enumeration where there are few.
+
+        Args:
+            factors: how many of the last batch dimensions are enumerated together, every choice
+                of one with every choice of the others; all of them if None. Those before have
+                size 1, because their choices are the same.
+
+        Raises:
+            TypeError, ValueError: `k` is an array; `factors` out of range.
+        """
+        if framework(self.k) is not None:
+            raise TypeError("support needs one k for all rows; got an array")
+        n = self.logits.shape[self.dim]
+        members = list(itertools.combinations(range(n), int(self.k)))
+        rows = np.zeros((len(members), n))
+        for row, chosen in zip(rows, members, strict=True):
+            row[list(chosen)] = 1
+        return every_choice(rows, self.logits, self.batch_shape, self.dim, factors)
+
+    def perturb(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """logits + Gumbel noise, shape + logits.shape; float32 for half precision.
+
+        Its k largest are `PlackettLuce`'s draw, another distribution than this one. What
+        perturbs, such as `estimators.reparameterized`, has that in its bias.
+        """
+        shape = check_shape(shape)
+        check_rng(rng, self.logits)
+        xp, logits = namespace(self.logits), cast(self.logits, compute_dtype(self.logits))
+        if self.mask is not None:
+            logits = xp.where(adopt(self.mask, logits), logits, -math.inf)
+        return logits + gumbel(rng, (*shape, *logits.shape), logits)
+
+    def choose(self, perturbed: Array) -> Array:
+        """The k-hot of the k largest along dim, without a gradient."""
+        return hard_topk(perturbed, self.k, dim=self.dim)
+
+    def relax(self, perturbed: Array, temperature: float | Array) -> Array:
+        """soft_topk(perturbed, k, temperature): what `choose` is the limit of."""
+        return soft_topk(perturbed, self.k, temperature=temperature, dim=self.dim)
 
     def covariance_vector_product(self, v: Array) -> Array:
         """H v, H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without making H.

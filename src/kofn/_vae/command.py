@@ -1,0 +1,162 @@
+"""`kofn train vae`: its options, its progress bar, and how it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kofn import _files
+from kofn._files import InputError
+
+if TYPE_CHECKING:
+    from kofn._vae.training import Checkpoint, Run, Settings
+
+train = typer.Typer(
+    help="Train a model with a choice inside.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@train.callback()
+def _group() -> None:
+    """Train a model with a choice inside."""
+
+
+@train.command()
+def vae(
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="How to train; may be repeated. The usual eight if absent."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the 1,347 training images.")] = 100,
+    factors: Annotated[int, typer.Option(help="Categorical choices for an image.")] = 3,
+    categories: Annotated[int, typer.Option(help="Of each of them.")] = 8,
+    items: Annotated[int, typer.Option(help="That a k-hot choice chooses from.")] = 12,
+    k: Annotated[int, typer.Option("-k", help="How many of them it chooses.")] = 4,
+    samples: Annotated[int, typer.Option(help="For each image and step, where sampled.")] = 4,
+    seeds: Annotated[int, typer.Option(help="Runs of every method.")] = 3,
+    seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    out: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("kofn-vae"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
+) -> None:
+    """Train a discrete autoencoder on digits by every estimator, and compare.
+
+    Writes checkpoint.pt as it goes, and at the end vae.json, curves.png and digits.png.
+    """
+    from kofn.cli import INTERRUPTED, _end
+
+    began = time.monotonic()
+    checkpoint: Checkpoint | None = None
+    try:
+        # The imports take seconds; an interrupt during them is an interrupt like any other.
+        from kofn._vae import report
+        from kofn._vae.methods import METHODS, USUAL
+        from kofn._vae.model import digits
+        from kofn._vae.training import CHECKPOINT, Checkpoint, Settings
+        from kofn.cli import _chosen
+
+        chosen = _chosen("method", method, METHODS) if method else [METHODS[m] for m in USUAL]
+        settings = Settings(
+            methods=tuple(dict.fromkeys(each.name for each in chosen)),
+            epochs=epochs,
+            factors=factors,
+            n=categories,
+            items=items,
+            k=k,
+            samples=samples,
+            seeds=seeds,
+            seed=seed,
+        )
+        _check(settings)
+        if resume and force:
+            raise InputError("--resume goes on with what --force would overwrite; give one of them")
+        _files.check_out(out, (CHECKPOINT, *report.FILES), force or resume)
+        checkpoint = Checkpoint(out, settings)
+        if resume:
+            checkpoint.read()
+        data = digits(seed)
+        results = _trained(settings, data, checkpoint)
+        contents = (
+            report.as_json(settings, results, time.monotonic() - began),
+            report.curves(settings, results),
+            report.generated(settings, results, data),
+        )
+        _files.write(out, dict(zip(report.FILES, contents, strict=True)), force=True)
+    except KeyboardInterrupt:
+        _end(_left(checkpoint), INTERRUPTED)
+    except InputError as error:
+        _end(str(error), 2)
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    console.print(report.as_rich(settings, results))
+    for name in (*report.FILES, CHECKPOINT):
+        console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+
+
+def _check(settings: Settings) -> None:
+    from kofn._vae.methods import METHODS
+    from kofn._vae.training import MOST_CHOICES
+    from kofn.cli import _at_least
+
+    lowest = {"epochs": 1, "factors": 1, "items": 2, "samples": 1, "seeds": 1, "seed": 0}
+    for name, low in lowest.items():
+        _at_least(name, getattr(settings, name), low)
+    _at_least("categories", settings.n, 2)
+    if settings.seed >= 2**31:
+        raise InputError(f"--seed must be below 2147483648; got {settings.seed}")
+    if not 1 <= settings.k < settings.items:
+        raise InputError(f"-k must be in 1..{settings.items - 1}, below --items; got {settings.k}")
+    for name in settings.methods:
+        fewest = METHODS[name].fewest_samples
+        if settings.samples < fewest:
+            raise InputError(f"--method {name} needs --samples {fewest} at least")
+        size = settings.latent(name).log_size
+        if METHODS[name].enumerates and size > math.log(MOST_CHOICES) + 1e-9:
+            raise InputError(
+                f"--method {name} sums over every choice, at most {MOST_CHOICES:,}; there are "
+                f"{math.exp(min(size, 700)):.3g}: choose others by --method, or fewer categories"
+            )
+
+
+def _left(checkpoint: Checkpoint | None) -> str:
+    """What an interrupt leaves, once the last epoch is written."""
+    if checkpoint is not None:
+        checkpoint.write()
+        if checkpoint.written > -math.inf:
+            return f"interrupted; --resume goes on from {checkpoint.path}"
+    return "interrupted; nothing was written"
+
+
+def _trained(settings: Settings, data: Any, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """All runs under a progress bar on standard error."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from threadpoolctl import threadpool_limits
+
+    from kofn._vae.training import train as work
+
+    columns = (BarColumn(16), MofNCompleteColumn(), TimeElapsedColumn())
+    text = TextColumn("{task.description}")
+    total = len(settings.runs()) * settings.epochs
+    # Small matrices are faster on one thread, much faster where other work shares the cores.
+    progress, console = Progress(*columns, text), Console(stderr=True)
+    # Alone, a Progress would end with an empty line where there is no terminal.
+    with threadpool_limits(limits=1), Live(progress, console=console, transient=True):
+        task = progress.add_task("", total=total)
+        order = settings.runs()
+
+        def tell(name: str, seed: int, run: Run) -> None:
+            done = order.index((name, seed)) * settings.epochs + len(run.history)
+            bound = f" bound {run.history[-1].held_out:.1f}" if run.history else ""
+            progress.update(task, completed=done, description=f"{name}, seed {seed}:{bound}")
+
+        return work(settings, data, checkpoint, tell)

@@ -1,0 +1,174 @@
+"""What `kofn train vae` leaves behind: a table, a JSON file, curves and digits."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+import kofn
+from kofn._vae.methods import METHODS
+from kofn._vae.model import INK, SIDE, Autoencoder, Data
+from kofn._vae.training import SAMPLES_AT_THE_END, Bounds, Settings
+
+FILES = ("vae.json", "curves.png", "digits.png")
+DRAWN = 16
+INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222", "#56B4E9", "#E69F00", "#8a8a8a")
+FIGURES = ("held_out_evidence", "held_out_tight", "held_out", "training")
+
+Results = list[dict[str, Any]]
+
+
+def of_method(results: Results, name: str) -> Results:
+    return [each for each in results if each["method"] == name]
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation (n − 1 in the denominator; 0 for one)."""
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def best_first(settings: Settings, results: Results) -> list[str]:
+    """The methods by their held-out bound, as it was found."""
+
+    def held_out(name: str) -> float:
+        return -fmean(each["held_out"] for each in of_method(results, name))
+
+    return sorted(settings.methods, key=held_out)
+
+
+def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
+    """Every figure of every run, as indented UTF-8 JSON."""
+
+    def run(each: dict[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in each.items() if key not in ("model", "history")}
+        history = [dict(zip(Bounds._fields, epoch, strict=True)) for epoch in each["history"]]
+        return {**kept, "history": history}
+
+    def summary(name: str) -> dict[str, Any]:
+        runs = of_method(results, name)
+        found: dict[str, Any] = {"method": name, "about": METHODS[name].about}
+        found["decoder_calls_for_an_image"] = runs[0]["calls"]
+        found["seconds_for_an_epoch"] = fmean(each["seconds"] for each in runs) / settings.epochs
+        for key in FIGURES:
+            if all(each[key] is not None for each in runs):
+                mean, deviation = spread([each[key] for each in runs])
+                found[key] = {"mean": mean, "standard_deviation": deviation}
+        return found
+
+    result = {
+        "kofn": kofn.__version__,
+        "data": "scikit-learn digits, a quarter held out",
+        "unit": "nats for an image; larger is better",
+        "settings": asdict(settings),
+        "samples_of_the_bounds": SAMPLES_AT_THE_END,
+        "methods": [summary(name) for name in best_first(settings, results)],
+        "runs": [run(each) for each in results],
+        "seconds": round(seconds, 1),
+    }
+    return (json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def as_rich(settings: Settings, results: Results) -> Table:
+    """Bounds per method, mean over seeds ± their standard deviation; best first."""
+    seeds = "one seed" if settings.seeds == 1 else f"mean ± deviation of {settings.seeds} seeds"
+    shown = Table(
+        title="digits through a discrete choice",
+        caption=(
+            f"Nats for an image, {seeds}; held-out images, hard samples.\n"
+            "log p(x): by every choice; tight: importance-weighted bound of "
+            f"{SAMPLES_AT_THE_END} samples;\nbound: evidence bound. calls: of the decoder for a "
+            "training image. s: seconds an epoch."
+        ),
+        box=box.SIMPLE_HEAD,
+        caption_justify="left",
+        title_style="bold",
+    )
+    shown.add_column("trained by", no_wrap=True)
+    for column in ("bound", "tight", "log p(x)", "calls", "s"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for name in best_first(settings, results):
+        runs = of_method(results, name)
+
+        def cell(key: str, runs: Results = runs) -> str:
+            if any(each[key] is None for each in runs):
+                return "–"
+            mean, deviation = spread([each[key] for each in runs])
+            return f"{mean:.1f}" + (f" ± {deviation:.1f}" if len(runs) > 1 else "")
+
+        seconds = fmean(each["seconds"] for each in runs) / settings.epochs
+        figures = [cell(key) for key in ("held_out", "held_out_tight", "held_out_evidence")]
+        shown.add_row(escape(name), *figures, f"{runs[0]['calls']:,}", f"{seconds:.2f}")
+    return shown
+
+
+def curves(settings: Settings, results: Results) -> bytes:
+    """The bound, epoch by epoch: on held-out images left, on training images right."""
+    figure, (left, right) = _figure(11.5, 5.0, 1, 2, sharey=True)
+    finals = []
+    for number, name in enumerate(best_first(settings, results)):
+        colour = INKS[number % len(INKS)]
+        style = "--" if number >= len(INKS) else "-"
+        for axes, key in ((left, "held_out"), (right, "training")):
+            at = Bounds._fields.index(key)
+            for count, run in enumerate(of_method(results, name)):
+                epochs = [each[0] for each in run["history"]]
+                values = [each[at] for each in run["history"]]
+                label = name if count == 0 and axes is left else None
+                axes.plot(epochs, values, style, color=colour, lw=1.3, alpha=0.85, label=label)
+                finals.append(values[-1])
+    top = max(finals)
+    # What is far below the others would flatten them.
+    low = min([value for value in finals if value > top - 60])
+    for axes, title in ((left, "held-out images"), (right, "training images")):
+        axes.set(xlabel="epoch", ylim=(low - 25, top + 6))
+        axes.set_title(title, loc="left")
+        axes.grid(axis="y", color="#e6e6e6")
+        axes.spines[["top", "right"]].set_visible(False)
+    left.set_ylabel("evidence bound, hard samples (nats for an image)")
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def generated(settings: Settings, results: Results, data: Data) -> bytes:
+    """Digits drawn from the choices alone, a row for each method; real ones above."""
+    names = best_first(settings, results)
+    figure, rows = _figure(11.5, 0.75 * (len(names) + 1) + 0.3, len(names) + 1, 1, squeeze=False)
+    first = [("digits", data.held_out[:DRAWN] / INK)]
+    for name in names:
+        state = next(each["model"] for each in of_method(results, name) if each["model"])
+        generator = torch.Generator().manual_seed(settings.seed)
+        model = Autoencoder(settings.latent(name), data.training, generator)
+        model.load_state_dict(state)
+        first.append((name, model.generated(DRAWN, generator)))
+    for axes, (name, images) in zip(rows[:, 0], first, strict=True):
+        squares = images.reshape(DRAWN, SIDE, SIDE)
+        padded = torch.nn.functional.pad(squares, (1, 1, 1, 1))
+        strip = padded.permute(1, 0, 2).reshape(SIDE + 2, -1)
+        axes.imshow(strip.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="equal")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+    return _png(figure)
+
+
+def _figure(width: float, height: float, *layout: int, **more: Any) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=140, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(*layout, **more)
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()

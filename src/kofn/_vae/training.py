@@ -1,0 +1,259 @@
+"""Training runs one after another, each epoch a state that can be left and taken up again."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from kofn import _files, schedules
+from kofn._files import InputError
+from kofn._vae.methods import METHODS
+from kofn._vae.model import Autoencoder, Data, Latent
+
+BATCH = 64
+RATE = 2e-3
+COLD = 0.1  # the last temperature of what is annealed
+ANNEALED = 0.8  # of the steps
+SAMPLES_PER_EPOCH = 32
+SAMPLES_AT_THE_END = 128
+MOST_CHOICES = 4096
+BETWEEN_WRITES = 5.0  # seconds
+CHECKPOINT = "checkpoint.pt"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides a result, all of it."""
+
+    methods: tuple[str, ...]
+    epochs: int
+    factors: int
+    n: int
+    items: int
+    k: int
+    samples: int
+    seeds: int
+    seed: int
+
+    def latent(self, name: str) -> Latent:
+        if METHODS[name].subsets:
+            return Latent(1, self.items, self.k)
+        return Latent(self.factors, self.n)
+
+    def runs(self) -> list[tuple[str, int]]:
+        """Every method with every seed; a seed is the same start for all of one latent."""
+        return [(m, self.seed + i) for i in range(self.seeds) for m in self.methods]
+
+
+class Bounds(NamedTuple):
+    """Nats for an image: hard samples' bound, and tighter by importance weights."""
+
+    epoch: int
+    training: float
+    held_out: float
+    training_tight: float
+    held_out_tight: float
+
+
+class Run:
+    """One method with one seed."""
+
+    def __init__(self, settings: Settings, data: Data, name: str, seed: int) -> None:
+        self.settings, self.data, self.method, self.seed = settings, data, METHODS[name], seed
+        self.generator = torch.Generator().manual_seed(seed)
+        self.model = Autoencoder(settings.latent(name), data.training, self.generator)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE)
+        self.history: list[Bounds] = []
+        self.seconds = 0.0
+        self.steps = -(-len(data.training) // BATCH)
+        cooling = max(1, round(ANNEALED * self.steps * settings.epochs))
+        self.temperature = schedules.exponential(1.0, COLD, steps=cooling)
+
+    def epoch(self) -> None:
+        """Train on every image once, then look how well."""
+        began, done = time.monotonic(), len(self.history)
+        order = torch.randperm(len(self.data.training), generator=self.generator)
+        for step, part in enumerate(torch.split(order, BATCH)):
+            images = self.data.training[part]
+            temperature = self.temperature(done * self.steps + step)
+            choice = self.model.choice(images, temperature if self.method.cools else 1.0)
+
+            def cost(z: torch.Tensor, images: torch.Tensor = images) -> torch.Tensor:
+                return -self.model.log_likelihood(images, z)
+
+            expected = self.method.estimate(
+                choice, cost, self.generator, temperature, self.settings.samples
+            )
+            loss = (expected + self.model.divergence(choice)).mean()
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+        self.seconds += time.monotonic() - began
+        training, training_tight = self._bounds(
+            self.data.training[: len(self.data.held_out)], done + 1
+        )
+        held_out, held_out_tight = self._bounds(self.data.held_out, done + 1)
+        found = Bounds(done + 1, training, held_out, training_tight, held_out_tight)
+        if not all(map(math.isfinite, found)):
+            raise InputError(f"{self.method.name} diverged in epoch {done + 1}: {found.held_out}")
+        self.history.append(found)
+
+    def result(self) -> dict[str, Any]:
+        """Everything there is to say of a run that is over, the model included."""
+        end = {"epochs": len(self.history), "samples": SAMPLES_AT_THE_END}
+        held_out, held_out_tight = self._bounds(self.data.held_out, **end)
+        training, training_tight = self._bounds(self.data.training, **end)
+        latent = self.model.latent
+        few = latent.log_size <= math.log(MOST_CHOICES) + 1e-9
+        return {
+            "method": self.method.name,
+            "seed": self.seed,
+            "history": [tuple(each) for each in self.history],
+            "seconds": self.seconds,
+            "calls": self.method.calls(self.settings.samples, round(math.exp(latent.log_size))),
+            "held_out": held_out,
+            "held_out_tight": held_out_tight,
+            "training": training,
+            "training_tight": training_tight,
+            "held_out_evidence": self.model.evidence(self.data.held_out) if few else None,
+            "training_evidence": self.model.evidence(self.data.training) if few else None,
+            # One of each is enough to draw digits with.
+            "model": _copied(self.model.state_dict()) if self.seed == self.settings.seed else None,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that the next epoch depends on, copied."""
+        return {
+            "method": self.method.name,
+            "seed": self.seed,
+            "model": _copied(self.model.state_dict()),
+            "optimizer": _copied(self.optimizer.state_dict()),
+            "generator": self.generator.get_state(),
+            "history": [tuple(each) for each in self.history],
+            "seconds": self.seconds,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave, bit by bit as if there had been no break."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        self.history = [Bounds(*each) for each in state["history"]]
+        self.seconds = state["seconds"]
+
+    def _bounds(
+        self, images: torch.Tensor, epochs: int, samples: int | None = None
+    ) -> tuple[float, float]:
+        samples = SAMPLES_PER_EPOCH if samples is None else samples
+        # Its own generator: how often one looks does not change what is learned.
+        generator = torch.Generator().manual_seed(self.seed)
+        reached = self.temperature(epochs * self.steps) if self.method.cools else 1.0
+        parts = torch.split(images, 256)
+        found = [self.model.bounds(part, samples, generator, reached) for part in parts]
+        sizes = [len(part) / len(images) for part in parts]
+        loose, tight = (
+            sum(s * bound for s, bound in zip(sizes, each, strict=True))
+            for each in zip(*found, strict=True)
+        )
+        return loose, tight
+
+
+class Checkpoint:
+    """What has been done, in memory and, now and then, on disk."""
+
+    def __init__(self, out: Path, settings: Settings) -> None:
+        self.out, self.settings = out, settings
+        self.finished: list[dict[str, Any]] = []
+        self.current: dict[str, Any] | None = None
+        self.written = -math.inf
+        self.fresh = False
+
+    @property
+    def path(self) -> Path:
+        return self.out / CHECKPOINT
+
+    def keep(self, current: dict[str, Any] | None) -> None:
+        """Take note; write if the last time is long ago or a run is over."""
+        self.current, self.fresh = current, True
+        if current is None or time.monotonic() - self.written > BETWEEN_WRITES:
+            self.write()
+
+    def write(self) -> None:
+        if not self.fresh:
+            return
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "version": VERSION,
+                "settings": asdict(self.settings),
+                "finished": self.finished,
+                "current": self.current,
+            },
+            buffer,
+        )
+        _files.write(self.out, {CHECKPOINT: buffer.getvalue()}, force=True)
+        self.written, self.fresh = time.monotonic(), False
+
+    def read(self) -> None:
+        """Take up what an earlier run left; InputError if it is not one of these settings."""
+        path = self.path
+        if not path.is_file():
+            raise InputError(f"--resume: there is no {path}")
+        try:
+            # Tensors and plain values only: a file from elsewhere runs no code.
+            found = torch.load(path, weights_only=True)
+            version, settings = found["version"], found["settings"]
+            finished, current = found["finished"], found["current"]
+        except Exception as error:
+            reason = " ".join(str(error).split())[:80] or type(error).__name__
+            raise InputError(f"{path} is not a checkpoint: {reason}") from None
+        if version != VERSION:
+            raise InputError(f"{path} has version {version}; this kofn reads {VERSION}")
+        for name, wanted in asdict(self.settings).items():
+            if settings.get(name) != wanted:
+                raise InputError(
+                    f"{path} was made with {name} = {settings.get(name)!r}, not {wanted!r}; "
+                    "--resume needs the same options"
+                )
+        self.finished, self.current = finished, current
+        self.written = 0.0
+
+
+def train(
+    settings: Settings, data: Data, checkpoint: Checkpoint, tell: Callable[[str, int, Run], None]
+) -> list[dict[str, Any]]:
+    """Every run that is not finished yet; their results, in the order of `settings.runs()`."""
+    done = {(each["method"], each["seed"]) for each in checkpoint.finished}
+    for name, seed in settings.runs():
+        if (name, seed) in done:
+            continue
+        run = Run(settings, data, name, seed)
+        waiting = checkpoint.current
+        if waiting is not None and (waiting["method"], waiting["seed"]) == (name, seed):
+            run.load(waiting)
+        tell(name, seed, run)
+        while len(run.history) < settings.epochs:
+            run.epoch()
+            tell(name, seed, run)
+            if len(run.history) < settings.epochs:
+                checkpoint.keep(run.state())
+        checkpoint.finished.append(run.result())
+        checkpoint.keep(None)
+    return checkpoint.finished
+
+
+def _copied(state: Any) -> Any:
+    """The same, sharing no memory with what goes on changing."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: _copied(value) for key, value in state.items()}
+    return [_copied(value) for value in state] if isinstance(state, list) else state

@@ -1,0 +1,220 @@
+"""Independent coins: a choice of 0 or 1 for every logit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kofn._array import (
+    Array,
+    adopt,
+    cast,
+    compute_dtype,
+    framework,
+    is_jax,
+    moving,
+    namespace,
+    quiet,
+    special,
+    stop_gradient,
+)
+from kofn._noise import gumbel
+from kofn._support import every_choice
+from kofn._validate import (
+    check_rng,
+    check_same_kind,
+    check_scores,
+    check_shape,
+    check_temperature,
+)
+
+__all__ = ["Bernoulli"]
+
+
+class Bernoulli:
+    """P(1) = σ(logits), for every entry by itself.
+
+    With the methods of `Categorical`, entry by entry: the batch shape is that of `logits`. Their
+    joint distribution is the product; kofn.estimators adds up the log-probabilities of what f
+    takes together.
+
+    Args:
+        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; −inf is always 0,
+            +inf always 1.
+
+    Raises:
+        TypeError, ValueError: `logits` of the wrong kind, dtype or shape.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import Bernoulli
+        >>> coins = Bernoulli(np.array([0.0, 2.0]))
+        >>> coins.probs().round(3)
+        array([0.5 , 0.881])
+        >>> coins.log_prob(np.array([1, 0])).round(3)
+        array([-0.693, -2.127])
+    """
+
+    def __init__(self, logits: Array) -> None:
+        check_scores(logits, "logits")
+        self.logits = logits
+        if is_jax(logits):
+            from kofn._jax import register
+
+            register(Bernoulli, ("logits",))
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of `logits`: one coin each."""
+        return tuple(self.logits.shape)
+
+    def __repr__(self) -> str:
+        return f"Bernoulli(logits of shape {tuple(self.logits.shape)})"
+
+    def probs(self) -> Array:
+        """P(1), like `logits`."""
+        with quiet(self.logits):
+            y = self._settled()
+            return cast(special(y).expit(y), self.logits.dtype)
+
+    def marginals(self) -> Array:
+        """The mean of a sample: `probs`, under the name it has for every distribution here."""
+        return self.probs()
+
+    def log_prob(self, sample: Array) -> Array:
+        """log P(sample), entry by entry; −inf where it is impossible, NaN for neither 0 nor 1.
+
+        Args:
+            sample: booleans, or numbers 0 and 1, with the shape of `logits` behind any number of
+                dimensions of samples.
+
+        Returns:
+            The shape of `sample`.
+
+        Raises:
+            TypeError, ValueError: another kind of array, or a shape that does not end in that of
+                `logits`.
+        """
+        check_same_kind("sample", sample, self.logits, "logits")
+        shape, wanted = tuple(sample.shape), tuple(self.logits.shape)
+        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
+            raise ValueError(f"sample has shape {shape}; it must end in that of logits, {wanted}")
+        xp, sample = namespace(self.logits), adopt(sample, self.logits)
+        with quiet(self.logits):
+            y, chosen = self._settled(), sample == 1
+            answer = -softplus(xp.where(chosen, -y, y))
+            return xp.where(~chosen & (sample != 0), math.nan, answer)
+
+    def entropy(self) -> Array:
+        """−P log P − (1 − P) log(1 − P), entry by entry."""
+        with quiet(self.logits):
+            xp, y = namespace(self.logits), self._settled()
+            size = xp.where(y > 0, y, -y)
+            finite = size != math.inf
+            size = xp.where(finite, size, 0.0)
+            # log(1 + e^−|y|) + |y|·(the smaller of the two): no large numbers cancel.
+            return xp.where(finite, softplus(-size) + size * special(y).expit(-size), 0.0)
+
+    def kl(self, other: Bernoulli) -> Array:
+        """Σ P log(P/P_other), entry by entry; ∞ where `other` excludes what this does not.
+
+        Args:
+            other: a Bernoulli of the same kind with logits of the same shape.
+        """
+        if not isinstance(other, Bernoulli):
+            raise TypeError(f"other must be a Bernoulli; got {type(other).__name__}")
+        check_same_kind("other.logits", other.logits, self.logits, "logits")
+        if tuple(other.logits.shape) != tuple(self.logits.shape):
+            raise ValueError(
+                f"other must have logits of shape {tuple(self.logits.shape)}; "
+                f"got {tuple(other.logits.shape)}"
+            )
+        xp = namespace(self.logits)
+        with quiet(self.logits):
+            y, u, total = self._settled(), other._settled(), 0.0
+            for sign in (1.0, -1.0):
+                p = special(y).expit(sign * y)
+                ours, theirs = softplus(-sign * y), softplus(-sign * u)
+                both = (p != 0) & (theirs != math.inf)
+                term = p * (xp.where(both, theirs, 0.0) - xp.where(both, ours, 0.0))
+                total = total + xp.where((p > 0) & (theirs == math.inf), math.inf, term)
+            return total
+
+    def mode(self) -> Array:
+        """1 where it is the likelier; 0 in a tie."""
+        return self.choose(self.logits)
+
+    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """Zeros and ones.
+
+        Args:
+            shape: how many, as a shape; () for one.
+            rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are.
+
+        Returns:
+            shape + logits.shape in the dtype of `logits`; NaN at one. No gradient.
+        """
+        return cast(self.choose(self.perturb(shape, rng)), self.logits.dtype)
+
+    def support(self, factors: int | None = None) -> Array:
+        """Every choice, (choices,) + logits.shape, for enumeration where there are few.
+
+        Args:
+            factors: as for `KSubset.support`.
+        """
+        return every_choice(np.arange(2.0), self.logits, self.batch_shape, None, factors)
+
+    def perturb(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """logits + logistic noise, shape + logits.shape, differentiable; float32 for half."""
+        shape = check_shape(shape)
+        check_rng(rng, self.logits)
+        y = self._settled()
+        return y + _logistic(rng, (*shape, *y.shape), y)
+
+    def perturb_given(self, sample: Array, rng: Any) -> Array:
+        """`perturb`, given what it is that it chooses: differentiable, like `sample`."""
+        check_rng(rng, self.logits)
+        xp = namespace(self.logits)
+        with quiet(self.logits):
+            y = self._settled()
+            noise = _logistic(rng, tuple(sample.shape), y)
+            # Pr(z > t | z > 0) = σ(y − t)/σ(y), inverted.
+            up, down = softplus(softplus(y) + noise), -softplus(softplus(-y) + noise)
+            return xp.where(sample == 1, up, down)
+
+    def conditioned(self, perturbed: Array) -> Array:
+        """`perturbed`, with the gradient that `perturb_given` has by the same noise (once)."""
+        xp = namespace(perturbed)
+        with quiet(perturbed):
+            z, y = stop_gradient(perturbed), self._settled()
+            up = z > 0
+            a = -xp.expm1(xp.where(up, -z, z))
+            moved = xp.where(up, moving(softplus(y)), -moving(softplus(-y)))
+            return z + a * moved
+
+    def choose(self, perturbed: Array) -> Array:
+        """1 where `perturbed` > 0, without a gradient."""
+        xp, z = namespace(perturbed), stop_gradient(perturbed)
+        return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
+
+    def relax(self, perturbed: Array, temperature: float | Array) -> Array:
+        """σ(perturbed/temperature): what `choose` is the limit of."""
+        if framework(temperature) is None:
+            temperature = check_temperature(temperature)
+        return special(perturbed).expit(perturbed / temperature)
+
+    def _settled(self) -> Array:
+        return cast(self.logits, compute_dtype(self.logits))
+
+
+def softplus(t: Array) -> Array:
+    """log(1 + e^t), ∞ at ∞."""
+    xp = namespace(t)
+    return xp.where(t > 0, t, 0.0) + xp.log1p(xp.exp(xp.where(t > 0, -t, t)))
+
+
+def _logistic(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    one, other = gumbel(rng, (2, *shape), like)
+    return one - other

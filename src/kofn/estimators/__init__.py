@@ -1,0 +1,77 @@
+"""Gradients of E f(S) for a random choice S: what to differentiate instead of the expectation.
+
+Every estimator is a function of a distribution, a function f of its samples and a source of
+randomness. What it returns is an estimate of E f whose gradient estimates ∇E f:
+
+    loss = estimators.leave_one_out(Categorical(logits), f, rng, samples=4)
+    loss.mean().backward()
+
+Without bias: `score_function`, `leave_one_out`, `rebar`, and `reparameterized` where samples have
+a gradient; `exact` sums instead. With some bias and less variance: `reparameterized` by relaxed
+samples, `straight_through` (SIMPLE, for subsets), `gumbel_rao`, `reinmax`, `perturbed`. `study`
+says how much of either, for an f of yours; docs/estimators.md has them measured.
+
+The `…_through` functions are the samples themselves, for models that go on computing with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kofn._array import Array
+from kofn.estimators._control import rebar
+from kofn.estimators._exact import exact
+from kofn.estimators._pathwise import gumbel_rao, reinmax, reparameterized, straight_through
+from kofn.estimators._perturbed import perturbed
+from kofn.estimators._protocol import Distribution
+from kofn.estimators._score import RunningMean, leave_one_out, score_function, surrogate
+from kofn.estimators._study import Study, study
+from kofn.estimators._through import (
+    gumbel_rao_through,
+    marginals_through,
+    reinmax_through,
+    relaxed_through,
+)
+
+__all__ = [
+    # without bias
+    "score_function",
+    "leave_one_out",
+    "rebar",
+    "exact",
+    # without bias for continuous samples, with some for relaxed ones
+    "reparameterized",
+    # with some bias
+    "straight_through",
+    "gumbel_rao",
+    "reinmax",
+    "perturbed",
+    # samples with a gradient
+    "marginals_through",
+    "relaxed_through",
+    "gumbel_rao_through",
+    "reinmax_through",
+    # what they are made of
+    "Distribution",
+    "RunningMean",
+    "surrogate",
+    # how good they are
+    "study",
+    "Study",
+    "TABLE",
+]
+
+TABLE: dict[str, Callable[..., Array]] = {
+    function.__name__: function
+    for function in (
+        score_function,
+        leave_one_out,
+        rebar,
+        reparameterized,
+        straight_through,
+        gumbel_rao,
+        reinmax,
+        perturbed,
+    )
+}
+"""The estimators by name, for `study`."""

@@ -1,0 +1,73 @@
+"""REBAR: a score function whose baseline is a relaxation of the same sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn._array import Array, cast, framework, stop_gradient, values_and_slopes
+from kofn._validate import check_number
+from kofn.estimators._protocol import (
+    Function,
+    added,
+    check_samples,
+    check_values,
+    mean,
+    needs,
+    together,
+    values_of,
+)
+
+
+def rebar(
+    choice: Any,
+    f: Function,
+    rng: Any,
+    *,
+    samples: int = 1,
+    temperature: float | Array = 0.5,
+    scale: float | Array = 1.0,
+) -> Array:
+    """mean f(s), with the gradient (f(s) − ηf(y))·∇log P(s) + η∇f(y) − η∇f(ỹ).
+
+    s is the choice of perturbed logits z, y their relaxation, and ỹ the same number as y,
+    differentiated as noise that is given s: the three terms in η add up to 0 in expectation, and
+    take away of the variance what y knows of s.
+
+    Biased: no, for any η and temperature.
+    Needs of f: a gradient, and to accept relaxed samples.
+    Calls of f: 2·samples, one of the two with a gradient.
+
+    Args:
+        choice: a `Categorical` or `Bernoulli`, or what else has `perturb`, `choose`, `relax` and
+            `conditioned`.
+        f, rng, samples: as for `score_function`.
+        temperature: > 0, of the relaxation.
+        scale: η, a number or an array that broadcasts to f's values; 0 is the score function.
+
+    Returns:
+        The mean of f over the samples, to differentiate (once).
+
+    Raises:
+        TypeError, ValueError: as for `score_function`.
+
+    Source: Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein, "REBAR" (2017), with its coupling of
+    the two relaxations; Grathwohl et al. (2018) for several categories.
+    """
+    needs(choice, "rebar", "log_prob", "perturb", "choose", "relax", "conditioned")
+    noisy = choice.perturb((check_samples(samples),), rng)
+    dtype = choice.logits.dtype
+    sample = cast(choice.choose(noisy), dtype)
+    values = values_of(f, sample)
+    relaxed = cast(choice.relax(noisy, temperature), dtype)
+    given = cast(choice.relax(choice.conditioned(noisy), temperature), dtype)
+    soft, slopes = values_and_slopes(f, relaxed)
+    check_values(soft, relaxed)
+    if framework(scale) is None:
+        check_number("scale", scale, low=-float("inf"), allowed="a finite number, or an array")
+    weight = stop_gradient(values - scale * stop_gradient(soft))
+    log_prob = together(choice.log_prob(sample), values)
+    # y and ỹ are one number: only their gradients differ.
+    path = added(
+        slopes * ((relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))), values.ndim
+    )
+    return mean(values + weight * (log_prob - stop_gradient(log_prob)) + scale * path)

@@ -1,0 +1,49 @@
+"""No estimate: the sum over every choice, where there are few."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn._array import Array, namespace
+from kofn.estimators._protocol import Function, added, needs
+
+
+def exact(choice: Any, f: Function, rng: Any = None, *, factors: int = 0) -> Array:
+    """Σ_s P(s)·f(s): E f with all its gradients.
+
+    Biased: no, and of no variance.
+    Needs of f: values only.
+    Calls of f: every choice once: n^factors for categories, C(n, k) for subsets.
+
+    Args:
+        choice: a `Categorical`, `Bernoulli` or `KSubset`, or what else has `log_prob` and
+            `support(factors)`.
+        f: as for `score_function`, with every choice on the first axis. Rows of the batch are
+            handed to f with size 1, since their choices are the same; what f returns must
+            broadcast to (choices,) + the batch without its factors.
+        rng: not used; every estimator takes one.
+        factors: how many of the last batch dimensions f takes together.
+
+    Returns:
+        E f with the batch shape, without the factors. A choice of probability 0 adds nothing,
+        whatever its f.
+
+    Raises:
+        TypeError, ValueError: a distribution without support; `factors` out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import Categorical, estimators
+        >>> estimators.exact(Categorical(np.zeros(3)), lambda s: s @ np.array([0.0, 5.0, 10.0]))
+        np.float64(5.0)
+    """
+    needs(choice, "exact", "log_prob", "support")
+    every = choice.support(factors)
+    xp = namespace(every)
+    count = every.shape[0]
+    log_prob = choice.log_prob(xp.broadcast_to(every, (count, *choice.logits.shape)))
+    log_prob = added(log_prob, log_prob.ndim - factors)
+    possible = log_prob != -math.inf
+    p = xp.where(possible, xp.exp(xp.where(possible, log_prob, 0.0)), 0.0)
+    return xp.sum(p * xp.where(possible, f(every), 0.0), axis=0)

@@ -1,0 +1,58 @@
+"""Finite differences of the choice itself: what it would have been had the gradient been heeded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn._array import Array, cast, moving, stop_gradient, values_and_slopes
+from kofn._validate import check_number
+from kofn.estimators._protocol import (
+    Function,
+    added,
+    check_samples,
+    check_values,
+    mean,
+    needs,
+)
+
+
+def perturbed(choice: Any, f: Function, rng: Any, *, samples: int = 1, step: float = 1.0) -> Array:
+    """mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
+
+    s is the choice of perturbed logits z, and s′ that of z − step·∇f(s), by the same noise: the
+    logits move towards the sample that f would rather have had. What is differentiated is no
+    relaxation, only the choice, so any solver could stand in its place.
+
+    Biased: yes, except where f is linear and step → 0: it sees f's slope on one side of a change
+        only. Its variance grows like 1/step. For a `KSubset` it is also that of another law, as
+        for `reparameterized`.
+    Needs of f: a gradient.
+    Calls of f: samples, with a gradient.
+
+    Args:
+        choice: a distribution with `perturb` and `choose`.
+        f, rng, samples: as for `score_function`.
+        step: λ > 0, in the units of logits per gradient of f. It does not depend on how the result
+            is scaled before `backward`.
+
+    Returns:
+        The mean of f over the samples, to differentiate (once).
+
+    Raises:
+        TypeError, ValueError: as for `score_function`.
+
+    Source: Niepert, Minervini & Franceschi, "Implicit MLE: Backpropagating Through Discrete
+    Exponential Family Distributions" (2021); Domke, "Implicit Differentiation by Perturbation"
+    (2010).
+    """
+    needs(choice, "perturbed", "perturb", "choose")
+    allowed = "a finite number > 0"
+    step = check_number("step", step, low=0.0, allowed=allowed, strict=True)
+    noisy = stop_gradient(choice.perturb((check_samples(samples),), rng))
+    sample = choice.choose(noisy)
+    values, slopes = values_and_slopes(f, cast(sample, choice.logits.dtype))
+    check_values(values, sample)
+    target = choice.choose(noisy - step * cast(slopes, noisy.dtype))
+    logits = moving(cast(choice.logits, noisy.dtype))
+    path = added((sample - target) / step * logits, values.ndim)
+    return mean(values + cast(path, values.dtype))

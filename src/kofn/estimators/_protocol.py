@@ -1,0 +1,89 @@
+"""What an estimator is given: a distribution and a function of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kofn._array import Array, namespace
+from kofn._validate import check_integer, check_same_kind
+
+Function = Callable[[Array], Array]
+"""f: samples, (samples,) + the shape of one; to (samples,) + the batch, row by row."""
+
+
+class Distribution(Protocol):
+    """What every estimator needs; some need more, and say so.
+
+    `Categorical`, `Bernoulli`, `KSubset` and `Normal` have all that applies to them; so may a
+    class of your own:
+
+    - `rsample(shape, rng)`: samples with a gradient (`reparameterized`);
+    - `marginals()`: the mean of a sample (`straight_through`);
+    - `perturb(shape, rng)`, `choose(perturbed)` and `relax(perturbed, temperature)`: noisy
+      logits, the sample they stand for, and the relaxed one (`reparameterized`, `perturbed`);
+    - `perturb_given(sample, rng)` and `conditioned(perturbed)`: noisy logits given what they
+      choose (`gumbel_rao`, `rebar`);
+    - `support(factors)`: every sample (`exact`).
+    """
+
+    def sample(self, shape: Any, rng: Any) -> Array:
+        """Samples without a gradient: shape + the batch and one sample's own dimensions."""
+
+    def log_prob(self, sample: Array) -> Array:
+        """log P of each, shape + the batch; differentiable in what the distribution is made of."""
+
+
+def check_samples(samples: Any, least: int = 1) -> int:
+    """How many samples, as a Python integer."""
+    allowed = f"an integer, at least {least}"
+    number = check_integer("samples", samples, allowed)
+    if number < least:
+        raise ValueError(f"samples must be {allowed}; got {samples}")
+    return number
+
+
+def needs(choice: Any, estimator: str, *methods: str) -> None:
+    """Raise TypeError unless the distribution has these methods."""
+    missing = [name for name in methods if not hasattr(choice, name)]
+    if missing:
+        raise TypeError(
+            f"{estimator} needs a distribution with {', '.join(methods)}; "
+            f"{type(choice).__name__} has no {missing[0]}"
+        )
+
+
+def values_of(f: Function, z: Array) -> Array:
+    """f(z), if that has one number for each sample."""
+    values = f(z)
+    check_values(values, z)
+    return values
+
+
+def check_values(values: Any, z: Array) -> None:
+    check_same_kind("what f returns", values, z, "the samples")
+    if values.ndim == 0 or values.shape[0] != z.shape[0]:
+        raise ValueError(
+            "f must return one number for each sample, the samples on the first axis "
+            f"({z.shape[0]} of them); got the shape {tuple(values.shape)}"
+        )
+
+
+def together(log_prob: Array, values: Array) -> Array:
+    """log P of what f takes together: the trailing dimensions that `values` has not, added up."""
+    check_same_kind("values", values, log_prob, "log_prob")
+    shape, wanted = tuple(values.shape), tuple(log_prob.shape)
+    if shape != wanted[: len(shape)]:
+        raise ValueError(
+            f"values must have the shape of log_prob, {wanted}, or begin it; got {shape}"
+        )
+    return added(log_prob, len(shape))
+
+
+def added(x: Array, ndim: int) -> Array:
+    """The sum over all but the first `ndim` dimensions."""
+    return namespace(x).sum(x, axis=tuple(range(ndim, x.ndim))) if x.ndim > ndim else x
+
+
+def mean(values: Array) -> Array:
+    return namespace(values).mean(values, axis=0)

@@ -1,0 +1,175 @@
+"""Running an estimator on every tuple of samples, or many times: a row of one batch for each."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kofn._array import (
+    Array,
+    is_torch,
+    namespace,
+    split_rng,
+    stop_gradient,
+    to_numpy,
+    values_and_slopes,
+)
+from kofn.bernoulli import Bernoulli
+from kofn.categorical import Categorical
+from kofn.estimators._exact import exact as expectation
+from kofn.subset import KSubset
+
+AT_ONCE = 1 << 20
+"""Logits in one call of an estimator."""
+NEVER = "perturb", "perturb_given", "rsample"
+"""What has more randomness than the sample; an estimator that asks for it is not enumerated."""
+
+
+class Found(NamedTuple):
+    """Estimates, one a row, with how likely each is; or drawn, all alike."""
+
+    gradients: np.ndarray  # (estimates, logits)
+    values: np.ndarray
+    weights: np.ndarray
+    drawn: bool
+
+    def mean(self) -> np.ndarray:
+        return self.weights @ self.gradients
+
+    def covariance_of_mean(self) -> np.ndarray:
+        about = self.gradients - self.mean()
+        return (self.weights[:, None] * about).T @ about / (len(about) - 1)
+
+
+class Choices(NamedTuple):
+    """Every possible choice, as samples of one row, and its probability."""
+
+    samples: Array
+    probability: np.ndarray
+
+
+class Counted:
+    """f, and for how many samples it was asked."""
+
+    def __init__(self, f: Callable[[Array], Array]) -> None:
+        self.f, self.rows = f, 0
+
+    def __call__(self, z: Array) -> Array:
+        values = self.f(z)
+        self.rows += math.prod(values.shape)
+        return values
+
+
+class OtherNoise(Exception):
+    """An estimator draws more than samples."""
+
+
+class Problem:
+    """Logits and the distribution they make, copied as often as there are estimates."""
+
+    def __init__(self, logits: Array, distribution: Callable[[Array], Any]) -> None:
+        self.logits, self.distribution = stop_gradient(logits), distribution
+        self.shape = tuple(logits.shape)
+        self.one = distribution(self.logits[None])
+
+    def rows(self, count: int) -> Array:
+        xp = namespace(self.logits)
+        return xp.broadcast_to(self.logits, (count, *self.shape)) + xp.zeros_like(self.logits)
+
+    def choices(self, most: int) -> Choices | None:
+        """All of them; None where they cannot be enumerated or are too many."""
+        if not hasattr(self.one, "support") or self._count() > most:
+            return None
+        every = self.one.support(len(self.one.batch_shape) - 1)
+        log_prob = to_numpy(self.one.log_prob(every))
+        log_prob = log_prob.reshape(len(log_prob), -1).sum(-1)
+        possible = np.flatnonzero(log_prob > -math.inf)
+        return Choices(_picked(every, possible), np.exp(log_prob[possible]))
+
+    def _count(self) -> float:
+        if not isinstance(self.one, (Categorical, Bernoulli, KSubset)):
+            return 0
+        rows = math.prod(self.one.batch_shape)
+        if isinstance(self.one, Bernoulli):
+            return 2.0 ** min(rows, 1000)
+        n = self.one.logits.shape[self.one.dim]
+        each = math.comb(n, self.one.k) if isinstance(self.one, KSubset) else n
+        return math.exp(min(rows * math.log(max(each, 1)), 700))
+
+    def exact(self, f: Callable[[Array], Array]) -> np.ndarray:
+        factors = len(self.one.batch_shape) - 1
+        _, gradient = values_and_slopes(
+            lambda y: expectation(self.distribution(y), f, factors=factors), self.rows(1)
+        )
+        return to_numpy(gradient).reshape(-1)
+
+    def enumerated(
+        self, estimate: Callable[[Any, Any], Array], choices: Choices, samples: int
+    ) -> Found | None:
+        """Every tuple of choices for samples; None if the estimator draws anything else."""
+        each = range(len(choices.probability))
+        index = np.array(list(itertools.product(each, repeat=samples)), dtype=np.intp)
+
+        def run(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            picked = _picked(choices.samples[:, 0, ...], part.T.reshape(-1))
+            picked = picked.reshape(samples, len(part), *picked.shape[1:])
+            return self._gradients(
+                lambda choice: estimate(_replayed(choice, picked), None), len(part)
+            )
+
+        try:
+            parts = [run(part) for part in np.array_split(index, self._pieces(len(index), samples))]
+        except OtherNoise:
+            return None
+        gradients, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Found(gradients, values, choices.probability[index].prod(-1), drawn=False)
+
+    def drawn(self, estimate: Callable[[Any, Any], Array], rng: Any, draws: int) -> Found:
+        sizes = [len(part) for part in np.array_split(np.empty(draws), self._pieces(draws, 1))]
+        sources = split_rng(rng, len(sizes))
+
+        def run(size: int, source: Any) -> tuple[np.ndarray, np.ndarray]:
+            return self._gradients(lambda choice: estimate(choice, source), size)
+
+        parts = [run(size, source) for size, source in zip(sizes, sources, strict=True)]
+        gradients, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Found(gradients, values, np.full(draws, 1 / draws), drawn=True)
+
+    def _pieces(self, count: int, samples: int) -> int:
+        return max(1, -(-count * samples * math.prod(self.shape) // AT_ONCE))
+
+    def _gradients(
+        self, function: Callable[[Any], Array], count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, logits) and (rows,): each row's gradient is its own, for rows are independent."""
+        values, gradients = values_and_slopes(
+            lambda y: function(self.distribution(y)), self.rows(count)
+        )
+        return to_numpy(gradients).reshape(count, -1), to_numpy(values)
+
+
+def _picked(x: Array, index: np.ndarray) -> Array:
+    """x[index] along the first axis."""
+    return x[index.tolist() if is_torch(x) else index]
+
+
+def _replayed(choice: Any, samples: Array) -> Any:
+    """`choice`, whose next samples are these."""
+    choice = copy.copy(choice)
+
+    def sample(shape: Any, rng: Any) -> Array:
+        return samples
+
+    def refuse(*arguments: Any) -> Array:
+        raise OtherNoise
+
+    choice.sample = sample
+    for name in NEVER:
+        if hasattr(choice, name):
+            setattr(choice, name, refuse)
+    return choice

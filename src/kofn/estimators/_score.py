@@ -1,0 +1,214 @@
+"""Score functions: f's values times ∇log P, with what may be subtracted from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn._array import Array, cast, framework, is_known, namespace, stop_gradient
+from kofn._validate import check_broadcasts, check_number, check_same_kind
+from kofn.estimators._protocol import (
+    Distribution,
+    Function,
+    check_samples,
+    mean,
+    together,
+    values_of,
+)
+
+
+class RunningMean:
+    """A baseline: the mean of past values of f, exponentially forgetting.
+
+    Pass one object to `score_function` at every step; each call subtracts the mean of the calls
+    before it, so the estimate keeps its expectation, and then adds its own values. Not inside
+    jax.jit or torch.compile, which would run the update once: there, keep a number of your own and
+    pass it as `baseline`.
+
+    Args:
+        decay: in [0, 1): the weight of the past at each update.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import estimators
+        >>> past = estimators.RunningMean(decay=0.5)
+        >>> past.update(np.array([4.0, 6.0]))
+        >>> past.update(np.array([8.0]))
+        >>> past.mean  # (5·0.25 + 8·0.5)/0.75
+        np.float64(7.0)
+    """
+
+    def __init__(self, decay: float = 0.99) -> None:
+        self.decay = check_number("decay", decay, low=0.0, allowed="a number in [0, 1)")
+        if self.decay >= 1:
+            raise ValueError(f"decay must be a number in [0, 1); got {decay!r}")
+        self.total: Any = 0.0
+        self.weight = 0.0
+
+    @property
+    def mean(self) -> Any:
+        """The mean so far, as if it had not begun at 0; 0 before the first update."""
+        return self.total / self.weight if self.weight else 0.0
+
+    def update(self, values: Array) -> None:
+        """Add the mean of all `values`."""
+        if not is_known(values):
+            raise TypeError(
+                "a RunningMean cannot be updated while jax.jit or torch.compile traces it; keep "
+                "the mean outside and pass it as baseline"
+            )
+        new = namespace(values).mean(stop_gradient(values))
+        self.total = self.decay * self.total + (1 - self.decay) * new
+        self.weight = self.decay * self.weight + (1 - self.decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` continues from, exactly."""
+        return {"total": self.total, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` gave."""
+        self.total, self.weight = state["total"], state["weight"]
+
+
+def surrogate(
+    values: Array, log_prob: Array, *, baseline: str | float | Array | RunningMean | None = None
+) -> Array:
+    """Σ f over samples / m, with the gradient Σ (f − b)·∇log P / m: what `score_function` returns.
+
+    For values that come from elsewhere, a simulator or an environment.
+
+    Args:
+        values: f of m samples on the first axis. Where they have a gradient of their own, in f's
+            parameters, it is kept.
+        log_prob: their `log_prob`, of the same shape; with more dimensions, of independent
+            choices that f took together, these are added up.
+        baseline: as for `score_function`.
+
+    Returns:
+        The mean over the first axis, to differentiate.
+
+    Raises:
+        TypeError, ValueError: arrays of different kinds or shapes, a baseline that is none.
+
+    Source: Williams, "REINFORCE" (1992).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import KSubset, estimators
+        >>> choice = KSubset(np.array([2.0, 1.0, 0.0]), 2)
+        >>> subsets = choice.sample(4, np.random.default_rng(0))
+        >>> cost = subsets @ np.array([1.0, 2.0, 4.0])
+        >>> one = estimators.surrogate(cost, choice.log_prob(subsets), baseline="leave_one_out")
+        >>> bool(one == cost.mean())
+        True
+    """
+    log_prob = together(log_prob, values)
+    if values.ndim == 0 or values.shape[0] < 1:
+        raise ValueError(
+            "values must have at least 1 sample on the first axis; "
+            f"got the shape {tuple(values.shape)}"
+        )
+    weight = _weight(values, baseline)
+    return mean(values + weight * (log_prob - stop_gradient(log_prob)))
+
+
+def score_function(
+    choice: Distribution,
+    f: Function,
+    rng: Any,
+    *,
+    samples: int = 1,
+    baseline: str | float | Array | RunningMean | None = None,
+) -> Array:
+    """mean f(S), with the gradient mean (f(S) − b)·∇log P(S): REINFORCE.
+
+    Biased: no, whatever the baseline, of those here.
+    Needs of f: values only.
+    Calls of f: samples.
+
+    Args:
+        choice: a distribution with `sample` and `log_prob`.
+        f: from samples, (samples,) + the shape of one, to values, (samples,) + the batch shape or
+            the beginning of it: choices that f takes together are independent factors.
+        rng: a torch.Generator, numpy.random.Generator or JAX key.
+        samples: how many.
+        baseline: None; a number, or an array that broadcasts to f's values, which does not depend
+            on the samples; a `RunningMean`; or "leave_one_out": the mean of the other samples, of
+            which there must be at least two.
+
+    Returns:
+        The mean of f, with the batch shape, to differentiate.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, or what f returns has a wrong shape.
+
+    Source: Glynn (1990); Williams, "REINFORCE" (1992).
+
+    Example:
+        >>> import torch
+        >>> from kofn import Categorical, estimators
+        >>> logits = torch.zeros(3, requires_grad=True)
+        >>> cost = torch.tensor([4.0, 5.0, 6.0])
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> loss = estimators.score_function(
+        ...     Categorical(logits), lambda s: s @ cost, rng, samples=10_000, baseline=5.0
+        ... )
+        >>> loss.backward()
+        >>> logits.grad.round(decimals=2)  # exactly (−1/3, 0, 1/3)
+        tensor([-0.3300, -0.0000,  0.3300])
+    """
+    z = choice.sample((check_samples(samples),), rng)
+    return surrogate(values_of(f, z), choice.log_prob(z), baseline=baseline)
+
+
+def leave_one_out(choice: Distribution, f: Function, rng: Any, *, samples: int = 2) -> Array:
+    """`score_function` with each f less the mean of the other samples': RLOO.
+
+    Biased: no.
+    Needs of f: values only.
+    Calls of f: samples, at least two.
+
+    Args:
+        choice, f, rng: as for `score_function`.
+        samples: how many, at least two.
+
+    Source: Kool, van Hoof & Welling, "Buy 4 REINFORCE Samples, Get a Baseline for Free!" (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import Categorical, estimators
+        >>> f = lambda s: s @ np.array([4.0, 5.0, 6.0])
+        >>> choice, rng = Categorical(np.zeros(3)), np.random.default_rng(0)
+        >>> round(float(estimators.leave_one_out(choice, f, rng, samples=100)), 1)
+        5.0
+    """
+    samples = check_samples(samples, 2)
+    return score_function(choice, f, rng, samples=samples, baseline="leave_one_out")
+
+
+def _weight(values: Array, baseline: Any) -> Array:
+    """f − b, without a gradient."""
+    fixed = stop_gradient(values)
+    if baseline is None:
+        return fixed
+    if isinstance(baseline, str):
+        if baseline != "leave_one_out":
+            allowed = "None, 'leave_one_out', a number, an array or a RunningMean"
+            raise ValueError(f"baseline must be {allowed}; got {baseline!r}")
+        m = values.shape[0]
+        if m < 2:
+            raise ValueError(
+                "values must have at least 2 samples on the first axis to leave one out; "
+                f"got the shape {tuple(values.shape)}"
+            )
+        # f − Σ_others f/(m − 1) = (f − mean)·m/(m − 1)
+        return (fixed - mean(fixed)) * (m / (m - 1))
+    if isinstance(baseline, RunningMean):
+        weight = fixed - baseline.mean
+        baseline.update(fixed)
+        return weight
+    if framework(baseline) is None:
+        allowed = "None, 'leave_one_out', a number"
+        return fixed - check_number("baseline", baseline, low=-float("inf"), allowed=allowed)
+    check_same_kind("baseline", baseline, values, "values")
+    check_broadcasts("baseline", tuple(baseline.shape), tuple(values.shape), "the shape of values")
+    return fixed - cast(stop_gradient(baseline), fixed.dtype)

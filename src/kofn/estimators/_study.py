@@ -1,0 +1,242 @@
+"""Judging an estimator: its bias and variance, summed over every sample or measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kofn._array import (
+    Array,
+    is_numpy,
+    split_rng,
+    to_numpy,
+)
+from kofn._validate import check_integer, check_number, check_scores
+from kofn.categorical import Categorical
+from kofn.estimators._pathwise import reparameterized
+from kofn.estimators._runs import Counted, Found, Problem
+from kofn.estimators._score import RunningMean, leave_one_out
+
+
+@dataclass(frozen=True)
+class Study:
+    """What `study` found. Norms are over all logits; gradients have the shape of the logits."""
+
+    gradient: np.ndarray
+    """∇E f: exact, or as well as it was measured."""
+    mean: np.ndarray
+    """The estimator's expectation."""
+    bias: float
+    """‖mean − gradient‖."""
+    bias_bound: float
+    """How far `bias` may be from the truth; 0 where all was enumerated."""
+    variance: float
+    """E‖estimate − mean‖²."""
+    variance_bound: float
+    """How far `variance` may be from the truth; 0 where all was enumerated."""
+    value: float
+    """The mean of the estimate of E f itself."""
+    value_variance: float
+    """Its variance."""
+    calls: float
+    """Of f, counted, for each estimate."""
+    draws: int
+    """Estimates that were drawn; 0 where all were enumerated."""
+    confidence: float
+    """Of the bounds."""
+
+    @property
+    def enumerated(self) -> bool:
+        """Whether every figure is exact."""
+        return self.draws == 0
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether a bias of 0 is within the bounds (or within rounding)."""
+        scale = float(np.linalg.norm(self.gradient)) + math.sqrt(self.variance)
+        return self.bias <= self.bias_bound + 1e-9 * scale
+
+    @property
+    def relative(self) -> tuple[float, float, float]:
+        """Bias, its bound and the standard deviation, each divided by ‖gradient‖."""
+        size = float(np.linalg.norm(self.gradient)) or math.nan
+        return self.bias / size, self.bias_bound / size, math.sqrt(self.variance) / size
+
+    def __str__(self) -> str:
+        how = "enumerated" if self.enumerated else f"{self.draws:,} draws"
+        bias, bound, deviation = self.relative
+        within = "" if self.enumerated else f" ± {bound:.3f}"
+        return (
+            f"bias {bias:.3f}{within}, standard deviation {deviation:.3f} of the gradient's norm, "
+            f"{self.calls:g} calls of f ({how})"
+        )
+
+
+def study(
+    estimator: str | Callable[..., Array],
+    f: Callable[[Array], Array],
+    logits: Array,
+    *,
+    distribution: Callable[[Array], Any] = Categorical,
+    samples: int = 1,
+    rng: Any = None,
+    draws: int = 20_000,
+    exact: Array | None = None,
+    enumerate_up_to: int = 200_000,
+    confidence: float = 0.95,
+    **options: Any,
+) -> Study:
+    """Bias and variance of an estimator of ∇E f at `logits`: exact where that can be enumerated.
+
+    An estimator whose only randomness is its samples is summed over every tuple of them, with
+    their probabilities. One that draws noise is run `draws` times. The gradient it is held to is
+    exact, by `estimators.exact`, while there are few enough choices, or as given; else it is
+    measured too, by an estimator without bias, and its error is part of the bounds.
+
+    Args:
+        estimator: a function like those here, or its name.
+        f: as for `score_function`, of one row: (samples, rows, …) to (samples, rows), each row by
+            itself, where what follows has the shape of `logits`.
+        logits: what to differentiate in, a torch.Tensor or jax.Array of any shape: one problem,
+            all dimensions of the batch taken by f together.
+        distribution: from logits, with any number of rows before them, to a distribution.
+        samples: for each estimate.
+        rng: as for `score_function`; needed where something is drawn.
+        draws: how many estimates where they are drawn.
+        exact: the gradient, if known; the shape of `logits`.
+        enumerate_up_to: how many choices, or tuples of them, are summed at most.
+        confidence: of the bounds, in (0, 1).
+        **options: passed to the estimator.
+
+    Returns:
+        A `Study`. Its bounds are those of a normal approximation (for the bias with the degrees of
+        freedom of Welch and Satterthwaite).
+
+    Raises:
+        TypeError, ValueError: an unknown name, NumPy arrays (which have no gradients), no `rng`
+            where one is needed, an argument out of range.
+
+    Example:
+        >>> import torch
+        >>> from kofn import estimators
+        >>> cost = torch.tensor([0.0, 5.0, 10.0])
+        >>> print(estimators.study("score_function", lambda s: s @ cost, torch.zeros(3)))
+        bias 0.000, standard deviation 2.000 of the gradient's norm, 1 calls of f (enumerated)
+    """
+    run = _named(estimator)
+    _check(logits, draws, enumerate_up_to, confidence)
+    counted = Counted(f)
+    if isinstance(options.get("baseline"), RunningMean):
+        options["baseline"] = float(to_numpy(options["baseline"].mean))
+
+    def estimate(choice: Any, source: Any) -> Array:
+        answer = run(choice, counted, source, samples=samples, **options)
+        if answer.ndim != 1:
+            raise ValueError(
+                "f must take all dimensions of logits together, to one number for each row; after "
+                f"the samples it gave {tuple(answer.shape)}"
+            )
+        return answer
+
+    problem = Problem(logits, distribution)
+    rng, other = split_rng(rng, 2)
+    choices = problem.choices(enumerate_up_to)
+    found = None
+    if choices is not None and len(choices.probability) ** samples <= enumerate_up_to:
+        found = problem.enumerated(estimate, choices, samples)
+    if found is None:
+        counted.rows = 0
+        found = problem.drawn(estimate, rng, draws)
+    calls = counted.rows / len(found.values)
+    truth = None
+    if exact is not None:
+        truth = to_numpy(exact).reshape(-1)
+    elif choices is not None:
+        truth = problem.exact(f)
+    if truth is not None:
+        return _judged(found, truth, None, calls, confidence, problem.shape)
+    best = partial(reparameterized if hasattr(problem.one, "rsample") else leave_one_out, samples=8)
+    reference = problem.drawn(lambda choice, source: best(choice, f, source), other, draws)
+    return _judged(found, reference.mean(), reference, calls, confidence, problem.shape)
+
+
+def _judged(
+    found: Found,
+    truth: np.ndarray,
+    reference: Found | None,
+    calls: float,
+    confidence: float,
+    shape: tuple[int, ...],
+) -> Study:
+    mean = found.mean()
+    squares = ((found.gradients - mean) ** 2).sum(-1)
+    variance, value = float(found.weights @ squares), float(found.weights @ found.values)
+    bound = 0.0
+    covariance = sum(
+        each.covariance_of_mean() for each in (found, reference) if each and each.drawn
+    )
+    if found.drawn:
+        count = len(squares)
+        variance *= count / (count - 1)
+        bound = _quantile((1 + confidence) / 2) * float(squares.std()) / math.sqrt(count)
+    return Study(
+        gradient=truth.reshape(shape),
+        mean=mean.reshape(shape),
+        bias=float(np.linalg.norm(mean - truth)),
+        bias_bound=_radius(np.asarray(covariance), confidence),
+        variance=variance,
+        variance_bound=bound,
+        value=value,
+        value_variance=float(found.weights @ (found.values - value) ** 2),
+        calls=calls,
+        draws=len(squares) if found.drawn else 0,
+        confidence=confidence,
+    )
+
+
+def _radius(covariance: np.ndarray, confidence: float) -> float:
+    """How long a normal vector of this covariance is at most, with this confidence."""
+    total = float(np.trace(covariance)) if covariance.ndim else 0.0
+    if total == 0:
+        return 0.0
+    # Its square is about a multiple of χ² with this many degrees of freedom.
+    freedom = total**2 / float((covariance**2).sum())
+    narrow = 2 / (9 * freedom)
+    quantile = (1 - narrow + _quantile(confidence) * math.sqrt(narrow)) ** 3
+    return math.sqrt(total * quantile)
+
+
+def _quantile(share: float) -> float:
+    """Of the standard normal distribution."""
+    from statistics import NormalDist  # takes longer to import than the rest of this package
+
+    return NormalDist().inv_cdf(share)
+
+
+def _named(estimator: Any) -> Callable[..., Array]:
+    from kofn.estimators import TABLE
+
+    if isinstance(estimator, str):
+        if estimator not in TABLE:
+            raise ValueError(f"estimator must be one of {', '.join(TABLE)}; got {estimator!r}")
+        return TABLE[estimator]
+    if not callable(estimator):
+        raise TypeError(f"estimator must be a function or its name; got {estimator!r}")
+    return estimator
+
+
+def _check(logits: Any, draws: Any, most: Any, confidence: Any) -> None:
+    check_scores(logits, "logits")
+    if is_numpy(logits):
+        raise TypeError("study needs a torch.Tensor or jax.Array: NumPy arrays have no gradients")
+    for name, value, low in (("draws", draws, 2), ("enumerate_up_to", most, 0)):
+        if check_integer(name, value, f"an integer, at least {low}") < low:
+            raise ValueError(f"{name} must be an integer, at least {low}; got {value}")
+    level = check_number("confidence", confidence, low=0.0, allowed="in (0, 1)", strict=True)
+    if level >= 1:
+        raise ValueError(f"confidence must be in (0, 1); got {confidence!r}")

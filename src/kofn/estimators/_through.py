@@ -1,0 +1,151 @@
+"""Samples with a gradient that is not theirs: a value to use, a surrogate to differentiate.
+
+Each is the exact sample plus something of value 0. The estimators of `_pathwise` are f of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn._array import (
+    Array,
+    cast,
+    moving,
+    namespace,
+    split_rng,
+    stop_gradient,
+)
+from kofn._validate import check_integer, check_shape
+from kofn.bernoulli import Bernoulli
+from kofn.categorical import Categorical
+from kofn.estimators._protocol import needs
+
+
+def marginals_through(choice: Any, shape: int | tuple[int, ...], rng: Any) -> Array:
+    """s + (π − stop π): an exact sample s whose gradient is the marginals'.
+
+    For a `Categorical` the classical straight-through estimator, for a `KSubset` SIMPLE. Exact, as
+    an expectation, where f is linear; biased elsewhere, but of small variance.
+
+    Args:
+        choice: a distribution with `sample` and `marginals`.
+        shape, rng: as for `KSubset.sample`.
+
+    Returns:
+        shape + logits.shape: ones and zeros, with a gradient in the logits.
+
+    Source: Bengio, Léonard & Courville, "Estimating or Propagating Gradients Through Stochastic
+    Neurons" (2013); Ahmed, Zeng, Niepert & Van den Broeck, "SIMPLE" (2023).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import KSubset, estimators
+        >>> choice = KSubset(np.array([2.0, 1.0, 0.0]), 2)
+        >>> estimators.marginals_through(choice, (), np.random.default_rng(0)).sum()
+        np.float64(2.0)
+    """
+    needs(choice, "straight_through", "sample", "marginals")
+    return choice.sample(shape, rng) + moving(choice.marginals())
+
+
+def relaxed_through(
+    choice: Any,
+    shape: int | tuple[int, ...],
+    rng: Any,
+    *,
+    temperature: float | Array = 1.0,
+    hard: bool = False,
+) -> Array:
+    """The relaxation of perturbed logits: `gumbel_softmax`, for any distribution that has one.
+
+    Args:
+        choice: a distribution with `perturb`, `choose` and `relax`.
+        shape, rng: as for `KSubset.sample`.
+        temperature: > 0; towards 0 the sample itself.
+        hard: the sample itself, with the relaxed one's gradient.
+
+    Returns:
+        shape + logits.shape, with a gradient in the logits.
+
+    Source: Jang, Gu & Poole; Maddison, Mnih & Teh (2017); Xie & Ermon (2019) for subsets.
+    """
+    needs(choice, "reparameterized", "perturb", "choose", "relax")
+    noisy = choice.perturb(shape, rng)
+    weights = choice.relax(noisy, temperature)
+    if hard:
+        weights = choice.choose(noisy) + moving(weights)
+    return cast(weights, choice.logits.dtype)
+
+
+def gumbel_rao_through(
+    choice: Any,
+    shape: int | tuple[int, ...],
+    rng: Any,
+    *,
+    temperature: float | Array = 1.0,
+    draws: int = 10,
+) -> Array:
+    """`relaxed_through(hard=True)` with its gradient averaged over noise that gives this sample.
+
+    The same expectation, and less variance, at the cost of `draws` relaxations; f sees one sample.
+
+    Args:
+        choice: a `Categorical` or `Bernoulli`, or what else has `perturb_given`.
+        shape, rng: as for `KSubset.sample`.
+        temperature: > 0.
+        draws: of noise, for each sample.
+
+    Returns:
+        shape + logits.shape: the sample, with a gradient in the logits.
+
+    Source: Paulus, Maddison & Krause, "Rao-Blackwellizing the Straight-Through Gumbel-Softmax
+    Gradient Estimator" (2021).
+    """
+    needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
+    if check_integer("draws", draws, "an integer, at least 1") < 1:
+        raise ValueError(f"draws must be an integer, at least 1; got {draws}")
+    first, second = split_rng(rng, 2)
+    sample = choice.sample(check_shape(shape), first)
+    xp = namespace(sample)
+    repeated = xp.broadcast_to(sample, (draws, *sample.shape))
+    noisy = stop_gradient(choice.perturb_given(repeated, second))
+    relaxed = choice.relax(noisy + moving(cast(choice.logits, noisy.dtype)), temperature)
+    return sample + cast(moving(xp.mean(relaxed, axis=0)), sample.dtype)
+
+
+def reinmax_through(
+    choice: Any, shape: int | tuple[int, ...], rng: Any, *, temperature: float | Array = 1.0
+) -> Array:
+    """A sample with the gradient 2·J((p_T + s)/2) − ½·J(p), J(w) = diag(w) − wwᵀ: ReinMax.
+
+    Second-order accurate, where straight-through is first-order: exact, as an expectation, where f
+    is quadratic (at temperature 1).
+
+    Args:
+        choice: a `Categorical` or `Bernoulli`.
+        shape, rng: as for `KSubset.sample`.
+        temperature: T of p_T = softmax(logits/T); above 1 trades accuracy for variance.
+
+    Returns:
+        shape + logits.shape: the sample, with a gradient in the logits.
+
+    Source: Liu, Dong, Liu, Yu & Gao, "Bridging Discrete and Backpropagation: Straight-Through and
+    Beyond" (2023).
+    """
+    if not isinstance(choice, (Categorical, Bernoulli)):
+        raise TypeError(f"reinmax needs a Categorical or a Bernoulli; got {type(choice).__name__}")
+    sample = choice.sample(shape, rng)
+    logits = choice._settled()
+    p = stop_gradient(choice.relax(logits, 1.0))
+    half = (stop_gradient(choice.relax(logits, temperature)) + sample) / 2
+    slope = 2 * _tangent(choice, half, logits) - _tangent(choice, p, logits) / 2
+    return sample + cast(slope, sample.dtype)
+
+
+def _tangent(choice: Categorical | Bernoulli, weights: Array, logits: Array) -> Array:
+    """0, with the gradient of the probabilities in the logits where they are `weights`."""
+    change = moving(logits)
+    if isinstance(choice, Bernoulli):
+        return weights * (1 - weights) * change
+    xp = namespace(weights)
+    return weights * (change - xp.sum(weights * change, axis=choice.dim, keepdims=True))

@@ -1,0 +1,160 @@
+"""The normal distribution: the article's first reparameterisation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn._array import (
+    Array,
+    adopt,
+    cast,
+    compute_dtype,
+    dtype_name,
+    is_jax,
+    namespace,
+    quiet,
+    standard_normal,
+    stop_gradient,
+)
+from kofn._validate import (
+    check_broadcasts,
+    check_rng,
+    check_same_kind,
+    check_scores,
+    check_shape,
+)
+
+__all__ = ["Normal", "normal_rsample"]
+
+
+def normal_rsample(
+    mean: Array, scale: Array, rng: Any = None, *, shape: int | tuple[int, ...] = ()
+) -> Array:
+    """mean + scale·ε, ε standard normal: a sample with a gradient in the mean and the scale.
+
+    Args:
+        mean: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
+        scale: the standard deviation, ≥ 0, an array that broadcasts to `mean`.
+        rng: a torch.Generator, numpy.random.Generator or JAX key, as `mean` is.
+        shape: how many samples, as a shape; () for one.
+
+    Returns:
+        shape + mean.shape in the dtype of `mean`; the noise of half precision is of float32.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype or shape.
+
+    Source: Kingma & Welling, "Auto-Encoding Variational Bayes" (2014).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import normal_rsample
+        >>> rng = np.random.default_rng(0)
+        >>> normal_rsample(np.array([0.0, 100.0]), np.array([1.0, 0.0]), rng).round(3)
+        array([  0.126, 100.   ])
+    """
+    return Normal(mean, scale).rsample(shape, rng)
+
+
+class Normal:
+    """N(mean, scale²), for every entry by itself.
+
+    The continuous member of what kofn.estimators takes, to compare reparameterisation with the
+    score function where both apply. The batch shape is that of `mean`.
+
+    Args:
+        mean, scale: as for `normal_rsample`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype or shape.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import Normal
+        >>> Normal(np.array([0.0]), np.array([2.0])).log_prob(np.array([0.0])).round(3)
+        array([-1.612])
+    """
+
+    def __init__(self, mean: Array, scale: Array) -> None:
+        check_scores(mean, "mean")
+        check_same_kind("scale", scale, mean, "mean")
+        check_scores(scale, "scale")
+        check_broadcasts("scale", tuple(scale.shape), tuple(mean.shape), "the shape of mean")
+        self.mean = mean
+        self.scale = scale
+        if is_jax(mean):
+            from kofn._jax import register
+
+            register(Normal, ("mean", "scale"))
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of `mean`."""
+        return tuple(self.mean.shape)
+
+    def __repr__(self) -> str:
+        return f"Normal(mean of shape {tuple(self.mean.shape)})"
+
+    def rsample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """shape + mean.shape, differentiable: `normal_rsample`."""
+        shape = check_shape(shape)
+        check_rng(rng, self.mean)
+        mean, scale = self._parameters()
+        noise = standard_normal(rng, (*shape, *mean.shape), mean)
+        return cast(mean + scale * noise, self.mean.dtype)
+
+    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """`rsample` without its gradient."""
+        return stop_gradient(self.rsample(shape, rng))
+
+    def log_prob(self, value: Array) -> Array:
+        """The log-density, entry by entry.
+
+        Args:
+            value: numbers with the shape of `mean` behind any number of dimensions of samples.
+
+        Raises:
+            TypeError, ValueError: another kind of array, or a shape that does not end in that of
+                `mean`.
+        """
+        check_same_kind("value", value, self.mean, "mean")
+        shape, wanted = tuple(value.shape), tuple(self.mean.shape)
+        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
+            raise ValueError(f"value has shape {shape}; it must end in that of mean, {wanted}")
+        mean, scale = self._parameters()
+        with quiet(mean):
+            z = (cast(adopt(value, mean), mean.dtype) - mean) / scale
+            return -(z * z) / 2 - namespace(mean).log(scale) - 0.5 * math.log(2 * math.pi)
+
+    def entropy(self) -> Array:
+        """log scale + ½ log 2πe, entry by entry."""
+        mean, scale = self._parameters()
+        xp = namespace(mean)
+        with quiet(mean):
+            return xp.zeros_like(mean) + xp.log(scale) + 0.5 * math.log(2 * math.pi * math.e)
+
+    def kl(self, other: Normal) -> Array:
+        """The divergence from `other`, entry by entry; its mean has the same shape as this one."""
+        if not isinstance(other, Normal):
+            raise TypeError(f"other must be a Normal; got {type(other).__name__}")
+        check_same_kind("other.mean", other.mean, self.mean, "mean")
+        if tuple(other.mean.shape) != tuple(self.mean.shape):
+            raise ValueError(
+                f"other must have a mean of shape {tuple(self.mean.shape)}; "
+                f"got {tuple(other.mean.shape)}"
+            )
+        (mean, scale), (about, width) = self._parameters(), other._parameters()
+        with quiet(mean):
+            ratio, distance = scale / width, (mean - about) / width
+            return (ratio * ratio + distance * distance - 1) / 2 - namespace(mean).log(ratio)
+
+    def mode(self) -> Array:
+        """The mean."""
+        return self.mean
+
+    def _parameters(self) -> tuple[Array, Array]:
+        xp = namespace(self.mean)
+        wide = "float64" in (dtype_name(self.mean), dtype_name(self.scale))
+        dtype = xp.float64 if wide else compute_dtype(self.mean)
+        return cast(self.mean, dtype), cast(adopt(self.scale, self.mean), dtype)

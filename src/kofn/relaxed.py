@@ -1,0 +1,133 @@
+"""The law of relaxed one-hot samples: what `gumbel_softmax` draws, with its density."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn._array import (
+    Array,
+    adopt,
+    cast,
+    framework,
+    full_like,
+    is_jax,
+    namespace,
+    quiet,
+    special,
+    stop_gradient,
+)
+from kofn._validate import check_broadcasts, check_same_kind, check_temperature
+from kofn.categorical import Categorical, gumbel_softmax
+
+__all__ = ["RelaxedOneHot"]
+
+
+class RelaxedOneHot:
+    """p(w) = (n−1)!·T^{n−1}·Π_i (a_i w_i^{−T−1})/(Σ_i a_i w_i^{−T})^n on the simplex, a = e^logits.
+
+    The density of `gumbel_softmax` samples, along the last dimension, with respect to n − 1 of the
+    n weights. Near a corner weights of float32 are 0 to rounding, and the density of their
+    logarithms is the one to compute: `log_sample` and `log_prob(…, logs=True)`.
+
+    Args:
+        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, (…, n). An entry of −inf has
+            weight 0 and is not counted in n.
+        temperature: T > 0; a number or an array that broadcasts to `logits.shape[:-1]`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype or shape.
+
+    Source: Maddison, Mnih & Teh, "The Concrete Distribution" (2017); Jang, Gu & Poole (2017).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import RelaxedOneHot
+        >>> law = RelaxedOneHot(np.log([0.5, 0.5]), 1.0)  # uniform on the segment
+        >>> law.log_prob(np.array([[0.9, 0.1], [0.5, 0.5]])).round(12)
+        array([0., 0.])
+    """
+
+    def __init__(self, logits: Array, temperature: Any) -> None:
+        Categorical(logits)  # whose checks are these
+        self.logits = logits
+        if framework(temperature) is None:
+            temperature = check_temperature(temperature)
+        else:
+            check_same_kind("temperature", temperature, logits, "logits")
+            batch = tuple(logits.shape[:-1])
+            what = "the batch shape (logits.shape without its last dimension)"
+            check_broadcasts("temperature", tuple(temperature.shape), batch, what)
+        self.temperature = temperature
+        if is_jax(logits):
+            from kofn._jax import register
+
+            register(RelaxedOneHot, ("logits", "temperature"))
+
+    def __repr__(self) -> str:
+        return f"RelaxedOneHot(logits of shape {tuple(self.logits.shape)})"
+
+    def rsample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """Weights, shape + logits.shape, differentiable in the logits and the temperature."""
+        return gumbel_softmax(self.logits, self.temperature, rng=rng, shape=shape)
+
+    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """`rsample` without its gradient."""
+        return stop_gradient(self.rsample(shape, rng))
+
+    def log_rsample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+        """Logarithms of weights, drawn without rounding any to 0; differentiable."""
+        with quiet(self.logits):
+            noisy = self._choice.perturb(shape, rng)
+            scaled = noisy / namespace(noisy).expand_dims(self._temperature(noisy), axis=-1)
+            return cast(Categorical(scaled)._log_probs(), self.logits.dtype)
+
+    def log_prob(self, value: Array, *, logs: bool = False) -> Array:
+        """The log-density at `value`; −inf where it puts weight on an entry of −inf, or none.
+
+        Args:
+            value: weights that sum to 1, shape + logits.shape.
+            logs: `value` holds the logarithms of weights, and the density is that of logarithms
+                (less by Σ log w).
+
+        Returns:
+            The shape of the samples and the batch. NaN where a weight that may be anything is
+            exactly 0: the density has no value on the boundary.
+
+        Raises:
+            TypeError, ValueError: another kind of array, or a shape that does not end in that of
+                `logits`.
+        """
+        check_same_kind("value", value, self.logits, "logits")
+        shape, wanted = tuple(value.shape), tuple(self.logits.shape)
+        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
+            raise ValueError(f"value has shape {shape}; it must end in that of logits, {wanted}")
+        value = adopt(value, self.logits)
+        xp = namespace(value)
+        with quiet(value):
+            y, _ = self._choice._normalised()
+            value = cast(value, y.dtype)
+            play = y != -math.inf
+            log_w = value if logs else xp.log(xp.where(play, value, 1.0))
+            log_w = xp.where(play, log_w, 0.0)
+            t = self._temperature(y)
+            score = xp.where(play, y - xp.expand_dims(t, axis=-1) * log_w, -math.inf)
+            log_p = Categorical(score)._log_probs()
+            n = xp.sum(cast(play, y.dtype), axis=-1)
+            answer = xp.sum(xp.where(play, log_p, 0.0), axis=-1)
+            answer = answer + special(n).gammaln(n) + (n - 1) * xp.log(t)
+            if not logs:
+                answer = answer - xp.sum(log_w, axis=-1)
+            outside = -math.inf if logs else 0.0
+            astray = xp.any(~play & (value != outside), axis=-1)
+            answer = xp.where(xp.any(log_w == -math.inf, axis=-1), math.nan, answer)
+            return xp.where(astray, -math.inf, answer)
+
+    @property
+    def _choice(self) -> Categorical:
+        return Categorical(self.logits)
+
+    def _temperature(self, like: Array) -> Array:
+        if framework(self.temperature) is None:
+            return full_like(like, (), self.temperature)
+        return cast(adopt(self.temperature, like), like.dtype)

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from kofn._array import Array, full_like, is_compiling, namespace, repeat, scalar
+from kofn._array import Array, full_like, is_compiling, namespace, scalar
+from kofn._flow import repeat
 
 _REGISTRY: list[Link] = []
 

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from kofn._array import (
     Array,
-    accumulated,
     cast,
     dtype_name,
     full_like,
@@ -29,10 +28,9 @@ from kofn._array import (
     is_torch,
     namespace,
     scalar,
-    stacked,
     stop_gradient,
-    with_gradients_of,
 )
+from kofn._flow import accumulated, stacked, with_gradients_of
 from kofn._link import BuiltIn, Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import far

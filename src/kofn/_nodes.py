@@ -23,16 +23,15 @@ from typing import NamedTuple
 
 from kofn._array import (
     Array,
-    accumulated,
     arange,
     cast,
     dtype_name,
     full_like,
     namespace,
     special,
-    stacked,
     stop_gradient,
 )
+from kofn._flow import accumulated, stacked
 
 
 class Coins(NamedTuple):

@@ -23,9 +23,9 @@ from kofn._array import (
     full_like,
     is_jax,
     namespace,
-    only_if,
     quiet,
 )
+from kofn._flow import only_if
 from kofn._link import Link
 from kofn._validate import (
     check_broadcasts,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kofn._array import Array, cast, namespace, only_if
+from kofn._array import Array, cast, namespace
+from kofn._flow import only_if
 
 if TYPE_CHECKING:
     from kofn.threshold import Problem

@@ -16,10 +16,10 @@ from kofn._array import (
     most_precise_dtype,
     namespace,
     quiet,
-    repeat,
     stop_gradient,
 )
 from kofn._dispatch import evaluate
+from kofn._flow import repeat
 from kofn._rows import Given, given
 from kofn._validate import check_broadcasts, check_number, check_real, check_same_kind
 from kofn.links import Link

@@ -15,20 +15,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn._array import (
-    Array,
-    has_gradients,
-    is_jax,
-    namespace,
-    only_if,
-    quiet,
-    reciprocal,
-    root_with_rule,
-    scalar,
-    stop_gradient,
-    with_gradients_of,
-)
+from kofn._array import Array, has_gradients, is_jax, namespace, quiet, scalar, stop_gradient
 from kofn._dispatch import integral_ends, threshold
+from kofn._flow import only_if, reciprocal, root_with_rule, with_gradients_of
 from kofn._link import Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import DENSE, Reductions, far, split

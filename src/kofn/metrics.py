@@ -18,12 +18,12 @@ from kofn._array import (
     full_like,
     namespace,
     quiet,
-    repeat,
     stop_gradient,
     take_along_last,
     top_indices,
 )
 from kofn._dispatch import evaluate
+from kofn._flow import repeat
 from kofn._rows import Rows, given, last, last_mask, rows_of
 from kofn._temperature import temperature_for
 from kofn._validate import check_choice, check_dim, check_number, check_same_kind, check_scores

@@ -17,12 +17,12 @@ from kofn._array import (
     marked,
     namespace,
     quiet,
-    stacked,
     stop_gradient,
     take_along_last,
     top_indices,
 )
 from kofn._dispatch import whole
+from kofn._flow import stacked
 from kofn._noise import gumbel
 from kofn._validate import check_count, check_rng, check_same_kind, check_scores, check_shape
 from kofn.links import Link

@@ -12,16 +12,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from kofn._array import (
-    Array,
-    cast,
-    materialised,
-    namespace,
-    only_if,
-    quiet,
-    scalar,
-    while_loop,
-)
+from kofn._array import Array, cast, namespace, quiet, scalar
+from kofn._flow import materialised, only_if, while_loop
 from kofn._link import Link
 from kofn._start import bracket
 

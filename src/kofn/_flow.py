@@ -1,0 +1,141 @@
+"""Loops, branches and rules of differentiation, as each framework wants them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kofn._array import Array, is_compiling, is_jax, is_numpy, namespace
+
+
+def with_gradients_of(function: Callable, *arguments: Any) -> Any:
+    """function(*arguments), all of it 0; where XLA compiles, computed only for its derivatives.
+
+    XLA cannot know that the answer is 0. `function` may look at nothing but its arguments.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or not is_jax(arguments[0]):
+        return function(*arguments)
+
+    @jax.custom_jvp
+    def zeros(*arguments: Any) -> Any:
+        shapes = jax.eval_shape(function, *arguments)
+        return jax.tree.map(lambda shape: jax.numpy.zeros(shape.shape, shape.dtype), shapes)
+
+    @zeros.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return zeros(*primals), jax.jvp(function, primals, tangents)[1]
+
+    return zeros(*arguments)
+
+
+def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) -> Array:
+    """`root`, where `residual(root, terms)` is 0, with d root = gain(root, terms)·d residual.
+
+    For JAX. The rule's own root has the rule again, so derivatives of any order follow.
+    """
+    jax = sys.modules["jax"]
+
+    @jax.custom_jvp
+    def of(root: Any, terms: Any) -> Any:
+        return root
+
+    @of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        (start, terms), (_, changes) = primals, tangents
+        root = of(start, terms)
+        change = jax.jvp(lambda terms: residual(root, terms), (terms,), (changes,))[1]
+        return root, gain(root, terms) * change
+
+    return of(root, terms)
+
+
+def reciprocal(x: Array) -> Array:
+    """1/x, whose derivatives do not pass through x², which may be 0 in floating point."""
+    if not is_jax(x):
+        return 1 / x
+    custom = sys.modules["jax"].custom_jvp(lambda x: 1 / x)
+
+    @custom.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        inverse = reciprocal(*primals)
+        return inverse, -inverse * (tangents[0] * inverse)
+
+    return custom(x)
+
+
+def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
+    """function() if any of `flags` is set, else `otherwise`, which has its shape."""
+    if is_jax(flags):
+        jax = sys.modules["jax"]
+        return jax.lax.cond(jax.numpy.any(flags), function, lambda: otherwise)
+    return otherwise if is_numpy(flags) and not flags.any() else function()
+
+
+def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:
+    """`while condition(state): state = body(state)`, a lax loop where `x` is JAX's."""
+    if is_jax(x):
+        return sys.modules["jax"].lax.while_loop(condition, body, state)
+    while condition(state):
+        state = body(state)
+    return state
+
+
+def materialised(*arrays: Array) -> tuple[Array, ...]:
+    """The same, in memory: XLA would compute what several sums have in common for each anew."""
+    return sys.modules["jax"].lax.optimization_barrier(arrays) if is_jax(arrays[0]) else arrays
+
+
+def repeat(x: Array, count: int, body: Callable, state: Any) -> Any:
+    """`count` times `state = body(state)`, a lax loop where `x` is JAX's."""
+    if is_jax(x):
+        return sys.modules["jax"].lax.fori_loop(0, count, lambda _, s: body(s), state)
+    for _ in range(count):
+        state = body(state)
+    return state
+
+
+AT_ONCE = 1 << 15
+"""Numbers up to which computing all together costs less than one part after another."""
+
+
+def stacked(x: Array, function: Callable, items: Any) -> Any:
+    """function(item), a tuple of arrays, for each item along the first axis of `items`, stacked.
+
+    `items` is a NamedTuple of arrays. One item after another, so that no array is larger than
+    `x`; all at once by broadcasting, which `function` must allow, where `x` is small, or where a
+    compiler fuses it.
+    """
+    if is_jax(x):
+        jax = sys.modules["jax"]
+        # Without its checkpoint a derivative would keep what every item leaves behind.
+        return jax.lax.map(jax.checkpoint(function), items)
+    if _at_once(x, items):
+        return function(items)
+    parts = [function(item) for item in _each(items)]
+    return tuple(namespace(x).stack(part) for part in zip(*parts, strict=True))
+
+
+def accumulated(x: Array, function: Callable, items: Any) -> Array:
+    """The sum over items of function(item), an array like `x`; as in `stacked`."""
+    if is_jax(x):
+        jax = sys.modules["jax"]
+        function = jax.checkpoint(function)
+        zero = namespace(x).zeros_like(x)
+        return jax.lax.scan(lambda sum_, item: (sum_ + function(item), None), zero, items)[0]
+    if _at_once(x, items):
+        return namespace(x).sum(function(items), axis=0)
+    total = None
+    for item in _each(items):
+        total = function(item) if total is None else total + function(item)
+    return total
+
+
+def _at_once(x: Array, items: Any) -> bool:
+    return is_compiling() or math.prod((*x.shape, items[0].shape[0])) <= AT_ONCE
+
+
+def _each(items: Any) -> list:
+    return [type(items)(*(part[i] for part in items)) for i in range(items[0].shape[0])]

@@ -172,6 +172,7 @@ def _draw_curves(axes: Any, comparison: Comparison) -> None:
     """Cold is left and warm right; a dot is where the weights beside it were taken."""
     for row, each in enumerate(comparison.maps):
         _, spread, slope = np.array(each.curve).T
+        slope = np.where(slope > 0, slope, np.nan)  # a logarithm has no room for it
         ink = colour(each, row)
         axes.plot(spread, slope, color=ink, lw=2, solid_capstyle="round", label=each.name)
         here = each.means["effective support"], each.means["slope"]

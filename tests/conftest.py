@@ -70,6 +70,8 @@ REPEATED = (
     "test_the_accuracy_losses",
     "test_topk_cross_entropy_is_what_its_formula_says",
     "test_margins_move_the_target_alone",
+    "test_integers_are_one_hot_and_ignored_rows_leave",
+    "test_scores_equal_to_the_last_one_kept_are_kept",
 )
 EDGES = ("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce")
 

@@ -74,6 +74,8 @@ REPEATED = (
     "test_norms_agree_between_frameworks_dtypes_and_shapes",
     "test_per_row_and_for_a_batch",
     "test_rows_without_an_effect_get_a_usable_number",
+    "test_integers_are_one_hot_and_ignored_rows_leave",
+    "test_scores_equal_to_the_last_one_kept_are_kept",
 )
 EDGES = (
     *("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce"),

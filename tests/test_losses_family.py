@@ -166,7 +166,13 @@ def test_derivatives(name):
         assert gradgradcheck(f, (x, t), fast_mode=True)
 
 
-@pytest.mark.parametrize("name", ["topk_loss", "softmax_loss", "topk_cross_entropy", "arcface"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "topk_loss",
+        *(pytest.param(n, marks=pytest.mark.full) for n in WITH_IGNORED if n != "topk_loss"),
+    ],
+)
 def test_losses_compile_and_map(name):
     loss = loss_of(name)
     x, t = torch.tensor(np.tanh(X)), torch.tensor(LABELS)

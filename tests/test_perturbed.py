@@ -168,7 +168,12 @@ def test_laws_of_a_perturbed_argmax(framework, noise, rng):
     assert hard == pytest.approx(kofn.hard_topk(x[2:], 1), abs=1e-6)
 
 
-@pytest.mark.parametrize("noise", [*NOISES, links.exponential], ids=str)
+@pytest.mark.parametrize(
+    "noise",
+    ["normal", "uniform"]
+    + [pytest.param(n, marks=pytest.mark.full) for n in ("logistic", "laplace", links.exponential)],
+    ids=str,
+)
 def test_derivatives_are_exact_to_the_second(noise):
     x = torch.tensor(
         [[0.35, 0.8, -0.54, -1.3], [0.91, 0.45, -0.54, 0.58]],
@@ -290,7 +295,7 @@ def test_memory_stays_in_proportion_to_the_row():
     perturbed_argmax(x, noise="logistic")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 20 * x.nbytes
+    assert peak < 30 * x.nbytes
 
 
 def test_the_rules_are_gausss():

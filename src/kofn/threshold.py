@@ -163,12 +163,13 @@ def _bracket(p: _Problem, open_: Array) -> tuple[_Search, Array]:
     eps, largest = float(info.eps), float(info.max)
     limit = math.sqrt(largest) * 1e-3 * xp.clip(p.temperature, 1.0, None)
     usual = p.live & (xp.abs(p.x) < p.over.expand(limit))
-    hidden = cast(p.over.count(p.live & ~usual & (p.x < 0)), p.x.dtype)
-    certain = cast(p.over.count(p.live & ~usual & (p.x > 0)), p.x.dtype)
+    far_off = p.live & (xp.abs(p.x) >= p.over.expand(limit))  # a NaN is neither
+    hidden = cast(p.over.count(far_off & (p.x < 0)), p.x.dtype)
+    certain = cast(p.over.count(far_off & (p.x > 0)), p.x.dtype)
     among_hidden, among_certain = open_ & (p.k > p.n - hidden), open_ & (p.k < certain)
     between = open_ & (p.k > certain) & (p.k < p.n - hidden)
 
-    asked = usual | (p.live & ~p.over.expand(between))
+    asked = p.live & ~(far_off & p.over.expand(between))
     smallest = p.over.min(xp.where(asked, p.x, math.inf))
     greatest = p.over.max(xp.where(asked, p.x, -math.inf))
     number = xp.where(between, p.n - hidden - certain, xp.where(open_, p.n, 1.0))

@@ -28,10 +28,11 @@ def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array, Array]:
     least, greatest = p.over.min(p.x), p.over.max(p.x)
 
     def ends() -> tuple[Array, ...]:
-        hidden = cast(p.over.count(p.live & ~usual & (p.x < 0)), p.x.dtype)
-        certain = cast(p.over.count(p.live & ~usual & (p.x > 0)), p.x.dtype)
+        far_off = p.live & (xp.abs(p.x) >= p.over.expand(limit))  # a NaN is not
+        hidden = cast(p.over.count(far_off & (p.x < 0)), p.x.dtype)
+        certain = cast(p.over.count(far_off & (p.x > 0)), p.x.dtype)
         between = open_ & (p.k > certain) & (p.k < p.n - hidden)
-        asked = usual | (p.live & ~p.over.expand(between))
+        asked = p.live & ~(far_off & p.over.expand(between))
         smallest = p.over.min(xp.where(asked, p.x, math.inf))
         return hidden, certain, smallest, p.over.max(xp.where(asked, p.x, -math.inf))
 

@@ -288,6 +288,7 @@ def gradient(name, y, f=cost, distribution=Categorical, **options):
 
 
 SAMPLES = {"leave_one_out": 2}
+SLOW_ON_JAX = ("leave_one_out", "perturbed", "reinmax")
 
 
 @pytest.mark.parametrize("name", estimators.TABLE)
@@ -382,7 +383,9 @@ def test_samples_to_go_on_with():
     assert torch.allclose(relaxed.sum(-1), torch.full((3,), 2.0).double())
 
 
-@pytest.mark.parametrize("name", ["leave_one_out", "rebar", "perturbed", "reinmax"])
+@pytest.mark.parametrize(
+    "name", ["rebar", *(pytest.param(n, marks=pytest.mark.full) for n in SLOW_ON_JAX)]
+)
 def test_jax_and_torch_agree_on_the_same_samples(name, monkeypatch):
     """The same noise in both, under jit on one side."""
     from kofn import bernoulli, categorical

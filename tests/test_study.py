@@ -173,6 +173,8 @@ def test_wrong_arguments():
         study("rebar", linear, Y)
     with pytest.raises(ValueError, match="f must take all dimensions of logits together"):
         study("score_function", lambda s: s @ COST, Y.expand(2, 3))
+    with pytest.raises(ValueError, match=r"exact must have the shape of logits, \(3,\); got \(2,"):
+        study("score_function", linear, Y, exact=torch.zeros(2))
     two = study("score_function", lambda s: (s @ COST).prod(-1), Y.expand(2, 3))
     assert two.unbiased
     assert two.mean.shape == (2, 3)

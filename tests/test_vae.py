@@ -83,6 +83,13 @@ def test_every_method_trains_and_is_reported(here):
         assert (here / "kofn-vae" / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_help_names_every_method():
+    text = "".join(run("--help").stdout.split())
+    assert [
+        name for name in METHODS if f"{name}," not in text.replace(":", ",").replace(".", ",")
+    ] == []
+
+
 def results(out):
     found = json.loads((out / "vae.json").read_text())
 

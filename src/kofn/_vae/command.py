@@ -31,7 +31,11 @@ def _group() -> None:
 def vae(
     method: Annotated[
         list[str] | None,
-        typer.Option(help="How to train; may be repeated. The usual eight if absent."),
+        typer.Option(
+            help="How to train; may be repeated. gumbel-softmax, straight-through, reinmax, "
+            "leave-one-out, softmax, exact, k-hot, k-hot-exact: these if absent; or st-gumbel, "
+            "gumbel-rao, rebar, k-hot-score."
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the 1,347 training images.")] = 100,
     factors: Annotated[int, typer.Option(help="Categorical choices for an image.")] = 3,

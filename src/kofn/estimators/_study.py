@@ -156,6 +156,10 @@ def study(
     truth = None
     if exact is not None:
         truth = to_numpy(exact).reshape(-1)
+        if truth.size != math.prod(problem.shape):
+            raise ValueError(
+                f"exact must have the shape of logits, {problem.shape}; got {tuple(exact.shape)}"
+            )
     elif choices is not None:
         truth = problem.exact(f)
     if truth is not None:

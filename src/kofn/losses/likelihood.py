@@ -128,7 +128,7 @@ def topk_cross_entropy(
         >>> topk_cross_entropy(scores, np.array([1]), 2).round(4)
         np.float64(0.4741)
         >>> topk_cross_entropy(scores, np.array([1]), (0.5, 0.5)).round(4)
-        np.float64(0.7654)
+        np.float64(0.7844)
     """
     dim = check_dim(dim, scores.ndim) if framework(scores) else dim
     link = links.resolve(link)

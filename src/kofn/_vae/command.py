@@ -43,7 +43,7 @@ def vae(
     items: Annotated[int, typer.Option(help="That a k-hot choice chooses from.")] = 12,
     k: Annotated[int, typer.Option("-k", help="How many of them it chooses.")] = 4,
     samples: Annotated[int, typer.Option(help="For each image and step, where sampled.")] = 4,
-    seeds: Annotated[int, typer.Option(help="Runs of every method.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs of every method.")] = 1,
     seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
     out: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("kofn-vae"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds.")] = False,

@@ -257,6 +257,7 @@ def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
     raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
     total = over.sum(raised)
     share = raised / over.expand(xp.where(total == 0, 1.0, total))
+    share = xp.where(rows.live, share, 0.0)  # beside a NaN, too
     return xp.where(rows.top, over.expand(rows.top_weight), share)
 
 

@@ -219,6 +219,19 @@ assert np.isfinite(jax.hessian(lambda x: soft_topk(x, 2, temperature=0.15)[0])(y
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
+@pytest.mark.parametrize("shape", [(7, 10, 1001), (3, 40_000)])
+def test_jax_takes_rows_in_groups(rng, shape):
+    """A few rows after a few, each with its own k and temperature, the last group not full."""
+    framework = Framework("jax")
+    x = rng.normal(size=shape)
+    x[rng.random(shape) < 0.1] = -math.inf
+    k, t = rng.uniform(1, 9, shape[:-1]), rng.uniform(0.5, 2, shape[:-1])
+    got = soft_topk_threshold(*(framework.array(a) for a in (x, k)), temperature=framework.array(t))
+    assert framework.numpy(got) == pytest.approx(
+        soft_topk_threshold(x, k, temperature=t), abs=1e-12
+    )
+
+
 @pytest.mark.parametrize(
     ("link", "most"),
     [

@@ -101,27 +101,28 @@ def _threshold(
     def rows(x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: Any) -> Any:
         return solve(x, k, temperature, by_id(link, number if alpha is None else alpha))
 
-    def groups(*arrays: Any) -> Any:
-        return _in_groups(rows, *arrays)
+    count, n = math.prod(x.shape[:-1]), x.shape[-1]
+    groups = -(-count * n // IN_CACHE)
+    if groups < 2 or count < 2:
+        return rows(x, k, temperature, alpha)
 
-    return jax.lax.platform_dependent(x, k, temperature, alpha, cpu=groups, default=rows)
+    def grouped(*arrays: Any) -> Any:
+        return _in_groups(rows, -(-count // groups), *arrays)
+
+    return jax.lax.platform_dependent(x, k, temperature, alpha, cpu=grouped, default=rows)
 
 
 IN_CACHE = 1 << 15
 """Entries whose intermediate arrays stay in the first caches of a core."""
 
 
-def _in_groups(rows: Callable[..., Any], x: jax.Array, *per_row: Any) -> Any:
-    """`rows`, a few rows after a few: XLA's code for a CPU writes every step to memory.
+def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any) -> Any:
+    """`rows`, `each` after `each`: XLA's code for a CPU writes every step to memory.
 
     Each group ends when its own rows have their thresholds.
     """
     batch, n = x.shape[:-1], x.shape[-1]
     count = math.prod(batch)
-    groups = -(-count * n // IN_CACHE)
-    if groups < 2 or count < 2:
-        return rows(x, *per_row)
-    each = -(-count // groups)
     groups = -(-count // each)
 
     def parted(array: Any, *tail: int) -> Any:

@@ -25,6 +25,8 @@ Weights = Callable[[Any, float, Any], Any]
 
 ROUNDS = 60  # of halving a temperature's logarithm, and of a power iteration
 
+DENSE = 1 << 18  # numbers in the Jacobians of all rows up to which they are written out
+
 
 @dataclass(frozen=True)
 class Map:
@@ -74,6 +76,8 @@ class Map:
         def weights(x: Any) -> Any:
             return self.weights(x, k, temperature)
 
+        if scores.size * scores.shape[-1] <= DENSE:
+            return np.linalg.norm(_jacobians(weights, scores), 2, axis=(-2, -1))
         push, pull = _differentiated(weights, scores)
         return _power(push, scores, pull)
 
@@ -154,6 +158,16 @@ def _differentiated(function: Callable[[Any], Any], scores: np.ndarray) -> tuple
         return torch.func.jvp(function, (x,), (torch.as_tensor(v),))[1].detach().numpy()
 
     return push, lambda u: pull(torch.as_tensor(u))[0].detach().numpy()
+
+
+def _jacobians(function: Callable[[Any], Any], scores: np.ndarray) -> np.ndarray:
+    """∂p_j/∂x_i of each row, (rows, j, i): rows do not depend on each other."""
+    import torch
+
+    x = torch.as_tensor(scores, dtype=torch.float64)
+    pull: Any = torch.func.vjp(function, x)[1]
+    basis = torch.eye(x.shape[-1], dtype=x.dtype)[:, None, :].expand(-1, *x.shape)
+    return torch.func.vmap(pull)(basis)[0].movedim(0, -2).detach().numpy()
 
 
 def _power(push: Any, like: np.ndarray, pull: Any = None) -> np.ndarray:

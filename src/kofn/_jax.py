@@ -112,8 +112,8 @@ def _threshold(
     return jax.lax.platform_dependent(x, k, temperature, alpha, cpu=grouped, default=rows)
 
 
-IN_CACHE = 1 << 15
-"""Entries whose intermediate arrays stay in the first caches of a core."""
+IN_CACHE = 1 << 17
+"""Entries whose intermediate arrays stay in cache, and which are enough for cores to share."""
 
 
 def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any) -> Any:

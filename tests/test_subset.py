@@ -72,7 +72,7 @@ def test_every_answer_meets_enumeration(framework, name, dtype):
 GRID = [(n, std) for n in (2, 3, 5, 12, 50, 200) for std in (0.0, 0.1, 1.0, 5.0, 30.0, 1000.0)]
 
 
-def against_the_table(n, std, dtype, tolerance):
+def assert_the_table_is_met(n, std, dtype, tolerance):
     for k in sorted({1, 2, n // 3, n // 2, n - 2, n - 1} - {0, n}):
         if k < 0:
             continue
@@ -89,7 +89,7 @@ def against_the_table(n, std, dtype, tolerance):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("n", "std"), GRID)
 def test_marginals_and_log_partition_meet_the_table(n, std, dtype):
-    against_the_table(n, std, dtype, TOLERANCE[dtype])
+    assert_the_table_is_met(n, std, dtype, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -106,7 +106,7 @@ def test_long_rows_meet_the_table(std, dtype):
 @pytest.mark.parametrize("n", [400, 999, 1000])
 def test_the_full_grid_meets_the_table(n, std, dtype):
     # The table's own numbers are of the size of Σ|y|: 80 bits of 10⁶ are good to some 1e-12.
-    against_the_table(n, std, dtype, max(TOLERANCE[dtype], 5e-12 if std == 1000 else 0))
+    assert_the_table_is_met(n, std, dtype, max(TOLERANCE[dtype], 5e-12 if std == 1000 else 0))
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])

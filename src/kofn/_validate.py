@@ -151,6 +151,19 @@ def check_same_kind(name: str, value: Any, scores: Array, of: str = "scores") ->
         )
 
 
+def check_other(mine: Any, other: Any) -> None:
+    """Two distributions over choices to compare: of one class, with logits alike, along one dim."""
+    if not isinstance(other, type(mine)):
+        raise TypeError(f"other must be a {type(mine).__name__}; got {type(other).__name__}")
+    check_same_kind("other.logits", other.logits, mine.logits, "logits")
+    wanted, got = (tuple(one.logits.shape) for one in (mine, other))
+    if (got, other.dim) != (wanted, mine.dim):
+        raise ValueError(
+            f"other must have logits of shape {wanted} and dim {mine.dim}; "
+            f"got {got} and {other.dim}"
+        )
+
+
 def check_real(name: str, value: Array) -> None:
     if dtype_name(value).startswith(("bool", "complex")):
         raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")

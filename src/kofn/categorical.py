@@ -24,6 +24,7 @@ from kofn._support import every_choice
 from kofn._validate import (
     check_dim,
     check_mask,
+    check_other,
     check_rng,
     check_same_kind,
     check_scores,
@@ -228,15 +229,7 @@ class Categorical:
         Args:
             other: a Categorical of the same kind with logits of the same shape and the same dim.
         """
-        if not isinstance(other, Categorical):
-            raise TypeError(f"other must be a Categorical; got {type(other).__name__}")
-        check_same_kind("other.logits", other.logits, self.logits, "logits")
-        mine = tuple(self.logits.shape), self.dim
-        if (tuple(other.logits.shape), other.dim) != mine:
-            raise ValueError(
-                f"other must have logits of shape {mine[0]} and dim {mine[1]}; "
-                f"got {tuple(other.logits.shape)} and {other.dim}"
-            )
+        check_other(self, other)
         xp = namespace(self.logits)
         with quiet(self.logits):
             log_p, log_q = self._log_probs(), other._log_probs()

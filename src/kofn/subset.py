@@ -34,6 +34,7 @@ from kofn._validate import (
     check_count,
     check_dim,
     check_mask,
+    check_other,
     check_rng,
     check_same_kind,
     check_scores,
@@ -208,15 +209,7 @@ class KSubset:
         Args:
             other: a KSubset of the same kind with logits of the same shape and the same dim.
         """
-        if not isinstance(other, KSubset):
-            raise TypeError(f"other must be a KSubset; got {type(other).__name__}")
-        check_same_kind("other.logits", other.logits, self.logits, "logits")
-        mine = tuple(self.logits.shape), self.dim
-        if (tuple(other.logits.shape), other.dim) != mine:
-            raise ValueError(
-                f"other must have logits of shape {mine[0]} and dim {mine[1]}; "
-                f"got {tuple(other.logits.shape)} and {other.dim}"
-            )
+        check_other(self, other)
         with quiet(self.logits):
             return whole(_conditional.kl, self._rows(), other._rows())
 

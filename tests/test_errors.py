@@ -175,9 +175,9 @@ def test_options_are_named():
 @pytest.mark.parametrize("kind", [lambda x, **o: kofn.KSubset(x, 2, **o), kofn.Categorical])
 def test_a_divergence_names_what_the_other_distribution_must_be(kind):
     x = np.zeros((4, 4))
-    with pytest.raises(TypeError, match="other must be a .*; got int"):
+    with pytest.raises(TypeError, match=r"other must be a .*; got int"):
         kind(x).kl(3)
     with pytest.raises(ValueError, match=r"shape \(4, 4\) and dim -1; got \(1, 4\) and -1"):
         kind(x).kl(kind(x[:1]))
-    with pytest.raises(ValueError, match="dim -1; got .* and -2"):
+    with pytest.raises(ValueError, match=r"dim -1; got .* and -2"):
         kind(x).kl(kind(x, dim=0))

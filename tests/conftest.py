@@ -87,7 +87,8 @@ REPEATED = (
     "test_scores_equal_to_the_last_one_kept_are_kept",
 )
 EDGES = (
-    *("test_edges", "test_subset", "test_sampling", "test_fitting", "test_plackett_luce"),
+    *("test_edges", "test_masks", "test_shapes", "test_hard", "test_subset", "test_subset_edges"),
+    *("test_sampling", "test_fitting", "test_plackett_luce"),
     *("test_categorical", "test_bernoulli", "test_normal", "test_relaxed"),
 )
 

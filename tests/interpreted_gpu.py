@@ -11,7 +11,7 @@ import kofn
 from kofn import kernels
 from kofn.kernels import cpu, gpu, gpu_rows, gpu_search
 from oracles import exact_threshold
-from support import GRADIENT, LINKS, SMOOTH, WEIGHTS
+from support import GRADIENT, LINKS, SMOOTH, WEIGHTS, every_link
 
 INF, NAN = np.inf, np.nan
 POWERS = (kofn.links.entmax(1.2), kofn.links.entmax(1.7))
@@ -327,7 +327,7 @@ def test_one_entry_with_all_the_slope_keeps_its_small_difference_from_the_mean(l
     assert abs(ours.sum()) <= 1e-6 * torch.abs(ours).sum()
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_what_is_not_chosen_may_carry_any_cotangent(link):
     x = torch.tensor([[2.0, -INF, 1.0, 0.5, -1e30]], requires_grad=True)
     v = torch.tensor([[0.3, NAN, -1.0, 2.0, INF]])

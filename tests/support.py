@@ -9,12 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 
-from kofn import Link, links
+from kofn import Link, links, soft_topk
 
 LINKS = tuple(links.TABLE)
 SMOOTH = ("logistic", "laplace", "normal")
+
+every_link = pytest.mark.parametrize("link", LINKS)
+with_gradients = pytest.mark.parametrize("name", ["torch", "jax"])
 
 # What design.md promises, per dtype: weights against an oracle, Σp against k, gradients in norm.
 WEIGHTS = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 8e-3, "float16": 1e-3}
@@ -78,3 +82,20 @@ def cauchy(framework: str) -> Link:
 
 
 CAUCHY = {name: cauchy(name) for name in ("numpy", "torch", "jax")}
+
+
+def soft_topk_gradients(
+    framework, x, k=2.0, temperature=0.7, *, link="logistic", v=None, mask=None
+):
+    """Cotangents of soft_topk in scores, k and T, for a random cotangent v."""
+    x = np.asarray(x, float)
+    v = np.random.default_rng(3).standard_normal(x.shape) if v is None else v
+    batch = x.shape[:-1]
+    arguments = [
+        framework.array(a) for a in (x, np.broadcast_to(k, batch), np.full(batch, temperature))
+    ]
+    return framework.vjp(
+        lambda x, k, t: soft_topk(x, k, link=link, temperature=t, mask=mask),
+        tuple(arguments),
+        framework.array(v),
+    )

@@ -11,11 +11,12 @@ from kofn import links, soft_topk
 from support import (
     GRADIENT,
     GRADIENT_HARD,
-    LINKS,
     SMOOTH,
     TOTAL,
     Framework,
+    every_link,
     weight_tolerance,
+    with_gradients,
 )
 
 # Short and long rows, few and most of them chosen, a fractional k; scores from nearly equal to
@@ -33,7 +34,7 @@ def oracle_case(link: str, dtype: str, n: int, k: float, temperature: float):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_weights_meet_the_oracle(framework, link, dtype, n, k):
     for temperature in (0.3, 1.0):
@@ -89,9 +90,9 @@ def test_maps_meet_the_entmax_package_where_it_is_right(rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @pytest.mark.parametrize(("n", "k"), [(8, 2), (64, 8), (100, 95), (100, 2.5)])
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 def test_gradients_meet_the_closed_form(name, link, dtype, n, k, rng):
     framework = Framework(name)
     for spread in (0.1, 1.0, 5.0, 50.0):
@@ -137,7 +138,7 @@ def test_long_rows_keep_their_sum(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @pytest.mark.parametrize("k", [10.0, 1e5, 9.9e6])
 def test_long_rows_keep_their_sum_through_every_link(link, k):
     import torch

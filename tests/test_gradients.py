@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import kofn
 import oracles
 from kofn import links
-from support import CAUCHY, LINKS, Framework
+from support import CAUCHY, LINKS, Framework, every_link, with_gradients
 
 X = torch.tensor(np.random.default_rng(5).standard_normal((2, 4)), requires_grad=True)
 K = torch.tensor([1.3, 3.6], dtype=torch.float64, requires_grad=True)
@@ -72,14 +72,14 @@ def test_alpha_has_its_gradient_at_1_and_2(alpha):
         assert got.item() == pytest.approx((difference * v).sum().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @pytest.mark.parametrize("function", ["soft_topk_threshold", "soft_topk_sum"])
 def test_threshold_and_value(function, link):
     f = getattr(kofn, function)
     assert exact(lambda x, k, t: f(x, k, link=link, temperature=t), X, K, T)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_loss(link):
     assert exact(
         lambda x, t: kofn.fenchel_young_loss(x, TARGET, link=link, temperature=t, reduction="none"),
@@ -106,7 +106,7 @@ def test_with_masks_infinities_and_ties():
     assert exact(lambda f, k: kofn.soft_topk(torch.where(hidden, x, f), k), free, K)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_value_has_the_weights_as_its_gradient(framework, link):
     if framework.name == "numpy":
         x = X.detach().numpy()
@@ -120,7 +120,7 @@ def test_value_has_the_weights_as_its_gradient(framework, link):
     assert slope == pytest.approx(framework.numpy(kofn.soft_topk(x, 2, link=link)), abs=1e-13)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_value_has_theta_as_its_slope_in_k_and_minus_omega_in_temperature(link):
     one = torch.ones(2, dtype=torch.float64)
     value = kofn.soft_topk_sum(X, K, link=link, temperature=T)
@@ -131,7 +131,7 @@ def test_value_has_theta_as_its_slope_in_k_and_minus_omega_in_temperature(link):
     assert torch.allclose(in_t, -omega, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_k_keeps_its_gradient_when_the_choice_is_nearly_hard(name, dtype):
     """softmax(log f) never underflows, W does: float32 at T = 0.1."""
@@ -152,7 +152,7 @@ def test_k_keeps_its_gradient_when_the_choice_is_nearly_hard(name, dtype):
         assert got == pytest.approx(v @ [end, middle, middle, end], abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 def test_nearly_hard_choices_have_finite_second_derivatives(name):
     x = [10.0, 9, -9, -10]
     for temperature in (0.3, 0.15, 0.1, 0.01):
@@ -167,7 +167,7 @@ def test_nearly_hard_choices_have_finite_second_derivatives(name):
         assert np.all(np.isfinite(np.asarray(answer)))
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 def test_a_bounded_link_with_no_entry_in_its_support_has_gradient_0(name):
     framework = Framework(name)
     x = framework.array([9.0, 5.0, 1.0, -3.0])
@@ -180,7 +180,7 @@ def test_a_bounded_link_with_no_entry_in_its_support_has_gradient_0(name):
             assert not np.any(answer)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 def test_the_gradient_in_temperature_survives_a_shift_of_the_scores(name):
     """−Σ u (x − θ)/T, not −Σ u x/T, which loses three digits at scores + 10⁴."""
     framework = Framework(name)
@@ -259,7 +259,7 @@ def test_softmax_has_derivatives_of_any_order():
     assert answers[0] == pytest.approx(answers[1], rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 def test_softmax_pushes_a_winner_that_float32_rounds_to_1(name):
     framework = Framework(name)
     x = framework.array([20.0, 0.0, 1.0], "float32")
@@ -268,7 +268,7 @@ def test_softmax_pushes_a_winner_that_float32_rounds_to_1(name):
     assert g == pytest.approx([-1.0, 1.0, -5.6e-9], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 @pytest.mark.parametrize("link", ["exponential", links.entmax(1.0), links.entmax(1.0625)], ids=str)
 @pytest.mark.parametrize("lead", [8.0, 14.0, 17.0, 23.0])
 def test_a_winner_that_float32_rounds_to_1_keeps_its_slope(name, link, lead):

@@ -18,7 +18,7 @@ from kofn import (
     sparsemax,
     topk_gates,
 )
-from support import CAUCHY, LINKS, TOTAL, WEIGHTS, Framework
+from support import CAUCHY, LINKS, TOTAL, WEIGHTS, Framework, every_link
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 N = 7  # one length, so that XLA compiles once per link and dtype
@@ -63,7 +63,7 @@ def test_weights_are_in_range_sum_to_k_and_keep_the_order(name, link, dtype):
     law()
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_weights_follow_permutations_and_shifts_and_scale_with_temperature(framework, link):
     @given(scores, counts, st.permutations(range(N)), st.integers(-64, 64))
     def law(x, k, order, shift):
@@ -79,7 +79,7 @@ def test_weights_follow_permutations_and_shifts_and_scale_with_temperature(frame
     law()
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_towards_temperature_zero_it_is_the_hard_topk(framework, link):
     @given(hnp.arrays(np.float32, (3, N), elements=st.integers(-20, 20).map(float), unique=True))
     def law(x):
@@ -92,7 +92,7 @@ def test_towards_temperature_zero_it_is_the_hard_topk(framework, link):
     law()
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_value_is_convex_and_above_the_exact_sum(framework, link):
     @given(scores, scores, st.integers(1, N - 1), temperatures)
     def law(x, y, k, t):
@@ -128,7 +128,7 @@ def test_at_k_1_the_links_are_the_maps_people_know(framework):
     law()
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_the_threshold_gives_the_weights_back(framework, link):
     """θ is in score units and in the zero-mean convention: p = F((x − θ)/T)."""
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import kofn
 from kofn import fenchel_young_loss, soft_topk, soft_topk_sum
 from kofn.links import TABLE
-from support import LINKS, Framework
+from support import Framework, every_link, with_gradients
 
 RNG = np.random.default_rng(4)
 X = RNG.standard_normal((6, 9)) * 3
@@ -52,7 +52,7 @@ def test_linear_and_entmax_give_their_published_losses():
     assert got == pytest.approx(entmax.entmax15_loss(x, y).numpy(), abs=1e-12)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_it_is_the_value_less_the_score_of_the_target(link):
     for target in (ONE_HOT, K_HOT, K_HOT * 0.9 + 0.05):
         k = target.sum(-1)
@@ -62,8 +62,8 @@ def test_it_is_the_value_less_the_score_of_the_target(link):
         assert got == pytest.approx(expected, abs=1e-11)
 
 
-@pytest.mark.parametrize("link", LINKS)
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@every_link
+@with_gradients
 def test_its_gradient_is_weights_less_target(name, link):
     framework = Framework(name)
     t = framework.array(K_HOT)
@@ -76,7 +76,7 @@ def test_its_gradient_is_weights_less_target(name, link):
     assert got == pytest.approx((p - K_HOT) / 0.7, abs=1e-12)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_it_is_0_where_the_weights_are_the_target_and_positive_elsewhere(link):
     p = soft_topk(X, 3, link=link)
     assert fenchel_young_loss(X, p, link=link, reduction="none") == pytest.approx(0, abs=1e-13)

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import kofn
 from kofn import entmax, fenchel_young_loss, losses, perturbed_argmax, soft_topk, softmax, sparsemax
 from kofn.losses import softmax_loss, topk_loss
-from support import LINKS
+from support import every_link
 
 RNG = np.random.default_rng(4)
 X = RNG.standard_normal((6, 5)) * 2
@@ -185,7 +185,7 @@ def test_losses_compile_and_map(name):
     assert torch.allclose(each, leaf.grad, atol=1e-12)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 def test_topk_loss_pulls_the_weights_to_the_target(link):
     x = torch.tensor(X, requires_grad=True)
     t = torch.tensor(K_HOT)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kofn
 from kofn import hard_topk, links, metrics, soft_topk, softmax
-from support import LINKS
+from support import LINKS, every_link
 
 ONE = np.array([0.5, 0.3, 0.2, 0.0])
 ON_WEIGHTS = {
@@ -239,7 +239,7 @@ def test_metrics_compile():
 # --- how all of them move with the temperature, and the articles' bounds ---
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @given(seed=st.integers(0, 10**6), k=st.sampled_from([1, 2, 3.5]))
 def test_softness_rises_with_the_temperature(link, seed, k):
     x = np.random.default_rng(seed).normal(size=7)

@@ -11,7 +11,7 @@ from scipy import special
 import oracles
 from kofn import Link, links, soft_topk, soft_topk_threshold
 from kofn.threshold import solve
-from support import LINKS, Framework
+from support import Framework, every_link
 
 F32 = np.float32
 PLATEAU = [10, 9.5, 9.2, -9, -10, -9.5, -9.9]
@@ -96,7 +96,7 @@ def test_it_neither_cycles_nor_throws_a_converged_row_away(framework):
     assert p == pytest.approx([5 / 12, 7 / 12], abs=1e-7)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_additive_masks_of_finfo_min_do_no_harm(framework, link, dtype, rng):
     low = float(np.finfo(dtype).min)
@@ -110,7 +110,7 @@ def test_additive_masks_of_finfo_min_do_no_harm(framework, link, dtype, rng):
         assert np.max(np.abs(got - expected)) <= (5e-7 if dtype == "float32" else 1e-13)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @pytest.mark.parametrize("kernels", ["", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_scores_beyond_all_others_are_certain(monkeypatch, link, kernels, dtype, rng):
@@ -128,7 +128,7 @@ def test_scores_beyond_all_others_are_certain(monkeypatch, link, kernels, dtype,
         assert np.all(np.diff(np.take_along_axis(p, order, -1), axis=-1) >= -1e-6)
 
 
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @pytest.mark.parametrize(
     "x",
     [

@@ -18,7 +18,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 import oracles_subset as oracles
 from kofn import KSubset, _jax
 from oracles import finite_difference
-from support import GRADIENT, Framework
+from support import GRADIENT, Framework, with_gradients
 
 RNG = np.random.default_rng(17)
 X, V, C = (torch.tensor(RNG.standard_normal((3, 6))) for _ in range(3))
@@ -111,7 +111,7 @@ def test_a_third_derivative_of_log_partition_is_the_third_cumulant():
     assert cumulants == pytest.approx([float(w) for w in wanted], rel=1e-10)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("std", [0.0, 1.0, 10.0])
 def test_the_vjp_of_marginals_meets_the_table(name, dtype, std):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kofn import links, metrics, soft_topk, softmax, temperature_for
-from support import CAUCHY, LINKS
+from support import CAUCHY, every_link
 
 X = np.random.default_rng(0).normal(size=(4, 9))
 MEASURES = {
@@ -34,7 +34,7 @@ def check_softness(name, link, seed, k, share):
 
 
 @measures
-@pytest.mark.parametrize("link", LINKS)
+@every_link
 @settings(max_examples=5)  # of some sixty maps each
 @given(seed=st.integers(0, 10**6), k=st.sampled_from([1, 2, 4.5]), share=st.floats(0.02, 0.9))
 def test_the_softness_is_the_one_asked_for(name, link, seed, k, share):

@@ -28,7 +28,7 @@ test: $(READY)  ## run the test suite
 	$(PYTEST)
 
 test-all: $(READY)  ## run the full grid (marker `full`), then what kernels serve without them
-	$(PYTEST) -m "full or not full"
+	XLA_FLAGS= $(PYTEST) -m "full or not full"
 	KOFN_KERNELS=reference $(PYTEST) -m "full or not full" -k "not jax" \
 		--ignore-glob="tests/test_kernels*" --ignore=tests/test_gpu.py --ignore=tests/test_subset_kernel.py
 

@@ -45,13 +45,17 @@ def test_bench_times_what_runs_and_writes_both_files(tmp_path, monkeypatch):
 
 def test_bench_times_nothing_that_is_wrong(monkeypatch):
     def wrong(case):
-        yield contenders.Contender("half", "peer", lambda x: x.softmax(-1) / 2, contenders.softmax)
+        softmax = contenders.softmax
+        yield contenders.Contender("half", "peer", lambda x: x.softmax(-1) / 2, softmax)
+        still = lambda x: x.detach().softmax(-1) + 0 * x  # noqa: E731
+        yield contenders.Contender("still", "peer", still, softmax)
 
     monkeypatch.setattr(measure, "contenders", wrong)
     case = contenders.Case("tiny", (2, 3), 1)
-    (timing,), _ = measure.measure(case, "float32", 2, lambda name: None)
-    assert timing.trouble.startswith("wrong by")
-    assert not timing.ratios
+    timings, _ = measure.measure(case, "float32", 2, lambda name: None)
+    for timing, trouble in zip(timings, ("wrong by", "gradient wrong by"), strict=True):
+        assert timing.trouble.startswith(trouble)
+        assert not timing.ratios
 
 
 @pytest.mark.parametrize(

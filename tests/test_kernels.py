@@ -240,7 +240,8 @@ assert torch.equal(soft_topk(x, 7), wanted)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_a_second_process_compiles_nothing(tmp_path):
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_second_process_compiles_nothing(fresh, tmp_path):
     code = """
 import numpy as np
 from kofn import soft_topk
@@ -251,7 +252,7 @@ visits = [cpu.visit(make, entries.LAPLACE, np.float32) for make in makes]
 hits = cpu.compiled(rows.forward).stats.cache_hits
 print(sum(visit.cache_hits for visit in visits) + sum(hits.values()))
 """
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | ({"NUMBA_CACHE_DIR": str(tmp_path)} if fresh else {})
     hits = [
         subprocess.run(
             [sys.executable, "-c", code],
@@ -262,7 +263,8 @@ print(sum(visit.cache_hits for visit in visits) + sum(hits.values()))
         ).stdout.strip()
         for _ in range(2)
     ]
-    assert hits == ["0", "4"]
+    assert hits[1] == "4"
+    assert not fresh or hits[0] == "0"
 
 
 def test_read_only_and_strided_rows(rng):

@@ -9,18 +9,22 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from kofn._bench.contenders import Case, Contender, Map, contenders
 
 ERROR = {"float32": 3e-6, "bfloat16": 8e-3}
-"""How far an answer may be from the float64 one; half of bfloat16's last place near 1 is 4e-3."""
+"""How far weights may be from the float64 ones; half of bfloat16's last place near 1 is 4e-3."""
+
+ERROR_OF_GRADIENT = {"float32": 1e-3, "bfloat16": 3e-2}
+"""The same for a gradient, of its norm: an entry on a kink may take either of its two slopes."""
 
 SECONDS = 1.5  # that a contender may take for its rounds, two rounds at least
 LONGEST = 10.0  # a call that takes more is not repeated
 PASSES = ("forward", "forward + backward")
+Passes = dict[str, Callable[[], Any]]
 
 
 @dataclass
@@ -49,9 +53,10 @@ def measure(
         timing = Timing(contender)
         found.append(timing)
         try:
-            timing.trouble = _check(contender, x, dtype) or _patience(contender, x)
+            passes = _passes(contender, x)
+            timing.trouble = _check(contender, x, passes) or _patience(passes)
             if not timing.trouble:
-                run = _runner(contender, x)
+                run = _runner(passes)
                 baseline = baselines.setdefault(contender.framework, run)
                 for what in PASSES:
                     _time(timing, what, run, baseline, rounds)
@@ -62,19 +67,26 @@ def measure(
     return found, _copy_rate(x, rounds)
 
 
-def _check(contender: Contender, x: torch.Tensor, dtype: str) -> str:
+def _check(contender: Contender, x: torch.Tensor, passes: Passes) -> str:
+    """What is wrong with its weights or its gradient, if anything is."""
     if contender.exact is None:
         return ""
-    got = _to_torch(contender.function(_to_framework(x, contender.framework)))
-    error = (got.double() - contender.exact(x.double())).abs().max().item()
-    return "" if error <= ERROR[dtype] else f"wrong by {error:.1e}"
+    exact = _torch_passes(contender.exact, x.double(), x.dtype)
+    dtype = str(x.dtype).removeprefix("torch.")
+    weights, gradient = (_to_torch(passes[what]()).double() for what in PASSES)
+    error = (weights - exact["forward"]()).abs().max().item()
+    if not error <= ERROR[dtype]:
+        return f"wrong by {error:.1e}"
+    wanted = exact["forward + backward"]()
+    error = ((gradient - wanted).norm() / wanted.norm()).item()
+    return "" if error <= ERROR_OF_GRADIENT[dtype] else f"gradient wrong by {error:.1e}"
 
 
-def _patience(contender: Contender, x: torch.Tensor) -> str:
-    """A second call, which compiles nothing, tells what one costs."""
-    scores = _to_framework(x, contender.framework)
+def _patience(passes: Passes) -> str:
+    """A call after the first, which compiles nothing, tells what one costs."""
+    passes["forward"]()
     start = time.perf_counter()
-    _to_torch(contender.function(scores))
+    passes["forward"]()
     taken = time.perf_counter() - start
     return f"{taken:.0f} s a call" if taken > LONGEST else ""
 
@@ -98,10 +110,8 @@ def _time(
     timing.seconds[what], timing.ratios[what] = seconds, ratios
 
 
-def _runner(contender: Contender, x: torch.Tensor) -> Callable[[str], float]:
+def _runner(passes: Passes) -> Callable[[str], float]:
     """A function that runs one pass and returns how long that took."""
-    make = _jax_passes if contender.framework == "jax" else _torch_passes
-    passes = make(contender.function, x)
 
     def run(what: str) -> float:
         start = time.perf_counter()
@@ -111,34 +121,42 @@ def _runner(contender: Contender, x: torch.Tensor) -> Callable[[str], float]:
     return run
 
 
-def _torch_passes(function: Map, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
-    leaf = x.clone().requires_grad_()
-    shape = function(x).shape
-    cotangent = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
+def _passes(contender: Contender, x: torch.Tensor) -> Passes:
+    """What returns the weights, and what returns the gradient for a cotangent."""
+    make = _jax_passes if contender.framework == "jax" else _torch_passes
+    return make(contender.function, x, x.dtype)
 
-    def both() -> None:
+
+def _cotangent(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def _torch_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
+    leaf = x.clone().requires_grad_()
+    cotangent = _cotangent(function(x).shape, dtype).to(x.dtype)
+
+    def both() -> torch.Tensor:
         function(leaf).backward(cotangent)
-        leaf.grad = None
+        gradient, leaf.grad = leaf.grad, None
+        return cast(torch.Tensor, gradient)
 
     return {"forward": lambda: function(x), "forward + backward": both}
 
 
-def _jax_passes(function: Map, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
+def _jax_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
     import jax
 
-    scores = _to_framework(x, "jax")
-    generator = torch.Generator().manual_seed(1)
-    cotangent = _to_framework(torch.randn(x.shape, generator=generator), "jax")
+    scores, cotangent = (jax.numpy.asarray(a.numpy()) for a in (x, _cotangent(x.shape, dtype)))
     forward = jax.jit(function)
 
     def pull(scores: Any) -> Any:
         answer, back = jax.vjp(function, scores)
-        return answer, back(cotangent)
+        return answer, *back(cotangent)
 
     both = jax.jit(pull)
     return {
         "forward": lambda: forward(scores).block_until_ready(),
-        "forward + backward": lambda: jax.block_until_ready(both(scores)),
+        "forward + backward": lambda: jax.block_until_ready(both(scores))[1],
     }
 
 
@@ -165,14 +183,6 @@ def _copy_rate(x: torch.Tensor, rounds: int) -> float:
         into.copy_(x)
         taken.append(time.perf_counter() - start)
     return 2 * x.numel() * x.element_size() / statistics.median(taken)
-
-
-def _to_framework(x: torch.Tensor, framework: str) -> Any:
-    if framework == "torch":
-        return x
-    import jax
-
-    return jax.numpy.asarray(x.numpy())
 
 
 def _to_torch(y: Any) -> torch.Tensor:

@@ -143,6 +143,21 @@ def exact_threshold(x: tuple[float, ...], k: float, temperature: float, link: st
         return float(low)
 
 
+def logistic_hessian(x: np.ndarray, k: float, temperature: float) -> np.ndarray:
+    """∂²p/∂x² of one row, (n, n, n), with tails of any exponent."""
+    with mpmath.workdps(30):
+        theta = exact_threshold(tuple(x.tolist()), k, temperature, "logistic")
+        zs = [(mpmath.mpf(v) - theta) / temperature for v in x.tolist()]
+        e = [mpmath.exp(-abs(z)) for z in zs]
+        w = np.array([a / (1 + a) ** 2 for a in e])
+        slope = np.array([-a * mpmath.tanh(z / 2) for a, z in zip(w, zs, strict=True)])
+        q = w / w.sum()
+        dz = (np.eye(len(x)) - q) / temperature
+        dq = (slope[:, None] * dz - np.outer(q, slope @ dz)) / w.sum()
+        hessian = slope[:, None, None] * dz[:, :, None] * dz[:, None, :]
+        return (hessian - w[:, None, None] * dq / temperature).astype(float)
+
+
 def best_subset_sum(x: np.ndarray, k: int) -> float:
     """The largest sum of k entries, over all subsets."""
     return max((sum(s) for s in itertools.combinations(x.tolist(), k)), default=0.0)

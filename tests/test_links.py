@@ -198,4 +198,7 @@ def test_cauchy_in_five_lines(name):
 
 def test_links_say_who_they_are():
     assert repr(links.logistic) == "<kofn link: logistic>"
-    assert "your own" in repr(CAUCHY["numpy"])
+    own = CAUCHY["numpy"]
+    assert repr(own) == "<kofn link: your own, with cdf cauchy.<locals>.<lambda>>"
+    own = CAUCHY["numpy"]
+    assert repr(own) == "<kofn link: your own, with cdf cauchy.<locals>.<lambda>>"

@@ -44,7 +44,7 @@ class Link:
         array([0.874, 0.621, 0.328, 0.178])
     """
 
-    name = "a link of your own"
+    name: str
     alpha: Any = None
     smooth = False
     """Whether F′ is known to be continuous and |F″| to be no more than F′, roughly."""
@@ -70,6 +70,7 @@ class Link:
                 setattr(self, name, function)  # in place of the derivation below
             elif function is not None or name in ("cdf", "pdf"):
                 raise TypeError(f"{name} must be a function of one array, got {function!r}")
+        self.name = f"your own, with cdf {getattr(cdf, '__qualname__', cdf)}"
         self._infinite_tails: bool | None = None if sf and quantile else False
         self.id = register(self)
 

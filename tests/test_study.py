@@ -134,6 +134,32 @@ def test_a_running_mean_is_taken_as_it_stands():
     assert past.mean == 5
 
 
+def test_rounding_is_no_bias():
+    y, cost = Y.float(), COST.float()
+    assert study("leave_one_out", lambda s: (s @ cost) ** 2, y, samples=3).unbiased
+    assert not study("straight_through", lambda s: (s @ cost) ** 2, y).unbiased
+
+
+def test_more_randomness_than_one_draw_of_samples_is_drawn():
+    """A second draw would replay the first; noise of one's own would come from nowhere."""
+
+    def twice(choice, f, rng, samples):
+        s, other = choice.sample((samples,), rng), choice.sample((samples,), rng)
+        return estimators.surrogate(f(s), choice.log_prob(s), baseline=f(other))
+
+    def noisy(choice, f, rng, samples):
+        noise = torch.randn(choice.logits.shape, generator=rng, dtype=torch.float64)
+        return f(choice.sample((samples,), rng)).mean(0) + (noise * choice.logits).sum(-1)
+
+    common = {"rng": generator(), "draws": 4000, "confidence": 0.9999}
+    found = study(twice, linear, Y, **common)
+    assert not found.enumerated
+    assert found.unbiased
+    assert not study(noisy, linear, Y, **common).enumerated
+    with pytest.raises(TypeError):
+        study(noisy, linear, Y)
+
+
 @pytest.mark.full
 def test_on_jax():
     cost = jnp.asarray(COST.numpy())

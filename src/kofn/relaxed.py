@@ -17,7 +17,7 @@ from kofn._array import (
     special,
     stop_gradient,
 )
-from kofn._validate import check_broadcasts, check_same_kind, check_temperature
+from kofn._validate import check_broadcasts, check_ends, check_same_kind, check_temperature
 from kofn.categorical import Categorical, gumbel_softmax
 
 __all__ = ["RelaxedOneHot"]
@@ -98,10 +98,7 @@ class RelaxedOneHot:
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `logits`.
         """
-        check_same_kind("value", value, self.logits, "logits")
-        shape, wanted = tuple(value.shape), tuple(self.logits.shape)
-        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
-            raise ValueError(f"value has shape {shape}; it must end in that of logits, {wanted}")
+        check_ends("value", value, self.logits)
         value = adopt(value, self.logits)
         xp = namespace(value)
         with quiet(value):

@@ -8,7 +8,7 @@ from kofn._array import Array, cast, framework, stop_gradient, values_and_slopes
 from kofn._validate import check_number
 from kofn.estimators._protocol import (
     Function,
-    added,
+    along,
     check_samples,
     check_values,
     mean,
@@ -67,7 +67,6 @@ def rebar(
     weight = stop_gradient(values - scale * stop_gradient(soft))
     log_prob = together(choice.log_prob(sample), values)
     # y and ỹ are one number: only their gradients differ.
-    path = added(
-        slopes * ((relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))), values.ndim
-    )
+    change = (relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))
+    path = along(choice, slopes * change, values)
     return mean(values + weight * (log_prob - stop_gradient(log_prob)) + scale * path)

@@ -85,5 +85,12 @@ def added(x: Array, ndim: int) -> Array:
     return namespace(x).sum(x, axis=tuple(range(ndim, x.ndim))) if x.ndim > ndim else x
 
 
+def along(choice: Any, terms: Array, values: Array) -> Array:
+    """The sum of a term for each logit over what f takes together: entries, and factors."""
+    # Coins have no dimension of entries: each is a factor.
+    terms = namespace(terms).moveaxis(terms, getattr(choice, "dim", -1), -1)
+    return added(terms, values.ndim)
+
+
 def mean(values: Array) -> Array:
     return namespace(values).mean(values, axis=0)

@@ -19,6 +19,7 @@ from kofn._array import (
     to_numpy,
     values_and_slopes,
 )
+from kofn._validate import check_shape
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical
 from kofn.estimators._exact import exact as expectation
@@ -67,6 +68,13 @@ class Counted:
 
 class OtherNoise(Exception):
     """An estimator draws more than samples."""
+
+
+class NoSource:
+    """What is handed on where samples are replayed: any use of it is refused, not unseen."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OtherNoise
 
 
 class Problem:
@@ -119,7 +127,7 @@ class Problem:
             picked = _picked(choices.samples[:, 0, ...], part.T.reshape(-1))
             picked = picked.reshape(samples, len(part), *picked.shape[1:])
             return self._gradients(
-                lambda choice: estimate(_replayed(choice, picked), None), len(part)
+                lambda choice: estimate(_replayed(choice, picked), NoSource()), len(part)
             )
 
         try:
@@ -159,11 +167,13 @@ def _picked(x: Array, index: np.ndarray) -> Array:
 
 
 def _replayed(choice: Any, samples: Array) -> Any:
-    """`choice`, whose next samples are these."""
-    choice = copy.copy(choice)
+    """`choice`, whose next samples are these, once."""
+    choice, left = copy.copy(choice), [samples]
 
     def sample(shape: Any, rng: Any) -> Array:
-        return samples
+        if not left or math.prod(check_shape(shape)) != len(samples):
+            raise OtherNoise
+        return left.pop()
 
     def refuse(*arguments: Any) -> Array:
         raise OtherNoise

@@ -184,7 +184,12 @@ class Bernoulli:
         return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
 
     def relax(self, perturbed: Array, temperature: float | Array) -> Array:
-        """σ(perturbed/temperature): what `choose` is the limit of."""
+        """σ(perturbed/temperature): what `choose` is the limit of.
+
+        Args:
+            temperature: > 0; a number, or an array that broadcasts to `perturbed` and may carry a
+                gradient.
+        """
         xp = namespace(perturbed)
         t = temperature_of(temperature, tuple(perturbed.shape), perturbed)
         with quiet(perturbed):

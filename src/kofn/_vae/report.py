@@ -137,7 +137,7 @@ def curves(settings: Settings, results: Results) -> bytes:
         axes.set(xlabel="epoch", ylim=(low, top + 6))
         axes.set_title(title, loc="left")
         axes.grid(axis="y", color="#e6e6e6")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("evidence bound, hard samples (nats for an image)")
     figure.legend(loc="outside right center", frameon=False, fontsize=9)

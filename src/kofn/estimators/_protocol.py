@@ -24,6 +24,8 @@ class Distribution(Protocol):
       logits, the sample they stand for, and the relaxed one (`reparameterized`, `perturbed`);
     - `perturb_given(sample, rng)` and `conditioned(perturbed)`: noisy logits given what they
       choose (`gumbel_rao`, `rebar`);
+    - `logits`, whose dtype samples have, beside these; and `dim`, that of a sample's entries, if it
+      is not the last (a `Bernoulli` has none: its coins are factors);
     - `support(factors)`: every sample (`exact`).
     """
 

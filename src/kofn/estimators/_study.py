@@ -96,8 +96,8 @@ def study(
 ) -> Study:
     """Bias and variance of an estimator of ∇E f at `logits`: exact where that can be enumerated.
 
-    An estimator whose only randomness is its samples is summed over every tuple of them, with
-    their probabilities. One that draws noise is run `draws` times. The gradient it is held to is
+    An estimator whose only randomness is one draw of samples is summed over every tuple of them,
+    with their probabilities. One that draws more is run `draws` times. The gradient it is held to is
     exact, by `estimators.exact`, while there are few enough choices, or as given; else it is
     measured too, by an estimator without bias, and its error is part of the bounds.
 

@@ -97,8 +97,8 @@ def study(
     """Bias and variance of an estimator of ∇E f at `logits`: exact where that can be enumerated.
 
     An estimator whose only randomness is one draw of samples is summed over every tuple of them,
-    with their probabilities. One that draws more is run `draws` times. The gradient it is held to is
-    exact, by `estimators.exact`, while there are few enough choices, or as given; else it is
+    with their probabilities. One that draws more is run `draws` times. The gradient it is held to
+    is exact, by `estimators.exact`, while there are few enough choices, or as given; else it is
     measured too, by an estimator without bias, and its error is part of the bounds.
 
     Args:

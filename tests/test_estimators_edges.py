@@ -295,6 +295,9 @@ def test_wrong_arguments():
         estimators.score_function(choice, lambda s: s[0, :, 0], rng, samples=2)
     with pytest.raises(TypeError, match="what f returns must be an array"):
         estimators.score_function(choice, lambda s: 1.0, rng)
+    for name in ("rebar", "perturbed"):
+        with pytest.raises(TypeError, match="what f returns must be an array"):
+            estimators.TABLE[name](Categorical(torch.zeros(3)), lambda s: None, generator())
     with pytest.raises(ValueError, match="or begin it"):
         estimators.score_function(choice, lambda s: s, rng)
     with pytest.raises(ValueError, match="draws must be an integer, at least 1; got 0"):

@@ -114,6 +114,13 @@ def test_a_problem_too_large_to_sum_is_held_to_a_measured_gradient():
     exact = KSubset(y, 15).covariance_vector_product(b).numpy()
     assert found.unbiased
     assert np.linalg.norm(found.gradient - exact) < found.bias_bound
+    one_k_each = study(
+        "leave_one_out", lambda s: (s[..., 0, :] * s[..., 1, :]) @ COST, torch.stack([Y, -Y]),
+        distribution=lambda y: KSubset(y, torch.tensor([1, 2])), samples=2, rng=generator(),
+        draws=1000,
+    )  # fmt: skip
+    assert one_k_each.unbiased
+    assert not one_k_each.enumerated
     one = study(
         "reparameterized",
         lambda z: z[..., 0] ** 2,

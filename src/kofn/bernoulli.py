@@ -196,7 +196,8 @@ class Bernoulli:
             z = perturbed / t
             # There σ is 0 or 1 in every dtype, and 1/t could make a NaN of its slope of 0.
             sure = xp.abs(z) > 1000
-            z = xp.where(sure, stop_gradient(z), xp.where(sure, 0.0, perturbed) / t)
+            safe = xp.where(sure, 0.0, perturbed) / xp.where(sure, 1.0, t)
+            z = xp.where(sure, stop_gradient(z), safe)
             return special(z).expit(z)
 
     def _settled(self) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kofn._array import Array, cast, framework, stop_gradient, values_and_slopes
@@ -10,7 +11,6 @@ from kofn.estimators._protocol import (
     Function,
     along,
     check_samples,
-    check_values,
     mean,
     needs,
     together,
@@ -60,8 +60,7 @@ def rebar(
     values = values_of(f, sample)
     relaxed = cast(choice.relax(noisy, temperature), dtype)
     given = cast(choice.relax(choice.conditioned(noisy), temperature), dtype)
-    soft, slopes = values_and_slopes(f, relaxed)
-    check_values(soft, relaxed)
+    soft, slopes = values_and_slopes(partial(values_of, f), relaxed)
     if framework(scale) is None:
         check_number("scale", scale, low=-float("inf"), allowed="a finite number, or an array")
     weight = stop_gradient(values - scale * stop_gradient(soft))

@@ -58,17 +58,13 @@ def needs(choice: Any, estimator: str, *methods: str) -> None:
 def values_of(f: Function, z: Array) -> Array:
     """f(z), if that has one number for each sample."""
     values = f(z)
-    check_values(values, z)
-    return values
-
-
-def check_values(values: Any, z: Array) -> None:
     check_same_kind("what f returns", values, z, "the samples")
     if values.ndim == 0 or values.shape[0] != z.shape[0]:
         raise ValueError(
             "f must return one number for each sample, the samples on the first axis "
             f"({z.shape[0]} of them); got the shape {tuple(values.shape)}"
         )
+    return values
 
 
 def together(log_prob: Array, values: Array) -> Array:

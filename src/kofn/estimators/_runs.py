@@ -12,6 +12,7 @@ import numpy as np
 
 from kofn._array import (
     Array,
+    framework,
     is_torch,
     namespace,
     split_rng,
@@ -102,6 +103,8 @@ class Problem:
     def _count(self) -> float:
         if not isinstance(self.one, (Categorical, Bernoulli, KSubset)):
             return 0
+        if isinstance(self.one, KSubset) and framework(self.one.k) is not None:
+            return math.inf  # a k for each row: there is no one list of subsets
         rows = math.prod(self.one.batch_shape)
         if isinstance(self.one, Bernoulli):
             return 2.0 ** min(rows, 1000)

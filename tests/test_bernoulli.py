@@ -96,12 +96,46 @@ def test_certain_coins_have_gradient_0():
         assert torch.equal(torch.autograd.grad(answer.sum(), y)[0], torch.zeros(4).double())
 
 
+def test_to_exclude_what_is_hardly_possible_costs_infinity(framework):
+    """As for two categories: P = e^−800 is not 0, though a float says so."""
+    coins = Bernoulli(framework.array([-800.0, 800.0, -INF, math.nan]))
+    other = Bernoulli(framework.array([-INF, INF, -INF, INF]))
+    assert np.array_equal(framework.numpy(coins.kl(other)), [INF, INF, 0, math.nan], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_temperatures_at_their_ends(dtype):
+    """The smallest give the side itself, with gradient 0; those that are none give NaN."""
+    z = torch.tensor([0.3, -1.0, 1e6, INF, -INF], dtype=dtype, requires_grad=True)
+    v = torch.arange(1.0, 6.0, dtype=dtype)
+    for number in (1e-30, 1e-44, 1e-320):
+        for temperature in (number, torch.full((5,), number, dtype=dtype, requires_grad=True)):
+            if torch.is_tensor(temperature) and not temperature.detach().all():
+                continue  # rounds to 0, which is no temperature
+            weights = Bernoulli(z).relax(z, temperature)
+            assert weights.tolist() == [1, 0, 1, 1, 0]
+            leaves = [z] if isinstance(temperature, float) else [z, temperature]
+            for slope in torch.autograd.grad(weights, leaves, v):
+                assert torch.equal(slope, torch.zeros(5, dtype=dtype))
+    wrong = torch.tensor([0.0, -1.0, math.nan, INF, 1.0], dtype=dtype)
+    assert Bernoulli(z).relax(z, wrong).isnan().tolist() == [True] * 4 + [False]
+    z, t = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in ([0.3, -2.0], 0.7))
+    assert gradcheck(Bernoulli(z).relax, (z, t), check_forward_ad=True)
+    assert gradgradcheck(Bernoulli(z).relax, (z, t))
+    with pytest.raises(ValueError, match=r"temperature has shape \(4, 1\)"):
+        Bernoulli(z).relax(z, torch.ones(4, 1))
+    with pytest.raises(TypeError, match="temperature is a ndarray"):
+        Bernoulli(z).relax(z, np.ones(2))
+
+
 def test_half_precision_jax_and_errors():
     half = Bernoulli(torch.zeros(3, dtype=torch.bfloat16))
     assert half.sample((), generator()).dtype == torch.bfloat16
     assert half.entropy().dtype == torch.float32
     draw = jax.jit(lambda coins, key: coins.sample((2,), key).sum() + coins.entropy().sum())
     assert np.isfinite(draw(Bernoulli(jnp.zeros(3)), jax.random.key(0)))
+    cold, y = jnp.float32(1e-30), jnp.float32([0.5])
+    assert jax.grad(lambda t: Bernoulli(y).relax(y, t).sum())(cold) == 0
     assert Bernoulli(np.zeros((2, 2))).support().shape == (16, 2, 2)
     assert Bernoulli(np.zeros((2, 2))).support(1).tolist() == [
         [[0, 0]],

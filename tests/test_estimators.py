@@ -218,6 +218,24 @@ def test_perturbed_is_a_finite_difference_of_probabilities():
     assert subsets.mean @ found.gradient > 0
 
 
+@pytest.mark.parametrize("step", [0.1, 1.0, 5.0])
+def test_perturbed_is_biased_by_the_right_amount(step):
+    """Two categories: their difference d is logistic noise about y0 − y1, and a move of
+    step·(f′0 − f′1) changes the choice where d is between 0 and that."""
+    d = (Y[0] - Y[1]).item()
+    slopes = [slope_at(cost, s) for s in torch.eye(2, dtype=torch.float64)]
+    from_one, from_other = (step * (slope[0] - slope[1]) for slope in slopes)
+    below = lambda t: 1 / (1 + math.exp(d - t))  # noqa: E731
+    lost = below(max(from_one, 0.0)) - below(0.0)
+    won = below(0.0) - below(min(from_other, 0.0))
+    wanted = (lost - won) / step
+    found = study(
+        "perturbed", cost, Y[:2], rng=generator(), draws=40_000, step=step, confidence=0.9999
+    )
+    assert np.linalg.norm(found.mean - [wanted, -wanted]) < found.bias_bound
+    assert found.bias > found.bias_bound
+
+
 def test_perturbed_does_not_depend_on_how_the_loss_is_scaled():
     slopes = []
     for scale in (1.0, 1e-3):

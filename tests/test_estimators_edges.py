@@ -45,6 +45,45 @@ def test_extreme_logits_impossible_categories_and_one(name):
     assert torch.all(slope[1:, Y > 0.4] == 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "distribution"),
+    [
+        *((name, Categorical) for name in estimators.TABLE),
+        *((n, partial(KSubset, k=2)) for n in ("leave_one_out", "straight_through", "perturbed")),
+    ],
+)
+def test_what_is_masked_is_as_if_deleted(name, distribution):
+    """A NaN under the mask too."""
+    y = torch.where(Y == 0.3, math.nan, Y).expand(3, 5)
+    slope, value = gradient(
+        name, y, distribution=partial(distribution, mask=~y.isnan()), samples=SAMPLES.get(name, 1)
+    )
+    assert torch.isfinite(value).all()
+    assert torch.isfinite(slope).all()
+    assert torch.all(slope[:, Y == 0.3] == 0)
+
+
+class Turned(Categorical):
+    """Categories along dim 0 or the last, by the same noise."""
+
+    def perturb(self, shape, rng):
+        noise = torch.rand(*shape, 5, 5, generator=generator(3), dtype=torch.float64) * 2
+        return self.logits + (noise.mT if self.dim == -2 else noise)
+
+
+@pytest.mark.parametrize("name", ["rebar", "perturbed", "reparameterized"])
+def test_any_dimension(name):
+    """As many rows as categories: what were summed along the wrong one would raise nothing."""
+    y, rows = torch.randn(5, 5, generator=generator(), dtype=torch.float64), torch.arange(5.0)
+    slopes = []
+    for leaf, f, dim in ((y, cost, -1), (y.T, lambda s: cost(s.mT), 0)):
+        leaf = leaf.clone().requires_grad_()
+        value = estimators.TABLE[name](Turned(leaf, dim), f, generator(), samples=3)
+        slopes.append(torch.autograd.grad((value * rows).sum(), leaf)[0])
+    assert slopes[0].abs().max() > 0.1
+    assert torch.allclose(slopes[0], slopes[1].T, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", estimators.TABLE)
 def test_half_precision(name):
     slope, value = gradient(
@@ -256,6 +295,9 @@ def test_wrong_arguments():
         estimators.score_function(choice, lambda s: s[0, :, 0], rng, samples=2)
     with pytest.raises(TypeError, match="what f returns must be an array"):
         estimators.score_function(choice, lambda s: 1.0, rng)
+    for name in ("rebar", "perturbed"):
+        with pytest.raises(TypeError, match="what f returns must be an array"):
+            estimators.TABLE[name](Categorical(torch.zeros(3)), lambda s: None, generator())
     with pytest.raises(ValueError, match="or begin it"):
         estimators.score_function(choice, lambda s: s, rng)
     with pytest.raises(ValueError, match="draws must be an integer, at least 1; got 0"):

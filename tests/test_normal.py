@@ -75,6 +75,6 @@ def test_half_precision_jax_and_errors():
         Normal(MEAN, SCALE).log_prob(np.zeros(3))
     with pytest.raises(TypeError, match="other must be a Normal"):
         Normal(MEAN, SCALE).kl(None)
-    with pytest.raises(ValueError, match="other must have a mean of shape"):
+    with pytest.raises(ValueError, match="other must have mean of shape"):
         Normal(MEAN, SCALE).kl(Normal(MEAN[0], SCALE))
     assert repr(Normal(MEAN, SCALE)) == "Normal(mean of shape (2, 3))"

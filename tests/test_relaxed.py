@@ -80,6 +80,27 @@ def test_gradients_and_a_temperature_per_row():
     assert torch.isfinite(cold.log_prob(logs, logs=True)).all()
 
 
+def test_rows_that_are_out_of_the_ordinary():
+    """None left, one, a NaN, temperatures that are none: each in its row."""
+    y = torch.tensor(
+        [[-INF, -INF], [0.3, -INF], [math.nan, 0.0], [0.0, 1.0], [0.3, -INF]], dtype=torch.float64
+    )
+    t = torch.tensor([0.5, 0.5, 0.5, -1.0, math.nan], dtype=torch.float64)
+    law = RelaxedOneHot(y, t)
+    for logs, drawn in (
+        (True, law.log_rsample(3, generator())),
+        (False, law.rsample(3, generator())),
+    ):
+        assert drawn.isnan().any(-1).tolist() == [[False, False, True, True, True]] * 3
+        log_p = law.log_prob(drawn, logs=logs)
+        assert log_p[:, :2].tolist() == [[0, 0]] * 3
+        assert log_p[:, 2:].isnan().all()
+    finite = torch.tensor([0.4, 0.6], dtype=torch.float64).expand(5, 2)
+    assert law.log_prob(finite)[3].isnan()
+    tiny = RelaxedOneHot(torch.zeros(3), 1e-50)
+    assert torch.isfinite(tiny.log_prob(tiny.log_rsample(5, generator()), logs=True)).all()
+
+
 def test_jax_and_errors():
     law = RelaxedOneHot(jnp.asarray(Y), 0.5)
     got = jax.jit(lambda law, key: law.log_prob(law.rsample((), key)))(law, jax.random.key(0))

@@ -114,6 +114,13 @@ def test_a_problem_too_large_to_sum_is_held_to_a_measured_gradient():
     exact = KSubset(y, 15).covariance_vector_product(b).numpy()
     assert found.unbiased
     assert np.linalg.norm(found.gradient - exact) < found.bias_bound
+    one_k_each = study(
+        "leave_one_out", lambda s: (s[..., 0, :] * s[..., 1, :]) @ COST, torch.stack([Y, -Y]),
+        distribution=lambda y: KSubset(y, torch.tensor([1, 2])), samples=2, rng=generator(),
+        draws=1000,
+    )  # fmt: skip
+    assert one_k_each.unbiased
+    assert not one_k_each.enumerated
     one = study(
         "reparameterized",
         lambda z: z[..., 0] ** 2,
@@ -132,6 +139,32 @@ def test_a_running_mean_is_taken_as_it_stands():
     found = study("score_function", linear, Y, baseline=past)
     assert found.variance == study("score_function", linear, Y, baseline=5.0).variance
     assert past.mean == 5
+
+
+def test_rounding_is_no_bias():
+    y, cost = Y.float(), COST.float()
+    assert study("leave_one_out", lambda s: (s @ cost) ** 2, y, samples=3).unbiased
+    assert not study("straight_through", lambda s: (s @ cost) ** 2, y).unbiased
+
+
+def test_more_randomness_than_one_draw_of_samples_is_drawn():
+    """A second draw would replay the first; noise of one's own would come from nowhere."""
+
+    def twice(choice, f, rng, samples):
+        s, other = choice.sample((samples,), rng), choice.sample((samples,), rng)
+        return estimators.surrogate(f(s), choice.log_prob(s), baseline=f(other))
+
+    def noisy(choice, f, rng, samples):
+        noise = torch.randn(choice.logits.shape, generator=rng, dtype=torch.float64)
+        return f(choice.sample((samples,), rng)).mean(0) + (noise * choice.logits).sum(-1)
+
+    common = {"rng": generator(), "draws": 4000, "confidence": 0.9999}
+    found = study(twice, linear, Y, **common)
+    assert not found.enumerated
+    assert found.unbiased
+    assert not study(noisy, linear, Y, **common).enumerated
+    with pytest.raises(TypeError):
+        study(noisy, linear, Y)
 
 
 @pytest.mark.full

@@ -73,7 +73,7 @@ def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: A
     return Given(
         scores=x,
         k=_k_of(k, batch, n, x),
-        temperature=_temperature_of(temperature, batch, x),
+        temperature=temperature_of(temperature, batch, x),
         link=_link_of(link, batch, x),
     )
 
@@ -150,7 +150,7 @@ def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array) -> Array:
     return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
 
 
-def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
+def temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
     """T per row, no less than the smallest whose rounding still is a normal number, and no more
     than what leaves room for T·F⁻¹.
 

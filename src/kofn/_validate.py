@@ -151,17 +151,26 @@ def check_same_kind(name: str, value: Any, scores: Array, of: str = "scores") ->
         )
 
 
-def check_other(mine: Any, other: Any) -> None:
-    """Two distributions over choices to compare: of one class, with logits alike, along one dim."""
+def check_ends(name: str, value: Any, like: Array, of: str = "logits") -> None:
+    """`value` must be of the kind of `like`, with its shape behind any number of dimensions."""
+    check_same_kind(name, value, like, of)
+    shape, wanted = tuple(value.shape), tuple(like.shape)
+    if shape[max(len(shape) - len(wanted), 0) :] != wanted:
+        raise ValueError(f"{name} has shape {shape}; it must end in that of {of}, {wanted}")
+
+
+def check_other(mine: Any, other: Any, of: str = "logits") -> None:
+    """Two distributions to compare: of one class, with logits alike, along one dim if they have."""
     if not isinstance(other, type(mine)):
         raise TypeError(f"other must be a {type(mine).__name__}; got {type(other).__name__}")
-    check_same_kind("other.logits", other.logits, mine.logits, "logits")
-    wanted, got = (tuple(one.logits.shape) for one in (mine, other))
-    if (got, other.dim) != (wanted, mine.dim):
-        raise ValueError(
-            f"other must have logits of shape {wanted} and dim {mine.dim}; "
-            f"got {got} and {other.dim}"
-        )
+    check_same_kind(f"other.{of}", getattr(other, of), getattr(mine, of), of)
+    wanted, got = (
+        f"{of} of shape {tuple(getattr(one, of).shape)}"
+        + (f" and dim {one.dim}" if hasattr(one, "dim") else "")
+        for one in (mine, other)
+    )
+    if got != wanted:
+        raise ValueError(f"other must have {wanted}; got {got}")
 
 
 def check_real(name: str, value: Array) -> None:

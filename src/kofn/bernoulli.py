@@ -12,7 +12,6 @@ from kofn._array import (
     adopt,
     cast,
     compute_dtype,
-    framework,
     is_jax,
     moving,
     namespace,
@@ -21,14 +20,9 @@ from kofn._array import (
     stop_gradient,
 )
 from kofn._noise import gumbel
+from kofn._rows import temperature_of
 from kofn._support import every_choice
-from kofn._validate import (
-    check_rng,
-    check_same_kind,
-    check_scores,
-    check_shape,
-    check_temperature,
-)
+from kofn._validate import check_ends, check_other, check_rng, check_scores, check_shape
 
 __all__ = ["Bernoulli"]
 
@@ -97,10 +91,7 @@ class Bernoulli:
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `logits`.
         """
-        check_same_kind("sample", sample, self.logits, "logits")
-        shape, wanted = tuple(sample.shape), tuple(self.logits.shape)
-        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
-            raise ValueError(f"sample has shape {shape}; it must end in that of logits, {wanted}")
+        check_ends("sample", sample, self.logits)
         xp, sample = namespace(self.logits), adopt(sample, self.logits)
         with quiet(self.logits):
             y, chosen = self._settled(), sample == 1
@@ -123,23 +114,16 @@ class Bernoulli:
         Args:
             other: a Bernoulli of the same kind with logits of the same shape.
         """
-        if not isinstance(other, Bernoulli):
-            raise TypeError(f"other must be a Bernoulli; got {type(other).__name__}")
-        check_same_kind("other.logits", other.logits, self.logits, "logits")
-        if tuple(other.logits.shape) != tuple(self.logits.shape):
-            raise ValueError(
-                f"other must have logits of shape {tuple(self.logits.shape)}; "
-                f"got {tuple(other.logits.shape)}"
-            )
+        check_other(self, other)
         xp = namespace(self.logits)
         with quiet(self.logits):
             y, u, total = self._settled(), other._settled(), 0.0
             for sign in (1.0, -1.0):
                 p = special(y).expit(sign * y)
                 ours, theirs = softplus(-sign * y), softplus(-sign * u)
-                both = (p != 0) & (theirs != math.inf)
+                both = (ours != math.inf) & (theirs != math.inf)
                 term = p * (xp.where(both, theirs, 0.0) - xp.where(both, ours, 0.0))
-                total = total + xp.where((p > 0) & (theirs == math.inf), math.inf, term)
+                total = total + xp.where((ours < math.inf) & (theirs == math.inf), math.inf, term)
             return total
 
     def mode(self) -> Array:
@@ -200,10 +184,21 @@ class Bernoulli:
         return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
 
     def relax(self, perturbed: Array, temperature: float | Array) -> Array:
-        """σ(perturbed/temperature): what `choose` is the limit of."""
-        if framework(temperature) is None:
-            temperature = check_temperature(temperature)
-        return special(perturbed).expit(perturbed / temperature)
+        """σ(perturbed/temperature): what `choose` is the limit of.
+
+        Args:
+            temperature: > 0; a number, or an array that broadcasts to `perturbed` and may carry a
+                gradient.
+        """
+        xp = namespace(perturbed)
+        t = temperature_of(temperature, tuple(perturbed.shape), perturbed)
+        with quiet(perturbed):
+            z = perturbed / t
+            # There σ is 0 or 1 in every dtype, and 1/t could make a NaN of its slope of 0.
+            sure = xp.abs(z) > 1000
+            safe = xp.where(sure, 0.0, perturbed) / xp.where(sure, 1.0, t)
+            z = xp.where(sure, stop_gradient(z), safe)
+            return special(z).expit(z)
 
     def _settled(self) -> Array:
         return cast(self.logits, compute_dtype(self.logits))

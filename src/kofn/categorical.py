@@ -23,10 +23,10 @@ from kofn._noise import gumbel
 from kofn._support import every_choice
 from kofn._validate import (
     check_dim,
+    check_ends,
     check_mask,
     check_other,
     check_rng,
-    check_same_kind,
     check_scores,
     check_shape,
 )
@@ -202,10 +202,7 @@ class Categorical:
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `logits`.
         """
-        check_same_kind("sample", sample, self.logits, "logits")
-        shape, wanted = tuple(sample.shape), tuple(self.logits.shape)
-        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
-            raise ValueError(f"sample has shape {shape}; it must end in that of logits, {wanted}")
+        check_ends("sample", sample, self.logits)
         xp, sample = namespace(self.logits), adopt(sample, self.logits)
         with quiet(self.logits):
             log_p, chosen = self._log_probs(), sample == 1

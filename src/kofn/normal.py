@@ -19,6 +19,8 @@ from kofn._array import (
 )
 from kofn._validate import (
     check_broadcasts,
+    check_ends,
+    check_other,
     check_rng,
     check_same_kind,
     check_scores,
@@ -118,10 +120,7 @@ class Normal:
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `mean`.
         """
-        check_same_kind("value", value, self.mean, "mean")
-        shape, wanted = tuple(value.shape), tuple(self.mean.shape)
-        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
-            raise ValueError(f"value has shape {shape}; it must end in that of mean, {wanted}")
+        check_ends("value", value, self.mean, "mean")
         mean, scale = self._parameters()
         with quiet(mean):
             z = (cast(adopt(value, mean), mean.dtype) - mean) / scale
@@ -136,14 +135,7 @@ class Normal:
 
     def kl(self, other: Normal) -> Array:
         """The divergence from `other`, entry by entry; its mean has the same shape as this one."""
-        if not isinstance(other, Normal):
-            raise TypeError(f"other must be a Normal; got {type(other).__name__}")
-        check_same_kind("other.mean", other.mean, self.mean, "mean")
-        if tuple(other.mean.shape) != tuple(self.mean.shape):
-            raise ValueError(
-                f"other must have a mean of shape {tuple(self.mean.shape)}; "
-                f"got {tuple(other.mean.shape)}"
-            )
+        check_other(self, other, "mean")
         (mean, scale), (about, width) = self._parameters(), other._parameters()
         with quiet(mean):
             ratio, distance = scale / width, (mean - about) / width

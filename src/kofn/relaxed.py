@@ -10,14 +10,14 @@ from kofn._array import (
     adopt,
     cast,
     framework,
-    full_like,
     is_jax,
     namespace,
     quiet,
     special,
     stop_gradient,
 )
-from kofn._validate import check_broadcasts, check_same_kind, check_temperature
+from kofn._rows import temperature_of
+from kofn._validate import check_broadcasts, check_ends, check_same_kind, check_temperature
 from kofn.categorical import Categorical, gumbel_softmax
 
 __all__ = ["RelaxedOneHot"]
@@ -92,16 +92,13 @@ class RelaxedOneHot:
 
         Returns:
             The shape of the samples and the batch. NaN where a weight that may be anything is
-            exactly 0: the density has no value on the boundary.
+            exactly 0: the density has no value on the boundary. 0 in a row with nothing left.
 
         Raises:
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `logits`.
         """
-        check_same_kind("value", value, self.logits, "logits")
-        shape, wanted = tuple(value.shape), tuple(self.logits.shape)
-        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
-            raise ValueError(f"value has shape {shape}; it must end in that of logits, {wanted}")
+        check_ends("value", value, self.logits)
         value = adopt(value, self.logits)
         xp = namespace(value)
         with quiet(value):
@@ -113,7 +110,8 @@ class RelaxedOneHot:
             t = self._temperature(y)
             score = xp.where(play, y - xp.expand_dims(t, axis=-1) * log_w, -math.inf)
             log_p = Categorical(score)._log_probs()
-            n = xp.sum(cast(play, y.dtype), axis=-1)
+            # A row with nothing left has one value, zeros.
+            n = xp.clip(xp.sum(cast(play, y.dtype), axis=-1), 1.0, None)
             answer = xp.sum(xp.where(play, log_p, 0.0), axis=-1)
             answer = answer + special(n).gammaln(n) + (n - 1) * xp.log(t)
             if not logs:
@@ -121,13 +119,12 @@ class RelaxedOneHot:
             outside = -math.inf if logs else 0.0
             astray = xp.any(~play & (value != outside), axis=-1)
             answer = xp.where(xp.any(log_w == -math.inf, axis=-1), math.nan, answer)
-            return xp.where(astray, -math.inf, answer)
+            answer = xp.where(astray, -math.inf, answer)
+            return xp.where(xp.any(xp.isnan(value), axis=-1), math.nan, answer)
 
     @property
     def _choice(self) -> Categorical:
         return Categorical(self.logits)
 
     def _temperature(self, like: Array) -> Array:
-        if framework(self.temperature) is None:
-            return full_like(like, (), self.temperature)
-        return cast(adopt(self.temperature, like), like.dtype)
+        return temperature_of(self.temperature, tuple(self.logits.shape[:-1]), like)

@@ -33,6 +33,7 @@ from kofn._validate import (
     check_broadcasts,
     check_count,
     check_dim,
+    check_ends,
     check_mask,
     check_other,
     check_rng,
@@ -192,9 +193,7 @@ class KSubset:
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `logits`.
         """
-        shape, wanted = self._shape_of("subset", subset), tuple(self.logits.shape)
-        if shape[len(shape) - len(wanted) :] != wanted or len(shape) < len(wanted):
-            raise ValueError(f"subset has shape {shape}; it must end in that of logits, {wanted}")
+        check_ends("subset", subset, self.logits)
         with quiet(self.logits):
             return whole(_conditional.log_prob, self._rows(), self._entries(subset))
 
@@ -284,7 +283,8 @@ class KSubset:
         Args:
             v: an array with the shape of `logits`.
         """
-        shape, wanted = self._shape_of("v", v), tuple(self.logits.shape)
+        check_same_kind("v", v, self.logits, "logits")
+        shape, wanted = tuple(v.shape), tuple(self.logits.shape)
         if shape != wanted:
             raise ValueError(f"v must have the shape of logits, {wanted}; got {shape}")
         with quiet(self.logits):
@@ -298,10 +298,6 @@ class KSubset:
 
     def _given(self) -> Given:
         return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
-
-    def _shape_of(self, name: str, value: Any) -> tuple[int, ...]:
-        check_same_kind(name, value, self.logits, "logits")
-        return tuple(value.shape)
 
     def _entries(self, values: Array) -> Array:
         return _last(adopt(values, self.logits), self.dim)

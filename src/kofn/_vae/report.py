@@ -131,10 +131,13 @@ def curves(settings: Settings, results: Results) -> bytes:
                 shown = f"{name} (below)" if below else name
                 label = shown if count == 0 and axes is left else None
                 axes.plot(epochs, values, style, color=colour, lw=1.3, alpha=0.85, label=label)
+                # A line through one point is none.
+                axes.lines[-1].set_marker("o" if len(epochs) == 1 else "")
     for axes, title in ((left, "held-out images"), (right, "training images")):
         axes.set(xlabel="epoch", ylim=(low, top + 6))
         axes.set_title(title, loc="left")
         axes.grid(axis="y", color="#e6e6e6")
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("evidence bound, hard samples (nats for an image)")
     figure.legend(loc="outside right center", frameon=False, fontsize=9)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kofn._array import Array, cast, framework, stop_gradient, values_and_slopes
 from kofn._validate import check_number
 from kofn.estimators._protocol import (
     Function,
-    added,
+    along,
     check_samples,
-    check_values,
     mean,
     needs,
     together,
@@ -60,14 +60,12 @@ def rebar(
     values = values_of(f, sample)
     relaxed = cast(choice.relax(noisy, temperature), dtype)
     given = cast(choice.relax(choice.conditioned(noisy), temperature), dtype)
-    soft, slopes = values_and_slopes(f, relaxed)
-    check_values(soft, relaxed)
+    soft, slopes = values_and_slopes(partial(values_of, f), relaxed)
     if framework(scale) is None:
         check_number("scale", scale, low=-float("inf"), allowed="a finite number, or an array")
     weight = stop_gradient(values - scale * stop_gradient(soft))
     log_prob = together(choice.log_prob(sample), values)
     # y and ỹ are one number: only their gradients differ.
-    path = added(
-        slopes * ((relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))), values.ndim
-    )
+    change = (relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))
+    path = along(choice, slopes * change, values)
     return mean(values + weight * (log_prob - stop_gradient(log_prob)) + scale * path)

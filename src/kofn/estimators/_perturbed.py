@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kofn._array import Array, cast, moving, stop_gradient, values_and_slopes
 from kofn._validate import check_number
 from kofn.estimators._protocol import (
     Function,
-    added,
+    along,
     check_samples,
-    check_values,
     mean,
     needs,
+    values_of,
 )
 
 
@@ -48,11 +49,10 @@ def perturbed(choice: Any, f: Function, rng: Any, *, samples: int = 1, step: flo
     needs(choice, "perturbed", "perturb", "choose")
     allowed = "a finite number > 0"
     step = check_number("step", step, low=0.0, allowed=allowed, strict=True)
-    noisy = stop_gradient(choice.perturb((check_samples(samples),), rng))
+    logits = choice.perturb((check_samples(samples),), rng)
+    noisy = stop_gradient(logits)
     sample = choice.choose(noisy)
-    values, slopes = values_and_slopes(f, cast(sample, choice.logits.dtype))
-    check_values(values, sample)
+    values, slopes = values_and_slopes(partial(values_of, f), cast(sample, choice.logits.dtype))
     target = choice.choose(noisy - step * cast(slopes, noisy.dtype))
-    logits = moving(cast(choice.logits, noisy.dtype))
-    path = added((sample - target) / step * logits, values.ndim)
+    path = along(choice, (sample - target) / step * moving(logits), values)
     return mean(values + cast(path, values.dtype))

@@ -24,6 +24,8 @@ class Distribution(Protocol):
       logits, the sample they stand for, and the relaxed one (`reparameterized`, `perturbed`);
     - `perturb_given(sample, rng)` and `conditioned(perturbed)`: noisy logits given what they
       choose (`gumbel_rao`, `rebar`);
+    - `logits`, whose dtype samples have, beside these; and `dim`, that of a sample's entries, if it
+      is not the last (a `Bernoulli` has none: its coins are factors);
     - `support(factors)`: every sample (`exact`).
     """
 
@@ -56,17 +58,13 @@ def needs(choice: Any, estimator: str, *methods: str) -> None:
 def values_of(f: Function, z: Array) -> Array:
     """f(z), if that has one number for each sample."""
     values = f(z)
-    check_values(values, z)
-    return values
-
-
-def check_values(values: Any, z: Array) -> None:
     check_same_kind("what f returns", values, z, "the samples")
     if values.ndim == 0 or values.shape[0] != z.shape[0]:
         raise ValueError(
             "f must return one number for each sample, the samples on the first axis "
             f"({z.shape[0]} of them); got the shape {tuple(values.shape)}"
         )
+    return values
 
 
 def together(log_prob: Array, values: Array) -> Array:
@@ -83,6 +81,13 @@ def together(log_prob: Array, values: Array) -> Array:
 def added(x: Array, ndim: int) -> Array:
     """The sum over all but the first `ndim` dimensions."""
     return namespace(x).sum(x, axis=tuple(range(ndim, x.ndim))) if x.ndim > ndim else x
+
+
+def along(choice: Any, terms: Array, values: Array) -> Array:
+    """The sum of a term for each logit over what f takes together: entries, and factors."""
+    # Coins have no dimension of entries: each is a factor.
+    terms = namespace(terms).moveaxis(terms, getattr(choice, "dim", -1), -1)
+    return added(terms, values.ndim)
 
 
 def mean(values: Array) -> Array:

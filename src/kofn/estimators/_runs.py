@@ -12,6 +12,7 @@ import numpy as np
 
 from kofn._array import (
     Array,
+    framework,
     is_torch,
     namespace,
     split_rng,
@@ -19,6 +20,7 @@ from kofn._array import (
     to_numpy,
     values_and_slopes,
 )
+from kofn._validate import check_shape
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical
 from kofn.estimators._exact import exact as expectation
@@ -69,6 +71,13 @@ class OtherNoise(Exception):
     """An estimator draws more than samples."""
 
 
+class NoSource:
+    """What is handed on where samples are replayed: any use of it is refused, not unseen."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OtherNoise
+
+
 class Problem:
     """Logits and the distribution they make, copied as often as there are estimates."""
 
@@ -94,6 +103,8 @@ class Problem:
     def _count(self) -> float:
         if not isinstance(self.one, (Categorical, Bernoulli, KSubset)):
             return 0
+        if isinstance(self.one, KSubset) and framework(self.one.k) is not None:
+            return math.inf  # a k for each row: there is no one list of subsets
         rows = math.prod(self.one.batch_shape)
         if isinstance(self.one, Bernoulli):
             return 2.0 ** min(rows, 1000)
@@ -119,7 +130,7 @@ class Problem:
             picked = _picked(choices.samples[:, 0, ...], part.T.reshape(-1))
             picked = picked.reshape(samples, len(part), *picked.shape[1:])
             return self._gradients(
-                lambda choice: estimate(_replayed(choice, picked), None), len(part)
+                lambda choice: estimate(_replayed(choice, picked), NoSource()), len(part)
             )
 
         try:
@@ -159,11 +170,13 @@ def _picked(x: Array, index: np.ndarray) -> Array:
 
 
 def _replayed(choice: Any, samples: Array) -> Any:
-    """`choice`, whose next samples are these."""
-    choice = copy.copy(choice)
+    """`choice`, whose next samples are these, once."""
+    choice, left = copy.copy(choice), [samples]
 
     def sample(shape: Any, rng: Any) -> Array:
-        return samples
+        if not left or math.prod(check_shape(shape)) != len(samples):
+            raise OtherNoise
+        return left.pop()
 
     def refuse(*arguments: Any) -> Array:
         raise OtherNoise

@@ -13,6 +13,7 @@ import numpy as np
 from kofn._array import (
     Array,
     is_numpy,
+    namespace,
     split_rng,
     to_numpy,
 )
@@ -49,6 +50,8 @@ class Study:
     """Estimates that were drawn; 0 where all were enumerated."""
     confidence: float
     """Of the bounds."""
+    rounding: float
+    """Of the arithmetic that made `bias`, relative to the gradient and its deviation."""
 
     @property
     def enumerated(self) -> bool:
@@ -59,7 +62,7 @@ class Study:
     def unbiased(self) -> bool:
         """Whether a bias of 0 is within the bounds (or within rounding)."""
         scale = float(np.linalg.norm(self.gradient)) + math.sqrt(self.variance)
-        return self.bias <= self.bias_bound + 1e-9 * scale
+        return self.bias <= self.bias_bound + self.rounding * scale
 
     @property
     def relative(self) -> tuple[float, float, float]:
@@ -93,9 +96,9 @@ def study(
 ) -> Study:
     """Bias and variance of an estimator of ∇E f at `logits`: exact where that can be enumerated.
 
-    An estimator whose only randomness is its samples is summed over every tuple of them, with
-    their probabilities. One that draws noise is run `draws` times. The gradient it is held to is
-    exact, by `estimators.exact`, while there are few enough choices, or as given; else it is
+    An estimator whose only randomness is one draw of samples is summed over every tuple of them,
+    with their probabilities. One that draws more is run `draws` times. The gradient it is held to
+    is exact, by `estimators.exact`, while there are few enough choices, or as given; else it is
     measured too, by an estimator without bias, and its error is part of the bounds.
 
     Args:
@@ -148,7 +151,12 @@ def study(
     choices = problem.choices(enumerate_up_to)
     found = None
     if choices is not None and len(choices.probability) ** samples <= enumerate_up_to:
-        found = problem.enumerated(estimate, choices, samples)
+        try:
+            found = problem.enumerated(estimate, choices, samples)
+        except TypeError:
+            # It may have drawn from what is no source; if it is another error, it comes again.
+            if rng is None:
+                raise
     if found is None:
         counted.rows = 0
         found = problem.drawn(estimate, rng, draws)
@@ -163,10 +171,10 @@ def study(
     elif choices is not None:
         truth = problem.exact(f)
     if truth is not None:
-        return _judged(found, truth, None, calls, confidence, problem.shape)
+        return _judged(found, truth, None, calls, confidence, logits)
     best = partial(reparameterized if hasattr(problem.one, "rsample") else leave_one_out, samples=8)
     reference = problem.drawn(lambda choice, source: best(choice, f, source), other, draws)
-    return _judged(found, reference.mean(), reference, calls, confidence, problem.shape)
+    return _judged(found, reference.mean(), reference, calls, confidence, logits)
 
 
 def _judged(
@@ -175,9 +183,9 @@ def _judged(
     reference: Found | None,
     calls: float,
     confidence: float,
-    shape: tuple[int, ...],
+    logits: Array,
 ) -> Study:
-    mean = found.mean()
+    mean, shape = found.mean(), tuple(logits.shape)
     squares = ((found.gradients - mean) ** 2).sum(-1)
     variance, value = float(found.weights @ squares), float(found.weights @ found.values)
     bound = 0.0
@@ -200,6 +208,7 @@ def _judged(
         calls=calls,
         draws=len(squares) if found.drawn else 0,
         confidence=confidence,
+        rounding=float(namespace(logits).finfo(logits.dtype).eps) ** (2 / 3),
     )
 
 

@@ -109,7 +109,9 @@ def gumbel_rao_through(
     xp = namespace(sample)
     repeated = xp.broadcast_to(sample, (draws, *sample.shape))
     noisy = stop_gradient(choice.perturb_given(repeated, second))
-    relaxed = choice.relax(noisy + moving(cast(choice.logits, noisy.dtype)), temperature)
+    # What is masked is −inf here, and may be NaN in the logits.
+    change = xp.where(xp.isinf(noisy), 0.0, moving(cast(choice.logits, noisy.dtype)))
+    relaxed = choice.relax(noisy + change, temperature)
     return sample + cast(moving(xp.mean(relaxed, axis=0)), sample.dtype)
 
 

@@ -6,7 +6,17 @@ import math
 from typing import Any
 
 from kofn import links
-from kofn._array import Array, cast, cast_like, compute_dtype, framework, namespace, quiet, scalar
+from kofn._array import (
+    Array,
+    cast,
+    cast_like,
+    compute_dtype,
+    framework,
+    namespace,
+    quiet,
+    scalar,
+    stop_gradient,
+)
 from kofn._rows import given, only_one
 from kofn._validate import check_dim, check_number, check_same_kind
 from kofn.losses._targets import check_reduction, target_of
@@ -141,12 +151,13 @@ def _with_margin(
         x = cast(cosines, compute_dtype(cosines))
         wanted = labels.each if x.shape[dim] else labels.each[..., :0]
         wanted = xp.moveaxis(wanted, -1, dim)
-        wanted = xp.where(xp.isnan(wanted), 0.0, wanted)
+        # An index out of range marks none; a cosine of −inf is out of play and has no angle.
+        wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
         shape = [1] * x.ndim
         shape[dim] = x.shape[dim]
         m = _margin(margin, cosines, dim, x)
         m = m if m.ndim == 0 else m.reshape(shape)
-        # Both branches of a `where` are differentiated, and a cosine of −inf is out of play.
+        # Both branches of a `where` are differentiated.
         at = xp.where(wanted == 0, 0.0, x)
         moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
         t = xp.moveaxis(what.temperature[..., None], -1, dim)

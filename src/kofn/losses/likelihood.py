@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kofn import links
-from kofn._array import Array, cast, compute_dtype, framework, namespace, quiet
+from kofn._array import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
 from kofn._closed_form import log_weights
 from kofn._rows import Given, given, only_one
 from kofn._validate import check_dim, check_number
@@ -325,7 +325,7 @@ def _chosen(
 
 def _as_rows(p: Array, labels: Target, dim: int) -> Array:
     xp = namespace(p)
-    return xp.moveaxis(p, dim, -1) if p.shape[dim] else xp.zeros_like(labels.each)
+    return move_axis(p, dim, -1) if p.shape[dim] else xp.zeros_like(labels.each)
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

@@ -12,6 +12,7 @@ from kofn._array import (
     cast_like,
     compute_dtype,
     framework,
+    move_axis,
     namespace,
     quiet,
     scalar,
@@ -150,7 +151,7 @@ def _with_margin(
         labels = target_of(target, cosines, what, dim, ignore_index=options["ignore_index"])
         x = cast(cosines, compute_dtype(cosines))
         wanted = labels.each if x.shape[dim] else labels.each[..., :0]
-        wanted = xp.moveaxis(wanted, -1, dim)
+        wanted = move_axis(wanted, -1, dim)
         # An index out of range marks none; a cosine of −inf is out of play and has no angle.
         wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
         shape = [1] * x.ndim
@@ -160,7 +161,7 @@ def _with_margin(
         # Both branches of a `where` are differentiated.
         at = xp.where(wanted == 0, 0.0, x)
         moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
-        t = xp.moveaxis(what.temperature[..., None], -1, dim)
+        t = move_axis(what.temperature[..., None], -1, dim)
         logits = moved / t
         loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, cast(logits, cosines.dtype)

@@ -137,10 +137,12 @@ def test_padding_masks_dim_and_bad_indices(name):
     keep[5] = False
     target = np.where(keep, np.eye(5)[np.where(USED, LABELS, 0)], 0.0)
     masked = loss(x, target, mask=keep, reduction="none")
-    away = loss(np.where(keep, x, -np.inf), target, reduction="none")
+    away_x = np.where(keep, x, -np.inf)
+    away = loss(away_x, target, reduction="none")
     assert masked == pytest.approx(away, abs=1e-12)
     assert masked[5] == 0
     assert loss(x, target, mask=keep) == pytest.approx(masked[:5].mean(), abs=1e-12)
+    assert loss(away_x, t.clip(max=4), reduction="none")[5] == 0  # an index, too
     turned = loss(x.T.copy(), target.T.copy(), mask=keep.T.copy(), dim=0, reduction="none")
     assert turned == pytest.approx(masked, abs=1e-12)
     leaf = torch.tensor(np.where(keep, x, -np.inf), requires_grad=True)
@@ -236,6 +238,31 @@ def test_sparse_softmax_loss_keeps_the_label():
     assert torch.equal(leaf.grad != 0, torch.tensor([[True, True, False, True]]))
     with pytest.raises(ValueError, match="give k or p"):
         losses.sparse_softmax_loss(x, np.array([3]))
+
+
+def test_what_is_left_out_has_no_share_of_the_smoothing(framework):
+    smooth = dict(label_smoothing=0.2, reduction="none")
+    for target in (np.where(USED, LABELS, -100), K_HOT):
+        t = framework.array(target, "int32" if target.ndim == 1 else "float64")
+        x, w = framework.array(X), framework.array(WEIGHT)
+        got = losses.sparse_softmax_loss(x, t, k=2, weight=w, **smooth)
+        kept = (np.sort(X, -1)[:, -2, None] <= X) | ((ONE_HOT if target.ndim == 1 else K_HOT) > 0)
+        want = softmax_loss(X, target, weight=WEIGHT, mask=kept, **smooth)
+        assert framework.numpy(got) == pytest.approx(want, abs=1e-5)
+        whole = losses.sparse_softmax_loss(X, target, k=5, **smooth)
+        assert whole == pytest.approx(softmax_loss(X, target, **smooth), abs=1e-12)
+
+
+def test_smoothing_of_the_other_likelihoods():
+    """Linear in the target; of k = 1 and the exponential link it is cross-entropy's."""
+    options = dict(link="exponential", label_smoothing=0.2, weight=WEIGHT)
+    rows, t = X[USED], LABELS[USED]
+    got = losses.topk_cross_entropy(rows, t, 1, reduction="none", **options)
+    log_p = np.log(softmax(rows))
+    want = -(0.8 * np.take_along_axis(log_p, t[:, None], 1)[:, 0] + 0.2 * log_p.mean(-1))
+    assert got == pytest.approx(want * WEIGHT[t], abs=1e-12)
+    got = losses.epsilon_cross_entropy(rows, t, epsilon=1e-9, reduction="none", **options)
+    assert got == pytest.approx(want * WEIGHT[t], abs=1e-5)
 
 
 def test_topk_cross_entropy_is_what_its_formula_says(framework):

@@ -248,6 +248,22 @@ def test_transforms(rng):
     assert torch.allclose(pushed, slope, atol=1e-12)  # the Jacobian is symmetric
 
 
+@pytest.mark.parametrize("noise", ["uniform", "laplace", links.entmax(1.5), links.entmax(1.01)])
+def test_transforms_where_the_noise_has_kinks(noise, rng):
+    x, v = (torch.tensor(rng.standard_normal((2, 4))) / 3 for _ in range(2))
+
+    def f(x, v):
+        return (perturbed_argmax(x, noise=noise) * v).sum()
+
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(f(leaf, v), leaf)
+    assert torch.allclose(torch.func.vmap(torch.func.grad(f))(x, v), slope, atol=1e-11)
+    if noise == "uniform":
+        torch._dynamo.reset()
+        traced = torch.compile(f, fullgraph=True, backend="eager")
+        assert torch.allclose(traced(x, v), f(x, v), atol=1e-12)
+
+
 @pytest.mark.full
 def test_jax_transforms(rng):
     x, v = rng.standard_normal((2, 5)), rng.standard_normal((2, 5))

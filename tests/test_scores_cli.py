@@ -202,6 +202,7 @@ BAD = {
     "no scores": (saved(np.zeros((0, 3))), "has shape (0, 3); at least one score"),
     "a number": (saved(np.array(3.0)), "has shape (); at least one score"),
     "cut off": (saved(X)[:-8], "cannot be read as .npy"),
+    "no end": (saved(np.ones(10)).replace(b"(10,)", b"(9" + b"9" * 12 + b",)"), "beyond memory"),
     "nan inside": (saved(np.full((1, 1, 2), np.nan)), "has a NaN in axis 0, entry 1, axis 1"),
 }
 

@@ -159,6 +159,31 @@ def test_there_is_no_gradient_and_compilers_take_it():
     np.testing.assert_allclose(found, temperature_for(X, 2, gap=0.5, per_row=True), rtol=1e-9)
 
 
+def test_torch_compiles_it_without_its_sixty_maps():
+    x, k = torch.tensor(X), torch.tensor([2.0, 1.0, 2.5, 3.0])
+    wanted = torch.tensor([3.0, 2.0, 4.0, 3.5])
+
+    def f(x, k):
+        one = temperature_for(x, 2, gap=0.5, link="linear")
+        each = temperature_for(x, k, support=wanted, per_row=True)
+        mapped = torch.func.vmap(lambda x: temperature_for(x, 2, gap=0.5))(x.reshape(2, 2, 9))
+        return one, each, mapped
+
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+        return graph.forward
+
+    torch._dynamo.reset()
+    for got, want in zip(
+        torch.compile(f, fullgraph=True, backend=count)(x, k), f(x, k), strict=True
+    ):
+        assert torch.allclose(got, want, rtol=1e-9)
+        assert got.shape == want.shape
+    assert graphs[0] < 300  # unrolled there would be thousands
+
+
 @pytest.mark.parametrize(
     ("more", "error", "words"),
     [

@@ -149,6 +149,9 @@ def test_vmap_over_every_argument():
     assert near(vmap(f, in_dims=(None, 0, 0))(X[0], K, T), same)
     alpha = torch.tensor([1.2, 1.5, 2.0], dtype=torch.float64)
     assert near(vmap(kofn.entmax)(X, alpha), kofn.entmax(X, alpha))
+    # Along another dimension, which has to be moved.
+    first = vmap(lambda x: kofn.soft_topk(x, 2, dim=0, mask=x > -1))(X[:, :, None])
+    assert near(first[..., 0], kofn.soft_topk(X, 2, mask=X > -1))
     nested = vmap(vmap(lambda x, k: kofn.soft_topk(x, k), in_dims=(0, None)), in_dims=(None, 0))
     assert near(nested(X, K), torch.stack([kofn.soft_topk(X, float(k)) for k in K]))
 

@@ -52,6 +52,10 @@ def test_taylor_lacks_the_laws_its_docstring_says_it_lacks():
 def test_taylor_does_not_overflow(framework):
     p = framework.numpy(taylor_softmax(framework.array([1e30, 2e30, -np.inf], "float32"), 6))
     assert p == pytest.approx([1 / 65, 64 / 65, 0], abs=1e-6)
+    # Nor where scores/T would; towards T = 0 the highest power alone is left.
+    x = framework.array([[3e38, -1.5e38, 0.0, 1.0], [-3e38] * 4, [0.0] * 4], "float32")
+    p = framework.numpy(taylor_softmax(x, 2, temperature=1e-30))
+    assert p == pytest.approx(np.array([[0.8, 0.2, 0, 0], [0.25] * 4, [0.25] * 4]), abs=1e-6)
 
 
 @pytest.mark.parametrize("order", [1, 3, 0, 12, -2])

@@ -50,6 +50,12 @@ def namespace(x: Array) -> Any:
     return sys.modules["jax"].numpy if is_jax(x) else np
 
 
+def move_axis(x: Array, source: int, destination: int) -> Array:
+    """`x` with its axis `source` at `destination`."""
+    # In tuples: of single numbers PyTorch's vmap knows no rule.
+    return namespace(x).moveaxis(x, (source,), (destination,))
+
+
 def special(x: Array) -> Any:
     """expit, logit, erfc, log_ndtr and ndtri for `x`, under these names in all three."""
     if is_torch(x):

@@ -26,6 +26,7 @@ from kofn._array import (
     has_gradients,
     is_at_hand,
     is_torch,
+    move_axis,
     namespace,
     scalar,
     stop_gradient,
@@ -319,7 +320,7 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array) -> list[Array]:
             count = min(count, 1 + math.ceil(40 / -math.log(share)) if share else 1)
         if is_at_hand(y) and math.prod(y.shape):
             count = min(count, 1 + int(xp.max(xp.sum(y + kink > low[0], axis=-1))))
-        places = xp.moveaxis(descending[..., :count], -1, 0)[..., None] + kink
+        places = move_axis(descending[..., :count], -1, 0)[..., None] + kink
         found.append(places[:1])
         found.append(xp.where(places[1:] > low, places[1:], idle))
     return found

@@ -22,6 +22,7 @@ from kofn._array import (
     framework,
     full_like,
     is_jax,
+    move_axis,
     namespace,
     quiet,
 )
@@ -114,7 +115,7 @@ def only_one(scores: Array, dim: int) -> int:
 def last(scores: Array, dim: int) -> Array:
     """`scores` in the compute dtype with `dim` moved to the end, contiguous there."""
     x = cast(scores, compute_dtype(scores))
-    return contiguous(x if dim == -1 else namespace(x).moveaxis(x, dim, -1))
+    return contiguous(x if dim == -1 else move_axis(x, dim, -1))
 
 
 def last_mask(mask: Any, scores: Array, dim: int, of: str = "scores") -> Array:
@@ -122,7 +123,7 @@ def last_mask(mask: Any, scores: Array, dim: int, of: str = "scores") -> Array:
     check_mask(mask, scores, of)
     xp = namespace(scores)
     mask = xp.broadcast_to(adopt(mask, scores), scores.shape)
-    return mask if dim == -1 else xp.moveaxis(mask, dim, -1)
+    return mask if dim == -1 else move_axis(mask, dim, -1)
 
 
 def entries(values: Array, rows: Array, dim: int) -> Array:
@@ -130,7 +131,7 @@ def entries(values: Array, rows: Array, dim: int) -> Array:
     xp = namespace(values)
     if values.shape[dim] == 0:
         return xp.zeros_like(rows)
-    return contiguous(xp.moveaxis(values, dim, -1))
+    return contiguous(move_axis(values, dim, -1))
 
 
 def restore(weights: Array, scores: Array, dim: int) -> Array:
@@ -139,7 +140,7 @@ def restore(weights: Array, scores: Array, dim: int) -> Array:
     weights = cast(weights, scores.dtype)
     if scores.shape[dim] == 0:
         weights = weights[..., :0]
-    return weights if dim == -1 else namespace(weights).moveaxis(weights, -1, dim)
+    return weights if dim == -1 else move_axis(weights, -1, dim)
 
 
 def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array) -> Array:

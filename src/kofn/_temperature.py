@@ -13,6 +13,8 @@ from kofn._array import (
     cast,
     compute_dtype,
     framework,
+    is_compiling,
+    is_torch,
     most_precise_dtype,
     namespace,
     quiet,
@@ -99,7 +101,18 @@ def temperature_for(
     with quiet(scores):
         target = _target(name, wanted, k, n, what)
         target = target if per_row else _mean_of(target, _playing(what))
-        return cast(evaluate(SOLVERS[name, per_row], what, target), compute_dtype(scores))
+        return cast(_solved(name, per_row, what, target), compute_dtype(scores))
+
+
+def _solved(name: str, per_row: bool, what: Given, target: Array) -> Array:
+    if is_torch(what.scores) and is_compiling():
+        from kofn._torch import temperature as operator
+
+        x, k, _, link = what
+        number, alpha = link.parted()
+        number = math.nan if number is None else number
+        return operator(x, k, target, alpha, link.id, number, name, per_row)
+    return evaluate(SOLVERS[name, per_row], what, target)
 
 
 def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:

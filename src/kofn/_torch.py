@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from kofn import kernels
 from kofn._link import by_id
+from kofn._rows import Given
 from kofn.threshold import solve
 
 
@@ -50,6 +51,47 @@ def _(info, in_dims, x, k, temperature, alpha, link, number):  # type: ignore[no
 
     rows = [first(v, d) for v, d in zip((x, k, temperature, alpha), in_dims, strict=False)]
     return threshold(*rows, link, number), (0, 0)
+
+
+@torch.library.custom_op("kofn::temperature", mutates_args=())
+def temperature(
+    x: Tensor,
+    k: Tensor,
+    target: Tensor,
+    alpha: Tensor | None,
+    link: int,
+    number: float,
+    name: str,
+    per_row: bool,
+) -> Tensor:
+    """A solver of _temperature.py, which has no gradient: some sixty maps that nobody need trace.
+
+    `number` is as for `threshold`.
+    """
+    from kofn._temperature import SOLVERS
+
+    which = by_id(link, number if alpha is None and number == number else alpha)
+    return SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
+
+
+@temperature.register_fake
+def _(x, k, target, alpha, link, number, name, per_row):  # type: ignore[no-untyped-def]
+    return x.new_empty(k.shape if per_row else ())
+
+
+@temperature.register_vmap
+def _(info, in_dims, x, k, target, alpha, *rest):  # type: ignore[no-untyped-def]
+    """One item after another: a temperature for a batch is for one of them."""
+
+    def item(value: Tensor | None, dim: int | None, i: int) -> Tensor | None:
+        return value if value is None or dim is None else value.select(dim, i)
+
+    rows = zip((x, k, target, alpha), in_dims, strict=False)
+    parts = list(rows)
+    found = [
+        temperature(*(item(*part, i) for part in parts), *rest) for i in range(info.batch_size)
+    ]
+    return torch.stack(found), 0
 
 
 def is_plain(x: Tensor) -> bool:

@@ -134,7 +134,8 @@ def _apply(
 def _plain(rows: Rows) -> Rows:
     """In units of the temperature, which becomes 1, and k becomes 1 where there is an entry."""
     xp = namespace(rows.scores)
-    x = rows.scores / rows.temperature[..., None]
+    x = xp.where(rows.live, rows.scores, 0.0) / rows.temperature[..., None]
+    x = xp.where(rows.live, x, -math.inf)  # divided, it would make NaN of T's gradient
     one = xp.ones_like(rows.k)
     return rows._replace(scores=x, temperature=one, k=one)
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from kofn._array import Array, framework, namespace, special
-from kofn._bounded import Bounded, Power, Ramp
+from kofn._bounded import NEAR_1, Bounded, Power, Ramp
 from kofn._link import BuiltIn, Link, zero_at_ends
 from kofn._pieces import below, up_to_1, x_log_x
 from kofn._validate import check_number
@@ -278,10 +276,10 @@ def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
         return ((0.0, 0.5),)
     if inner is exponential:
         return ((1.0, 1.0),)
-    if isinstance(inner, (Ramp, Power)):
-        with np.errstate(all="ignore"):
-            ends = [float(inner.quantile(np.float64(q))) for q in (0.0, 1.0)]
-        return tuple(
-            (end, q) for end, q in zip(ends, (0.0, 1.0), strict=True) if math.isfinite(end)
-        )
+    if isinstance(inner, Ramp):
+        return ((0.0, 0.0), (1.0, 1.0))
+    if isinstance(inner, Power):  # by hand, for what traces this knows no NumPy
+        upper = 1 / inner.alpha if inner.alpha < NEAR_1 else 1 / (inner.alpha - 1)
+        lower = ((upper - 1 / (inner.alpha - 1), 0.0),) if inner.alpha > 1 else ()
+        return (*lower, (upper, 1.0))
     return ()

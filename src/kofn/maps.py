@@ -10,6 +10,7 @@ from kofn import implicit, kernels, links
 from kofn._array import (
     Array,
     cast,
+    move_axis,
     namespace,
     quiet,
     stop_gradient,
@@ -205,8 +206,7 @@ def topk_gates(
         indices = top_indices(stop_gradient(what.scores), k)
         gates = take_along_last(_weights(what), indices)
     dim = check_dim(dim, scores.ndim)
-    xp = namespace(scores)
-    indices = indices if dim == -1 else xp.moveaxis(indices, -1, dim)
+    indices = indices if dim == -1 else move_axis(indices, -1, dim)
     return restore(gates, scores, dim), indices
 
 

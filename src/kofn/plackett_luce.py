@@ -15,6 +15,7 @@ from kofn._array import (
     is_jax,
     log_cumulative_sums,
     marked,
+    move_axis,
     namespace,
     quiet,
     stop_gradient,
@@ -219,4 +220,4 @@ def _in_any_order(drawn: Array, rest: Array) -> Array:
 
     (arrived,) = stacked(drawn, log_arrived, node)
     terms = node.log_time - xp.exp(node.log_time) + arrived
-    return math.log(step) + _log_sum(xp.moveaxis(terms[..., 0], 0, -1))
+    return math.log(step) + _log_sum(move_axis(terms[..., 0], 0, -1))

@@ -21,6 +21,7 @@ from kofn._array import (
     is_jax,
     is_known,
     most_precise_dtype,
+    move_axis,
     namespace,
     quiet,
     stop_gradient,
@@ -308,7 +309,7 @@ class KSubset:
 
 def _last(values: Array, dim: int) -> Array:
     """`values` with `dim` last; a row without entries has one, 0, as in `given` one out of play."""
-    values = contiguous(namespace(values).moveaxis(values, dim, -1))
+    values = contiguous(move_axis(values, dim, -1))
     return values if values.shape[-1] else full_like(values, (*values.shape[:-1], 1), 0)
 
 

@@ -183,13 +183,15 @@ def _polynomial(rows: Rows, order: int) -> Array:
     (z − a)² + b², which no rounding makes negative and no cancellation coarse.
     """
     xp = namespace(rows.scores)
-    z = xp.where(rows.live, rows.scores, 0.0) / rows.temperature[..., None]
-    # f(z)/size^order: the size cancels, and the overflow with it.
-    size = xp.clip(xp.max(xp.abs(stop_gradient(z)), axis=-1), 1.0, None)[..., None]
-    ratio = z / size
-    raised = xp.ones_like(z)
+    x, t = xp.where(rows.live, rows.scores, 0.0), rows.temperature[..., None]
+    # f(z)·(T/size)^order: the factor cancels, and the overflow of z and of its powers with it.
+    size = xp.max(xp.abs(stop_gradient(x)), axis=-1)[..., None]
+    # Its root, twice: XLA multiplies by a reciprocal, and that of the largest numbers is 0 to it.
+    root = xp.sqrt(xp.where(size > stop_gradient(t), size, stop_gradient(t)))
+    x, t = x / root / root, t / root / root
+    raised = xp.ones_like(x)
     for real, imaginary in ZEROS[order]:
-        raised = raised * ((ratio - real / size) ** 2 + (imaginary / size) ** 2)
+        raised = raised * ((x - real * t) ** 2 + (imaginary * t) ** 2)
     live = rows.live & (rows.k > 0)[..., None]
     raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
     total = xp.sum(raised, axis=-1)[..., None]

@@ -180,6 +180,12 @@ def _draw_curves(axes: Any, comparison: Comparison) -> None:
     axes.set(xscale="log", yscale="log")
     ticks = [t for t in np.geomspace(comparison.k, comparison.scores.shape[-1], 5) if t > 0]
     axes.set_xticks(ticks, [f"{t:.2g}" if t < 100 else f"{t:.0f}" for t in ticks])
+    low, high = axes.get_ylim()
+    if high < 300 * low:  # powers of ten alone would be one or two
+        ticks = [
+            m * 10.0**e for e in range(-30, 30) for m in (1, 2, 5) if low <= m * 10.0**e <= high
+        ]
+        axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
     axes.minorticks_off()
     axes.grid(color="#e6e6e6", lw=0.7)
     axes.set_axisbelow(True)

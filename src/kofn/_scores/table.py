@@ -83,6 +83,8 @@ def write_npy(weights: np.ndarray) -> bytes:
 def _array(name: str, content: bytes) -> Scores:
     try:
         values = np.load(io.BytesIO(content), allow_pickle=False)
+    except MemoryError:
+        raise InputError(f"{name} cannot be read as .npy: its shape is beyond memory") from None
     except (ValueError, EOFError, OSError) as error:
         reason = "its entries are Python objects" if "pickle" in str(error) else str(error)
         raise InputError(f"{name} cannot be read as .npy: {reason}") from None

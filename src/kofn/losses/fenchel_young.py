@@ -8,10 +8,10 @@ from kofn import implicit, links
 from kofn._array import Array, namespace, quiet
 from kofn._closed_form import gap
 from kofn._dispatch import evaluate
-from kofn._rows import given, only_one, rows_of
+from kofn._rows import Given, given, only_one, rows_of
 from kofn._validate import check_dim
 from kofn.links import Link
-from kofn.losses._targets import check_reduction, chosen_terms, reduced, target_of
+from kofn.losses._targets import Target, check_reduction, chosen_terms, reduced, target_of
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 
@@ -115,11 +115,7 @@ def softmax_loss(
             weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
             spread_one=True,
         )  # fmt: skip
-        log_p = evaluate(implicit.log_softmax, rows_of(what))
-        each = labels.each if labels.by_class is None else labels.each * labels.by_class
-        return reduced(
-            -chosen_terms(each, log_p), labels, reduction, plain_mean=not labels.integers
-        )
+        return cross_entropy(what, labels, reduction)
 
 
 def sparsemax_loss(
@@ -250,6 +246,13 @@ def topk_loss(
     """
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     return _gap(scores, target, link, temperature, dim, mask, reduction, **options)
+
+
+def cross_entropy(what: Given, labels: Target, reduction: str) -> Array:
+    """−Σ w·t·log softmax of rows, reduced as PyTorch does."""
+    log_p = evaluate(implicit.log_softmax, rows_of(what))
+    each = labels.each if labels.by_class is None else labels.each * labels.by_class
+    return reduced(-chosen_terms(each, log_p), labels, reduction, plain_mean=not labels.integers)
 
 
 def _gap(

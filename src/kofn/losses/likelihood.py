@@ -8,21 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from kofn import implicit, links
-from kofn._array import Array, cast, compute_dtype, framework, namespace, quiet
+from kofn import links
+from kofn._array import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
 from kofn._closed_form import log_weights
-from kofn._dispatch import evaluate
-from kofn._rows import Given, given, only_one, rows_of
+from kofn._rows import Given, given, only_one
 from kofn._validate import check_dim, check_number
 from kofn.links import Link
 from kofn.losses._targets import (
     Target,
     check_reduction,
-    chosen_terms,
     mean_over_labels,
     reduced,
     target_of,
 )
+from kofn.losses.fenchel_young import cross_entropy
 from kofn.maps import soft_topk
 from kofn.perturbed import perturbed_argmax
 from kofn.variants import check_support, supported
@@ -46,6 +45,7 @@ def sparse_softmax_loss(
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
+    label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Array:
@@ -58,6 +58,8 @@ def sparse_softmax_loss(
         scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for
             `softmax_loss`; several labels are each held against S and the others.
         k, p: as for `sparse_softmax`.
+        label_smoothing: the share of the target, in [0, 1], that is spread evenly over S: what is
+            left out has probability 0 and no say. With k = n it is that of `softmax_loss`.
 
     Returns:
         As for `softmax_loss`.
@@ -78,13 +80,15 @@ def sparse_softmax_loss(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )
     check_support(k, p, scores, dim)
-    xp = namespace(scores)
     with quiet(scores):
-        kept = xp.where(labels.each != 0, what.scores, supported(what, k, p))
-        log_p = evaluate(implicit.log_softmax, rows_of(what._replace(scores=kept)))
-        each = labels.each if labels.by_class is None else labels.each * labels.by_class
-        loss = -chosen_terms(each, log_p)
-        return reduced(loss, labels, reduction, plain_mean=not labels.integers)
+        kept = namespace(scores).where(labels.each != 0, what.scores, supported(what, k, p))
+        what = what._replace(scores=kept)
+        labels = target_of(
+            target, scores, what, check_dim(dim, scores.ndim),
+            weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+            spread_one=True,
+        )  # fmt: skip
+        return cross_entropy(what, labels, reduction)
 
 
 def topk_cross_entropy(
@@ -97,6 +101,7 @@ def topk_cross_entropy(
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
+    label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Array:
@@ -106,11 +111,13 @@ def topk_cross_entropy(
     so a target far below still gets its gradient (with a link of infinite tails).
 
     Args:
-        scores, temperature, dim, mask, weight, ignore_index, reduction: as for `sparsemax_loss`.
+        scores, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction: as for
+            `sparsemax_loss`.
         target: as for `softmax_loss`; of several labels the mean over them.
         k: P_K, the probabilities of 1, 2, … , such as (0.5, 0, 0, 0, 0.5), which sum to 1; or one
             integer. Each k with a probability costs a `soft_topk`.
-        link: as for `soft_topk`. With "linear" and "entmax" a target of weight 0 costs ∞.
+        link: as for `soft_topk`. With "linear" and "entmax" a target of weight 0 costs ∞,
+            and with label smoothing any entry of weight 0 does.
 
     Returns:
         As for `softmax_loss`.
@@ -134,7 +141,7 @@ def topk_cross_entropy(
     link = links.resolve(link)
     what, labels = _start(
         scores, target, temperature, dim, mask, reduction,
-        link=link, weight=weight, ignore_index=ignore_index,
+        link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
     shares = _distribution(k, scores.shape[dim])
     xp = namespace(scores)
@@ -158,6 +165,7 @@ def epsilon_cross_entropy(
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
+    label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Array:
@@ -167,7 +175,8 @@ def epsilon_cross_entropy(
     `sparsemax_loss`, `entmax_loss` or `topk_loss`. This is for comparison, and to evaluate.
 
     Args:
-        scores, temperature, dim, mask, weight, ignore_index, reduction: as for `sparsemax_loss`.
+        scores, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction: as for
+            `sparsemax_loss`.
         target: as for `softmax_loss`; with several labels k is their number, nε becomes nε/k and
             the loss is the mean over them.
         epsilon: > 0, what each weight is raised by.
@@ -187,8 +196,9 @@ def epsilon_cross_entropy(
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
     what, labels = _start(
-        scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
-    )
+        scores, target, temperature, dim, mask, reduction,
+        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+    )  # fmt: skip
     xp = namespace(scores)
     with quiet(scores):
         k, chosen = _chosen(scores, labels, link, temperature, dim, mask)
@@ -315,7 +325,7 @@ def _chosen(
 
 def _as_rows(p: Array, labels: Target, dim: int) -> Array:
     xp = namespace(p)
-    return xp.moveaxis(p, dim, -1) if p.shape[dim] else xp.zeros_like(labels.each)
+    return move_axis(p, dim, -1) if p.shape[dim] else xp.zeros_like(labels.each)
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

@@ -6,7 +6,18 @@ import math
 from typing import Any
 
 from kofn import links
-from kofn._array import Array, cast, cast_like, compute_dtype, framework, namespace, quiet, scalar
+from kofn._array import (
+    Array,
+    cast,
+    cast_like,
+    compute_dtype,
+    framework,
+    move_axis,
+    namespace,
+    quiet,
+    scalar,
+    stop_gradient,
+)
 from kofn._rows import given, only_one
 from kofn._validate import check_dim, check_number, check_same_kind
 from kofn.losses._targets import check_reduction, target_of
@@ -140,16 +151,17 @@ def _with_margin(
         labels = target_of(target, cosines, what, dim, ignore_index=options["ignore_index"])
         x = cast(cosines, compute_dtype(cosines))
         wanted = labels.each if x.shape[dim] else labels.each[..., :0]
-        wanted = xp.moveaxis(wanted, -1, dim)
-        wanted = xp.where(xp.isnan(wanted), 0.0, wanted)
+        wanted = move_axis(wanted, -1, dim)
+        # An index out of range marks none; a cosine of −inf is out of play and has no angle.
+        wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
         shape = [1] * x.ndim
         shape[dim] = x.shape[dim]
         m = _margin(margin, cosines, dim, x)
         m = m if m.ndim == 0 else m.reshape(shape)
-        # Both branches of a `where` are differentiated, and a cosine of −inf is out of play.
+        # Both branches of a `where` are differentiated.
         at = xp.where(wanted == 0, 0.0, x)
         moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
-        t = xp.moveaxis(what.temperature[..., None], -1, dim)
+        t = move_axis(what.temperature[..., None], -1, dim)
         logits = moved / t
         loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, cast(logits, cosines.dtype)

@@ -157,7 +157,7 @@ def test_the_edges_are_the_reference(link, reference):
             [1.0, 2.0, -1.0, 0.5, 0.0],
             [1.0, NAN, -1.0, 0.5, 0.0],
             [INF, 2.0, -1.0, INF, INF],
-            [INF, 2.0, -1.0, -INF, 0.0],
+            [INF, 2.0, -1.0, -INF, 0.25],
             [-INF, -INF, -1.0, -INF, 3.0],
             [-INF, -INF, -INF, -INF, -INF],
             [INF, NAN, -1.0, -INF, 0.0],
@@ -223,6 +223,16 @@ def test_a_hard_choice_still_learns_k(link, reference):
     ours = cotangents(x, k, t, v, link)
     exact = reference(cotangents, *double(x, k, t, v), link)
     assert ours[2].numpy() == pytest.approx(exact[2].numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize("link", ["linear", "entmax", *POWERS], ids=str)
+def test_beyond_the_support_weights_are_0_exactly(link, rng):
+    """However near to the end of a plateau the search comes from outside."""
+    x = torch.tensor(rng.standard_normal((64, 9)), dtype=torch.float32)
+    ordered = x.sort(-1, descending=True).values
+    width = 1.0 if link == "linear" else 1 / (kofn.links.resolve(link).alpha - 1)
+    p = kofn.soft_topk(x, 3, link=link, temperature=(ordered[:, 2] - ordered[:, 3]) / width / 1.3)
+    assert torch.all((p > 0).sum(-1) == 3)
 
 
 @pytest.mark.parametrize("link", ["logistic", "exponential"])

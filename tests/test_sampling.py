@@ -201,20 +201,26 @@ def test_shapes_that_are_none():
         choice.sample((2, -1), rng)
 
 
+def draw(y, rng):
+    return KSubset(y, 2).sample((), rng)
+
+
 def test_a_generator_does_not_go_through_torch_compile():
-    y = torch.zeros(2, 6)
-    rng, again = (torch.Generator().manual_seed(0) for _ in range(2))
-
-    def draw(y):
-        return KSubset(y, 2).sample((), rng)
-
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match=r"cannot trace a torch\.Generator"):
-        torch.compile(draw, fullgraph=True, backend="aot_eager")(y)
+        torch.compile(draw, fullgraph=True, backend="aot_eager")(
+            torch.zeros(2, 6), torch.Generator()
+        )
+
+
+@pytest.mark.full
+def test_around_a_generator_compiled_code_breaks():
+    y = torch.zeros(2, 6)
+    rng, again = (torch.Generator().manual_seed(0) for _ in range(2))
     torch._dynamo.reset()
     parts = torch.compile(draw, backend="aot_eager")
     for _ in range(2):
-        assert torch.equal(parts(y), KSubset(y, 2).sample((), again))
+        assert torch.equal(parts(y, rng), draw(y, again))
 
 
 def test_torch_vmap_draws_for_each():

@@ -35,6 +35,25 @@ def test_two_floats_hold_a_threshold_next_to_a_score(framework):
         assert np.linalg.norm(got) < 1e-4
 
 
+ENDS = [links.TABLE["linear"], *map(links.entmax, (1.2, 1.5, 1.7))]
+
+
+@pytest.mark.parametrize("kernels", ["on", "reference"])
+@pytest.mark.parametrize("link", ENDS, ids=["linear", "1.2", "1.5", "1.7"])
+def test_beyond_the_support_weights_are_0_exactly(link, kernels, rng, monkeypatch):
+    """Where F meets 0 like a power Newton's steps halve what is left, and stop with 1e-32 of it."""
+    monkeypatch.setenv("KOFN_KERNELS", kernels)
+    width = 1 / ((link.alpha or 2.0) - 1)
+    for dtype in ("float32", "float64"):
+        x = rng.standard_normal((500, 9)).astype(dtype)
+        ordered = np.sort(x)[:, ::-1]
+        for part in (1.001, 1.3, 30):  # of the temperature at which the choice becomes hard
+            t = ((ordered[:, 2] - ordered[:, 3]) / (width * part)).astype(dtype)
+            p = soft_topk(x, 3, link=link, temperature=t)
+            assert np.all((p > 100 * np.finfo(dtype).tiny).sum(-1) == 3)
+            assert np.abs(p.sum(-1) - 3).max() <= 4e-6 * np.finfo(dtype).eps / 1.2e-7
+
+
 @pytest.mark.parametrize("link", ["linear", "exponential", "entmax"])
 def test_the_residual_is_split_at_one_half_and_not_at_zero(link):
     """Below F = ½ counted as F, above as 1 − F, also where F(0) is not ½."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import kofn
@@ -78,7 +79,13 @@ INDUCTOR = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name in MAPS if name not in INDUCTOR])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("laplace", "hard", "masked", "entmax alpha"),
+        *(full(n) for n in ("normal", "exponential", "linear", "dim")),
+    ],
+)
 def test_compile_has_no_graph_break_and_the_eager_answer(name):
     assert near(compiled(MAPS[name])(X), MAPS[name](X))
 
@@ -180,14 +187,29 @@ def test_inductor_has_the_eager_gradient(name):
     assert near(ours, torch.autograd.grad(f(y), y)[0], 1e-6)
 
 
-def test_dynamic_shapes_compile_once():
-    f = torch.compile(
-        lambda x: kofn.soft_topk(x, 2), fullgraph=True, backend="aot_eager", dynamic=True
-    )
+OF_ANY_LENGTH = {
+    "soft_topk": lambda x: kofn.soft_topk(x, 2),
+    "hard_topk": lambda x: kofn.hard_topk(x, 2),
+    "topk_gates": lambda x: kofn.topk_gates(x, 2)[0],
+    "sparse_softmax": lambda x: kofn.sparse_softmax(x, k=3),
+    "loss": lambda x: kofn.fenchel_young_loss(x, kofn.hard_topk(x, 2)),
+    "temperature": lambda x: kofn.temperature_for(x, 2, gap=0.1),
+    "subset": lambda x: kofn.KSubset(x, 2).marginals(),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["soft_topk", "hard_topk", *(full(n) for n in [*OF_ANY_LENGTH][2:])]
+)
+def test_rows_of_other_lengths_compile_nothing_more(name):
+    """A size that was printed, or made a float, would be taken for a fixed one."""
+    function, counter = OF_ANY_LENGTH[name], CompileCounter()
     torch._dynamo.reset()
-    for rows, n in [(3, 6), (5, 9)]:
+    f = torch.compile(function, fullgraph=True, backend=counter, dynamic=True)
+    for rows, n in [(3, 6), (5, 9), (7, 40)]:
         x = torch.tensor(RNG.standard_normal((rows, n)))
-        assert near(f(x), kofn.soft_topk(x, 2))
+        assert near(f(x), function(x))
+    assert counter.frame_count == 1
 
 
 def test_a_link_made_inside_a_compiled_function_is_a_clear_error():

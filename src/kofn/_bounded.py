@@ -72,6 +72,7 @@ class Ramp(BuiltIn):
     """F = clip(y, 0, 1), y = z + ½: sparsemax at k = 1, projection on the capped simplex beyond."""
 
     edge = -0.5
+    order = 1.0
 
     def __init__(self, name: str) -> None:
         super().__init__(name, infinite_tails=False)
@@ -146,6 +147,14 @@ class Power(BuiltIn):
             return 0.0 if alpha < NEAR_1 else -1 / (alpha * (alpha - 1))
         near, away = _parted(alpha)
         return namespace(alpha).where(near, 0.0, -1 / (away * (away - 1)))
+
+    @property
+    def order(self) -> Any:
+        alpha = self.alpha
+        if isinstance(alpha, float):
+            return None if alpha < NEAR_1 else 1 / (alpha - 1)
+        near, away = _parted(alpha)
+        return namespace(alpha).where(near, 0.0, 1 / (away - 1))
 
     def _like(self, z: Array) -> Any:
         return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)

@@ -46,6 +46,8 @@ class Link:
 
     name: str
     alpha: Any = None
+    order: Any = None
+    """The power of the distance as which F meets 0, where its support has an end that is known."""
     smooth = False
     """Whether F′ is known to be continuous and |F″| to be no more than F′, roughly."""
 

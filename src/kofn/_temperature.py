@@ -134,15 +134,21 @@ def _target(name: str, wanted: Any, k: Any, n: int, what: Given) -> Array:
         return xp.broadcast_to(cast(stop_gradient(wanted), what.k.dtype), batch)
     known = framework(k) is None
     low, high = 0.0, math.inf
-    allowed = f"a finite number ≥ {'k' if name == 'support' else 0}"
     if known and name == "support":
-        low, high, allowed = float(k), n, f"a number in [k, n] (here [{k:g}, {n}])"
+        low, high = float(k), n
     elif known and n:
         high = 2 * max(math.floor(k) * (1 - k / n), k * (1 - math.ceil(k) / n))
-        allowed = f"a number in [0, {high:g}] (at most the gap of equal weights)"
+
+    def allowed() -> str:
+        if not known or not n:
+            return f"a finite number ≥ {'k' if name == 'support' else 0}"
+        if name == "support":
+            return f"a number in [k, n] (here [{k:g}, {n}])"
+        return f"a number in [0, {high:g}] (at most the gap of equal weights)"
+
     number = check_number(name, wanted, low=low, allowed=allowed)
     if number > high * (1 + 1e-12):
-        raise ValueError(f"{name} must be {allowed}; got {wanted!r}")
+        raise ValueError(f"{name} must be {allowed()}; got {wanted!r}")
     return xp.zeros_like(what.k) + number
 
 

@@ -8,11 +8,21 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from kofn._array import FLOATS, Array, dtype_name, framework, is_torch
+
+Said = str | Callable[[], str]
+"""What is allowed: made only for a message that is raised where it names a size, for torch.compile
+takes a symbolic size for a fixed one once it is printed.
+"""
+
+
+def _text(allowed: Said) -> str:
+    return allowed if isinstance(allowed, str) else allowed()
 
 
 def check_number(
@@ -20,7 +30,7 @@ def check_number(
     value: Any,
     *,
     low: float,
-    allowed: str,
+    allowed: Said,
     strict: bool = False,
     arrays: bool = True,
 ) -> float:
@@ -28,23 +38,23 @@ def check_number(
     real = (numbers.Real, np.floating, np.integer)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, real):
         also = ", or an array" if arrays else ""
-        raise TypeError(f"{name} must be {allowed}{also}; got {value!r}")
+        raise TypeError(f"{name} must be {_text(allowed)}{also}; got {value!r}")
     number = float(value)
     # NaN fails every comparison; math.isfinite would break a graph of symbolic numbers.
     if not low <= number < math.inf or (strict and number == low):
-        raise ValueError(f"{name} must be {allowed}; got {value!r}")
+        raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")
     return number
 
 
 def check_k(k: Any, n: int) -> float:
     """`k` as a float if it is a number in [0, n]."""
-    if isinstance(n, int):
-        allowed = f"a number in [0, n] (here n = {n} entries to choose from)"
-    else:  # a symbolic size under torch.compile cannot be printed
-        allowed = "a number in [0, n]"
+
+    def allowed() -> str:
+        return f"a number in [0, n] (here n = {n} entries to choose from)"
+
     number = check_number("k", k, low=0.0, allowed=allowed)
     if number > n:
-        raise ValueError(f"k must be {allowed}; got {k!r}")
+        raise ValueError(f"k must be {allowed()}; got {k!r}")
     return number
 
 
@@ -72,23 +82,25 @@ def check_scores(scores: Any, name: str = "scores") -> None:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
 
 
-def check_integer(name: str, value: Any, allowed: str) -> int:
+def check_integer(name: str, value: Any, allowed: Said) -> int:
     """`value` as a Python integer, if it is a whole number of any integer type."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be {allowed}; got {value!r}") from None
+        raise TypeError(f"{name} must be {_text(allowed)}; got {value!r}") from None
 
 
 def check_count(k: Any, n: int, also: str = "") -> int:
     """`k` as a Python integer in [0, n]."""
-    # A symbolic size under torch.compile cannot be printed.
-    here = f" (here n = {n} entries to choose from)" if isinstance(n, int) else ""
-    number = check_integer("k", k, f"an integer in [0, n]{here}{also}")
+
+    def allowed() -> str:
+        return f"an integer in [0, n] (here n = {n} entries to choose from)"
+
+    number = check_integer("k", k, lambda: allowed() + also)
     if not 0 <= number <= n:
-        raise ValueError(f"k must be an integer in [0, n]{here}; got {k!r}")
+        raise ValueError(f"k must be {allowed()}; got {k!r}")
     return number
 
 

@@ -282,6 +282,13 @@ def _balance(p: Problem, z: Array) -> _Newton:
     last = tolerance
     if p.link.smooth:  # what is left after a step is of the order of its square
         last = xp.where(plateau, tolerance, xp.sqrt(tolerance) / 2)
+    order = p.row_link.order
+    if order is not None:
+        # k entries have all their weight and others nearly none. F meets 0 like a power of the
+        # distance, towards whose end Newton's steps go by parts; a few more of them go beyond.
+        done = (missing == 0) & (above == 0) & (xp.abs(step) <= tolerance)
+        step = xp.where(done, (1 + order) * step + 2 * eps, step)
+        last = xp.where(done, xp.abs(step), last)
     return _Newton(excess, step, tolerance, last, flat)
 
 

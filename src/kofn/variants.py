@@ -149,9 +149,12 @@ def check_support(k: Any, p: Any, scores: Array, dim: int) -> None:
         raise ValueError(f"give k or p, one of the two; got k = {k!r} and p = {p!r}")
     if k is not None:
         n = scores.shape[check_dim(dim, scores.ndim)]
-        allowed = "an integer in [1, n]" + (f" (here n = {n})" if isinstance(n, int) else "")
-        if not min(1, n) <= check_integer("k", k, allowed) <= n:
-            raise ValueError(f"k must be {allowed}; got {k!r}")
+
+        def integers() -> str:
+            return f"an integer in [1, n] (here n = {n})"
+
+        if not min(1, n) <= check_integer("k", k, integers) <= n:
+            raise ValueError(f"k must be {integers()}; got {k!r}")
         return
     allowed = "a number in (0, 1]"
     if check_number("p", p, low=0.0, allowed=allowed, strict=True) > 1:

@@ -20,9 +20,11 @@ from kofn.kernels.gpu_entries import (
     EPS,
     INF,
     LAPLACE,
+    LINEAR,
     LOGISTIC,
     NAN,
     NORMAL,
+    SQUARE,
     TINY,
     edge,
     inverse,
@@ -184,6 +186,12 @@ def last_step(kind):
     return 1e-4 if kind == LAPLACE else 0.0
 
 
+@triton.constexpr_function
+def steps_beyond(kind):
+    """How many steps go beyond the end of a link's support, from close by."""
+    return 2.0 if kind == LINEAR else (3.0 if kind == SQUARE else 6.0)
+
+
 @triton.jit
 def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     """A search after one more look.
@@ -224,6 +232,9 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     low = (low_hi * 0.25 - s.hi * 0.25) + (low_lo * 0.25 - s.lo * 0.25)
     high = (high_hi * 0.25 - s.hi * 0.25) + (high_lo * 0.25 - s.lo * 0.25)
     span = high - low
+    if KIND >= LINEAR:  # as in search.py: k entries have all their weight and others nearly none
+        done = near & (above == 0.0) & (count == row.k)
+        step = tl.where(done, step * steps_beyond(KIND) + 2 * EPS, step)
     target = step * quarter
 
     # Most steps are taken as they are. Others are decided by the bracket.

@@ -18,7 +18,18 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.elementary import inline, log
-from kofn.kernels.entries import LAPLACE, LOGISTIC, NORMAL, edge, logs, quantile
+from kofn.kernels.entries import (
+    BOUNDED,
+    LAPLACE,
+    LINEAR,
+    LOGISTIC,
+    NORMAL,
+    POWER,
+    SQUARE,
+    edge,
+    logs,
+    quantile,
+)
 from kofn.kernels.lanes import CLOSED, FOUND, LOST, ODD, OPEN, load, rounded, visit
 from kofn.kernels.native import pointer
 from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, PEAK, SURVEY
@@ -179,6 +190,17 @@ def last_step(kind, size):
     return 0.0
 
 
+@inline
+def beyond(kind, delta, step, eps):
+    """δ after a last step where k entries have all their weight and others nearly none.
+
+    F meets 0 like a power of the distance, towards whose end Newton's steps go by parts. A few more
+    of them take the others out of the support, and still leave the k their weight: to rounding.
+    """
+    steps = 2.0 if kind == LINEAR else (3.0 if kind == SQUARE else (6.0 if kind == POWER else 1.0))
+    return delta + steps * step + (2 * eps if kind in BOUNDED else 0.0)
+
+
 @plain
 def _fallback(low, high, low_gap, high_gap, tries):
     """Where to look next inside the bracket when Newton's step leaves it.
@@ -214,6 +236,8 @@ def advance(row, lanes, round_):
     excess = (count - lanes.k[r]) + below - above
     gap, step = halley(wanted, lanes.live[r], excess, weight, lanes.slope[r])
     if excess == 0 and not two_tails:
+        last = above == 0 and count == lanes.k[r]
+        lanes.delta[r] = beyond(kind, delta, 0.0, eps) if last else delta
         lanes.state[r] = FOUND
         return
     if excess > 0:
@@ -237,6 +261,8 @@ def advance(row, lanes, round_):
     near = abs(step) <= enough or abs(step) * weight <= tolerance
     target = delta + step if near else _held(lanes, r, step, gap, excess, round_)
     stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > eps / 2
+    if (near or stuck) and above == 0 and count == lanes.k[r]:
+        target = beyond(kind, delta, step if near else 0.0, eps)
     if abs(target) > ANCHORED:
         moved_to = rounded(lanes.anchor[r] + temperature * target, row.size)
         shift = (moved_to - lanes.anchor[r]) / temperature

@@ -15,7 +15,7 @@ from kofn.kernels.elementary import widest_vectors
 from kofn.kernels.entries import BOUNDED, LAPLACE, LOGISTIC, NORMAL, moved
 from kofn.kernels.lanes import FOUND, LANE, LANES, ODD, OPEN, two_floats
 from kofn.kernels.native import pointer
-from kofn.kernels.search import ANCHORED, begin, halley, last_step
+from kofn.kernels.search import ANCHORED, begin, beyond, halley, last_step
 from kofn.kernels.team import plain
 
 
@@ -72,6 +72,7 @@ def advance_all(address, kind, size, round_):
         least = weight if weight < wanted else wanted
         tolerance = eps * (least if least > 4 * tails else 4 * tails)
         near = (size_of_step <= enough) | (size_of_step * weight <= tolerance)
+        target = beyond(kind, delta, step, eps) if near & (above == 0) & (count == k) else target
         held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)
         moves = (size_of_step > eps * 1e-3) & (new_high - new_low > eps / 2)
         curved = (count != k) | (tails >= 1) | one_tail

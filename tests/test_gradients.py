@@ -31,8 +31,9 @@ def exact(function, *arguments):
         check_forward_ad=True,
         check_batched_grad=True,
         check_batched_forward_grad=True,
+        fast_mode=True,
     )
-    # The second derivatives on a random direction: the whole tables take minutes.
+    # On random directions: the whole tables take minutes.
     return first and gradgradcheck(function, arguments, check_fwd_over_rev=True, fast_mode=True)
 
 

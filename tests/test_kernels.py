@@ -220,6 +220,30 @@ def test_several_threads_at_once(rng):
     assert all(np.array_equal(a, wanted) for a in answers)
 
 
+@pytest.mark.parametrize(
+    "n", [team.PART + 1, pytest.param(3 * team.PART - 5, marks=pytest.mark.full)]
+)
+@pytest.mark.parametrize("link", SERVED + POWERS[1:2], ids=str)
+def test_rows_in_parts_have_the_gradient_and_the_value_of_the_reference(link, n, reference, rng):
+    """Parts that differ, in scores and cotangent: what is added up is no extreme of them."""
+    trend = np.linspace(-1, 2, n)
+    x, v = (trend + rng.standard_normal((2, n)) for _ in range(2))
+    v[1] -= 3
+    k, t = np.array([0.3 * n, 5.0]), np.array([1.0, 0.2])
+    ours, exact = cotangents(x, k, t, v, link), reference(cotangents, x, k, t, v, link)
+    for got, wanted in zip(ours, exact, strict=True):
+        assert np.linalg.norm(got - wanted) <= 1e-11 * np.linalg.norm(wanted)
+    ours, exact = valued(x, k, t, link), reference(valued, x, k, t, link)
+    for got, wanted in zip(ours, exact, strict=True):
+        assert np.linalg.norm(got - wanted) <= 1e-11 * np.linalg.norm(wanted)
+
+
+def valued(x, k, t, link):
+    leaves = [torch.tensor(a, requires_grad=True) for a in (x, k, t)]
+    total = kofn.soft_topk_sum(leaves[0], leaves[1], link=link, temperature=leaves[2])
+    return [total.detach().numpy(), *(g.numpy() for g in torch.autograd.grad(total.sum(), leaves))]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_after_the_parent_has_used_the_threads():
     code = """

@@ -9,7 +9,6 @@ from numba import carray
 
 from kofn.kernels.elementary import inline
 from kofn.kernels.native import call, pointer
-from kofn.kernels.passes import CENSUS, PEAK
 from kofn.kernels.team import PART, SUMS, plain, visit_parts
 
 LANES = 16
@@ -53,6 +52,17 @@ bytes per number; n.
 @plain
 def visit(row, which, a, b, c, d, e):
     """Go over the row once; return its sums."""
+    return _visit(row, which, False, a, b, c, d, e)
+
+
+@plain
+def visit_for_extremes(row, which, a, b, c, d, e):
+    """The same, by a visit whose first two sums are a least and a greatest."""
+    return _visit(row, which, True, a, b, c, d, e)
+
+
+@plain
+def _visit(row, which, extremes, a, b, c, d, e):
     address = carray(pointer(row.visits), which + 1, np.int64)[which]
     sums = carray(pointer(row.sums), SUMS, np.float64)
     for i in range(SUMS):
@@ -61,8 +71,7 @@ def visit(row, which, a, b, c, d, e):
     if n <= PART:
         call(address, x, g, out, n, into, a, b, c, d, e)
     else:
-        team, extremes = row.team, which == CENSUS or which == PEAK
-        visit_parts(team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
+        visit_parts(row.team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
     return sums
 
 

@@ -30,7 +30,17 @@ from kofn.kernels.entries import (
     logs,
     quantile,
 )
-from kofn.kernels.lanes import CLOSED, FOUND, LOST, ODD, OPEN, load, rounded, visit
+from kofn.kernels.lanes import (
+    CLOSED,
+    FOUND,
+    LOST,
+    ODD,
+    OPEN,
+    load,
+    rounded,
+    visit,
+    visit_for_extremes,
+)
 from kofn.kernels.native import pointer
 from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, PEAK, SURVEY
 from kofn.kernels.team import plain
@@ -65,7 +75,7 @@ def look(row, lanes):
 @plain
 def softmax(row, lanes):
     """The search at k = 1 by the exponential link: no weight is cut to 1, so θ has a formula."""
-    sums, r = visit(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
+    sums, r = visit_for_extremes(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
     greatest, live, odd = sums[1], sums[2], sums[3]
     lanes.pivot[r], lanes.state[r] = load(row.x, row.n // 2, row.size), ODD
     if odd == 0 and live > 1 and lanes.k[r] == 1 and lanes.temperature[r] == lanes.temperature[r]:
@@ -108,7 +118,7 @@ def read(row, lanes):
 
 @plain
 def _census(row, lanes, pivot, most):
-    sums, r = visit(row, CENSUS, pivot, most, 0.0, 0.0, 0.0), row.lane
+    sums, r = visit_for_extremes(row, CENSUS, pivot, most, 0.0, 0.0, 0.0), row.lane
     count = max(sums[5], 1.0)
     mean = sums[6] / count
     lanes.least[r], lanes.greatest[r] = sums[0], sums[1]

@@ -19,7 +19,9 @@ ERROR = {"float32": 3e-6, "bfloat16": 8e-3}
 """How far weights may be from the float64 ones; half of bfloat16's last place near 1 is 4e-3."""
 
 ERROR_OF_GRADIENT = {"float32": 1e-3, "bfloat16": 3e-2}
-"""The same for a gradient, of its norm: an entry on a kink may take either of its two slopes."""
+"""The same for a gradient, of its norm, in nine rows of ten: in others an entry lies on a kink, as
+coarse scores often do, and may take either of its two slopes.
+"""
 
 SECONDS = 1.5  # that a contender may take for its rounds, two rounds at least
 LONGEST = 10.0  # a call that takes more is not repeated
@@ -78,7 +80,8 @@ def _check(contender: Contender, x: torch.Tensor, passes: Passes) -> str:
     if not error <= ERROR[dtype]:
         return f"wrong by {error:.1e}"
     wanted = exact["forward + backward"]()
-    error = ((gradient - wanted).norm() / wanted.norm()).item()
+    rows = (gradient - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp(min=1e-30)
+    error = torch.quantile(rows, 0.9).item()
     return "" if error <= ERROR_OF_GRADIENT[dtype] else f"gradient wrong by {error:.1e}"
 
 

@@ -49,7 +49,7 @@ COLUMNS = ("", *PASSES, "ms forward", "GB/s", "extra memory")
 def cells(result: Result, timing: Timing) -> tuple[str, ...]:
     """One line of the table."""
     if timing.trouble:
-        return (timing.contender.name, shorten(timing.trouble, 24, placeholder="…"), "", "", "", "")
+        return (timing.contender.name, shorten(timing.trouble, 32, placeholder="…"), "", "", "", "")
     ratios = []
     for what in PASSES:
         if what not in timing.ratios:

@@ -124,6 +124,11 @@ def as_markdown(about: dict[str, Any], results: Sequence[Result]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def _short(timings: dict[str, list[float]]) -> dict[str, list[float]]:
+    """In four digits, which is more than a timing has."""
+    return {what: [float(f"{one:.4g}") for one in every] for what, every in timings.items()}
+
+
 def as_json(about: dict[str, Any], results: Sequence[Result]) -> bytes:
     def timing(each: Timing) -> dict[str, Any]:
         return {
@@ -131,8 +136,8 @@ def as_json(about: dict[str, Any], results: Sequence[Result]) -> bytes:
             "group": each.contender.group,
             "framework": each.contender.framework,
             "trouble": each.trouble or None,
-            "seconds": each.seconds,
-            "ratio_to_softmax": each.ratios,
+            "seconds": _short(each.seconds),
+            "ratio_to_softmax": _short(each.ratios),
             "extra_bytes": each.memory or None,
         }
 

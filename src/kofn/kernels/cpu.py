@@ -157,9 +157,12 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     return out
 
 
+_ARRAYS = (np.ndarray, np.generic)  # asked for a dozen times in every call
+
+
 def _plain(x: Any) -> bool:
     """Whether it is NumPy's, not a tensor."""
-    return isinstance(x, np.ndarray | np.generic)
+    return isinstance(x, _ARRAYS)
 
 
 def packed(x: Any) -> Any:

@@ -100,7 +100,8 @@ def evaluate(y: Array, noise: Noise) -> Array:
     xp = namespace(y)
     measure = measured(y, noise)
     p = accumulated(y, lambda node: node.mass * _hazard(noise.link, node.at, y), measure)
-    return xp.where(p > 1, 1.0, p)  # by rounding
+    total = _row_sum(p)
+    return p / xp.where(total > 0, total, 1.0)  # so that one alone has all of it, to the last digit
 
 
 def jacobian_product(y: Array, noise: Noise, v: Array) -> Array:

@@ -237,6 +237,12 @@ def test_beyond_the_support_weights_are_0_exactly(link, rng):
     assert torch.all((p > 0).sum(-1) == 3)
 
 
+def test_a_plateau_of_one_point_has_its_weights():
+    """Its gradient in k is what rounding makes of two kinks in one place: nobody's to compare."""
+    x = torch.tensor([INF, 2.0, -1.0, -INF, 0.0])
+    assert kofn.soft_topk(x, 3, link="linear").tolist() == [1, 1, 0, 0, 1]
+
+
 @pytest.mark.parametrize("link", ["logistic", "exponential"])
 def test_theta_is_two_floats(link, reference, rng):
     """One float of size 1,000 would move every z by 3e-4."""

@@ -18,20 +18,7 @@ from numba import cfunc, njit
 
 from kofn import implicit, links
 from kofn._rows import Given, rows_of
-from kofn.kernels import (
-    elementary,
-    entries,
-    lanes,
-    native,
-    nodes,
-    passes,
-    rows,
-    search,
-    series,
-    team,
-    threads,
-    together,
-)
+from kofn.kernels import entries, native, passes, rows, team, threads
 from kofn.threshold import solve
 
 KINDS = {
@@ -61,20 +48,9 @@ def kind_of(link: Any) -> int | None:
 # What that misses, the other files a kernel is made of, becomes part of the name.
 _SOURCES = zlib.crc32(
     b"".join(
-        Path(str(m.__file__)).read_bytes()
-        for m in (
-            elementary,
-            entries,
-            lanes,
-            native,
-            nodes,
-            passes,
-            rows,
-            search,
-            series,
-            team,
-            together,
-        )
+        file.read_bytes()
+        for file in sorted(Path(__file__).parent.glob("*.py"))
+        if not file.name.startswith("gpu")
     )
 )
 

@@ -99,3 +99,12 @@ def soft_topk_gradients(
         tuple(arguments),
         framework.array(v),
     )
+
+
+def single(*values):
+    """As float32 tensors."""
+    return tuple(torch.tensor(np.asarray(v), dtype=torch.float32) for v in values)
+
+
+def double(*values):
+    return tuple(v.double() for v in values)

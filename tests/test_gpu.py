@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import kofn
+from kofn import _nodes
 
 try:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from kofn.kernels import gpu, gpu_entries, gpu_parts, gpu_rows
+    from kofn.kernels import gpu, gpu_entries, gpu_nodes_parts, gpu_parts, gpu_rows, gpu_subsets
 except ImportError:
     pytest.skip("Triton has no release for this system", allow_module_level=True)
 
@@ -25,12 +26,13 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "marked", ["not full", pytest.param("full", marks=pytest.mark.full)], ids=["part", "rest"]
 )
-def test_interpreted(marked):
-    """interpreted_gpu.py, in a process of its own: Triton must be told before it is imported."""
+@pytest.mark.parametrize("name", ["rows", "subsets"])
+def test_interpreted(name, marked):
+    """In a process of its own: Triton must be told before it is imported."""
     run = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"),
-            *("-m", marked, str(HERE / "interpreted_gpu.py")),
+            *("-m", marked, str(HERE / "interpreted" / f"{name}.py")),
         ],
         env={
             **{key: v for key, v in os.environ.items() if not key.startswith("PYTEST")},
@@ -55,9 +57,10 @@ def compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
-    def compile_(kernel, capability, warps, **constants):
+    def compile_(kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", **constants):
         names = kernel.arg_names
         kinds = {n: "*fp32" if POINTERS.search(n) else NUMBERS.get(n, "constexpr") for n in names}
+        kinds |= {n: sums for n in names if n == "sums_at"}
         aligned = [i for i, n in enumerate(names) if n == "n" or POINTERS.search(n)]
         source = ASTSource(
             kernel,
@@ -66,9 +69,9 @@ def compiled(tmp_path, monkeypatch):
             attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
         )
         target = GPUTarget("cuda", capability, 32)
-        binary = triton.compile(
-            source, target=target, options={"num_warps": warps, **gpu.OPTIONS}
-        ).asm["cubin"]
+        binary = triton.compile(source, target=target, options={"num_warps": warps, **options}).asm[
+            "cubin"
+        ]
         path = tmp_path / "kernel.cubin"
         path.write_bytes(binary)
 
@@ -138,6 +141,33 @@ def test_parts_compile(name, compiled):
     assert found["STACK"] == found["LOCAL"] == 0
 
 
+@pytest.mark.parametrize("n", [pytest.param(256, marks=pytest.mark.full), 4096])
+@pytest.mark.parametrize(
+    ("name", "what", "capability"),
+    [
+        pytest.param(name, what, sm, marks=() if (name, sm) == ("others", 80) else pytest.mark.full)
+        for sm in (80, 90)
+        for name, what in (
+            ("tally", "COVARIANCE"),
+            ("multiply", "COVARIANCE"),
+            ("others", "COVARIANCE"),
+            *(("write", what) for what in ("LOG_COUNT", "TAILS", "MARGINALS", "COVARIANCE")),
+        )
+    ],
+)
+def test_subsets_compile_to_registers_alone(name, what, n, capability, compiled):
+    kernel = getattr(gpu_nodes_parts, f"{name}_parts")
+    part, parts, warps = gpu_subsets.shape_of(n)
+    known = dict(PART=part, PARTS=max(gpu_subsets.LEAST, parts), LANES=32 * warps)
+    known |= dict(WHAT=getattr(_nodes, what))
+    constants = {k: v for k, v in known.items() if k in kernel.arg_names}
+    found, code = compiled(
+        kernel, capability, warps, gpu_subsets.OPTIONS, sums="*fp64", **constants
+    )
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert not re.search(r"\b(LDL|STL)\b", code)
+
+
 def test_shapes():
     """Every entry has its place; powers of 2; no more threads than a block may have."""
     for n in (1, 2, 15, 16, 17, 128, 129, 1000, 1024, 5000, 32_768):
@@ -147,9 +177,13 @@ def test_shapes():
         assert shape.wide >= shape.block
         assert 1 <= shape.warps <= 16
     for n in (32_769, 100_000, 2**20, 2**20 + 1, 2**25):
-        part, parts = gpu._parts(n)
+        part, parts = gpu.parts_of(n)
         assert (parts - 1) * part < n <= parts * part
         assert parts <= 256
+    for n in (1, 256, 257, 2048, 2049, 2**18, 2**18 + 1, 2**25):
+        part, parts, _ = gpu_subsets.shape_of(n)
+        assert (parts - 1) * part < n <= parts * part
+        assert parts <= 128
 
 
 def test_nothing_of_it_is_imported_for_a_cpu():
@@ -184,4 +218,5 @@ def test_which_tensors_are_served(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
         kernels._gpu.cache_clear()
         assert (kernels.serving(Fake(dtype), kofn.links.logistic) is gpu) == served
+        assert (kernels.serving_subsets(Fake(dtype)) is gpu_subsets) == served
     kernels._gpu.cache_clear()

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from kofn import KSubset
-from kofn.kernels import nodes, subsets
+from kofn import _nodes as nodes
+from kofn.kernels import subsets
 
 INF = math.inf
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6}

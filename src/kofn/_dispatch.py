@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
 from kofn import _nodes, _sampling, kernels, links
-from kofn._array import Array, is_jax, is_numpy, is_torch, stop_gradient, uniform
+from kofn._array import Array, is_jax, is_torch, stop_gradient, uniform
 from kofn._link import Link
 from kofn._rows import Given, Rows
 from kofn.threshold import solve
@@ -50,10 +49,8 @@ def marginals(y: Array, k: Array) -> Array | None:
     if is_torch(y):
         from kofn.kernels.marginals import Marginals
 
-        return Marginals.apply(y, k)  # type: ignore[no-untyped-call]
-    return kernel.at(
-        kernel.nodes.MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k
-    )
+        return Marginals.apply(kernel, y, k)  # type: ignore[no-untyped-call]
+    return kernel.at(_nodes.MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k)
 
 
 def log_count(z: Array, k: Array) -> Array:
@@ -64,7 +61,7 @@ def log_count(z: Array, k: Array) -> Array:
         if keeps_a_graph(z):
             return LogCount.apply(z, k)  # type: ignore[no-untyped-call]
     kernel = _kernel_of_nodes(z)
-    return kernel.evaluate(kernel.nodes.LOG_COUNT, z, k) if kernel else _nodes.log_count(z, k)
+    return kernel.evaluate(_nodes.LOG_COUNT, z, k) if kernel else _nodes.log_count(z, k)
 
 
 def tails(z: Array, k: Array) -> Array:
@@ -75,15 +72,13 @@ def tails(z: Array, k: Array) -> Array:
         if keeps_a_graph(z):
             return Tails.apply(z, k)  # type: ignore[no-untyped-call]
     kernel = _kernel_of_nodes(z)
-    return kernel.evaluate(kernel.nodes.TAILS, z, k) if kernel else _nodes.tails(z, k)
+    return kernel.evaluate(_nodes.TAILS, z, k) if kernel else _nodes.tails(z, k)
 
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
     """`kofn._nodes.covariance`; plain code where a graph is wanted."""
     kernel = _kernel_of_nodes(z, v)
-    return (
-        kernel.evaluate(kernel.nodes.COVARIANCE, z, k, v) if kernel else _nodes.covariance(z, k, v)
-    )
+    return kernel.evaluate(_nodes.COVARIANCE, z, k, v) if kernel else _nodes.covariance(z, k, v)
 
 
 def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
@@ -103,22 +98,14 @@ def _draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
 
 def _kernel_of_nodes(*arrays: Array) -> Any:
     """The module with the fused rows, None where none serve these arrays."""
-    if os.environ.get("KOFN_KERNELS") == "reference":
-        return None
     for x in arrays:
         if is_torch(x):
             from kofn._torch import is_plain
             from kofn._torch_nodes import keeps_a_graph
 
-            if not is_plain(x) or x.device.type != "cpu" or keeps_a_graph(x):
+            if not is_plain(x) or keeps_a_graph(x):
                 return None
-        elif not is_numpy(x):
-            return None
-    try:
-        from kofn.kernels import subsets
-    except ImportError:  # Numba has no release for this Python or machine
-        return None
-    return subsets
+    return kernels.serving_subsets(arrays[0])
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:

@@ -33,6 +33,9 @@ from kofn._array import (
 )
 from kofn._flow import accumulated, stacked
 
+LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
+"""What a kernel that adds up these sums may be asked for."""
+
 
 class Coins(NamedTuple):
     """Per entry; zeros where out of play."""

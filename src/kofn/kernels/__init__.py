@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from kofn._array import Array, dtype_name, is_numpy, is_torch
@@ -62,28 +63,35 @@ def _serving_eagerly(given: Given) -> Any:
 
 def serving(x: Array, link: Any) -> Any:
     """The module whose kernels serve such rows: weights, gradients, threshold; else None."""
-    if os.environ.get("KOFN_KERNELS") == "reference":
-        return None
-    if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
-        module = _cpu()
-    elif is_torch(x) and x.device.type == "cuda" and dtype_name(x) == "float32":
-        module = _gpu(x.device)
-    else:
-        module = None
+    module = _module(x, "cpu", "gpu")
     return None if module is None or module.kind_of(link) is None else module
 
 
-@lru_cache(maxsize=1)
-def _cpu() -> Any:
-    try:
-        from kofn.kernels import cpu
-    except ImportError:  # Numba has no release for this Python or machine
+def serving_subsets(x: Array) -> Any:
+    """The module whose kernels serve such rows of k-subsets; else None."""
+    return _module(x, "subsets", "gpu_subsets")
+
+
+def _module(x: Array, on_cpu: str, on_gpu: str) -> Any:
+    if os.environ.get("KOFN_KERNELS") == "reference":
         return None
-    return cpu
+    if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
+        return _cpu(on_cpu)
+    if is_torch(x) and x.device.type == "cuda" and dtype_name(x) == "float32":
+        return _gpu(on_gpu, x.device)
+    return None
 
 
 @lru_cache
-def _gpu(device: Any) -> Any:
+def _cpu(name: str) -> Any:
+    try:
+        return import_module(f"kofn.kernels.{name}")
+    except ImportError:  # Numba has no release for this Python or machine
+        return None
+
+
+@lru_cache
+def _gpu(name: str, device: Any) -> Any:
     import torch
 
     # Triton compiles for these, NVIDIA's from 2020 on.
@@ -96,6 +104,4 @@ def _gpu(device: Any) -> Any:
     # What torch brought along before 2.13 lacks some of what the kernels are written with.
     if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
         return None
-    from kofn.kernels import gpu
-
-    return gpu
+    return import_module(f"kofn.kernels.{name}")

@@ -59,7 +59,7 @@ def shape_of(n: int) -> Shape:
 
     A row's numbers are computed by each of its threads, so fewer threads are less work.
     """
-    whole = max(16, _power_of_2(n))
+    whole = max(16, power_of_2(n))
     if whole <= 128:
         return Shape(512 // whole, whole, whole, 4)
     warps = min(max(1, whole // 2048), 16)
@@ -69,7 +69,7 @@ def shape_of(n: int) -> Shape:
 
 def weights(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tensor, Tensor]:
     """(weights, θ): (…, n) and two floats' worth, (2, …)."""
-    out = _empty(x, x.shape)
+    out = empty(x, x.shape)
     return out, _forward(x, k, temperature, link, out)
 
 
@@ -79,12 +79,12 @@ def threshold(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> Tensor:
 
 
 def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None) -> Tensor:
-    x, k, temperature = _packed(x), _packed(k), _packed(temperature)
-    theta = _empty(k, (2, *k.shape))
+    x, k, temperature = packed(x), packed(k), packed(temperature)
+    theta = empty(k, (2, *k.shape))
     count, n = prod(x.shape[:-1]), x.shape[-1]
     if count == 0:
         return theta
-    with _device(x):
+    with device_of(x):
         if n > LONG:
             _forward_in_parts(x, k, temperature, link, out, theta)
         else:
@@ -113,12 +113,12 @@ def _forward_in_parts(
     x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None, theta: Tensor
 ) -> None:
     count, n = k.numel(), x.shape[-1]
-    part, parts = _parts(n)
+    part, parts = parts_of(n)
     grid, kind, alpha = (count * parts,), kind_of(link), _alpha(link)
-    together = dict(PARTS=_power_of_2(parts), **_IN_PARTS)
+    together = dict(PARTS=power_of_2(parts), **_IN_PARTS)
     # Each launch reads what the one before has left and leaves what the next one reads.
-    sums = [_empty(k, (count, gpu_parts.SUMS.value, parts)) for _ in range(2)]
-    numbers = [_empty(k, (count, gpu_parts.NUMBERS.value)) for _ in range(2)]
+    sums = [empty(k, (count, gpu_parts.SUMS.value, parts)) for _ in range(2)]
+    numbers = [empty(k, (count, gpu_parts.NUMBERS.value)) for _ in range(2)]
     rows = (k, temperature)
     gpu_parts.survey[grid](x, sums[0], n, parts, PART=part, **_IN_PARTS)
     gpu_parts.begin[(count,)](x, sums[0], numbers[0], *rows, n, parts, alpha, KIND=kind, **together)
@@ -150,12 +150,12 @@ def gradients(
     x: Tensor, cotangent: Tensor, theta: Tensor, k: Tensor, temperature: Tensor, link: Any
 ) -> tuple[Tensor, Tensor]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
-    x, cotangent, k, temperature = (_packed(a) for a in (x, cotangent, k, temperature))
-    out, in_rows = _empty(x, x.shape), _empty(k, (2, *k.shape))
+    x, cotangent, k, temperature = (packed(a) for a in (x, cotangent, k, temperature))
+    out, in_rows = empty(x, x.shape), empty(k, (2, *k.shape))
     count, n = prod(x.shape[:-1]), x.shape[-1]
     if count == 0:
         return out, in_rows
-    with _device(x):
+    with device_of(x):
         if n > LONG:
             _backward_in_parts(x, cotangent, theta, k, temperature, link, out, in_rows)
         else:
@@ -191,13 +191,13 @@ def _backward_in_parts(
     in_rows: Tensor,
 ) -> None:
     count, n = k.numel(), x.shape[-1]
-    part, parts = _parts(n)
+    part, parts = parts_of(n)
     grid = (count * parts,)
-    sums = _empty(k, (count, gpu_parts.SUMS.value, parts))
+    sums = empty(k, (count, gpu_parts.SUMS.value, parts))
     row = (x, cotangent, sums, theta)
     shape = (count, n, parts, _alpha(link))
     first = dict(KIND=kind_of(link), PART=part, **_IN_PARTS)
-    then = dict(PARTS=_power_of_2(parts), **first)
+    then = dict(PARTS=power_of_2(parts), **first)
     gpu_parts.weigh_back[grid](*row, temperature, *shape, **first)
     gpu_parts.slope_back[grid](*row, temperature, *shape, **then)
     gpu_parts.gradients[grid](*row, k, temperature, out, in_rows, *shape, **then)
@@ -209,13 +209,13 @@ OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
 _IN_PARTS = {"BLOCK": 512, "num_warps": 4, **OPTIONS}
 
 
-def _parts(n: int) -> tuple[int, int]:
+def parts_of(n: int) -> tuple[int, int]:
     """(length, number) of the parts of a row; at most some hundred, which all programs add up."""
-    part = max(PART, _power_of_2(n) // 128)
+    part = max(PART, power_of_2(n) // 128)
     return part, -(-n // part)
 
 
-def _power_of_2(n: int) -> int:
+def power_of_2(n: int) -> int:
     """The least that is no less than n."""
     return 1 << (n - 1).bit_length()
 
@@ -224,15 +224,15 @@ def _alpha(link: Any) -> float:
     return link.alpha if isinstance(link.alpha, float) else 1.5
 
 
-def _packed(x: Tensor) -> Tensor:
+def packed(x: Tensor) -> Tensor:
     """`x` in rows without gaps: itself, or one copy."""
     return x.resolve_neg().contiguous()
 
 
-def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return like.new_empty(shape)
+def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    return like.new_empty(shape, dtype=dtype)
 
 
-def _device(x: Tensor) -> contextlib.AbstractContextManager:
+def device_of(x: Tensor) -> contextlib.AbstractContextManager:
     """Launches go to the current device, which need not be that of the tensor."""
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

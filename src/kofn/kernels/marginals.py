@@ -10,23 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn import _conditional, _dispatch, links
+from kofn import _conditional, _dispatch, _nodes, links
 from kofn._torch import is_plain
-from kofn.kernels import nodes, subsets
 
 
 class Marginals(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, k: Tensor) -> Tensor:
+    def forward(ctx: Any, kernel: Any, y: Tensor, k: Tensor) -> Tensor:
         hi, lo = _dispatch.threshold(y, k, torch.ones_like(k), links.logistic)
         ctx.save_for_backward(y, k, hi, lo)
-        return subsets.at(nodes.MARGINALS, y, hi, lo, k)
+        ctx.kernel = kernel
+        return kernel.at(_nodes.MARGINALS, y, hi, lo, k)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         y, k, hi, lo = ctx.saved_tensors
         if not torch.is_grad_enabled() and is_plain(cotangent):
-            return subsets.at(nodes.COVARIANCE, y, hi, lo, k, cotangent), None
+            return None, ctx.kernel.at(_nodes.COVARIANCE, y, hi, lo, k, cotangent), None
         with torch.enable_grad():
             p = _conditional.marginals(_conditional.rows_of(y, k))
-            return *torch.autograd.grad(p, y, cotangent, create_graph=True), None
+            return None, *torch.autograd.grad(p, y, cotangent, create_graph=True), None

@@ -13,12 +13,11 @@ import math
 import numpy as np
 from numba import carray, njit
 
+from kofn._nodes import COVARIANCE, LOG_COUNT, MARGINALS
 from kofn.kernels import passes
 from kofn.kernels.elementary import LOG2_E, exp2, quotient, real, widest_vectors
 from kofn.kernels.entries import distance, reach
 from kofn.kernels.native import fetch, fetch_add, pointer
-
-LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
 
 BLOCK = 512
 LANES = 64  # complex products side by side

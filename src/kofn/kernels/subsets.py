@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn import _sampling
+from kofn import _nodes, _sampling
 from kofn._array import is_torch, namespace
 from kofn.kernels import cpu, heaps, nodes, threads
 from kofn.kernels.cpu import address, packed
@@ -31,7 +31,7 @@ def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
     """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
     y, hi, lo, k = packed(y), packed(hi), packed(lo), packed(k)
     v = y if v is None else packed(v)
-    out = _empty(y, y.shape[:-1] if what == nodes.LOG_COUNT else y.shape)
+    out = _empty(y, y.shape[:-1] if what == _nodes.LOG_COUNT else y.shape)
     run = nodes.serve_single if y.itemsize == 4 else nodes.serve_double
     _deal(run, y, [y.shape[-1], y.itemsize, what], [y, hi, lo, k, v, out])
     return out

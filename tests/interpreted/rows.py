@@ -1,17 +1,13 @@
-"""The GPU's kernels on the CPU, by Triton's interpreter; test_gpu.py runs this in a process whose
-environment says so before Triton is imported.
-"""
+"""The maps' rows on a GPU, by Triton's interpreter."""
 
 import numpy as np
 import pytest
 import torch
-from triton.runtime import interpreter
 
 import kofn
-from kofn import kernels
 from kofn.kernels import cpu, gpu, gpu_rows, gpu_search
 from oracles import exact_threshold
-from support import GRADIENT, LINKS, SMOOTH, WEIGHTS, every_link
+from support import GRADIENT, LINKS, SMOOTH, WEIGHTS, double, every_link, single
 
 INF, NAN = np.inf, np.nan
 POWERS = (kofn.links.entmax(1.2), kofn.links.entmax(1.7))
@@ -30,65 +26,12 @@ def first(*names):
     )
 
 
-# NumPy warns where the interpreter has it divide by 0 and overflow, as the plan is.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def prepared_once_a_launch():
-    """Triton's interpreter prepares its language anew at every call of a function inside a kernel,
-    for half of the time that these tests would take.
-    """
-    prepare, launch, done = interpreter._patch_lang, interpreter.GridExecutor.__call__, {}
-
-    def once(function):
-        key = "core" in function.__globals__
-        done[key] = done.get(key) or prepare(function)
-        return done[key]
-
-    def launch_anew(self, *arguments, **options):
-        done.clear()
-        return launch(self, *arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_lang", once)
-        patch.setattr(interpreter.GridExecutor, "__call__", launch_anew)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def on_gpu(monkeypatch):
-    """float32 tensors are served as a GPU's are; what a kernel leaves unwritten holds NaN."""
-    monkeypatch.setattr(kernels, "_cpu", lambda: gpu)
-    monkeypatch.setattr(gpu, "_empty", lambda like, shape: like.new_full(shape, NAN))
-
-
-@pytest.fixture
-def reference(monkeypatch):
-    """Call a function with the kernels off."""
-
-    def call(function, *arguments, **options):
-        with monkeypatch.context() as patch:
-            patch.setenv("KOFN_KERNELS", "reference")
-            return function(*arguments, **options)
-
-    return call
-
-
 @pytest.fixture
 def in_parts(monkeypatch):
     """Rows as if they were long: looks in parts, then, if those were too few, one program's."""
     monkeypatch.setattr(gpu, "LONG", 0)
     monkeypatch.setattr(gpu, "PART", 64)
     monkeypatch.setattr(gpu, "LOOKS", 2)
-
-
-def single(*values):
-    return tuple(torch.tensor(np.asarray(v), dtype=torch.float32) for v in values)
-
-
-def double(*values):
-    return tuple(v.double() for v in values)
 
 
 def cotangents(x, k, t, v, link):

@@ -1,0 +1,61 @@
+"""The GPU's kernels on the CPU, by Triton's interpreter; test_gpu.py runs these files in a process
+whose environment says so before Triton is imported.
+"""
+
+import numpy as np
+import pytest
+from triton.runtime import interpreter
+
+from kofn import kernels
+from kofn.kernels import gpu, gpu_subsets
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        # NumPy warns where the interpreter has it divide by 0 and overflow, as the plan is.
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def prepared_once_a_launch():
+    """Triton's interpreter prepares its language anew at every call of a function inside a kernel,
+    for half of the time that these tests would take.
+    """
+    prepare, launch, done = interpreter._patch_lang, interpreter.GridExecutor.__call__, {}
+
+    def once(function):
+        key = "core" in function.__globals__
+        done[key] = done.get(key) or prepare(function)
+        return done[key]
+
+    def launch_anew(self, *arguments, **options):
+        done.clear()
+        return launch(self, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", once)
+        patch.setattr(interpreter.GridExecutor, "__call__", launch_anew)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def on_gpu(monkeypatch):
+    """float32 tensors are served as a GPU's are; what a kernel leaves unwritten holds NaN."""
+    monkeypatch.setattr(kernels, "_cpu", {"cpu": gpu, "subsets": gpu_subsets}.get)
+    monkeypatch.setattr(
+        gpu,
+        "empty",
+        lambda like, shape, dtype=None: like.new_full(shape, np.nan, dtype=dtype),
+    )
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    """Call a function with the kernels off."""
+
+    def call(function, *arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setenv("KOFN_KERNELS", "reference")
+            return function(*arguments, **options)
+
+    return call

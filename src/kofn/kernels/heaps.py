@@ -13,9 +13,9 @@ import math
 import numpy as np
 from numba import carray
 
+from kofn.kernels.coins import each, plain, prepare
 from kofn.kernels.elementary import real, widest_vectors
 from kofn.kernels.native import fetch_add, pointer
-from kofn.kernels.nodes import _prepare, each, plain
 
 # A job, the integers that every thread on it is told.
 NEXT, DONE, COUNT, CHUNK, N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(14)
@@ -166,7 +166,7 @@ def _rows(job, words, shapes, zs, ks, uniforms, outs):
     while first < rows:
         last = min(first + words[CHUNK], rows)
         for i in range(first, last):
-            _prepare(zs[i * n : (i + 1) * n], real(zs[0], 0.0), real(zs[0], 0.0), u)
+            prepare(zs[i * n : (i + 1) * n], real(zs[0], 0.0), real(zs[0], 0.0), u)
             _leaves(u, coins, dust, probability, mean)
             _climb(shapes, levels, dust, probability, start, mean, found)
             for sample in range(samples):

@@ -132,6 +132,8 @@ def test_half_precision_jax_and_errors():
     half = Bernoulli(torch.zeros(3, dtype=torch.bfloat16))
     assert half.sample((), generator()).dtype == torch.bfloat16
     assert half.entropy().dtype == torch.float32
+    for dtype in (torch.bfloat16, torch.float16):
+        assert half.relax(torch.zeros(3, dtype=dtype), 0.5).tolist() == [0.5] * 3
     draw = jax.jit(lambda coins, key: coins.sample((2,), key).sum() + coins.entropy().sum())
     assert np.isfinite(draw(Bernoulli(jnp.zeros(3)), jax.random.key(0)))
     cold, y = jnp.float32(1e-30), jnp.float32([0.5])

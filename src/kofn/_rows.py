@@ -19,6 +19,7 @@ from kofn._array import (
     cast_like,
     compute_dtype,
     contiguous,
+    dtype_name,
     framework,
     full_like,
     is_jax,
@@ -38,6 +39,13 @@ from kofn._validate import (
     check_scores,
     check_temperature,
 )
+
+# The least and the greatest that rounding leaves room for; see `temperature_of`. By name, because
+# every call asks; and NumPy has no bfloat16.
+TEMPERATURES = {"bfloat16": (2.0**-119, (2 - 2.0**-7) * 2.0**120)} | {
+    str(info.dtype): (float(info.smallest_normal / info.eps), float(info.max * info.eps))
+    for info in (np.finfo("float16"), np.finfo("float32"), np.finfo("float64"))
+}
 
 
 class Given(NamedTuple):
@@ -157,13 +165,11 @@ def temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
 
     Beyond them (1e-31 and 4e31 in float32) the map is the hard top-k, or k/n, to every digit.
     """
-    xp = namespace(x)
-    info = xp.finfo(x.dtype)
-    floor = float(info.smallest_normal) / float(info.eps)
-    ceiling = float(info.max) * float(info.eps)
+    floor, ceiling = TEMPERATURES[dtype_name(x)]
     if framework(temperature) is None:
         number = check_temperature(temperature)
         return full_like(x, batch, min(max(number, floor), ceiling))
+    xp = namespace(x)
     with quiet(x):
         t = _per_row("temperature", temperature, batch, x)
     # Judged before the cast: a float64 temperature that float32 rounds to 0 is small, not wrong.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,7 @@ def check_scores(scores: Any, name: str = "scores") -> None:
             f"{name} must not be a numpy.ma.MaskedArray, whose mask nothing here would heed; pass "
             "its data and mask=~array.mask"
         )
-    if is_torch(scores) and str(scores.layout) != "torch.strided":
+    if is_torch(scores) and scores.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got layout {scores.layout}")
     if dtype_name(scores) not in FLOATS:
         raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}; got {scores.dtype}")

@@ -36,6 +36,7 @@ from kofn.kernels.lanes import (
     LOST,
     ODD,
     OPEN,
+    SUMMED,
     load,
     rounded,
     visit,
@@ -73,23 +74,26 @@ def look(row, lanes):
 
 
 @plain
-def softmax(row, lanes):
-    """The search at k = 1 by the exponential link: no weight is cut to 1, so θ has a formula."""
+def peak(row, lanes):
+    """The greatest finite score, how many there are, and how many that are +inf or NaN."""
     sums, r = visit_for_extremes(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
-    greatest, live, odd = sums[1], sums[2], sums[3]
-    lanes.pivot[r], lanes.state[r] = load(row.x, row.n // 2, row.size), ODD
-    if odd == 0 and live > 1 and lanes.k[r] == 1 and lanes.temperature[r] == lanes.temperature[r]:
-        lanes.anchor[r], lanes.base[r], lanes.by[r], lanes.fresh[r] = greatest, greatest, 1.0, 1.0
-        look(row, lanes)
-        total = lanes.count[r] + lanes.below[r] - lanes.above[r]
-        lanes.delta[r], lanes.state[r] = math.log(total) - 1, FOUND
+    lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], sums[2], sums[3]
+
+
+@plain
+def open_softmax(lanes, r):
+    """At k = 1 by the exponential link no weight is cut to 1, so one look tells θ."""
+    temperature = lanes.temperature[r]
+    usual = lanes.bad[r] == 0 and lanes.live[r] > 1 and temperature == temperature
+    lanes.state[r] = SUMMED if usual else ODD
+    lanes.anchor[r], lanes.delta[r], lanes.fresh[r] = lanes.greatest[r], -1.0, 1.0
 
 
 @plain
 def read(row, lanes):
     """A row in which a survey is not enough: what a census says, and what there is to search."""
     r = row.lane
-    pivot, temperature, k = lanes.pivot[r], lanes.temperature[r], lanes.k[r]
+    pivot, temperature, k = load(row.x, row.n // 2, row.size), lanes.temperature[r], lanes.k[r]
     _census(row, lanes, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
     if lanes.greatest[r] - lanes.least[r] > 1e5 * temperature and lanes.live[r] > 0:
         mean, variance, usual = lanes.mean[r], lanes.variance[r], lanes.usual[r]

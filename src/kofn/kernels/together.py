@@ -11,17 +11,17 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.elementary import widest_vectors
+from kofn.kernels.elementary import log, widest_vectors
 from kofn.kernels.entries import BOUNDED, LAPLACE, LOGISTIC, NORMAL, moved
-from kofn.kernels.lanes import FOUND, LANE, LANES, ODD, OPEN, two_floats
+from kofn.kernels.lanes import CLOSED, FOUND, LANE, LANES, ODD, OPEN, SUMMED, rounded, two_floats
 from kofn.kernels.native import pointer
 from kofn.kernels.search import ANCHORED, begin, beyond, halley, last_step
 from kofn.kernels.team import plain
 
 
 @plain
-def open_all(address, n, size, share, bell, own, end, origin):
-    """Begin the search in the rows whose survey is plain and whose k is `share`."""
+def open_all(address, n, size, origin):
+    """Begin the search in the rows whose survey is plain and whose k is between 0 and n."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     per_n = 1 / n
@@ -36,10 +36,10 @@ def open_all(address, n, size, share, bell, own, end, origin):
         lanes.wanted[r], lanes.live[r], lanes.top[r] = k, n, 0.0
         lanes.mean[r], lanes.variance[r] = mean, variance
         lanes.least[r], lanes.greatest[r] = mean - reach, mean + reach
-        begin(lanes, r, bell, own, end, origin, size)
-        # Neither is true of a NaN.
+        begin(lanes, r, lanes.bell[r], lanes.own[r], lanes.end[r], origin, size)
+        # None of it is true of a NaN.
         plain_row = (reach < 1e5 * temperature) & (abs(pivot) < 1e15)
-        lanes.state[r] = OPEN if plain_row & (k == share) else ODD
+        lanes.state[r] = OPEN if plain_row & (k > 0) & (k < n) else ODD
 
 
 @plain
@@ -102,3 +102,54 @@ def aim_all(address, kind, size):
         else:
             base, by = anchor, moved(kind, delta)
         lanes.base[r], lanes.by[r] = base, by
+
+
+@plain
+def sum_up_all(address):
+    """θ of the lanes that one look was enough for."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        total = lanes.count[r] + lanes.below[r] - lanes.above[r]
+        summed = lanes.state[r] == SUMMED
+        lanes.delta[r] = log(total if summed else 1.0) - 1 if summed else lanes.delta[r]
+        lanes.state[r] = FOUND if summed else lanes.state[r]
+
+
+@plain
+def settle_all(address, size, written):
+    """θ as two numbers, (0, NaN) where it was not found or the weights do not add up to k."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        k, total = lanes.k[r], lanes.total[r]
+        hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], size)
+        right = (lanes.state[r] == FOUND) & ((not written) | (abs(total - k) <= 1e-4 * k))
+        lanes.hi[r], lanes.lo[r] = hi if right else 0.0, lo if right else math.nan
+
+
+@plain
+def weigh_all(address, size):
+    """Way back: the mean of the cotangents; a row without a slope is closed."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    least = 2.0**-126 if size == 4 else 2.0**-1022
+    for r in range(LANES):
+        weight, hi = lanes.weight[r], lanes.hi[r]
+        usual = (abs(hi) < math.inf) & (weight >= least)
+        mean = rounded(lanes.total[r] / weight, size)
+        lanes.mean[r] = mean if usual else 0.0
+        lanes.state[r] = OPEN if usual else CLOSED
+
+
+@plain
+def centre_all(address, size):
+    """Way back: what rounding has left of the mean; lanes it matters in are odd."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    eps = 2.0**-23 if size == 4 else 2.0**-52
+    for r in range(LANES):
+        total, usual = lanes.total[r], lanes.state[r] == OPEN
+        matters = usual & (abs(total) > 4 * eps * lanes.size[r])
+        lanes.rest[r] = total / lanes.weight[r]
+        lanes.state[r] = ODD if matters else lanes.state[r]

@@ -9,7 +9,7 @@ from kofn.kernels.entries import EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, edge, l
 from kofn.kernels.lanes import CLOSED, LANES, ODD, OPEN, copy_all, load, nth, visit, visit_all
 from kofn.kernels.passes import CENTRE, CLOSE_BACK, INTEGRATE, SLOPE, TOTAL, WEIGH
 from kofn.kernels.team import plain
-from kofn.kernels.together import centre_all, weigh_all
+from kofn.kernels.together import answer_all, centre_all, count_all, weigh_all
 
 
 @plain
@@ -19,18 +19,17 @@ def cotangents(group, lanes):
     ḡ is taken off in two parts: where one entry holds nearly all of W, g − ḡ is smaller than the
     rounding of ḡ.
     """
-    count, size = group.count, group.row.size
+    size = group.row.size
     _weigh(group, lanes)
-    weigh_all(group.lanes, size)
+    weigh_all(group.lanes, group.count, size)
     _slope(group, lanes)
     centre_all(group.lanes, size)
     _centre(group, lanes)
-    for r in range(count):
-        if lanes.state[r] == CLOSED:
-            lanes.in_k[r], lanes.in_t[r] = _close_back(nth(group, r), lanes)
-        else:
-            lanes.in_k[r] = lanes.mean[r] + lanes.rest[r]
-            lanes.in_t[r] = -lanes.slope[r] / lanes.temperature[r]
+    answer_all(group.lanes)
+    if count_all(group.lanes, CLOSED):
+        for r in range(group.count):
+            if lanes.state[r] == CLOSED:
+                lanes.in_k[r], lanes.in_t[r] = _close_back(nth(group, r), lanes)
 
 
 @plain
@@ -63,18 +62,17 @@ def _slope(group, lanes):
 @plain
 def _centre(group, lanes):
     """Take what is left of the mean off the odd lanes."""
-    row, odd = group.row, False
-    for r in range(group.count):
-        if lanes.state[r] == ODD:
-            odd = True
-            if not group.entries:
-                hi, lo, per_t, rest = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.rest[r]
-                sums = visit(nth(group, r), CENTRE, hi, lo, per_t, row.alpha, rest)
-                lanes.slope[r] -= sums[0]
+    row = group.row
     if group.entries:
-        if odd:
+        if count_all(group.lanes, ODD):
             visit_all(group, CENTRE)
         copy_all(group, GIVE_BACK, group.entries + KEPT * LANES * row.size, row.out)
+        return
+    for r in range(group.count):
+        if lanes.state[r] == ODD:
+            hi, lo, per_t, rest = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.rest[r]
+            sums = visit(nth(group, r), CENTRE, hi, lo, per_t, row.alpha, rest)
+            lanes.slope[r] -= sums[0]
 
 
 @plain

@@ -32,14 +32,22 @@ from kofn.kernels.search import (
     visit_at,
 )
 from kofn.kernels.team import plain
-from kofn.kernels.together import advance_all, aim_all, open_all, settle_all, sum_up_all
+from kofn.kernels.together import (
+    advance_all,
+    aim_all,
+    count_all,
+    fresh_all,
+    open_all,
+    settle_all,
+    sum_up_all,
+)
 
 
 @plain
 def weights(group, lanes, wanted):
     """Write the weights of a group of rows, if wanted; leave θ as `hi` and `lo` in their lanes.
 
-    (0, NaN) says that the search gave up.
+    (0, NaN) says that the search gave up; the answer is whether it did not.
     """
     count, kind, size = group.count, group.row.kind, group.row.size
     summed = _start(group, lanes)
@@ -50,15 +58,21 @@ def weights(group, lanes, wanted):
         if summed:
             sum_up_all(group.lanes)
         advance_all(group.lanes, kind, size, round_)
-        for r in range(count):
-            if lanes.state[r] == ODD:
-                advance(nth(group, r), lanes, round_)
+        if count_all(group.lanes, ODD):
+            for r in range(count):
+                if lanes.state[r] == ODD:
+                    advance(nth(group, r), lanes, round_)
     if wanted:
         _write(group, lanes)
-    settle_all(group.lanes, size, wanted)
+    if settle_all(group.lanes, count, size, wanted) == 0:
+        return True
+    found = True
     for r in range(count):
         if lanes.state[r] == CLOSED:
             _close(nth(group, r), lanes, wanted)
+        elif lanes.lo[r] != lanes.lo[r]:
+            found = False
+    return found
 
 
 @plain
@@ -66,6 +80,7 @@ def _start(group, lanes):
     """Survey all rows, and read those where that is not enough; whether some are a softmax."""
     row, count = group.row, group.count
     n, kind, size, summed = row.n, row.kind, row.size, 0
+    k, bell, own, end = 0.0, 0.0, 0.0, 0.0  # of the row before
     if group.entries:
         copy_all(group, BRING, row.x, group.entries)
     for r in range(count):
@@ -73,13 +88,14 @@ def _start(group, lanes):
             summed += 1
         elif not group.entries:
             survey(nth(group, r), lanes)
-        if 0 < lanes.k[r] < n:
-            found = quantiles(row, lanes.k[r], np.float64(n), np.float64(n))
-            lanes.bell[r], lanes.own[r], lanes.end[r] = found
+        if 0 < lanes.k[r] < n and lanes.k[r] != k:
+            k = lanes.k[r]
+            bell, own, end = quantiles(row, k, np.float64(n), np.float64(n))
+        lanes.bell[r], lanes.own[r], lanes.end[r] = bell, own, end
     if summed < count:
         if group.entries:
             visit_all(group, SURVEY)
-        open_all(group.lanes, n, size, edge(kind, row.alpha))
+        open_all(group.lanes, count, n, size, edge(kind, row.alpha))
     if summed:
         if group.entries:
             visit_all(group, PEAK)
@@ -88,9 +104,10 @@ def _start(group, lanes):
                 if not group.entries:
                     peak(nth(group, r), lanes)
                 open_softmax(lanes, r)
-    for r in range(count):
-        if lanes.state[r] == ODD:
-            read(nth(group, r), lanes)
+    if count_all(group.lanes, ODD):
+        for r in range(count):
+            if lanes.state[r] == ODD:
+                read(nth(group, r), lanes)
     return summed > 0
 
 
@@ -102,25 +119,22 @@ def _is_softmax(kind, k):
 @plain
 def _look(group, lanes):
     """Look at the rows whose θ is not found; whether there are any."""
-    still = False
+    still = count_all(group.lanes, OPEN) + count_all(group.lanes, SUMMED) > 0
+    if group.entries:
+        if still:
+            _prepare(group)
+            visit_all(group, LOOK)
+        return still
     for r in range(group.count):
         if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
-            still = True
-            if not group.entries:
-                look(nth(group, r), lanes)
-    if still and group.entries:
-        _prepare(group, lanes)
-        visit_all(group, LOOK)
+            look(nth(group, r), lanes)
     return still
 
 
 @plain
-def _prepare(group, lanes):
+def _prepare(group):
     """Rows abreast: prepare those whose anchor has moved."""
-    fresh = False
-    for r in range(LANES):
-        fresh |= lanes.fresh[r] > 0
-    if fresh and group.row.kind not in BOUNDED:
+    if group.row.kind not in BOUNDED and fresh_all(group.lanes):
         visit_all(group, FIRST_LOOK)
 
 
@@ -129,7 +143,7 @@ def _write(group, lanes):
     """Write the weights at θ where it is found."""
     row = group.row
     if group.entries:
-        _prepare(group, lanes)
+        _prepare(group)
         visit_all(group, WRITE)
         copy_all(group, GIVE, group.entries + KEPT * LANES * row.size, row.out)
         return

@@ -7,8 +7,8 @@ from collections import namedtuple
 import numpy as np
 from numba import carray
 
-from kofn.kernels.elementary import inline
-from kofn.kernels.native import call, pointer
+from kofn.kernels.elementary import inline, widest_vectors
+from kofn.kernels.native import call, never_unroll, pointer
 from kofn.kernels.team import PART, SUMS, plain, visit_parts
 
 LANES = 16
@@ -42,6 +42,9 @@ LANE = np.dtype(
     ]
 )
 """What is known of a group of rows, number by number: a loop over lanes is vector code."""
+
+PLACE = {name: LANE.fields[name][1] for name in LANE.names}
+"""Bytes from the address of the lanes to each number."""
 
 OPEN, ODD, FOUND, LOST, CLOSED, SUMMED = range(6)
 """States of a lane. An odd one waits for search.py; a closed row needs no equation; a lost one is
@@ -122,6 +125,38 @@ def _visit(row, which, extremes, a, b, c, d, e):
     else:
         visit_parts(row.team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
     return sums
+
+
+@plain
+def load_all(address, first, count, size, into):
+    """Numbers of some rows to their lanes, which begin at `into`; the last to those beyond."""
+    widest_vectors()
+    lanes = carray(pointer(into), LANES, np.float64)
+    if size == 4:
+        singles = carray(pointer(address), first + count, np.float32)
+        for r in range(LANES):
+            lanes[r] = singles[first + min(r, count - 1)]
+    else:
+        doubles = carray(pointer(address), first + count, np.float64)
+        for r in range(LANES):
+            lanes[r] = doubles[first + min(r, count - 1)]
+    never_unroll()
+
+
+@plain
+def store_all(address, first, count, size, source):
+    """The way back."""
+    widest_vectors()
+    lanes = carray(pointer(source), LANES, np.float64)
+    if size == 4:
+        singles = carray(pointer(address), first + count, np.float32)
+        for r in range(count):
+            singles[first + r] = lanes[r]
+    else:
+        doubles = carray(pointer(address), first + count, np.float64)
+        for r in range(count):
+            doubles[first + r] = lanes[r]
+    never_unroll()
 
 
 @plain

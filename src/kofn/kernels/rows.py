@@ -8,9 +8,10 @@ from numba import carray
 from kofn.kernels.abreast import PLANES, SHORT
 from kofn.kernels.backward import cotangents, value
 from kofn.kernels.forward import weights
-from kofn.kernels.lanes import LANE, LANES, Group, Row, load, nth, store
+from kofn.kernels.lanes import LANE, LANES, PLACE, Group, Row, load_all, nth, store_all
 from kofn.kernels.native import fetch, fetch_add, pointer
 from kofn.kernels.team import plain
+from kofn.kernels.together import begin_all
 
 # A job, the integers that every thread on it is told: the next row, how many are done and how many
 # were given up, which all of them count; then the shape, and addresses of visits and arrays.
@@ -18,9 +19,12 @@ NEXT, DONE, GIVEN_UP, COUNT, CHUNK, TOGETHER, N, SIZE, KIND, VISITS = range(10)
 X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO = range(10, 19)
 WORDS = 19
 
+_K, _T, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "hi", "lo"))
+_IN_K, _IN_T = PLACE["in_k"], PLACE["in_t"]
+
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
 # prepared where there is no memory of an answer to keep them in, and what it shares with a team.
-_SUMS = LANE.fields["sums"][1]
+_SUMS = PLACE["sums"]
 _MEMO = LANE.itemsize // 8
 _HEAD = -(-(_MEMO + 6) // 8) * 8
 
@@ -46,13 +50,11 @@ def forward(job, own, alpha):
         last = min(first + words[CHUNK], words[COUNT])
         for start in range(first, last, words[TOGETHER]):
             group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
-            _tell(words, lanes, start, group.count)
-            weights(group, lanes, words[OUT] != 0)
-            for r in range(group.count):
-                store(words[HI], start + r, size, lanes.hi[r])
-                store(words[LO], start + r, size, lanes.lo[r])
-                if lanes.lo[r] != lanes.lo[r]:
-                    fetch_add(job + 8 * GIVEN_UP, 1)
+            _tell(words, own, start, group.count)
+            if not weights(group, lanes, words[OUT] != 0):
+                fetch_add(job + 8 * GIVEN_UP, 1)
+            store_all(words[HI], start, group.count, size, own + _HI)
+            store_all(words[LO], start, group.count, size, own + _LO)
         fetch_add(job + 8 * DONE, last - first)
         first = fetch_add(job + 8 * NEXT, words[CHUNK])
 
@@ -70,18 +72,16 @@ def after(job, own, alpha):
         last = min(first + words[CHUNK], words[COUNT])
         for start in range(first, last, words[TOGETHER]):
             group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
-            _tell(words, lanes, start, group.count)
-            for r in range(LANES):
-                i = start + min(r, group.count - 1)
-                lanes.hi[r], lanes.lo[r] = load(words[HI], i, size), load(words[LO], i, size)
+            _tell(words, own, start, group.count)
+            load_all(words[HI], start, group.count, size, own + _HI)
+            load_all(words[LO], start, group.count, size, own + _LO)
             if words[G]:
                 cotangents(group, lanes)
             else:
                 for r in range(group.count):
                     lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
-            for r in range(group.count):
-                store(words[ONE], start + r, size, lanes.in_k[r])
-                store(words[TWO], start + r, size, lanes.in_t[r])
+            store_all(words[ONE], start, group.count, size, own + _IN_K)
+            store_all(words[TWO], start, group.count, size, own + _IN_T)
         fetch_add(job + 8 * DONE, last - first)
         first = fetch_add(job + 8 * NEXT, words[CHUNK])
 
@@ -108,13 +108,8 @@ def _group(words, own, first, count, alpha):
 
 
 @plain
-def _tell(words, lanes, first, count):
-    """k and T of some rows to their lanes; the last row's to those beyond."""
-    size = words[SIZE]
-    for r in range(LANES):
-        i = first + min(r, count - 1)
-        lanes.k[r], lanes.temperature[r] = (
-            load(words[K], i, size),
-            load(words[TEMPERATURE], i, size),
-        )
-        lanes.per_t[r] = 1 / lanes.temperature[r]
+def _tell(words, own, first, count):
+    """k and T of some rows to their lanes."""
+    load_all(words[K], first, count, words[SIZE], own + _K)
+    load_all(words[TEMPERATURE], first, count, words[SIZE], own + _T)
+    begin_all(own)

@@ -179,14 +179,15 @@ def halley(k, n, excess, weight, slope):
     total, rest = k + excess, (n - k) - excess
     solvable = (total > 0) & (rest > 0)
     each = 1 / (k * total * rest)  # few divisions: each is waited for
-    per_weight = 1 / weight
+    per_all = 1 / (n * weight)
+    per_weight = per_all * n
     ratio = excess * n * total * each
     ratio = ratio if ratio > -0.999999999999 else -0.999999999999
     # log(1 + r) by Padé's quotient, to 3e-4.
     pade = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
     beyond = log(1 + ratio if ratio >= 1 else 2.0)
     gap = pade if ratio < 1 else beyond
-    newton = gap * total * rest * per_weight / n
+    newton = gap * total * rest * per_all
     bend = slope * per_weight + weight * (total - rest) * k * each
     bend = 1 - newton * bend / 2
     step = newton / (bend if 0.5 < bend < 2 else (2.0 if bend >= 2 else 0.5))

@@ -13,14 +13,58 @@ from numba import carray
 
 from kofn.kernels.elementary import log, widest_vectors
 from kofn.kernels.entries import BOUNDED, LAPLACE, LOGISTIC, NORMAL, moved
-from kofn.kernels.lanes import CLOSED, FOUND, LANE, LANES, ODD, OPEN, SUMMED, rounded, two_floats
-from kofn.kernels.native import pointer
+from kofn.kernels.lanes import (
+    CLOSED,
+    FOUND,
+    LANE,
+    LANES,
+    LOST,
+    ODD,
+    OPEN,
+    SUMMED,
+    rounded,
+    two_floats,
+)
+from kofn.kernels.native import never_unroll, pointer
 from kofn.kernels.search import ANCHORED, begin, beyond, halley, last_step
 from kofn.kernels.team import plain
 
 
 @plain
-def open_all(address, n, size, origin):
+def begin_all(address):
+    """1/T; lanes are idle until more is known."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        lanes.per_t[r] = 1 / lanes.temperature[r]
+        lanes.state[r] = LOST
+    never_unroll()
+
+
+@plain
+def count_all(address, state):
+    """How many lanes are in a state."""
+    widest_vectors()
+    lanes, count = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        count += 1 if lanes.state[r] == state else 0
+    never_unroll()
+    return count
+
+
+@plain
+def fresh_all(address):
+    """How many lanes have an anchor that their row is not prepared for."""
+    widest_vectors()
+    lanes, count = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        count += 1 if lanes.fresh[r] > 0 else 0
+    never_unroll()
+    return count
+
+
+@plain
+def open_all(address, count, n, size, origin):
     """Begin the search in the rows whose survey is plain and whose k is between 0 and n."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
@@ -39,7 +83,9 @@ def open_all(address, n, size, origin):
         begin(lanes, r, lanes.bell[r], lanes.own[r], lanes.end[r], origin, size)
         # None of it is true of a NaN.
         plain_row = (reach < 1e5 * temperature) & (abs(pivot) < 1e15)
-        lanes.state[r] = OPEN if plain_row & (k > 0) & (k < n) else ODD
+        state = OPEN if plain_row & (k > 0) & (k < n) else ODD
+        lanes.state[r] = state if r < count else LOST
+    never_unroll()
 
 
 @plain
@@ -87,6 +133,7 @@ def advance_all(address, kind, size, round_):
         lanes.high_gap[r] = new_high_gap if go else high_gap
         lanes.delta[r] = target if go else delta
         lanes.state[r] = after if searching else state
+    never_unroll()
 
 
 @plain
@@ -102,6 +149,7 @@ def aim_all(address, kind, size):
         else:
             base, by = anchor, moved(kind, delta)
         lanes.base[r], lanes.by[r] = base, by
+    never_unroll()
 
 
 @plain
@@ -114,22 +162,29 @@ def sum_up_all(address):
         summed = lanes.state[r] == SUMMED
         lanes.delta[r] = log(total if summed else 1.0) - 1 if summed else lanes.delta[r]
         lanes.state[r] = FOUND if summed else lanes.state[r]
+    never_unroll()
 
 
 @plain
-def settle_all(address, size, written):
-    """θ as two numbers, (0, NaN) where it was not found or the weights do not add up to k."""
+def settle_all(address, count, size, written):
+    """θ as two numbers, (0, NaN) where it was not found or the weights do not add up to k.
+
+    How many of those there are.
+    """
     widest_vectors()
-    lanes = carray(pointer(address), 1, LANE)[0]
+    lanes, wrong = carray(pointer(address), 1, LANE)[0], 0
     for r in range(LANES):
         k, total = lanes.k[r], lanes.total[r]
         hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], size)
         right = (lanes.state[r] == FOUND) & ((not written) | (abs(total - k) <= 1e-4 * k))
         lanes.hi[r], lanes.lo[r] = hi if right else 0.0, lo if right else math.nan
+        wrong += 0 if right | (r >= count) else 1
+    never_unroll()
+    return wrong
 
 
 @plain
-def weigh_all(address, size):
+def weigh_all(address, count, size):
     """Way back: the mean of the cotangents; a row without a slope is closed."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
@@ -139,7 +194,9 @@ def weigh_all(address, size):
         usual = (abs(hi) < math.inf) & (weight >= least)
         mean = rounded(lanes.total[r] / weight, size)
         lanes.mean[r] = mean if usual else 0.0
-        lanes.state[r] = OPEN if usual else CLOSED
+        state = OPEN if usual else CLOSED
+        lanes.state[r] = state if r < count else LOST
+    never_unroll()
 
 
 @plain
@@ -153,3 +210,15 @@ def centre_all(address, size):
         matters = usual & (abs(total) > 4 * eps * lanes.size[r])
         lanes.rest[r] = total / lanes.weight[r]
         lanes.state[r] = ODD if matters else lanes.state[r]
+    never_unroll()
+
+
+@plain
+def answer_all(address):
+    """Way back: the cotangents of k and T."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        lanes.in_k[r] = lanes.mean[r] + lanes.rest[r]
+        lanes.in_t[r] = -lanes.slope[r] / lanes.temperature[r]
+    never_unroll()

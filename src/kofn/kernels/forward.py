@@ -23,6 +23,7 @@ from kofn.kernels.lanes import (
 from kofn.kernels.passes import CLOSE, FIRST_LOOK, LOOK, PEAK, SURVEY, WRITE
 from kofn.kernels.search import (
     advance,
+    is_single,
     look,
     open_softmax,
     peak,
@@ -79,41 +80,35 @@ def weights(group, lanes, wanted):
 def _start(group, lanes):
     """Survey all rows, and read those where that is not enough; whether some are a softmax."""
     row, count = group.row, group.count
-    n, kind, size, summed = row.n, row.kind, row.size, 0
-    k, bell, own, end = 0.0, 0.0, 0.0, 0.0  # of the row before
+    n, kind, size, peaks = row.n, row.kind, row.size, 0
     if group.entries:
         copy_all(group, BRING, row.x, group.entries)
     for r in range(count):
-        if _is_softmax(kind, lanes.k[r]):
-            summed += 1
-        elif not group.entries:
-            survey(nth(group, r), lanes)
-        if 0 < lanes.k[r] < n and lanes.k[r] != k:
-            k = lanes.k[r]
-            bell, own, end = quantiles(row, k, np.float64(n), np.float64(n))
-        lanes.bell[r], lanes.own[r], lanes.end[r] = bell, own, end
+        each, k = nth(group, r), lanes.k[r]
+        single = is_single(kind, k)
+        peaks += 1 if single else 0
+        if 0 < k < n:
+            quantiles(each, lanes, k, np.float64(n), np.float64(n))
+        if single and not group.entries:
+            peak(each, lanes)
+        if not (single and kind == EXPONENTIAL) and not group.entries:
+            survey(each, lanes)
+    summed = peaks if kind == EXPONENTIAL else 0
+    if peaks and group.entries:
+        visit_all(group, PEAK)
     if summed < count:
         if group.entries:
             visit_all(group, SURVEY)
-        open_all(group.lanes, count, n, size, edge(kind, row.alpha))
+        open_all(group.lanes, count, n, kind, size, edge(kind, row.alpha))
     if summed:
-        if group.entries:
-            visit_all(group, PEAK)
         for r in range(count):
-            if _is_softmax(kind, lanes.k[r]):
-                if not group.entries:
-                    peak(nth(group, r), lanes)
+            if is_single(kind, lanes.k[r]):
                 open_softmax(lanes, r)
     if count_all(group.lanes, ODD):
         for r in range(count):
             if lanes.state[r] == ODD:
                 read(nth(group, r), lanes)
     return summed > 0
-
-
-@plain
-def _is_softmax(kind, k):
-    return kind == EXPONENTIAL and k == 1
 
 
 @plain

@@ -25,7 +25,7 @@ LANE = np.dtype(
                 # least and greatest are only bounds.
                 *("pivot", "least", "greatest", "live", "top", "bad", "mean", "variance", "usual"),
                 # Quantiles that a start is guessed from.
-                *("bell", "own", "end"),
+                *("bell", "own", "end", "alone"),
                 # θ = anchor + Tδ, told to a visit as `base` and `by`; its bracket in units of T
                 # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
                 # step may leap; whether entries are yet to be prepared for the anchor.
@@ -134,12 +134,14 @@ def load_all(address, first, count, size, into):
     lanes = carray(pointer(into), LANES, np.float64)
     if size == 4:
         singles = carray(pointer(address), first + count, np.float32)
-        for r in range(LANES):
-            lanes[r] = singles[first + min(r, count - 1)]
+        for r in range(count):
+            lanes[r] = singles[first + r]
     else:
         doubles = carray(pointer(address), first + count, np.float64)
-        for r in range(LANES):
-            lanes[r] = doubles[first + min(r, count - 1)]
+        for r in range(count):
+            lanes[r] = doubles[first + r]
+    for r in range(count, LANES):
+        lanes[r] = lanes[count - 1]
     never_unroll()
 
 

@@ -26,7 +26,7 @@ _IN_K, _IN_T = PLACE["in_k"], PLACE["in_t"]
 # prepared where there is no memory of an answer to keep them in, and what it shares with a team.
 _SUMS = PLACE["sums"]
 _MEMO = LANE.itemsize // 8
-_HEAD = -(-(_MEMO + 6) // 8) * 8
+_HEAD = -(-(_MEMO + 7) // 8) * 8
 
 
 def together(n: int, arrays: int) -> int:

@@ -26,7 +26,7 @@ from kofn.kernels.lanes import (
     two_floats,
 )
 from kofn.kernels.native import never_unroll, pointer
-from kofn.kernels.search import ANCHORED, begin, beyond, halley, last_step
+from kofn.kernels.search import ANCHORED, begin, beyond, halley, is_single, last_step
 from kofn.kernels.team import plain
 
 
@@ -64,7 +64,7 @@ def fresh_all(address):
 
 
 @plain
-def open_all(address, count, n, size, origin):
+def open_all(address, count, n, kind, size, origin):
     """Begin the search in the rows whose survey is plain and whose k is between 0 and n."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
@@ -77,10 +77,13 @@ def open_all(address, count, n, size, origin):
         # No score is further from the mean than this, which rounding is given its part in.
         reach = math.sqrt(n * (variance + 1e-5 * square))
         mean += pivot
-        lanes.wanted[r], lanes.live[r], lanes.top[r] = k, n, 0.0
+        # A peak has said what the greatest score is.
+        single = is_single(kind, k)
+        lanes.wanted[r], lanes.live[r], lanes.top[r] = k, lanes.live[r] if single else n, 0.0
         lanes.mean[r], lanes.variance[r] = mean, variance
-        lanes.least[r], lanes.greatest[r] = mean - reach, mean + reach
-        begin(lanes, r, lanes.bell[r], lanes.own[r], lanes.end[r], origin, size)
+        lanes.least[r] = mean - reach
+        lanes.greatest[r] = lanes.greatest[r] if single else mean + reach
+        begin(lanes, r, origin, size)
         # None of it is true of a NaN.
         plain_row = (reach < 1e5 * temperature) & (abs(pivot) < 1e15)
         state = OPEN if plain_row & (k > 0) & (k < n) else ODD
@@ -106,7 +109,10 @@ def advance_all(address, kind, size, round_):
         wanted, count, leap = lanes.wanted[r], lanes.count[r], lanes.leap[r]
         tails = below + above
         excess = (count - k) + below - above
-        gap, step = halley(wanted, lanes.live[r], excess, weight, lanes.slope[r])
+        gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
+        # Links with an end may meet k exactly, where no slope may be left.
+        exact = one_tail & (excess == 0)
+        step = 0.0 if exact else step
         size_of_step, target = abs(step), delta + step
         # What the look has shown, which is kept if the step is a usual one.
         more = excess > 0
@@ -123,7 +129,7 @@ def advance_all(address, kind, size, round_):
         moves = (size_of_step > eps * 1e-3) & (new_high - new_low > eps / 2)
         curved = (count != k) | (tails >= 1) | one_tail
         usual = near | (held & moves & (half_open | freely))
-        usual = usual & (abs(target) <= ANCHORED) & curved & (excess != 0)
+        usual = usual & (abs(target) <= ANCHORED) & curved & (exact | (excess != 0))
         after = found if near else searched
         after = after if usual else odd
         searching = state == OPEN
@@ -160,7 +166,9 @@ def sum_up_all(address):
     for r in range(LANES):
         total = lanes.count[r] + lanes.below[r] - lanes.above[r]
         summed = lanes.state[r] == SUMMED
-        lanes.delta[r] = log(total if summed else 1.0) - 1 if summed else lanes.delta[r]
+        lanes.delta[r] = (
+            log(total / lanes.k[r] if summed else 1.0) - 1 if summed else lanes.delta[r]
+        )
         lanes.state[r] = FOUND if summed else lanes.state[r]
     never_unroll()
 

@@ -151,7 +151,7 @@ def peak(kind: int, number: Any) -> Visit:
 
 
 def first_look(kind: int, number: Any) -> Visit:
-    """Prepare each entry, in `out`, for the anchor of its lane where the lane is `fresh`."""
+    """Prepare each entry for the anchor of its lane; where it has not moved, it is as before."""
 
     def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
@@ -160,11 +160,10 @@ def first_look(kind: int, number: Any) -> Visit:
         own = carray(vectors(zero), (VECTORS, LANES), number)
         for r in range(LANES):
             own[0, r], own[1, r] = into.anchor[r], unit(kind, into.per_t[r])
-            own[2, r] = into.fresh[r]
         for i in range(n):
             for r in range(LANES):
                 v = prepare(kind, (entries[i, SCORE, r] - own[0, r]) * own[1, r])
-                entries[i, KEPT, r] = v if own[2, r] > zero else entries[i, KEPT, r]
+                entries[i, KEPT, r] = v
         for r in range(LANES):
             into.fresh[r] = 0
         never_unroll()
@@ -249,7 +248,7 @@ def write(kind: int, number: Any) -> Visit:
 
 
 def weigh(kind: int, number: Any) -> Visit:
-    """Way back, first: F′ to `out`, ΣF′ and ΣF′g; a is α."""
+    """Way back, first: F′ in its place, ΣF′ and ΣF′g; a is α."""
 
     def visit(x, g, out, n, lanes, alpha, b, c, d, e):
         widest_vectors()
@@ -284,7 +283,7 @@ def weigh(kind: int, number: Any) -> Visit:
 
 
 def slope(kind: int, number: Any) -> Visit:
-    """Way back, then: u/T with u = F′(g − mean) to `out`; Σu, Σ|u|, Σuz."""
+    """Way back, then: u/T with u = F′(g − mean) in its place; Σu, Σ|u|, Σuz."""
 
     def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()

@@ -1,6 +1,7 @@
 """Fused rows against the reference: one answer, whatever the row, the threads, the process."""
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import torch
 from numba import cfunc
 
 import kofn
-from kofn.kernels import cpu, elementary, entries, native, passes, team, threads
+from kofn.kernels import abreast, cpu, elementary, entries, native, passes, team, threads
 from support import GRADIENT, LINKS, WEIGHTS
 
 INF, NAN = np.inf, np.nan
@@ -179,12 +180,62 @@ def test_the_number_of_threads_changes_no_bit(rng):
         assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
 
 
-def test_a_row_does_not_depend_on_the_others(rng):
-    x = rng.standard_normal((40, 200)).astype(np.float32)
-    together = kofn.soft_topk(x, 9.5)
-    alone = np.stack([kofn.soft_topk(row, 9.5) for row in x])
-    assert np.array_equal(together, alone)
-    assert np.array_equal(together[::-1], kofn.soft_topk(x[::-1], 9.5))
+SHORT = abreast.SHORT
+AROUND = [1, 2, 7, 8, 9, 15, 16, 17, 33, 64, SHORT - 1, SHORT, SHORT + 1, 200]
+
+
+ABREAST = [getattr(abreast, name) for name in sorted(make.__name__ for make in abreast.BY_LINK)]
+ABREAST += [abreast.survey, abreast.peak, abreast.slope]
+
+
+def of_all_sorts(n, count, dtype, rng):
+    """Rows with all that a search treats apart, side by side, each with its own k and T."""
+    x = rng.standard_normal((count, n)) * rng.choice([0.1, 1, 30, 1000], (count, 1))
+    x[1::9] = np.where(rng.random(x[1::9].shape) < 0.3, -INF, x[1::9])
+    x[2::9, 0] = INF
+    x[3::9, n // 2] = NAN
+    x[4::9] = -INF
+    x[5::9] = 2.0
+    x[6::9, n // 3 :] = -1e9
+    x[7::9, : n // 2] = np.round(x[7::9, : n // 2])
+    k = rng.choice([1, 0, 0.4, 1, 2, 0.3 * n, n / 2, n - 0.5, n, NAN], count)
+    t = rng.choice([0.01, 0.5, 1, 1, 1, 3], count)
+    return x.astype(dtype), k.astype(dtype), t.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("link", ["logistic", "exponential", "entmax"])
+@pytest.mark.parametrize("n", AROUND)
+def test_a_row_does_not_depend_on_the_others(n, link, dtype, rng):
+    x, k, t = of_all_sorts(n, 53, dtype, rng)
+    v = rng.standard_normal(x.shape).astype(dtype)
+    together = cotangents(x, k, t, v, link)
+    for count in (1, 15, 16, 17):
+        rows = rng.choice(len(x), count, replace=False)
+        some = cotangents(x[rows], k[rows], t[rows], v[rows], link)
+        for got, wanted in zip(some, together, strict=True):
+            assert np.array_equal(got, wanted[rows], equal_nan=True)
+    theta = kofn.soft_topk_threshold(x, k, link=link, temperature=t)
+    backwards = kofn.soft_topk_threshold(x[::-1], k[::-1], link=link, temperature=t[::-1])
+    assert np.array_equal(theta[::-1], backwards, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("link", SERVED)
+def test_short_rows_are_the_reference(link, dtype, reference, rng):
+    for n in AROUND:
+        x = rng.standard_normal((17, n)) * rng.choice([0.1, 1, 10], (17, 1))
+        k, t = rng.uniform(0.02, 0.98, 17) * n, rng.uniform(0.3, 2, 17)
+        k[::4] = min(1, n / 2)
+        given = [a.astype(dtype) for a in (x, k, t, rng.standard_normal(x.shape))]
+        ours = cotangents(*given, link)
+        exact = reference(cotangents, *(a.astype(np.float64) for a in given), link)
+        # 10 temperatures and more from 0 float32 scores lose some digits of z.
+        assert np.max(np.abs(ours[0] - exact[0])) <= 3 * WEIGHTS[dtype]
+        off = np.abs(ours[0].sum(-1, dtype=np.float64) - given[1])
+        assert np.all(off <= 1e-6 * given[1])
+        size = np.linalg.norm(exact[1]) + 0.02 * n**0.5
+        assert np.linalg.norm(ours[1] - exact[1]) <= 10 * GRADIENT[dtype] * size
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -340,6 +391,14 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
         compiled = cfunc(native.VISIT, **passes.OPTIONS)(make(kind, np.float32))
         assert " x float>" in compiled.inspect_llvm()
         assert " x double>" not in compiled.inspect_llvm()
+
+
+@pytest.mark.parametrize("make", ABREAST)
+def test_lanes_are_vectors_from_first_to_last(make):
+    """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
+    compiled = cfunc(native.VISIT, **passes.OPTIONS)(make(entries.LOGISTIC, np.float32))
+    single = re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", compiled.inspect_llvm())
+    assert not single
 
 
 def test_elementary_functions_to_the_last_places():

@@ -18,7 +18,7 @@ from numba import cfunc, njit
 
 from kofn import implicit, links
 from kofn._rows import Given, rows_of
-from kofn.kernels import entries, native, passes, rows, team, threads
+from kofn.kernels import abreast, entries, native, passes, rows, team, threads
 from kofn.threshold import solve
 
 KINDS = {
@@ -28,6 +28,8 @@ KINDS = {
     links.exponential.id: entries.EXPONENTIAL,
     links.linear.inner.id: entries.LINEAR,
 }
+
+_WORDS = native.REGISTER // 8
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
@@ -68,9 +70,11 @@ def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
 
 @cache
 def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np.ndarray:
-    if kind in entries.BOUNDED:  # the same, then
-        every = tuple(passes.look if make is passes.first_look else make for make in every)
-    found = [visit(make, kind if make in passes.BY_LINK else 0, number) for make in every]
+    if kind in entries.BOUNDED:  # nothing to prepare
+        spared = {passes.first_look: passes.look, abreast.first_look: abreast.look}
+        every = tuple(spared.get(make, make) for make in every)
+    by_link = passes.BY_LINK | abreast.BY_LINK
+    found = [visit(make, kind if make in by_link else 0, number) for make in every]
     return np.array([one.address for one in found])
 
 
@@ -86,7 +90,7 @@ def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
     out, theta = _empty(x, x.shape), _empty(x, (2, *k.shape))
     high, low = _halves(theta)
     arrays = [address(x), 0, address(out), high, low, address(k), address(temperature), 0, 0]
-    if _deal(rows.forward, passes.FORWARD, link, x, arrays):
+    if _deal(rows.forward, link, x, arrays):
         _finish(x, out, theta, k, temperature, link)
     return out, theta
 
@@ -96,7 +100,7 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
     x, k, temperature = packed(x), packed(k), packed(temperature)
     theta = _empty(x, (2, *k.shape))
     arrays = [address(x), 0, 0, *_halves(theta), address(k), address(temperature), 0, 0]
-    if _deal(rows.forward, passes.FORWARD, link, x, arrays):
+    if _deal(rows.forward, link, x, arrays):
         _finish(x, None, theta, k, temperature, link)
     return theta
 
@@ -120,7 +124,7 @@ def gradients(
     out, in_rows = _empty(x, x.shape), _empty(x, (2, *k.shape))
     numbers = [address(k), address(temperature), *_halves(in_rows)]
     arrays = [address(x), address(cotangent), address(out), *_halves(theta), *numbers]
-    _deal(rows.after, passes.BACKWARD, link, x, arrays)
+    _deal(rows.after, link, x, arrays)
     return out, in_rows
 
 
@@ -129,7 +133,7 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     x, k, temperature = packed(x), packed(k), packed(temperature)
     out = _empty(x, (2, *k.shape))
     numbers = [address(k), address(temperature), *_halves(out)]
-    _deal(rows.after, passes.VALUE, link, x, [address(x), 0, 0, *_halves(theta), *numbers])
+    _deal(rows.after, link, x, [address(x), 0, 0, *_halves(theta), *numbers])
     return out
 
 
@@ -160,29 +164,29 @@ def _halves(pair: Any) -> tuple[int, int]:
     return first, first + prod(pair.shape[1:]) * pair.itemsize
 
 
-def _deal(
-    function: Callable[..., Any],
-    every: tuple[Callable[..., Any], ...],
-    link: Any,
-    x: Any,
-    arrays: list[int],
-) -> bool:
+def _deal(function: Callable[..., Any], link: Any, x: Any, arrays: list[int]) -> bool:
     """Rows to threads; whether one was given up.
 
     A row's answer does not depend on who works on it, or with whom.
     """
     n, count = x.shape[-1], prod(x.shape[:-1])
     kind, number = kind_of(link), np.float32 if x.itemsize == 4 else np.float64
-    visits = _visits(every, kind, number)
+    of_rows = abreast if n <= abreast.SHORT else passes
+    if function is rows.forward:
+        visits = _visits(of_rows.FORWARD, kind, number)
+    else:
+        visits = _visits(of_rows.BACKWARD if arrays[1] else passes.VALUE, kind, number)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
-    group = rows.together(n)
+    group = rows.together(n, 3 if arrays[1] else 2)
     chunk = max(group, GRAIN // n // group * group)
     shape = [count, chunk, group, n, x.itemsize, kind, address(visits)]
     job = np.array([0, 0, 0, *shape, *arrays])
     crew = 1 if n * count < 2 * GRAIN else threads.wanted(x)
-    room = rows.room(n, bool(arrays[2]))
-    own = np.zeros((crew, room + team.room(n)))
+    room = rows.room(n, group, bool(arrays[2]))
+    width = -(-(room + team.room(n)) // _WORDS) * _WORDS
+    own = np.zeros(crew * width + _WORDS)
     run, first, memory = compiled(function), address(job), address(own)
+    memory += -memory % native.REGISTER
     if crew == 1:
         run(first, memory, alpha)
     elif count < crew and n > team.PART:
@@ -191,7 +195,7 @@ def _deal(
         run(first, memory, alpha)
         compiled(team.dismiss)(shared)
     else:
-        others = [(first, memory + i * own.strides[0], alpha) for i in range(1, crew)]
+        others = [(first, memory + 8 * i * width, alpha) for i in range(1, crew)]
         threads.offer(others, run, (job, own))
         run(first, memory, alpha)
         compiled(rows.wait)(first)

@@ -139,14 +139,30 @@ def _base(kind, z, alpha):
 
 
 @inline
+def looked(kind, a, by, inverse, alpha):
+    """What a look adds up: (the smaller tail, that if above ½, F′, F > ½, F″)."""
+    zero, one = real(a, 0.0), real(a, 1.0)
+    t, is_upper, first, second = tail(kind, a, by, inverse, alpha)
+    upper = one if is_upper else zero
+    return t, t * upper, first, upper, second
+
+
+@inline
+def written(kind, a, by, inverse, alpha):
+    """F."""
+    t, upper, _, _ = tail(kind, a, by, inverse, alpha)
+    return real(a, 1.0) - t if upper else t
+
+
+@inline
 def density(kind, z, alpha):
     """F′(z) for |z| < reach(z)."""
     zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
     octaves = real(z, LOG2_E)
     if kind == LOGISTIC:
         e = exp2(-abs(z) * octaves)
-        r = quotient(one, one + e)
-        return e * r * r
+        t = quotient(e, one + e)
+        return t - t * t
     if kind == LAPLACE:
         return half * exp2(-abs(z) * octaves)
     if kind == NORMAL:
@@ -162,6 +178,37 @@ def density(kind, z, alpha):
     if kind == POWER:
         base = power(base if inside else one, (real(z, 2.0) - alpha) / (alpha - one))
     return base if inside else zero
+
+
+@inline
+def weighed(kind, x, g, hi, lo, per_t, alpha):
+    """(F′, F′g)."""
+    zero = real(x, 0.0)
+    z = distance(x, hi, lo, per_t)
+    w = density(kind, z, alpha)
+    w = w if abs(z) < reach(z) else zero
+    # What is not chosen may carry any cotangent, NaN included.
+    return w, (w * g if w > zero else zero)
+
+
+@inline
+def sloped(x, g, w, hi, lo, per_t, mean):
+    """(u, uz) with u = F′(g − mean)."""
+    zero = real(x, 0.0)
+    u = w * (g - mean) if w > zero else zero
+    z = distance(x, hi, lo, per_t) if w > zero else zero
+    return u, u * z
+
+
+@inline
+def centred(kind, x, hi, lo, per_t, alpha, mean):
+    """(u, uz) with u = F′·mean."""
+    zero = real(x, 0.0)
+    z = distance(x, hi, lo, per_t)
+    w = density(kind, z, alpha)
+    w = w if abs(z) < reach(z) else zero
+    u = w * mean
+    return u, (u * z if w > zero else zero)
 
 
 @inline

@@ -1,4 +1,4 @@
-"""What is known of a few rows, each in its lane, and how a row is visited."""
+"""What is known of a few rows, each in its lane, and how a row, or all of them, is visited."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import namedtuple
 import numpy as np
 from numba import carray
 
-from kofn.kernels.elementary import inline
-from kofn.kernels.native import call, pointer
+from kofn.kernels.elementary import inline, widest_vectors
+from kofn.kernels.native import call, never_unroll, pointer
 from kofn.kernels.team import PART, SUMS, plain, visit_parts
 
 LANES = 16
@@ -24,6 +24,8 @@ LANE = np.dtype(
                 # additive masks such as −1e9 have no say in that. Without ±inf, NaN and masks,
                 # least and greatest are only bounds.
                 *("pivot", "least", "greatest", "live", "top", "bad", "mean", "variance", "usual"),
+                # Quantiles that a start is guessed from.
+                *("bell", "own", "end", "alone"),
                 # θ = anchor + Tδ, told to a visit as `base` and `by`; its bracket in units of T
                 # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
                 # step may leap; whether entries are yet to be prepared for the anchor.
@@ -31,6 +33,9 @@ LANE = np.dtype(
                 *("width", "worth", "leap", "tries", "fresh"),
                 # What the last visit saw: a survey total and squares, a look the others.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
+                # θ as two numbers; on the way back what is left of a total, the sum of sizes, and
+                # the cotangents of k and T.
+                *("hi", "lo", "rest", "size", "in_k", "in_t"),
             )
         ),
         ("sums", "f8", (SUMS,)),  # of the visit under way
@@ -38,15 +43,62 @@ LANE = np.dtype(
 )
 """What is known of a group of rows, number by number: a loop over lanes is vector code."""
 
-OPEN, ODD, FOUND, LOST, CLOSED = range(5)
-"""States of a lane. An odd one waits for this file; a closed row needs no equation; a lost one is
-left to the reference."""
+PLACE = {name: LANE.fields[name][1] for name in LANE.names}
+"""Bytes from the address of the lanes to each number."""
+
+OPEN, ODD, FOUND, LOST, CLOSED, SUMMED = range(6)
+"""States of a lane. An odd one waits for search.py; a closed row needs no equation; a lost one is
+left to the reference; the θ of a summed one is known after the next look."""
 
 Row = namedtuple("Row", "lane visits kind size x g out n sums team memo alpha")
 """A row: its lane; addresses of what visits it (passes.py), of its scores, cotangents and answer,
 of the sums, of the team, and of what `quantiles` keeps from one row to the next; the link's kind;
 bytes per number; n.
 """
+
+Group = namedtuple("Group", "row count lanes entries")
+"""Rows one after another: the first of them and how many; the address of their lanes; that of the
+copies of their entries, 0 where rows are not visited abreast.
+"""
+
+
+@plain
+def nth(group, r):
+    """A row of a group, in its lane."""
+    row = group.row
+    at = r * row.n * row.size
+    x, g, out = row.x + at, row.g + at if row.g else 0, row.out + at
+    return Row(
+        r,
+        row.visits,
+        row.kind,
+        row.size,
+        x,
+        g,
+        out,
+        row.n,
+        row.sums,
+        row.team,
+        row.memo,
+        row.alpha,
+    )
+
+
+@plain
+def visit_all(group, which):
+    """Go over all rows of a group once; sums go to their lanes."""
+    row, zero = group.row, 0.0
+    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    call(address, group.entries, 0, 0, row.n, group.lanes, row.alpha, zero, zero, zero, zero)
+
+
+@plain
+def copy_all(group, which, source, into):
+    """Bring rows to their lanes, or give them back."""
+    row, zero = group.row, 0.0
+    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    count = np.float64(group.count)
+    call(address, source, 0, into, row.n, group.lanes, count, zero, zero, zero, zero)
 
 
 @plain
@@ -73,6 +125,40 @@ def _visit(row, which, extremes, a, b, c, d, e):
     else:
         visit_parts(row.team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
     return sums
+
+
+@plain
+def load_all(address, first, count, size, into):
+    """Numbers of some rows to their lanes, which begin at `into`; the last to those beyond."""
+    widest_vectors()
+    lanes = carray(pointer(into), LANES, np.float64)
+    if size == 4:
+        singles = carray(pointer(address), first + count, np.float32)
+        for r in range(count):
+            lanes[r] = singles[first + r]
+    else:
+        doubles = carray(pointer(address), first + count, np.float64)
+        for r in range(count):
+            lanes[r] = doubles[first + r]
+    for r in range(count, LANES):
+        lanes[r] = lanes[count - 1]
+    never_unroll()
+
+
+@plain
+def store_all(address, first, count, size, source):
+    """The way back."""
+    widest_vectors()
+    lanes = carray(pointer(source), LANES, np.float64)
+    if size == 4:
+        singles = carray(pointer(address), first + count, np.float32)
+        for r in range(count):
+            singles[first + r] = lanes[r]
+    else:
+        doubles = carray(pointer(address), first + count, np.float64)
+        for r in range(count):
+            doubles[first + r] = lanes[r]
+    never_unroll()
 
 
 @plain

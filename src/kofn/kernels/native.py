@@ -1,4 +1,6 @@
-"""What Numba has no word for: memory at an address, calls through one, counters threads share."""
+"""What Numba has no word for: memory at an address, calls through one, counters threads share,
+and a few vectors that stay in registers or are turned over there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 VISIT = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
@@ -72,3 +75,93 @@ def exchange(typingctx, address, value):
         return builder.atomic_rmw("xchg", at, arguments[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), codegen
+
+
+REGISTER = 64  # bytes of the widest vector
+VECTORS = 8  # what `vectors` has room for
+
+
+@intrinsic
+def vectors(typingctx, like):
+    """Memory for 8 × 16 numbers of the type of `like`, whose address nobody else can hold.
+
+    So sums kept there become registers for the length of a loop, however many lanes they have.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        number = context.get_value_type(signature.args[0])
+        memory = cgutils.alloca_once(builder, ir.ArrayType(number, VECTORS * 16))
+        memory.align = REGISTER
+        return builder.bitcast(memory, context.get_value_type(types.voidptr))
+
+    return types.voidptr(like), codegen
+
+
+@intrinsic
+def turn(typingctx, like, source, step, last, into, into_step, into_last):
+    """Copy a square of numbers of the type of `like`, as wide as a vector, rows becoming columns.
+
+    Rows are so many bytes apart; none after the `last` is read, nor, in the copy, written: those
+    are the last once more, or get lost. In registers: four rounds of exchanges where memory would
+    be visited 256 times.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        number = context.get_value_type(signature.args[0])
+        width = REGISTER * 8 // signature.args[0].bitwidth
+        vector, word = ir.VectorType(number, width), ir.IntType(64)
+        align = REGISTER // width
+
+        def places(first, step, last):
+            for i in map(word, range(width)):
+                row = builder.select(builder.icmp_signed("<", i, last), i, last)
+                place = builder.add(first, builder.mul(row, step))
+                yield builder.inttoptr(place, vector.as_pointer())
+
+        _, source, step, last, into, into_step, into_last = arguments
+        rows = [builder.load(at, align=align) for at in places(source, step, last)]
+        apart = width // 2
+        while apart:
+            # Exchange what is out of place by one bit of row and column.
+            low = [j if j & apart == 0 else j - apart + width for j in range(width)]
+            high = [j + apart if j & apart == 0 else j + width for j in range(width)]
+            masks = [
+                ir.Constant(ir.VectorType(ir.IntType(32), width), mask) for mask in (low, high)
+            ]
+            for i in range(width):
+                if i & apart == 0:
+                    pair = rows[i], rows[i + apart]
+                    rows[i], rows[i + apart] = (
+                        builder.shuffle_vector(*pair, mask) for mask in masks
+                    )
+            apart //= 2
+        # The last row itself comes after what has its place for want of one.
+        for row, at in reversed([*zip(rows, places(into, into_step, into_last), strict=True)]):
+            builder.store(row, at, align=align)
+        return context.get_dummy_value()
+
+    return types.none(like, *(types.int64,) * 6), codegen
+
+
+@intrinsic
+def never_unroll(typingctx):
+    """Called last in a function: its loops stay loops until they are made vectors.
+
+    A short loop over a constant number of lanes is unrolled before LLVM looks for vectors, and
+    found again in part if at all.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        module, seen = builder.module, set()
+        hint = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+        for block in builder.function.blocks:
+            seen.add(block)
+            if isinstance(block.terminator, ir.Branch) and seen & {*block.terminator.operands}:
+                # A loop is known by a list that begins with itself.
+                name = str(len(module.metadata))
+                itself = ir.MDValue(module, [hint], name)
+                itself.operands = (itself, hint)
+                block.terminator.set_metadata("llvm.loop", itself)
+        return context.get_dummy_value()
+
+    return types.none(), codegen

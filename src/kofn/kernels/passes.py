@@ -17,7 +17,18 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.elementary import ordered, unordered, widest_vectors
-from kofn.kernels.entries import BOUNDED, density, distance, integral, prepare, reach, tail, unit
+from kofn.kernels.entries import (
+    BOUNDED,
+    centred,
+    distance,
+    integral,
+    looked,
+    prepare,
+    sloped,
+    unit,
+    weighed,
+    written,
+)
 from kofn.kernels.native import pointer
 
 BLOCK = 512
@@ -144,10 +155,9 @@ def _look(kind: int, number: Any, fresh: bool) -> Visit:
                     keep[i] = a
                 else:
                     a = keep[i]
-                t, is_upper, first, second = tail(kind, a, by_, inverse, alpha_)
-                upper = one if is_upper else zero
+                t, t_above, first, upper, second = looked(kind, a, by_, inverse, alpha_)
                 tails += t
-                above += t * upper
+                above += t_above
                 weight += first
                 count += upper
                 slope += second
@@ -176,8 +186,7 @@ def write(kind: int, number: Any) -> Visit:
             total = zero
             for i in range(block.size):
                 a = distance(block[i], anchor_, by_, per_t_) if afresh else keep[i]
-                t, upper, _, _ = tail(kind, a, by_, inverse, alpha_)
-                p = one - t if upper else t
+                p = written(kind, a, by_, inverse, alpha_)
                 keep[i] = p
                 total += p
             into[0] += total
@@ -206,18 +215,16 @@ def weigh(kind: int, number: Any) -> Visit:
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         densities, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
-        zero, end = number(0), reach(number(0))
+        zero = number(0)
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, gs, ws = scores[start:stop], cotangent[start:stop], densities[start:stop]
             weight, product = zero, zero
             for i in range(xs.size):
-                z = distance(xs[i], hi_, lo_, per_t_)
-                w = density(kind, z, alpha_) if abs(z) < end else zero
+                w, wg = weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, alpha_)
                 ws[i] = w
                 weight += w
-                # What is not chosen may carry any cotangent, NaN included.
-                product += w * gs[i] if w > zero else zero
+                product += wg
             into[0] += weight
             into[1] += product
 
@@ -238,13 +245,11 @@ def slope(kind: int, number: Any) -> Visit:
             xs, gs, ws = scores[start:stop], cotangent[start:stop], slopes[start:stop]
             total, size, in_t = zero, zero, zero
             for i in range(xs.size):
-                w = ws[i]
-                u = w * (gs[i] - mean_) if w > zero else zero
+                u, uz = sloped(xs[i], gs[i], ws[i], hi_, lo_, per_t_, mean_)
                 ws[i] = u * per_t_
-                z = distance(xs[i], hi_, lo_, per_t_) if w > zero else zero
                 total += u
                 size += abs(u)
-                in_t += u * z
+                in_t += uz
             into[0] += total
             into[1] += size
             into[2] += in_t
@@ -260,16 +265,14 @@ def centre(kind: int, number: Any) -> Visit:
         scores, slopes = carray(pointer(x), n, number), carray(pointer(out), n, number)
         into = carray(pointer(sums), 8, np.float64)
         hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
-        mean_, zero, end = number(mean), number(0), reach(number(0))
+        mean_, zero = number(mean), number(0)
         for start in range(0, n, BLOCK):
             xs, us = scores[start : start + BLOCK], slopes[start : start + BLOCK]
             in_t = zero
             for i in range(xs.size):
-                z = distance(xs[i], hi_, lo_, per_t_)
-                w = density(kind, z, alpha_) if abs(z) < end else zero
-                u = w * mean_
+                u, uz = centred(kind, xs[i], hi_, lo_, per_t_, alpha_, mean_)
                 us[i] -= u * per_t_
-                in_t += u * z if w > zero else zero
+                in_t += uz
             into[0] += in_t
 
     return visit

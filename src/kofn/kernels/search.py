@@ -20,6 +20,7 @@ from numba import carray
 from kofn.kernels.elementary import inline, log
 from kofn.kernels.entries import (
     BOUNDED,
+    EXPONENTIAL,
     LAPLACE,
     LINEAR,
     LOGISTIC,
@@ -36,6 +37,7 @@ from kofn.kernels.lanes import (
     LOST,
     ODD,
     OPEN,
+    SUMMED,
     load,
     rounded,
     visit,
@@ -73,23 +75,26 @@ def look(row, lanes):
 
 
 @plain
-def softmax(row, lanes):
-    """The search at k = 1 by the exponential link: no weight is cut to 1, so θ has a formula."""
+def peak(row, lanes):
+    """The greatest finite score, how many there are, and how many that are +inf or NaN."""
     sums, r = visit_for_extremes(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
-    greatest, live, odd = sums[1], sums[2], sums[3]
-    lanes.pivot[r], lanes.state[r] = load(row.x, row.n // 2, row.size), ODD
-    if odd == 0 and live > 1 and lanes.k[r] == 1 and lanes.temperature[r] == lanes.temperature[r]:
-        lanes.anchor[r], lanes.base[r], lanes.by[r], lanes.fresh[r] = greatest, greatest, 1.0, 1.0
-        look(row, lanes)
-        total = lanes.count[r] + lanes.below[r] - lanes.above[r]
-        lanes.delta[r], lanes.state[r] = math.log(total) - 1, FOUND
+    lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], sums[2], sums[3]
+
+
+@plain
+def open_softmax(lanes, r):
+    """To k ≤ 1 the exponential link cuts no weight to 1, so one look tells θ."""
+    temperature = lanes.temperature[r]
+    usual = lanes.bad[r] == 0 and lanes.live[r] > 1 and temperature == temperature
+    lanes.state[r] = SUMMED if usual else ODD
+    lanes.anchor[r], lanes.delta[r], lanes.fresh[r] = lanes.greatest[r], -1.0, 1.0
 
 
 @plain
 def read(row, lanes):
     """A row in which a survey is not enough: what a census says, and what there is to search."""
     r = row.lane
-    pivot, temperature, k = lanes.pivot[r], lanes.temperature[r], lanes.k[r]
+    pivot, temperature, k = load(row.x, row.n // 2, row.size), lanes.temperature[r], lanes.k[r]
     _census(row, lanes, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
     if lanes.greatest[r] - lanes.least[r] > 1e5 * temperature and lanes.live[r] > 0:
         mean, variance, usual = lanes.mean[r], lanes.variance[r], lanes.usual[r]
@@ -112,8 +117,8 @@ def read(row, lanes):
     ):
         lanes.state[r] = LOST
     else:
-        bell, own, end = quantiles(row, lanes.wanted[r], lanes.live[r], lanes.usual[r])
-        begin(lanes, r, bell, own, end, edge(row.kind, row.alpha), row.size)
+        quantiles(row, lanes, lanes.wanted[r], lanes.live[r], lanes.usual[r])
+        begin(lanes, r, edge(row.kind, row.alpha), row.size)
 
 
 @plain
@@ -127,28 +132,39 @@ def _census(row, lanes, pivot, most):
 
 
 @plain
-def quantiles(row, k, live, usual):
-    """(Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones)."""
-    memo = carray(pointer(row.memo), 6, np.float64)
+def quantiles(row, lanes, k, live, usual):
+    """Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones, and of
+    k where the weight of the greatest cannot be more.
+    """
+    memo, r = carray(pointer(row.memo), 7, np.float64), row.lane
     if not (memo[0] == k and memo[1] == live and memo[2] == usual):
         share = min(k / max(usual, 1.0), 0.5 + 0.5 * k / live)
         bell = quantile(NORMAL, share, row.alpha)
         memo[0], memo[1], memo[2], memo[3] = k, live, usual, bell
         memo[4] = bell if row.kind == NORMAL else quantile(row.kind, share, row.alpha)
         memo[5] = quantile(row.kind, k / live, row.alpha)
-    return memo[3], memo[4], memo[5]
+        ends = row.kind in BOUNDED and is_single(row.kind, k)
+        memo[6] = quantile(row.kind, k, row.alpha) if ends else math.nan
+    lanes.bell[r], lanes.own[r], lanes.end[r], lanes.alone[r] = memo[3], memo[4], memo[5], memo[6]
 
 
 @inline
-def begin(lanes, r, bell, own, end, origin, size):
+def is_single(kind, k):
+    """Whether F reaches 1 and k is no more: then the greatest score alone bounds θ from below."""
+    return (kind == EXPONENTIAL or kind in BOUNDED) and (k > 0) & (k <= 1)
+
+
+@inline
+def begin(lanes, r, origin, size):
     """θ to start from, its bracket, and what a log-odd is worth.
 
     A sum of links at normal scores is close to one wide link, whose quantile is between those of
-    the two; for the normal link it is exact.
+    the two; for the normal link it is exact. A single entry's weight is no more than k.
     """
     temperature, variance = lanes.temperature[r], lanes.variance[r]
+    bell, alone = lanes.bell[r], temperature * lanes.alone[r]
     origin = temperature * origin
-    own, end = temperature * own + origin, temperature * end
+    own, end = temperature * lanes.own[r] + origin, temperature * lanes.end[r]
     least, greatest = lanes.least[r], lanes.greatest[r]
     slack = 1e-6 * (abs(least) + abs(greatest)) + 1e-3 * (temperature + abs(end))
     low, high = least - end - slack, greatest - end + slack
@@ -156,6 +172,11 @@ def begin(lanes, r, bell, own, end, origin, size):
     away = math.sqrt(far * far + own * own)
     start = lanes.mean[r] + origin - (away if far + own > 0 else -away)
     start = low if start < low else (high if start > high else start)
+    single = alone == alone
+    # A little before, so that a θ is found between the greatest and the others where it may be.
+    least_start = greatest - alone * (1 + 2.0**-10)
+    start = least_start if single and start < least_start else start
+    low = greatest - alone - slack if single else low
     per_t = lanes.per_t[r]
     lanes.worth[r] = math.sqrt((variance * per_t * per_t + 2.56) / (2.56 + bell * bell))
     anchor = rounded(start, size)
@@ -167,25 +188,32 @@ def begin(lanes, r, bell, own, end, origin, size):
 
 
 @inline
-def halley(k, n, excess, weight, slope):
+def halley(kind, k, n, excess, weight, slope):
     """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them).
+
+    Or, for links with an end, which are pieces of polynomials, that to where their parabola is k.
 
     Where ΣF is 0 or n, as far as its digits tell, there is no such step: it is NaN.
     """
     total, rest = k + excess, (n - k) - excess
     solvable = (total > 0) & (rest > 0)
     each = 1 / (k * total * rest)  # few divisions: each is waited for
-    per_weight = 1 / weight
+    per_all = 1 / (n * weight)
+    per_weight = per_all * n
     ratio = excess * n * total * each
     ratio = ratio if ratio > -0.999999999999 else -0.999999999999
     # log(1 + r) by Padé's quotient, to 3e-4.
     pade = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
     beyond = log(1 + ratio if ratio >= 1 else 2.0)
     gap = pade if ratio < 1 else beyond
-    newton = gap * total * rest * per_weight / n
+    newton = gap * total * rest * per_all
     bend = slope * per_weight + weight * (total - rest) * k * each
     bend = 1 - newton * bend / 2
     step = newton / (bend if 0.5 < bend < 2 else (2.0 if bend >= 2 else 0.5))
+    # Linear and square links are where they bend no more: there the next look is the last.
+    square = weight * weight - 2 * slope * excess
+    parabola = 2 * excess / (weight + math.sqrt(square if square > 0 else 0.0))
+    step = parabola if kind in BOUNDED else step
     saturated = 700.0 if excess > 0 else -700.0
     return gap if solvable else saturated, step if solvable else math.nan
 
@@ -244,7 +272,7 @@ def advance(row, lanes, round_):
 
     lanes.state[r] = OPEN
     excess = (count - lanes.k[r]) + below - above
-    gap, step = halley(wanted, lanes.live[r], excess, weight, lanes.slope[r])
+    gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
     if excess == 0 and not two_tails:
         last = above == 0 and count == lanes.k[r]
         lanes.delta[r] = beyond(kind, delta, 0.0, eps) if last else delta

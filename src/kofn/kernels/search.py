@@ -229,14 +229,18 @@ def last_step(kind, size):
 
 
 @inline
-def beyond(kind, delta, step, eps):
-    """δ after a last step where k entries have all their weight and others nearly none.
+def beyond(kind, delta, step, below, above, eps):
+    """δ after a last step, where those above ½ are k: with bounded support they may choose hard.
 
-    F meets 0 like a power of the distance, towards whose end Newton's steps go by parts. A few more
-    of them take the others out of the support, and still leave the k their weight: to rounding.
+    If they have all their weight and others nearly none, these are taken out of the support: F
+    meets 0 like a power of the distance, towards whose end Newton's steps go by parts, so a few
+    more of them. If others have none and they nearly all their weight, they get it: to rounding.
     """
     steps = 2.0 if kind == LINEAR else (3.0 if kind == SQUARE else (6.0 if kind == POWER else 1.0))
-    return delta + steps * step + (2 * eps if kind in BOUNDED else 0.0)
+    nudge = 2 * eps if above == 0 else (-4 * eps if below == 0 else 0.0)
+    nudge = nudge if below + above > 0 else 0.0
+    steps = steps if above == 0 else 1.0
+    return delta + steps * step + (nudge if kind in BOUNDED else 0.0)
 
 
 @plain
@@ -274,8 +278,8 @@ def advance(row, lanes, round_):
     excess = (count - lanes.k[r]) + below - above
     gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
     if excess == 0 and not two_tails:
-        last = above == 0 and count == lanes.k[r]
-        lanes.delta[r] = beyond(kind, delta, 0.0, eps) if last else delta
+        last = count == lanes.k[r]
+        lanes.delta[r] = beyond(kind, delta, 0.0, below, above, eps) if last else delta
         lanes.state[r] = FOUND
         return
     if excess > 0:
@@ -299,8 +303,8 @@ def advance(row, lanes, round_):
     near = abs(step) <= enough or abs(step) * weight <= tolerance
     target = delta + step if near else _held(lanes, r, step, gap, excess, round_)
     stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > eps / 2
-    if (near or stuck) and above == 0 and count == lanes.k[r]:
-        target = beyond(kind, delta, step if near else 0.0, eps)
+    if (near or stuck) and count == lanes.k[r]:
+        target = beyond(kind, delta if near else target, step if near else 0.0, below, above, eps)
     if abs(target) > ANCHORED:
         moved_to = rounded(lanes.anchor[r] + temperature * target, row.size)
         shift = (moved_to - lanes.anchor[r]) / temperature

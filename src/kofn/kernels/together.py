@@ -124,7 +124,8 @@ def advance_all(address, kind, size, round_):
         least = weight if weight < wanted else wanted
         tolerance = eps * (least if least > 4 * tails else 4 * tails)
         near = (size_of_step <= enough) | (size_of_step * weight <= tolerance)
-        target = beyond(kind, delta, step, eps) if near & (above == 0) & (count == k) else target
+        last = near & (count == k)
+        target = beyond(kind, delta, step, below, above, eps) if last else target
         held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)
         moves = (size_of_step > eps * 1e-3) & (new_high - new_low > eps / 2)
         curved = (count != k) | (tails >= 1) | one_tail

@@ -192,7 +192,8 @@ def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Ar
     # 140 + 2·room of log T at the most, down to a rounding of it.
     rounds = 58 if float(info.eps) < 1e-10 else 36
     found = repeat(x, rounds, look, _Search(start, end, zero, zero, zero))
-    t = xp.where(found.cold == found.warm, far, xp.exp(found.low))
+    same = xp.abs(found.warm - found.cold) <= 8 * float(info.eps) * found.cold  # to rounding
+    t = xp.where(same, far, xp.exp(found.low))
     return xp.where(xp.isnan(found.cold) | xp.isnan(target), math.nan, t)
 
 

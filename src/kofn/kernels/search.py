@@ -237,7 +237,7 @@ def beyond(kind, delta, step, below, above, eps):
     more of them. If others have none and they nearly all their weight, they get it: to rounding.
     """
     steps = 2.0 if kind == LINEAR else (3.0 if kind == SQUARE else (6.0 if kind == POWER else 1.0))
-    nudge = 2 * eps if above == 0 else (-4 * eps if below == 0 else 0.0)
+    nudge = 2 * eps if above == 0 else (-2 * eps if below == 0 else 0.0)
     nudge = nudge if below + above > 0 else 0.0
     steps = steps if above == 0 else 1.0
     return delta + steps * step + (nudge if kind in BOUNDED else 0.0)

@@ -211,7 +211,10 @@ def of_all_sorts(n, count, dtype, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.full)])
-@pytest.mark.parametrize("link", ["logistic", "exponential", "entmax"])
+@pytest.mark.parametrize(
+    "link",
+    ["logistic", *(pytest.param(a, marks=pytest.mark.full) for a in ("exponential", "entmax"))],
+)
 @pytest.mark.parametrize("n", AROUND)
 def test_a_row_does_not_depend_on_the_others(n, link, dtype, rng):
     x, k, t = of_all_sorts(n, 53, dtype, rng)

@@ -118,6 +118,9 @@ def kl(rows: Rows, other: Rows) -> Array:
     strange = xp.where(coin, strange, cast((u > 0) != rows.must, z.dtype))
     terms = _overlap(u) - _overlap(z) + (_size(u) * strange - _size(z) * tail)
     answer = xp.sum(terms, axis=-1) + _log_count(other) - _log_count(rows)
+    # Rounding may leave it just below 0. The derivative stays.
+    value = stop_gradient(answer)
+    answer = answer + (xp.clip(value, 0.0, None) - value)
 
     never = ~(coin_other | other.must) & (coin | rows.must)
     apart = xp.any(never | (other.must & ~rows.must), axis=-1)

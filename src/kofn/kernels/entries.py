@@ -171,7 +171,7 @@ def density(kind, z, alpha):
         u = z - one
         return exp2(min(u, zero) * octaves) if u < kink(z) else zero
     if kind == LINEAR:
-        return one if zero < z < one else zero
+        return one if zero < z <= one else zero  # at the kink the slope below it, as elsewhere
     raw = _base(kind, z, alpha)
     base = min(raw, one)
     inside = (base > zero) and (raw < one + kink(z))

@@ -173,9 +173,9 @@ def has_gradients(*arrays: Any) -> bool:
     """Whether a derivative in any of these may be asked for: not NumPy's, nor plain eager ones."""
     if not is_torch(arrays[0]):
         return not is_numpy(arrays[0])
-    from kofn._torch import keeps_a_graph
+    from kofn._torch import is_eager, is_recorded
 
-    return any(keeps_a_graph(x) for x in arrays if is_torch(x))
+    return any(not is_eager(x) or is_recorded(x) for x in arrays if is_torch(x))
 
 
 def arange(like: Array, count: int) -> Array:

@@ -56,9 +56,9 @@ def marginals(y: Array, k: Array) -> Array | None:
 def log_count(z: Array, k: Array) -> Array:
     """`kofn._nodes.log_count`; in eager torch with a derivative that keeps no nodes in memory."""
     if is_torch(z):
-        from kofn._torch_nodes import LogCount, keeps_a_graph
+        from kofn._torch_nodes import LogCount, serves
 
-        if keeps_a_graph(z):
+        if serves(z):
             return LogCount.apply(z, k)  # type: ignore[no-untyped-call]
     kernel = _kernel_of_nodes(z)
     return kernel.evaluate(_nodes.LOG_COUNT, z, k) if kernel else _nodes.log_count(z, k)
@@ -67,9 +67,9 @@ def log_count(z: Array, k: Array) -> Array:
 def tails(z: Array, k: Array) -> Array:
     """`kofn._nodes.tails`, likewise."""
     if is_torch(z):
-        from kofn._torch_nodes import Tails, keeps_a_graph
+        from kofn._torch_nodes import Tails, serves
 
-        if keeps_a_graph(z):
+        if serves(z):
             return Tails.apply(z, k)  # type: ignore[no-untyped-call]
     kernel = _kernel_of_nodes(z)
     return kernel.evaluate(_nodes.TAILS, z, k) if kernel else _nodes.tails(z, k)
@@ -100,10 +100,9 @@ def _kernel_of_nodes(*arrays: Array) -> Any:
     """The module with the fused rows, None where none serve these arrays."""
     for x in arrays:
         if is_torch(x):
-            from kofn._torch import is_plain
-            from kofn._torch_nodes import keeps_a_graph
+            from kofn._torch import is_plain, is_recorded
 
-            if not is_plain(x) or keeps_a_graph(x):
+            if not is_plain(x) or is_recorded(x):
                 return None
     return kernels.serving_subsets(arrays[0])
 

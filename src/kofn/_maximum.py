@@ -84,9 +84,9 @@ def weights(rows: Rows, kinks: Kinks) -> Array:
 def probabilities(y: Array, noise: Noise) -> Array:
     """p per entry; y has its maximum at 0 and −inf out of play. Differentiable in y."""
     if is_torch(y):
-        from kofn._torch_maximum import Probabilities, keeps_a_graph
+        from kofn._torch_maximum import Probabilities, serves
 
-        if keeps_a_graph(y):
+        if serves(y):
             return Probabilities.apply(y, noise)  # type: ignore[no-untyped-call]
     p = evaluate(stop_gradient(y), noise)
     if not has_gradients(y):

@@ -127,9 +127,9 @@ def integral_ends(link: int) -> tuple[float, float, float]:
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
 
 
-def keeps_a_graph(x: Tensor) -> bool:
-    """Whether operations on `x` may be recorded for a derivative of any kind."""
-    return not is_eager(x) or (torch.is_grad_enabled() and x.requires_grad)
+def is_recorded(x: Tensor) -> bool:
+    """Whether operations on `x` are recorded for backward."""
+    return torch.is_grad_enabled() and x.requires_grad
 
 
 def values_and_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from kofn import _maximum
-from kofn._torch_nodes import keeps_a_graph
+from kofn._torch_nodes import serves
 
-__all__ = ["Probabilities", "keeps_a_graph"]
+__all__ = ["Probabilities", "serves"]
 
 
 class Probabilities(torch.autograd.Function):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from kofn import _dispatch, _nodes
-from kofn._torch import is_eager
+from kofn._torch import is_eager, is_recorded
 
 
-def keeps_a_graph(z: Tensor) -> bool:
-    """Whether eager operations on `z` are recorded for a derivative."""
-    return torch.is_grad_enabled() and z.requires_grad and is_eager(z)
+def serves(z: Tensor) -> bool:
+    """Whether eager operations on `z` are recorded: what these derivatives are for."""
+    return is_eager(z) and is_recorded(z)
 
 
 class LogCount(torch.autograd.Function):

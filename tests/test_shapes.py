@@ -1,12 +1,15 @@
 """Shapes, layouts and types, and that a row is answered by itself."""
 
 import math
+import re
 import threading
 
 import numpy as np
 import pytest
 
 from kofn import (
+    KSubset,
+    RelaxedOneHot,
     entmax,
     fenchel_young_loss,
     links,
@@ -15,6 +18,7 @@ from kofn import (
     soft_topk_threshold,
     softmax,
     sparsemax,
+    temperature_for,
     topk_gates,
 )
 
@@ -96,6 +100,103 @@ def test_k_temperature_and_alpha_are_per_row(framework, rng):
             link = links.entmax(float(alpha[i, 0]))
             expected = soft_topk(x[i, j], float(k[i, j]), temperature=float(t[j]), link=link)
             assert got[i, j] == pytest.approx(expected, abs=1e-12)
+
+
+# (scores, dim, what keepdim leaves, the shape that is meant)
+KEPT = [
+    ((6,), -1, (1,), ()),
+    ((5, 6), -1, (5, 1), (5,)),
+    ((5, 6), 0, (1, 6), (6,)),
+    ((2, 3, 6), -1, (2, 3, 1), (2, 3)),
+    ((2, 3, 6), -1, (1, 3, 1), (1, 3)),
+    ((2, 6, 3), 1, (2, 1, 3), (2, 3)),
+    ((3, 3, 3), 1, (3, 1, 3), (3, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "dim", "kept", "batch"), KEPT)
+def test_what_keepdim_leaves_is_taken_without_that_dimension(
+    framework, shape, dim, kept, batch, rng
+):
+    if framework.name == "jax" and shape != (2, 6, 3):  # one compile is enough
+        pytest.skip("the road is NumPy's")
+    x = framework.array(rng.standard_normal(shape))
+    k, t, a = (rng.uniform(1.2, 2, kept) for _ in range(3))
+
+    def answer(size):
+        k_, t_, a_ = (framework.array(v.reshape(size)) for v in (k, t, a))
+        p = soft_topk(x, k_, temperature=t_, link=links.entmax(a_), dim=dim)
+        return framework.numpy(p)
+
+    assert np.array_equal(answer(kept), answer(batch))
+
+
+def test_the_gradient_of_what_keepdim_left_has_its_shape():
+    import torch
+
+    x = torch.tensor(X, dtype=torch.float64)
+    k = torch.tensor([[1.5], [2.0]], dtype=torch.float64, requires_grad=True)
+    t = torch.tensor([[0.5], [1.0]], dtype=torch.float64, requires_grad=True)
+    (soft_topk(x, k, temperature=t)[:, 1]).sum().backward()
+    flat = [v.detach().squeeze(-1).requires_grad_() for v in (k, t)]
+    (soft_topk(x, flat[0], temperature=flat[1])[:, 1]).sum().backward()
+    for kept, bare in zip((k, t), flat, strict=True):
+        assert kept.grad.shape == (2, 1)
+        assert torch.equal(kept.grad.squeeze(-1), bare.grad)
+
+
+def test_per_head_temperatures(framework, rng):
+    if framework.name == "jax":
+        pytest.skip("the road is NumPy's")
+    x, t = rng.standard_normal((2, 3, 6)), np.array([0.5, 1.0, 2.0])
+    got = framework.numpy(soft_topk(framework.array(x), 2, temperature=framework.array(t)))
+    for head in range(3):
+        assert got[:, head] == pytest.approx(soft_topk(x[:, head], 2, temperature=t[head]))
+
+
+def test_a_shape_that_does_not_fit_is_refused_with_the_one_that_was_meant():
+    x = np.zeros((2, 3, 6))
+
+    def refused(name, shape, meant):
+        hint = f"; give it the shape {meant}" if meant is not None else ""
+        wanted = re.escape(f"{name} has shape {shape}; it must broadcast to ") + r"[^;]*"
+        return pytest.raises(ValueError, match=wanted + re.escape(hint) + "$")
+
+    for shape, meant in [
+        ((3, 1), (3,)),  # per head
+        ((2,), (2, 1)),  # per item of the batch
+        ((1, 2, 1, 1), (2, 1)),
+        ((2, 3, 6), None),
+        ((4,), None),
+    ]:
+        some = np.ones(shape)
+        with refused("temperature", shape, meant):
+            soft_topk(x, 2, temperature=some)
+        with refused("k", shape, meant):
+            soft_topk(x, some)
+        with refused("alpha", shape, meant):
+            entmax(x, some + 0.5)
+        with refused("support", shape, meant):
+            temperature_for(x, 2, support=some, per_row=True)
+        with refused("k", shape, meant):
+            KSubset(x, some.astype(int))
+        with refused("temperature", shape, meant):
+            RelaxedOneHot(x, some)
+    for shape, meant in [((2,), (2, 1, 1)), ((2, 6), (2, 1, 6)), ((2, 3), (2, 3, 1)), ((5,), None)]:
+        with refused("mask", shape, meant):
+            soft_topk(x, 2, mask=np.ones(shape, bool))
+
+
+def test_keepdim_reaches_temperature_for_and_distributions(rng):
+    x = rng.standard_normal((3, 6))
+    support = np.array([2.5, 3.0, 4.0])
+    kept = temperature_for(x, 2, support=support[:, None], per_row=True)
+    assert np.array_equal(kept, temperature_for(x, 2, support=support, per_row=True))
+    k = np.array([1, 2, 3])
+    assert np.array_equal(KSubset(x, k[:, None]).marginals(), KSubset(x, k).marginals())
+    value = softmax(rng.standard_normal((4, 3, 6)))
+    laws = [RelaxedOneHot(x, t) for t in (support, support[:, None])]
+    assert np.array_equal(*(law.log_prob(value) for law in laws))
 
 
 def test_integer_arrays_of_k_are_welcome(framework):

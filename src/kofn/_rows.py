@@ -30,10 +30,10 @@ from kofn._array import (
 from kofn._flow import only_if
 from kofn._link import Link
 from kofn._validate import (
-    check_broadcasts,
     check_dim,
     check_k,
     check_mask,
+    check_per_row,
     check_real,
     check_same_kind,
     check_scores,
@@ -81,9 +81,9 @@ def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: A
         x = full_like(x, (*batch, 1), -math.inf)
     return Given(
         scores=x,
-        k=_k_of(k, batch, n, x),
-        temperature=temperature_of(temperature, batch, x),
-        link=_link_of(link, batch, x),
+        k=_k_of(k, batch, n, x, dim),
+        temperature=temperature_of(temperature, batch, x, dim),
+        link=_link_of(link, batch, x, dim),
     )
 
 
@@ -151,15 +151,17 @@ def restore(weights: Array, scores: Array, dim: int) -> Array:
     return weights if dim == -1 else move_axis(weights, -1, dim)
 
 
-def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array) -> Array:
+def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Array:
     """k per row; NaN where an array asks for fewer than 0 or more than n."""
     if framework(k) is None:
         return full_like(x, batch, check_k(k, n))
-    k = _per_row("k", k, batch, x)
+    k = _spread(_per_row("k", k, batch, x, dim), batch, x)
     return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
 
 
-def temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
+def temperature_of(
+    temperature: Any, batch: tuple[int, ...], x: Array, dim: int | None = None
+) -> Array:
     """T per row, no less than the smallest whose rounding still is a normal number, and no more
     than what leaves room for T·F⁻¹.
 
@@ -170,14 +172,15 @@ def temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
         number = check_temperature(temperature)
         return full_like(x, batch, min(max(number, floor), ceiling))
     xp = namespace(x)
+    temperature = _per_row("temperature", temperature, batch, x, dim)
     with quiet(x):
-        t = _per_row("temperature", temperature, batch, x)
+        t = _spread(temperature, batch, x)
     # Judged before the cast: a float64 temperature that float32 rounds to 0 is small, not wrong.
     good = (temperature > 0) & (temperature < math.inf)
     return xp.where(_spread(good, batch, x) > 0, xp.clip(t, floor, ceiling), math.nan)
 
 
-def _link_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
+def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
     link = link.inner
     if link.alpha is None:
         return link
@@ -185,17 +188,16 @@ def _link_of(link: Link, batch: tuple[int, ...], x: Array) -> Link:
         # A number stays one, which costs less. Under jit it is compiled in, so few numbers do.
         dynamic = is_jax(x) and link.alpha not in (1.0, 1.5, 2.0)
         return link.at(full_like(x, batch, link.alpha)) if dynamic else link
-    alpha = _per_row("alpha", link.alpha, batch, x)
+    alpha = _spread(_per_row("alpha", link.alpha, batch, x, dim), batch, x)
     good = (alpha >= 1) & (alpha < math.inf)
     return link.at(namespace(x).where(good, alpha, math.nan))
 
 
-def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array) -> Array:
-    """An array argument broadcast to the batch shape, never enlarging it."""
+def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:
+    """An array argument that broadcasts to the batch shape, never enlarging it."""
     check_same_kind(name, value, x)
     check_real(name, value)
-    check_broadcasts(name, tuple(value.shape), batch, "the batch shape (scores.shape without dim)")
-    return _spread(value, batch, x)
+    return check_per_row(name, value, batch, dim)
 
 
 def _spread(value: Array, batch: tuple[int, ...], x: Array) -> Array:

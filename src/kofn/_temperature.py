@@ -23,7 +23,7 @@ from kofn._array import (
 from kofn._dispatch import evaluate
 from kofn._flow import repeat
 from kofn._rows import Given, given
-from kofn._validate import check_broadcasts, check_number, check_real, check_same_kind
+from kofn._validate import check_dim, check_number, check_per_row, check_real, check_same_kind
 from kofn.links import Link
 from kofn.maps import hard_topk, soft_topk
 
@@ -99,7 +99,7 @@ def temperature_for(
     what = _checked(scores, k, link, dim, mask)
     n = scores.shape[dim]
     with quiet(scores):
-        target = _target(name, wanted, k, n, what)
+        target = _target(name, wanted, k, n, check_dim(dim, scores.ndim), what)
         target = target if per_row else _mean_of(target, _playing(what))
         return cast(_solved(name, per_row, what, target), compute_dtype(scores))
 
@@ -123,14 +123,13 @@ def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
     return given(cast(stop_gradient(scores), precise), k, link, 1.0, dim, mask)
 
 
-def _target(name: str, wanted: Any, k: Any, n: int, what: Given) -> Array:
+def _target(name: str, wanted: Any, k: Any, n: int, dim: int, what: Given) -> Array:
     """What was asked for, per row; numbers are checked against what a number k can give."""
     batch, xp = tuple(what.k.shape), namespace(what.k)
     if framework(wanted) is not None:
         check_same_kind(name, wanted, what.scores)
         check_real(name, wanted)
-        target = "the batch shape (scores.shape without dim)"
-        check_broadcasts(name, tuple(wanted.shape), batch, target)
+        wanted = check_per_row(name, wanted, batch, dim)
         return xp.broadcast_to(cast(stop_gradient(wanted), what.k.dtype), batch)
     known = framework(k) is None
     low, high = 0.0, math.inf

@@ -197,9 +197,36 @@ def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...],
         size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)
     )
     if not fits:
+        meant = _meant(shape, target)
+        hint = "" if meant is None else f"; give it the shape {meant}"
         raise ValueError(
-            f"{name} has shape {tuple(shape)}; it must broadcast to {what}, {tuple(target)}"
+            f"{name} has shape {tuple(shape)}; it must broadcast to {what}, {tuple(target)}{hint}"
         )
+
+
+def _meant(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape with the sizes of `shape`, in order, that broadcasts to `target`; None if none."""
+    sizes = [size for size in shape if size != 1]
+    placed: list[int] = []
+    for size in target:
+        fits = bool(sizes) and sizes[0] == size
+        if fits or placed:  # dimensions of size 1 in front may be left out
+            placed.append(sizes.pop(0) if fits else 1)
+    return None if sizes else tuple(placed)
+
+
+def check_per_row(
+    name: str, value: Array, batch: tuple[int, ...], dim: int | None, of: str = "scores"
+) -> Array:
+    """`value`, which must broadcast to the batch shape, less what `keepdim=True` leaves of `dim`.
+
+    `dim` is counted from the end; None where every entry is a row.
+    """
+    if dim is not None and value.ndim == len(batch) + 1 and value.shape[dim] == 1:
+        value = value.squeeze(dim)
+    what = f"the batch shape ({of}.shape without dim)"
+    check_broadcasts(name, tuple(value.shape), batch, what)
+    return value
 
 
 def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:

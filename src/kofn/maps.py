@@ -49,8 +49,10 @@ def soft_topk(
     Args:
         scores: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
             chosen; +inf is chosen first.
-        k: how many, in [0, n] for n = scores.shape[dim]; may be fractional. A number or an array
-            that broadcasts to the batch shape (`scores.shape` without `dim`).
+        k: how many, in [0, n] for n = scores.shape[dim]; may be fractional. A number, or an array
+            that broadcasts to the batch shape (`scores.shape` without `dim`): for scores of shape
+            (B, H, n) one k per head has shape (H,), not (H, 1). Size 1 along `dim` of an array
+            with as many dimensions as `scores` (`keepdim=True`) is left out.
         link: F, by name ("logistic", "laplace", "normal", "exponential", "linear", "entmax") or
             as a kofn.Link.
         temperature: in score units, > 0; a number or an array like `k`. Towards 0 the weights

@@ -17,7 +17,7 @@ from kofn._array import (
     stop_gradient,
 )
 from kofn._rows import temperature_of
-from kofn._validate import check_broadcasts, check_ends, check_same_kind, check_temperature
+from kofn._validate import check_ends, check_per_row, check_same_kind, check_temperature
 from kofn.categorical import Categorical, gumbel_softmax
 
 __all__ = ["RelaxedOneHot"]
@@ -56,8 +56,7 @@ class RelaxedOneHot:
         else:
             check_same_kind("temperature", temperature, logits, "logits")
             batch = tuple(logits.shape[:-1])
-            what = "the batch shape (logits.shape without its last dimension)"
-            check_broadcasts("temperature", tuple(temperature.shape), batch, what)
+            temperature = check_per_row("temperature", temperature, batch, -1, "logits")
         self.temperature = temperature
         if is_jax(logits):
             from kofn._jax import register

@@ -31,12 +31,12 @@ from kofn._noise import gumbel
 from kofn._rows import Given, given, restore
 from kofn._support import every_choice
 from kofn._validate import (
-    check_broadcasts,
     check_count,
     check_dim,
     check_ends,
     check_mask,
     check_other,
+    check_per_row,
     check_rng,
     check_same_kind,
     check_scores,
@@ -319,5 +319,4 @@ def _check_k(k: Any, logits: Array, batch: tuple[int, ...], dim: int) -> Any:
     check_same_kind("k", k, logits, "logits")
     if not dtype_name(k).startswith(("int", "uint")):
         raise TypeError(f"k must be an integer or an array of integers; got dtype {k.dtype}")
-    check_broadcasts("k", tuple(k.shape), batch, "the batch shape (logits.shape without dim)")
-    return k
+    return check_per_row("k", k, batch, dim, "logits")

@@ -4,6 +4,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -183,3 +184,74 @@ def test_a_divergence_names_what_the_other_distribution_must_be(kind):
         kind(x).kl(kind(x[:1]))
     with pytest.raises(ValueError, match=r"dim -1; got .* and dim -2"):
         kind(x).kl(kind(x, dim=0))
+
+
+NO_NUMBERS = {
+    "object": lambda a: a.astype(object),
+    "timedelta": lambda a: a.astype("timedelta64[s]"),
+    "datetime": lambda a: a.astype("datetime64[s]"),
+    "text": lambda a: a.astype(str),
+    "bytes": lambda a: a.astype(bytes),
+    "complex": lambda a: a.astype(complex),
+    "structured": lambda a: np.zeros(a.shape, [("a", "f8")]),
+    "void": lambda a: np.zeros(a.shape, "V8"),
+    "masked": np.ma.array,
+    "matrix": lambda a: np.atleast_2d(a).view(np.matrix),
+    "list": lambda a: a.tolist(),
+    "series": lambda a: pandas.Series(a.ravel()),
+    "frame": lambda a: pandas.DataFrame(np.atleast_2d(a)),
+}
+ARRAY_ARGUMENTS = {
+    "scores": (X, lambda v: soft_topk(v, 1)),
+    "k": (np.ones(3), lambda v: soft_topk(X, v)),
+    "temperature": (np.ones(3), lambda v: soft_topk(X, 1, temperature=v)),
+    "alpha": (np.ones(3), lambda v: entmax(X, v)),
+    "mask": (X == 0, lambda v: soft_topk(X, 1, mask=v)),
+    "target": (np.eye(3, 4), lambda v: fenchel_young_loss(X, v)),
+    "weight": (np.ones(4), lambda v: kofn.losses.softmax_loss(X, np.arange(3), weight=v)),
+    "logits": (X, lambda v: kofn.KSubset(v, 2)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+@pytest.mark.parametrize("name", ARRAY_ARGUMENTS)
+def test_arrays_that_hold_no_numbers_are_refused_by_name(name, kind):
+    good, call = ARRAY_ARGUMENTS[name]
+    with pytest.raises(TypeError, match=f"^{name} ") as error:
+        call(NO_NUMBERS[kind](good))
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_of_pandas_is_told_how_to_become_an_array():
+    for call in (soft_topk, lambda frame, k: soft_topk(X, frame)):
+        with pytest.raises(TypeError, match=r"got a? ?DataFrame; pass its to_numpy\(\)"):
+            call(pandas.DataFrame(X), 1)
+
+
+def test_a_length_of_time_is_no_number():
+    with pytest.raises(TypeError, match="k must be a number"):
+        soft_topk(X, np.timedelta64(1, "s"))
+    with pytest.raises(TypeError, match="temperature must be a finite number"):
+        soft_topk(X, 1, temperature=np.timedelta64(1, "s"))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_either_order_of_bytes_is_taken(dtype, rng):
+    native = rng.normal(size=(3, 4)).astype(dtype)
+    swapped, before = native.astype(f">{dtype}"), native.tobytes()
+    k = np.array([1.0, 2.0, 1.5])
+    for function in (soft_topk, soft_topk_sum, soft_topk_threshold, hard_topk):
+        expected = function(native, k, dim=-1)
+        np.testing.assert_array_equal(function(swapped, k.astype(">f8")), expected)
+    assert soft_topk(swapped, 2).dtype == swapped.dtype
+    assert native.tobytes() == before == swapped.astype(dtype).tobytes()
+    if dtype == "f4":
+        of_jax = soft_topk(jnp.asarray(native), k.astype(">f8"))
+        np.testing.assert_array_equal(of_jax, soft_topk(jnp.asarray(native), k))
+    draws = (kofn.KSubset(x, 2).sample((3,), np.random.default_rng(0)) for x in (native, swapped))
+    np.testing.assert_array_equal(*draws)
+    np.testing.assert_array_equal(
+        fenchel_young_loss(swapped, np.arange(3).astype(">i4")),
+        fenchel_young_loss(native, np.arange(3)),
+    )

@@ -70,7 +70,9 @@ def special(x: Array) -> Any:
 
 
 def dtype_name(x: Array) -> str:
-    return str(x.dtype).rpartition(".")[2]
+    name = str(x.dtype).rpartition(".")[2]
+    # ">f8" is a float64 with its bytes in the other order, which is copied before computing.
+    return x.dtype.name if name[0] in "<>" else name
 
 
 def compute_dtype(x: Array) -> Any:
@@ -91,7 +93,9 @@ def cast(x: Array, dtype: Any) -> Array:
 
 def adopt(x: Array, like: Array) -> Array:
     """`x` as an array of the kind of `like`: JAX takes NumPy's, the others only their own."""
-    return namespace(like).asarray(x) if is_jax(like) and is_numpy(x) else x
+    if not (is_jax(like) and is_numpy(x)):
+        return x
+    return namespace(like).asarray(x.astype(x.dtype.newbyteorder("="), copy=False))
 
 
 def cast_like(x: Array, like: Array) -> Array:

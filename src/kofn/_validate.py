@@ -21,9 +21,29 @@ Said = str | Callable[[], str]
 takes a symbolic size for a fixed one once it is printed.
 """
 
+LONGEST = 80  # characters of a value in a message
+REALS = ("float", "bfloat", "int", "uint")  # how the names of real dtypes begin
+NO_NUMBERS = (bool, np.bool_, np.timedelta64)
+"""What Python or NumPy counts among the integers, and a caller hardly means."""
+
+UNFIT = (np.ma.MaskedArray, np.matrix)
+"""Subclasses of numpy.ndarray whose own rules would make answers wrong in silence."""
+
 
 def _text(allowed: Said) -> str:
     return allowed if isinstance(allowed, str) else allowed()
+
+
+def shown(value: Any) -> str:
+    """`value` for a message: its repr where that is short and on one line, else its type."""
+    text = repr(value)
+    short = len(text) <= LONGEST and "\n" not in text
+    return text if short else f"a {_type(value)}"
+
+
+def _type(value: Any) -> str:
+    hint = "; pass its to_numpy()" if hasattr(value, "to_numpy") else ""
+    return f"{type(value).__qualname__}{hint}"
 
 
 def check_number(
@@ -37,9 +57,9 @@ def check_number(
 ) -> float:
     """`value` as a float if it is a finite number above `low` (at least `low` unless strict)."""
     real = (numbers.Real, np.floating, np.integer)
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, real):
+    if isinstance(value, NO_NUMBERS) or not isinstance(value, real):
         also = ", or an array" if arrays else ""
-        raise TypeError(f"{name} must be {_text(allowed)}{also}; got {value!r}")
+        raise TypeError(f"{name} must be {_text(allowed)}{also}; got {shown(value)}")
     number = float(value)
     # NaN fails every comparison; math.isfinite would break a graph of symbolic numbers.
     if not low <= number < math.inf or (strict and number == low):
@@ -67,14 +87,10 @@ def check_temperature(temperature: Any) -> float:
 def check_scores(scores: Any, name: str = "scores") -> None:
     if framework(scores) is None:
         raise TypeError(
-            f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; "
-            f"got {type(scores).__name__}"
+            f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; got {_type(scores)}"
         )
-    if isinstance(scores, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} must not be a numpy.ma.MaskedArray, whose mask nothing here would heed; pass "
-            "its data and mask=~array.mask"
-        )
+    if isinstance(scores, UNFIT):
+        _refuse_unfit(name, scores)
     if is_torch(scores) and scores.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got layout {scores.layout}")
     if dtype_name(scores) not in FLOATS:
@@ -83,14 +99,24 @@ def check_scores(scores: Any, name: str = "scores") -> None:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
 
 
+def _refuse_unfit(name: str, value: Any) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        reason = (
+            "numpy.ma.MaskedArray, whose mask would be ignored; pass its data and mask=~array.mask"
+        )
+    else:
+        reason = "numpy.matrix, which always has two dimensions; pass numpy.asarray of it"
+    raise TypeError(f"{name} must not be a {reason}")
+
+
 def check_integer(name: str, value: Any, allowed: Said) -> int:
     """`value` as a Python integer, if it is a whole number of any integer type."""
     try:
-        if isinstance(value, (bool, np.bool_)):
+        if isinstance(value, NO_NUMBERS):
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be {_text(allowed)}; got {value!r}") from None
+        raise TypeError(f"{name} must be {_text(allowed)}; got {shown(value)}") from None
 
 
 def check_count(k: Any, n: int, also: str = "") -> int:
@@ -134,8 +160,8 @@ def check_rng(rng: Any, like: Array) -> None:
 
 def check_dim(dim: Any, ndim: int) -> int:
     """`dim` counted from the end, as −1 is."""
-    if isinstance(dim, (bool, np.bool_)) or not isinstance(dim, (int, np.integer)):
-        raise TypeError(f"dim must be an integer; got {dim!r}")
+    if isinstance(dim, NO_NUMBERS) or not isinstance(dim, (int, np.integer)):
+        raise TypeError(f"dim must be an integer; got {shown(dim)}")
     if not -ndim <= dim < ndim:
         raise ValueError(
             f"dim must be in [{-ndim}, {ndim - 1}] for {ndim}-dimensional scores; got {dim}"
@@ -144,7 +170,7 @@ def check_dim(dim: Any, ndim: int) -> int:
 
 
 def check_mask(mask: Any, scores: Array, of: str = "scores") -> None:
-    check_same_kind("mask", mask, scores, of)
+    _check_framework("mask", mask, scores, of)
     if dtype_name(mask) not in ("bool", "bool_"):
         raise TypeError(
             f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}"
@@ -153,15 +179,24 @@ def check_mask(mask: Any, scores: Array, of: str = "scores") -> None:
 
 
 def check_same_kind(name: str, value: Any, scores: Array, of: str = "scores") -> None:
+    """`value` must be an array of numbers or booleans, of the framework of `scores`."""
+    _check_framework(name, value, scores, of)
+    if not dtype_name(value).startswith(("bool", *REALS)):
+        raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
+
+
+def _check_framework(name: str, value: Any, scores: Array, of: str) -> None:
     """Arrays of different frameworks do not mix, except that JAX takes NumPy's."""
     kind, wanted = framework(value), framework(scores)
     if kind is None:
-        raise TypeError(f"{name} must be an array of the kind of {of}; got {value!r}")
+        raise TypeError(f"{name} must be an array of the kind of {of}; got {shown(value)}")
     if kind != wanted and (kind, wanted) != ("numpy", "jax"):
         raise TypeError(
             f"{name} is a {type(value).__qualname__} and {of} a {type(scores).__qualname__}; "
             "convert one to the kind of the other"
         )
+    if isinstance(value, UNFIT):
+        _refuse_unfit(name, value)
 
 
 def check_ends(name: str, value: Any, like: Array, of: str = "logits") -> None:
@@ -187,7 +222,8 @@ def check_other(mine: Any, other: Any, of: str = "logits") -> None:
 
 
 def check_real(name: str, value: Array) -> None:
-    if dtype_name(value).startswith(("bool", "complex")):
+    """`value` must be an array of numbers; booleans, objects, dates and text are none."""
+    if not dtype_name(value).startswith(REALS):
         raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
 
 

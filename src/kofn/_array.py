@@ -239,17 +239,6 @@ def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
     return values, stop_gradient(slopes)
 
 
-def log_cumulative_sums(x: Array) -> Array:
-    """log Σ_{j ≤ i} e^{x_j} along the last axis."""
-    if is_torch(x):
-        return sys.modules["torch"].logcumsumexp(x, -1)
-    return (
-        sys.modules["jax"].lax.cumlogsumexp(x, axis=x.ndim - 1)
-        if is_jax(x)
-        else np.logaddexp.accumulate(x, axis=-1)
-    )
-
-
 def cumulative_sums(x: Array) -> Array:
     """Σ_{j ≤ i} x_j along the last axis; array_api_compat's is nothing torch.compile can trace."""
     return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)

@@ -19,7 +19,8 @@ class Rows(NamedTuple):
     """Rows of logits with every edge case settled."""
 
     logits: Array  # −inf where not in play
-    z: Array  # logits − λ; −inf in all of a row that leaves no choice
+    z: Array  # logits − λ, far ones held; −inf in all of a row that leaves no choice
+    size: Array  # |logits − λ| however far, with a derivative at 0; 0 where z is −inf
     k: Array  # per row, heads among the coins z
     threshold: Array  # λ, a constant; per row
     must: Array  # what every subset holds
@@ -49,7 +50,8 @@ def rows_of(y: Array, k: Array) -> Rows:
     hi = xp.where(closed[..., 0], 0.0, hi)
     play = (y != -math.inf) & ~closed
     distance = (xp.where(play, y, 0.0) - hi[..., None]) - lo[..., None]
-    # Far enough a coin is certain; and finfo.min less a threshold would overflow.
+    size = xp.where(distance > 0, distance, -distance)
+    # Far enough a coin is certain. What it costs to fall the other way is still its distance.
     value, limit = stop_gradient(distance), far(xp.finfo(y.dtype))
     beyond = xp.where(value > 0, scalar(y, limit), -limit)
     z = xp.where(play, xp.where(xp.abs(value) < limit, distance, beyond), -math.inf)
@@ -57,6 +59,7 @@ def rows_of(y: Array, k: Array) -> Rows:
     return Rows(
         logits=y,
         z=z,
+        size=xp.where(play, size, 0.0),
         k=xp.where(closed[..., 0], 0.0, k),
         threshold=hi + lo,
         must=sure | every,
@@ -71,7 +74,7 @@ def log_partition(rows: Rows) -> Array:
     upper = rows.z > 0
     above = xp.sum(xp.where((upper | rows.must), _finite(rows.logits), 0.0), axis=-1)
     missing = rows.k - cast(xp.sum(upper, axis=-1), rows.k.dtype)
-    answer = missing * rows.threshold + above + xp.sum(_overlap(rows.z), axis=-1)
+    answer = missing * rows.threshold + above + xp.sum(_overlap(rows), axis=-1)
     answer = answer + _log_count(rows)
     return _or_nan(rows, xp.where(rows.endless, math.inf, answer))
 
@@ -92,7 +95,7 @@ def log_prob(rows: Rows, subset: Array) -> Array:
     xp = namespace(rows.z)
     chosen, coin = subset == 1, rows.z != -math.inf
     wrong = coin & (chosen != (rows.z > 0))
-    cost = xp.where(wrong, _size(rows.z), 0.0) + _overlap(rows.z)
+    cost = xp.where(wrong, rows.size, 0.0) + _overlap(rows)
     answer = -xp.sum(cost, axis=-1) - _log_count(rows)
     heads = cast(xp.sum(chosen & coin, axis=-1), rows.k.dtype)
     impossible = xp.any(~coin & (chosen != rows.must), axis=-1) | (heads != rows.k)
@@ -103,7 +106,7 @@ def log_prob(rows: Rows, subset: Array) -> Array:
 
 def entropy(rows: Rows) -> Array:
     """log Pr(N = k) + Σ [log(1 + e^{−|z|}) + |z|·tail]: only the first term is negative."""
-    terms = _overlap(rows.z) + _size(rows.z) * _dispatch.tails(rows.z, rows.k)
+    terms = _overlap(rows) + _share(rows.size, _dispatch.tails(rows.z, rows.k))
     answer = _log_count(rows) + namespace(terms).sum(terms, axis=-1)
     return _or_nan(rows, answer)
 
@@ -116,7 +119,8 @@ def kl(rows: Rows, other: Rows) -> Array:
     # How likely an entry is on the side that is the smaller one for the other.
     strange = xp.where((u > 0) == (z > 0), tail, 1 - tail)
     strange = xp.where(coin, strange, cast((u > 0) != rows.must, z.dtype))
-    terms = _overlap(u) - _overlap(z) + (_size(u) * strange - _size(z) * tail)
+    terms = _share(other.size, strange) - _share(rows.size, tail)
+    terms = terms + (_overlap(other) - _overlap(rows))
     answer = xp.sum(terms, axis=-1) + _log_count(other) - _log_count(rows)
     # Rounding may leave it just below 0. The derivative stays.
     value = stop_gradient(answer)
@@ -155,13 +159,14 @@ def _finite(y: Array) -> Array:
     return namespace(y).where(y != -math.inf, y, 0.0)
 
 
-def _size(z: Array) -> Array:
-    """|z| with a derivative at 0; 0 where out of play."""
-    z = _finite(z)
-    return namespace(z).where(z > 0, z, -z)
+def _share(size: Array, probability: Array) -> Array:
+    """size·probability; 0 for what is impossible, however far."""
+    xp = namespace(size)
+    some = probability > 0
+    return xp.where(some, size, 0.0) * xp.where(some, probability, 0.0)
 
 
-def _overlap(z: Array) -> Array:
+def _overlap(rows: Rows) -> Array:
     """log(1 + e^{−|z|}) = −log max(p, q); 0 where out of play."""
-    xp = namespace(z)
-    return xp.where(z != -math.inf, xp.log1p(xp.exp(-_size(z))), 0.0)
+    xp = namespace(rows.z)
+    return xp.where(rows.z != -math.inf, xp.log1p(xp.exp(-rows.size)), 0.0)

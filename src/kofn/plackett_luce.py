@@ -12,10 +12,11 @@ from kofn._array import (
     cast,
     compute_dtype,
     dtype_name,
+    full_like,
     is_jax,
-    log_cumulative_sums,
     marked,
     move_axis,
+    moving,
     namespace,
     quiet,
     stop_gradient,
@@ -111,12 +112,12 @@ class PlackettLuce:
         with quiet(logits):
             out = marked(logits, indices)
             drawn = take_along_last(logits, indices)
-            finite = drawn != -math.inf
+            possible = drawn != -math.inf
             once = xp.sum(out, axis=-1) == indices.shape[-1]
-            drawn = xp.where(finite, drawn, 0.0)
-            others = xp.where(out, -math.inf, logits)
-            answer = whole(_in_order if ordered else _in_any_order, drawn, _rest(others, drawn))
-            return xp.where(once & xp.all(finite, axis=-1), answer, -math.inf)
+            drawn = xp.where(possible, drawn, 0.0)
+            others = _sum_of(xp.where(out, -math.inf, logits))
+            answer = whole(_in_order if ordered else _in_any_order, drawn, others)
+            return xp.where(once & xp.all(possible, axis=-1), answer, -math.inf)
 
     def relaxed_sample(
         self,
@@ -164,37 +165,60 @@ class PlackettLuce:
             raise ValueError(f"indices must have the shape {wanted}; got {shape}")
 
 
-def _rest(others: Array, drawn: Array) -> Array:
-    """log Σ e^y over what is not drawn; where that is nothing, too small for a digit to see."""
-    xp = namespace(others)
-    some = xp.any(others != -math.inf, axis=-1)
-    rest = _log_sum(xp.where(some[..., None], others, 0.0))
-    if drawn.shape[-1] == 0:
-        return xp.where(some, rest, 0.0)
-    least = stop_gradient(xp.min(drawn, axis=-1))
-    return xp.where(some, rest, least - 80 - 1e-6 * xp.abs(least))
+class _Sums(NamedTuple):
+    """log Σ e^y as largest + excess. In one number a large y would leave its excess no digits."""
+
+    largest: Array  # of the y, a constant; as low as a number can be where there are none
+    excess: Array  # in [0, log n]
 
 
-def _log_sum(values: Array) -> Array:
-    """log Σ e^y along the last axis, where something is greater than −∞."""
-    xp = namespace(values)
-    greatest = stop_gradient(xp.max(values, axis=-1))
-    return greatest + xp.log(xp.sum(xp.exp(values - greatest[..., None]), axis=-1))
+def _sum_of(y: Array) -> _Sums:
+    """Of the last axis."""
+    xp = namespace(y)
+    y = xp.concat([y, full_like(y, (*y.shape[:-1], 1), -math.inf)], axis=-1)
+    largest = xp.clip(stop_gradient(xp.max(y, axis=-1)), float(xp.finfo(y.dtype).min), None)
+    possible = y != -math.inf
+    distance = xp.where(possible, y, 0.0) - largest[..., None]
+    total = xp.sum(xp.where(possible, xp.exp(distance), 0.0), axis=-1)
+    return _Sums(largest, xp.log(xp.where(total == 0, 1.0, total)))
 
 
-def _in_order(drawn: Array, rest: Array) -> Array:
-    """Σ_j y_j − log Σ e^y over what is left before the j-th draw, added up from the last."""
-    xp = namespace(drawn)
-    backwards = xp.concat([rest[..., None], xp.flip(drawn, axis=-1)], axis=-1)
-    left = log_cumulative_sums(backwards)[..., 1:]
-    return xp.sum(drawn, axis=-1) - xp.sum(left, axis=-1)
+def _joined(one: _Sums, other: _Sums) -> _Sums:
+    xp = namespace(one.largest)
+    largest = xp.where(one.largest > other.largest, one.largest, other.largest)
+    total = sum(xp.exp(part.largest - largest + part.excess) for part in (one, other))
+    return _Sums(largest, xp.log(total))
+
+
+def _sums_from_each(y: Array, rest: _Sums) -> _Sums:
+    """log(Σ_{i ≥ j} e^{y_i} + e^rest) for each j of the last axis, by doubling what is added up."""
+    xp, n = namespace(y), y.shape[-1]
+    sums = _Sums(
+        xp.concat([stop_gradient(y), rest.largest[..., None]], axis=-1),
+        xp.concat([moving(y), rest.excess[..., None]], axis=-1),
+    )
+    reach = 1
+    while reach <= n:
+        here = _Sums(*(part[..., :-reach] for part in sums))
+        there = _Sums(*(part[..., reach:] for part in sums))
+        ends = (part[..., n + 1 - reach :] for part in sums)
+        parts = zip(_joined(here, there), ends, strict=True)
+        sums = _Sums(*(xp.concat(both, axis=-1) for both in parts))
+        reach *= 2
+    return _Sums(*(part[..., :n] for part in sums))
+
+
+def _in_order(drawn: Array, rest: _Sums) -> Array:
+    """Σ_j y_j − log Σ e^y over what is left before the j-th draw: each near its own largest."""
+    left = _sums_from_each(drawn, rest)
+    return namespace(drawn).sum((drawn - left.largest) - left.excess, axis=-1)
 
 
 class _Node(NamedTuple):
     log_time: Array
 
 
-def _in_any_order(drawn: Array, rest: Array) -> Array:
+def _in_any_order(drawn: Array, rest: _Sums) -> Array:
     """log Pr of the k in any order, a race: arrivals at rates w = e^y, the k before the others.
 
     With R the rate of the others Pr = ∫ Re^{−Rt} Π(1 − e^{−wt}) dt, in s = log Rt an integrand that
@@ -207,7 +231,11 @@ def _in_any_order(drawn: Array, rest: Array) -> Array:
     last = math.log(k + 1 + 10 * math.sqrt(k + 1) + digits)
     log_time = first + step * arange(drawn, math.ceil((last - first) / step))
     node = _Node(log_time.reshape((-1,) + (1,) * drawn.ndim))
-    speed = drawn - rest[..., None]  # log w/R
+    speed = (drawn - rest.largest[..., None]) - rest.excess[..., None]  # log w/R
+    # So slow that 1 − e^{−wt} is wt at every node: what they lack is the same at all.
+    slow = -(last + digits)
+    lacking = xp.sum(xp.where(speed < slow, speed - slow, 0.0), axis=-1)
+    speed = xp.where(speed < slow, slow, speed)
 
     def log_arrived(item: _Node) -> tuple[Array]:
         """Σ log(1 − e^{−wt})"""
@@ -220,4 +248,5 @@ def _in_any_order(drawn: Array, rest: Array) -> Array:
 
     (arrived,) = stacked(drawn, log_arrived, node)
     terms = node.log_time - xp.exp(node.log_time) + arrived
-    return math.log(step) + _log_sum(move_axis(terms[..., 0], 0, -1))
+    total = _sum_of(move_axis(terms[..., 0], 0, -1))
+    return lacking + math.log(step) + (total.largest + total.excess)

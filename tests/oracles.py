@@ -167,3 +167,38 @@ def finite_difference(
     f: Callable, x: np.ndarray, direction: np.ndarray, h: float = 1e-6
 ) -> np.ndarray:
     return (f(x + h * direction) - f(x - h * direction)) / (2 * h)
+
+
+def _entropy_of(alpha: float) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda q, z: (q ** LD(alpha) - q) / (LD(alpha) * (LD(alpha) - 1))
+
+
+def _times_log(q: np.ndarray) -> np.ndarray:
+    return q * np.log(np.where(q > 0, q, LD(1)))
+
+
+def _laplace_omega(q: np.ndarray, z: np.ndarray) -> np.ndarray:
+    tail = np.minimum(q, np.exp(-np.abs(z)) / 2)
+    return _times_log(tail) + (np.log(LD(2)) - 1) * tail
+
+
+OMEGA: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {  # of q = F(z)
+    "logistic": lambda q, z: _times_log(q) + _times_log(CDF["logistic"](-z)),
+    "laplace": _laplace_omega,
+    "normal": lambda q, z: -PDF["normal"](z),
+    "exponential": lambda q, z: _times_log(q),
+    "linear": _entropy_of(2.0),
+    "entmax": _entropy_of(1.5),
+}
+
+
+def value(x: np.ndarray, k: float, temperature: float, link: str) -> tuple[LD, np.ndarray, LD, LD]:
+    """(S_k = ⟨p, x⟩ − TΣΩ(p), and its slopes in x, k and T: p, θ and −ΣΩ(p)) of one row."""
+    x, t = np.asarray(x, LD), LD(temperature)
+    theta = bisect_threshold(x, k, temperature, CDF[link])
+    with np.errstate(all="ignore"):
+        z = (x - theta) / t
+        p = CDF[link](z)
+        entropy = -OMEGA[link](p, z).sum()
+    # As kθ + TΣ(p·z − Ω(p)) = kθ + TΣG(z), which is least at θ: its rounding has no say.
+    return k * theta + (p * (x - theta)).sum() + t * entropy, p, theta, entropy

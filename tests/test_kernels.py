@@ -51,6 +51,19 @@ def cotangents(x, k, t, v, link):
     return p.detach().numpy(), *(g.numpy() for g in found)
 
 
+def test_the_variable_that_turns_kernels_off_knows_two_values(monkeypatch):
+    x = np.array([2.0, 1.0, 0.5])
+    for value, on in (("on", True), ("", True), ("reference", False)):
+        monkeypatch.setenv("KOFN_KERNELS", value)
+        assert (kofn.kernels.serving(x, kofn.links.logistic) is cpu) == on
+    monkeypatch.setenv("KOFN_KERNELS", "bogus")
+    for call in (kofn.soft_topk, kofn.soft_topk_sum, kofn.soft_topk_threshold):
+        with pytest.raises(ValueError, match="must be 'on' or 'reference', got 'bogus'"):
+            call(x, 2)
+    with pytest.raises(ValueError, match="KOFN_KERNELS"):
+        kofn.KSubset(x, 2).marginals()
+
+
 def test_the_links_that_are_served():
     assert {"logistic", "laplace", "normal", "exponential", "linear", "entmax"} <= set(SERVED)
 

@@ -2,7 +2,8 @@
 
 Those of a CPU are compiled by Numba, those of a GPU by Triton; each is imported when such an array
 first comes. Nothing here defines an answer: threshold.py and implicit.py do, these are their faster
-twins, and the tests hold them to it. KOFN_KERNELS=reference in the environment turns them off.
+twins, and the tests hold them to it. KOFN_KERNELS=reference in the environment turns them off, "on"
+or nothing leaves them on; it is read at every call, and any other value is a ValueError.
 """
 
 from __future__ import annotations
@@ -72,8 +73,20 @@ def serving_subsets(x: Array) -> Any:
     return _module(x, "subsets", "gpu_subsets")
 
 
+_CHOICES = {"on": True, "reference": False}
+
+
+def _wanted() -> bool:
+    """What KOFN_KERNELS says."""
+    chosen = os.environ.get("KOFN_KERNELS") or "on"
+    if chosen not in _CHOICES:
+        allowed = " or ".join(repr(choice) for choice in _CHOICES)
+        raise ValueError(f"KOFN_KERNELS must be {allowed}, got {chosen!r}")
+    return _CHOICES[chosen]
+
+
 def _module(x: Array, on_cpu: str, on_gpu: str) -> Any:
-    if os.environ.get("KOFN_KERNELS") == "reference":
+    if not _wanted():
         return None
     if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
         return _cpu(on_cpu)

@@ -62,6 +62,13 @@ def _(z):
 
 
 @inline
+def exponential(z):
+    """e^z for z ≤ 0, 0 where it would be subnormal. What is cut to `far` is octaves, not z."""
+    octaves = z * real(z, LOG2_E)
+    return exp2(max(octaves, -far(z))) if octaves > -far(z) else real(z, 0.0)
+
+
+@inline
 def unit(kind, per_t):
     """What differences are multiplied by for `prepare`: per T, of octaves where it raises 2."""
     return per_t * LOG2_E if kind in (LOGISTIC, LAPLACE, EXPONENTIAL) else per_t
@@ -220,9 +227,9 @@ def integral(kind, z, alpha):
     """
     zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
     if kind == EXPONENTIAL:
-        inside = min(max(z - one, -far(z)), zero)
-        p = exp2(inside * real(z, LOG2_E)) if z < one else zero
-        return p, z >= one, -p * inside
+        inside = min(z - one, zero)
+        p = exponential(inside) if z < one else zero
+        return p, z >= one, (-p * inside if p > zero else zero)
     if kind == LINEAR:
         inside = min(max(z, zero), one) if z < one else zero
         return half * inside * inside, z >= one, half * inside * (one - inside)
@@ -231,12 +238,12 @@ def integral(kind, z, alpha):
         inside = min(max(base, zero), one) if base < one else zero
         p = inside * inside if kind == SQUARE else power(inside, one / (alpha - one))
         return p * inside / alpha, base >= one, (p - p * inside) / (alpha * (alpha - one))
-    size = min(abs(z), far(z))
+    size = min(abs(z), far(z))  # temperatures; at their end every tail is 0
     if kind == NORMAL:
         t, bell = normal_tail(size)
         rest = max(bell - size * t, zero)
     else:
-        e = exp2(-size * real(z, LOG2_E))
+        e = exponential(-size)
         t = half * e if kind == LAPLACE else e / (one + e)
         rest = t if kind == LAPLACE else log1p(e)
     return rest, z > zero, rest + size * t

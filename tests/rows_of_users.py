@@ -19,6 +19,7 @@ import oracles_rows
 from kofn import Link, links, soft_topk
 from support import TOTAL, WEIGHTS, Framework
 
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 UNITS = {"float16": (-3, 3)}  # powers of ten of a row's scale; else −30 to 30
 OUTLIERS = (-1e9, -1e9 - 64, 1e9, -1e15, 1e15, -1e30, 1e30, -1e4, 1e5)
 

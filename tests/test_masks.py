@@ -7,16 +7,27 @@ import pytest
 
 from kofn import (
     entmax,
+    fenchel_young_loss,
     hard_topk,
+    log_entmax,
+    log_soft_topk,
+    metrics,
+    perturbed_argmax,
     soft_topk,
     soft_topk_sum,
     soft_topk_threshold,
     softmax,
+    sparse_softmax,
     sparsemax,
+    taylor_softmax,
+    temperature_for,
+    topk_gates,
 )
+from rows_of_users import DTYPES, least_in_play
 from support import Framework, every_link, soft_topk_gradients, with_gradients
 
 INF, NAN = math.inf, math.nan
+LEAST = {dtype: 2 * least_in_play(dtype) for dtype in DTYPES}
 X = [[2.0, -1.0, 0.5, 1.0], [0.0, 3.0, 3.0, -2.0]]
 
 
@@ -115,3 +126,67 @@ def test_a_wholly_masked_row_has_no_threshold_and_value_0(framework):
     x = framework.array([[-INF, -INF]])
     assert np.isnan(framework.numpy(soft_topk_threshold(x, 1))[0])
     assert np.array_equal(framework.numpy(soft_topk_sum(x, 1)), [0])
+
+
+# --- additive masks: finfo.min where there is no entry ---
+
+MAPS = {
+    "soft_topk": lambda x: soft_topk(x, 3),
+    "linear": lambda x: soft_topk(x, 2.5, link="linear"),
+    "hard": lambda x: soft_topk(x, 3, hard=True),
+    "hard_topk": lambda x: hard_topk(x, 3),
+    "gates": lambda x: topk_gates(x, 3)[0],
+    "threshold": lambda x: soft_topk_threshold(x, 1.5),
+    "no threshold": lambda x: soft_topk_threshold(x, 3),
+    "sum": lambda x: soft_topk_sum(x, 3),
+    "softmax": softmax,
+    "sparsemax": sparsemax,
+    "entmax": entmax,
+    "taylor_softmax": lambda x: taylor_softmax(x, 4),
+    "sparse_softmax": lambda x: sparse_softmax(x, k=3),
+    "nucleus": lambda x: sparse_softmax(x, p=0.9),
+    "perturbed_argmax": perturbed_argmax,
+    "log_soft_topk": lambda x: log_soft_topk(x, 3),
+    "log_entmax": log_entmax,
+    "temperature": lambda x: temperature_for(x, 1, support=1.5),
+    "jacobian_norm": lambda x: metrics.jacobian_norm(x, 1.5),
+    "loss": lambda x: fenchel_young_loss(x, hard_topk(x, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", MAPS)
+def test_half_of_the_least_number_of_the_dtype_is_minus_inf(framework, name, dtype):
+    if framework.name == "numpy" and dtype == "bfloat16":
+        pytest.skip("NumPy has no bfloat16 of its own")
+    least = LEAST[dtype]
+    x = np.array([[1.0, 2.0, least, least], [least / 2, 0.5, -1.0, -INF], [least] * 4])
+    masked = framework.array(x, dtype)
+    gone = framework.array(np.where(x <= least / 2, -INF, x), dtype)
+    got, wanted = (framework.numpy(MAPS[name](rows)) for rows in (masked, gone))
+    assert np.array_equal(got, wanted, equal_nan=True)
+
+
+@with_gradients
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_additive_mask_has_gradient_0(name, dtype):
+    framework = Framework(name)
+    x = framework.array([[1.0, 2.0, LEAST[dtype], 0.5, LEAST[dtype]]], dtype)
+    v = framework.array([[0.3, -1.0, 2.0, 0.7, 1.0]], dtype)
+    for function in (lambda x: soft_topk(x, 2), softmax, lambda x: soft_topk(x, 4)):
+        got = framework.vjp(function, (x,), v)[0][0]
+        assert np.all(np.isfinite(got))
+        assert not got[2]
+        assert not got[4]
+
+
+def test_above_half_of_the_least_number_it_is_a_score(framework):
+    """−1e9, and a float16 minimum that was cast up, are low scores: a mask says it instead."""
+    for low in (-1e9, -65504.0, 0.49 * LEAST["float32"]):
+        x = np.array([[1.0, 2.0, low, low]])
+        scores = framework.array(x, "float32")
+        assert framework.numpy(soft_topk(scores, 3)) == pytest.approx(
+            np.array([[1, 1, 0.5, 0.5]]), abs=1e-6
+        )
+        p = soft_topk(scores, 3, mask=framework.array(x > -1, "bool"))
+        assert np.array_equal(framework.numpy(p), [[1, 1, 0, 0]])

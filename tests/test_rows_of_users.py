@@ -5,11 +5,10 @@ import pytest
 
 import oracles
 import oracles_rows
-from rows_of_users import draw, least_in_play, oracle, tails_of
+from rows_of_users import DTYPES, draw, least_in_play, oracle, tails_of
 from support import LINKS
 
 ALPHAS = (1.0, 1.1, 1.33, 1.5, 1.9, 2.0, 3.0, 4.0, 10.0)
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @pytest.mark.parametrize("link", [*LINKS, *ALPHAS])

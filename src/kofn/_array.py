@@ -87,6 +87,23 @@ def most_precise_dtype(x: Array) -> Any:
     return compute_dtype(x) if without else namespace(x).float64
 
 
+LEAST_IN_PLAY = {
+    "float16": -65504.0 / 2,
+    "bfloat16": -(2 - 2.0**-7) * 2.0**126,
+    "float32": float(np.finfo(np.float32).min) / 2,
+    "float64": float(np.finfo(np.float64).min) / 2,
+}
+
+
+def deleted(x: Array) -> Array:
+    """Where a score is −inf, or at or below half of the least number of its dtype.
+
+    So is what transformers' additive masks write, `finfo(dtype).min` plus a score. Ask before a
+    cast: in float32 the least number of float16 is a score of −65504.
+    """
+    return x <= LEAST_IN_PLAY[dtype_name(x)]
+
+
 def cast(x: Array, dtype: Any) -> Array:
     return x if x.dtype == dtype else namespace(x).astype(x, dtype)
 

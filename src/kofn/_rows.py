@@ -1,7 +1,7 @@
 """Scores as rows: the chosen dimension last, every edge case settled before the mathematics.
 
 A row is split into entries in play (`live`: finite scores, or NaN), scores of +inf (`top`), and
-the rest (masked or −inf), which is never chosen. What is left to solve is k' = k − #top out of
+the rest (masked, −inf, or an additive mask's finfo.min), which is never chosen. What is left to solve is k' = k − #top out of
 the live entries; where k' is 0 or all of them the answer needs no equation.
 """
 
@@ -19,6 +19,7 @@ from kofn._array import (
     cast_like,
     compute_dtype,
     contiguous,
+    deleted,
     dtype_name,
     framework,
     full_like,
@@ -51,7 +52,7 @@ TEMPERATURES = {"bfloat16": (2.0**-119, (2 - 2.0**-7) * 2.0**120)} | {
 class Given(NamedTuple):
     """The arguments of a map, checked: rows last in the compute dtype, numbers per row."""
 
-    scores: Array  # −inf where masked
+    scores: Array  # −inf where masked or deleted
     k: Array  # NaN where an array asks for what there is not
     temperature: Array
     link: Any  # an inner Link, its parameter a number or per row
@@ -73,7 +74,7 @@ def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: A
     """Check the arguments and bring them to the one form that the mathematics knows."""
     check_scores(scores)
     dim = check_dim(dim, scores.ndim)
-    x = last(scores, dim)
+    x = last(without_deleted(scores), dim)
     if mask is not None:
         x = namespace(x).where(last_mask(mask, scores, dim), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
@@ -92,7 +93,7 @@ def rows_of(given: Given) -> Rows:
     x, k, temperature, link = given
     xp = namespace(x)
     top = x == math.inf
-    live = ~xp.isinf(x)
+    live = ~(top | deleted(x))
     some_top = ~(xp.max(x, axis=-1) < math.inf)
     x = xp.where(live, x, -math.inf)
     count_top = only_if(
@@ -118,6 +119,11 @@ def only_one(scores: Array, dim: int) -> int:
     """k = 1, or 0 along an empty dimension, where there is nothing to choose."""
     check_scores(scores)
     return min(1, scores.shape[check_dim(dim, scores.ndim)])
+
+
+def without_deleted(scores: Array) -> Array:
+    """`scores` with −inf for what counts as deleted in their dtype; see `kofn._array.deleted`."""
+    return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 
 def last(scores: Array, dim: int) -> Array:

@@ -22,7 +22,7 @@ from kofn._array import (
 )
 from kofn._dispatch import evaluate
 from kofn._flow import repeat
-from kofn._rows import Given, given
+from kofn._rows import Given, given, without_deleted
 from kofn._validate import check_dim, check_number, check_per_row, check_real, check_same_kind
 from kofn.links import Link
 from kofn.maps import hard_topk, soft_topk
@@ -120,7 +120,8 @@ def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
     given(scores, k, link, 1.0, dim, mask)
     precise = most_precise_dtype(scores)
     k = k if framework(k) is None else stop_gradient(k)
-    return given(cast(stop_gradient(scores), precise), k, link, 1.0, dim, mask)
+    scores = cast(without_deleted(stop_gradient(scores)), precise)
+    return given(scores, k, link, 1.0, dim, mask)
 
 
 def _target(name: str, wanted: Any, k: Any, n: int, dim: int, what: Given) -> Array:

@@ -10,6 +10,7 @@ from kofn import implicit, kernels, links
 from kofn._array import (
     Array,
     cast,
+    deleted,
     move_axis,
     namespace,
     quiet,
@@ -48,7 +49,9 @@ def soft_topk(
 
     Args:
         scores: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
-            chosen; +inf is chosen first.
+            chosen, and so is a score at or below half of the dtype's least number, such as the
+            finfo.min of an additive mask; +inf is chosen first. A mask of −1e9, or a float16
+            minimum that was cast up, is a score: give `mask=additive > -1` instead.
         k: how many, in [0, n] for n = scores.shape[dim]; may be fractional. A number, or an array
             that broadcasts to the batch shape (`scores.shape` without `dim`): for scores of shape
             (B, H, n) one k per head has shape (H,), not (H, 1). Size 1 along `dim` of an array
@@ -81,6 +84,9 @@ def soft_topk(
         array([0.793, 0.585, 0.461, 0.16 ])
         >>> soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2, temperature=0.1).round(3)
         array([1.   , 0.924, 0.076, 0.   ])
+        >>> additive = np.array([0.0, 0.0, -1e9, -1e9])
+        >>> soft_topk(np.ones(4) + additive, 3, mask=additive > -1)
+        array([1., 1., 0., 0.])
     """
     what = given(scores, k, links.resolve(link), temperature, dim, mask)
     with quiet(scores):
@@ -349,7 +355,7 @@ def _hard(what: Given) -> Array:
     known = xp.where(xp.isnan(order), -math.inf, order)
     rank = cast(xp.argsort(top_indices(known, order.shape[-1]), axis=-1), order.dtype)
     left = stop_gradient(what.k)[..., None] - rank
-    playing = order != -math.inf
+    playing = ~deleted(order)
     chosen = xp.where(playing, xp.clip(left, 0.0, 1.0), 0.0)
     bad = xp.any(xp.isnan(order), axis=-1) | xp.isnan(what.k)
     return xp.where(bad[..., None] & playing & (order != math.inf), math.nan, chosen)

@@ -24,7 +24,7 @@ from kofn._array import (
 )
 from kofn._dispatch import evaluate
 from kofn._flow import repeat
-from kofn._rows import Rows, given, last, last_mask, rows_of
+from kofn._rows import Rows, given, last, last_mask, rows_of, without_deleted
 from kofn._temperature import temperature_for
 from kofn._validate import check_choice, check_dim, check_number, check_same_kind, check_scores
 from kofn.links import Link
@@ -242,6 +242,7 @@ def order_violations(
             f"got {tuple(weights.shape)}"
         )
     xp = namespace(p)
+    scores = without_deleted(scores)
     x = xp.where(playing, last(scores, check_dim(dim, scores.ndim)), -math.inf)
     x, p = stop_gradient(x), stop_gradient(p)
     n = p.shape[-1]

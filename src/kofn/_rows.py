@@ -1,8 +1,9 @@
 """Scores as rows: the chosen dimension last, every edge case settled before the mathematics.
 
 A row is split into entries in play (`live`: finite scores, or NaN), scores of +inf (`top`), and
-the rest (masked, −inf, or an additive mask's finfo.min), which is never chosen. What is left to solve is k' = k − #top out of
-the live entries; where k' is 0 or all of them the answer needs no equation.
+the rest (masked, −inf, or an additive mask's finfo.min), which is never chosen. What is left to
+solve is k' = k − #top out of the live entries; where k' is 0 or all of them the answer needs no
+equation.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from test_readme import ROOT, Block, blocks, run
 
 PAGES = {
     name: (ROOT / "docs" / name).read_text(encoding="utf-8")
-    for name in ("errata.md", "choosing.md")
+    for name in ("errata.md", "choosing.md", "from_the_articles.md")
 }
 
 

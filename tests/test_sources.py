@@ -3,13 +3,15 @@
 The functions below are those codes as published, names included, so that what fails is theirs.
 """
 
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import oracles
-from kofn import entmax, soft_topk, softmax, sparsemax
+from kofn import KSubset, entmax, soft_topk, soft_topk_threshold, softmax, sparsemax
 
 RNG = np.random.default_rng(0)
 
@@ -149,6 +151,103 @@ def test_the_laplace_code_finds_no_candidate_once_the_threshold_is_below_every_s
         assert soft_topk(x, 95, link="laplace").sum() == pytest.approx(95)
 
 
+def share_of_rows_that_fail(deviation, k, dtype=np.float64):
+    rng, failed = np.random.default_rng(0), 0
+    for _ in range(200):
+        x = (rng.standard_normal(100) * deviation).astype(dtype)
+        with np.errstate(all="ignore"):
+            failed += len(article_laplace_candidates(x, k)) != 1
+    return failed / 200
+
+
+def test_k_beyond_n_half_is_necessary_for_the_laplace_code_to_fail_and_not_enough():
+    """The table of docs/errata.md."""
+    page = (Path(__file__).parent.parent / "docs" / "errata.md").read_text(encoding="utf-8")
+    head, _, *rows = re.findall(r"^\|(.*)\|$", page[page.index("| standard deviation |") :], re.M)
+    ks = [int(k) for k in re.findall(r"\d+", head.split("float32")[0])]
+    for row in rows:
+        deviation, *shares, single = (float(v.strip(" %")) for v in row.split("|"))
+        found = [share_of_rows_that_fail(deviation, k) for k in ks]
+        found.append(share_of_rows_that_fail(deviation, 10, np.float32))
+        assert [100 * v for v in found] == pytest.approx([*shares, single], abs=0.5)
+
+
+def test_the_logistic_code_raises_at_equal_scores_and_at_k_of_n():
+    with pytest.raises(UnboundLocalError):
+        article_logistic(np.zeros(4), 2)
+    with pytest.raises(ZeroDivisionError):
+        article_logistic(np.arange(4.0), 4)
+
+
+def test_entmax_may_take_the_largest_k_whose_score_reaches_its_level():
+    """The article says that this is not equivalent to its own rule; it is (docs/errata.md)."""
+    rng, n = np.random.default_rng(3), 12
+    x = rng.standard_normal((2000, n)) * rng.choice([0.1, 0.3, 1.0, 3.0], size=(2000, 1))
+    z, k = np.sort(x / 2)[:, ::-1], np.arange(1, n + 1)
+    mean = np.cumsum(z, -1) / k
+    level = mean - np.sqrt(np.maximum(1 / k - np.cumsum(z**2, -1) / k + mean**2, 0))
+    below = np.pad(z[:, 1:], ((0, 0), (0, 1)), constant_values=-np.inf)
+    theirs = (z >= level) & (level >= below)
+    assert np.array_equal(theirs.argmax(-1), n - 1 - (z >= level)[:, ::-1].argmax(-1))
+
+
+def test_the_sign_of_mu_in_the_conditions_of_entmax():
+    """x − H′ − λ + μ = 0 with μ ≥ 0; derivation 40 has −μ."""
+    for _ in range(20):
+        x = RNG.standard_normal(8) * 2
+        p = entmax(x)
+        stationary = x - 2 * np.sqrt(p)
+        level = stationary[p > 0].mean()
+        assert stationary[p > 0] == pytest.approx(level, abs=1e-9)
+        assert np.all(stationary[p == 0] - level <= 1e-9)
+
+
+def test_the_stopped_gradient_of_lambda_is_right_once():
+    import torch
+    from torch.func import hessian, jacrev
+
+    def by_hand(x):
+        level = soft_topk_threshold(x, 2).detach()
+        slope = torch.sigmoid(x - level) * torch.sigmoid(level - x)
+        slope = (slope / slope.sum()).detach()
+        level = x @ slope + (level - x @ slope).detach()
+        return torch.sigmoid(x - level)
+
+    def exact(x):
+        return soft_topk(x, 2)
+
+    x = torch.tensor([2.0, 1.0, 0.5, -1.0], dtype=torch.float64)
+    assert torch.allclose(jacrev(by_hand)(x), jacrev(exact)(x), atol=1e-12)
+    assert (hessian(by_hand)(x) - hessian(exact)(x)).abs().max() > 0.01
+
+
+def test_clipped_links_give_equal_weights_to_different_scores():
+    x = np.array([5.0, 4.0, 0.0, -1.0])
+    for link, k in (("linear", 2), ("exponential", 3)):
+        p = soft_topk(x, k, link=link)
+        assert p[0] == p[1] == 1
+    assert np.all(np.diff(soft_topk(x, 2)) < 0)
+
+
+def test_the_sum_of_the_k_largest_is_the_minimum_and_not_the_argmin():
+    x = RNG.standard_normal(9)
+    levels = np.linspace(-4, 4, 8001)
+    for k in (1, 3, 8):
+        cost = np.maximum(x - levels[:, None], 0).sum(-1) + k * levels
+        assert cost.min() == pytest.approx(np.sort(x)[-k:].sum(), abs=0.01)
+        greatest = np.sort(x)[::-1]
+        assert greatest[k] - 1e-3 <= levels[cost.argmin()] <= greatest[k - 1] + 1e-3
+
+
+def test_adding_one_item_after_another_has_no_limit_that_subtraction_has():
+    """Derivation 22 beside derivation 23: at the row where the recursion gives NaN."""
+    x, k = np.random.default_rng(1).standard_normal(100) * 5, 50
+    log_z = np.r_[0.0, np.full(k, -np.inf)]
+    for item in x:
+        log_z[1:] = np.logaddexp(log_z[1:], item + log_z[:-1])
+    assert KSubset(x, k).log_partition() == pytest.approx(log_z[k], rel=1e-13)
+
+
 def test_the_laplace_code_finds_two_candidates_at_ties():
     with np.errstate(invalid="ignore", divide="ignore"):
         assert len(article_laplace_candidates(np.zeros(4), 2)) == 2
@@ -246,6 +345,7 @@ def test_plain_newton_runs_away_where_the_solver_does_not():
 
 
 def test_the_entmax_code_raises_at_a_boundary_and_the_exponential_one_at_ties():
+    """The one for a strict inequality; the other's are weak, and rounding leaves two of four."""
     with pytest.raises(ValueError, match="broadcast"):
         article_entmax(np.array([2.0, 0.0, 0.0])[:2])
     assert entmax(np.array([2.0, 0.0])) == pytest.approx([1, 0], abs=1e-12)

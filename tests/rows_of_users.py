@@ -141,7 +141,7 @@ def violations(rows: UserRows, p: np.ndarray, expected: np.ndarray) -> dict[str,
     alike = np.diff(x, axis=-1) == 0
     with np.errstate(all="ignore"):
         # A weight far out in a tail has the rounding of z times its exponent.
-        tails = np.maximum(1, -np.log(k / p.shape[-1]) / 5)
+        tails = np.maximum(1, -np.log(np.maximum(k, 1e-300) / p.shape[-1]) / 5)
         total = np.abs(p.sum(-1) - k) / (TOTAL[rows.dtype] * k * tails + floor + 1e-300)
     worst = {
         "range": np.max(np.where((p >= 0) & (p <= 1), 0.0, 2.0), axis=-1),

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kofn._array import Array, is_compiling, is_jax, is_numpy, namespace
+from kofn._array import Array, is_compiling, is_jax, is_known, is_numpy, namespace
 
 
 def with_gradients_of(function: Callable, *arguments: Any) -> Any:
-    """function(*arguments), all of it 0; where XLA compiles, computed only for its derivatives.
+    """function(*arguments), all 0 and like the first of them; XLA computes its derivatives only.
 
-    XLA cannot know that the answer is 0. `function` may look at nothing but its arguments.
+    XLA cannot know that the answer is 0. `function` may look at nothing but its arguments, and
+    the first must be mapped wherever another is: see `zeros_of`.
     """
     jax = sys.modules.get("jax")
     if jax is None or not is_jax(arguments[0]):
@@ -21,14 +22,41 @@ def with_gradients_of(function: Callable, *arguments: Any) -> Any:
 
     @jax.custom_jvp
     def zeros(*arguments: Any) -> Any:
-        shapes = jax.eval_shape(function, *arguments)
-        return jax.tree.map(lambda shape: jax.numpy.zeros(shape.shape, shape.dtype), shapes)
+        return zeros_of(arguments[0])
 
     @zeros.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         return zeros(*primals), jax.jvp(function, primals, tangents)[1]
 
     return zeros(*arguments)
+
+
+def zeros_of(x: Array) -> Array:
+    """Zeros like `x` that depend on it: where JAX maps over `x`, it maps over them.
+
+    A custom rule whose value is mapped over less than its derivative fails under grad(vmap).
+    XLA sees through the choice between 0 and 0.
+    """
+    zeros = namespace(x).zeros_like(x)
+    return sys.modules["jax"].lax.select(x == x, zeros, zeros) if is_jax(x) else zeros
+
+
+def alike(x: Array, *per_row: Array) -> tuple[Array, ...]:
+    """The same, each spread over devices as all of them together: JAX's branches and loops ask.
+
+    Adding 0 is nothing to XLA.
+    """
+    if not (is_jax(x) and any(_may_be_spread(array) for array in (x, *per_row))):
+        return x, *per_row
+    xp = namespace(x)
+    zero = xp.zeros_like(xp.max(x, axis=-1))
+    for array in per_row:
+        zero = zero + xp.zeros_like(array)
+    return x + zero[..., None], *(array + zero for array in per_row)
+
+
+def _may_be_spread(x: Array) -> bool:
+    return not is_known(x) or x.sharding.num_devices > 1
 
 
 def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) -> Array:

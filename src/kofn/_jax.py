@@ -101,19 +101,30 @@ def _threshold(
     def rows(x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: Any) -> Any:
         return solve(x, k, temperature, by_id(link, number if alpha is None else alpha))
 
-    count, n = math.prod(x.shape[:-1]), x.shape[-1]
-    groups = -(-count * n // IN_CACHE)
-    if groups < 2 or count < 2:
+    each = _rows_in_cache(x)
+    if each is None:
         return rows(x, k, temperature, alpha)
 
     def grouped(*arrays: Any) -> Any:
-        return _in_groups(rows, -(-count // groups), *arrays)
+        return _in_groups(rows, each, *arrays)
 
     return jax.lax.platform_dependent(x, k, temperature, alpha, cpu=grouped, default=rows)
 
 
 IN_CACHE = 1 << 17
 """Entries whose intermediate arrays stay in cache, and which are enough for cores to share."""
+
+
+def _rows_in_cache(x: jax.Array) -> int | None:
+    """How many rows to take at a time; None for all: few, of unknown number, or laid out by axes
+    of a mesh, which a group would cut across.
+    """
+    count, n = math.prod(x.shape[:-1]), x.shape[-1]
+    layout = getattr(getattr(x.aval, "sharding", None), "spec", ())
+    if not isinstance(count * n, int) or any(axis is not None for axis in layout):
+        return None
+    groups = -(-count * n // IN_CACHE)
+    return None if groups < 2 or count < 2 else -(-count // groups)
 
 
 def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any) -> Any:

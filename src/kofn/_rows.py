@@ -29,7 +29,7 @@ from kofn._array import (
     namespace,
     quiet,
 )
-from kofn._flow import only_if
+from kofn._flow import alike, only_if
 from kofn._link import Link
 from kofn._validate import (
     check_dim,
@@ -81,12 +81,12 @@ def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: A
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one entry that is out of play, so that a row has a minimum
         x = full_like(x, (*batch, 1), -math.inf)
-    return Given(
-        scores=x,
-        k=_k_of(k, batch, n, x, dim),
-        temperature=temperature_of(temperature, batch, x, dim),
-        link=_link_of(link, batch, x, dim),
-    )
+    link = _link_of(link, batch, x, dim)
+    numbers = _k_of(k, batch, n, x, dim), temperature_of(temperature, batch, x, dim)
+    if link.parted()[1] is None:
+        return Given(*alike(x, *numbers), link)
+    *arrays, alpha = alike(x, *numbers, link.alpha)
+    return Given(*arrays, link.at(alpha))
 
 
 def rows_of(given: Given) -> Rows:

@@ -74,7 +74,8 @@ def check_k(k: Any, n: int) -> float:
         return f"a number in [0, n] (here n = {n} entries to choose from)"
 
     number = check_number("k", k, low=0.0, allowed=allowed)
-    if number > n:
+    # A symbolic n of JAX's is compared with integers only.
+    if n < (number if isinstance(n, int) else math.ceil(number)):
         raise ValueError(f"k must be {allowed()}; got {k!r}")
     return number
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kofn._array import Array, has_gradients, is_jax, namespace, quiet, scalar, stop_gradient
 from kofn._dispatch import integral_ends, threshold
-from kofn._flow import only_if, reciprocal, root_with_rule, with_gradients_of
+from kofn._flow import only_if, reciprocal, root_with_rule, with_gradients_of, zeros_of
 from kofn._link import Link, by_id
 from kofn._rows import Rows
 from kofn.threshold import DENSE, Reductions, far, split
@@ -56,7 +56,7 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
 
-    delta = xp.zeros_like(lo)
+    delta = zeros_of(lo)
     correction: Any = 0.0
     # A number for alpha is part of the function, an array an argument.
     number, alpha = link.parted()

@@ -1,0 +1,178 @@
+"""Every public function under JAX's vmap with derivatives outside of it: the usual way to a loss.
+
+A row's derivatives are held to those of the row alone, which other files hold to oracles.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kofn
+from kofn import classic, estimators, links, losses, metrics
+from support import LINKS
+
+N = 4
+KEY = jax.random.key(0)
+ONE_HOT = jnp.eye(N)[1]
+K_HOT = jnp.asarray([1.0, 0, 0, 1])
+SUBSET = jnp.asarray([True, False, True, False])
+MASK = np.array([True, True, False, True])
+
+
+def alike(x, row):
+    return jnp.broadcast_to(row, x.shape)
+
+
+def labels(x):
+    return jnp.ones(x.shape[:-1], int)
+
+
+def cosines(x):
+    return jnp.tanh(x)
+
+
+def squared(z):
+    return (z * z).sum(-1)
+
+
+FUNCTIONS = {
+    **{f"soft_topk {n}": lambda x, n=n: kofn.soft_topk(x, 2.5, link=n) for n in LINKS},
+    "soft_topk masked": lambda x: kofn.soft_topk(x, 1.5, mask=MASK, temperature=0.7),
+    "soft_topk hard": lambda x: kofn.soft_topk(x, 2, hard=True),
+    "soft_topk dim": lambda x: kofn.soft_topk(jnp.moveaxis(x, -1, 0), 2, dim=0),
+    "soft_topk learned": lambda x: kofn.soft_topk(
+        x, 1 + jax.nn.sigmoid(x[..., 0]), temperature=jnp.exp(x[..., 1])
+    ),
+    "soft_topk_threshold": lambda x: kofn.soft_topk_threshold(x, 2),
+    "soft_topk_sum": lambda x: kofn.soft_topk_sum(x, 2),
+    "topk_gates": lambda x: kofn.topk_gates(x, 2)[0],
+    "hard_topk": lambda x: kofn.hard_topk(x, 2),
+    "softmax": kofn.softmax,
+    "sparsemax": kofn.sparsemax,
+    "entmax": kofn.entmax,
+    "entmax 1.3": lambda x: kofn.entmax(x, 1.3),
+    "entmax learned": lambda x: kofn.entmax(x, 1 + jax.nn.sigmoid(x[..., 0])),
+    "sparse_softmax": lambda x: kofn.sparse_softmax(x, k=3),
+    "sparse_softmax p": lambda x: kofn.sparse_softmax(x, p=0.9),
+    "taylor_softmax": kofn.taylor_softmax,
+    **{
+        f"perturbed_argmax {n}": lambda x, n=n: kofn.perturbed_argmax(x, noise=n)
+        for n in ("normal", "uniform", "gumbel")
+    },
+    "log_soft_topk": lambda x: kofn.log_soft_topk(x, 2),
+    "log_soft_topk exponential": lambda x: kofn.log_soft_topk(x, 2, link="exponential"),
+    "log_entmax": lambda x: kofn.log_entmax(x, 1.0),
+    "KSubset.log_partition": lambda x: kofn.KSubset(x, 2).log_partition(),
+    "KSubset.marginals": lambda x: kofn.KSubset(x, 2).marginals(),
+    "KSubset.log_prob": lambda x: kofn.KSubset(x, 2).log_prob(alike(x, SUBSET)),
+    "KSubset.entropy": lambda x: kofn.KSubset(x, 2).entropy(),
+    "KSubset.kl": lambda x: kofn.KSubset(x, 2).kl(kofn.KSubset(jnp.sin(x), 2)),
+    "KSubset.covariance": lambda x: kofn.KSubset(x, 2).covariance_vector_product(jnp.cos(x)),
+    "KSubset.relax": lambda x: kofn.KSubset(x, 2).relax(x, 0.5),
+    "PlackettLuce.log_prob": lambda x: kofn.PlackettLuce(x).log_prob(
+        jnp.broadcast_to(jnp.array([2, 0]), (*x.shape[:-1], 2))
+    ),
+    "PlackettLuce.log_prob unordered": lambda x: kofn.PlackettLuce(x).log_prob(
+        jnp.broadcast_to(jnp.array([2, 0]), (*x.shape[:-1], 2)), ordered=False
+    ),
+    "PlackettLuce.relaxed_sample": lambda x: kofn.PlackettLuce(x).relaxed_sample(2, 0.5, KEY),
+    "Categorical.log_prob": lambda x: kofn.Categorical(x).log_prob(alike(x, ONE_HOT)),
+    "Categorical.entropy": lambda x: kofn.Categorical(x).entropy(),
+    "Categorical.kl": lambda x: kofn.Categorical(x).kl(kofn.Categorical(jnp.sin(x))),
+    "Categorical.probs": lambda x: kofn.Categorical(x).probs,
+    "Bernoulli.log_prob": lambda x: kofn.Bernoulli(x).log_prob(alike(x, K_HOT)),
+    "Bernoulli.entropy": lambda x: kofn.Bernoulli(x).entropy(),
+    "Bernoulli.kl": lambda x: kofn.Bernoulli(x).kl(kofn.Bernoulli(jnp.sin(x))),
+    "Normal.log_prob": lambda x: kofn.Normal(x, jnp.exp(x)).log_prob(jnp.sin(x)),
+    "Normal.kl": lambda x: kofn.Normal(x, jnp.exp(x)).kl(kofn.Normal(jnp.sin(x), 1.5)),
+    "normal_rsample": lambda x: kofn.normal_rsample(x, jnp.exp(x), (), KEY),
+    "RelaxedOneHot.log_prob": lambda x: kofn.RelaxedOneHot(x, 0.7).log_prob(
+        jax.nn.softmax(jnp.sin(x))
+    ),
+    "RelaxedOneHot.rsample": lambda x: kofn.RelaxedOneHot(x, 0.7).rsample((), KEY),
+    "gumbel_softmax": lambda x: kofn.gumbel_softmax(x, 0.7, rng=KEY),
+    "fenchel_young_loss": lambda x: kofn.fenchel_young_loss(x, alike(x, K_HOT), link="logistic"),
+    "softmax_loss": lambda x: losses.softmax_loss(x, labels(x)),
+    "sparsemax_loss": lambda x: losses.sparsemax_loss(x, labels(x)),
+    "entmax_loss": lambda x: losses.entmax_loss(x, alike(x, ONE_HOT), alpha=1.3),
+    "topk_loss": lambda x: losses.topk_loss(x, labels(x), 2),
+    "sparse_softmax_loss": lambda x: losses.sparse_softmax_loss(x, labels(x), k=2),
+    "topk_cross_entropy": lambda x: losses.topk_cross_entropy(x, labels(x), 2),
+    "epsilon_cross_entropy": lambda x: losses.epsilon_cross_entropy(x, labels(x)),
+    "accuracy_loss": lambda x: losses.accuracy_loss(x, labels(x)),
+    "perturbed_accuracy_loss": lambda x: losses.perturbed_accuracy_loss(x, labels(x)),
+    "am_softmax": lambda x: losses.am_softmax(cosines(x), labels(x))[0],
+    "arcface": lambda x: losses.arcface(cosines(x), labels(x))[0],
+    "classic.iterative_soft_topk": lambda x: classic.iterative_soft_topk(x, 2),
+    "classic.weighted_soft_topk": lambda x: classic.weighted_soft_topk(x, 2),
+    "classic.ones_and_softmax": lambda x: classic.ones_and_softmax(x, 2),
+    "metrics.entropy": lambda x: metrics.entropy(kofn.entmax(x, 1.3)),
+    "metrics.effective_support": lambda x: metrics.effective_support(kofn.softmax(x)),
+    "metrics.hard_gap": lambda x: metrics.hard_gap(kofn.soft_topk(x, 2), 2),
+    "metrics.order_violations": lambda x: metrics.order_violations(x, jnp.sin(x)),
+    "metrics.jacobian_norm": lambda x: metrics.jacobian_norm(x, 2),
+    "estimators.exact": lambda x: estimators.exact(kofn.Categorical(x), squared),
+    "estimators.score_function": lambda x: estimators.score_function(
+        kofn.KSubset(x, 2), squared, KEY, samples=3
+    ),
+    "estimators.straight_through": lambda x: estimators.straight_through(
+        kofn.KSubset(x, 2), squared, KEY, samples=3
+    ),
+    "estimators.reparameterized": lambda x: estimators.reparameterized(
+        kofn.KSubset(x, 2), squared, KEY, temperature=0.5, samples=3
+    ),
+    "links.cdf": lambda x: links.laplace.cdf(x) + links.laplace.log_cdf(x),
+}
+ORDINARY = ("soft_topk logistic",)
+SHAPES = [(1, N), (N, N), (2, 2, N)]
+
+
+def numbers(shape, seed):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape))
+
+
+def apart(function, *arrays):
+    """`function` of one item after another, compiled once."""
+    one = jax.jit(function)
+    parts = [one(*(a[i] for a in arrays)) for i in range(arrays[0].shape[0])]
+    return jax.tree.map(lambda *values: jnp.stack(values), *parts)
+
+
+def near(a, b):
+    return np.allclose(a, b, rtol=1e-9, atol=1e-11) and np.all(np.isfinite(np.asarray(b)))
+
+
+def outside_of_vmap(f, x):
+    """Whether grad(vmap) and jvp(vmap) are those of the rows, on random vectors, under jit."""
+    v, c = numbers(x.shape, 1), numbers(jax.eval_shape(jax.vmap(f), x).shape, 2)
+
+    def loss(x):
+        return (jax.vmap(f)(x) * c).sum()
+
+    def pushed(x, v):
+        return jax.jvp(jax.vmap(f), (x,), (v,))
+
+    slope = apart(jax.grad(lambda x, c: (f(x) * c).sum()), x, c)
+    value, tangent = apart(lambda x, v: jax.jvp(f, (x,), (v,)), x, v)
+    y, dy = jax.jit(pushed)(x, v)
+    return near(jax.jit(jax.grad(loss))(x), slope), near(y, value) and near(dy, tangent)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        (n, s) if s == (N, N) and n in ORDINARY else pytest.param(n, s, marks=pytest.mark.full)
+        for n in FUNCTIONS
+        for s in SHAPES
+    ],
+)
+def test_derivatives_outside_of_vmap(name, shape):
+    assert outside_of_vmap(FUNCTIONS[name], numbers(shape, 0)) == (True, True)
+
+
+def test_without_jit_too():
+    x, c = numbers((3, N), 0), numbers((3, N), 1)
+    f = FUNCTIONS["soft_topk logistic"]
+    wanted = jax.grad(lambda x: (f(x) * c).sum())(x)
+    assert near(jax.grad(lambda x: (jax.vmap(f)(x) * c).sum())(x), wanted)

@@ -82,11 +82,12 @@ def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: A
     if n == 0:  # one entry that is out of play, so that a row has a minimum
         x = full_like(x, (*batch, 1), -math.inf)
     link = _link_of(link, batch, x, dim)
-    numbers = _k_of(k, batch, n, x, dim), temperature_of(temperature, batch, x, dim)
+    k, t = _k_of(k, batch, n, x, dim), temperature_of(temperature, batch, x, dim)
     if link.parted()[1] is None:
-        return Given(*alike(x, *numbers), link)
-    *arrays, alpha = alike(x, *numbers, link.alpha)
-    return Given(*arrays, link.at(alpha))
+        x, k, t = alike(x, k, t)
+        return Given(x, k, t, link)
+    x, k, t, alpha = alike(x, k, t, link.alpha)
+    return Given(x, k, t, link.at(alpha))
 
 
 def rows_of(given: Given) -> Rows:

@@ -2,6 +2,7 @@
 
 from kofn import classic, estimators, links, losses, metrics, schedules
 from kofn._temperature import temperature_for
+from kofn._when_imported import import_after
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical, gumbel_max, gumbel_softmax
 from kofn.links import Link
@@ -25,6 +26,8 @@ from kofn.subset import KSubset
 from kofn.variants import sparse_softmax, taylor_softmax
 
 __version__ = "0.1.0"
+
+import_after("torch", "kofn._torch")  # its operators, which saved programs call
 
 __all__ = [
     # choosing k of n

@@ -176,6 +176,12 @@ def is_compiling() -> bool:
     return jax is not None and isinstance(jax.numpy.zeros(()), jax.core.Tracer)
 
 
+def is_jit_tracing() -> bool:
+    """Whether torch.jit.trace is recording the caller: what Python computes becomes a constant."""
+    torch = sys.modules.get("torch")
+    return torch is not None and not torch.compiler.is_compiling() and torch.jit.is_tracing()
+
+
 def is_known(x: Array) -> bool:
     """Whether the numbers of `x` can be looked at, because nothing traces or maps over it."""
     if is_torch(x):
@@ -275,7 +281,7 @@ def marked(like: Array, indices: Array) -> Array:
     xp = namespace(like)
     nowhere = xp.zeros_like(like, dtype=xp.bool)
     if is_torch(like):
-        return nowhere.scatter(-1, indices.long(), True)
+        return nowhere.scatter(-1, indices.long(), 1)  # torch.jit.trace has none for True
     if is_jax(like):
         return xp.put_along_axis(nowhere, indices, True, axis=-1, inplace=False)
     np.put_along_axis(nowhere, indices, True, axis=-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -112,9 +111,8 @@ def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array
     if is_torch(x):
         from kofn._torch import threshold as operator
 
-        if isinstance(link.alpha, float):
-            return operator(x, k, temperature, None, link.id, link.alpha)
-        return operator(x, k, temperature, link.alpha, link.id, math.nan)
+        number, alpha = link.parted()
+        return operator(x, k, temperature, alpha, link.id, number)
     if is_jax(x):
         from kofn._jax import threshold as compiled
 

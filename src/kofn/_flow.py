@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kofn._array import Array, is_compiling, is_jax, is_known, is_numpy, namespace
+from kofn._array import Array, is_compiling, is_jax, is_jit_tracing, is_known, is_numpy, namespace
 
 
 def with_gradients_of(function: Callable, *arguments: Any) -> Any:
@@ -106,6 +106,11 @@ def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any
     """`while condition(state): state = body(state)`, a lax loop where `x` is JAX's."""
     if is_jax(x):
         return sys.modules["jax"].lax.while_loop(condition, body, state)
+    if is_jit_tracing():
+        raise RuntimeError(
+            "torch.jit.trace cannot record a loop that ends when its numbers say so, as "
+            "KSubset.from_marginals needs; call it outside of what is traced"
+        )
     while condition(state):
         state = body(state)
     return state

@@ -39,7 +39,7 @@ def evaluate(
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _evaluate(
     function: Callable[..., jax.Array],
-    link: int,
+    link: str,
     number: float | None,
     alpha: jax.Array | None,
     rows: Any,
@@ -94,7 +94,7 @@ def _threshold(
     x: jax.Array,
     k: jax.Array,
     temperature: jax.Array,
-    link: int,
+    link: str,
     number: float | None,
     alpha: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -146,7 +146,7 @@ def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any)
     return jax.tree.map(lambda a: a.reshape(-1)[:count].reshape(batch), answers)
 
 
-def integral_ends(link: int) -> tuple[float, float, float]:
+def integral_ends(link: str) -> tuple[float, float, float]:
     # float32, JAX's default, would know G(z) − z to a few digits only.
     with jax.ensure_compile_time_eval(), enable_x64(True):
         return by_id(link, None).integral_ends(jax.numpy.asarray(2.0**26))

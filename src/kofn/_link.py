@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from kofn._array import Array, full_like, is_compiling, namespace, scalar
 from kofn._flow import repeat
 
-_REGISTRY: list[Link] = []
+_REGISTRY: dict[str, Link] = {}
 
 
 class Link:
@@ -74,7 +75,8 @@ class Link:
                 raise TypeError(f"{name} must be a function of one array, got {function!r}")
         self.name = f"your own, with cdf {getattr(cdf, '__qualname__', cdf)}"
         self._infinite_tails: bool | None = None if sf and quantile else False
-        self.id = register(self)
+        # A saved program must not meet another process's link under the same id.
+        self.id = register(self, f"{self.name}, {uuid.uuid4().hex[:12]}")
 
     def __repr__(self) -> str:
         return f"<kofn link: {self.name}>"
@@ -195,7 +197,7 @@ class BuiltIn(Link):
     def __init__(self, name: str, *, infinite_tails: bool, smooth: bool = False) -> None:
         self.name, self.smooth = name, smooth
         self._infinite_tails = infinite_tails
-        self.id = register(self)
+        self.id = register(self, name)
 
     @property
     def integral_is_known(self) -> bool:
@@ -221,15 +223,23 @@ def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Array:
     return low + (high - low) / 2
 
 
-def register(link: Link) -> int:
-    """An id by which opaque operators name the link; numbers pass where Python objects do not."""
-    _REGISTRY.append(link)
-    return len(_REGISTRY) - 1
+def register(link: Link, key: str) -> str:
+    """The id by which opaque operators name the link: strings pass where Python objects do not.
+
+    Saved programs hold it, so a built-in link keeps its id for good.
+    """
+    _REGISTRY[key] = link
+    return key
 
 
-def by_id(link_id: int, alpha: Array | None) -> Link:
+def by_id(link_id: str, alpha: Array | float | None) -> Link:
     """The link behind an id, as the opaque operators name it."""
-    link = _REGISTRY[link_id]
+    link = _REGISTRY.get(link_id)
+    if link is None:
+        raise RuntimeError(
+            f"this process has no link with the id {link_id!r}; a link of your own lives in the "
+            "process that made it, and a program that was saved with it cannot be run in another"
+        )
     return link if alpha is None else link.at(alpha)
 
 

@@ -127,7 +127,7 @@ def jacobian_product(y: Array, noise: Noise, v: Array) -> Array:
     return accumulated(y, term, _Means(measure.at, measure.mass * measure.total, means))
 
 
-def _slope(link_id: int, alpha: float | None, kinks: Kinks, y: Array) -> Array:
+def _slope(link_id: str, alpha: float | None, kinks: Kinks, y: Array) -> Array:
     """0, with the first two derivatives of p: J at the middle between y and the constant y."""
     fixed = stop_gradient(y)
     play = fixed != -math.inf

@@ -27,6 +27,7 @@ from kofn._array import (
     cast,
     dtype_name,
     full_like,
+    is_jit_tracing,
     namespace,
     special,
     stop_gradient,
@@ -181,9 +182,11 @@ def _grid(z: Array, w: Array) -> Node:
     n = z.shape[-1]
     variance = _row_sum(w)
     wanted = 2 * xp.ceil((wide * xp.sqrt(variance) + (least - 1)) / 2) + 1
-    exact = n + 1 + n % 2
-    number = xp.where(wanted > exact, full_like(z, (), float(exact)), wanted)
-    count = min(most, exact // 2 + 1)
+    number, count = wanted, most
+    if not is_jit_tracing():  # a recording is for any n
+        exact = n + 1 + n % 2
+        number = xp.where(wanted > exact, full_like(z, (), float(exact)), wanted)
+        count = min(most, exact // 2 + 1)
     h = arange(z, count).reshape((count,) + (1,) * z.ndim)
     angle = 2 * math.pi * h / number
     versine = 2 * xp.sin(angle / 2) ** 2

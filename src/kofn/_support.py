@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from kofn._array import Array, constant
+from kofn._array import Array, constant, is_jit_tracing
 from kofn._validate import check_integer
 
 
@@ -22,6 +22,11 @@ def every_choice(
         dim: where the n entries are, None where there is no such dimension.
         factors: as for `KSubset.support`.
     """
+    if is_jit_tracing():
+        raise RuntimeError(
+            "torch.jit.trace would record the choices of this batch as constants; call support(), "
+            "and what enumerates, outside of what is traced"
+        )
     if factors is None:
         factors = len(batch)
     allowed = f"an integer in [0, {len(batch)}], the batch dimensions"

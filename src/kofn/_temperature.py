@@ -14,6 +14,7 @@ from kofn._array import (
     compute_dtype,
     framework,
     is_compiling,
+    is_jit_tracing,
     is_torch,
     most_precise_dtype,
     namespace,
@@ -105,12 +106,11 @@ def temperature_for(
 
 
 def _solved(name: str, per_row: bool, what: Given, target: Array) -> Array:
-    if is_torch(what.scores) and is_compiling():
+    if is_torch(what.scores) and (is_compiling() or is_jit_tracing()):
         from kofn._torch import temperature as operator
 
         x, k, _, link = what
         number, alpha = link.parted()
-        number = math.nan if number is None else number
         return operator(x, k, target, alpha, link.id, number, name, per_row)
     return evaluate(SOLVERS[name, per_row], what, target)
 

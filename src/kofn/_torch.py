@@ -6,6 +6,7 @@ without a word; implicit.py hands it detached tensors and differentiates around 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,17 @@ from kofn._link import by_id
 from kofn._rows import Given
 from kofn.threshold import solve
 
+# Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run traces
+# at other sizes. torch.jit.TracerWarning.ignore_lib_warnings does the same for torch's own code.
+warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"kofn\.")
+
 
 @torch.library.custom_op("kofn::threshold", mutates_args=())
 def threshold(
-    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int, number: float
+    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: str, number: float | None
 ) -> tuple[Tensor, Tensor]:
-    """`number` is α where that is one for all rows, NaN where there is none."""
-    which = by_id(link, number if alpha is None and number == number else alpha)
+    """α, where the link has one, is `alpha`, per row, or `number`, one for all of them."""
+    which = by_id(link, number if alpha is None else alpha)
     fused = kernels.threshold(x, k, temperature, which)
     hi, lo = solve(x, k, temperature, which) if fused is None else fused.unbind()
     # An operator's outputs share no memory.
@@ -33,7 +38,7 @@ def threshold(
 
 @threshold.register_fake
 def _(
-    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: int, number: float
+    x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: str, number: float | None
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
 
@@ -59,8 +64,8 @@ def temperature(
     k: Tensor,
     target: Tensor,
     alpha: Tensor | None,
-    link: int,
-    number: float,
+    link: str,
+    number: float | None,
     name: str,
     per_row: bool,
 ) -> Tensor:
@@ -70,7 +75,7 @@ def temperature(
     """
     from kofn._temperature import SOLVERS
 
-    which = by_id(link, number if alpha is None and number == number else alpha)
+    which = by_id(link, number if alpha is None else alpha)
     return SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
 
 
@@ -103,6 +108,7 @@ def is_eager(x: Tensor) -> bool:
     """Whether `x` is an ordinary tensor, on any device, that nothing traces or transforms."""
     return (
         not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
         and type(x) in (Tensor, torch.nn.Parameter)
         and x.layout is torch.strided
         and not x._is_zerotensor()
@@ -122,7 +128,7 @@ def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @torch.compiler.assume_constant_result
-def integral_ends(link: int) -> tuple[float, float, float]:
+def integral_ends(link: str) -> tuple[float, float, float]:
     with torch.no_grad():
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
 

@@ -87,6 +87,12 @@ def check_temperature(temperature: Any) -> float:
 
 def check_scores(scores: Any, name: str = "scores") -> None:
     if framework(scores) is None:
+        if type(scores).__module__ == "torch.fx.proxy":
+            raise TypeError(
+                f"{name} is a torch.fx.Proxy, which has no shape and no dtype: symbolic_trace cannot "
+                "look into kofn. Trace with torch.export, or keep the call whole: a function of your "
+                "module that makes it, named in torch.fx.wrap"
+            )
         raise TypeError(
             f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; got {_type(scores)}"
         )
@@ -213,13 +219,16 @@ def check_other(mine: Any, other: Any, of: str = "logits") -> None:
     if not isinstance(other, type(mine)):
         raise TypeError(f"other must be a {type(mine).__name__}; got {type(other).__name__}")
     check_same_kind(f"other.{of}", getattr(other, of), getattr(mine, of), of)
-    wanted, got = (
-        f"{of} of shape {tuple(getattr(one, of).shape)}"
-        + (f" and dim {one.dim}" if hasattr(one, "dim") else "")
-        for one in (mine, other)
+    (wanted, wanted_dim), (got, got_dim) = (
+        (tuple(getattr(one, of).shape), getattr(one, "dim", None)) for one in (mine, other)
     )
-    if got != wanted:
-        raise ValueError(f"other must have {wanted}; got {got}")
+    if got != wanted or got_dim != wanted_dim:
+        along = (
+            ("", "") if wanted_dim is None else (f" and dim {wanted_dim}", f" and dim {got_dim}")
+        )
+        raise ValueError(
+            f"other must have {of} of shape {wanted}{along[0]}; got {of} of shape {got}{along[1]}"
+        )
 
 
 def check_real(name: str, value: Array) -> None:

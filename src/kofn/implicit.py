@@ -89,7 +89,7 @@ class _Equation(NamedTuple):
     δ is in units of T: a row with one entry in its support then has a derivative of exactly 0 in T.
     """
 
-    link_id: int
+    link_id: str
     number: float | None
     over: Reductions
 

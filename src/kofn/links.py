@@ -223,8 +223,8 @@ logistic = _Logistic("logistic", infinite_tails=True, smooth=True)
 laplace = _Laplace("laplace", infinite_tails=True, smooth=True)
 normal = _Normal("normal", infinite_tails=True, smooth=True)
 exponential = _Exponential("exponential", infinite_tails=False)
-linear = Bounded("linear", Ramp("linear"))
-_entmax = Bounded("entmax", Power("entmax", 1.5))
+linear = Bounded("linear", Ramp("inner linear"))
+_entmax = Bounded("entmax", Power("inner entmax", 1.5))
 
 TABLE = {link.name: link for link in (logistic, laplace, normal, exponential, linear, _entmax)}
 """The links that can be asked for by name; "entmax" means entmax(1.5)."""

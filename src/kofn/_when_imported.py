@@ -1,0 +1,56 @@
+"""To act once another package is imported, without importing it.
+
+A program that was saved with kofn's operators can be loaded where they are registered. `import kofn`
+registers them, whether PyTorch was imported before or comes after, and costs nothing without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def import_after(name: str, ours: str) -> None:
+    """Import module `ours` once module `name` has been: now, or right after it comes."""
+    if name in sys.modules:
+        _import(ours)
+    else:
+        sys.meta_path.insert(0, _Finder(name, ours))
+
+
+class _Finder(MetaPathFinder):
+    """Finds `name` where the others do, and has its loader import `ours` when it is done."""
+
+    def __init__(self, name: str, ours: str) -> None:
+        self.name, self.ours = name, ours
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        others = (f for f in [*sys.meta_path] if f is not self and hasattr(f, "find_spec"))
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_import(module: ModuleType) -> None:
+                run(module)
+                with contextlib.suppress(ValueError):  # another thread has
+                    sys.meta_path.remove(self)
+                _import(self.ours)
+
+            spec.loader.exec_module = run_and_import  # type: ignore[method-assign]
+        return spec
+
+
+def _import(ours: str) -> None:
+    # `name` must import as if kofn were not there. What is wrong is said when an array comes.
+    with contextlib.suppress(Exception):
+        importlib.import_module(ours)

@@ -70,7 +70,7 @@ FUNCTIONS = {
     "fenchel_young_loss": lambda x: losses.fenchel_young_loss(x, hot(x)),
     "topk_loss": lambda x: losses.topk_loss(x, hot(x)),
     **{
-        name: lambda x, loss=getattr(losses, name), more=more: loss(x, first(x), **more)
+        name: lambda x, name=name, more=more: getattr(losses, name)(x, first(x), **more)
         for name, more in {
             "softmax_loss": {"label_smoothing": 0.1},
             "sparsemax_loss": {},

@@ -179,7 +179,7 @@ def is_compiling() -> bool:
 def is_jit_tracing() -> bool:
     """Whether torch.jit.trace is recording the caller: what Python computes becomes a constant."""
     torch = sys.modules.get("torch")
-    return torch is not None and not torch.compiler.is_compiling() and torch.jit.is_tracing()
+    return torch is not None and not torch.compiler.is_compiling() and torch._C._is_tracing()
 
 
 def is_known(x: Array) -> bool:

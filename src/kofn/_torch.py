@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.jit._trace import TracerWarning
 
 from kofn import kernels
 from kofn._link import by_id
 from kofn._rows import Given
 from kofn.threshold import solve
 
-# Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run traces
-# at other sizes. torch.jit.TracerWarning.ignore_lib_warnings does the same for torch's own code.
-warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"kofn\.")
+# Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run
+# traces at other sizes. TracerWarning.ignore_lib_warnings does the same for torch's own code.
+warnings.filterwarnings("ignore", category=TracerWarning, module=r"kofn\.")
 
 
 @torch.library.custom_op("kofn::threshold", mutates_args=())
@@ -108,7 +109,7 @@ def is_eager(x: Tensor) -> bool:
     """Whether `x` is an ordinary tensor, on any device, that nothing traces or transforms."""
     return (
         not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch._C._is_tracing()
         and type(x) in (Tensor, torch.nn.Parameter)
         and x.layout is torch.strided
         and not x._is_zerotensor()

@@ -89,9 +89,9 @@ def check_scores(scores: Any, name: str = "scores") -> None:
     if framework(scores) is None:
         if type(scores).__module__ == "torch.fx.proxy":
             raise TypeError(
-                f"{name} is a torch.fx.Proxy, which has no shape and no dtype: symbolic_trace cannot "
-                "look into kofn. Trace with torch.export, or keep the call whole: a function of your "
-                "module that makes it, named in torch.fx.wrap"
+                f"{name} is a torch.fx.Proxy, which has no shape and no dtype: symbolic_trace "
+                "cannot look into kofn. Trace with torch.export, or keep the call whole: a "
+                "function of your module that makes it, named in torch.fx.wrap"
             )
         raise TypeError(
             f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; got {_type(scores)}"

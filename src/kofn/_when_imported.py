@@ -1,7 +1,8 @@
 """To act once another package is imported, without importing it.
 
-A program that was saved with kofn's operators can be loaded where they are registered. `import kofn`
-registers them, whether PyTorch was imported before or comes after, and costs nothing without it.
+A program that was saved with kofn's operators can be loaded where they are registered. That is
+where kofn was imported, whether PyTorch was imported before or comes after; without it this costs
+nothing.
 """
 
 from __future__ import annotations

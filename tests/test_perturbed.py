@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,7 @@ from scipy import integrate, special, stats
 from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
-from kofn import Link, _maximum, links, perturbed_argmax
+from kofn import Link, _maximum_nodes, links, perturbed_argmax
 from support import GRADIENT, WEIGHTS, Framework
 
 NOISES = ("normal", "uniform", "logistic", "laplace")
@@ -60,6 +61,84 @@ def integrated(x: np.ndarray, noise: str) -> np.ndarray:
             epsabs=1e-12,
             points=[*np.linspace(low, high, 25)[1:-1], *points],
         )[0]
+
+
+def entmax_pair(alpha: float, gap: float) -> tuple[float, float]:
+    """Pr(ε₁ − ε₂ < gap) and its slope in the gap, for noise of entmax(alpha), by mpmath.
+
+    Φ = ((α − 1)t)^order up to 1. In log t both integrands are smooth for any gap.
+    """
+    with mpmath.workdps(25):
+        a, d = mpmath.mpf(alpha) - 1, mpmath.mpf(gap)
+        order, end = 1 / a, 1 / a
+        reach = min(mpmath.log(end - d), mpmath.log(end)) if gap < end else -mpmath.inf
+        depth = [reach - step * alpha for step in (75, 40, 30, 20, 12, 6, 2, 0)]
+        if reach == -mpmath.inf:
+            return 1.0, 0.0
+        depth = sorted({*depth, mpmath.log(d)} if d < end - d else depth)
+
+        def both(power):  # ∫ φ(t)·(t + d)^power, in units of Φ's factor
+            def f(s):
+                t = mpmath.exp(s)
+                return order * (a * t) ** order * (a * (t + d)) ** power
+
+            return mpmath.quad(f, depth)
+
+        rest = 1 - (a * (end - d)) ** order  # where t + d is beyond the end
+        return float(both(order) + rest), float(both(order - 1))
+
+
+STEEP = (1.2, 1.9, 2.2, 3.0, 4.0, 10.0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("alpha", STEEP)
+def test_densities_that_are_infinite_at_their_end(alpha, dtype):
+    """Near ties above all: at α = 3 and a gap of 1e-3 the probability was off by 5e-5."""
+    noise = links.entmax(alpha)
+    for gap in (1e-9, 1e-5, 1e-3, 0.05, 0.2, 0.7):
+        gap = float(np.float32(gap / alpha))
+        x = torch.tensor([gap, 0.0], dtype=getattr(torch, dtype), requires_grad=True)
+        p = perturbed_argmax(x, noise=noise)
+        (slope,) = torch.autograd.grad(p[0], x)
+        exact, exact_slope = entmax_pair(alpha, gap)
+        assert p[0].item() == pytest.approx(exact, abs=ACCURACY[dtype])
+        assert slope.numpy() == pytest.approx(
+            exact_slope * np.array([1, -1]), rel=GRADIENT[dtype], abs=1e-7
+        )
+
+
+def test_an_infinite_slope_is_infinite():
+    for alpha, steep in ((2.9, False), (3.0, True), (10.0, True)):
+        x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+        p = perturbed_argmax(x, noise=links.entmax(alpha))
+        assert torch.allclose(p, torch.full_like(p, 1 / 3), atol=1e-15)
+        (slope,) = torch.autograd.grad(p[0], x, retain_graph=True)
+        assert torch.isinf(slope).all() == steep
+        (flat,) = torch.autograd.grad(p.sum() * 0.1, x)
+        assert not flat.any()
+
+
+@pytest.mark.parametrize("alpha", [1.7, 3.0])
+def test_steep_noise_meets_differences_in_every_framework(framework, alpha):
+    """In JAX alpha is an array elsewhere; here it says where the noise ends."""
+    noise, x = links.entmax(alpha), np.array([0.31, 0.3, 0.24, 0.17, -0.4])
+    got = framework.numpy(perturbed_argmax(framework.array(x), noise=noise))
+    assert got == pytest.approx(perturbed_argmax(x, noise=noise), abs=1e-12)
+    if framework.name == "numpy":
+        return
+    v = np.array([1.0, -0.3, 0.5, 0.2, 0.7])
+    (slope,) = framework.vjp(
+        lambda x: perturbed_argmax(x, noise=noise), (framework.array(x),), framework.array(v)
+    )
+    h = 1e-5
+    differences = [
+        (perturbed_argmax(x + h * e, noise=noise) - perturbed_argmax(x - h * e, noise=noise))
+        @ v
+        / (2 * h)
+        for e in np.eye(5)
+    ]
+    assert slope == pytest.approx(np.array(differences), abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -170,7 +249,7 @@ def test_laws_of_a_perturbed_argmax(framework, noise, rng):
 
 @pytest.mark.parametrize(
     "noise",
-    ["normal", "uniform"]
+    ["normal", "uniform", links.entmax(3.0)]
     + [pytest.param(n, marks=pytest.mark.full) for n in ("logistic", "laplace", links.exponential)],
     ids=str,
 )
@@ -325,7 +404,7 @@ def test_memory_stays_in_proportion_to_the_row():
 
 def test_the_rules_are_gausss():
     for count in (6, 12):
-        places, widths = (np.sort(part) for part in _maximum._gauss(count))
+        places, widths = (np.sort(part) for part in _maximum_nodes._gauss(count))
         exact = np.polynomial.legendre.leggauss(count)
         assert 2 * places - 1 == pytest.approx(exact[0], abs=1e-15)
         assert 2 * widths == pytest.approx(np.sort(exact[1]), abs=1e-15)

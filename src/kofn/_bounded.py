@@ -195,6 +195,17 @@ class Power(BuiltIn):
         inside, log_cdf, _ = self._inside(z)
         return xp.where(inside, xp.exp((2 - self._like(z)) * log_cdf), 0.0)
 
+    def reversed_hazard(self, z: Array, cdf: Array, pdf: Array) -> Array:
+        """One over what F is a power of, without the room that F leaves for rounding at its end.
+
+        For a number α.
+        """
+        xp, alpha = namespace(z), self._like(z)
+        near_1 = isinstance(alpha, float) and alpha < NEAR_1
+        base = 1 + (alpha - 1) * (z - 1 / alpha) if near_1 else (alpha - 1) * z
+        inside = (base > 0) & (base < 1)
+        return xp.where(inside, 1 / xp.where(inside, base, 1.0), 0.0)
+
     def log_pdf(self, z: Array) -> Array:
         inside, log_cdf, _ = self._inside(z)
         return namespace(z).where(inside, (2 - self._like(z)) * log_cdf, -math.inf)

@@ -124,6 +124,11 @@ class Link:
         tail = namespace(z).where(upper, self.sf(z), self.cdf(z))
         return upper, tail, self.pdf(z)
 
+    def reversed_hazard(self, z: Array, cdf: Array, pdf: Array) -> Array:
+        """F′/F, given both; 0 where F is."""
+        some = cdf > 0
+        return namespace(z).where(some, pdf / namespace(z).where(some, cdf, 1.0), 0.0)
+
     def quantile(self, q: Array) -> Array:
         return _bisect_quantile(self.cdf, q)
 

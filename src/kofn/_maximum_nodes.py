@@ -1,0 +1,304 @@
+"""Where the maximum of noisy scores is looked at: Gauss's places, panel by panel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kofn._array import (
+    Array,
+    arange,
+    cast,
+    dtype_name,
+    full_like,
+    is_at_hand,
+    move_axis,
+    namespace,
+    stop_gradient,
+)
+from kofn._flow import stacked
+from kofn._link import BuiltIn, Link
+
+Kinks = tuple[tuple[float, float], ...]
+"""(z, Φ(z)) where φ jumps or bends, its ends included; Φ = 1 where it is not known."""
+
+
+class Noise(NamedTuple):
+    """Of each score, in units of the temperature; its mean does not matter."""
+
+    link: Link  # an inner one, whose parameter, if any, is a number
+    kinks: Kinks
+
+
+class Places(NamedTuple):
+    at: Array  # (places, …, 1)
+
+
+def log_cdf(link: Link, at: Array, y: Array) -> Array:
+    """log Φ(m − y); 0 out of play."""
+    return terms(link, at, y)[0]
+
+
+def hazard(link: Link, at: Array, y: Array) -> Array:
+    """φ/Φ at m − y; 0 out of play."""
+    return terms(link, at, y)[1]
+
+
+def terms(link: Link, at: Array, y: Array) -> tuple[Array, Array]:
+    """(log Φ, φ/Φ) at m − y, both from the smaller tail; 0 out of play.
+
+    Φ is at least e^−74 wherever a node is, e^−33 in float32: no logarithm of the noise is needed.
+    """
+    xp = namespace(y)
+    play = y != -math.inf
+    z = at - xp.where(play, y, 0.0)
+    upper, tail, density = link.tails(z)
+    some = upper | (tail > 0)
+    cdf = xp.where(upper, 1 - tail, tail)
+    log_low = xp.where(some, xp.log(xp.where(some & ~upper, tail, 1.0)), -math.inf)
+    log_cdf = xp.where(upper, xp.log1p(-xp.where(upper, tail, 0.0)), log_low)
+    return xp.where(play, log_cdf, 0.0), xp.where(play, link.reversed_hazard(z, cdf, density), 0.0)
+
+
+def row_sum(values: Array) -> Array:
+    return namespace(values).sum(values, axis=-1)[..., None]
+
+
+_GAUSS = {
+    6: (
+        (0.2386191860831969, 0.46791393457269104),
+        (0.6612093864662645, 0.3607615730481387),
+        (0.9324695142031519, 0.17132449237917027),
+    ),
+    12: (
+        (0.1252334085114689, 0.2491470458134027),
+        (0.3678314989981802, 0.2334925365383546),
+        (0.5873179542866175, 0.20316742672306573),
+        (0.7699026741943047, 0.16007832854334642),
+        (0.9041172563704748, 0.10693932599531907),
+        (0.9815606342467192, 0.04717533638651141),
+    ),
+}
+"""Of Gauss–Legendre rules on [−1, 1] the places above 0 with their weights."""
+
+
+def _gauss(count: int) -> tuple[list[float], list[float]]:
+    """Places and weights on [0, 1]."""
+    both = [(sign * place, width) for place, width in _GAUSS[count] for sign in (-1, 1)]
+    return [(1 + place) / 2 for place, _ in both], [width / 2 for _, width in both]
+
+
+class _Grid(NamedTuple):
+    """How fine: found by trial, so that halving it all changes nothing but rounding."""
+
+    levels: tuple[float, ...]  # of −log(−L) at the ends of panels; beyond them lies no mass
+    panel: tuple[list[float], list[float]]
+    looks: int  # at L, to find the panels
+    rounds: int  # of looks between those
+    looks_at_jumps: int  # where φ jumps at its upper end, so that L bends
+    rounds_at_jumps: int
+    least: float  # of log m where m is counted from the end of the noise: 1/m is a number
+
+
+_DOUBLE = _Grid(
+    (-4.3, -3.2, -2.2, -1.0, 0.6, 2.8, 6.0, 10.0, 16.0, 29.0), _gauss(12), 16, 2, 24, 3, -700.0
+)
+_SINGLE = _Grid((-3.5, -2.7, -1.9, -1.1, 0.0, 1.5, 4.0, 8.0, 17.0), _gauss(6), 8, 1, 16, 4, -85.0)
+_AT_A_STRANGER = 48  # at a noise of the user's, whose tails may be heavy
+
+
+def _grid(y: Array) -> _Grid:
+    return _DOUBLE if dtype_name(y) == "float64" else _SINGLE
+
+
+def nodes(y: Array, noise: Noise) -> tuple[Array, Array]:
+    """Gauss–Legendre places and widths, (nodes, …, 1)."""
+    xp = namespace(y)
+    scale = _scale_of(noise.link)
+    bounds = _quantiles(stop_gradient(y), noise, scale)
+    more = scale.divided(bounds, _grid(y)) + _breakpoints(y, noise, bounds, scale)
+    if more:
+        bounds = xp.sort(xp.concat([bounds, *more], axis=0), axis=0)
+    places, widths = _grid(y).panel
+    left, width = bounds[:-1], bounds[1:] - bounds[:-1]
+    at = xp.concat([left + place * width for place in places], axis=0)
+    width = xp.concat([weight * width for weight in widths], axis=0)
+    return scale.measured(y, noise.link, bounds[:1], at, width)
+
+
+class _Plain:
+    """Panels in m itself."""
+
+    def place(self, s: Array) -> Array:
+        """m at the coordinate s."""
+        return s
+
+    def coordinate(self, m: Array) -> Array:
+        return m
+
+    def within(self, kinks: Kinks) -> Kinks:
+        """Those that part panels."""
+        return kinks
+
+    def divided(self, bounds: Array, grid: _Grid) -> list[Array]:
+        """Further ends of panels."""
+        return []
+
+    def measured(
+        self, y: Array, link: Link, first: Array, s: Array, width: Array
+    ) -> tuple[Array, Array]:
+        """(m, its width) at nodes; the first panel begins at `first`."""
+        return s, width
+
+
+class _FromTheEnd:
+    """Panels in s, m = e^s, for a Φ that begins at 0 as a power of z, not a whole one.
+
+    Then φ is infinite there, or a derivative of it is, and where two scores nearly tie, at a
+    distance d, again at −d. In s all of these are powers of e^s + d: smooth, whatever d.
+    """
+
+    def __init__(self, order: float) -> None:
+        self.order = order
+
+    def place(self, s: Array) -> Array:
+        return namespace(s).exp(s)
+
+    def coordinate(self, m: Array) -> Array:
+        xp = namespace(m)
+        least = math.exp(_grid(m).least)
+        return xp.log(xp.where(m > least, m, least))
+
+    def within(self, kinks: Kinks) -> Kinks:
+        return tuple((kink, share) for kink, share in kinks if share > 0)  # 0 is where s begins
+
+    def divided(self, bounds: Array, grid: _Grid) -> list[Array]:
+        # The singularities e^s = −d lie π beside the axis: panels of 4 see nothing of them.
+        longest = min(math.exp(-grid.levels[0]) / self.order, -grid.least)
+        count, length = math.ceil(longest / 4), bounds[-1:] - bounds[:1]
+        return [bounds[:1] + length * (i / count) for i in range(1, count)]
+
+    def measured(
+        self, y: Array, link: Link, first: Array, s: Array, width: Array
+    ) -> tuple[Array, Array]:
+        xp = namespace(y)
+        m, start = self.place(s), self.place(first)
+        # All that lies below the first panel, e^L, as one node: its width is 1/H.
+        (total,) = stacked(y, lambda place: (row_sum(hazard(link, place.at, y)),), Places(start))
+        below = 1 / xp.where(total > 0, total, math.inf)
+        return xp.concat([start, m], axis=0), xp.concat([below, width * xp.exp(s)], axis=0)
+
+
+def _scale_of(link: Link) -> Any:
+    order = link.order
+    return _FromTheEnd(order) if order is not None and order != round(order) else _Plain()
+
+
+def from_the_largest(y: Array, noise: Noise) -> Array:
+    """y, whose largest is 0, and without a gradient where m is counted from there.
+
+    What moves with it is the same for all. Differentiated, it would be one infinite φ′ less
+    another.
+    """
+    if not isinstance(_scale_of(noise.link), _FromTheEnd):
+        return y
+    xp, fixed = namespace(y), stop_gradient(y)
+    first = arange(y, y.shape[-1]) == cast(xp.argmax(fixed, axis=-1)[..., None], y.dtype)
+    play = fixed != -math.inf
+    largest = row_sum(xp.where(first & play, y, 0.0))
+    return xp.where(first, fixed, xp.where(play, y, 0.0) - largest + xp.where(play, 0.0, fixed))
+
+
+def _quantiles(y: Array, noise: Noise, scale: Any) -> Array:
+    """Where −log(−L) has the levels, roughly: they part panels, and any parting will do."""
+    xp = namespace(y)
+    grid, jumps = _grid(y), any(share == 1 for _, share in noise.kinks)
+    levels = _along_first(y, grid.levels)
+
+    def look(at: Array) -> Array:
+        def logs(place: Places) -> tuple[Array]:
+            return (row_sum(log_cdf(noise.link, scale.place(place.at), y)),)
+
+        (seen,) = stacked(y, logs, Places(at))
+        return xp.clip(-xp.log(-seen), -100.0, 100.0)
+
+    count = grid.looks_at_jumps if jumps else grid.looks
+    if not isinstance(noise.link, BuiltIn):
+        count = _AT_A_STRANGER
+    first = _first_looks(y, noise.link, count) + xp.zeros_like(stop_gradient(y[..., :1]))
+    at = first = scale.coordinate(first)
+    seen = look(at)
+    for _ in range(grid.rounds_at_jumps if jumps else grid.rounds):
+        again = _inverse(levels, at, seen)
+        # Both rise, so that each may be sorted by itself.
+        seen = xp.sort(xp.concat([seen, look(again)], axis=0), axis=0)
+        at = xp.sort(xp.concat([at, again], axis=0), axis=0)
+    bounds = _inverse(levels, at, seen)
+    if isinstance(noise.link, BuiltIn):
+        return bounds
+    # Heavy tails change their scale within a panel, but not between looks.
+    within = (first > bounds[:1]) & (first < bounds[-1:])
+    return xp.sort(xp.concat([bounds, xp.where(within, first, bounds[:1])], axis=0), axis=0)
+
+
+def _first_looks(y: Array, link: Link, count: int) -> Array:
+    """Places that hold the maximum of up to n alike, by the quantiles of one; (looks, …, 1)."""
+    xp = namespace(y)
+    levels = _grid(y).levels
+    last = levels[-1] + math.log(y.shape[-1])
+    step = (last - levels[0]) / (count - 1)
+    shares = [math.exp(-(levels[0] + i * step)) for i in range(count)]  # −log Φ
+    if not isinstance(link, BuiltIn):  # a heavy tail halves Φ over ever longer ways
+        shares = sorted(shares + [i * math.log(2) for i in range(2, 28)], reverse=True)
+    lower = [math.exp(-share) for share in shares if share > math.log(2)]
+    upper = [-math.expm1(-share) for share in shares if share <= math.log(2)]
+    low = link.quantile(_along_first(y, lower))
+    high = link.upper_quantile(_along_first(y, upper))
+    # A quantile that stops at the last number before 1 leaves a tail to others.
+    middle, end = low[-1:], xp.max(xp.where(xp.isinf(high), low[-1:], high), axis=0)[None]
+    high = xp.where(xp.isinf(high), end, high)
+    beyond = [end + (end - middle) * part for part in (0.2, 0.5, 1.0, 4.0, 30.0)]
+    return xp.concat([low, high, *beyond], axis=0)
+
+
+def _inverse(levels: Array, at: Array, seen: Array) -> Array:
+    """Where the rising broken line through (at, seen) has the levels; (levels, …, 1)."""
+    xp = namespace(at)
+    rise, run = seen[1:] - seen[:-1], at[1:] - at[:-1]
+    steep = xp.where(rise > 0, rise, 1.0)
+    part = (levels[:, None] - seen[:-1][None]) / steep[None]
+    part = xp.where((rise > 0)[None], xp.clip(part, 0.0, 1.0), xp.where(part >= 0, 1.0, 0.0))
+    return at[0][None] + xp.sum(part * run[None], axis=1)
+
+
+def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Array]:
+    """The kinks of the entries above the lowest bound, (places, …, 1) each; idle ones where fewer.
+
+    At a kink of the r-th largest entry e^L ≤ Φ(kink)^(r − 1): few of them count, unless Φ is 1
+    there. How many there are is looked at where nothing waits for the answer. The largest entry's
+    count wherever they are: the ends of the noise move with it.
+    """
+    xp = namespace(y)
+    low, start = bounds[:1], scale.place(bounds[:1])
+    idle = bounds[bounds.shape[0] // 2][None]  # one that is there already
+    descending = xp.flip(xp.sort(xp.where(xp.isnan(y), -math.inf, y), axis=-1), axis=-1)
+    found = []
+    for kink, share in scale.within(noise.kinks):
+        count = y.shape[-1]
+        if share < 1:
+            count = min(count, 1 + math.ceil(40 / -math.log(share)) if share else 1)
+        if is_at_hand(y) and math.prod(y.shape):
+            count = min(count, 1 + int(xp.max(xp.sum(y + kink > start[0], axis=-1))))
+        places = move_axis(descending[..., :count], -1, 0)[..., None] + kink
+        places = scale.coordinate(places)
+        found.append(places[:1])
+        found.append(xp.where(places[1:] > low, places[1:], idle))
+    return found
+
+
+def _along_first(like: Array, values: Sequence[float]) -> Array:
+    """Numbers as an array of the kind of `like`, (numbers, 1, …)."""
+    xp = namespace(like)
+    each = [full_like(like, (1,) * (like.ndim + 1), value) for value in values]
+    return xp.concat(each, axis=0)

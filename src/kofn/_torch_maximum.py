@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kofn import _maximum
+from kofn._maximum_nodes import Noise
 from kofn._torch_nodes import serves
 
 __all__ = ["Probabilities", "serves"]
@@ -19,7 +20,7 @@ __all__ = ["Probabilities", "serves"]
 
 class Probabilities(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, noise: _maximum.Noise) -> Tensor:
+    def forward(ctx: Any, y: Tensor, noise: Noise) -> Tensor:
         ctx.save_for_backward(y)
         ctx.noise = noise
         return _maximum.evaluate(y, noise)

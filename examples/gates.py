@@ -1,0 +1,92 @@
+"""Which gates for a mixture of experts? A task whose right expert is known.
+
+    python examples/gates.py            # the table, 5 seeds, a minute
+
+Each input belongs to one of eight groups, and each group has a linear map of its own: the eight
+experts are these maps, and do not learn. A linear router that sees the group sends each input to
+two experts. The right gates are 1 and 0; the error is in units of the answers' variance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from kofn import topk_gates
+
+EXPERTS, K, WIDTH = 8, 2, 16
+STEPS, BATCH, RATE = 500, 256, 3e-2
+
+Gates = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def soft(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The soft weights of the two chosen, as topk_gates gives them."""
+    return topk_gates(scores, K)
+
+
+def shared(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, divided by their sum."""
+    gates, chosen = topk_gates(scores, K)
+    return gates / gates.sum(-1, keepdim=True), chosen
+
+
+def stock(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The two largest of softmax(scores), divided by their sum, as most routers have it."""
+    gates, chosen = scores.softmax(-1).topk(K)
+    return gates / gates.sum(-1, keepdim=True), chosen
+
+
+def both(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Mixture weights from a softmax of the chosen, with the soft top-k's gradient of choosing."""
+    gates, chosen = topk_gates(scores, K)
+    once = 1 + gates - gates.detach()  # 1, with a gradient to every score
+    return scores.gather(-1, chosen).softmax(-1) * once, chosen
+
+
+WAYS: dict[str, Gates] = {
+    "soft top-k gates": soft,
+    "divided by their sum": shared,
+    "softmax, then top-k": stock,
+    "softmax × soft choice": both,
+}
+
+
+def run(way: Gates, seed: int) -> float:
+    torch.manual_seed(seed)
+    maps = torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH**0.5
+    router = nn.Linear(WIDTH + EXPERTS, EXPERTS)
+    adam = torch.optim.Adam(router.parameters(), lr=RATE)
+
+    def error() -> Tensor:
+        x, group = torch.randn(BATCH, WIDTH), torch.randint(EXPERTS, (BATCH,))
+        each = torch.einsum("eoi,bi->beo", maps, x)
+        known = nn.functional.one_hot(group, EXPERTS)
+        gates, chosen = way(router(torch.cat([x, known], -1)))
+        answers = each.gather(1, chosen[..., None].expand(-1, -1, WIDTH))
+        right = each[torch.arange(BATCH), group]
+        return ((gates[..., None] * answers).sum(1) - right).square().mean()
+
+    for _ in range(STEPS):
+        adam.zero_grad()
+        error().backward()
+        adam.step()
+    with torch.no_grad():
+        return torch.stack([error() for _ in range(20)]).mean().item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    seeds = range(parser.parse_args().seeds)
+    for name, way in WAYS.items():
+        errors = [run(way, seed) for seed in seeds]
+        print(f"{name:24s}{statistics.mean(errors):.3f}", *(f"{error:.3f}" for error in errors))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The scripts of examples/ run, a few steps long; their tables take minutes."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def own_seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def test_every_way_to_prune_runs_and_keeps_as_many_as_asked(monkeypatch):
+    pruning = example("pruning")
+    monkeypatch.setattr(pruning, "STEPS", 20)
+    data = pruning.digits(0)
+    kept, given = [], pruning.Perceptron.__call__
+
+    def watched(net, x, weights):
+        kept.append(int((weights != 0).sum()))
+        return given(net, x, weights)
+
+    monkeypatch.setattr(pruning.Perceptron, "__call__", watched)
+    for way in pruning.WAYS.values():
+        assert 0 <= way(data, 1004) <= 1
+        assert kept[-1] == 1004
+
+
+def test_soft_gates_cannot_give_all_to_one_and_a_softmax_of_the_chosen_can(monkeypatch):
+    gates = example("gates")
+    scores = torch.tensor([[9.0, 0.0, -1.0, -2.0]])
+    assert gates.soft(scores)[0][0, 1] > 0.3
+    assert gates.both(scores)[0][0, 1] < 1e-3
+    monkeypatch.setattr(gates, "STEPS", 20)
+    assert all(gates.run(way, 0) >= 0 for way in gates.WAYS.values())

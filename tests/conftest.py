@@ -92,6 +92,7 @@ EDGES = (
     *("test_edges", "test_masks", "test_shapes", "test_hard", "test_subset", "test_subset_edges"),
     *("test_sampling", "test_fitting", "test_plackett_luce"),
     *("test_categorical", "test_bernoulli", "test_normal", "test_relaxed"),
+    "test_distributions",
 )
 
 

@@ -214,7 +214,7 @@ def test_a_sample_is_one_hot_or_has_probability_0(framework):
 
 
 def test_support_is_every_choice():
-    every = Categorical(np.zeros((2, 3))).support()
+    every = Categorical(np.zeros((2, 3))).support(None)
     assert every.shape == (9, 2, 3)
     assert len(np.unique(every, axis=0)) == 9
     assert np.exp(
@@ -238,7 +238,7 @@ def test_noise_given_the_choice_has_the_law_of_noise_that_made_it(framework):
     assert np.array_equal(framework.numpy(choice.choose(noisy)), framework.numpy(sample))
     z, live = framework.numpy(noisy), [0, 1, 2, 4]
     assert np.all(z[:, 3] == -INF)
-    noise = z[:, live] - Y[live]
+    noise = z[:, live] - (Y[live] - Y.max())
     assert np.allclose(noise.mean(0), np.euler_gamma, atol=0.05)
     assert np.allclose(np.cov(noise.T), np.eye(4) * math.pi**2 / 6, atol=0.1)
     quantiles = np.quantile(noise, [0.05, 0.5, 0.95], axis=0)
@@ -249,6 +249,7 @@ def test_noise_given_the_choice_has_the_law_of_noise_that_made_it(framework):
 def test_conditioned_is_perturb_given_by_the_noise_it_was_made_of():
     y = torch.tensor(np.random.default_rng(4).standard_normal((3, 4)))
     y[1, 2] = -INF
+    y = y - y.amax(-1, keepdim=True)  # as perturbed logits are
     noise = _noise.gumbel(generator(), (6, 3, 4), y)
     sample = Categorical(y).sample(6, generator(1))
     leaf = y.clone().requires_grad_()
@@ -365,9 +366,7 @@ def test_one_category_and_none(framework):
 
 def test_wrong_arguments():
     y, rng = np.zeros((2, 3)), np.random.default_rng(0)
-    with pytest.raises(TypeError, match=r"rng must be a numpy\.random\.Generator .* got NoneType"):
-        gumbel_softmax(y)
-    with pytest.raises(TypeError, match=r"rng must be a torch\.Generator"):
+    with pytest.raises(TypeError, match=r"rng must be a torch\.Generator .* numpy\.random\.Gen"):
         gumbel_max(torch.zeros(3), rng)
     with pytest.raises(ValueError, match="temperature must be a finite number > 0"):
         gumbel_softmax(y, 0.0, rng=rng)

@@ -182,7 +182,7 @@ def test_jax_samples_under_jit_and_vmap():
     ("logits", "rng", "wanted"),
     [
         (np.zeros(4), torch.Generator(), "numpy.random.Generator"),
-        (np.zeros(4), None, "numpy.random.Generator"),
+        (jax.numpy.zeros(4), None, "JAX key"),
         (np.zeros(4), 0, "numpy.random.Generator"),
         (torch.zeros(4), np.random.default_rng(), "torch.Generator"),
         (jax.numpy.zeros(4), np.random.default_rng(), "JAX key"),

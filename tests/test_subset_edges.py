@@ -226,7 +226,7 @@ def test_k_out_of_range(k):
         (([1.0, 2.0], 1), TypeError, "logits must be a torch.Tensor"),
         ((np.zeros(3, int), 1), TypeError, "logits must have dtype"),
         ((np.zeros((3, 4)), np.ones(3)), TypeError, "array of integers; got dtype float64"),
-        ((np.zeros((3, 4)), np.ones((3, 1), int)), ValueError, "logits.shape without dim"),
+        ((np.zeros((3, 4)), np.ones((3, 2), int)), ValueError, "logits.shape without dim"),
         ((np.zeros((3, 4)), torch.ones(3, dtype=torch.int)), TypeError, "logits a ndarray"),
         ((np.zeros((3, 4)), 1, 2), ValueError, "dim must be in"),
         ((np.zeros((3, 4)), 1, -1, np.zeros(4)), TypeError, "mask must be boolean"),

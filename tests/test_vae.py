@@ -229,7 +229,7 @@ def test_bounds_and_evidence_are_what_they_say(latent):
     model = Autoencoder(latent, images, torch.Generator().manual_seed(0))
     with torch.no_grad():
         model.encoder[-1].weight.mul_(3)
-        every = latent.of(torch.zeros(1, latent.width)).support()[:, 0]
+        every = latent.of(torch.zeros(1, latent.width)).support(None)[:, 0]
         prior = -math.log(len(every))
         odds = model.draw(every).double()
         inked = torch.distributions.Binomial(INK, logits=odds[:, None])

@@ -218,11 +218,7 @@ def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
     float16 and bfloat16 would have too few of them.
     """
     if is_torch(like):
-        from kofn._torch import untraced
-
-        torch = sys.modules["torch"]
-        rand = partial(torch.rand, dtype=like.dtype, device=like.device, generator=rng)
-        return untraced(rand, shape)
+        return _of_torch("rand", rng, shape, like)
     if is_jax(like):
         return sys.modules["jax"].random.uniform(rng, shape, like.dtype)
     return rng.random(shape, dtype=like.dtype)
@@ -231,11 +227,20 @@ def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
 def standard_normal(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
     """Standard normal noise from `rng` in `like`'s dtype, float32 or float64."""
     if is_torch(like):
-        torch = sys.modules["torch"]
-        return torch.randn(shape, generator=rng, dtype=like.dtype, device=like.device)
+        return _of_torch("randn", rng, shape, like)
     if is_jax(like):
         return sys.modules["jax"].random.normal(rng, shape, like.dtype)
     return rng.standard_normal(shape, dtype=like.dtype)
+
+
+def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """torch.rand or torch.randn. torch.compile traces the global generator, None, and no other."""
+    draw = getattr(sys.modules["torch"], name)
+    if rng is None:
+        return draw(shape, dtype=like.dtype, device=like.device)
+    from kofn._torch import untraced
+
+    return untraced(partial(draw, dtype=like.dtype, device=like.device, generator=rng), shape)
 
 
 def split_rng(rng: Any, count: int) -> tuple[Any, ...]:

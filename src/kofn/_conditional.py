@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kofn import _dispatch, links
 from kofn._array import Array, cast, namespace, scalar, stop_gradient
+from kofn._distribution import not_below_0
 from kofn.threshold import far
 
 
@@ -86,6 +87,11 @@ def marginals(rows: Rows) -> Array:
     return _entries_or_nan(rows, xp.where(rows.must, 1.0, answer))
 
 
+def variance(rows: Rows) -> Array:
+    tail = _dispatch.tails(rows.z, rows.k)
+    return _entries_or_nan(rows, tail * (1 - tail))
+
+
 def covariance(rows: Rows, v: Array) -> Array:
     return _entries_or_nan(rows, _dispatch.covariance(rows.z, rows.k, v))
 
@@ -122,9 +128,7 @@ def kl(rows: Rows, other: Rows) -> Array:
     terms = _share(other.size, strange) - _share(rows.size, tail)
     terms = terms + (_overlap(other) - _overlap(rows))
     answer = xp.sum(terms, axis=-1) + _log_count(other) - _log_count(rows)
-    # Rounding may leave it just below 0. The derivative stays.
-    value = stop_gradient(answer)
-    answer = answer + (xp.clip(value, 0.0, None) - value)
+    answer = not_below_0(answer)
 
     never = ~(coin_other | other.must) & (coin | rows.must)
     apart = xp.any(never | (other.must & ~rows.must), axis=-1)

@@ -82,15 +82,16 @@ def covariance(z: Array, k: Array, v: Array) -> Array:
 
 def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
     """`kofn._sampling.draw` with numbers from `rng`: booleans, shape + z.shape."""
-    if is_torch(z):
-        from kofn._torch import untraced
-
-        return untraced(_draw, z, k, rng, shape)
-    return _draw(z, k, rng, shape)
-
-
-def _draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
     uniforms = uniform(rng, (*shape, *z.shape[:-1], _sampling.splits(z.shape[-1])), z)
+    if is_torch(z):
+        from kofn._torch_sampling import draw as operator
+
+        return operator(z, k, uniforms)
+    return heads(z, k, uniforms)
+
+
+def heads(z: Array, k: Array, uniforms: Array) -> Array:
+    """`kofn._sampling.draw` by the fastest route there is."""
     kernel = _kernel_of_nodes(z)
     return kernel.draw(z, k, uniforms) if kernel else whole(_sampling.draw, z, k, uniforms)
 

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from kofn._array import Array, cast, most_precise_dtype, namespace, scalar, uniform
+from kofn._array import (
+    Array,
+    cast,
+    most_precise_dtype,
+    namespace,
+    quiet,
+    scalar,
+    stop_gradient,
+    uniform,
+)
+from kofn._validate import check_rng, check_shape
+
+
+def with_gumbel(y: Array, dim: int, shape: Any, rng: Any) -> Array:
+    """y, `centred`, + Gumbel noise: shape + y.shape, differentiable in y."""
+    shape, rng = check_shape(shape), check_rng(rng, y)
+    with quiet(y):
+        return centred(y, dim) + gumbel(rng, (*shape, *y.shape), y)
+
+
+def centred(y: Array, dim: int) -> Array:
+    """y less the largest finite entry of its row, a constant that no choice sees.
+
+    Far from 0 rounding of the sum would make ties of the noise.
+    """
+    if y.shape[dim] == 0:
+        return y
+    xp = namespace(y)
+    finite = xp.abs(stop_gradient(y)) < math.inf
+    top = xp.max(xp.where(finite, stop_gradient(y), -math.inf), axis=dim, keepdims=True)
+    return y - xp.where(top == -math.inf, 0.0, top)
 
 
 def gumbel(rng: Any, shape: tuple[int, ...], like: Array) -> Array:

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kofn._array import Array, constant, is_jit_tracing
 from kofn._validate import check_integer
 
+if TYPE_CHECKING:
+    from kofn._distribution import Discrete
 
-def every_choice(
-    rows: np.ndarray, logits: Array, batch: tuple[int, ...], dim: int | None, factors: int | None
-) -> Array:
-    """Each of `rows`, (choices, n), with each for every other of the last `factors` batch axes.
+ENUMERATE_UP_TO = 200_000
+"""Choices that are listed without being asked to: a second or so."""
 
-    Args:
-        rows: the choices of one row; (choices,) where a choice is one number.
-        logits: what the answer is an array of the kind, dtype and device of.
-        batch: the batch shape.
-        dim: where the n entries are, None where there is no such dimension.
-        factors: as for `KSubset.support`.
+
+def every_choice(choice: Discrete, factors: int | None, most: int) -> Array:
+    """Each choice of a row with each for every other of the last `factors` batch axes.
+
+    `factors` and `most` are as for `Discrete.support`.
     """
     if is_jit_tracing():
         raise RuntimeError(
             "torch.jit.trace would record the choices of this batch as constants; call support(), "
             "and what enumerates, outside of what is traced"
         )
-    if factors is None:
-        factors = len(batch)
-    allowed = f"an integer in [0, {len(batch)}], the batch dimensions"
-    if not 0 <= check_integer("factors", factors, allowed) <= len(batch):
-        raise ValueError(f"factors must be {allowed}; got {factors}")
+    batch, dim = choice.batch_shape, getattr(choice, "dim", None)
+    factors = _checked_factors(factors, len(batch))
     together = batch[len(batch) - factors :]
-    count = int(np.prod(together, dtype=np.int64))
-    index = np.array(list(itertools.product(range(len(rows)), repeat=count)), dtype=np.intp)
+    count = math.prod(together)
+    _check_few(choice.log_choices() * count, most)
+    rows = choice._choices()
+    powers = np.array([len(rows) ** i for i in reversed(range(count))], dtype=np.intp)
+    index = np.arange(len(rows) ** count)[:, None] // powers % max(len(rows), 1)
     alone = (1,) * (len(batch) - factors)
     every = rows[index].reshape(len(index), *alone, *together, *rows.shape[1:])
-    return constant(logits, every if dim is None else np.moveaxis(every, -1, dim))
+    return constant(choice.logits, every if dim is None else np.moveaxis(every, -1, dim))
+
+
+def _checked_factors(factors: Any, most: int) -> int:
+    allowed = f"an integer in [0, {most}], the batch dimensions"
+    factors = most if factors is None else check_integer("factors", factors, allowed)
+    if not 0 <= factors <= most:
+        raise ValueError(f"factors must be {allowed}; got {factors}")
+    return factors
+
+
+def _check_few(log_count: float, most: Any) -> None:
+    allowed = "an integer ≥ 0, how many choices are listed at most"
+    if check_integer("enumerate_up_to", most, allowed) < 0:
+        raise ValueError(f"enumerate_up_to must be {allowed}; got {most}")
+    if log_count > math.log(max(most, 0.5)) + 1e-9 * (1 + log_count):
+        digits = log_count / math.log(10)
+        size = f"{math.exp(log_count):,.0f}" if digits < 15 else f"10^{digits:.0f}"
+        raise ValueError(
+            f"there are {size} choices to list, more than enumerate_up_to = {most:,}; list fewer "
+            "rows together, raise enumerate_up_to, or estimate with samples"
+        )

@@ -148,21 +148,40 @@ def check_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def check_rng(rng: Any, like: Array) -> None:
-    """Randomness comes from where the arrays do, and from nowhere hidden."""
-    name = framework(like)
-    if name == "torch":
-        import torch
+GENERATORS = {
+    "torch": "torch.Generator",
+    "jax": "JAX key (jax.random.key)",
+    "numpy": "numpy.random.Generator",
+}
 
-        good = isinstance(rng, torch.Generator)
-    else:
-        good = framework(rng) == "jax" if name == "jax" else isinstance(rng, np.random.Generator)
-    if not good:
-        wanted = {"torch": "a torch.Generator", "jax": "a JAX key (jax.random.key)"}
-        raise TypeError(
-            f"rng must be {wanted.get(str(name), 'a numpy.random.Generator')} for arrays of "
-            f"{name}; got {type(rng).__qualname__}"
-        )
+
+def check_rng(rng: Any, like: Array) -> Any:
+    """The source of randomness for arrays like these.
+
+    Without one torch's global generator draws, which None says, or NumPy's fresh from the system.
+    """
+    kind = str(framework(like))
+    if rng is None:
+        if kind == "jax":
+            raise TypeError(
+                "rng must be a JAX key, such as jax.random.key(0), for arrays of jax, which has "
+                "no global generator; got None"
+            )
+        return np.random.default_rng() if kind == "numpy" else None
+    got = _kind_of_generator(rng)
+    if got != kind:
+        said = type(rng).__qualname__ if got is None else f"a {GENERATORS[got]}"
+        raise TypeError(f"rng must be a {GENERATORS[kind]} for arrays of {kind}; got {said}")
+    return rng
+
+
+def _kind_of_generator(rng: Any) -> str | None:
+    if isinstance(rng, np.random.Generator):
+        return "numpy"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(rng, torch.Generator):
+        return "torch"
+    return "jax" if framework(rng) == "jax" else None
 
 
 def check_dim(dim: Any, ndim: int) -> int:

@@ -12,22 +12,23 @@ from kofn._array import (
     adopt,
     cast,
     compute_dtype,
-    is_jax,
     moving,
     namespace,
     quiet,
+    scalar,
     special,
     stop_gradient,
 )
+from kofn._distribution import Discrete, not_below_0
 from kofn._noise import gumbel
 from kofn._rows import temperature_of
-from kofn._support import every_choice
 from kofn._validate import check_ends, check_other, check_rng, check_scores, check_shape
+from kofn.categorical import logits_of
 
 __all__ = ["Bernoulli"]
 
 
-class Bernoulli:
+class Bernoulli(Discrete):
     """P(1) = σ(logits), for every entry by itself.
 
     With the methods of `Categorical`, entry by entry: the batch shape is that of `logits`. Their
@@ -37,6 +38,7 @@ class Bernoulli:
     Args:
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; −inf is always 0,
             +inf always 1.
+        probs: P(1) instead of logits.
 
     Raises:
         TypeError, ValueError: `logits` of the wrong kind, dtype or shape.
@@ -51,21 +53,13 @@ class Bernoulli:
         array([-0.693, -2.127])
     """
 
-    def __init__(self, logits: Array) -> None:
+    logits: Array
+
+    def __init__(self, logits: Array | None = None, *, probs: Array | None = None) -> None:
+        logits = logits_of(logits, probs, log_odds)
         check_scores(logits, "logits")
         self.logits = logits
-        if is_jax(logits):
-            from kofn._jax import register
-
-            register(Bernoulli, ("logits",))
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The shape of `logits`: one coin each."""
-        return tuple(self.logits.shape)
-
-    def __repr__(self) -> str:
-        return f"Bernoulli(logits of shape {tuple(self.logits.shape)})"
+        self._register()
 
     def probs(self) -> Array:
         """P(1), like `logits`."""
@@ -124,42 +118,47 @@ class Bernoulli:
                 both = (ours != math.inf) & (theirs != math.inf)
                 term = p * (xp.where(both, theirs, 0.0) - xp.where(both, ours, 0.0))
                 total = total + xp.where((ours < math.inf) & (theirs == math.inf), math.inf, term)
-            return total
+            return not_below_0(total)
 
     def mode(self) -> Array:
         """1 where it is the likelier; 0 in a tie."""
         return self.choose(self.logits)
 
-    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    @property
+    def variance(self) -> Array:
+        """P(1)·P(0), like `logits`."""
+        with quiet(self.logits):
+            y = self._settled()
+            return cast(special(y).expit(y) * special(y).expit(-y), self.logits.dtype)
+
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """Zeros and ones.
 
         Args:
             shape: how many, as a shape; () for one.
-            rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are.
+            rng: as for `gumbel_max`.
 
         Returns:
             shape + logits.shape in the dtype of `logits`; NaN at one. No gradient.
         """
         return cast(self.choose(self.perturb(shape, rng)), self.logits.dtype)
 
-    def support(self, factors: int | None = None) -> Array:
-        """Every choice, (choices,) + logits.shape, for enumeration where there are few.
+    def log_choices(self) -> float:
+        """log 2."""
+        return math.log(2)
 
-        Args:
-            factors: as for `KSubset.support`.
-        """
-        return every_choice(np.arange(2.0), self.logits, self.batch_shape, None, factors)
+    def _choices(self) -> np.ndarray:
+        return np.arange(2.0)
 
-    def perturb(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """logits + logistic noise, shape + logits.shape, differentiable; float32 for half."""
-        shape = check_shape(shape)
-        check_rng(rng, self.logits)
+        shape, rng = check_shape(shape), check_rng(rng, self.logits)
         y = self._settled()
         return y + _logistic(rng, (*shape, *y.shape), y)
 
-    def perturb_given(self, sample: Array, rng: Any) -> Array:
+    def perturb_given(self, sample: Array, rng: Any = None) -> Array:
         """`perturb`, given what it is that it chooses: differentiable, like `sample`."""
-        check_rng(rng, self.logits)
+        rng = check_rng(rng, self.logits)
         xp = namespace(self.logits)
         with quiet(self.logits):
             y = self._settled()
@@ -208,6 +207,14 @@ def softplus(t: Array) -> Array:
     """log(1 + e^t), ∞ at ∞."""
     xp = namespace(t)
     return xp.where(t > 0, t, 0.0) + xp.log1p(xp.exp(xp.where(t > 0, -t, t)))
+
+
+def log_odds(p: Array) -> Array:
+    """log p/(1 − p), with gradient 0 at the ends."""
+    xp, end = namespace(p), (p == 0) | (p == 1)
+    inside = xp.where(end, 0.5, p)
+    odds = xp.log(inside) - xp.log1p(-inside)
+    return xp.where(end, xp.where(p == 0, scalar(p, -math.inf), math.inf), odds)
 
 
 def _logistic(rng: Any, shape: tuple[int, ...], like: Array) -> Array:

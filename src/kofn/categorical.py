@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,23 +13,19 @@ from kofn._array import (
     adopt,
     cast,
     compute_dtype,
-    is_jax,
     moving,
     namespace,
     quiet,
     scalar,
     stop_gradient,
 )
-from kofn._noise import gumbel
-from kofn._support import every_choice
+from kofn._distribution import Discrete, OverRows, not_below_0
+from kofn._noise import centred, gumbel, with_gumbel
 from kofn._validate import (
-    check_dim,
     check_ends,
-    check_mask,
     check_other,
     check_rng,
     check_scores,
-    check_shape,
 )
 from kofn.maps import hard_topk, softmax
 
@@ -49,7 +46,8 @@ def gumbel_max(
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; need not be
             normalised. −inf is never drawn.
         rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are. The same state
-            gives the same draws.
+            gives the same draws. Without one torch's global generator draws, inside torch.compile
+            too, or NumPy's `default_rng()`, fresh from the system; JAX needs a key.
         shape: how many draws, as a shape; () for one.
         dim: the dimension to choose along.
         mask: boolean, broadcasts to `logits`; False entries are as if deleted.
@@ -127,7 +125,7 @@ def gumbel_softmax(
     return cast(weights, logits.dtype)
 
 
-class Categorical:
+class Categorical(OverRows, Discrete):
     """P(i) = e^{logits_i}/Σ e^{logits}: one of n, as one-hot samples.
 
     `KSubset` with k = 1, by shorter means, and the plainest distribution that kofn.estimators
@@ -139,6 +137,7 @@ class Categorical:
             chosen; several of +inf share.
         dim: the dimension of the n entries.
         mask: boolean, broadcasts to `logits`; False entries are as if deleted.
+        probs: e^logits instead of logits: numbers ≥ 0, which need not sum to 1.
 
     A row with nothing left holds the empty choice, zeros, with probability 1 (padding). A NaN
     stays in its row.
@@ -158,27 +157,19 @@ class Categorical:
         array([1., 0., 0.])
     """
 
-    def __init__(self, logits: Array, dim: int = -1, mask: Array | None = None) -> None:
-        check_scores(logits, "logits")
-        self.logits = logits
-        self.dim = check_dim(dim, logits.ndim)
-        if mask is not None:
-            check_mask(mask, logits, "logits")
-        self.mask = mask
-        if is_jax(logits):
-            from kofn._jax import register
+    parts = ("logits", "dim", "mask")
+    said = ("dim",)
 
-            register(Categorical, ("logits", "dim", "mask"))
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The shape of `logits` without `dim`: one distribution each."""
-        shape = list(self.logits.shape)
-        del shape[self.dim]
-        return tuple(shape)
-
-    def __repr__(self) -> str:
-        return f"Categorical(logits of shape {tuple(self.logits.shape)}, dim={self.dim})"
+    def __init__(
+        self,
+        logits: Array | None = None,
+        dim: int = -1,
+        mask: Array | None = None,
+        *,
+        probs: Array | None = None,
+    ) -> None:
+        self._set(logits_of(logits, probs, log), dim, mask)
+        self._register()
 
     def probs(self) -> Array:
         """P(i), like `logits`."""
@@ -235,7 +226,8 @@ class Categorical:
             # A row with nothing left is the empty choice, which no other row knows.
             empty = ~xp.any(here, axis=self.dim) & xp.any(there, axis=self.dim)
             apart = xp.any(here & ~there, axis=self.dim) | empty
-            answer = xp.where(apart, math.inf, self._mean(log_p, difference))
+            answer = not_below_0(self._mean(log_p, difference))
+            answer = xp.where(apart, math.inf, answer)
             spoiled = xp.any(xp.isnan(log_p) | xp.isnan(log_q), axis=self.dim)
             return xp.where(spoiled, math.nan, answer)
 
@@ -243,12 +235,21 @@ class Categorical:
         """The likeliest one-hot, ties to the lowest index."""
         return hard_topk(self.logits, self._one(), dim=self.dim, mask=self.mask)
 
-    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    @property
+    def variance(self) -> Array:
+        """P(1 − P), like `logits`."""
+        xp = namespace(self.logits)
+        with quiet(self.logits):
+            log_p = self._log_probs()
+            spread = xp.exp(log_p) * -xp.expm1(log_p)
+            return cast(xp.where(log_p == -math.inf, 0.0, spread), self.logits.dtype)
+
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """One-hot samples, by `gumbel_max`.
 
         Args:
             shape: how many, as a shape; () for one.
-            rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are.
+            rng: as for `gumbel_max`.
 
         Returns:
             shape + logits.shape in the dtype of `logits`; NaN in a row with one. No gradient:
@@ -256,32 +257,27 @@ class Categorical:
         """
         return cast(self.choose(self.perturb(shape, rng)), self.logits.dtype)
 
-    def support(self, factors: int | None = None) -> Array:
-        """Every choice, (choices,) + logits.shape, for enumeration where there are few.
+    def log_choices(self) -> float:
+        """log n."""
+        return math.log(max(self.event_shape[0], 1))
 
-        Args:
-            factors: as for `KSubset.support`.
+    def _choices(self) -> np.ndarray:
+        return np.eye(self.event_shape[0])
+
+    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+        """logits + Gumbel noise, up to a constant of the row, differentiable.
+
+        Of several +inf the noise decides. shape + logits.shape; float32 for half precision.
         """
-        n = self.logits.shape[self.dim]
-        return every_choice(np.eye(n), self.logits, self.batch_shape, self.dim, factors)
+        return with_gumbel(self._settled(), self.dim, shape, rng)
 
-    def perturb(self, shape: int | tuple[int, ...], rng: Any) -> Array:
-        """logits + Gumbel noise, shape + logits.shape, differentiable; float32 for half precision.
-
-        Of several +inf the noise decides.
-        """
-        shape = check_shape(shape)
-        check_rng(rng, self.logits)
-        y = self._settled()
-        return y + gumbel(rng, (*shape, *y.shape), y)
-
-    def perturb_given(self, sample: Array, rng: Any) -> Array:
+    def perturb_given(self, sample: Array, rng: Any = None) -> Array:
         """`perturb`, given what it is that it chooses: differentiable, like `sample`.
 
         The largest of all is logits' logsumexp + noise, whichever it is; the others are below it.
         Source: Maddison, Tarlow & Minka (2014).
         """
-        check_rng(rng, self.logits)
+        rng = check_rng(rng, self.logits)
         xp = namespace(self.logits)
         with quiet(self.logits):
             y, log_total = self._normalised()
@@ -321,40 +317,23 @@ class Categorical:
         return min(1, self.logits.shape[self.dim])
 
     def _settled(self) -> Array:
-        """Logits in the compute dtype, −inf where masked; of +inf those alone, if there are."""
+        """Logits that play, less the largest of their row; of +inf those alone, if there are."""
         xp = namespace(self.logits)
-        y = cast(self.logits, compute_dtype(self.logits))
-        if self.mask is not None:
-            y = xp.where(adopt(self.mask, y), y, -math.inf)
+        y = self._playing()
         top = y == math.inf
         first = xp.any(top, axis=self.dim, keepdims=True) & ~xp.isnan(y)
-        return xp.where(first, xp.where(top, scalar(y, 0.0), -math.inf), y)
+        return centred(xp.where(first, xp.where(top, scalar(y, 0.0), -math.inf), y), self.dim)
 
     def _normalised(self) -> tuple[Array, Array]:
         """Settled logits y and log Σ e^y, 0 for a row with nothing left."""
-        y, top, log_sum = self._parts()
-        return y, top + log_sum
-
-    def _parts(self) -> tuple[Array, Array, Array]:
-        """Settled logits y, their largest, a constant, and log Σ e^{y − largest}."""
-        xp = namespace(self.logits)
-        y = self._settled()
-        if y.shape[self.dim] == 0:
-            none = xp.sum(y, axis=self.dim)
-            return y, none, none
-        top = stop_gradient(xp.max(y, axis=self.dim))
-        some = top != -math.inf
-        top = xp.where(some, top, 0.0)
+        xp, y = namespace(self.logits), self._settled()
         possible = y != -math.inf
-        distance = xp.where(possible, y, 0.0) - xp.expand_dims(top, axis=self.dim)
-        total = xp.sum(xp.where(possible, xp.exp(distance), 0.0), axis=self.dim)
-        return y, top, xp.log(xp.where(some, total, 1.0))
+        total = xp.sum(xp.where(possible, xp.exp(xp.where(possible, y, 0.0)), 0.0), axis=self.dim)
+        return y, xp.log(xp.where(total == 0, 1.0, total))
 
     def _log_probs(self) -> Array:
-        # In this order, large logits lose no digit of what is small.
-        y, top, log_sum = self._parts()
-        xp, dim = namespace(y), self.dim
-        return (y - xp.expand_dims(top, axis=dim)) - xp.expand_dims(log_sum, axis=dim)
+        y, log_total = self._normalised()
+        return y - namespace(y).expand_dims(log_total, axis=self.dim)
 
     def _mean(self, log_p: Array, terms: Array) -> Array:
         """Σ p·terms over what is possible."""
@@ -362,3 +341,23 @@ class Categorical:
         possible = log_p != -math.inf
         p = xp.where(possible, xp.exp(xp.where(possible, log_p, 0.0)), 0.0)
         return xp.sum(p * xp.where(possible, terms, 0.0), axis=self.dim)
+
+
+def logits_of(logits: Array | None, probs: Array | None, logit: Callable[[Array], Array]) -> Array:
+    """The one that is given of the two, as logits."""
+    if (logits is None) == (probs is None):
+        raise TypeError(
+            "logits or probs must be given, and not both; got "
+            + ("neither" if logits is None else "both")
+        )
+    if probs is None:
+        return logits
+    check_scores(probs, "probs")
+    with quiet(probs):
+        return cast(logit(cast(probs, compute_dtype(probs))), probs.dtype)
+
+
+def log(p: Array) -> Array:
+    """log p, with gradient 0 at 0."""
+    xp = namespace(p)
+    return xp.where(p == 0, -math.inf, xp.log(xp.where(p == 0, 1.0, p)))

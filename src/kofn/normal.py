@@ -11,12 +11,12 @@ from kofn._array import (
     cast,
     compute_dtype,
     dtype_name,
-    is_jax,
     namespace,
     quiet,
     standard_normal,
     stop_gradient,
 )
+from kofn._distribution import Distribution
 from kofn._validate import (
     check_broadcasts,
     check_ends,
@@ -38,7 +38,7 @@ def normal_rsample(
     Args:
         mean: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
         scale: the standard deviation, ≥ 0, an array that broadcasts to `mean`.
-        rng: a torch.Generator, numpy.random.Generator or JAX key, as `mean` is.
+        rng: as for `gumbel_max`.
         shape: how many samples, as a shape; () for one.
 
     Returns:
@@ -59,7 +59,7 @@ def normal_rsample(
     return Normal(mean, scale).rsample(shape, rng)
 
 
-class Normal:
+class Normal(Distribution):
     """N(mean, scale²), for every entry by itself.
 
     The continuous member of what kofn.estimators takes, to compare reparameterisation with the
@@ -78,6 +78,9 @@ class Normal:
         array([-1.612])
     """
 
+    parts = ("mean", "scale")
+    has_rsample = True
+
     def __init__(self, mean: Array, scale: Array) -> None:
         check_scores(mean, "mean")
         check_same_kind("scale", scale, mean, "mean")
@@ -85,28 +88,16 @@ class Normal:
         check_broadcasts("scale", tuple(scale.shape), tuple(mean.shape), "the shape of mean")
         self.mean = mean
         self.scale = scale
-        if is_jax(mean):
-            from kofn._jax import register
+        self._register()
 
-            register(Normal, ("mean", "scale"))
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The shape of `mean`."""
-        return tuple(self.mean.shape)
-
-    def __repr__(self) -> str:
-        return f"Normal(mean of shape {tuple(self.mean.shape)})"
-
-    def rsample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """shape + mean.shape, differentiable: `normal_rsample`."""
-        shape = check_shape(shape)
-        check_rng(rng, self.mean)
+        shape, rng = check_shape(shape), check_rng(rng, self.mean)
         mean, scale = self._parameters()
         noise = standard_normal(rng, (*shape, *mean.shape), mean)
         return cast(mean + scale * noise, self.mean.dtype)
 
-    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """`rsample` without its gradient."""
         return stop_gradient(self.rsample(shape, rng))
 
@@ -140,6 +131,13 @@ class Normal:
         with quiet(mean):
             ratio, distance = scale / width, (mean - about) / width
             return (ratio * ratio + distance * distance - 1) / 2 - namespace(mean).log(ratio)
+
+    @property
+    def variance(self) -> Array:
+        """scale², like `mean`."""
+        mean, scale = self._parameters()
+        xp = namespace(mean)
+        return cast(xp.broadcast_to(scale * scale, mean.shape), self.mean.dtype)
 
     def mode(self) -> Array:
         """The mean."""

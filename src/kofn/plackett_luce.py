@@ -10,10 +10,8 @@ from kofn._array import (
     adopt,
     arange,
     cast,
-    compute_dtype,
     dtype_name,
     full_like,
-    is_jax,
     marked,
     move_axis,
     moving,
@@ -24,16 +22,17 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import whole
+from kofn._distribution import OverRows
 from kofn._flow import stacked
-from kofn._noise import gumbel
-from kofn._validate import check_count, check_rng, check_same_kind, check_scores, check_shape
+from kofn._noise import with_gumbel
+from kofn._validate import check_count, check_same_kind
 from kofn.links import Link
 from kofn.maps import soft_topk
 
 __all__ = ["PlackettLuce"]
 
 
-class PlackettLuce:
+class PlackettLuce(OverRows):
     """P(i₁, i₂, …) = Π_j e^{logits_{i_j}}/Σ_{i not yet drawn} e^{logits_i}: draws in sequence.
 
     What Gumbel top-k samples: the k largest of logits + Gumbel noise, in order. Another
@@ -62,23 +61,16 @@ class PlackettLuce:
     """
 
     def __init__(self, logits: Array) -> None:
-        check_scores(logits, "logits")
-        self.logits = logits
-        if is_jax(logits):
-            from kofn._jax import register
+        self._set(logits, -1, None)
+        self._register()
 
-            register(PlackettLuce, ("logits",))
-
-    def __repr__(self) -> str:
-        return f"PlackettLuce(logits of shape {tuple(self.logits.shape)})"
-
-    def sample(self, k: int, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def sample(self, k: int, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """Indices of k entries in the order they are drawn.
 
         Args:
             k: how many, an integer in [0, n].
             shape: how many draws, as a shape; () for one.
-            rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are.
+            rng: as for `gumbel_max`.
 
         Returns:
             Integers, shape + batch shape + (k,). Where fewer than k entries can be drawn, entries
@@ -107,7 +99,7 @@ class PlackettLuce:
         self._check_indices(indices)
         xp = namespace(self.logits)
         indices = adopt(indices, self.logits)
-        logits = cast(self.logits, compute_dtype(self.logits))
+        logits = self._playing()
         logits = xp.broadcast_to(logits, (*indices.shape[:-1], logits.shape[-1]))
         with quiet(logits):
             out = marked(logits, indices)
@@ -123,7 +115,7 @@ class PlackettLuce:
         self,
         k: float | Array,
         temperature: float | Array,
-        rng: Any,
+        rng: Any = None,
         *,
         shape: int | tuple[int, ...] = (),
         link: str | Link = "logistic",
@@ -150,10 +142,7 @@ class PlackettLuce:
 
     def _perturbed(self, shape: Any, rng: Any) -> Array:
         """In float32 at least: the few digits of half precision would make ties of the noise."""
-        shape = check_shape(shape)
-        check_rng(rng, self.logits)
-        logits = cast(self.logits, compute_dtype(self.logits))
-        return logits + gumbel(rng, (*shape, *logits.shape), logits)
+        return with_gumbel(self._playing(), -1, shape, rng)
 
     def _check_indices(self, indices: Any) -> None:
         check_same_kind("indices", indices, self.logits, "logits")

@@ -10,20 +10,20 @@ from kofn._array import (
     adopt,
     cast,
     framework,
-    is_jax,
     namespace,
     quiet,
     special,
     stop_gradient,
 )
+from kofn._distribution import OverRows
 from kofn._rows import temperature_of
 from kofn._validate import check_ends, check_per_row, check_same_kind, check_temperature
-from kofn.categorical import Categorical, gumbel_softmax
+from kofn.categorical import Categorical, gumbel_softmax, log, logits_of
 
 __all__ = ["RelaxedOneHot"]
 
 
-class RelaxedOneHot:
+class RelaxedOneHot(OverRows):
     """p(w) = (n−1)!·T^{n−1}·Π_i (a_i w_i^{−T−1})/(Σ_i a_i w_i^{−T})^n on the simplex, a = e^logits.
 
     The density of `gumbel_softmax` samples, along the last dimension, with respect to n − 1 of the
@@ -33,6 +33,7 @@ class RelaxedOneHot:
     Args:
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, (…, n). An entry of −inf has
             weight 0 and is not counted in n.
+        probs: e^logits instead of logits, as for `Categorical`.
         temperature: T > 0; a number or an array that broadcasts to `logits.shape[:-1]`.
 
     Raises:
@@ -48,9 +49,15 @@ class RelaxedOneHot:
         array([0., 0.])
     """
 
-    def __init__(self, logits: Array, temperature: Any) -> None:
-        Categorical(logits)  # whose checks are these
-        self.logits = logits
+    parts = ("logits", "temperature")
+    has_rsample = True
+    temperature: Any
+
+    def __init__(
+        self, logits: Array | None = None, temperature: Any = None, *, probs: Array | None = None
+    ) -> None:
+        logits = logits_of(logits, probs, log)
+        self._set(logits, -1, None)
         if framework(temperature) is None:
             temperature = check_temperature(temperature)
         else:
@@ -58,23 +65,17 @@ class RelaxedOneHot:
             batch = tuple(logits.shape[:-1])
             temperature = check_per_row("temperature", temperature, batch, -1, "logits")
         self.temperature = temperature
-        if is_jax(logits):
-            from kofn._jax import register
+        self._register()
 
-            register(RelaxedOneHot, ("logits", "temperature"))
-
-    def __repr__(self) -> str:
-        return f"RelaxedOneHot(logits of shape {tuple(self.logits.shape)})"
-
-    def rsample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """Weights, shape + logits.shape, differentiable in the logits and the temperature."""
         return gumbel_softmax(self.logits, self.temperature, rng=rng, shape=shape)
 
-    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """`rsample` without its gradient."""
         return stop_gradient(self.rsample(shape, rng))
 
-    def log_rsample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def log_rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """Logarithms of weights, drawn without rounding any to 0; differentiable."""
         with quiet(self.logits):
             noisy = self._choice.perturb(shape, rng)

@@ -13,12 +13,10 @@ from kofn._array import (
     Array,
     adopt,
     cast,
-    compute_dtype,
     contiguous,
     dtype_name,
     framework,
     full_like,
-    is_jax,
     is_known,
     most_precise_dtype,
     move_axis,
@@ -27,14 +25,13 @@ from kofn._array import (
     stop_gradient,
 )
 from kofn._dispatch import whole
-from kofn._noise import gumbel
+from kofn._distribution import Discrete, OverRows
+from kofn._noise import with_gumbel
 from kofn._rows import Given, given, restore
-from kofn._support import every_choice
 from kofn._validate import (
     check_count,
     check_dim,
     check_ends,
-    check_mask,
     check_other,
     check_per_row,
     check_rng,
@@ -47,7 +44,7 @@ from kofn.maps import hard_topk, soft_topk
 __all__ = ["KSubset"]
 
 
-class KSubset:
+class KSubset(OverRows, Discrete):
     """P(S) ∝ exp Σ_{i∈S} logits_i over the subsets S of size k (conditional Bernoulli).
 
     Shaped like a torch.distributions object, for tensors, JAX arrays (it is a pytree) and NumPy
@@ -82,20 +79,16 @@ class KSubset:
         np.float64(-0.715)
     """
 
+    parts = ("logits", "k", "dim", "mask")
+    said = ("k", "dim")
+    k: Any
+
     def __init__(
         self, logits: Array, k: int | Array, dim: int = -1, mask: Array | None = None
     ) -> None:
-        check_scores(logits, "logits")
-        self.logits = logits
-        self.dim = check_dim(dim, logits.ndim)
+        self._set(logits, dim, mask)
         self.k = _check_k(k, logits, self.batch_shape, self.dim)
-        if mask is not None:
-            check_mask(mask, logits, "logits")
-        self.mask = mask
-        if is_jax(logits):
-            from kofn._jax import register
-
-            register(KSubset, ("logits", "k", "dim", "mask"))
+        self._register()
 
     @classmethod
     def from_marginals(cls, pi: Array, dim: int = -1) -> KSubset:
@@ -149,17 +142,6 @@ class KSubset:
             logits = xp.where(good[..., None], logits, math.nan)
             return cls(restore(logits, pi, dim), cast(k, xp.int32), dim)
 
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The shape of `logits` without `dim`: one distribution each."""
-        shape = list(self.logits.shape)
-        del shape[self.dim]
-        return tuple(shape)
-
-    def __repr__(self) -> str:
-        k = self.k if framework(self.k) is None else f"array of shape {tuple(self.k.shape)}"
-        return f"KSubset(logits of shape {tuple(self.logits.shape)}, k={k}, dim={self.dim})"
-
     def log_partition(self) -> Array:
         """log Z = log Σ_S exp Σ_{i∈S} logits_i, with the batch shape; its gradient is `marginals`.
 
@@ -179,6 +161,12 @@ class KSubset:
             if fused is None:
                 fused = whole(_conditional.marginals, self._rows())
             return self._restore(fused)
+
+    @property
+    def variance(self) -> Array:
+        """π(1 − π), of the smaller of the two, like `logits`."""
+        with quiet(self.logits):
+            return self._restore(whole(_conditional.variance, self._rows()))
 
     def log_prob(self, subset: Array) -> Array:
         """log P(subset): −inf where it is not one of the subsets, its size included.
@@ -217,58 +205,50 @@ class KSubset:
         """The likeliest subset: ones at the k largest logits, ties to the lowest index."""
         return hard_topk(self.logits, self.k, dim=self.dim, mask=self.mask)
 
-    def sample(self, shape: int | tuple[int, ...], rng: Any) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
         """Subsets drawn exactly from P, as ones and zeros.
 
         Args:
             shape: how many, as a shape; () for one.
-            rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are. The same
-                state gives the same subsets.
+            rng: as for `gumbel_max`. The same state gives the same subsets.
 
         Returns:
             shape + logits.shape in the dtype of `logits`; NaN in a row with one. No gradient:
-            kofn.estimators gives the marginals' to a sample. torch.compile draws between two
-            graphs; with fullgraph=True it raises, for it cannot trace a generator.
+            kofn.estimators gives the marginals' to a sample.
         """
         shape = check_shape(shape)
-        check_rng(rng, self.logits)
+        rng = check_rng(rng, self.logits)
         with quiet(self.logits):
             rows = self._rows()
             heads = _dispatch.draw(stop_gradient(rows.z), rows.k, rng, shape)
             return self._restore(whole(_conditional.drawn, rows, heads))
 
-    def support(self, factors: int | None = None) -> Array:
-        """Every choice, (choices,) + logits.shape, for enumeration where there are few.
+    def log_choices(self) -> float:
+        """log C(n, k), ∞ for an array of k, for which there is no one list."""
+        if framework(self.k) is not None:
+            return math.inf
+        n, k = self.event_shape[0], int(self.k)
+        return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
-        Args:
-            factors: how many of the last batch dimensions are enumerated together, every choice
-                of one with every choice of the others; all of them if None. Those before have
-                size 1, because their choices are the same.
-
-        Raises:
-            TypeError, ValueError: `k` is an array; `factors` out of range.
-        """
+    def support(self, factors: int | None = 0, **limit: int) -> Array:
         if framework(self.k) is not None:
             raise TypeError("support needs one k for all rows; got an array")
-        n = self.logits.shape[self.dim]
-        members = list(itertools.combinations(range(n), int(self.k)))
-        rows = np.zeros((len(members), n))
-        for row, chosen in zip(rows, members, strict=True):
-            row[list(chosen)] = 1
-        return every_choice(rows, self.logits, self.batch_shape, self.dim, factors)
+        return super().support(factors, **limit)
 
-    def perturb(self, shape: int | tuple[int, ...], rng: Any) -> Array:
-        """logits + Gumbel noise, shape + logits.shape; float32 for half precision.
+    def _choices(self) -> np.ndarray:
+        n, k = self.event_shape[0], int(self.k)
+        members = np.array(list(itertools.combinations(range(n), k)), dtype=np.intp)
+        rows = np.zeros((len(members), n))
+        np.put_along_axis(rows, members.reshape(-1, k), 1.0, axis=1)
+        return rows
+
+    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+        """logits + Gumbel noise, up to a constant of the row; float32 for half precision.
 
         Its k largest are `PlackettLuce`'s draw, another distribution than this one. What
         perturbs, such as `estimators.reparameterized`, has that in its bias.
         """
-        shape = check_shape(shape)
-        check_rng(rng, self.logits)
-        xp, logits = namespace(self.logits), cast(self.logits, compute_dtype(self.logits))
-        if self.mask is not None:
-            logits = xp.where(adopt(self.mask, logits), logits, -math.inf)
-        return logits + gumbel(rng, (*shape, *logits.shape), logits)
+        return with_gumbel(self._playing(), self.dim, shape, rng)
 
     def choose(self, perturbed: Array) -> Array:
         """The k-hot of the k largest along dim, without a gradient."""

@@ -126,7 +126,7 @@ class Autoencoder(nn.Module):
     @torch.no_grad()
     def evidence(self, images: Tensor) -> float:
         """Mean of log p(x), by every choice there is."""
-        every = self.latent.of(torch.zeros(1, self.latent.width)).support()
+        every = self.latent.of(torch.zeros(1, self.latent.width)).support(None)
         log_p = self.log_likelihood(images, every) - self.latent.log_size
         return float(log_p.logsumexp(0).mean())
 

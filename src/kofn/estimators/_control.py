@@ -21,7 +21,7 @@ from kofn.estimators._protocol import (
 def rebar(
     choice: Any,
     f: Function,
-    rng: Any,
+    rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array = 0.5,
@@ -53,7 +53,7 @@ def rebar(
     Source: Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein, "REBAR" (2017), with its coupling of
     the two relaxations; Grathwohl et al. (2018) for several categories.
     """
-    needs(choice, "rebar", "log_prob", "perturb", "choose", "relax", "conditioned")
+    choice = needs(choice, "rebar", "log_prob", "perturb", "choose", "relax", "conditioned")
     noisy = choice.perturb((check_samples(samples),), rng)
     dtype = choice.logits.dtype
     sample = cast(choice.choose(noisy), dtype)

@@ -9,7 +9,14 @@ from kofn._array import Array, namespace
 from kofn.estimators._protocol import Function, added, needs
 
 
-def exact(choice: Any, f: Function, rng: Any = None, *, factors: int = 0) -> Array:
+def exact(
+    choice: Any,
+    f: Function,
+    rng: Any = None,
+    *,
+    factors: int = 0,
+    enumerate_up_to: int | None = None,
+) -> Array:
     """Σ_s P(s)·f(s): E f with all its gradients.
 
     Biased: no, and of no variance.
@@ -24,13 +31,15 @@ def exact(choice: Any, f: Function, rng: Any = None, *, factors: int = 0) -> Arr
             broadcast to (choices,) + the batch without its factors.
         rng: not used; every estimator takes one.
         factors: how many of the last batch dimensions f takes together.
+        enumerate_up_to: how many choices are summed at most; 200,000 if None.
 
     Returns:
         E f with the batch shape, without the factors. A choice of probability 0 adds nothing,
         whatever its f.
 
     Raises:
-        TypeError, ValueError: a distribution without support; `factors` out of range.
+        TypeError, ValueError: a distribution without support, more choices than `enumerate_up_to`;
+            `factors` out of range.
 
     Example:
         >>> import numpy as np
@@ -38,12 +47,19 @@ def exact(choice: Any, f: Function, rng: Any = None, *, factors: int = 0) -> Arr
         >>> estimators.exact(Categorical(np.zeros(3)), lambda s: s @ np.array([0.0, 5.0, 10.0]))
         np.float64(5.0)
     """
-    needs(choice, "exact", "log_prob", "support")
-    every = choice.support(factors)
+    choice = needs(choice, "exact", "log_prob", "support")
+    limit = {} if enumerate_up_to is None else {"enumerate_up_to": enumerate_up_to}
+    every = choice.support(factors, **limit)
     xp = namespace(every)
-    count = every.shape[0]
-    log_prob = choice.log_prob(xp.broadcast_to(every, (count, *choice.logits.shape)))
+    log_prob = choice.log_prob(xp.broadcast_to(every, (every.shape[0], *_one_shape(choice))))
     log_prob = added(log_prob, log_prob.ndim - factors)
     possible = log_prob != -math.inf
     p = xp.where(possible, xp.exp(xp.where(possible, log_prob, 0.0)), 0.0)
     return xp.sum(p * xp.where(possible, f(every), 0.0), axis=0)
+
+
+def _one_shape(choice: Any) -> tuple[int, ...]:
+    """The shape of one sample of each row."""
+    if hasattr(choice, "logits"):
+        return tuple(choice.logits.shape)
+    return (*choice.batch_shape, *choice.event_shape)

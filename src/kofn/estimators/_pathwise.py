@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kofn._array import Array
-from kofn.estimators._protocol import Distribution, Function, check_samples, mean, values_of
+from kofn.estimators._protocol import (
+    Distribution,
+    Function,
+    adopted,
+    check_samples,
+    mean,
+    values_of,
+)
 from kofn.estimators._through import (
     gumbel_rao_through,
     marginals_through,
@@ -17,7 +24,7 @@ from kofn.estimators._through import (
 def reparameterized(
     choice: Distribution,
     f: Function,
-    rng: Any,
+    rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array | None = None,
@@ -61,7 +68,7 @@ def reparameterized(
         >>> mean.grad.round(decimals=1)  # exactly 2
         tensor(2.)
     """
-    shape = (check_samples(samples),)
+    choice, shape = adopted(choice), (check_samples(samples),)
     if not hasattr(choice, "rsample"):
         temperature = 1.0 if temperature is None else temperature
         z = relaxed_through(choice, shape, rng, temperature=temperature, hard=hard)
@@ -75,7 +82,9 @@ def reparameterized(
     return mean(values_of(f, z))
 
 
-def straight_through(choice: Distribution, f: Function, rng: Any, *, samples: int = 1) -> Array:
+def straight_through(
+    choice: Distribution, f: Function, rng: Any = None, *, samples: int = 1
+) -> Array:
     """mean f(s), its gradient passed to the marginals; for a `KSubset` this is SIMPLE.
 
     Biased: yes, except where f is linear. How f is written off the samples matters: s² = s on
@@ -95,7 +104,7 @@ def straight_through(choice: Distribution, f: Function, rng: Any, *, samples: in
 def gumbel_rao(
     choice: Distribution,
     f: Function,
-    rng: Any,
+    rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array = 1.0,
@@ -122,7 +131,7 @@ def gumbel_rao(
 def reinmax(
     choice: Distribution,
     f: Function,
-    rng: Any,
+    rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array = 1.0,

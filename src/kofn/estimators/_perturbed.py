@@ -17,7 +17,9 @@ from kofn.estimators._protocol import (
 )
 
 
-def perturbed(choice: Any, f: Function, rng: Any, *, samples: int = 1, step: float = 1.0) -> Array:
+def perturbed(
+    choice: Any, f: Function, rng: Any = None, *, samples: int = 1, step: float = 1.0
+) -> Array:
     """mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
 
     s is the choice of perturbed logits z, and s′ that of z − step·∇f(s), by the same noise: the
@@ -46,7 +48,7 @@ def perturbed(choice: Any, f: Function, rng: Any, *, samples: int = 1, step: flo
     Exponential Family Distributions" (2021); Domke, "Implicit Differentiation by Perturbation"
     (2010).
     """
-    needs(choice, "perturbed", "perturb", "choose")
+    choice = needs(choice, "perturbed", "perturb", "choose")
     allowed = "a finite number > 0"
     step = check_number("step", step, low=0.0, allowed=allowed, strict=True)
     logits = choice.perturb((check_samples(samples),), rng)

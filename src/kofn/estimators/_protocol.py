@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,8 +16,8 @@ Function = Callable[[Array], Array]
 class Distribution(Protocol):
     """What every estimator needs; some need more, and say so.
 
-    `Categorical`, `Bernoulli`, `KSubset` and `Normal` have all that applies to them; so may a
-    class of your own:
+    `Categorical`, `Bernoulli`, `KSubset` and `Normal` have all that applies to them; any of
+    torch.distributions is taken, too; so may be a class of your own:
 
     - `rsample(shape, rng)`: samples with a gradient (`reparameterized`);
     - `marginals()`: the mean of a sample (`straight_through`);
@@ -26,7 +27,8 @@ class Distribution(Protocol):
       choose (`gumbel_rao`, `rebar`);
     - `logits`, whose dtype samples have, beside these; and `dim`, that of a sample's entries, if it
       is not the last (a `Bernoulli` has none: its coins are factors);
-    - `support(factors)`: every sample (`exact`).
+    - `support(factors)`: every sample (`exact`), with the argument `enumerate_up_to` if it has a
+      limit.
     """
 
     def sample(self, shape: Any, rng: Any) -> Array:
@@ -45,14 +47,27 @@ def check_samples(samples: Any, least: int = 1) -> int:
     return number
 
 
-def needs(choice: Any, estimator: str, *methods: str) -> None:
-    """Raise TypeError unless the distribution has these methods."""
+def adopted(choice: Any) -> Any:
+    """`choice`; one of torch.distributions as a distribution for estimators."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(choice, torch.distributions.Distribution):
+        return choice
+    from kofn._torch_distributions import unwrapped
+
+    return unwrapped(choice)
+
+
+def needs(choice: Any, estimator: str, *methods: str) -> Any:
+    """`choice`, adopted; TypeError unless it has these methods."""
+    choice = adopted(choice)
     missing = [name for name in methods if not hasattr(choice, name)]
     if missing:
+        name = type(getattr(choice, "law", choice)).__name__
         raise TypeError(
             f"{estimator} needs a distribution with {', '.join(methods)}; "
-            f"{type(choice).__name__} has no {missing[0]}"
+            f"{name} has no {missing[0]}"
         )
+    return choice
 
 
 def values_of(f: Function, z: Array) -> Array:

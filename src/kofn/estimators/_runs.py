@@ -12,7 +12,6 @@ import numpy as np
 
 from kofn._array import (
     Array,
-    framework,
     is_torch,
     namespace,
     split_rng,
@@ -20,11 +19,10 @@ from kofn._array import (
     to_numpy,
     values_and_slopes,
 )
+from kofn._distribution import Discrete
 from kofn._validate import check_shape
-from kofn.bernoulli import Bernoulli
-from kofn.categorical import Categorical
 from kofn.estimators._exact import exact as expectation
-from kofn.subset import KSubset
+from kofn.estimators._protocol import adopted
 
 AT_ONCE = 1 << 20
 """Logits in one call of an estimator."""
@@ -82,9 +80,13 @@ class Problem:
     """Logits and the distribution they make, copied as often as there are estimates."""
 
     def __init__(self, logits: Array, distribution: Callable[[Array], Any]) -> None:
-        self.logits, self.distribution = stop_gradient(logits), distribution
+        self.logits = stop_gradient(logits)
+        self._made = distribution
         self.shape = tuple(logits.shape)
-        self.one = distribution(self.logits[None])
+        self.one = self.distribution(self.logits[None])
+
+    def distribution(self, logits: Array) -> Any:
+        return adopted(self._made(logits))
 
     def rows(self, count: int) -> Array:
         xp = namespace(self.logits)
@@ -94,28 +96,23 @@ class Problem:
         """All of them; None where they cannot be enumerated or are too many."""
         if not hasattr(self.one, "support") or self._count() > most:
             return None
-        every = self.one.support(len(self.one.batch_shape) - 1)
+        limit = {"enumerate_up_to": most} if isinstance(self.one, Discrete) else {}
+        every = self.one.support(len(self.one.batch_shape) - 1, **limit)
         log_prob = to_numpy(self.one.log_prob(every))
         log_prob = log_prob.reshape(len(log_prob), -1).sum(-1)
         possible = np.flatnonzero(log_prob > -math.inf)
         return Choices(_picked(every, possible), np.exp(log_prob[possible]))
 
     def _count(self) -> float:
-        if not isinstance(self.one, (Categorical, Bernoulli, KSubset)):
+        if not isinstance(self.one, Discrete):
             return 0
-        if isinstance(self.one, KSubset) and framework(self.one.k) is not None:
-            return math.inf  # a k for each row: there is no one list of subsets
-        rows = math.prod(self.one.batch_shape)
-        if isinstance(self.one, Bernoulli):
-            return 2.0 ** min(rows, 1000)
-        n = self.one.logits.shape[self.one.dim]
-        each = math.comb(n, self.one.k) if isinstance(self.one, KSubset) else n
-        return math.exp(min(rows * math.log(max(each, 1)), 700))
+        return math.exp(min(math.prod(self.one.batch_shape) * self.one.log_choices(), 700))
 
-    def exact(self, f: Callable[[Array], Array]) -> np.ndarray:
+    def exact(self, f: Callable[[Array], Array], most: int) -> np.ndarray:
         factors = len(self.one.batch_shape) - 1
+        limit = {"enumerate_up_to": most} if isinstance(self.one, Discrete) else {}
         _, gradient = values_and_slopes(
-            lambda y: expectation(self.distribution(y), f, factors=factors), self.rows(1)
+            lambda y: expectation(self.distribution(y), f, factors=factors, **limit), self.rows(1)
         )
         return to_numpy(gradient).reshape(-1)
 

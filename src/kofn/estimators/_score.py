@@ -9,6 +9,7 @@ from kofn._validate import check_broadcasts, check_number, check_same_kind
 from kofn.estimators._protocol import (
     Distribution,
     Function,
+    adopted,
     check_samples,
     mean,
     together,
@@ -114,7 +115,7 @@ def surrogate(
 def score_function(
     choice: Distribution,
     f: Function,
-    rng: Any,
+    rng: Any = None,
     *,
     samples: int = 1,
     baseline: str | float | Array | RunningMean | None = None,
@@ -129,7 +130,8 @@ def score_function(
         choice: a distribution with `sample` and `log_prob`.
         f: from samples, (samples,) + the shape of one, to values, (samples,) + the batch shape or
             the beginning of it: choices that f takes together are independent factors.
-        rng: a torch.Generator, numpy.random.Generator or JAX key.
+        rng: a torch.Generator, numpy.random.Generator or JAX key; without one torch's global
+            generator draws, or NumPy's fresh from the system.
         samples: how many.
         baseline: None; a number, or an array that broadcasts to f's values, which does not depend
             on the samples; a `RunningMean`; or "leave_one_out": the mean of the other samples, of
@@ -156,11 +158,12 @@ def score_function(
         >>> logits.grad.round(decimals=2)  # exactly (−1/3, 0, 1/3)
         tensor([-0.3300, -0.0000,  0.3300])
     """
+    choice = adopted(choice)
     z = choice.sample((check_samples(samples),), rng)
     return surrogate(values_of(f, z), choice.log_prob(z), baseline=baseline)
 
 
-def leave_one_out(choice: Distribution, f: Function, rng: Any, *, samples: int = 2) -> Array:
+def leave_one_out(choice: Distribution, f: Function, rng: Any = None, *, samples: int = 2) -> Array:
     """`score_function` with each f less the mean of the other samples': RLOO.
 
     Biased: no.

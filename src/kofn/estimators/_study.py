@@ -109,7 +109,7 @@ def study(
             all dimensions of the batch taken by f together.
         distribution: from logits, with any number of rows before them, to a distribution.
         samples: for each estimate.
-        rng: as for `score_function`; needed where something is drawn.
+        rng: as for `score_function`.
         draws: how many estimates where they are drawn.
         exact: the gradient, if known; the shape of `logits`.
         enumerate_up_to: how many choices, or tuples of them, are summed at most.
@@ -121,8 +121,8 @@ def study(
         freedom of Welch and Satterthwaite).
 
     Raises:
-        TypeError, ValueError: an unknown name, NumPy arrays (which have no gradients), no `rng`
-            where one is needed, an argument out of range.
+        TypeError, ValueError: an unknown name, NumPy arrays (which have no gradients), an
+            argument out of range.
 
     Example:
         >>> import torch
@@ -155,8 +155,7 @@ def study(
             found = problem.enumerated(estimate, choices, samples)
         except TypeError:
             # It may have drawn from what is no source; if it is another error, it comes again.
-            if rng is None:
-                raise
+            found = None
     if found is None:
         counted.rows = 0
         found = problem.drawn(estimate, rng, draws)
@@ -169,7 +168,7 @@ def study(
                 f"exact must have the shape of logits, {problem.shape}; got {tuple(exact.shape)}"
             )
     elif choices is not None:
-        truth = problem.exact(f)
+        truth = problem.exact(f, enumerate_up_to)
     if truth is not None:
         return _judged(found, truth, None, calls, confidence, logits)
     best = partial(reparameterized if hasattr(problem.one, "rsample") else leave_one_out, samples=8)

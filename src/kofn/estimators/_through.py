@@ -18,10 +18,10 @@ from kofn._array import (
 from kofn._validate import check_integer, check_shape
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical
-from kofn.estimators._protocol import needs
+from kofn.estimators._protocol import adopted, needs
 
 
-def marginals_through(choice: Any, shape: int | tuple[int, ...], rng: Any) -> Array:
+def marginals_through(choice: Any, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
     """s + (π − stop π): an exact sample s whose gradient is the marginals'.
 
     For a `Categorical` the classical straight-through estimator, for a `KSubset` SIMPLE. Exact, as
@@ -44,14 +44,14 @@ def marginals_through(choice: Any, shape: int | tuple[int, ...], rng: Any) -> Ar
         >>> estimators.marginals_through(choice, (), np.random.default_rng(0)).sum()
         np.float64(2.0)
     """
-    needs(choice, "straight_through", "sample", "marginals")
+    choice = needs(choice, "straight_through", "sample", "marginals")
     return choice.sample(shape, rng) + moving(choice.marginals())
 
 
 def relaxed_through(
     choice: Any,
-    shape: int | tuple[int, ...],
-    rng: Any,
+    shape: int | tuple[int, ...] = (),
+    rng: Any = None,
     *,
     temperature: float | Array = 1.0,
     hard: bool = False,
@@ -69,7 +69,7 @@ def relaxed_through(
 
     Source: Jang, Gu & Poole; Maddison, Mnih & Teh (2017); Xie & Ermon (2019) for subsets.
     """
-    needs(choice, "reparameterized", "perturb", "choose", "relax")
+    choice = needs(choice, "reparameterized", "perturb", "choose", "relax")
     noisy = choice.perturb(shape, rng)
     weights = choice.relax(noisy, temperature)
     if hard:
@@ -79,8 +79,8 @@ def relaxed_through(
 
 def gumbel_rao_through(
     choice: Any,
-    shape: int | tuple[int, ...],
-    rng: Any,
+    shape: int | tuple[int, ...] = (),
+    rng: Any = None,
     *,
     temperature: float | Array = 1.0,
     draws: int = 10,
@@ -101,7 +101,7 @@ def gumbel_rao_through(
     Source: Paulus, Maddison & Krause, "Rao-Blackwellizing the Straight-Through Gumbel-Softmax
     Gradient Estimator" (2021).
     """
-    needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
+    choice = needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
     if check_integer("draws", draws, "an integer, at least 1") < 1:
         raise ValueError(f"draws must be an integer, at least 1; got {draws}")
     first, second = split_rng(rng, 2)
@@ -116,7 +116,11 @@ def gumbel_rao_through(
 
 
 def reinmax_through(
-    choice: Any, shape: int | tuple[int, ...], rng: Any, *, temperature: float | Array = 1.0
+    choice: Any,
+    shape: int | tuple[int, ...] = (),
+    rng: Any = None,
+    *,
+    temperature: float | Array = 1.0,
 ) -> Array:
     """A sample with the gradient 2·J((p_T + s)/2) − ½·J(p), J(w) = diag(w) − wwᵀ: ReinMax.
 
@@ -134,6 +138,7 @@ def reinmax_through(
     Source: Liu, Dong, Liu, Yu & Gao, "Bridging Discrete and Backpropagation: Straight-Through and
     Beyond" (2023).
     """
+    choice = adopted(choice)
     if not isinstance(choice, (Categorical, Bernoulli)):
         raise TypeError(f"reinmax needs a Categorical or a Bernoulli; got {type(choice).__name__}")
     sample = choice.sample(shape, rng)

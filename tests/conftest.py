@@ -87,6 +87,7 @@ REPEATED = (
     "test_rows_without_an_effect_get_a_usable_number",
     "test_integers_are_one_hot_and_ignored_rows_leave",
     "test_scores_equal_to_the_last_one_kept_are_kept",
+    "test_edges_of_the_sparse_loss",
 )
 EDGES = (
     *("test_edges", "test_masks", "test_shapes", "test_hard", "test_subset", "test_subset_edges"),

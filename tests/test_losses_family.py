@@ -125,13 +125,9 @@ def test_class_weights(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_padding_masks_dim_and_bad_indices(name):
+def test_padding_masks_and_dim(name):
     loss, x = loss_of(name), np.tanh(X)
     t = np.where(USED, LABELS, 0)
-    t[3] = 9
-    each = loss(x, t, reduction="none")
-    assert np.isnan(each[3])
-    assert np.isfinite(np.delete(each, 3)).all()
     keep = RNG.random(X.shape) < 0.7
     keep[np.arange(6), np.where(USED, LABELS, 0)] = True
     keep[5] = False
@@ -142,7 +138,7 @@ def test_padding_masks_dim_and_bad_indices(name):
     assert masked == pytest.approx(away, abs=1e-12)
     assert masked[5] == 0
     assert loss(x, target, mask=keep) == pytest.approx(masked[:5].mean(), abs=1e-12)
-    assert loss(away_x, t.clip(max=4), reduction="none")[5] == 0  # an index, too
+    assert loss(away_x, t, reduction="none")[5] == 0  # an index, too
     turned = loss(x.T.copy(), target.T.copy(), mask=keep.T.copy(), dim=0, reduction="none")
     assert turned == pytest.approx(masked, abs=1e-12)
     leaf = torch.tensor(np.where(keep, x, -np.inf), requires_grad=True)
@@ -226,31 +222,6 @@ def test_the_stop_gradient_form_of_the_articles():
         assert torch.allclose(got, want, atol=1e-13)
         (printed,) = torch.autograd.grad(((weights(x) - t) * x.detach()).sum(), x)
         assert (printed - want).abs().max() > 0.1
-
-
-def test_sparse_softmax_loss_keeps_the_label():
-    x = np.array([[3.0, 2.0, 0.0, -1.0]])
-    rivals = np.logaddexp(3.0, 2.0)
-    loss = losses.sparse_softmax_loss(x, np.array([3]), k=2)
-    assert loss == pytest.approx(np.logaddexp(rivals, -1.0) + 1.0)
-    leaf = torch.tensor(x, requires_grad=True)
-    losses.sparse_softmax_loss(leaf, torch.tensor([3]), k=2).backward()
-    assert torch.equal(leaf.grad != 0, torch.tensor([[True, True, False, True]]))
-    with pytest.raises(ValueError, match="give k or p"):
-        losses.sparse_softmax_loss(x, np.array([3]))
-
-
-def test_what_is_left_out_has_no_share_of_the_smoothing(framework):
-    smooth = dict(label_smoothing=0.2, reduction="none")
-    for target in (np.where(USED, LABELS, -100), K_HOT):
-        t = framework.array(target, "int32" if target.ndim == 1 else "float64")
-        x, w = framework.array(X), framework.array(WEIGHT)
-        got = losses.sparse_softmax_loss(x, t, k=2, weight=w, **smooth)
-        kept = (np.sort(X, -1)[:, -2, None] <= X) | ((ONE_HOT if target.ndim == 1 else K_HOT) > 0)
-        want = softmax_loss(X, target, weight=WEIGHT, mask=kept, **smooth)
-        assert framework.numpy(got) == pytest.approx(want, abs=1e-5)
-        whole = losses.sparse_softmax_loss(X, target, k=5, **smooth)
-        assert whole == pytest.approx(softmax_loss(X, target, **smooth), abs=1e-12)
 
 
 def test_smoothing_of_the_other_likelihoods():

@@ -261,15 +261,22 @@ def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
     return xp.where(rows.top, over.expand(rows.top_weight), share)
 
 
-def log_softmax(rows: Rows, over: Reductions = DENSE) -> Array:
-    """log of `softmax`, by the same rules; −∞ for what is out of play."""
+def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE) -> Array:
+    """log of `softmax`, by the same rules; −∞ for what is out of play.
+
+    With `kept`, how much of each entry counts, in [0, 1]: x/T − log Σ kept·e^{x/T}, of the others
+    too. The largest entry must be among them.
+    """
     xp = namespace(rows.scores)
     greatest = stop_gradient(over.max(rows.scores))
     some = rows.live & over.expand(rows.k > 0)
     z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)
     # An infinity less itself; a NaN of a score stays.
     z = xp.where(some, z, 0.0) / over.expand(rows.temperature)
-    total = over.sum(xp.where(some, xp.exp(z), 0.0))
+    raised = xp.exp(z) if kept is None else kept * xp.exp(z)
+    total = over.sum(xp.where(some, raised, 0.0))
+    if kept is not None:  # rounding of what counts by halves may leave less than the largest's 1
+        total = total + stop_gradient(xp.where((total > 0) & (total < 1), 1 - total, 0.0))
     log_total = xp.log(xp.where(total == 0, 1.0, total))
     share = xp.log(xp.where(rows.top, over.expand(rows.top_weight), 1.0))
     answer = xp.where(some, z - over.expand(log_total), xp.where(rows.top, share, -math.inf))

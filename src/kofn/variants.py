@@ -8,6 +8,7 @@ from typing import Any
 from kofn import implicit, kernels, links
 from kofn._array import (
     Array,
+    cast,
     cumulative_sums,
     kth_largest,
     namespace,
@@ -178,6 +179,19 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
         last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)
     bad = xp.any(xp.isnan(fixed), axis=-1)[..., None]
     return xp.where((fixed < last[..., None]) & ~bad, -math.inf, x)
+
+
+def counted(what: Given, k: int | None, p: float | None) -> Array:
+    """How much of each entry is in the support: 1 or 0, and where k parts equal scores, a share."""
+    x = stop_gradient(what.scores)
+    xp = namespace(x)
+    if k is None or k == 0:
+        return cast(supported(what._replace(scores=x), k, p) != -math.inf, x.dtype)
+    last = kth_largest(x, k)[..., None]
+    above, level = cast(x > last, x.dtype), cast(x == last, x.dtype)
+    left = k - xp.sum(above, axis=-1)[..., None]
+    equal = xp.sum(level, axis=-1)[..., None]
+    return above + level * left / xp.where(equal > 0, equal, 1.0)
 
 
 def _polynomial(rows: Rows, order: int) -> Array:

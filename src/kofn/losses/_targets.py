@@ -13,6 +13,7 @@ from kofn._array import (
     cast_like,
     dtype_name,
     full_like,
+    is_at_hand,
     namespace,
     scalar,
     stop_gradient,
@@ -63,6 +64,7 @@ def target_of(
         used = index != ignored
         counted = counted & used
         n = scores.shape[dim]
+        _check_indices(target, ignored, n)
         each = cast(arange(x, x.shape[-1]) == cast_like(index, x)[..., None], x.dtype)
         wrong = used & ((index < 0) | (index >= n))
         each = xp.where(wrong[..., None], math.nan, xp.where(used[..., None], each, 0.0))
@@ -122,6 +124,18 @@ def _are_indices(target: Any, scores: Array, dim: int) -> bool:
     if not dtype_name(target).startswith(("int", "uint")):
         raise TypeError(f"target of indices must be integers; got dtype {target.dtype}")
     return True
+
+
+def _check_indices(target: Array, ignored: int, n: int) -> None:
+    """Refuse one out of range where to look at it waits for nothing."""
+    if not is_at_hand(target):
+        return
+    wrong = (target != ignored) & ((target < 0) | (target >= n))
+    if bool(namespace(target).any(wrong)):
+        raise ValueError(
+            f"target must have indices in [0, {n}), or ignore_index, {ignored}; "
+            f"got {int(target[wrong][0])}"
+        )
 
 
 def _class_weights(weight: Any, scores: Array, dim: int, x: Array) -> Array:

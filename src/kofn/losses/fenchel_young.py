@@ -8,7 +8,7 @@ from kofn import implicit, links
 from kofn._array import Array, namespace, quiet
 from kofn._closed_form import gap
 from kofn._dispatch import evaluate
-from kofn._rows import Given, given, only_one, rows_of
+from kofn._rows import given, only_one, rows_of
 from kofn._validate import check_dim
 from kofn.links import Link
 from kofn.losses._targets import Target, check_reduction, chosen_terms, reduced, target_of
@@ -96,7 +96,9 @@ def softmax_loss(
 
     Raises:
         TypeError, ValueError: as for `soft_topk`; a target, weight or option of the wrong kind or
-            shape. An index out of range is not checked: its row is NaN.
+            shape; an index that is neither in [0, n) nor `ignore_index`. To look at it must cost
+            no waiting: in arrays on other devices and of JAX, and in what is compiled or mapped,
+            the row of such an index is NaN instead.
 
     Example:
         >>> import numpy as np
@@ -115,7 +117,7 @@ def softmax_loss(
             weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
             spread_one=True,
         )  # fmt: skip
-        return cross_entropy(what, labels, reduction)
+        return cross_entropy(evaluate(implicit.log_softmax, rows_of(what)), labels, reduction)
 
 
 def sparsemax_loss(
@@ -248,9 +250,8 @@ def topk_loss(
     return _gap(scores, target, link, temperature, dim, mask, reduction, **options)
 
 
-def cross_entropy(what: Given, labels: Target, reduction: str) -> Array:
-    """−Σ w·t·log softmax of rows, reduced as PyTorch does."""
-    log_p = evaluate(implicit.log_softmax, rows_of(what))
+def cross_entropy(log_p: Array, labels: Target, reduction: str) -> Array:
+    """−Σ w·t·log p of rows, reduced as PyTorch does."""
     each = labels.each if labels.by_class is None else labels.each * labels.by_class
     return reduced(-chosen_terms(each, log_p), labels, reduction, plain_mean=not labels.integers)
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from kofn import links
+from kofn import implicit, links
 from kofn._array import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
 from kofn._closed_form import log_weights
-from kofn._rows import Given, given, only_one
+from kofn._dispatch import evaluate
+from kofn._rows import Given, given, only_one, rows_of, without_deleted
 from kofn._validate import check_dim, check_number
 from kofn.links import Link
 from kofn.losses._targets import (
@@ -24,7 +25,7 @@ from kofn.losses._targets import (
 from kofn.losses.fenchel_young import cross_entropy
 from kofn.maps import soft_topk
 from kofn.perturbed import perturbed_argmax
-from kofn.variants import check_support, supported
+from kofn.variants import check_support, counted
 
 __all__ = [
     "accuracy_loss",
@@ -49,17 +50,18 @@ def sparse_softmax_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Array:
-    """log Σ_S e^{scores/T} − scores_t/T: cross-entropy against the strongest rivals only.
+    """log Σ_S e^{scores/T} − scores_t/T, S the k largest scores or the nucleus: the top alone pays.
 
-    S is the support of `sparse_softmax` and the labels, which are always kept, so that the loss is
-    finite and ≥ 0. Entries outside get no gradient: for fine-tuning rather than from scratch.
+    The target need not be among them: outside of S it is still pulled up, against the whole of S.
+    The other entries outside get no gradient: for fine-tuning rather than from scratch. ≥ 0, and
+    0 only where S is the target alone. For `k` continuous and convex, a maximum of log-sum-exps
+    over sets of k; of equal scores where the k largest end each counts its share. For `p` it jumps
+    where the nucleus changes, and the jump has no gradient.
 
     Args:
-        scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for
-            `softmax_loss`; several labels are each held against S and the others.
+        scores, target, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction:
+            as for `softmax_loss`; several labels are each held against S.
         k, p: as for `sparse_softmax`.
-        label_smoothing: the share of the target, in [0, 1], that is spread evenly over S: what is
-            left out has probability 0 and no say. With k = n it is that of `softmax_loss`.
 
     Returns:
         As for `softmax_loss`.
@@ -77,18 +79,13 @@ def sparse_softmax_loss(
         np.float64(0.3133)
     """
     what, labels = _start(
-        scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
-    )
+        scores, target, temperature, dim, mask, reduction,
+        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
+    )  # fmt: skip
     check_support(k, p, scores, dim)
     with quiet(scores):
-        kept = namespace(scores).where(labels.each != 0, what.scores, supported(what, k, p))
-        what = what._replace(scores=kept)
-        labels = target_of(
-            target, scores, what, check_dim(dim, scores.ndim),
-            weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
-            spread_one=True,
-        )  # fmt: skip
-        return cross_entropy(what, labels, reduction)
+        log_p = evaluate(implicit.log_softmax, rows_of(what), counted(what, k, p))
+        return cross_entropy(log_p, labels, reduction)
 
 
 def topk_cross_entropy(
@@ -289,7 +286,7 @@ def perturbed_accuracy_loss(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )
     with quiet(scores):
-        x = cast(scores, compute_dtype(scores))
+        x = cast(without_deleted(scores), compute_dtype(scores))
         p = perturbed_argmax(x, noise=noise, temperature=temperature, dim=dim, mask=mask)
         chosen = _as_rows(p, labels, check_dim(dim, scores.ndim))
         loss = -mean_over_labels(labels.each, chosen) * labels.weight
@@ -318,7 +315,7 @@ def _chosen(
     """(k, the weights of the k chosen), as many as there are labels; rows last."""
     xp = namespace(scores)
     k = xp.sum(labels.each, axis=-1)
-    x = cast(scores, compute_dtype(scores))
+    x = cast(without_deleted(scores), compute_dtype(scores))
     p = soft_topk(x, k, link=link, temperature=temperature, dim=dim, mask=mask)
     return k, _as_rows(p, labels, check_dim(dim, scores.ndim))
 

@@ -18,7 +18,7 @@ from kofn._array import (
     scalar,
     stop_gradient,
 )
-from kofn._rows import given, only_one
+from kofn._rows import given, only_one, without_deleted
 from kofn._validate import check_dim, check_number, check_same_kind
 from kofn.losses._targets import check_reduction, target_of
 from kofn.losses.fenchel_young import softmax_loss
@@ -149,7 +149,7 @@ def _with_margin(
     xp = namespace(cosines)
     with quiet(cosines):
         labels = target_of(target, cosines, what, dim, ignore_index=options["ignore_index"])
-        x = cast(cosines, compute_dtype(cosines))
+        x = cast(without_deleted(cosines), compute_dtype(cosines))
         wanted = labels.each if x.shape[dim] else labels.each[..., :0]
         wanted = move_axis(wanted, -1, dim)
         # An index out of range marks none; a cosine of −inf is out of play and has no angle.

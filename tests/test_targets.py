@@ -1,0 +1,84 @@
+"""Targets of the losses: what is refused, and what is as if deleted in every loss."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from kofn.losses import accuracy_loss, softmax_loss
+from rows_of_users import least_in_play
+from support import Framework
+from test_losses_family import LOSSES, WITH_IGNORED, loss_of
+
+X = np.tanh(np.random.default_rng(2).standard_normal((4, 5)))
+
+
+@pytest.mark.parametrize("wrong", [9, 5, -1])
+@pytest.mark.parametrize("name", WITH_IGNORED)
+def test_an_index_that_is_none_is_refused(name, wrong):
+    """It gave NaN, silently; as a mean, NaN for the whole batch."""
+    for kind in ("numpy", "torch"):
+        framework = Framework(kind)
+        x, t = framework.array(X), framework.array([0, wrong, 2, 3], "int64")
+        with pytest.raises(
+            ValueError, match=rf"indices in \[0, 5\), or ignore_index.*got {wrong}$"
+        ):
+            loss_of(name)(x, t)
+    kept = loss_of(name)(X, np.array([0, wrong, 2, 3]), ignore_index=wrong)
+    assert not np.isnan(kept)
+
+
+def test_where_looking_would_wait_or_trace_its_row_is_nan():
+    t = np.array([0, 9, -100, 3])
+    each = softmax_loss(jnp.asarray(X), jnp.asarray(t), reduction="none")
+    assert np.array_equal(np.isnan(each), [False, True, False, False])
+    with pytest.raises(ValueError, match="got 9"):  # a constant is at hand
+        jax.jit(lambda x: softmax_loss(x, t))(jnp.asarray(X))
+    mapped = torch.func.vmap(lambda x, t: softmax_loss(x, t))(torch.tensor(X), torch.tensor(t))
+    assert torch.isnan(mapped).tolist() == [False, True, False, False]
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x, t: softmax_loss(x, t, reduction="none"), fullgraph=True, backend="eager"
+    )
+    assert torch.isnan(compiled(torch.tensor(X), torch.tensor(t))).tolist() == [
+        False, True, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        "bfloat16",
+        *(pytest.param(d, marks=pytest.mark.full) for d in ("float64", "float16")),
+    ],
+)
+@pytest.mark.parametrize("name", [n for n in LOSSES if n != "fenchel_young_loss"])
+def test_an_additive_mask_deletes_in_every_loss(name, dtype):
+    """Half precision is cast on the way, where its least number would be a score."""
+    least = 2 * least_in_play(dtype)
+    x = torch.tensor(X, dtype=getattr(torch, dtype))
+    lost = torch.zeros(4, 5, dtype=torch.bool)
+    lost[[0, 1, 1, 2], [1, 3, 4, 0]] = True
+    lost[3] = True
+    t = torch.tensor([0, 1, 2, 3])
+    losses, slopes = [], []
+    for value in (least, -math.inf):
+        leaf = torch.where(lost, value, x).requires_grad_()
+        each = loss_of(name)(leaf, t, reduction="none")
+        losses.append(each.detach())
+        slopes.append(torch.autograd.grad(each.sum(), leaf)[0])
+    assert torch.equal(*losses)
+    assert torch.equal(*slopes)
+    assert losses[0].isfinite().all()
+    assert losses[0][3] == 0
+    assert not slopes[0][lost].any()
+
+
+def test_the_accuracy_of_a_row_with_a_float16_mask():
+    x = np.array([[1.0, -65504.0, 0.5, -65504.0]], "f2")
+    labels = np.array([[1.0, 0, 1.0, 1.0]])  # k = 3 of two that are left
+    assert accuracy_loss(x, labels, link="logistic") == pytest.approx(-2 / 3)

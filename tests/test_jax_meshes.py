@@ -59,7 +59,7 @@ def pulled(f):
 
     def total(x, c):
         y = f(x)
-        return (y * (c if y.ndim == c.ndim else c[..., 0])).sum()
+        return (y * (c[..., : y.shape[-1]] if y.ndim == c.ndim else c[..., 0])).sum()
 
     return jax.grad(total)
 

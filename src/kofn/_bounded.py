@@ -156,6 +156,10 @@ class Power(BuiltIn):
         near, away = _parted(alpha)
         return namespace(alpha).where(near, 0.0, 1 / (away - 1))
 
+    @property
+    def capped(self) -> Any:
+        return self.alpha < NEAR_1
+
     def _like(self, z: Array) -> Any:
         return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)
 

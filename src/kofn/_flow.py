@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kofn._array import Array, is_compiling, is_jax, is_jit_tracing, is_known, is_numpy, namespace
+from kofn._array import Array, is_at_hand, is_compiling, is_jax, is_jit_tracing, is_known, namespace
 
 
 def with_gradients_of(function: Callable, *arguments: Any) -> Any:
@@ -99,7 +99,7 @@ def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
     if is_jax(flags):
         jax = sys.modules["jax"]
         return jax.lax.cond(jax.numpy.any(flags), function, lambda: otherwise)
-    return otherwise if is_numpy(flags) and not flags.any() else function()
+    return otherwise if is_at_hand(flags) and not flags.any() else function()
 
 
 def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:

@@ -49,6 +49,8 @@ class Link:
     alpha: Any = None
     order: Any = None
     """The power of the distance as which F meets 0, where its support has an end that is known."""
+    capped: Any = False
+    """Whether F comes to 1 at an end, but may be smaller than any float without being 0."""
     smooth = False
     """Whether F′ is known to be continuous and |F″| to be no more than F′, roughly."""
 
@@ -104,6 +106,14 @@ class Link:
 
     def log_sf(self, z: Array) -> Array:
         return namespace(z).log(self.sf(z))
+
+    def cdf_slope(self, z: Array) -> Array:
+        """F′/F, the slope of log F, where F is no more than ½."""
+        return namespace(z).exp(self.log_pdf(z) - self.log_cdf(z))
+
+    def sf_slope(self, z: Array) -> Array:
+        """F′/(1 − F), the slope of −log(1 − F), where F is more than ½."""
+        return namespace(z).exp(self.log_pdf(z) - self.log_sf(z))
 
     def above_half(self, z: Array) -> Array:
         """Whether F(z) > ½."""

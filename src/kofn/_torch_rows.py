@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kofn import implicit
+from kofn._flow import only_if
 from kofn._rows import Given, rows_of
 from kofn._torch import is_eager
 
@@ -55,9 +56,14 @@ class LogWeights(torch.autograd.Function):
             (pulled,) = torch.autograd.grad(implicit.log_of(p, z, rows.live), z, v)
         pulled = torch.where(moves, pulled, 0.0)
         total = slope.sum(-1)
-        solvable = total >= torch.finfo(total.dtype).smallest_normal
-        mean = torch.where(solvable, pulled.sum(-1) / torch.where(solvable, total, 1.0), 0.0)
-        in_z = pulled - slope * mean[..., None]
+        solvable = total >= implicit.least_weight(total)
+        hard = ~(solvable | p.every | p.none | p.spoiled)
+        share = slope / torch.where(solvable, total, torch.inf)[..., None]
+
+        def shares() -> Tensor:
+            return share + implicit.shares(p.link, p.z, rows.live, hard, p.over)
+
+        in_z = pulled - only_if(hard, shares, share) * pulled.sum(-1, keepdim=True)
         in_x, in_t = _in_z(in_z, p, rows, temperature)
         return in_x, in_t, None, None
 

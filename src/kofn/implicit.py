@@ -19,6 +19,7 @@ from kofn._array import Array, has_gradients, is_jax, namespace, quiet, scalar, 
 from kofn._dispatch import integral_ends, threshold
 from kofn._flow import only_if, reciprocal, root_with_rule, with_gradients_of, zeros_of
 from kofn._link import Link, by_id
+from kofn._plateau import at_end, balance
 from kofn._rows import Rows
 from kofn.threshold import DENSE, Reductions, far, split
 
@@ -48,6 +49,9 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     spoiled = xp.isnan(hi)
     settled = none | every | spoiled
     hi = xp.where(settled, 0.0, hi)
+    if frozen.capped is not False:
+        numbers = map(stop_gradient, (x, k, t))
+        hi, lo = at_end(*numbers, frozen, hi, xp.where(settled, 0.0, lo), over)
 
     limit = far(xp.finfo(x.dtype))
     z = ((stop_gradient(x) - expand(hi)) - expand(lo)) / expand(stop_gradient(t))
@@ -94,29 +98,48 @@ class _Equation(NamedTuple):
     over: Reductions
 
     def residual(self, delta: Array, terms: _Terms) -> Array:
+        """ΣF − k; where ΣF′ has underflowed, without k, the balance of the logarithms."""
         link, z = self._at(delta, terms)
         _, low, high = split(link, z, terms.live)
-        return self.over.sum(low - high) - terms.k
+        plain = self.over.sum(low - high) - terms.k
+        if link.has_infinite_tails(stop_gradient(z)) is False:
+            return plain
+        _, solvable = self._weight(*self._at(stop_gradient(delta), _constant(terms)), terms.live)
+
+        def balanced() -> Array:
+            flat = balance(link, z, terms.live, ~solvable, self.over)
+            return namespace(z).where(solvable, plain, flat.excess)
+
+        return only_if(~solvable, balanced, plain)
 
     def gain(self, delta: Array, terms: _Terms) -> Array:
-        """1/ΣF′; 0 where ΣF′ is below the smallest normal number, and so the gradient."""
-        weight, solvable = self._weight(*self._at(delta, terms), terms.live)
-        return namespace(weight).where(solvable, reciprocal(weight), 0.0)
+        """1 over the slope of `residual`; 0 where there is none, and so the gradient."""
+        link, z = self._at(delta, terms)
+        weight, solvable = self._weight(link, z, terms.live)
+        steep = namespace(weight).where(solvable, reciprocal(weight), 0.0)
+        if link.has_infinite_tails(stop_gradient(z)) is False:
+            return steep
+
+        def balanced() -> Array:
+            flat = balance(link, z, terms.live, ~solvable, self.over)
+            return namespace(z).where(flat.usable, reciprocal(flat.slope), steep)
+
+        return only_if(~solvable, balanced, steep)
 
     def correction(self, *parts: Any) -> Array:
-        """dp/dk = F′/ΣF′ where `gain` has given up: softmax(log F′), which survives.
+        """dp/dk = F′/ΣF′ where ΣF′ has underflowed: their ratios have not.
 
         So a hard choice still learns k.
         """
         k, terms = _Terms(*parts).k, _constant(_Terms(*parts))
         link, z = self._at(terms.k * 0, terms)
         _, solvable = self._weight(link, z, terms.live)
-        lost = terms.live & self.over.expand(~solvable)
+        zeros = namespace(z).zeros_like(z)
 
-        def share() -> Array:
-            return _softmax(link.log_pdf(z), lost, self.over)
+        def moved() -> Array:
+            return shares(link, z, terms.live, ~solvable, self.over)
 
-        return only_if(~solvable, share, namespace(z).zeros_like(z)) * self.over.expand(k - terms.k)
+        return only_if(~solvable, moved, zeros) * self.over.expand(k - terms.k)
 
     def _at(self, delta: Array, terms: _Terms) -> tuple[Link, Array]:
         expand = self.over.expand
@@ -125,11 +148,28 @@ class _Equation(NamedTuple):
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
 
     def _weight(self, link: Link, z: Array, live: Array) -> tuple[Array, Array]:
-        """(ΣF′ or 1, whether it is ΣF′): below the smallest normal number 1/ΣF′ would overflow."""
+        """(ΣF′ or 1, whether it is ΣF′): not where its terms may have underflowed."""
         xp = namespace(z)
         weight = self.over.sum(xp.where(live, link.pdf(z), 0.0))
-        solvable = weight >= float(xp.finfo(z.dtype).smallest_normal)
+        solvable = weight >= least_weight(z)
         return xp.where(solvable, weight, 1.0), solvable
+
+
+def least_weight(like: Array) -> float:
+    """A ΣF′ of which no term that counts is below the smallest normal number."""
+    info = namespace(like).finfo(like.dtype)
+    return float(info.smallest_normal) / float(info.eps)
+
+
+def shares(link: Link, z: Array, live: Array, where: Array, over: Reductions) -> Array:
+    """F′/ΣF′ in the rows `where`, in which all of them have underflowed; a constant."""
+    xp = namespace(z)
+    alone = _softmax(link.log_pdf(z), live & over.expand(where), over)
+    if link.has_infinite_tails(z) is False:
+        return alone
+    # Far out F′ is e^{−z²/2}, say, which knows both tails to no digit; they balance.
+    flat = balance(link, z, live, where, over)
+    return xp.where(over.expand(flat.usable), flat.slopes / over.expand(flat.slope), alone)
 
 
 def _constant(terms: _Terms) -> _Terms:

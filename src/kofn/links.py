@@ -40,6 +40,9 @@ class _Symmetric(BuiltIn):
     def log_sf(self, z: Array) -> Array:
         return self.log_cdf(-z)
 
+    def sf_slope(self, z: Array) -> Array:
+        return self.cdf_slope(-z)
+
     def upper_integral(self, z: Array) -> Array:
         return self.integral(-z)
 
@@ -67,6 +70,9 @@ class _Logistic(_Symmetric):
 
     def log_cdf(self, z: Array) -> Array:
         return -self.integral(-z)
+
+    def cdf_slope(self, z: Array) -> Array:
+        return self.cdf(-z)
 
     def quantile(self, q: Array) -> Array:
         xp = namespace(q)
@@ -106,6 +112,9 @@ class _Laplace(_Symmetric):
         under, low = below(z)
         return xp.where(under, low - math.log(2), xp.log1p(-xp.exp(-xp.where(under, 0.0, z)) / 2))
 
+    def cdf_slope(self, z: Array) -> Array:
+        return namespace(z).ones_like(z)
+
     def quantile(self, q: Array) -> Array:
         xp = namespace(q)
         return xp.where(q < 0.5, xp.log(2 * q), -xp.log(2 * (1 - q)))
@@ -142,13 +151,16 @@ class _Normal(_Symmetric):
         far = z < -14
         near = special(z).log_ndtr(xp.where(far, 0.0, z))
         # There PyTorch's slope is a quotient of exponentials of z², 1 % off at −600 in float32.
-        # Mills' ratio has a series, ten terms of which reach 1e-14 there.
         below = xp.where(far, z, -14.0)
-        series, square = xp.zeros_like(z), 1 / (below * below)
-        for odd in range(19, 0, -2):
-            series = -odd * square * (1 + series)
         tail = -below * below / 2 - xp.log(-below) - math.log(2 * math.pi) / 2
-        return xp.where(far, tail + xp.log1p(series), near)
+        return xp.where(far, tail + xp.log1p(_mills(below)), near)
+
+    def cdf_slope(self, z: Array) -> Array:
+        xp = namespace(z)
+        far = z < -14
+        below, above = xp.where(far, z, -14.0), xp.where(far, -14.0, z)
+        near = xp.exp(self.log_pdf(above) - self.log_cdf(above))
+        return xp.where(far, -below / (1 + _mills(below)), near)
 
     def quantile(self, q: Array) -> Array:
         return special(q).ndtri(q)
@@ -163,8 +175,18 @@ class _Normal(_Symmetric):
         return xp.where(inside, -density, zero_at_ends(q))
 
 
+def _mills(z: Array) -> Array:
+    """Mills' ratio times −z, less 1, for z ≤ −14: ten terms of its series, which reach 1e-14."""
+    series, square = namespace(z).zeros_like(z), 1 / (z * z)
+    for odd in range(19, 0, -2):
+        series = -odd * square * (1 + series)
+    return series
+
+
 class _Exponential(BuiltIn):
     """F(z) = min(1, e^{z−1}): softmax at k = 1, capped softmax beyond (shifted to mean zero)."""
+
+    capped = True
 
     def cdf(self, z: Array) -> Array:
         xp = namespace(z)

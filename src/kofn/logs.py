@@ -31,8 +31,8 @@ def log_soft_topk(
         0: entries out of play, k = 0, and outside the support of "linear" and "entmax". A loss on
         those wants another way: `fenchel_young_loss`, or `losses.epsilon_cross_entropy`.
 
-        Where the choice is so hard that the slope in k, over all entries, is below the smallest
-        number, k has a gradient through the weights next to 1 and none through the others.
+        Where the choice is so hard that all slopes underflow, those of log p in k are beyond the
+        largest number: k has a gradient through the weights next to 1 and none through the others.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.

@@ -1,0 +1,144 @@
+"""Logarithms and thresholds of choices so hard that every slope underflows, against 40 digits."""
+
+import functools
+
+import mpmath
+import numpy as np
+import pytest
+
+import kofn
+from support import Framework
+
+ENDLESS = ("logistic", "laplace", "normal", "exponential")
+ROWS = (
+    ([1.0, -1.0], 1),
+    ([1.0, 0.3, -0.7, -1.0], 2),
+    ([2.0, 1.0, 0.0], 2),
+    ([0.9, 0.9, 0.2, -0.4, -0.4], 2),
+)
+GAPS = (3.0, 60.0, 170.0, 200.0, 1e3, 3e4, 1e6)
+
+
+def _log_cdf(z, link):
+    if link == "exponential":
+        return min(z - 1, mpmath.mpf(0))
+    if link == "logistic":
+        return min(z, 0) - mpmath.log1p(mpmath.exp(-abs(z)))
+    if link == "laplace":
+        return z - mpmath.log(2) if z < 0 else mpmath.log1p(-mpmath.exp(-z) / 2)
+    if z < -100:
+        series = mpmath.fsum((-1) ** j * mpmath.fac2(2 * j - 1) / z ** (2 * j) for j in range(9))
+        return -z * z / 2 - mpmath.log(-z * mpmath.sqrt(2 * mpmath.pi)) + mpmath.log(series)
+    return mpmath.log(mpmath.ncdf(z)) if z < 0 else mpmath.log1p(-mpmath.ncdf(-z))
+
+
+def _log_pdf(z, link):
+    if link == "exponential":
+        return z - 1 if z < 1 else -mpmath.inf
+    if link == "normal":
+        return -z * z / 2 - mpmath.log(2 * mpmath.pi) / 2
+    return -abs(z) - (
+        2 * mpmath.log1p(mpmath.exp(-abs(z))) if link == "logistic" else mpmath.log(2)
+    )
+
+
+def _sf(z, link):
+    if link == "exponential":
+        return -mpmath.expm1(min(z - 1, 0))
+    return mpmath.exp(_log_cdf(-z, link))
+
+
+@functools.cache
+def exact(x, k, t, link):
+    """θ, log p, ∂θ/∂x, ∂ log p/∂z and z: what every derivative is made of."""
+    with mpmath.workdps(40):
+        x, t = [mpmath.mpf(float(v)) for v in x], mpmath.mpf(float(t))
+        half = 1 - mpmath.log(2) if link == "exponential" else 0
+
+        def excess(theta):
+            z = [(v - theta) / t for v in x]
+            below = mpmath.fsum(mpmath.exp(_log_cdf(v, link)) for v in z if v <= half)
+            above = mpmath.fsum(_sf(v, link) for v in z if v > half)
+            return (sum(v > half for v in z) - k) + (below - above)
+
+        low, high = min(x) - 50 * t, max(x) + 50 * t
+        for _ in range(170):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        z = [(v - high) / t for v in x]
+        log_p, log_f = ([f(v, link) for v in z] for f in (_log_cdf, _log_pdf))
+        most = max(log_f)
+        total = mpmath.fsum(mpmath.exp(v - most) for v in log_f)
+        share = [mpmath.exp(v - most) / total for v in log_f]
+        slope = [mpmath.exp(a - b) for a, b in zip(log_f, log_p, strict=True)]
+        # In double precision the smallest of numbers are 0, as they are in an answer.
+        return [np.array(v, float) for v in (high, log_p, share, slope, z)]
+
+
+def cases(dtype):
+    for row, k in ROWS:
+        x = np.asarray(row, dtype)
+        for gap in GAPS:
+            # Distances between chosen and not in temperatures; exact in single precision.
+            t = np.asarray((max(row) - min(row)) / gap, dtype)
+            yield x, k, t
+
+
+def check(framework, dtype, link, learned):
+    rounding = {"float32": 6e-8, "float64": 1e-16}[dtype]
+    for x, k, t in cases(dtype):
+        theta, log_p, share, slope, z = exact(tuple(x.tolist()), k, float(t), link)
+        v = np.random.default_rng(len(x)).standard_normal(len(x))
+        arguments = framework.array(x, dtype), framework.array(t, dtype)
+        if learned:
+            arguments = (*arguments, framework.array(float(k), dtype))
+
+        def log_of(x, t, k=k):
+            return kofn.log_soft_topk(x, k, link=link, temperature=t)
+
+        def theta_of(x, t, k=k):
+            return kofn.soft_topk_threshold(x, k, link=link, temperature=t)
+
+        # One rounding of z moves a tail by |z| of them, and a Gaussian one by z².
+        power = 2 if link == "normal" else 1
+        noise = 20 * rounding * (1 + np.abs(z).max())
+        note = (framework.name, dtype, link, x, k, float(t))
+        got = framework.numpy(log_of(*arguments))
+        assert np.abs(got - log_p).max() <= noise * np.abs(z).max() ** (power - 1), (note, got)
+        found = framework.numpy(theta_of(*arguments))
+        assert abs(found - theta) <= 20 * rounding * (1 + np.abs(x).max()) + noise * t * rounding
+
+        weighted = v * slope
+        in_z = weighted - share * weighted.sum()
+        in_x, in_t, *_ = framework.vjp(log_of, arguments, framework.array(v, dtype))
+        allowed = (1e-5 + noise) * np.linalg.norm(weighted)
+        assert np.linalg.norm(in_x * t - in_z) <= allowed, (note, in_x, in_z / t)
+        # Scores and θ move together, and log p does not.
+        assert abs(in_x.sum() * t) <= allowed * 1e-1 + 1e-5 * np.linalg.norm(weighted), note
+        size = (np.abs(in_z) * np.abs(z)).sum() + (np.abs(weighted) * np.abs(z)).sum()
+        assert abs(in_t * t + (in_z * z).sum()) <= (1e-5 + noise) * size, (note, in_t)
+        in_x, in_t, *_ = framework.vjp(theta_of, arguments, framework.array(1.0, dtype))
+        assert np.abs(in_x - share).max() <= 1e-5 + noise, (note, in_x, share)
+
+
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "dtype", "learned"),
+    [
+        ("torch", "logistic", "float32", False),
+        ("torch", "exponential", "float32", True),
+        *(
+            full(name, link, dtype, learned)
+            for name in ("torch", "jax")
+            for link in ENDLESS
+            for dtype in ("float32", "float64")
+            for learned in (False, True)
+        ),
+    ],
+)
+def test_it_meets_the_oracle_however_hard_the_choice(name, link, dtype, learned):
+    """With a learned k eager PyTorch takes the reference, else its closed form."""
+    check(Framework(name), dtype, link, learned)

@@ -50,8 +50,8 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     settled = none | every | spoiled
     hi = xp.where(settled, 0.0, hi)
     if frozen.capped is not False:
-        numbers = map(stop_gradient, (x, k, t))
-        hi, lo = at_end(*numbers, frozen, hi, xp.where(settled, 0.0, lo), over)
+        fixed, count, scale = map(stop_gradient, (x, k, t))
+        hi, lo = at_end(fixed, count, scale, frozen, hi, xp.where(settled, 0.0, lo), over)
 
     limit = far(xp.finfo(x.dtype))
     z = ((stop_gradient(x) - expand(hi)) - expand(lo)) / expand(stop_gradient(t))

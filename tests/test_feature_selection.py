@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_array
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import RFE
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -34,8 +37,14 @@ def quick(k=2, **options):
     )
 
 
-@parametrize_with_checks([SoftTopKSelector(1, steps=3, ensemble=1, hidden=2, random_state=0)])
+@parametrize_with_checks([SoftTopKSelector(steps=3, ensemble=1, hidden=2, random_state=0)])
 def test_is_a_scikit_learn_estimator(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.full
+@parametrize_with_checks([SoftTopKSelector()])
+def test_is_a_scikit_learn_estimator_as_it_comes(estimator, check):
     check(estimator)
 
 
@@ -174,9 +183,12 @@ def test_task_can_be_said():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"k": 0}, ValueError, r"k must be an integer in 1..n_features - 1 \(here 1..7\); got 0"),
-        ({"k": 8}, ValueError, r"k must be .* got 8"),
-        ({"k": 2.0}, TypeError, r"k must be .* got 2.0"),
+        ({"k": 0}, ValueError, r"k must be an integer in 1..n_features \(here 1..8\), .* got 0"),
+        ({"k": 9}, ValueError, r"k must be .* got 9"),
+        ({"k": 2.0}, ValueError, r"k must be .* a share in \(0, 1\), .* got 2.0"),
+        ({"k": 0.0}, ValueError, r"k must be .* got 0.0"),
+        ({"k": float("nan")}, ValueError, r"k must be .* got nan"),
+        ({"k": "most"}, TypeError, r"k must be .* or \"all\"; got 'most'"),
         ({"k": True}, TypeError, r"k must be .* got True"),
         ({"task": "ranking"}, ValueError, r"task must be one of 'auto'.* got 'ranking'"),
         ({"hidden": -1}, ValueError, r"hidden must be .* got -1"),
@@ -242,6 +254,91 @@ def test_equal_votes_are_settled_by_score_and_not_by_the_order_of_columns():
     y = (X[:, 1] + X[:, 4] > 0).astype(int)
     selector = SoftTopKSelector(2, ensemble=2, steps=5, random_state=0).fit(X, y)
     votes = np.round(selector.weights_, 3)
-    for first, second in itertools.pairwise(selector.ranking_):
+    for first, second in itertools.pairwise(selector.order_):
         assert (votes[first], selector.scores_[first]) > (votes[second], selector.scores_[second])
-    assert set(np.flatnonzero(selector.support_)) == set(selector.ranking_[:2])
+    assert set(np.flatnonzero(selector.support_)) == set(selector.order_[:2])
+
+
+@pytest.mark.parametrize(
+    ("k", "kept"), [(3, 3), (8, 8), (0.5, 4), (0.3, 2), (0.01, 1), (None, 4), ("all", 8)]
+)
+def test_k_is_a_number_a_share_half_or_all_as_in_scikit_learn(k, kept):
+    X, y = planted()
+    selector = quick(k, steps=3).fit(X, y)
+    assert selector.n_features_ == selector.support_.sum() == kept
+    assert selector.weights_.sum() == pytest.approx(kept, rel=1e-5)
+    assert sorted(selector.order_) == list(range(8))
+    if k != "all" and k != 0.01:  # RFE has no word for all, and rounds a small share to nothing
+        rfe = RFE(LogisticRegression(), n_features_to_select=k).fit(X, y)
+        assert rfe.n_features_ == kept
+        assert sorted(rfe.ranking_) == sorted(selector.ranking_)
+    one = quick(k if k in (None, "all", 0.5) else 1, steps=2).fit(X[:, :1], y)
+    assert one.support_.tolist() == [True]
+
+
+def test_ranks_are_1_where_chosen_and_then_follow_the_order():
+    X, y = planted()
+    selector = quick(3).fit(X, y)
+    np.testing.assert_array_equal(selector.ranking_ == 1, selector.support_)
+    np.testing.assert_array_equal(selector.ranking_[selector.order_], [1, 1, 1, 2, 3, 4, 5, 6])
+    assert selector.support_[selector.order_[:3]].all()
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_weights_of_rows_are_as_if_rows_were_repeated_or_left_out(task, rng):
+    X, y = planted(task, rows=60)
+    weights = rng.integers(0, 4, size=60)
+    options = {"steps": 6, "batch_size": 16}
+    weighted = quick(**options).fit(X, y, sample_weight=weights)
+    repeated = quick(**options).fit(X.repeat(weights, axis=0), y.repeat(weights))
+    np.testing.assert_array_equal(weighted.scores_, repeated.scores_)
+    scaled = quick(**options).fit(X, y, sample_weight=8.0 * weights)
+    np.testing.assert_array_equal(weighted.scores_, scaled.scores_)
+    plain = quick(**options).fit(X, y)
+    assert (plain.scores_ != weighted.scores_).any()
+    equal = quick(**options).fit(X, y, sample_weight=np.full(60, 0.5))
+    np.testing.assert_array_equal(plain.scores_, equal.scores_)
+
+
+def test_rows_that_weigh_more_decide():
+    # Half of the rows tell of columns 1 and 4, the others, ten times as heavy, of 0 and 2.
+    X = np.random.default_rng(0).normal(size=(400, 6))
+    first = np.arange(400) < 200
+    y = np.where(first, X[:, 1] - X[:, 4], X[:, 0] - X[:, 2])
+    for weight, columns in ((0.1, [1, 4]), (10.0, [0, 2])):
+        weights = np.where(first, 1.0, weight)
+        selector = quick(hidden=0, steps=80).fit(X, y, sample_weight=weights)
+        assert selector.get_support(indices=True).tolist() == columns
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.zeros(200), "(?i)weight.*zero"),
+        (np.full(200, -1.0), "sample_weight must be ≥ 0; got -1"),
+    ],
+)
+def test_weights_that_leave_nothing_are_refused(weights, words):
+    X, y = planted()
+    with pytest.raises(ValueError, match=words):
+        quick().fit(X, y, sample_weight=weights)
+
+
+def test_weights_find_their_way_through_a_pipeline():
+    X, y = planted(rows=60)
+    weights = np.arange(60) % 3
+    with config_context(enable_metadata_routing=True):
+        model = make_pipeline(
+            quick(steps=5).set_fit_request(sample_weight=True),
+            LogisticRegression().set_fit_request(sample_weight=False),
+        ).fit(X, y, sample_weight=weights)
+    alone = quick(steps=5).fit(X, y, sample_weight=weights)
+    np.testing.assert_array_equal(model[0].scores_, alone.scores_)
+
+
+def test_a_sparse_table_is_as_its_dense_one():
+    X, y = planted(rows=60)
+    dense = quick(steps=5).fit(X, y)
+    sparse = quick(steps=5).fit(csr_array(X), y)
+    np.testing.assert_array_equal(dense.scores_, sparse.scores_)
+    assert sparse.transform(csr_array(X)).shape == (60, 2)

@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+WRITTEN: list[Path] = []
+"""The files that this process has written, whole, with all that belong to them."""
+
 
 class InputError(ValueError):
     """Something the user gave cannot be used; the message is one line and says what can."""
@@ -14,6 +17,20 @@ class InputError(ValueError):
 
 def check_out(out: Path, names: Iterable[str], force: bool) -> None:
     """Raise InputError, before any work, if the results could not be written to `out`."""
+    try:
+        _check_out(out, names, force)
+    except OSError as error:  # such as a name that is too long
+        name = shortened(error.filename or out)
+        raise InputError(f"--out {name} cannot be written: {error.strerror}") from None
+
+
+def shortened(name: object, most: int = 120) -> str:
+    """A name for a message or a title: cut in the middle where it is very long."""
+    text, half = str(name), most // 2
+    return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; a directory is needed")
     taken = [name for name in names if (out / name).exists()]
@@ -47,8 +64,11 @@ def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
         while waiting:
             os.replace(*waiting[0])
             waiting.pop(0)
+        WRITTEN.extend(out / name for name in contents)
     except OSError as error:
-        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
+        raise InputError(
+            f"--out {shortened(out)} cannot be written: {error.strerror or error}"
+        ) from None
     finally:
         for temporary, _ in waiting:
             Path(temporary).unlink(missing_ok=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 for _needed in ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib"):
     # Found, not imported: PyTorch alone takes seconds, and `kofn --help` needs none of them.
@@ -35,6 +32,14 @@ import kofn  # noqa: E402
 from kofn import _files  # noqa: E402
 from kofn._files import InputError  # noqa: E402
 from kofn._scores import commands  # noqa: E402
+from kofn._terminal import (  # noqa: E402
+    Guarded,
+    at_least,
+    check_seed,
+    chosen,
+    end_on_sigterm,
+    printed,
+)
 from kofn._vae.command import train  # noqa: E402
 
 if TYPE_CHECKING:
@@ -44,25 +49,20 @@ if TYPE_CHECKING:
     from kofn._select.table import Table
     from kofn.feature_selection import SoftTopKSelector
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
 app = typer.Typer(
+    cls=Guarded,
     help="k of n: discrete choices that learn.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # one-line errors, no boxes
     pretty_exceptions_enable=False,
 )
-app.add_typer(train, name="train")
 
 
 def main() -> None:
     """Run the `kofn` command; the entry point of the package."""
-    try:
-        app(prog_name="kofn")
-    except KeyboardInterrupt:
-        typer.echo("kofn: interrupted", err=True)
-        sys.exit(INTERRUPTED)
+    end_on_sigterm()
+    app(prog_name="kofn")
 
 
 def _show_version(wanted: bool) -> None:
@@ -104,33 +104,29 @@ def select(
 
     Without DATA.csv: 16 of the 64 pixels of scikit-learn's digits.
     """
-    began = time.monotonic()
-    try:
-        # The imports take seconds; an interrupt during them is an interrupt like any other.
-        from kofn._select import report
+    # The imports take seconds; an interrupt during them is an interrupt like any other.
+    from kofn._select import report
 
-        _check_numbers(seed, splits, steps)
-        _files.check_out(out, report.FILES, force)
-        table, k = _load(data, target, k, task)
-        selector, comparison = _work(table, k, seed=seed, splits=splits, steps=steps)
-        seconds = time.monotonic() - began
-        results = {
-            "selection.json": report.as_json(
-                table, selector, comparison, seed=seed, seconds=seconds
-            ),
-            "selection.png": report.as_png(table, selector, comparison),
-        }
-        _files.write(out, results, force)
-    except KeyboardInterrupt:
-        _end("interrupted; nothing was written", INTERRUPTED)
-    except InputError as error:
-        _end(str(error), 2)
-    console = Console(highlight=False)
-    console.print(report.as_rich(table, k, comparison))
+    began = time.monotonic()
+    at_least("splits", splits, 1)
+    at_least("steps", steps, 1)
+    check_seed(seed)
+    _files.check_out(out, report.FILES, force)
+    table, k = _load(data, target, k, task)
+    selector, comparison = _work(table, k, seed=seed, splits=splits, steps=steps)
+    seconds = time.monotonic() - began
+    results = {
+        "selection.json": report.as_json(table, selector, comparison, seed=seed, seconds=seconds),
+        "selection.png": report.as_png(table, selector, comparison),
+    }
+    _files.write(out, results, force)
     names = ", ".join(escape(table.columns[i]) for i in report.ranked(selector))
-    console.print(f"[bold]Chosen[/bold] (a fit on all {len(table.y):,} rows, best first): {names}")
-    for name in results:
-        console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+    best = f"[bold]Chosen[/bold] (a fit on all {len(table.y):,} rows, best first): {names}"
+    printed(report.as_rich(table, k, comparison), best, files=[out / name for name in results])
+
+
+app.command()(commands.compare)
+app.command()(commands.apply)
 
 
 @app.command()
@@ -154,58 +150,33 @@ def bench(
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
     """Time the maps on this machine, side by side with softmax, recipes and other libraries."""
-    try:
-        # PyTorch's profiler, which counts the memory, would write a line whenever it starts.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        import torch
+    # PyTorch's profiler, which counts the memory, would write a line whenever it starts.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    import torch
 
-        from kofn._bench import report
-        from kofn._bench.contenders import CASES
+    from kofn._bench import report
+    from kofn._bench.contenders import CASES
 
-        cases = _chosen("case", case, {each.name: each for each in CASES})
-        dtypes = _chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16")})
-        _at_least("rounds", rounds, 2)
-        if threads is not None:
-            _at_least("threads", threads, 1)
-            torch.set_num_threads(threads)
-        if out is not None:
-            _files.check_out(out, report.FILES, force)
-        results = _timed(cases, dtypes, rounds)
-        about = report.machine(torch.get_num_threads())
-        if out is not None:
-            contents = (report.as_json(about, results), report.as_markdown(about, results))
-            _files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
-    except KeyboardInterrupt:
-        _end("interrupted; nothing was written", INTERRUPTED)
-    except InputError as error:
-        _end(str(error), 2)
-    console = Console(highlight=False)
-    console.print(escape(report.headline(about)))
-    console.print(report.EXPLANATION)
-    for result in results:
-        console.print(report.as_rich(result))
+    cases = chosen("case", case, {each.name: each for each in CASES})
+    dtypes = chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16")})
+    at_least("rounds", rounds, 2)
+    if threads is not None:
+        at_least("threads", threads, 1)
+        torch.set_num_threads(threads)
     if out is not None:
-        for name in report.FILES:
-            console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+        _files.check_out(out, report.FILES, force)
+    results = _timed(cases, dtypes, rounds)
+    about = report.machine(torch.get_num_threads())
+    files = []
+    if out is not None:
+        contents = (report.as_json(about, results), report.as_markdown(about, results))
+        _files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
+        files = [out / name for name in report.FILES]
+    tables = map(report.as_rich, results)
+    printed(escape(report.headline(about)), report.EXPLANATION, *tables, files=files)
 
 
-def _guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with an interrupt and what the user got wrong told in one line."""
-
-    @functools.wraps(command)
-    def run(**options: Any) -> None:
-        try:
-            command(**options)
-        except KeyboardInterrupt:
-            _end("interrupted; nothing was written", INTERRUPTED)
-        except InputError as error:
-            _end(str(error), 2)
-
-    return run
-
-
-for _command in (commands.compare, commands.apply):
-    app.command()(_guarded(_command))
+app.add_typer(train, name="train")
 
 
 def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:
@@ -226,25 +197,6 @@ def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:
             timings, copy_rate = measure(case, dtype, rounds, tell)
             results.append(Result(case, dtype, copy_rate, timings))
     return results
-
-
-def _chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:
-    unknown = [value for value in values or () if value not in allowed]
-    if unknown:
-        raise InputError(f"--{name} must be one of {', '.join(allowed)}; got {unknown[0]!r}")
-    return [allowed[value] for value in values or allowed]
-
-
-def _at_least(name: str, value: int, low: int) -> None:
-    if value < low:
-        raise InputError(f"--{name} must be at least {low}; got {value}")
-
-
-def _check_numbers(seed: int, splits: int, steps: int) -> None:
-    for name, value, low in (("splits", splits, 1), ("steps", steps, 1), ("seed", seed, 0)):
-        _at_least(name, value, low)
-    if seed >= 2**31:
-        raise InputError(f"--seed must be below 2147483648; got {seed}")
 
 
 def _load(data: Path | None, target: str | None, k: int | None, task: str) -> tuple[Table, int]:
@@ -332,9 +284,3 @@ class _Progress:
     def trained(self, step: int, loss: float, score: float, temperature: float) -> None:
         now: dict[str, Any] = {"loss": loss, "score": score, "temperature": temperature}
         self.training.update(self.steps, completed=step, **now)
-
-
-def _end(message: str, status: int) -> NoReturn:
-    """One line on standard error and an exit status."""
-    typer.echo(f"kofn: {' '.join(message.split())}", err=True)
-    raise typer.Exit(status)

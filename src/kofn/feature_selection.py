@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 try:
+    from scipy.sparse import issparse
     from sklearn.base import BaseEstimator
     from sklearn.feature_selection import SelectorMixin
     from sklearn.preprocessing import StandardScaler
-    from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
     from threadpoolctl import threadpool_limits
 except ImportError as error:
     raise ImportError(
@@ -28,8 +28,6 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    import torch
-
     from kofn.links import Link
 
 __all__ = ["SoftTopKSelector"]
@@ -51,7 +49,8 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     few networks, from different random starts, each make their own and the mean weight decides.
 
     Args:
-        k: how many columns to keep, an integer in 1..n_features − 1.
+        k: how many columns to keep: an integer in 1..n_features, a share of them as a float in
+            (0, 1) (rounded down, at least one), None for half, or "all".
         task: "classification", "regression", or "auto": regression if the target is real-valued
             or whole-numbered with more than 20 distinct values, classification otherwise.
         hidden: width of each network's one hidden layer; 0 for linear models.
@@ -76,9 +75,12 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             mean anything.
         weights_: (n_features,) soft_topk of the scores at the final temperature, mean over the
             networks, summing to k: the share of the votes.
-        ranking_: (n_features,) indices of the columns, the first k of them chosen: by weight, to
-            a thousandth, and by score where that is equal.
-        support_: (n_features,) booleans, exactly k of them True.
+        ranking_: (n_features,) ranks: 1 for every chosen column, then 2, 3, … for the others, best
+            first, as scikit-learn's RFE has them.
+        order_: (n_features,) indices of the columns, best first, so that order_[:n_features_] are
+            the chosen: by weight, to a thousandth, and by score where that is equal.
+        support_: (n_features,) booleans, exactly n_features_ of them True.
+        n_features_: how many columns were chosen.
         task_: the task that was solved.
         loss_: the loss at the last step.
         n_features_in_, feature_names_in_: as in every scikit-learn estimator.
@@ -104,7 +106,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        k: int = 10,
+        k: int | float | str | None = 0.5,
         *,
         task: str = "auto",
         hidden: int = 64,
@@ -137,12 +139,14 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.callback = callback
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn which k columns of X predict y.
 
         Args:
-            X: (n_samples, n_features) numbers, none missing.
+            X: (n_samples, n_features) numbers, none missing; a sparse table is made dense.
             y: (n_samples,) class labels, or numbers for regression.
+            sample_weight: (n_samples,) how much each row counts, ≥ 0: a row of weight 2 is as two
+                rows, one of weight 0 as none.
 
         Returns:
             The selector itself.
@@ -151,18 +155,34 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             TypeError, ValueError: an argument out of range, or data that cannot be learned from.
             ImportError: PyTorch is missing.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, ensure_min_samples=2, accept_sparse="csr"
+        )
         self._check_arguments(X.shape[1])
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if (weights < 0).any():
+            raise ValueError(f"sample_weight must be ≥ 0; got {weights.min():g}")
+        kept = weights > 0
+        if not kept.any():
+            raise ValueError("sample_weight must not be zero for every row")
+        X, y, weights = (X.toarray() if issparse(X) else X)[kept], y[kept], weights[kept]
         self.task_ = find_task(y) if self.task == "auto" else self.task
-        target = _labels(y) if self.task_ == "classification" else _standardised(y)
-        columns = StandardScaler().fit_transform(X).astype(np.float32)
+        target = _labels(y) if self.task_ == "classification" else _real(y)
+        X, target, importance = _merged(X, target, weights)
+        if self.task_ == "regression":
+            target = _standardised(target, importance)
+        columns = StandardScaler().fit_transform(X, sample_weight=importance).astype(np.float32)
+        train = _training()
         # Matrices this small are faster on one thread, and repeat whatever the number of cores.
         with threadpool_limits(limits=1):
-            trained = _train(self, columns, target)
+            trained = train(self, columns, target, importance)
         self.scores_, self.weights_, self.loss_ = trained
         # Votes of a few networks tie often; the order of a table's columns must not decide then.
-        self.ranking_ = np.lexsort((-self.scores_, -np.round(self.weights_, 3)))
-        self.support_ = np.isin(np.arange(X.shape[1]), self.ranking_[: self.k])
+        self.order_ = np.lexsort((-self.scores_, -np.round(self.weights_, 3)))
+        self.ranking_ = np.ones(X.shape[1], dtype=np.int64)
+        left = self.order_[self.n_features_ :]
+        self.ranking_[left] = np.arange(2, len(left) + 2)
+        self.support_ = self.ranking_ == 1
         return self
 
     def _get_support_mask(self) -> np.ndarray:
@@ -172,13 +192,11 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
+        tags.input_tags.sparse = True
         return tags
 
     def _check_arguments(self, n: int) -> None:
-        if n < 2:
-            raise ValueError(f"X must have at least 2 columns to select from; got n_features = {n}")
-        allowed = f"an integer in 1..n_features - 1 (here 1..{n - 1})"
-        _check_integer("k", self.k, 1, allowed, n - 1)
+        self.n_features_ = _count(self.k, n)
         tasks = ("auto", "classification", "regression")
         if self.task not in tasks:
             raise ValueError(
@@ -227,127 +245,60 @@ def _labels(y: np.ndarray) -> np.ndarray:
     return labels.astype(np.int64)
 
 
-def _standardised(y: np.ndarray) -> np.ndarray:
+def _real(y: np.ndarray) -> np.ndarray:
     try:
-        values = np.asarray(y, dtype=np.float64)
+        return np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"y must be numbers for regression; got dtype {y.dtype}") from None
-    spread = float(values.std())
+
+
+def _standardised(values: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
+    mean = np.average(values, weights=importance)
+    spread = float(np.sqrt(np.average((values - mean) ** 2, weights=importance)))
     if not spread > 0:
         raise ValueError(f"y must vary to be predicted; every value is {values[0]:g}")
-    return ((values - values.mean()) / spread).astype(np.float32)
+    return ((values - mean) / spread).astype(np.float32)
 
 
-def _train(
-    options: SoftTopKSelector, columns: np.ndarray, target: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Scores, their weights at the end, and the last loss."""
+def _merged(
+    X: np.ndarray, target: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Equal rows as one, with the sum of their weights, whose mean becomes 1; None if all are 1.
+
+    So that a row of weight 2 and a row given twice are the same to every step of the training.
+    """
+    rows = np.column_stack([X, target])
+    if len({row.tobytes() for row in rows}) < len(rows) or np.ptp(weights) > 0:
+        _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        X, target = X[first], target[first]
+        weights = np.bincount(which.reshape(-1), weights)
+    if np.ptp(weights) == 0:
+        return X, target, None
+    return X, target, (weights / weights.mean()).astype(np.float32)
+
+
+def _training() -> Any:
     try:
-        import torch
+        import torch  # noqa: F401
+
+        from kofn._selector_training import train
     except ImportError as error:
         raise ImportError(
             'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[cli]"'
         ) from error
-    from kofn import schedules, soft_topk
-
-    seed = check_random_state(options.random_state).randint(np.iinfo(np.int32).max)
-    rng = torch.Generator().manual_seed(int(seed))
-    inputs, wanted = torch.from_numpy(columns), torch.from_numpy(target)
-    rows, n = inputs.shape
-    classes = int(wanted.max()) + 1 if options.task_ == "classification" else 0
-    # Equal scores would leave the first gradient alone to break the tie between twin columns.
-    scores = (0.01 * torch.randn(options.ensemble, n, generator=rng)).requires_grad_()
-    network = _Networks(options, n, max(classes, 1), rng)
-    adam = torch.optim.Adam(
-        [
-            {"params": [scores], "lr": options.score_learning_rate},
-            {"params": network.parameters, "lr": options.learning_rate},
-        ]
-    )
-    size = min(rows, options.batch_size)
-    order, start = torch.randperm(rows, generator=rng), 0
-    # From the first step to the last.
-    ends = options.temperature, options.final_temperature
-    cool, loss_now = schedules.exponential(*ends, steps=max(options.steps - 1, 1)), math.nan
-    for step in range(1, options.steps + 1):
-        temperature = cool(step - 1)
-        if start + size > rows:
-            order, start = torch.randperm(rows, generator=rng), 0
-        batch, start = order[start : start + size], start + size
-        weights = soft_topk(scores, options.k, link=options.link, temperature=temperature)
-        answers = network(inputs[batch], weights)
-        loss, score = _loss(answers, wanted[batch], classes)
-        adam.zero_grad()
-        # The sum, so that each network learns at its own rate whatever their number.
-        (loss * options.ensemble).backward()  # type: ignore[no-untyped-call]
-        adam.step()
-        loss_now = loss.item()
-        if options.callback is not None:
-            options.callback(step, loss_now, score.item(), temperature)
-    with torch.no_grad():
-        end = options.final_temperature
-        weights = soft_topk(scores, options.k, link=options.link, temperature=end).mean(0)
-        mean = scores.mean(0)
-    return mean.numpy(), weights.numpy(), loss_now
+    return train
 
 
-class _Networks:
-    """`ensemble` one-hidden-layer networks side by side, each with its own weights of the columns.
-
-    (rows, n) and (ensemble, n) -> (ensemble, rows, outputs).
-    """
-
-    def __init__(
-        self, options: SoftTopKSelector, n: int, outputs: int, rng: torch.Generator
-    ) -> None:
-        import torch
-
-        count, width = options.ensemble, options.hidden
-        self.options, self.rng = options, rng
-
-        def normal(*shape: int, scale: float) -> torch.Tensor:
-            return (scale * torch.randn(*shape, generator=rng)).requires_grad_()
-
-        self.parameters: list[torch.Tensor] = []
-        if width:
-            # About k inputs of unit variance are open at a time, whatever n is.
-            self.parameters.append(normal(count, n, width, scale=1 / math.sqrt(options.k)))
-            self.parameters.append(normal(count, 1, width, scale=0.1))
-        # A linear model needs no randomness to start, and its sign would mislead the scores.
-        last = 1 / math.sqrt(width) if width else 0.0
-        self.parameters.append(normal(count, width or n, outputs, scale=last))
-        self.parameters.append(torch.zeros(count, 1, outputs, requires_grad=True))
-
-    def __call__(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        options = self.options
-        blur = options.noise * torch.randn(rows.shape, generator=self.rng)
-        values = rows * weights[:, None, :] + blur
-        if options.hidden:
-            values = torch.relu(torch.baddbmm(self.parameters[1], values, self.parameters[0]))
-            if options.dropout:
-                kept = torch.rand(values.shape, generator=self.rng) >= options.dropout
-                values = values * kept / (1 - options.dropout)
-        return torch.baddbmm(self.parameters[-1], values, self.parameters[-2])
-
-
-def _loss(
-    answers: torch.Tensor, wanted: torch.Tensor, classes: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean loss over networks and rows; accuracy, or R² in units of the target's variance."""
-    import torch
-
-    count = answers.shape[0]
-    repeated = wanted.expand(count, -1).reshape(-1)
-    answers = answers.reshape(repeated.shape[0], -1)
-    if classes:
-        loss = torch.nn.functional.cross_entropy(answers, repeated)
-        score = (answers.detach().argmax(-1) == repeated).to(torch.float32).mean()
-    else:
-        loss = torch.nn.functional.mse_loss(answers[:, 0], repeated)
-        score = 1 - loss.detach()
-    return loss, score
+def _count(k: Any, n: int) -> int:
+    """How many of n columns k asks for."""
+    if k is None or (isinstance(k, str) and k == "all"):
+        return n if k else max(1, n // 2)
+    allowed = f'an integer in 1..n_features (here 1..{n}), a share in (0, 1), None or "all"'
+    if isinstance(k, numbers.Real) and not isinstance(k, numbers.Integral):
+        _check_real("k", k, 0.0, allowed, open_low=True, below=1.0)
+        return max(1, int(n * float(k)))
+    _check_integer("k", k, 1, allowed, n)
+    return int(k)
 
 
 def _check_integer(name: str, value: Any, low: int, allowed: str, high: int | None = None) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from kofn import _files
 from kofn._files import InputError
+from kofn._terminal import printed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,17 +63,17 @@ def compare(
             "compare.png": report.as_png(comparison, given),
         }
     _files.write(out, results, force)
-    console = Console(highlight=False)
-    console.print(report.weights_table(comparison, given))
-    console.print(report.metrics_table(comparison))
-    for name in results:
-        console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+    tables = report.weights_table(comparison, given), report.metrics_table(comparison)
+    printed(*tables, files=[out / name for name in results])
 
 
 def apply(
     scores: Source = "-",
     k: K = 1.0,
-    map_: Annotated[str, typer.Option("--map", help="As `kofn compare` names them.")] = "logistic",
+    map_: Annotated[
+        str | None,
+        typer.Option("--map", help="A map, by its name in `kofn compare`; logistic if absent."),
+    ] = None,
     alpha: Annotated[float | None, typer.Option(help="Of --map entmax, 1 or more.")] = None,
     temperature: Temperature = None,
     support: Support = None,
@@ -92,12 +93,19 @@ def apply(
     from kofn._scores import table
 
     asked, value = _softness(temperature, support, gap)
+    if hard:
+        _check_hard(map=map_, alpha=alpha, temperature=temperature, support=support, gap=gap)
     if out is not None:
         _check_file(out, force)
     given = table.read(scores)
     n = given.values.shape[-1]
     _check_k(k, n, "as many as there are scores at the most", strict=False)
-    weights = _applied(given.values, k, map_, alpha, asked, value, hard)
+    if hard:
+        from kofn import hard_topk
+
+        weights = hard_topk(given.values, k)
+    else:
+        weights = _applied(given.values, k, map_ or "logistic", alpha, asked, value)
     binary = given.binary if out is None or not out.suffix else out.suffix == ".npy"
     if not binary and weights.ndim > 2:
         raise InputError(f"weights of shape {weights.shape} are no table; --out FILE.npy")
@@ -117,21 +125,23 @@ def _applied(
     alpha: float | None,
     asked: str,
     value: float,
-    hard: bool,
 ) -> np.ndarray:
-    from kofn import hard_topk
     from kofn._scores.maps import named
 
     if alpha is not None and not 1 <= alpha < math.inf:
         raise InputError(f"--alpha must be a finite number ≥ 1; got {alpha:g}")
     chosen = named(name, k, alpha)
-    if hard:
-        return hard_topk(values, k)
     rows = values.reshape(-1, values.shape[-1])
     _check_softness(rows, k, asked, value)
     given = asked == "temperature"
     t = value if given else chosen.temperature(rows.astype("float64"), k, asked, value)
     return chosen.weights(rows, k, t).reshape(values.shape)
+
+
+def _check_hard(**soft: object) -> None:
+    for name, value in soft.items():
+        if value is not None:
+            raise InputError(f"--hard needs no --{name}: its weights are 0 and 1; leave one out")
 
 
 def _softness(
@@ -170,7 +180,7 @@ def _check_k(k: float, n: int, why: str, *, strict: bool) -> None:
 
 
 def _check_file(out: Path, force: bool) -> None:
-    if out.is_dir():
+    if os.path.isdir(out):  # which, unlike Path.is_dir, takes a name that is too long
         raise InputError(f"--out {out} is a directory; a file is needed, .csv or .npy")
     if out.suffix not in ("", ".csv", ".npy"):
         raise InputError(f"--out must end in .csv or .npy; got {out}")

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import kofn
+from kofn._files import shortened
 from kofn._scores.compare import Comparison, Measured
 from kofn._scores.table import Scores
 
@@ -51,7 +52,9 @@ def weights_table(comparison: Comparison, scores: Scores) -> RichTable:
     rows = "" if comparison.rows == 1 else f", row 1 of {comparison.rows:,}"
     part = "" if len(shown) == len(first) else f" ({len(shown)} around the boundary)"
     table = RichTable(
-        title=escape(f"{scores.name}: {_k(comparison)} of {len(first)} scores{rows}{part}"),
+        title=escape(
+            f"{shortened(scores.name, 60)}: {_k(comparison)} of {len(first)} scores{rows}{part}"
+        ),
         box=box.SIMPLE_HEAD,
         caption_justify="left",
         title_style="bold",
@@ -136,7 +139,7 @@ def as_png(comparison: Comparison, scores: Scores) -> bytes:
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1.0))
     _draw_weights(left, comparison)
     _draw_curves(right, comparison)
-    title = f"{scores.name}: {_k(comparison)} of {comparison.scores.shape[-1]}"
+    title = f"{shortened(scores.name, 60)}: {_k(comparison)} of {comparison.scores.shape[-1]}"
     figure.suptitle(title.replace("$", r"\$"), color=INK)
     content = io.BytesIO()
     figure.savefig(content, format="png", facecolor="white", metadata={"Software": None})

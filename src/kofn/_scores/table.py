@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kofn._files import InputError
+from kofn._files import InputError, shortened
 
 STDIN = "-"
 SEPARATORS = (",", "\t", ";")
@@ -34,30 +35,39 @@ def read(source: str) -> Scores:
     Raises:
         InputError: nothing that can be read as scores is there.
     """
-    if source == STDIN:
-        name = "standard input"
-        if sys.stdin.isatty():
-            raise InputError(
-                "no scores: give a file, or send numbers to standard input, "
-                'as in: echo "2 1 0.5 -1" | kofn compare -k 2'
-            )
-        content = sys.stdin.buffer.read()
-    else:
-        path, name = Path(source), source
-        if not path.exists():
-            raise InputError(f"no such file: {path}")
-        if path.is_dir():
-            raise InputError(f"{path} is a directory; a CSV or .npy file is needed")
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    name = "standard input" if source == STDIN else shortened(source)
+    content = _standard_input() if source == STDIN else _content(Path(source), name)
     scores = _array(name, content) if content.startswith(b"\x93NUMPY") else _csv(name, content)
     bad = np.argwhere(np.isnan(scores.values))
     if len(bad):
         where = ", ".join(f"{axis} {i + 1}" for axis, i in _axes(bad[0]))
         raise InputError(f"{name} has a NaN in {where}; every score must be a number")
     return scores
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise InputError("no scores: standard input is closed; give a file")
+    if sys.stdin.isatty():
+        raise InputError(
+            "no scores: give a file, or send numbers to standard input, "
+            'as in: echo "2 1 0.5 -1" | kofn compare -k 2'
+        )
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:  # a directory, or a descriptor that is closed
+        raise InputError(f"standard input cannot be read: {error.strerror or error}") from None
+
+
+def _content(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"no such file: {name}") from None
+    except IsADirectoryError:
+        raise InputError(f"{name} is a directory; a CSV or .npy file is needed") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
 def write_csv(weights: np.ndarray, scores: Scores) -> bytes:
@@ -82,11 +92,14 @@ def write_npy(weights: np.ndarray) -> bytes:
 
 def _array(name: str, content: bytes) -> Scores:
     try:
-        values = np.load(io.BytesIO(content), allow_pickle=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about files of Python 2, which are read all the same
+            values = np.load(io.BytesIO(content), allow_pickle=False)
     except MemoryError:
         raise InputError(f"{name} cannot be read as .npy: its shape is beyond memory") from None
-    except (ValueError, EOFError, OSError) as error:
-        reason = "its entries are Python objects" if "pickle" in str(error) else str(error)
+    except Exception as error:  # a header may be wrong in ways that NumPy does not foresee
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        reason = "its entries are Python objects" if "pickle" in reason else reason
         raise InputError(f"{name} cannot be read as .npy: {reason}") from None
     if values.dtype.kind not in "iuf" or values.dtype.itemsize > 8:
         raise InputError(f"{name} has dtype {values.dtype}; real numbers are needed")
@@ -107,7 +120,7 @@ def _csv(name: str, content: bytes) -> Scores:
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise InputError(f"{name} is empty; rows of scores are needed")
-    rows = [(number, _fields(line)) for number, line in lines]
+    rows = [(number, _fields(line, number, name)) for number, line in lines]
     columns: list[str] = []
     if not any(_is_number(field) for field in rows[0][1]):
         # One name, however many words it has.
@@ -125,7 +138,7 @@ def _csv(name: str, content: bytes) -> Scores:
             )
         for place, field in enumerate(fields, 1):
             if not _is_number(field):
-                what = f"{field!r} is not a number" if field else "a score is missing"
+                what = f"{shortened(field)!r} is not a number" if field else "a score is missing"
                 raise InputError(f"line {number} of {name}, column {place}: {what}")
     values = np.array([[float(field) for field in fields] for _, fields in rows])
     one_column = wanted == 1 and len(rows) > 1
@@ -136,11 +149,14 @@ def _separated(line: str) -> str | None:
     return next((mark for mark in SEPARATORS if mark in line), None)
 
 
-def _fields(line: str) -> list[str]:
+def _fields(line: str, number: int, name: str) -> list[str]:
     mark = _separated(line)
     if mark is None:
         return line.split()
-    return [field.strip() for field in next(csv.reader([line], delimiter=mark))]
+    try:
+        return [field.strip() for field in next(csv.reader([line], delimiter=mark))]
+    except csv.Error as error:  # such as a field of more than 131,072 characters
+        raise InputError(f"line {number} of {name} cannot be read as CSV: {error}") from None
 
 
 def _is_number(field: str) -> bool:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import kofn
+from kofn._files import shortened
 from kofn._select.compare import OURS, Comparison, Method, spread
 from kofn._select.table import HELD_OUT, Table
 from kofn.feature_selection import SoftTopKSelector
@@ -19,11 +20,12 @@ from kofn.feature_selection import SoftTopKSelector
 FILES = ("selection.json", "selection.png")
 INK, QUIET, ACCENT = "#222222", "#9aa0a6", "#d1495b"
 MOST_BARS = 40
+LONGEST = 40  # characters of a name in a title
 
 
 def ranked(selector: SoftTopKSelector) -> list[int]:
     """The chosen columns' indices, best first."""
-    return [int(i) for i in selector.ranking_[: selector.k]]
+    return [int(i) for i in selector.order_[: selector.n_features_]]
 
 
 def as_json(
@@ -67,7 +69,7 @@ def as_json(
         "target": table.target,
         "task": table.task,
         "classes": table.classes,
-        "k": int(selector.k),
+        "k": int(selector.n_features_),
         "seed": seed,
         "selector": settings,
         "chosen": [column(i) for i in ranked(selector)],
@@ -91,7 +93,7 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
     splits = len(comparison.methods[0].scores[judges[0]])
     drawn = "one split" if splits == 1 else f"mean of {splits} splits"
     told = "" if splits == 1 else ", mean ± standard deviation"
-    title = f"{table.name}: {k} of {len(table.columns)} columns to predict {table.target}"
+    title = f"{_name(table)}: {k} of {len(table.columns)} columns to predict {_target(table)}"
     shown = RichTable(
         title=escape(title),
         caption=(
@@ -132,10 +134,19 @@ def as_png(table: Table, selector: SoftTopKSelector, comparison: Comparison) -> 
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
     (_draw_pixels if table.image_shape else _draw_bars)(left, table, selector)
     _draw_scores(right, comparison)
-    figure.suptitle(f"{table.name}: what predicts {table.target}".replace("$", r"\$"), color=INK)
+    title = f"{_name(table)}: what predicts {_target(table)}"
+    figure.suptitle(title.replace("$", r"\$"), color=INK)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white")
     return buffer.getvalue()
+
+
+def _name(table: Table) -> str:
+    return shortened(table.name, LONGEST)
+
+
+def _target(table: Table) -> str:
+    return shortened(table.target, LONGEST)
 
 
 def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
@@ -154,12 +165,14 @@ def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
         axes.text(column, row, str(place), **style)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(QUIET)
-    axes.set_title(f"{selector.k} of {rows * columns} pixels over the mean image", color=INK)
+    axes.set_title(
+        f"{selector.n_features_} of {rows * columns} pixels over the mean image", color=INK
+    )
     axes.set_xlabel("numbered by weight, then score: best first", color=INK)
 
 
 def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
-    order = selector.ranking_[:MOST_BARS]
+    order = selector.order_[:MOST_BARS]
     colours = [ACCENT if selector.support_[i] else QUIET for i in order]
     places = np.arange(len(order))
     axes.barh(places, selector.weights_[order], color=colours, height=0.7)
@@ -172,7 +185,7 @@ def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
     axes.set(xlim=(0, 1.02), ylim=(len(order) - 0.4, -0.6))
     axes.set_xlabel("weight: share of the networks' votes", color=INK)
     shown = "" if len(order) == len(table.columns) else f" (the first {len(order)} shown)"
-    title = f"{selector.k} of {len(table.columns)} columns chosen{shown}"
+    title = f"{selector.n_features_} of {len(table.columns)} columns chosen{shown}"
     axes.set_title(title, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn._files import InputError
+from kofn._files import InputError, shortened
 from kofn.feature_selection import find_task
 
 TASKS = ("auto", "classification", "regression")
@@ -18,6 +19,7 @@ HELD_OUT = 0.25
 # A quarter is held out, so that four rows leave each class one on the testing side.
 FEWEST_ROWS, FEWEST_PER_CLASS = 20, 4
 DIGITS_K = 16
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
 LARGEST = 1e30  # whose square, in a variance over many rows, is still a float64
 
 
@@ -101,16 +103,19 @@ def check_task(task: str) -> None:
 def _read(path: Path) -> Any:
     import pandas as pd
 
-    if not path.exists():
-        raise InputError(f"no such file: {path}")
-    if path.is_dir():
-        raise InputError(f"{path} is a directory; a CSV file is needed")
+    # Read once: a pipe, as of <(…), gives its lines once only.
+    content = _content(path)
+    compression: Any = COMPRESSIONS.get(path.suffix)
     try:
-        header = pd.read_csv(path, header=None, nrows=1, dtype=str)
-        frame = pd.read_csv(path)
+        header, frame = (
+            pd.read_csv(io.BytesIO(content), compression=compression, low_memory=False, **options)
+            for options in ({"header": None, "nrows": 1, "dtype": str}, {})
+        )
     except pd.errors.EmptyDataError:
         raise InputError(f"{path} is empty; a header and rows are needed") from None
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # the parsers of CSV and of archives have exceptions of their own
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read as CSV: {reason}") from None
     names = header.iloc[0]
@@ -123,6 +128,18 @@ def _read(path: Path) -> Any:
     if frame.empty:
         raise InputError(f"{path} has a header but no rows")
     return frame
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"no such file: {shortened(path)}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory; a CSV file is needed") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{shortened(path)} cannot be read as CSV: {reason}") from None
 
 
 def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
@@ -181,4 +198,4 @@ def _target(values: Any, name: str, task: str) -> tuple[str, np.ndarray, list[st
 def _listed(names: Iterable[str], most: int = 8) -> str:
     names = list(names)
     rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(repr(name) for name in names[:most]) + rest
+    return ", ".join(repr(shortened(name)) for name in names[:most]) + rest

@@ -11,6 +11,7 @@ import typer
 
 from kofn import _files
 from kofn._files import InputError
+from kofn._terminal import at_least, check_seed, chosen, printed
 
 if TYPE_CHECKING:
     from kofn._vae.training import Checkpoint, Run, Settings
@@ -53,38 +54,34 @@ def vae(
 
     Writes checkpoint.pt as it goes, and at the end vae.json, curves.png and digits.png.
     """
-    from kofn.cli import INTERRUPTED, _end
+    # The imports take seconds; an interrupt during them is an interrupt like any other.
+    from kofn._vae import report
+    from kofn._vae.methods import METHODS, USUAL
+    from kofn._vae.model import digits
+    from kofn._vae.training import CHECKPOINT, Checkpoint, Settings
 
     began = time.monotonic()
-    checkpoint: Checkpoint | None = None
+    taken = chosen("method", method, METHODS) if method else [METHODS[m] for m in USUAL]
+    settings = Settings(
+        methods=tuple(dict.fromkeys(each.name for each in taken)),
+        epochs=epochs,
+        factors=factors,
+        n=categories,
+        items=items,
+        k=k,
+        samples=samples,
+        seeds=seeds,
+        seed=seed,
+    )
+    _check(settings)
+    if resume and force:
+        raise InputError("--resume goes on with what --force would overwrite; give one of them")
+    _files.check_out(out, (CHECKPOINT, *report.FILES), force or resume)
+    checkpoint = Checkpoint(out, settings)
+    if resume:
+        checkpoint.read()
+    data = digits(seed)
     try:
-        # The imports take seconds; an interrupt during them is an interrupt like any other.
-        from kofn._vae import report
-        from kofn._vae.methods import METHODS, USUAL
-        from kofn._vae.model import digits
-        from kofn._vae.training import CHECKPOINT, Checkpoint, Settings
-        from kofn.cli import _chosen
-
-        chosen = _chosen("method", method, METHODS) if method else [METHODS[m] for m in USUAL]
-        settings = Settings(
-            methods=tuple(dict.fromkeys(each.name for each in chosen)),
-            epochs=epochs,
-            factors=factors,
-            n=categories,
-            items=items,
-            k=k,
-            samples=samples,
-            seeds=seeds,
-            seed=seed,
-        )
-        _check(settings)
-        if resume and force:
-            raise InputError("--resume goes on with what --force would overwrite; give one of them")
-        _files.check_out(out, (CHECKPOINT, *report.FILES), force or resume)
-        checkpoint = Checkpoint(out, settings)
-        if resume:
-            checkpoint.read()
-        data = digits(seed)
         results = _trained(settings, data, checkpoint)
         contents = (
             report.as_json(settings, results, time.monotonic() - began),
@@ -92,30 +89,22 @@ def vae(
             report.generated(settings, results, data),
         )
         _files.write(out, dict(zip(report.FILES, contents, strict=True)), force=True)
-    except KeyboardInterrupt:
-        _end(_left(checkpoint), INTERRUPTED)
-    except InputError as error:
-        _end(str(error), 2)
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(highlight=False)
-    console.print(report.as_rich(settings, results))
-    for name in (*report.FILES, CHECKPOINT):
-        console.print(f"Wrote {escape(str(out / name))}", soft_wrap=True)
+    except KeyboardInterrupt as stop:
+        stop.args = (_left(checkpoint),)
+        raise
+    files = [out / name for name in (*report.FILES, CHECKPOINT)]
+    printed(report.as_rich(settings, results), files=files)
 
 
 def _check(settings: Settings) -> None:
     from kofn._vae.methods import METHODS
     from kofn._vae.training import MOST_CHOICES
-    from kofn.cli import _at_least
 
-    lowest = {"epochs": 1, "factors": 1, "items": 2, "samples": 1, "seeds": 1, "seed": 0}
+    lowest = {"epochs": 1, "factors": 1, "items": 2, "samples": 1, "seeds": 1}
     for name, low in lowest.items():
-        _at_least(name, getattr(settings, name), low)
-    _at_least("categories", settings.n, 2)
-    if settings.seed >= 2**31:
-        raise InputError(f"--seed must be below 2147483648; got {settings.seed}")
+        at_least(name, getattr(settings, name), low)
+    at_least("categories", settings.n, 2)
+    check_seed(settings.seed)
     if not 1 <= settings.k < settings.items:
         raise InputError(f"-k must be in 1..{settings.items - 1}, below --items; got {settings.k}")
     for name in settings.methods:
@@ -130,13 +119,11 @@ def _check(settings: Settings) -> None:
             )
 
 
-def _left(checkpoint: Checkpoint | None) -> str:
+def _left(checkpoint: Checkpoint) -> str:
     """What an interrupt leaves, once the last epoch is written."""
-    if checkpoint is not None:
-        checkpoint.write()
-        if checkpoint.written > -math.inf:
-            return f"interrupted; --resume goes on from {checkpoint.path}"
-    return "interrupted; nothing was written"
+    checkpoint.write()
+    resumable = checkpoint.written > -math.inf
+    return f"--resume goes on from {checkpoint.path}" if resumable else "nothing was written"
 
 
 def _trained(settings: Settings, data: Any, checkpoint: Checkpoint) -> list[dict[str, Any]]:

@@ -131,8 +131,10 @@ def full_like(like: Array, shape: tuple[int, ...], value: float) -> Array:
 def constant(like: Array, values: np.ndarray) -> Array:
     """The numbers `values` as an array of the kind, dtype and device of `like`."""
     if is_torch(like):
+        from kofn._torch import beside
+
         torch = sys.modules["torch"]
-        return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+        return beside(like, torch.as_tensor(values, dtype=like.dtype, device=like.device))
     return namespace(like).asarray(values, dtype=like.dtype)
 
 
@@ -208,7 +210,10 @@ def has_gradients(*arrays: Any) -> bool:
 def arange(like: Array, count: int) -> Array:
     """0, 1, … count − 1 in the dtype and on the device of `like`."""
     if is_torch(like):
-        return sys.modules["torch"].arange(count, dtype=like.dtype, device=like.device)
+        from kofn._torch import beside
+
+        torch = sys.modules["torch"]
+        return beside(like, torch.arange(count, dtype=like.dtype, device=like.device))
     return namespace(like).arange(count, dtype=like.dtype)
 
 

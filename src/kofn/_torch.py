@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.jit._trace import TracerWarning
 
-from kofn import kernels
+from kofn import _when_imported, kernels
 from kofn._link import by_id
 from kofn._rows import Given
 from kofn.threshold import solve
@@ -100,6 +100,16 @@ def _(info, in_dims, x, k, target, alpha, *rest):  # type: ignore[no-untyped-def
     return torch.stack(found), 0
 
 
+def beside(x: Tensor, values: Tensor) -> Tensor:
+    """`values`, which every process has made alike, as the DTensor they must be beside one."""
+    if type(x) in (Tensor, torch.nn.Parameter) or not hasattr(x, "device_mesh"):
+        return values
+    from torch.distributed.tensor import DTensor, Replicate
+
+    whole = [Replicate()] * x.device_mesh.ndim
+    return DTensor.from_local(values, x.device_mesh, whole, run_check=False)
+
+
 def is_plain(x: Tensor) -> bool:
     """Whether `x` is ordinary memory, of a CPU or GPU, that nothing traces or transforms."""
     return is_eager(x) and x.device.type in ("cpu", "cuda")
@@ -154,3 +164,6 @@ def values_and_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[
             values.sum(), leaf, retain_graph=True, allow_unused=True, materialize_grads=True
         )
     return values, slopes
+
+
+_when_imported.import_after("torch.distributed.tensor", "kofn._torch_sharding")

@@ -1,0 +1,137 @@
+"""DTensor: sharded scores have the answers and gradients of whole ones, on two processes."""
+
+import contextlib
+import multiprocessing
+import os
+import traceback
+
+import pytest
+import torch
+from torch import distributed
+
+import kofn
+from kofn import losses
+
+pytestmark = pytest.mark.skipif(
+    not distributed.is_available(), reason="PyTorch without torch.distributed"
+)
+PROCESSES = 2
+
+
+def run_on_ranks(path):
+    """`same_as_whole` in each of two processes joined by gloo; the first failure is raised."""
+    spawn = multiprocessing.get_context("spawn")
+    said = spawn.Queue()
+    ranks = [
+        spawn.Process(target=_on_rank, args=(rank, str(path), said), daemon=True)
+        for rank in range(PROCESSES)
+    ]
+    for rank in ranks:
+        rank.start()
+    try:
+        for _ in ranks:
+            failure = said.get(timeout=300)
+            assert failure is None, failure
+    finally:
+        for rank in ranks:
+            rank.join(timeout=10)
+            rank.kill()
+
+
+def _on_rank(rank, path, said):
+    torch.set_num_threads(1)
+    try:
+        with joined(distributed.FileStore(path, PROCESSES), rank, PROCESSES):
+            same_as_whole()
+        said.put(None)
+    except BaseException:
+        said.put(traceback.format_exc())
+
+
+@contextlib.contextmanager
+def joined(store, rank, size):
+    """A process group, and the reference for all: what is tested is where its operations run."""
+    before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "KOFN_KERNELS")}
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS="reference")
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def maps():
+    target = torch.zeros(4, 2, 6)
+    target[..., :2] = 1
+    k = torch.arange(1.0, 9.0).reshape(4, 2) / 2
+    temperature = 0.5 + torch.arange(8.0).reshape(4, 2) / 8
+    return {
+        "number": lambda x, like: kofn.soft_topk(x, 2.5, temperature=0.7),
+        "per row": lambda x, like: kofn.soft_topk(x, like(k), temperature=like(temperature)),
+        "laplace": lambda x, like: kofn.soft_topk(x, 2.5, link="laplace", temperature=0.7),
+        "hard": lambda x, like: kofn.soft_topk(x, 2, hard=True),
+        "hard_topk": lambda x, like: kofn.hard_topk(x, 2.5),
+        "gates": lambda x, like: kofn.topk_gates(x, 2)[0],
+        "mask": lambda x, like: kofn.soft_topk(x, 2, mask=x > -1),
+        "dim": lambda x, like: kofn.soft_topk(x, 2, dim=0),
+        "threshold": lambda x, like: kofn.soft_topk_threshold(x, 2),
+        "sum": lambda x, like: kofn.soft_topk_sum(x, 2, link="entmax"),
+        "softmax": lambda x, like: kofn.softmax(x),
+        "entmax": lambda x, like: kofn.entmax(x, 1.3),
+        "alpha per row": lambda x, like: kofn.entmax(x, like(temperature + 1)),
+        "log": lambda x, like: kofn.log_soft_topk(x, 2),
+        "loss": lambda x, like: losses.fenchel_young_loss(x, like(target), reduction="none"),
+        "marginals": lambda x, like: kofn.KSubset(x, 2).marginals(),
+        "log_partition": lambda x, like: kofn.KSubset(x, 2).log_partition(),
+        "subset entropy": lambda x, like: kofn.KSubset(x, 2).entropy(),
+        "mode": lambda x, like: kofn.KSubset(x, 2).mode(),
+    }
+
+
+def same_as_whole():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    size = distributed.get_world_size()
+    mesh, square = init_device_mesh("cpu", (size,)), init_device_mesh("cpu", (size, 1))
+    torch.manual_seed(0)
+    x, v = torch.randn(4, 2, 6), torch.randn(4, 2, 6)
+    cases = [(mesh, [p]) for p in (Shard(0), Shard(1), Replicate(), Shard(2))]
+    cases.append((square, [Shard(0), Shard(1)]))
+    wrong = []
+    for name, function in maps().items():
+        whole = x.clone().requires_grad_()
+        expected = function(whole, lambda a: a)
+        cotangent = v[..., : expected.shape[-1]] if expected.ndim == 3 else v[..., 0]
+        moves = expected.requires_grad
+        if moves:
+            expected.backward(cotangent)
+        for on, placements in cases if name in ("number", "marginals") else cases[:4]:
+            part = distribute_tensor(x, on, placements).requires_grad_()
+
+            def like(a, on=on):
+                return distribute_tensor(a, on, [Replicate()] * on.ndim)
+
+            try:
+                answer = function(part, like)
+                assert torch.allclose(answer.full_tensor(), expected, atol=2e-6, rtol=1e-5)
+                if moves:
+                    answer.backward(like(cotangent))
+                    gradient = part.grad.full_tensor()
+                    assert torch.allclose(gradient, whole.grad, atol=2e-6, rtol=1e-5)
+            except Exception:
+                wrong.append(f"{name} {placements}: {traceback.format_exc(limit=-3)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_distributed_scores_have_the_answers_of_local_ones():
+    """On a mesh of one process, where everything but the communication happens."""
+    with joined(distributed.HashStore(), 0, 1):
+        same_as_whole()
+
+
+@pytest.mark.full
+def test_sharded_scores_have_the_answers_of_whole_ones(tmp_path):
+    run_on_ranks(tmp_path / "store")

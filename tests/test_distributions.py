@@ -278,3 +278,49 @@ def test_a_divergence_is_never_below_0():
     near = (y + 1e-4 * rng.standard_normal(y.shape)).astype(np.float32)
     for law in DISCRETE.values():
         assert law(y).kl(law(near)).min() >= 0
+
+
+# --- what counts as deleted ---
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "normal"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_additive_masks_delete(name, dtype):
+    """finfo.min, with a score added, and half of it: like −inf, bit by bit, with gradient 0."""
+    kind = getattr(torch, dtype)
+    least, law = torch.finfo(kind).min, EVERY[name]
+    y = torch.tensor([[0.5, 0.0, -0.3, 1.0, 0.2], [-1.0, 0.3, 0.0, 0.1, 2.0]], dtype=kind)
+    there = torch.tensor([[True, False, True, True, False], [True, True, False, True, True]])
+    masks = torch.tensor([[0, least, 0, 0, least / 2], [0, 0, least, 0, 0]], dtype=kind)
+    value = torch.tensor([[1, 0, 1, 0, 0], [0, 1, 0, 0, 1]], dtype=kind)
+    if name in ("categorical", "race"):
+        value = torch.tensor([[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]], dtype=kind)
+    if name == "relaxed":
+        value = torch.where(there, there / there.sum(-1, keepdim=True), 0.0).to(kind)
+    answers = []
+    for logits in (torch.where(there, y, -math.inf), torch.where(there, y + masks, masks)):
+        leaf = logits.requires_grad_()
+        choice, parts = law(leaf), []
+        if name == "race":
+            drawn = torch.tensor([[0, 2], [4, 1]])
+            parts += [choice.log_prob(drawn), choice.log_prob(drawn, ordered=False)]
+            parts += [choice.sample(2, (9,), torch.Generator().manual_seed(0))]
+            parts += [choice.relaxed_sample(2, 0.5, torch.Generator().manual_seed(0))]
+        else:
+            parts += [choice.log_prob(value), choice.sample(9, torch.Generator().manual_seed(0))]
+        if name in DISCRETE:
+            parts += [choice.mean, choice.variance, choice.entropy(), choice.mode()]
+            parts += [choice.kl(law(torch.where(there, y * 0, -math.inf)))]
+            parts += [
+                choice.relax(choice.perturb(3, torch.Generator().manual_seed(0)), 0.7),
+            ]
+        if name == "categorical":
+            parts += [gumbel_max(leaf, torch.Generator().manual_seed(0), shape=9)]
+            parts += [gumbel_softmax(leaf, 0.7, rng=torch.Generator().manual_seed(0))]
+        total = sum((part * torch.arange(part.shape[-1])).sum() for part in parts[:-1])
+        (slope,) = torch.autograd.grad(total, leaf)
+        assert torch.isfinite(slope).all()
+        assert torch.all(slope[~there] == 0)
+        answers.append([*parts, slope])
+    for first, second in zip(*answers, strict=True):
+        assert torch.equal(first, second)

@@ -21,6 +21,7 @@ from kofn._array import (
     namespace,
     stop_gradient,
 )
+from kofn._rows import without_deleted
 from kofn._support import ENUMERATE_UP_TO, every_choice
 from kofn._validate import check_dim, check_mask, check_scores, check_shape
 
@@ -218,9 +219,9 @@ class OverRows(Distribution):
         return (*batch[:place], *self.event_shape, *batch[place:])
 
     def _playing(self) -> Array:
-        """Logits in the compute dtype, −inf where masked."""
+        """Logits in the compute dtype, −inf where masked or deleted."""
         xp = namespace(self.logits)
-        y = cast(self.logits, compute_dtype(self.logits))
+        y = cast(without_deleted(self.logits), compute_dtype(self.logits))
         return y if self.mask is None else xp.where(adopt(self.mask, y), y, -math.inf)
 
 

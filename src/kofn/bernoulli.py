@@ -21,7 +21,7 @@ from kofn._array import (
 )
 from kofn._distribution import Discrete, not_below_0
 from kofn._noise import gumbel
-from kofn._rows import temperature_of
+from kofn._rows import temperature_of, without_deleted
 from kofn._validate import check_ends, check_other, check_rng, check_scores, check_shape
 from kofn.categorical import logits_of
 
@@ -36,7 +36,8 @@ class Bernoulli(Discrete):
     takes together.
 
     Args:
-        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; −inf is always 0,
+        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; −inf, and what
+            like it counts as deleted (from half of its dtype's least number on), is always 0,
             +inf always 1.
         probs: P(1) instead of logits.
 
@@ -122,7 +123,7 @@ class Bernoulli(Discrete):
 
     def mode(self) -> Array:
         """1 where it is the likelier; 0 in a tie."""
-        return self.choose(self.logits)
+        return cast(self.choose(self._settled()), self.logits.dtype)
 
     @property
     def variance(self) -> Array:
@@ -200,7 +201,7 @@ class Bernoulli(Discrete):
             return special(z).expit(z)
 
     def _settled(self) -> Array:
-        return cast(self.logits, compute_dtype(self.logits))
+        return cast(without_deleted(self.logits), compute_dtype(self.logits))
 
 
 def softplus(t: Array) -> Array:

@@ -19,6 +19,7 @@ from kofn.normal import Normal
 from kofn.relaxed import RelaxedOneHot
 from kofn.subset import KSubset
 
+PYRO = "pyro.distributions.torch_distribution"
 ONES_AND_ZEROS = constraints.independent(constraints.boolean, 1)  # type: ignore[no-untyped-call]
 SUPPORTS = {
     Bernoulli: constraints.boolean,
@@ -101,13 +102,13 @@ def wrapped(own: Distribution) -> Wrapped:
     """`own` as torch has it; where pyro is imported as pyro has it, too."""
     if type(own) not in SUPPORTS:
         raise TypeError(f"to_torch knows no {type(own).__name__}")
-    kind = _of_pyro() if "pyro.distributions" in sys.modules else Wrapped
+    kind = _of_pyro() if PYRO in sys.modules else Wrapped
     return kind(own.entries_last())
 
 
 @cache
 def _of_pyro() -> type[Wrapped]:
-    mixin = sys.modules["pyro.distributions"].TorchDistributionMixin
+    mixin = sys.modules[PYRO].TorchDistributionMixin
 
     class WrappedForPyro(Wrapped, mixin):  # type: ignore[misc, valid-type]
         """What pyro.sample takes."""

@@ -62,12 +62,15 @@ def needs(choice: Any, estimator: str, *methods: str) -> Any:
     choice = adopted(choice)
     missing = [name for name in methods if not hasattr(choice, name)]
     if missing:
-        name = type(getattr(choice, "law", choice)).__name__
         raise TypeError(
             f"{estimator} needs a distribution with {', '.join(methods)}; "
-            f"{name} has no {missing[0]}"
+            f"{name_of(choice)} has no {missing[0]}"
         )
     return choice
+
+
+def name_of(choice: Any) -> str:
+    return type(getattr(choice, "law", choice)).__name__
 
 
 def values_of(f: Function, z: Array) -> Array:

@@ -18,7 +18,7 @@ from kofn._array import (
 from kofn._validate import check_integer, check_shape
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical
-from kofn.estimators._protocol import adopted, needs
+from kofn.estimators._protocol import adopted, name_of, needs
 
 
 def marginals_through(choice: Any, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
@@ -140,7 +140,7 @@ def reinmax_through(
     """
     choice = adopted(choice)
     if not isinstance(choice, (Categorical, Bernoulli)):
-        raise TypeError(f"reinmax needs a Categorical or a Bernoulli; got {type(choice).__name__}")
+        raise TypeError(f"reinmax needs a Categorical or a Bernoulli; got {name_of(choice)}")
     sample = choice.sample(shape, rng)
     logits = choice._settled()
     p = stop_gradient(choice.relax(logits, 1.0))

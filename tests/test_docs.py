@@ -1,4 +1,4 @@
-"""The pages of docs/ that hold code: it runs as pasted and prints what it says it prints."""
+"""The pages of docs/: their code runs as pasted and prints what it says it prints."""
 
 import re
 
@@ -7,8 +7,7 @@ import pytest
 from test_readme import ROOT, Block, blocks, run
 
 PAGES = {
-    name: (ROOT / "docs" / name).read_text(encoding="utf-8")
-    for name in ("errata.md", "choosing.md", "from_the_articles.md")
+    path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
 }
 
 

@@ -86,3 +86,29 @@ def test_make_targets_exist() -> None:
     targets = re.findall(r"(?:`|^)make (?:[A-Z_]+=\S+ )?([a-z][a-z-]*)", README, re.MULTILINE)
     assert {"demo", "test"} <= set(targets)
     assert [t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)] == []
+
+
+def test_the_times_are_those_of_the_benchmark() -> None:
+    measured = (ROOT / "benchmarks" / "results" / "bench.md").read_text(encoding="utf-8")
+    cases = [
+        measured[measured.index(f"### {name}") :].split("\n### ")[0]
+        for name in (
+            "Attention: 1,024 × 1,024, k = 32, float32",
+            "Pruning: 1 × 4,000,000, k = 400,000",
+        )
+    ]
+    names = {
+        "`kofn.soft_topk`": "soft_topk, logistic",
+        "`torch.topk`": "torch.topk",
+        "sigmoid, bisected": "sigmoid, bisected",
+        "`kofn.sparsemax`": "sparsemax",
+        "`entmax.sparsemax`": "entmax.sparsemax",
+    }
+    for shown, name in names.items():
+        row = re.search(rf"^\|[ *]*{re.escape(shown)}[ *]*\|(.*)\|$", README, re.MULTILINE)
+        assert row, shown
+        for cell, case in zip(row[1].split("|"), cases, strict=True):
+            times = re.search(rf"^\| {re.escape(name)} \| (\S+) .*? \| (\S+) ", case, re.MULTILINE)
+            assert times, name
+            for said, found in zip(cell.split(","), times.groups(), strict=True):
+                assert abs(float(said) - float(found)) <= (0.51 if float(said) > 10 else 0.051)

@@ -170,3 +170,26 @@ def test_jax_sees_a_mean_that_is_not_0():
     )
     with pytest.raises(ValueError, match="mean zero"):
         kofn.soft_topk_sum(jax.numpy.asarray([1.0, 2.0, 3.0], "float32"), 2, link=link)
+
+
+@every_link
+@with_gradients
+@pytest.mark.parametrize("size", [1e20, 1e30])
+def test_scores_beyond_every_links_reach(name, link, size):
+    """The loss stopped at 1.2e18 there, and what traces the code lost every gradient of the row."""
+    framework = Framework(name)
+    x = np.array([[0.5, -size, 1.0, -0.3], [size, 0.0, 0.4, 1.0]])
+    t, temperature = np.array([[0, 1.0, 0, 0], [0, 0, 1.0, 1.0]]), np.array([0.5, 2.0])
+    arguments = (framework.array(x, "float32"), framework.array(temperature, "float32"))
+
+    def loss(x, temperature):
+        return fenchel_young_loss(
+            x, framework.array(t, "float32"), link=link, temperature=temperature, reduction="none"
+        )
+
+    assert framework.numpy(loss(*arguments)) == pytest.approx(size / temperature, rel=1e-6)
+    in_x, in_t = framework.vjp(loss, arguments, framework.array([1.0, 1.0], "float32"))
+    p = np.stack([soft_topk(row, k, link=link, temperature=s)
+                  for row, k, s in zip(x, (1, 2), temperature, strict=True)])  # fmt: skip
+    assert in_x == pytest.approx((p - t) / temperature[:, None], abs=1e-5)
+    assert in_t == pytest.approx(-size / temperature**2, rel=1e-6)

@@ -99,7 +99,7 @@ class Gap(torch.autograd.Function):
 def _in_z(in_z: Tensor, p: implicit.Placed, rows: Any, temperature: Tensor) -> Any:
     """Cotangents of scores and temperature, from those of z = (x − θ)/T that sum to 0."""
     in_z = in_z / temperature[..., None]
-    return in_z, -(in_z * torch.where(rows.live, p.z, 0.0)).sum(-1)
+    return in_z, -torch.where(in_z == 0, 0.0, in_z * implicit.distances(rows, p)).sum(-1)
 
 
 def _graph(given: Given, reference: Callable[..., Tensor], v: Tensor, *more: Tensor) -> Any:

@@ -268,16 +268,23 @@ def value(rows: Rows) -> Array:
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 
+def distances(rows: Rows, p: Placed) -> Array:
+    """(x − θ)/T, for links of mean zero: of what lies beyond every link's reach, too, where p.z,
+    which only says which end, is cut off.
+    """
+    xp = namespace(p.z)
+    beyond = rows.live & (xp.abs(stop_gradient(p.z)) >= far(xp.finfo(p.z.dtype)))
+    theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)
+    return xp.where(beyond, (xp.where(beyond, rows.scores, theta) - theta) / t, p.z + p.link.edge)
+
+
 def gap(rows: Rows, target: Array, placed: Placed | None = None) -> Array:
     """Σ [G(z) + Ω(t) − t·z] per row: every term of the Fenchel–Young loss is at least 0."""
     p = placed or place(rows)
     xp = namespace(p.z)
-    z = p.z + p.link.edge
-    tails = xp.where(
-        p.upper,
-        p.link.upper_integral(p.z) + (1 - target) * z,
-        p.link.integral(p.z) - target * z,
-    )
+    missed = xp.where(p.upper, 1 - target, -target)
+    straight = xp.where(missed == 0, 0.0, missed * distances(rows, p))
+    tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z)) + straight
     closed = p.over.expand(p.every | p.none)
     terms = xp.where(closed, 0.0, tails) + p.link.omega(target)
     terms = xp.where(p.over.expand(p.spoiled), math.nan, terms)

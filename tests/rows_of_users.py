@@ -129,7 +129,32 @@ def oracle(rows: UserRows, tails: oracles_rows.Tails) -> np.ndarray:
     return oracles_rows.weights(np.where(deleted, -np.inf, rows.x), rows.k, rows.temperature, tails)
 
 
-def violations(rows: UserRows, p: np.ndarray, expected: np.ndarray) -> dict[str, np.ndarray]:
+def _power(link: str | float) -> float:
+    """By entmax a weight is a power of the distance from the end, and rounds as often."""
+    return max(1.0, 1 / (2 * (link - 1))) if isinstance(link, float) and link >= 1.1 else 1.0
+
+
+def _roundings(k: np.ndarray, n: int, link: str | float) -> np.ndarray:
+    """How many roundings of its own that of z costs a weight: f(z)·z/F(z), a fifth of it.
+
+    Far out in a tail that is the weight's exponent, and twice as much by the normal link.
+    """
+    exponent = -np.log(np.maximum(k, 1e-300) / n) * (2 if link == "normal" else 1) / 5
+    return np.maximum(_power(link), exponent)
+
+
+def _unreachable(rows: UserRows, link: str | float) -> np.ndarray:
+    """Weights that no z of the type gives: for α > 2 they rise with an infinite slope."""
+    if not isinstance(link, float) or link <= 2:
+        return np.zeros(len(rows))
+    tiny = float(np.finfo("float64" if rows.dtype == "float64" else "float32").tiny)
+    least = np.maximum(32 * tiny / rows.temperature, 32 * tiny)
+    return ((link - 1) * least) ** (1 / (link - 1))
+
+
+def violations(
+    rows: UserRows, p: np.ndarray, expected: np.ndarray, link: str | float
+) -> dict[str, np.ndarray]:
     """By law, how much more than it may a row is off: above 1 is wrong."""
     deleted = rows.x <= least_in_play(rows.dtype)
     ulp = float(ml_dtypes.finfo(_numpy_dtype(rows.dtype)).eps)
@@ -139,34 +164,35 @@ def violations(rows: UserRows, p: np.ndarray, expected: np.ndarray) -> dict[str,
     x, ordered = (np.take_along_axis(a, order, -1) for a in (rows.x, p))
     fall = np.diff(ordered, axis=-1)
     alike = np.diff(x, axis=-1) == 0
+    least = _unreachable(rows, link)
+    may = TOTAL[rows.dtype] * k * _roundings(k, p.shape[-1], link) + p.shape[-1] * least
     with np.errstate(all="ignore"):
-        # A weight far out in a tail has the rounding of z times its exponent.
-        tails = np.maximum(1, -np.log(np.maximum(k, 1e-300) / p.shape[-1]) / 5)
-        total = np.abs(p.sum(-1) - k) / (TOTAL[rows.dtype] * k * tails + floor + 1e-300)
+        total = np.abs(p.sum(-1) - k) / (may + floor + 1e-300)
     worst = {
         "range": np.max(np.where((p >= 0) & (p <= 1), 0.0, 2.0), axis=-1),
         "deleted": np.max(np.where(deleted & (p != 0), 2.0, 0.0), axis=-1),
         "sum": total,
         "order": np.max(-fall / (2 * ulp), axis=-1, initial=0.0),
         "ties": np.max(np.where(alike, np.abs(fall) / (2 * ulp), 0.0), axis=-1, initial=0.0),
-        "oracle": np.max(np.abs(p - expected), axis=-1) / WEIGHTS[rows.dtype],
+        "oracle": np.max(np.abs(p - expected), axis=-1)
+        / (WEIGHTS[rows.dtype] * _power(link) + least),
     }
     return {law: np.where(np.isnan(value), np.inf, value) for law, value in worst.items()}
 
 
-def wrong(rows: UserRows, p: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def wrong(rows: UserRows, p: np.ndarray, expected: np.ndarray, link: str | float) -> np.ndarray:
     """The rows that break a law, worst first."""
-    worst = np.max(list(violations(rows, p, expected).values()), axis=0)
+    worst = np.max(list(violations(rows, p, expected, link).values()), axis=0)
     order = np.argsort(-worst, kind="stable")
     return order[worst[order] > 1]
 
 
-def told(rows: UserRows, p: np.ndarray, expected: np.ndarray, index: int) -> str:
+def told(rows: UserRows, p: np.ndarray, expected: np.ndarray, link: str | float, index: int) -> str:
     """A row as code that shows it again, and what is wrong with it."""
     one = slice(index, index + 1)
     broken = {
         law: f"{value[0]:.3g} × what it may"
-        for law, value in violations(rows[one], p[one], expected[one]).items()
+        for law, value in violations(rows[one], p[one], expected[one], link).items()
         if value[0] > 1
     }
     return (
@@ -183,11 +209,11 @@ def hold(rows: UserRows, link: str | float, road: str, learned: bool = False) ->
     `link` is a name, or entmax's α; `learned` gives α as an array with one number per row.
     """
     p, expected = ROADS[road](rows, link, learned), oracle(rows, tails_of(link))
-    bad = wrong(rows, p, expected)
+    bad = wrong(rows, p, expected, link)
     if len(bad):
         raise AssertionError(
             f"{len(bad)} of {len(rows)} rows of {link} are wrong by {road}, the worst:\n"
-            + told(rows, p, expected, int(bad[0]))
+            + told(rows, p, expected, link, int(bad[0]))
         )
 
 

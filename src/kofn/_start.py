@@ -11,63 +11,50 @@ from kofn._flow import only_if
 if TYPE_CHECKING:
     from kofn.threshold import Problem
 
+WIDE = 1e5
+"""The spread, in temperatures, from which on a row may have outliers that a start must not see."""
 
-def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array, Array]:
-    """(anchor, offset) of the start, between min(x) − T·F⁻¹(k/n) and max(x) − T·F⁻¹(k/n), and those
-    two relative to the anchor.
 
-    Scores such as finfo.min, an additive mask, would overflow the variance and tell nothing; and a
-    bracket that reaches that far takes more halvings than there are. They are certain, unless k
-    says that the threshold is among them.
+def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
+    """(start, low, high): from min(x) − T·F⁻¹(k/n) to max(x) − T·F⁻¹(k/n), and a guess between.
+
+    The guess needs mean and variance, which additive masks such as −1e9 would spoil. Where more
+    than k scores are near the greatest one, only those count.
     """
     xp = namespace(p.x)
     info = xp.finfo(p.x.dtype)
     eps, largest = float(info.eps), float(info.max)
-    limit = math.sqrt(largest) * 1e-3 * xp.clip(p.temperature, 1.0, None)
-    usual = p.live & (xp.abs(p.x) < p.over.expand(limit))
-    least, greatest = p.over.min(p.x), p.over.max(p.x)
+    greatest = p.over.max(p.x)
+    least = p.over.min(xp.where(p.live, p.x, math.inf))
+    share = xp.where(open_, p.k / xp.where(open_, p.n, 1.0), 0.5)
+    end = p.temperature * p.row_link.quantile(share)
 
-    def ends() -> tuple[Array, ...]:
-        far_off = p.live & (xp.abs(p.x) >= p.over.expand(limit))  # a NaN is not
-        hidden = cast(p.over.count(far_off & (p.x < 0)), p.x.dtype)
-        certain = cast(p.over.count(far_off & (p.x > 0)), p.x.dtype)
-        between = open_ & (p.k > certain) & (p.k < p.n - hidden)
-        asked = p.live & ~(far_off & p.over.expand(between))
-        smallest = p.over.min(xp.where(asked, p.x, math.inf))
-        return hidden, certain, smallest, p.over.max(xp.where(asked, p.x, -math.inf))
+    def near() -> tuple[Array, ...]:
+        within = p.live & (p.over.expand(greatest) - p.x < p.over.expand(WIDE * p.temperature))
+        number = cast(p.over.count(within), p.x.dtype)
+        enough = open_ & (number > p.k)
+        smallest = p.over.min(xp.where(within, p.x, math.inf))
+        number = xp.where(enough, number, p.n)
+        of_near = xp.where(enough, p.k / xp.where(enough, number, 1.0), share)
+        reach = p.temperature * p.row_link.quantile(of_near)
+        return number, xp.where(enough, smallest, least), of_near, reach
 
-    odd = ~((least > -limit) & (greatest < limit))
-    none = xp.zeros_like(p.n)
-    hidden, certain, smallest, greatest = only_if(odd, ends, (none, none, least, greatest))
-    among_hidden, among_certain = open_ & (p.k > p.n - hidden), open_ & (p.k < certain)
-    between = open_ & (p.k > certain) & (p.k < p.n - hidden)
-    number = xp.where(between, p.n - hidden - certain, xp.where(open_, p.n, 1.0))
-    share = xp.where(open_, xp.where(between, p.k - certain, p.k) / number, 0.5)
-    reach = p.temperature * p.row_link.quantile(share)
+    wide = ~(greatest - least < WIDE * p.temperature)
+    number, smallest, share, reach = only_if(wide, near, (p.n, least, share, end))
     slack = 4 * eps * (xp.abs(smallest) + xp.abs(greatest) + p.temperature + xp.abs(reach))
     low = xp.clip(smallest - reach - slack, -largest, largest)
-    high = xp.clip(greatest - reach + slack, -largest, largest)
+    high = xp.clip(greatest - end + slack, -largest, largest)
 
-    count = xp.maximum(p.n - hidden - certain, xp.ones_like(p.n))
-    mean = p.over.sum(xp.where(usual, p.x, 0.0)) / count
+    number = xp.maximum(number, xp.ones_like(number))
+    usual = p.live & (p.x >= p.over.expand(smallest))
+    mean = p.over.sum(xp.where(usual, p.x, 0.0)) / number
     spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
-    variance = p.over.sum(spread * spread) / count
+    variance = p.over.sum(spread * spread) / number
     # Scores that are normal widen the link: for the normal one this is exact.
     own, far = p.row_link.quantile(share) + p.row_link.edge, _bell(share) * xp.sqrt(variance)
     start = mean - reach - p.temperature * _widening(own, far)
-    start = xp.where(xp.isnan(start), low, xp.clip(start, low, high))
-    # Among masks, which are alike, it is known.
-    start = xp.where(among_hidden, smallest, xp.where(among_certain, greatest, start))
-    rest = xp.where(among_hidden, p.k - (p.n - hidden), xp.where(among_certain, p.k, 1.0))
-    rest = rest / xp.where(among_hidden, hidden, xp.where(among_certain, certain, 2.0))
-    known = -p.temperature * p.row_link.quantile(rest)
-    alike = among_hidden | among_certain
-    offset = xp.where(alike, known, 0.0)
-    low, high = (xp.clip(end - start, -largest, largest) for end in (low, high))
-    # Past the largest float the offset still has room.
-    low = xp.where(alike, xp.minimum(low, offset - p.temperature), low)
-    high = xp.where(alike, xp.maximum(high, offset + p.temperature), high)
-    return start, offset, low, high
+    middle = low / 2 + high / 2
+    return xp.where(xp.isfinite(start), xp.clip(start, low, high), middle), low, high
 
 
 def _widening(own: Array, far: Array) -> Array:

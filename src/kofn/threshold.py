@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from kofn._array import Array, cast, namespace, quiet, scalar
+from kofn._beside import Place, beside
 from kofn._flow import materialised, only_if, while_loop
 from kofn._link import Link
 from kofn._start import bracket
@@ -92,19 +93,22 @@ class Problem(NamedTuple):
         z = ((self.x - expand(anchor)) - expand(offset)) / expand(self.temperature)
         return xp.clip(z, -limit, limit)
 
+    def excess(self, anchor: Array, offset: Array) -> Array:
+        """ΣF − k at θ = anchor + offset."""
+        upper, low, high = split(self.link, self.z(anchor, offset), self.live)
+        missing = cast(self.over.count(upper), self.x.dtype) - self.k
+        return missing + (self.over.sum(low) - self.over.sum(high))
 
-class _Search(NamedTuple):
-    """θ = anchor + offset in two floats; the bracket and the last step are relative to anchor.
 
-    One float32 is not enough: θ = 24 at T = 0.3 would move every z by 5e-6.
-    """
+class Search(NamedTuple):
+    """Where θ is looked for. The ends are places, so that they stay where they are as θ moves."""
 
-    anchor: Array
-    offset: Array
-    low: Array
-    high: Array
+    at: Place
+    low: Place
+    high: Place
     last: Array
     active: Array
+    found: Array  # rows whose last step says that θ is there
     flat: Array
     rounds: Array
 
@@ -142,73 +146,72 @@ def solve(
         entry_link = link.map_alpha(over.expand)
         problem = Problem(x, live, k, n, temperature, entry_link, link, over)
         open_ = (k > 0) & (k < n)
-        found, spoiled = _begin(problem, open_)
-        found = _search(problem, found, _balance)
+        search, spoiled = _begin(problem, open_)
+        search = _search(problem, search, _balance, ROUNDS)
+        lost = open_ & ~spoiled & ~search.found
+        search = only_if(lost, lambda: _beside(problem, search, lost), search)
         if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
-            flat = found.flat
-            found = only_if(
-                flat, lambda: _search(problem, _plateau(problem, found), _log_balance), found
-            )
+            search = only_if(search.flat, lambda: _between(problem, search), search)
         closed = xp.where(k <= 0, math.inf, xp.where(k >= n, scalar(x, -math.inf), math.nan))
-        hi = xp.where(spoiled, math.nan, xp.where(open_, found.anchor, closed))
-        return hi, xp.where(open_ & ~spoiled, found.offset, 0.0)
+        hi = xp.where(spoiled, math.nan, xp.where(open_, search.at.anchor, closed))
+        return hi, xp.where(open_ & ~spoiled, search.at.offset, 0.0)
 
 
-def _begin(p: Problem, open_: Array) -> tuple[_Search, Array]:
+ROUNDS = 24
+"""Looks after which Newton's steps are given up; a row that is not far out takes a handful."""
+
+
+def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
     """A search at its starting point, and which rows hold a NaN."""
     xp = namespace(p.x)
-    start, offset, low, high = bracket(p, open_)
+    start, low, high = bracket(p, open_)
     spoiled = xp.isnan(p.k) | xp.isnan(p.temperature) | ((p.n > 0) & xp.isnan(low))
     zero = xp.zeros_like(start)
-    return _Search(
-        anchor=start,
-        offset=zero + offset,
-        low=low,
-        high=high,
+    none = xp.zeros_like(open_)
+    return Search(
+        at=Place(start, zero),
+        low=Place(low, zero),
+        high=Place(high, zero),
         last=zero + math.inf,
         active=open_ & ~spoiled,
-        flat=xp.zeros_like(open_),
+        found=none,
+        flat=none,
         rounds=zero,
     ), spoiled
 
 
-def _search(p: Problem, search: _Search, look: Callable[[Problem, Array], _Newton]) -> _Search:
+def _search(
+    p: Problem, search: Search, look: Callable[[Problem, Array], _Newton], most: int
+) -> Search:
     """Newton's steps, halving the bracket where one leaves it or is not half the last one."""
     xp = namespace(p.x)
-    info = xp.finfo(p.x.dtype)
-    eps = float(info.eps)
-    limit = 4 * int(info.bits)
+    eps, largest = float(xp.finfo(p.x.dtype).eps), float(xp.finfo(p.x.dtype).max)
 
-    def unfinished(s: _Search) -> Array:
-        return xp.any(s.active & (s.rounds < limit))
+    def unfinished(s: Search) -> Array:
+        return xp.any(s.active & (s.rounds < most))
 
-    def advance(s: _Search) -> _Search:
-        seen = look(p, p.z(s.anchor, s.offset))
-        low = xp.where(seen.excess > 0, s.offset, s.low)
-        high = xp.where(seen.excess < 0, s.offset, s.high)
+    def advance(s: Search) -> Search:
+        seen = look(p, p.z(*s.at))
+        low = s.at.where(s.active & (seen.excess > 0), s.low)
+        high = s.at.where(s.active & (seen.excess < 0), s.high)
+        below, above = (xp.clip(s.at.to(end), -largest, largest) for end in (low, high))
         step = seen.step * p.temperature
-        target = s.offset + step
         near = xp.abs(step) <= seen.last * p.temperature
-        halved = (target > low) & (target < high) & (xp.abs(step) <= s.last / 2)
+        halved = (step > below) & (step < above) & (xp.abs(step) <= s.last / 2)
         # The step decides when to stop: a small residual means nothing where W is small.
         stay = (seen.excess == 0) | seen.flat
-        middle = _middle(s.anchor, low, high, p.temperature, s.rounds)
-        offset = xp.where(stay, s.offset, xp.where(near | halved, target, middle))
+        step = xp.where(near | halved, step, below / 2 + above / 2)
+        step = xp.where(stay | ~s.active, 0.0, step)
+        at = s.at.moved(step)
         narrow = xp.where(seen.tolerance < eps, seen.tolerance, eps) / 2 * p.temperature
-        stuck = (offset == s.offset) | ~(high - low > narrow)
-
-        # Move the anchor there; what rounding leaves over is the new offset, exactly (two-sum).
-        anchor = s.anchor + offset
-        part = anchor - s.anchor
-        rest = (s.anchor - (anchor - part)) + (offset - part)
-        moved = offset - rest
-        return _Search(
-            anchor=xp.where(s.active, anchor, s.anchor),
-            offset=xp.where(s.active, rest, s.offset),
-            low=xp.where(s.active, low - moved, s.low),
-            high=xp.where(s.active, high - moved, s.high),
-            last=xp.where(s.active, xp.abs(offset - s.offset), s.last),
+        stuck = (s.at.to(at) == 0) | ~(above - below > narrow)
+        return Search(
+            at=at,
+            low=low,
+            high=high,
+            last=xp.where(s.active, xp.abs(step), s.last),
             active=s.active & ~(near | stay | stuck),
+            found=xp.where(s.active, near | stay, s.found),
             flat=xp.where(s.active, seen.flat, s.flat),
             rounds=s.rounds + 1,
         )
@@ -216,28 +219,34 @@ def _search(p: Problem, search: _Search, look: Callable[[Problem, Array], _Newto
     return while_loop(p.x, unfinished, advance, search)
 
 
-def _middle(anchor: Array, low: Array, high: Array, temperature: Array, rounds: Array) -> Array:
-    """The middle of the bracket in the order of floats: of the exponents where they differ.
+def _beside(p: Problem, search: Search, lost: Array) -> Search:
+    """For rows that Newton's steps have not ended: θ from the score next to it."""
+    at = beside(p, lost)
+    flat = _balance(p, p.z(*at)).flat
+    return search._replace(
+        at=at.where(lost, search.at), flat=namespace(lost).where(lost, flat, search.flat)
+    )
 
-    It ends after some 40 halvings for any bracket, ±finfo.max included. θ may still be a
-    temperature away from a score of 1e38, though, with no float between: then, every other time,
-    it is the anchor itself, or the exponents of the distance from the end next to it are halved.
-    """
-    xp = namespace(anchor)
-    left, right = anchor + low, anchor + high
-    larger = xp.maximum(xp.abs(left), xp.abs(right))
-    smaller = xp.maximum(xp.minimum(xp.abs(left), xp.abs(right)), temperature)
-    geometric = xp.sign(left + right) * xp.sqrt(larger) * xp.sqrt(smaller)
-    by_exponent = xp.where((left < 0) & (right > 0), 0.0, geometric) - anchor
-    use = (larger > 4 * smaller) & (by_exponent > low) & (by_exponent < high)
-    middle = xp.where(use, by_exponent, low / 2 + high / 2)
-    width = high - low
-    leap = xp.sqrt(width) * xp.sqrt(temperature)
-    beside = xp.where(xp.abs(low) < xp.abs(high), low + leap, high - leap)
-    beside = xp.where((low < 0) & (high > 0), 0.0, beside)
-    between = (width > 1e6 * temperature) & (width < 8 * float(xp.finfo(low.dtype).eps) * larger)
-    odd = rounds / 2 != xp.floor(rounds / 2)
-    return xp.where(odd & between & (beside > low) & (beside < high), beside, middle)
+
+def _between(p: Problem, search: Search) -> Search:
+    """Between the last entry above and the first below, where the sums were flat: by logarithms."""
+    xp = namespace(p.x)
+    upper, _, _ = split(p.link, p.z(*search.at), p.live)
+    zero = xp.zeros_like(p.k)
+    half = -p.temperature * p.row_link.quantile(zero + 0.5)
+    low = Place(p.over.max(xp.where(p.live & ~upper, p.x, -math.inf)), zero).moved(half)
+    high = Place(p.over.min(xp.where(upper, p.x, math.inf)), zero).moved(half)
+    largest = float(xp.finfo(p.x.dtype).max)
+    middle = low.moved(xp.clip(low.to(high), -largest, largest) / 2)
+    search = search._replace(
+        at=middle.where(search.flat, search.at),
+        low=low,
+        high=high,
+        last=zero + math.inf,
+        active=search.flat,
+        rounds=zero,
+    )
+    return _search(p, search, _log_balance, 4 * int(xp.finfo(p.x.dtype).bits))
 
 
 def _balance(p: Problem, z: Array) -> _Newton:
@@ -275,6 +284,8 @@ def _balance(p: Problem, z: Array) -> _Newton:
 
         step = only_if(plateau, balanced, step)
 
+    # A slope that is infinite, as at the end of entmax's support for α > 2, leads nowhere.
+    step = xp.where(weight < math.inf, step, math.nan)
     sums = 4 * (below + above) / weight  # what rounding of the sums does to the step
     wanted = xp.minimum(p.k / weight, xp.ones_like(weight))
     # Without an entry inside the support θ is next to one, at whatever distance.
@@ -284,31 +295,14 @@ def _balance(p: Problem, z: Array) -> _Newton:
         last = xp.where(plateau, tolerance, xp.sqrt(tolerance) / 2)
     order = p.row_link.order
     if order is not None:
+        # Where the slope is infinite at the end, a step as small may bring in an entry that weighs.
+        step = xp.where((order < 1) & (xp.abs(step) <= tolerance), 0.0, step)
         # k entries have all their weight and others nearly none. F meets 0 like a power of the
         # distance, towards whose end Newton's steps go by parts; a few more of them go beyond.
         done = (missing == 0) & (above == 0) & (xp.abs(step) <= tolerance)
         step = xp.where(done, (1 + order) * step + 2 * eps, step)
         last = xp.where(done, xp.abs(step), last)
     return _Newton(excess, step, tolerance, last, flat)
-
-
-def _plateau(p: Problem, found: _Search) -> _Search:
-    """Start again, between the last entry above and the first below, where the sums were flat."""
-    xp = namespace(p.x)
-    upper, _, _ = split(p.link, p.z(found.anchor, found.offset), p.live)
-    half = p.temperature * p.row_link.quantile(xp.full_like(p.k, 0.5))
-    low = p.over.max(xp.where(p.live & ~upper, p.x, -math.inf)) - half
-    high = p.over.min(xp.where(upper, p.x, math.inf)) - half
-    middle = low / 2 + high / 2
-    return found._replace(
-        anchor=xp.where(found.flat, middle, found.anchor),
-        offset=xp.where(found.flat, 0.0, found.offset),
-        low=xp.where(found.flat, low - middle, found.low),
-        high=xp.where(found.flat, high - middle, found.high),
-        last=found.last + math.inf,
-        active=found.flat,
-        rounds=xp.zeros_like(middle),
-    )
 
 
 def _log_balance(p: Problem, z: Array) -> _Newton:

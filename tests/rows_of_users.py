@@ -135,21 +135,30 @@ def _power(link: str | float) -> float:
 
 
 def _roundings(k: np.ndarray, n: int, link: str | float) -> np.ndarray:
-    """How many roundings of its own that of z costs a weight: f(z)·z/F(z), a fifth of it.
+    """How many roundings of its own that of z costs a weight: f(z)·z/F(z), a quarter of it.
 
     Far out in a tail that is the weight's exponent, and twice as much by the normal link.
     """
-    exponent = -np.log(np.maximum(k, 1e-300) / n) * (2 if link == "normal" else 1) / 5
+    exponent = -np.log(np.maximum(k, 1e-300) / n) * (2 if link == "normal" else 1) / 4
     return np.maximum(_power(link), exponent)
 
 
 def _unreachable(rows: UserRows, link: str | float) -> np.ndarray:
-    """Weights that no z of the type gives: for α > 2 they rise with an infinite slope."""
-    if not isinstance(link, float) or link <= 2:
+    """Weights that no θ of the type gives: a power of the distance from the end of a support."""
+    alpha = {"linear": 2.0, "entmax": 1.5}.get(link, link)
+    if not isinstance(alpha, float) or alpha < 1.1:
         return np.zeros(len(rows))
     tiny = float(np.finfo("float64" if rows.dtype == "float64" else "float32").tiny)
     least = np.maximum(32 * tiny / rows.temperature, 32 * tiny)
-    return ((link - 1) * least) ** (1 / (link - 1))
+    return ((alpha - 1) * least) ** (1 / (alpha - 1))
+
+
+def _accuracy(rows: UserRows, expected: np.ndarray, link: str | float) -> np.ndarray:
+    """What a weight may be off by; for α > 2 θ's rounding times a slope that is p^(2 − α)."""
+    accuracy, least = WEIGHTS[rows.dtype] * _power(link), _unreachable(rows, link)[:, None]
+    steep = isinstance(link, float) and link > 2
+    slope = np.maximum(expected, 0.01) ** (2 - link) / 10 if steep else 0.0
+    return np.maximum(accuracy, np.minimum(accuracy * slope, 1e-3)) + least
 
 
 def violations(
@@ -163,7 +172,7 @@ def violations(
     order = np.argsort(np.where(deleted, -np.inf, rows.x), axis=-1, kind="stable")
     x, ordered = (np.take_along_axis(a, order, -1) for a in (rows.x, p))
     fall = np.diff(ordered, axis=-1)
-    alike = np.diff(x, axis=-1) == 0
+    alike = x[:, 1:] == x[:, :-1]
     least = _unreachable(rows, link)
     may = TOTAL[rows.dtype] * k * _roundings(k, p.shape[-1], link) + p.shape[-1] * least
     with np.errstate(all="ignore"):
@@ -174,8 +183,7 @@ def violations(
         "sum": total,
         "order": np.max(-fall / (2 * ulp), axis=-1, initial=0.0),
         "ties": np.max(np.where(alike, np.abs(fall) / (2 * ulp), 0.0), axis=-1, initial=0.0),
-        "oracle": np.max(np.abs(p - expected), axis=-1)
-        / (WEIGHTS[rows.dtype] * _power(link) + least),
+        "oracle": np.max(np.abs(p - expected) / _accuracy(rows, expected, link), axis=-1),
     }
     return {law: np.where(np.isnan(value), np.inf, value) for law, value in worst.items()}
 

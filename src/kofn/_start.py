@@ -41,7 +41,8 @@ def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
 
     wide = ~(greatest - least < WIDE * p.temperature)
     number, smallest, share, reach = only_if(wide, near, (p.n, least, share, end))
-    slack = 4 * eps * (xp.abs(smallest) + xp.abs(greatest) + p.temperature + xp.abs(reach))
+    sizes = (smallest, greatest, p.temperature, reach)
+    slack = sum(4 * eps * xp.abs(size) for size in sizes)
     low = xp.clip(smallest - reach - slack, -largest, largest)
     high = xp.clip(greatest - end + slack, -largest, largest)
 

@@ -201,8 +201,8 @@ def _search(
         # The step decides when to stop: a small residual means nothing where W is small.
         stay = (seen.excess == 0) | seen.flat
         step = xp.where(near | halved, step, below / 2 + above / 2)
-        step = xp.where(stay | ~s.active, 0.0, step)
-        at = s.at.moved(step)
+        step = xp.where(stay, 0.0, step)
+        at = s.at.moved(step).where(s.active, s.at)
         narrow = xp.where(seen.tolerance < eps, seen.tolerance, eps) / 2 * p.temperature
         stuck = (s.at.to(at) == 0) | ~(above - below > narrow)
         return Search(
@@ -296,7 +296,10 @@ def _balance(p: Problem, z: Array) -> _Newton:
     order = p.row_link.order
     if order is not None:
         # Where the slope is infinite at the end, a step as small may bring in an entry that weighs.
-        step = xp.where((order < 1) & (xp.abs(step) <= tolerance), 0.0, step)
+        steep = order + xp.zeros_like(step) < 1
+        tolerance = xp.where(steep, eps * sums, tolerance)
+        last = xp.where(steep, tolerance, last)
+        step = xp.where(steep & (xp.abs(step) <= tolerance), 0.0, step)
         # k entries have all their weight and others nearly none. F meets 0 like a power of the
         # distance, towards whose end Newton's steps go by parts; a few more of them go beyond.
         done = (missing == 0) & (above == 0) & (xp.abs(step) <= tolerance)

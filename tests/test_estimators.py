@@ -274,3 +274,22 @@ def test_reparameterized_normal_has_no_bias():
     assert path.variance > 20 * score.variance
     with pytest.raises(ValueError, match="temperature and hard are for relaxed samples"):
         estimators.reparameterized(law(y), f, generator(), temperature=1.0)
+
+
+@pytest.mark.parametrize(("steepness", "loses"), [(1.0, False), (1.5, True)])
+def test_where_reparameterisation_loses(steepness, loses):
+    """sin ωz, z ~ N(1, 1): the variances cross at ω = 1.25."""
+    one = {
+        name: study(
+            name,
+            lambda z: (steepness * z[..., 0]).sin(),
+            torch.tensor([1.0, 0.0], dtype=torch.float64),
+            distribution=lambda y: Normal(y[..., :1], y[..., 1:].exp()),
+            rng=generator(),
+            exact=torch.zeros(2),
+        )
+        for name in ("reparameterized", "score_function")
+    }
+    path, score = one["reparameterized"], one["score_function"]
+    apart = path.variance - score.variance if loses else score.variance - path.variance
+    assert apart > 2 * (path.variance_bound + score.variance_bound)

@@ -70,3 +70,8 @@ __all__ = [
     # what came before
     "classic",
 ]
+
+
+def __dir__() -> list[str]:
+    """What there is to use; the modules behind it have names of their own."""
+    return sorted([*__all__, "__version__"])

@@ -24,6 +24,7 @@ from kofn._array import (
 from kofn._dispatch import evaluate
 from kofn._flow import repeat
 from kofn._rows import Given, given, without_deleted
+from kofn._typing import ArrayT, LinkName
 from kofn._validate import check_dim, check_number, check_per_row, check_real, check_same_kind
 from kofn.links import Link
 from kofn.maps import hard_topk, soft_topk
@@ -32,16 +33,16 @@ COLDEST, WARMEST = 2.0**-60, 2.0**20
 
 
 def temperature_for(
-    scores: Array,
+    scores: ArrayT,
     k: float | Array,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     support: float | Array | None = None,
     gap: float | Array | None = None,
     per_row: bool = False,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """The warmest T at which soft_topk(scores, k, temperature=T) is no softer than asked for.
 
     How soft is said by one of two numbers. `support` is metrics.effective_support, over how many

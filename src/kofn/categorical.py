@@ -21,6 +21,7 @@ from kofn._array import (
 )
 from kofn._distribution import Discrete, OverRows, not_below_0
 from kofn._noise import centred, gumbel, with_gumbel
+from kofn._typing import ArrayT
 from kofn._validate import (
     check_ends,
     check_other,
@@ -33,13 +34,13 @@ __all__ = ["Categorical", "gumbel_max", "gumbel_softmax"]
 
 
 def gumbel_max(
-    logits: Array,
+    logits: ArrayT,
     rng: Any = None,
     *,
     shape: int | tuple[int, ...] = (),
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """argmax_i (logits_i + g_i), g standard Gumbel: an index drawn exactly from softmax(logits).
 
     Args:
@@ -77,7 +78,7 @@ def gumbel_max(
 
 
 def gumbel_softmax(
-    logits: Array,
+    logits: ArrayT,
     temperature: float | Array = 1.0,
     hard: bool = False,
     rng: Any = None,
@@ -85,7 +86,7 @@ def gumbel_softmax(
     shape: int | tuple[int, ...] = (),
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """softmax((logits + g)/temperature), g standard Gumbel: a relaxed one-hot sample.
 
     Towards temperature 0 it is the one-hot of `gumbel_max`, and its gradient's variance grows

@@ -13,19 +13,20 @@ from kofn import implicit, links
 from kofn._array import Array, full_like, marked, namespace, quiet, stop_gradient, top_indices
 from kofn._dispatch import evaluate
 from kofn._rows import Rows, given, restore, rows_of
+from kofn._typing import ArrayT
 from kofn._validate import check_count, check_dim, check_scores
 
 __all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
 
 
 def iterative_soft_topk(
-    scores: Array,
+    scores: ArrayT,
     k: int,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """k times p ← p + softmax((1 − p)∘x), x = (scores − min scores)/T: "soft-k-max".
 
     Flaws: weights above 1; an order that is not that of the scores; k passes. It sums to k, a
@@ -54,13 +55,13 @@ def iterative_soft_topk(
 
 
 def weighted_soft_topk(
-    scores: Array,
+    scores: ArrayT,
     k: int,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """k times p ← p + (1 − p)∘e^x/Σ (1 − p)∘e^x, x = scores/T.
 
     Flaw: towards temperature 0 it is not the hard top-k. With k = 2 it tends to (1.5, 0.5, 0, …),
@@ -89,13 +90,13 @@ def weighted_soft_topk(
 
 
 def ones_and_softmax(
-    scores: Array,
+    scores: ArrayT,
     k: int,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """1 at the k − 1 largest scores, softmax(scores/T) of the others.
 
     Flaws: it jumps where the (k − 1)-th and k-th score change places, equal scores get unequal

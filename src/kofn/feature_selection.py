@@ -28,6 +28,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from kofn._typing import LinkName
     from kofn.links import Link
 
 __all__ = ["SoftTopKSelector"]
@@ -114,7 +115,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         steps: int = 300,
         temperature: float = 1.0,
         final_temperature: float = 0.03,
-        link: str | Link = "logistic",
+        link: LinkName | Link = "logistic",
         noise: float = 0.3,
         dropout: float = 0.2,
         learning_rate: float = 0.01,

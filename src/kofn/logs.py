@@ -6,20 +6,21 @@ from kofn import links
 from kofn._array import Array, quiet
 from kofn._closed_form import log_weights
 from kofn._rows import given, only_one, restore
+from kofn._typing import ArrayT, LinkName
 from kofn.links import Link
 
 __all__ = ["log_entmax", "log_soft_topk"]
 
 
 def log_soft_topk(
-    scores: Array,
+    scores: ArrayT,
     k: float | Array,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """log p of `soft_topk`, in logarithms all the way: finite, with its gradient, where p → 0.
 
     Args:
@@ -51,13 +52,13 @@ def log_soft_topk(
 
 
 def log_entmax(
-    scores: Array,
+    scores: ArrayT,
     alpha: float | Array = 1.5,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """log p of `entmax`: log-softmax for alpha = 1, log of sparsemax for alpha = 2.
 
     Args:

@@ -20,6 +20,7 @@ from kofn._array import (
 )
 from kofn._dispatch import evaluate
 from kofn._rows import Given, Rows, given, only_one, restore, rows_of
+from kofn._typing import ArrayT, LinkName
 from kofn._validate import check_dim
 from kofn.links import Link
 
@@ -36,15 +37,15 @@ __all__ = [
 
 
 def soft_topk(
-    scores: Array,
+    scores: ArrayT,
     k: float | Array,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     hard: bool = False,
-) -> Array:
+) -> ArrayT:
     """p = F((scores − θ)/temperature) with θ such that Σp = k: weights in [0, 1] that sum to k.
 
     Args:
@@ -97,14 +98,14 @@ def soft_topk(
 
 
 def soft_topk_threshold(
-    scores: Array,
+    scores: ArrayT,
     k: float | Array,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """θ of soft_topk: scores above it are chosen by more than F(0), those below by less.
 
     In score units, for links shifted to mean zero (F(0) = ½ for symmetric links; for
@@ -132,14 +133,14 @@ def soft_topk_threshold(
 
 
 def soft_topk_sum(
-    scores: Array,
+    scores: ArrayT,
     k: float | Array,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """S_k = min_θ kθ + T Σ G((scores − θ)/T), G = ∫F: the smoothed sum of the k largest.
 
     Convex in the scores, with gradient `soft_topk`; at least the exact sum of the k largest, and
@@ -172,14 +173,14 @@ def soft_topk_sum(
 
 
 def topk_gates(
-    scores: Array,
+    scores: ArrayT,
     k: int,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[ArrayT, ArrayT]:
     """(gates, indices) of the k largest scores: hard indices, their soft_topk weights.
 
     Every score gets a gradient through the gates, chosen or not: a router can change its mind.
@@ -219,8 +220,8 @@ def topk_gates(
 
 
 def hard_topk(
-    scores: Array, k: float | Array, *, dim: int = -1, mask: Array | None = None
-) -> Array:
+    scores: ArrayT, k: float | Array, *, dim: int = -1, mask: Array | None = None
+) -> ArrayT:
     """clip(k − rank, 0, 1): ones at the k largest scores, zeros elsewhere. No gradient.
 
     Args:
@@ -245,12 +246,12 @@ def hard_topk(
 
 
 def softmax(
-    scores: Array,
+    scores: ArrayT,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """p = e^{scores/T}/Σ e^{scores/T}: soft_topk with k = 1 and link="exponential", directly.
 
     Unlike the frameworks' own it takes a mask, a temperature per row, scores of ±inf, and gives
@@ -277,12 +278,12 @@ def softmax(
 
 
 def sparsemax(
-    scores: Array,
+    scores: ArrayT,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """argmin_p ‖p − scores/T‖² over the simplex: soft_topk with k = 1 and link="linear".
 
     Args:
@@ -308,13 +309,13 @@ def sparsemax(
 
 
 def entmax(
-    scores: Array,
+    scores: ArrayT,
     alpha: float | Array = 1.5,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """argmax_p ⟨p, scores/T⟩ + H_α(p) over the simplex, H_α = Σ(p − p^α)/(α(α−1)).
 
     α = 1 is softmax, α = 2 sparsemax; between them weights are smooth and exactly sparse.

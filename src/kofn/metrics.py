@@ -8,7 +8,7 @@ All answer with the batch shape.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from kofn import implicit, links
 from kofn._array import (
@@ -26,6 +26,7 @@ from kofn._dispatch import evaluate
 from kofn._flow import repeat
 from kofn._rows import Rows, given, last, last_mask, rows_of, without_deleted
 from kofn._temperature import temperature_for
+from kofn._typing import ArrayT, LinkName
 from kofn._validate import check_choice, check_dim, check_number, check_same_kind, check_scores
 from kofn.links import Link
 from kofn.maps import hard_topk
@@ -43,8 +44,8 @@ __all__ = [
 
 
 def support_size(
-    weights: Array, *, above: float = 0.0, dim: int = -1, mask: Array | None = None
-) -> Array:
+    weights: ArrayT, *, above: float = 0.0, dim: int = -1, mask: Array | None = None
+) -> ArrayT:
     """#{p > above}: how many entries have weight. Of a soft map all have; see effective_support.
 
     Args:
@@ -73,7 +74,7 @@ def support_size(
         return xp.sum(cast(p > level, p.dtype), axis=-1) + _nan_of(p)
 
 
-def sparsity(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
     """#{p = 0}/n: the share of entries that have no weight at all, of those in play.
 
     Args:
@@ -98,7 +99,7 @@ def sparsity(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Arr
         return zeros / xp.sum(cast(playing, p.dtype), axis=-1) + _nan_of(p)
 
 
-def effective_support(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
     """(Σp)²/Σp²: over how many entries the weight is spread. k if hard, n if all are equal.
 
     m equal weights and zeros have an effective support of m; small weights count little, so that
@@ -135,7 +136,7 @@ def effective_support(weights: Array, *, dim: int = -1, mask: Array | None = Non
         return total * total / xp.where(squares == 0, 1.0, squares)
 
 
-def entropy(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
+def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
     """−Σ p·ln p in nats: 0 where every weight is 0 or 1; at k = 1 the entropy of the choice.
 
     Args:
@@ -161,13 +162,13 @@ def entropy(weights: Array, *, dim: int = -1, mask: Array | None = None) -> Arra
 
 
 def hard_gap(
-    weights: Array,
+    weights: ArrayT,
     k: float | Array,
     *,
-    norm: str = "l1",
+    norm: Literal["l1", "linf"] = "l1",
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """‖p − hard_topk‖: how far the weights are from the choice they would be rounded to.
 
     In "l1" it is twice the weight that lies outside the k largest (for a whole k), from 0 to
@@ -209,8 +210,8 @@ def hard_gap(
 
 
 def order_violations(
-    scores: Array, weights: Array, *, dim: int = -1, mask: Array | None = None
-) -> Array:
+    scores: ArrayT, weights: Array, *, dim: int = -1, mask: Array | None = None
+) -> ArrayT:
     """How many entries outweigh one whose score is at least theirs. 0 for every map of kofn.
 
     A weight counts as larger only by more than two roundings. The articles' iterated
@@ -262,15 +263,15 @@ def order_violations(
 
 
 def jacobian_norm(
-    scores: Array,
+    scores: ArrayT,
     k: float | Array,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
-    norm: str = "l2",
+    norm: Literal["l2", "l1"] = "l2",
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """‖J‖ of soft_topk, J = ∂p/∂(scores/T) = diag(w) − wwᵀ/W, w = F′((scores − θ)/T), W = Σw.
 
     Divided by the temperature it is that of ∂p/∂scores: how much of a gradient comes back, and

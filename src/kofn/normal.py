@@ -17,6 +17,7 @@ from kofn._array import (
     stop_gradient,
 )
 from kofn._distribution import Distribution
+from kofn._typing import ArrayT
 from kofn._validate import (
     check_broadcasts,
     check_ends,
@@ -31,8 +32,8 @@ __all__ = ["Normal", "normal_rsample"]
 
 
 def normal_rsample(
-    mean: Array, scale: Array, rng: Any = None, *, shape: int | tuple[int, ...] = ()
-) -> Array:
+    mean: ArrayT, scale: Array, rng: Any = None, *, shape: int | tuple[int, ...] = ()
+) -> ArrayT:
     """mean + scale·ε, ε standard normal: a sample with a gradient in the mean and the scale.
 
     Args:

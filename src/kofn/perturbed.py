@@ -10,6 +10,7 @@ from kofn._array import Array, quiet
 from kofn._dispatch import evaluate
 from kofn._link import Link
 from kofn._rows import given, only_one, restore, rows_of
+from kofn._typing import ArrayT, NoiseName
 from kofn._validate import check_number
 from kofn.links import kinks_of
 from kofn.maps import softmax
@@ -26,14 +27,14 @@ GUMBEL = "gumbel"  # softmax: it needs no integral
 
 
 def perturbed_argmax(
-    scores: Array,
+    scores: ArrayT,
     *,
-    noise: str | Link = "normal",
+    noise: NoiseName | Link = "normal",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     kinks: Sequence[float] = (),
-) -> Array:
+) -> ArrayT:
     """p_i = Pr(i is the largest of scores + temperature·noise), the noise independent.
 
     By quadrature over the maximum, not by sampling; "gumbel" is softmax. Order is kept and a shift

@@ -25,6 +25,7 @@ from kofn._dispatch import whole
 from kofn._distribution import OverRows
 from kofn._flow import stacked
 from kofn._noise import with_gumbel
+from kofn._typing import LinkName
 from kofn._validate import check_count, check_same_kind
 from kofn.links import Link
 from kofn.maps import soft_topk
@@ -118,7 +119,7 @@ class PlackettLuce(OverRows):
         rng: Any = None,
         *,
         shape: int | tuple[int, ...] = (),
-        link: str | Link = "logistic",
+        link: LinkName | Link = "logistic",
         hard: bool = False,
     ) -> Array:
         """soft_topk of logits + Gumbel noise: a k-hot sample, relaxed so that gradients pass.

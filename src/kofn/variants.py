@@ -17,6 +17,7 @@ from kofn._array import (
 )
 from kofn._dispatch import evaluate
 from kofn._rows import Given, Rows, given, only_one, restore, rows_of
+from kofn._typing import ArrayT
 from kofn._validate import check_dim, check_integer, check_number
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
@@ -50,13 +51,13 @@ ZEROS = {
 
 
 def taylor_softmax(
-    scores: Array,
+    scores: ArrayT,
     order: int = 2,
     *,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """p = f(scores/T)/Σ f(scores/T), f(z) = 1 + z + z²/2! + … + z^order/order!: heavier tails.
 
     Only an even order is positive everywhere. It lacks two laws of softmax: a shift of the scores
@@ -98,14 +99,14 @@ def taylor_softmax(
 
 
 def sparse_softmax(
-    scores: Array,
+    scores: ArrayT,
     *,
     k: int | None = None,
     p: float | None = None,
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-) -> Array:
+) -> ArrayT:
     """Softmax over the k largest scores, or over the fewest whose softmax reaches p (the nucleus).
 
     Scores equal to the last one kept are kept too, so that equal scores have equal weights.

@@ -64,9 +64,9 @@ def contenders(case: Case) -> Iterator[Contender]:
     """All that this environment can run, PyTorch's softmax first."""
     k = case.k
     yield Contender("torch.softmax", "baseline", softmax, softmax)
-    for link in kofn.links.TABLE:
+    for name, link in kofn.links.TABLE.items():
         map_ = partial(kofn.soft_topk, k=k, link=link)
-        yield Contender(f"soft_topk, {link}", "kofn", map_, map_)
+        yield Contender(f"soft_topk, {name}", "kofn", map_, map_)
     for name in ("softmax", "sparsemax", "entmax"):
         yield Contender(name, "kofn", getattr(kofn, name), getattr(kofn, name))
     yield Contender("torch.topk", "hard", lambda x: torch.topk(x, k).values, None)
@@ -133,9 +133,9 @@ def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:
         return Contender(name, group, jax.vmap(row), exact, framework="jax")
 
     yield one("jax.nn.softmax", "baseline", jax.nn.softmax, softmax)
-    for link in kofn.links.TABLE:
+    for name, link in kofn.links.TABLE.items():
         map_ = partial(kofn.soft_topk, k=k, link=link)
-        yield Contender(f"soft_topk, {link} (JAX)", "kofn", map_, map_, framework="jax")
+        yield Contender(f"soft_topk, {name} (JAX)", "kofn", map_, map_, framework="jax")
     linear = partial(kofn.soft_topk, k=k, link="linear")
     if versions["jaxopt"]:
         with warnings.catch_warnings():

@@ -20,6 +20,7 @@ from kofn import (
     temperature_for,
 )
 from kofn._files import InputError
+from kofn._typing import LinkName
 
 Weights = Callable[[Any, float, Any], Any]
 
@@ -34,7 +35,7 @@ class Map:
 
     name: str
     weights: Weights
-    link: str | None = None  # of soft_topk, whose metrics are known exactly
+    link: LinkName | None = None  # of soft_topk, whose metrics are known exactly
     at_one: str | None = None  # its name with k = 1
     least: float = 0.0  # the k's it is for
     most: float = np.inf
@@ -82,7 +83,7 @@ class Map:
         return _power(push, scores, pull)
 
 
-def _soft(link: str, at_one: str | None = None) -> Map:
+def _soft(link: LinkName, at_one: str | None = None) -> Map:
     def weights(scores: Any, k: float, temperature: Any) -> Any:
         return soft_topk(scores, k, link=link, temperature=temperature)
 

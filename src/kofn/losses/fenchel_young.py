@@ -9,6 +9,7 @@ from kofn._array import Array, namespace, quiet
 from kofn._closed_form import gap
 from kofn._dispatch import evaluate
 from kofn._rows import given, only_one, rows_of
+from kofn._typing import ArrayT, LinkName, Reduction
 from kofn._validate import check_dim
 from kofn.links import Link
 from kofn.losses._targets import Target, check_reduction, chosen_terms, reduced, target_of
@@ -17,15 +18,15 @@ __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss"
 
 
 def fenchel_young_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
-    link: str | Link = "exponential",
+    link: LinkName | Link = "exponential",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """L = S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T with k = Σt: convex, ≥ 0, and 0 only where p = t.
 
     Its gradient in the scores is (soft_topk(scores, k) − target)/T. With the default link and
@@ -62,7 +63,7 @@ def fenchel_young_loss(
 
 
 def softmax_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
     temperature: float | Array = 1.0,
@@ -71,8 +72,8 @@ def softmax_loss(
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """−Σ w·t·log softmax(scores/T): torch.nn.functional.cross_entropy, option for option.
 
     Beside its options there are a mask, a temperature per row, any dim, and two more frameworks.
@@ -121,7 +122,7 @@ def softmax_loss(
 
 
 def sparsemax_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
     temperature: float | Array = 1.0,
@@ -130,8 +131,8 @@ def sparsemax_loss(
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """The convex loss whose gradient is (sparsemax(scores/T) − target)/T.
 
     It is exactly 0 once the target leads by T: an easy row is left alone, where cross-entropy
@@ -162,7 +163,7 @@ def sparsemax_loss(
 
 
 def entmax_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     alpha: float | Array = 1.5,
     *,
@@ -172,8 +173,8 @@ def entmax_loss(
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """The convex loss whose gradient is (entmax(scores/T, alpha) − target)/T.
 
     alpha = 1 is cross-entropy (of a soft target less its entropy), alpha = 2 the sparsemax loss.
@@ -203,18 +204,18 @@ def entmax_loss(
 
 
 def topk_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """The multi-label loss whose gradient is (soft_topk(scores, k) − target)/T, k = Σ target.
 
     The labels of a row should be its k largest scores; which k differs from row to row. Unlike
@@ -250,7 +251,7 @@ def topk_loss(
     return _gap(scores, target, link, temperature, dim, mask, reduction, **options)
 
 
-def cross_entropy(log_p: Array, labels: Target, reduction: str) -> Array:
+def cross_entropy(log_p: ArrayT, labels: Target, reduction: str) -> ArrayT:
     """−Σ w·t·log p of rows, reduced as PyTorch does."""
     each = labels.each if labels.by_class is None else labels.each * labels.by_class
     return reduced(-chosen_terms(each, log_p), labels, reduction, plain_mean=not labels.integers)

@@ -13,6 +13,7 @@ from kofn._array import Array, cast, compute_dtype, framework, move_axis, namesp
 from kofn._closed_form import log_weights
 from kofn._dispatch import evaluate
 from kofn._rows import Given, given, only_one, rows_of, without_deleted
+from kofn._typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn._validate import check_dim, check_number
 from kofn.links import Link
 from kofn.losses._targets import (
@@ -37,7 +38,7 @@ __all__ = [
 
 
 def sparse_softmax_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
     k: int | None = None,
@@ -48,8 +49,8 @@ def sparse_softmax_loss(
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """log Σ_S e^{scores/T} − scores_t/T, S the k largest scores or the nucleus: the top alone pays.
 
     The target need not be among them: outside of S it is still pulled up, against the whole of S.
@@ -89,19 +90,19 @@ def sparse_softmax_loss(
 
 
 def topk_cross_entropy(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     k: int | Sequence[float],
     *,
-    link: str | Link = "logistic",
+    link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """−log Σ_j P_K(j)·soft_topk(scores, j)_t: the target among the k largest, k random.
 
     For a metric such as top-5 accuracy, or half top-1 and half top-5. In logarithms all the way,
@@ -153,19 +154,19 @@ def topk_cross_entropy(
 
 
 def epsilon_cross_entropy(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
     epsilon: float = 1e-3,
-    link: str | Link = "linear",
+    link: LinkName | Link = "linear",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """−log((p_t + ε)/(1 + nε)), p the weights of a map with zeros: finite where p_t = 0.
 
     Not convex, and where p_t = 0 without a gradient: the convex loss of such a map is
@@ -207,17 +208,17 @@ def epsilon_cross_entropy(
 
 
 def accuracy_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
-    link: str | Link = "exponential",
+    link: LinkName | Link = "exponential",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """−p_t: minus the accuracy, smoothed; of k labels minus the share among the k chosen.
 
     Bounded, so robust to wrong labels, and flat where a row is plainly right or wrong: for
@@ -250,17 +251,17 @@ def accuracy_loss(
 
 
 def perturbed_accuracy_loss(
-    scores: Array,
+    scores: ArrayT,
     target: Array,
     *,
-    noise: str | Link = "normal",
+    noise: NoiseName | Link = "normal",
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     weight: Array | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Array:
+    reduction: Reduction = "mean",
+) -> ArrayT:
     """−Pr(the target is the largest of scores + T·noise): the expected accuracy under noise.
 
     Args:

@@ -19,6 +19,7 @@ from kofn._array import (
     stop_gradient,
 )
 from kofn._rows import given, only_one, without_deleted
+from kofn._typing import ArrayT, Reduction
 from kofn._validate import check_dim, check_number, check_same_kind
 from kofn.losses._targets import check_reduction, target_of
 from kofn.losses.fenchel_young import softmax_loss
@@ -27,7 +28,7 @@ __all__ = ["am_softmax", "arcface"]
 
 
 def am_softmax(
-    cosines: Array,
+    cosines: ArrayT,
     target: Array,
     *,
     margin: float | Array = 0.35,
@@ -37,8 +38,8 @@ def am_softmax(
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> tuple[Array, Array]:
+    reduction: Reduction = "mean",
+) -> tuple[ArrayT, ArrayT]:
     """(loss, logits), logits = (cos − margin·target)/T: the target must lead by the margin.
 
     Trained to classify, used to retrieve. Accuracy is that of `cosines`; the logits are what the
@@ -74,7 +75,7 @@ def am_softmax(
 
 
 def arcface(
-    cosines: Array,
+    cosines: ArrayT,
     target: Array,
     *,
     margin: float | Array = 0.5,
@@ -84,8 +85,8 @@ def arcface(
     weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    reduction: str = "mean",
-) -> tuple[Array, Array]:
+    reduction: Reduction = "mean",
+) -> tuple[ArrayT, ArrayT]:
     """(loss, logits), the target's logit cos(φ + margin)/T where its cosine is cos φ.
 
     The margin is an angle. Beyond φ = π − margin, where cos(φ + margin) would rise again, the
@@ -140,7 +141,7 @@ def _with_margin(
     temperature: Any,
     dim: int,
     mask: Array | None,
-    reduction: str,
+    reduction: Reduction,
     **options: Any,
 ) -> tuple[Array, Array]:
     check_reduction(reduction)

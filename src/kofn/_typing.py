@@ -1,0 +1,20 @@
+"""Types of public signatures: the kind of array that comes back, and the names that are allowed.
+
+For type checkers and editors alone: at run time nothing here imports a framework.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+    import torch
+
+ArrayT = TypeVar("ArrayT", bound="torch.Tensor | jax.Array | np.ndarray")
+"""The kind of the scores, which is that of the answer."""
+
+LinkName = Literal["logistic", "laplace", "normal", "exponential", "linear", "entmax"]
+NoiseName = Literal["normal", "uniform", "logistic", "laplace", "gumbel"]
+Reduction = Literal["mean", "sum", "none"]

@@ -1,0 +1,45 @@
+"""What a type checker knows of kofn: checked by mypy (tests/test_types.py), never run.
+
+A comment `# wrong` marks a line that must be refused.
+"""
+
+from typing import assert_type
+
+import jax
+import numpy as np
+import torch
+
+import kofn
+from kofn import links, losses, metrics
+
+
+def the_kind_of_the_scores_comes_back(
+    tensor: torch.Tensor, jaxed: jax.Array, array: np.ndarray
+) -> None:
+    assert_type(kofn.soft_topk(tensor, 2), torch.Tensor)
+    assert_type(kofn.soft_topk(jaxed, 2), jax.Array)
+    assert_type(kofn.soft_topk(array, 2), np.ndarray)
+    assert_type(kofn.softmax(tensor), torch.Tensor)
+    assert_type(kofn.sparsemax(jaxed), jax.Array)
+    assert_type(kofn.entmax(array), np.ndarray)
+    assert_type(kofn.soft_topk_threshold(tensor, 2), torch.Tensor)
+    assert_type(kofn.soft_topk_sum(tensor, 2), torch.Tensor)
+    assert_type(kofn.topk_gates(tensor, 2), tuple[torch.Tensor, torch.Tensor])
+    assert_type(kofn.log_soft_topk(tensor, 2), torch.Tensor)
+    assert_type(kofn.perturbed_argmax(tensor, noise="gumbel"), torch.Tensor)
+    assert_type(kofn.temperature_for(tensor, 2, gap=0.1), torch.Tensor)
+    assert_type(kofn.fenchel_young_loss(tensor, tensor), torch.Tensor)
+    assert_type(losses.softmax_loss(tensor, tensor, reduction="none"), torch.Tensor)
+    assert_type(metrics.entropy(tensor), torch.Tensor)
+    assert_type(kofn.gumbel_softmax(tensor, 0.5), torch.Tensor)
+
+
+def names_are_checked(tensor: torch.Tensor, learned: torch.Tensor) -> None:
+    kofn.soft_topk(tensor, learned, link="entmax", temperature=learned)
+    kofn.soft_topk(tensor, 2, link=links.entmax(learned))
+    kofn.soft_topk(tensor, 2, link="foo")  # wrong
+    kofn.soft_topk([1.0, 2.0], 2)  # wrong
+    kofn.perturbed_argmax(tensor, noise="linear")  # wrong
+    losses.softmax_loss(tensor, tensor, reduction="average")  # wrong
+    metrics.hard_gap(tensor, 2, norm="l2")  # wrong
+    kofn.soft_topk(tensor, 2, tau=0.5)  # wrong

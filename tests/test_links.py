@@ -198,6 +198,10 @@ def test_cauchy_in_five_lines(name):
 
 def test_links_say_who_they_are():
     assert repr(links.logistic) == "<kofn link: logistic>"
+    assert repr(links.linear) == "<kofn link: linear>"
+    assert repr(links.TABLE["entmax"]) == "<kofn link: entmax(1.5)>"
+    assert repr(links.entmax(1.3)) == "<kofn link: entmax(1.3)>"
+    assert repr(links.entmax(np.array([1.3, 2.0]))) == "<kofn link: entmax(array)>"
     own = CAUCHY["numpy"]
     assert repr(own) == "<kofn link: your own, with cdf cauchy.<locals>.<lambda>>"
     own = CAUCHY["numpy"]

@@ -6,11 +6,13 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from scipy import special
 
 import oracles
-from kofn import Link, links, soft_topk, soft_topk_threshold
-from kofn.threshold import solve
+from kofn import Link, implicit, links, soft_topk, soft_topk_threshold
+from kofn._rows import Rows
+from kofn.threshold import DENSE, solve
 from support import Framework, every_link
 
 F32 = np.float32
@@ -198,6 +200,75 @@ def test_the_solver_asks_a_row_only_for_its_reductions(rng):
             alone = (x[segment == row], k[row], temperature[row])
             dense = sum(solve(*alone, links.TABLE[link].inner))
             assert hi[row] + lo[row] == pytest.approx(dense, abs=1e-12)
+
+
+class Segments:
+    """Ragged rows as tensors: row `segment[i]` has entry i."""
+
+    def __init__(self, lengths):
+        self.segment = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        self.rows = len(lengths)
+
+    def _reduced(self, values, how, empty):
+        return values.new_full((self.rows,), empty).scatter_reduce(0, self.segment, values, how)
+
+    def min(self, values):
+        return self._reduced(values, "amin", math.inf)
+
+    def max(self, values):
+        return self._reduced(values, "amax", -math.inf)
+
+    def sum(self, values):
+        return values.new_zeros(self.rows).index_add(0, self.segment, values)
+
+    def count(self, flags):
+        return self.sum(flags.long())
+
+    def expand(self, per_row):
+        return per_row[self.segment]
+
+
+def _log_weights(rows, over=DENSE):
+    return implicit.log_weights(rows, placed=implicit.place(rows, over))
+
+
+def _gap(rows, over=DENSE):
+    target = rows.scores.detach() * 0 + 0.25
+    return implicit.gap(rows, target, placed=implicit.place(rows, over))
+
+
+RAGGED = [implicit.weights, implicit.theta, implicit.value, _log_weights, _gap]
+
+
+@pytest.mark.parametrize("link", ["logistic", "normal", "exponential"])
+@pytest.mark.parametrize("function", RAGGED, ids=lambda function: function.__name__.strip("_"))
+def test_ragged_rows_have_the_answers_and_derivatives_of_their_rows(function, link, rng):
+    lengths = [3, 7, 2, 5]
+    over, chosen = Segments(lengths), links.TABLE[link].inner
+    numbers = ([1.0, 2.5, 0.5, 4.0], [1.0, 0.3, 2.0, 0.7])
+
+    def rows(x, k, t):
+        live = torch.ones_like(x, dtype=torch.bool)
+        return Rows(x, live, ~live, k, torch.ones_like(k), t, chosen)
+
+    def derivatives(function, x, k, t, v, u):
+        leaves = [a.clone().requires_grad_() for a in (x, k, t)]
+        answer = function(rows(*leaves))
+        first = torch.autograd.grad((answer * v).sum(), leaves, create_graph=True)
+        second = torch.autograd.grad((first[0] * u).sum(), leaves)
+        return [a.detach().reshape(-1) for a in (answer, *first, *second)]
+
+    x, u = (torch.tensor(rng.standard_normal(sum(lengths))) for _ in range(2))
+    k, t = (torch.tensor(a, dtype=torch.float64) for a in numbers)
+    v = torch.tensor(rng.standard_normal(function(rows(x, k, t), over).shape))
+    ragged = derivatives(lambda rows: function(rows, over), x, k, t, v, u)
+    alone = []
+    for row in range(len(lengths)):
+        own, one = over.segment == row, slice(row, row + 1)
+        of_row = v[own][None] if len(v) == len(x) else v[one]
+        alone.append(derivatives(function, x[own][None], k[one], t[one], of_row, u[own][None]))
+    for got, parts in zip(ragged, zip(*alone, strict=True), strict=True):
+        assert got.numpy() == pytest.approx(torch.cat(parts).numpy(), rel=1e-9, abs=1e-10)
 
 
 def test_rounds_stay_few(rng, monkeypatch):

@@ -81,7 +81,9 @@ class Link:
         self.id = register(self, f"{self.name}, {uuid.uuid4().hex[:12]}")
 
     def __repr__(self) -> str:
-        return f"<kofn link: {self.name}>"
+        alpha = self.alpha
+        told = "" if alpha is None else f"({alpha if isinstance(alpha, float) else 'array'})"
+        return f"<kofn link: {self.name}{told}>"
 
     # What a link may leave out, derived from what it has.
 

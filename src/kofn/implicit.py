@@ -21,7 +21,7 @@ from kofn._flow import only_if, reciprocal, root_with_rule, with_gradients_of, z
 from kofn._link import Link, by_id
 from kofn._plateau import at_end, balance
 from kofn._rows import Rows
-from kofn.threshold import DENSE, Reductions, far, split
+from kofn.threshold import DENSE, Reductions, far, solve, split
 
 
 class Placed(NamedTuple):
@@ -44,17 +44,20 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
     expand = over.expand
     x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
     link, frozen = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
-    hi, lo = threshold(stop_gradient(x), stop_gradient(k), stop_gradient(t), frozen)
+    fixed, count, scale = map(stop_gradient, (x, k, t))
+    if over is DENSE:
+        hi, lo = threshold(fixed, count, scale, frozen)
+    else:  # the opaque operators serve dense rows only
+        hi, lo = solve(fixed, count, scale, frozen, over)
     none, every = hi == math.inf, hi == -math.inf
     spoiled = xp.isnan(hi)
     settled = none | every | spoiled
     hi = xp.where(settled, 0.0, hi)
     if frozen.capped is not False:
-        fixed, count, scale = map(stop_gradient, (x, k, t))
         hi, lo = at_end(fixed, count, scale, frozen, hi, xp.where(settled, 0.0, lo), over)
 
     limit = far(xp.finfo(x.dtype))
-    z = ((stop_gradient(x) - expand(hi)) - expand(lo)) / expand(stop_gradient(t))
+    z = ((fixed - expand(hi)) - expand(lo)) / expand(scale)
     # Beyond every link's reach, z is a constant: z, not x, is what overflows (finfo.min/0.5).
     outside = ~live | (xp.abs(z) >= limit) | expand(settled)
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
@@ -189,9 +192,9 @@ def _root(equation: _Equation, delta: Array, terms: _Terms) -> Array:
     return delta
 
 
-def weights(rows: Rows) -> Array:
+def weights(rows: Rows, over: Reductions = DENSE) -> Array:
     """p = F(z), and what the equation leaves open: 0, 1, and the scores of +inf."""
-    p = place(rows)
+    p = place(rows, over)
     xp = namespace(p.z)
     upper, low, high = split(p.link, p.z, rows.live)
     chosen = xp.where(upper, 1 - high, low) + p.correction
@@ -242,18 +245,18 @@ def slopes(rows: Rows) -> Array:
     return xp.where(p.over.expand(p.spoiled), math.nan, slope)
 
 
-def theta(rows: Rows) -> Array:
+def theta(rows: Rows, over: Reductions = DENSE) -> Array:
     """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
-    p = place(rows)
+    p = place(rows, over)
     xp = namespace(p.z)
     answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, p.theta))
-    playing = xp.any(rows.live | rows.top, axis=-1)
+    playing = over.count(rows.live | rows.top) > 0
     return xp.where(p.spoiled | ~playing, math.nan, answer)
 
 
-def value(rows: Rows) -> Array:
+def value(rows: Rows, over: Reductions = DENSE) -> Array:
     """S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
-    p = place(rows)
+    p = place(rows, over)
     xp = namespace(p.z)
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
     above = p.over.sum(xp.where(p.upper, rows.scores, 0.0))
@@ -263,8 +266,8 @@ def value(rows: Rows) -> Array:
     answer = missing * p.theta + above + rows.temperature * p.over.sum(inside)
     answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
     answer = xp.where(p.spoiled, math.nan, answer)
-    answer = xp.where(xp.any(rows.live, axis=-1), answer, 0.0)
-    infinite = xp.any(rows.top, axis=-1) & (rows.top_weight > 0)
+    answer = xp.where(over.count(rows.live) > 0, answer, 0.0)
+    infinite = (over.count(rows.top) > 0) & (rows.top_weight > 0)
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 

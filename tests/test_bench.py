@@ -1,14 +1,16 @@
 """`kofn bench`: right before it is fast, and whole files or none."""
 
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 import kofn
 from kofn import cli
-from kofn._bench import contenders, measure
+from kofn._bench import contenders, measure, report
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +73,44 @@ def test_bench_refuses_what_it_does_not_have(arguments, message):
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def timed(name, beside, framework="torch", ratios=None):
+    contender = contenders.Contender(name, "kofn", None, None, framework)
+    passes = dict.fromkeys(measure.PASSES)
+    ratios = {what: ratios or [1234.5, 1000.0] for what in passes}
+    seconds = dict.fromkeys(passes, beside)
+    memory = dict.fromkeys(passes, 123_400_000) if framework == "torch" else {}
+    return measure.Timing(contender, seconds, ratios, seconds, memory)
+
+
+def test_the_table_keeps_its_columns_in_80_characters():
+    names = ("torch.softmax", "soft_topk, exponential (JAX)")
+    timings = [timed(name, [0.0123, 0.0125]) for name in names]
+    wrong = measure.Timing(timings[0].contender, trouble="RuntimeError: " + "words " * 40)
+    case = contenders.Case("vocabulary", (64, 32768), 64)
+    result = report.Result(case, "bfloat16", 1e10, [*timings, wrong])
+    console = Console(width=80, file=io.StringIO())
+    console.print(report.as_rich(result))
+    text = console.file.getvalue()
+    assert "…" not in text.split("A copy")[0]
+    assert max(map(len, text.splitlines())) <= 80
+    for column in report.SHORT_COLUMNS:
+        assert column in text
+    assert text.count("1117 ±59") == 4
+    assert "torch.softmax was not timed: RuntimeError" in text
+
+
+@pytest.mark.parametrize(("slow", "busy"), [(1.2, False), (2.5, True)])
+def test_a_busy_machine_is_told(slow, busy):
+    quiet = timed("softmax", [1.0] * 5, framework="jax")
+    loud = timed("entmax", [1.0] + [slow] * 5)
+    assert measure.slowdown([quiet, loud]) == slow
+    case = contenders.Case("router", (8, 16), 2)
+    result = report.Result(case, "float32", 1e10, [quiet, loud])
+    assert ("busy" in result.warning) == busy
+    about = {**report.machine(1), "peers": {}}
+    assert (b"The machine was busy" in report.as_markdown(about, [result])) == busy
+    (found,) = json.loads(report.as_json(about, [result]))["results"]
+    assert found["softmax_over_its_best"] == slow
+    assert measure.slowdown([]) == 1.0

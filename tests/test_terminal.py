@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from kofn import _files, _terminal, cli
 from kofn._scores import commands
+from kofn._scores.compare import compare
 
 LONG = "n" * 300
 
@@ -178,6 +179,31 @@ def test_an_interrupt_after_the_files_does_not_deny_them(here, monkeypatch):
     result = run("compare", "x.csv")
     assert result.stderr.splitlines()[-1] == "kofn: interrupted"
     assert (here / "kofn-compare" / "compare.json").exists()
+
+
+def test_a_kernel_setting_that_does_not_exist_is_told(here, monkeypatch):
+    monkeypatch.setenv("KOFN_KERNELS", "bogus")
+    for command in ("select", "compare", "apply"):
+        file = "data.csv" if command == "select" else "x.csv"
+        arguments = [part.replace("FILE", file) for part in READERS[command]]
+        assert "KOFN_KERNELS must be" in one_line(run(*arguments))
+
+
+def test_compiling_is_told_once_and_only_if_it_happens(capsys):
+    from numba import njit
+
+    _terminal.prepare_kernels()
+    assert capsys.readouterr().err == ""
+    njit(lambda x: x + 1)(1)
+    njit(lambda x: x + 2)(1)
+    assert capsys.readouterr().err.count("kofn: compiling for this machine") == 1
+
+
+def test_compare_tells_how_far_it_is(rng):
+    told = []
+    comparison = compare(rng.normal(size=(2, 4)), 2, "temperature", 1.0, told.append)
+    names = [each.name for each in comparison.maps]
+    assert told == [*names, *(f"{name}, over T" for name in names)]
 
 
 # --- as the shell starts it ---

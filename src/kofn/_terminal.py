@@ -12,12 +12,20 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from typer.core import TyperGroup
 
 from kofn import _files
@@ -88,6 +96,36 @@ def status_of(work: Callable[[], object]) -> int:
         return _say_memory(error)
 
 
+def prepare_kernels() -> None:
+    """Check KOFN_KERNELS, and say on standard error when kernels are compiled, if they are.
+
+    Nothing is said where they are found on disk, as in every later run.
+
+    Raises:
+        InputError: KOFN_KERNELS in the environment says what there is not.
+    """
+    from kofn import kernels
+
+    try:
+        kernels.wanted()
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    try:
+        from numba.core import event
+    except ImportError:  # without Numba there is nothing to compile
+        return
+
+    class Teller(event.Listener):
+        def on_start(self, _: Any) -> None:
+            event.unregister("numba:run_pass", self)  # type: ignore[no-untyped-call]
+            _say("compiling for this machine, once; this may take a minute", 0)
+
+        def on_end(self, _: Any) -> None:
+            pass
+
+    event.register("numba:run_pass", Teller())  # type: ignore[no-untyped-call]
+
+
 def end_on_sigterm() -> None:
     """Let SIGTERM unwind the stack, so that no temporary file stays behind."""
 
@@ -104,6 +142,18 @@ def printed(*parts: Any, files: Any = ()) -> None:
         console.print(part)
     for path in files:
         console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress_bar(pieces: int) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error, gone at the end; yields what to call before each piece of work."""
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    bar = Progress(*columns, TextColumn("{task.description}"), console=console)
+    # Alone, a Progress would end with an empty line where there is no terminal.
+    with Live(bar, console=console, transient=True):
+        task = bar.add_task("", total=pieces, completed=-1)
+        yield lambda name: bar.update(task, advance=1, description=escape(name))
 
 
 def chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:

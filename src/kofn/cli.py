@@ -38,7 +38,9 @@ from kofn._terminal import (  # noqa: E402
     check_seed,
     chosen,
     end_on_sigterm,
+    prepare_kernels,
     printed,
+    progress_bar,
 )
 from kofn._vae.command import train  # noqa: E402
 
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Guarded,
-    help="k of n: discrete choices that learn.",
+    help="Differentiable top-k: choose k of n, and learn the choice.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # one-line errors, no boxes
@@ -78,7 +80,7 @@ def _options(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """k of n: discrete choices that learn."""
+    """Differentiable top-k: choose k of n, and learn the choice."""
 
 
 @app.command()
@@ -86,23 +88,27 @@ def select(
     data: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DATA.csv]", help="Numeric columns and a target; digits if absent."
+            metavar="DATA.csv",
+            help="Table with a header, numeric columns and a target; digits if absent.",
         ),
     ] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    k: Annotated[int | None, typer.Option("-k", help="How many columns to keep.")] = None,
+    target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
+    k: Annotated[int | None, typer.Option("-k", help="Number of columns to keep.")] = None,
     task: Annotated[
-        str, typer.Option(help="classification, regression, or auto: found from the target.")
+        str, typer.Option(help="classification, regression, or auto: decided by the target.")
     ] = "auto",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    splits: Annotated[int, typer.Option(help="Random splits to compare on.")] = 10,
-    steps: Annotated[int, typer.Option(help="Training steps of each selection.")] = 300,
-    out: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("kofn-select"),
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    splits: Annotated[int, typer.Option(help="Number of random splits to compare on.")] = 10,
+    steps: Annotated[int, typer.Option(help="Number of training steps of each selection.")] = 300,
+    out: Annotated[Path, typer.Option(help="Directory to write the results to.")] = Path(
+        "kofn-select"
+    ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
-    """Choose k columns of a table by gradient, and compare with the usual ways.
+    """Choose the k most useful columns of a table.
 
-    Without DATA.csv: 16 of the 64 pixels of scikit-learn's digits.
+    Other methods choose too, and all are compared on random splits. Writes selection.json
+    and selection.png. Without DATA.csv: 16 of the 64 pixels of scikit-learn's digits.
     """
     # The imports take seconds; an interrupt during them is an interrupt like any other.
     from kofn._select import report
@@ -112,6 +118,7 @@ def select(
     at_least("steps", steps, 1)
     check_seed(seed)
     _files.check_out(out, report.FILES, force)
+    prepare_kernels()
     table, k = _load(data, target, k, task)
     selector, comparison = _work(table, k, seed=seed, splits=splits, steps=steps)
     seconds = time.monotonic() - began
@@ -134,22 +141,28 @@ def bench(
     case: Annotated[
         list[str] | None,
         typer.Option(
-            help="router, attention, vocabulary or pruning; may be repeated. All if absent."
+            metavar="NAME",
+            help="router, attention, vocabulary or pruning; repeat for several. All if absent.",
         ),
     ] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option(help="float32 or bfloat16; may be repeated. Both if absent.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="float32 or bfloat16; repeat for both. Both if absent."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of PyTorch and kofn; PyTorch's own number if absent.")
+        int | None, typer.Option(help="Number of threads; PyTorch's default if absent.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="At most, of each contender.")] = 31,
+    rounds: Annotated[int, typer.Option(help="Maximum timing rounds per contender.")] = 31,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for bench.json and bench.md; none if absent.")
+        Path | None,
+        typer.Option(help="Directory for bench.json and bench.md; not written if absent."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
-    """Time the maps on this machine, side by side with softmax, recipes and other libraries."""
+    """Time the maps on this machine, relative to softmax.
+
+    Other libraries and common recipes are timed beside them.
+    """
     # PyTorch's profiler, which counts the memory, would write a line whenever it starts.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
@@ -165,6 +178,7 @@ def bench(
         torch.set_num_threads(threads)
     if out is not None:
         _files.check_out(out, report.FILES, force)
+    prepare_kernels()
     results = _timed(cases, dtypes, rounds)
     about = report.machine(torch.get_num_threads())
     files = []
@@ -173,7 +187,7 @@ def bench(
         _files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
         files = [out / name for name in report.FILES]
     tables = map(report.as_rich, results)
-    printed(escape(report.headline(about)), report.EXPLANATION, *tables, files=files)
+    printed(escape(report.headline(about)), report.SHORT_EXPLANATION, *tables, files=files)
 
 
 app.add_typer(train, name="train")
@@ -184,17 +198,14 @@ def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:
     from kofn._bench.report import Result
 
     jobs = [(case, dtype) for case in cases for dtype in dtypes]
-    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True))
-    with progress:
-        task = progress.add_task("", total=sum(count(*job) for job in jobs))
+    with progress_bar(sum(count(*job) for job in jobs)) as tell:
         results = []
         for case, dtype in jobs:
 
-            def tell(name: str, case: Case = case, dtype: str = dtype) -> None:
-                progress.update(task, advance=1, description=f"{case.name} {dtype}: {name}")
+            def told(name: str, where: str = f"{case.name} {dtype}") -> None:
+                tell(f"{where}: {name}")
 
-            timings, copy_rate = measure(case, dtype, rounds, tell)
+            timings, copy_rate = measure(case, dtype, rounds, told)
             results.append(Result(case, dtype, copy_rate, timings))
     return results
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ class Timing:
     contender: Contender
     seconds: dict[str, list[float]] = field(default_factory=dict)  # by pass
     ratios: dict[str, list[float]] = field(default_factory=dict)  # to the softmax timed beside it
+    beside: dict[str, list[float]] = field(default_factory=dict)  # seconds of that softmax
     memory: dict[str, int] = field(default_factory=dict)  # bytes above the input, at the peak
     trouble: str = ""  # why nothing was timed
 
@@ -104,13 +105,13 @@ def _time(
     run(what)
     baseline(what)
     seconds: list[float] = []
-    ratios: list[float] = []
+    beside: list[float] = []
     end = time.perf_counter() + SECONDS
     while len(seconds) < rounds and (len(seconds) < 2 or time.perf_counter() < end):
-        beside = baseline(what)
+        beside.append(baseline(what))
         seconds.append(run(what))
-        ratios.append(seconds[-1] / beside)
-    timing.seconds[what], timing.ratios[what] = seconds, ratios
+    timing.seconds[what], timing.beside[what] = seconds, beside
+    timing.ratios[what] = [own / softmax for own, softmax in zip(seconds, beside, strict=True)]
 
 
 def _runner(passes: Passes) -> Callable[[str], float]:
@@ -192,6 +193,17 @@ def _to_torch(y: Any) -> torch.Tensor:
     import numpy as np
 
     return y if isinstance(y, torch.Tensor) else torch.from_numpy(np.array(y))
+
+
+def slowdown(timings: Sequence[Timing]) -> float:
+    """How many times its own best softmax took at the median: well above 1 on a busy machine."""
+    kinds = {(each.contender.framework, what) for each in timings for what in each.beside}
+    found = []
+    for framework, what in kinds:
+        ours = (each for each in timings if each.contender.framework == framework)
+        seconds = [one for each in ours for one in each.beside.get(what, ())]
+        found.append(statistics.median(seconds) / min(seconds))
+    return max(found, default=1.0)
 
 
 def count(case: Case, dtype: str) -> int:

@@ -14,13 +14,15 @@ from typing import Any
 import numpy
 import torch
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 import kofn
 from kofn._bench.contenders import Case, installed
-from kofn._bench.measure import PASSES, Timing, quartiles
+from kofn._bench.measure import PASSES, Timing, quartiles, slowdown
 
 FILES = ("bench.json", "bench.md")
+BUSY = 2.0  # times its own best that softmax takes on a machine with other work
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,17 @@ class Result:
     def title(self) -> str:
         rows, n = self.case.shape
         return f"{self.case.name}: {rows:,} × {n:,}, k = {self.case.k:,}, {self.dtype}"
+
+    @property
+    def warning(self) -> str:
+        """What to say of figures taken while other work had the machine; empty if none had."""
+        slower = slowdown(self.timings)
+        if slower < BUSY:
+            return ""
+        return (
+            f"The machine was busy: softmax itself took {slower:.1f} times its best. "
+            "Run this again when nothing else does."
+        )
 
     def rate(self, timing: Timing) -> float:
         """Bytes of scores read and weights written a second, forward."""
@@ -104,13 +117,50 @@ EXPLANATION = (
 )
 
 
+SHORT_EXPLANATION = (
+    "Time over that of the framework's softmax, timed just before it on the same scores: median "
+    "± half the distance of the quartiles. ms and GB/s (scores read, weights written) are of the "
+    "forward pass, MB the memory it takes."
+)
+SHORT_COLUMNS = ("", "forward", "with backward", "ms", "GB/s", "MB")
+
+
+def short_cells(result: Result, timing: Timing) -> tuple[str, ...]:
+    """One line of the terminal's table, which has 80 columns."""
+    if timing.trouble:
+        return (timing.contender.name, "not timed", "", "", "", "")
+    ratios = []
+    for what in PASSES:
+        low, middle, high = quartiles(timing.ratios[what])
+        digits = 2 if middle < 10 else 1 if middle < 100 else 0
+        ratios.append(f"{middle:.{digits}f} ±{(high - low) / 2:.{digits}f}")
+    _, seconds, _ = quartiles(timing.seconds["forward"])
+    memory = f"{timing.memory['forward'] / 1e6:.1f}" if timing.memory else ""
+    rate = f"{result.rate(timing) / 1e9:.2f}"
+    return (timing.contender.name, *ratios, f"{1e3 * seconds:.4g}", rate, memory)
+
+
 def as_rich(result: Result) -> Table:
-    table = Table(title=result.title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in COLUMNS:
+    """The table of a case, in 80 columns, with what could not be timed below it."""
+    table = Table(
+        title=result.title,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    for name in SHORT_COLUMNS:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for timing in result.timings:
-        table.add_row(*cells(result, timing))
-    table.caption = f"a copy of the scores: {result.copy_rate / 1e9:.1f} GB/s"
+        table.add_row(*short_cells(result, timing))
+    below = [f"A copy of the scores: {result.copy_rate / 1e9:.1f} GB/s."]
+    below += [
+        f"{each.contender.name} was not timed: {shorten(each.trouble, 120, placeholder='…')}."
+        for each in result.timings
+        if each.trouble
+    ]
+    table.caption = escape("\n".join([*below, result.warning]).rstrip() + "\n")
     return table
 
 
@@ -121,6 +171,7 @@ def as_markdown(about: dict[str, Any], results: Sequence[Result]) -> bytes:
         lines += ["| " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
         lines += ["| " + " | ".join(cells(result, timing)) + " |" for timing in result.timings]
         lines += ["", f"A copy of the scores: {result.copy_rate / 1e9:.1f} GB/s."]
+        lines += ["", result.warning] if result.warning else []
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -148,6 +199,7 @@ def as_json(about: dict[str, Any], results: Sequence[Result]) -> bytes:
             "k": each.case.k,
             "dtype": each.dtype,
             "copy_bytes_per_second": each.copy_rate,
+            "softmax_over_its_best": round(slowdown(each.timings), 2),
             "contenders": [timing(one) for one in each.timings],
         }
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from kofn import _files
 from kofn._files import InputError
-from kofn._terminal import printed
+from kofn._terminal import prepare_kernels, printed, progress_bar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,18 +20,24 @@ if TYPE_CHECKING:
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="SCORES", help="CSV or .npy, a row of scores each; - for standard input."
+        metavar="SCORES", help="CSV or .npy file, one problem per row; - reads standard input."
     ),
 ]
-K = Annotated[float, typer.Option("-k", help="How many to choose; may be fractional.")]
+K = Annotated[
+    float, typer.Option("-k", help="How many to choose from each row; may be fractional.")
+]
 Temperature = Annotated[
-    float | None, typer.Option(help="In the units of the scores; 1 if nothing else is said.")
+    float | None, typer.Option(help="Temperature, in the units of the scores; 1 if absent.")
 ]
 Support = Annotated[
-    float | None, typer.Option(help="Instead: the temperature of this effective support.")
+    float | None,
+    typer.Option(help="Set the temperature so that the weight spreads over this many entries."),
 ]
 Gap = Annotated[
-    float | None, typer.Option(help="Instead: the temperature of this gap ‖p − hard top-k‖₁.")
+    float | None,
+    typer.Option(
+        help="Set the temperature so that weights differ from the hard top-k by this much in sum."
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")]
 
@@ -43,21 +48,29 @@ def compare(
     temperature: Temperature = None,
     support: Support = None,
     gap: Gap = None,
-    out: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("kofn-compare"),
+    out: Annotated[Path, typer.Option(help="Directory to write the results to.")] = Path(
+        "kofn-compare"
+    ),
     force: Force = False,
 ) -> None:
-    """Show what every map makes of your scores: weights, support, gap, slope, and a picture."""
+    """Compare every map on your scores: weights and sparsity.
+
+    Prints two tables and writes compare.json and compare.png.
+    """
     from kofn._scores import report, table
     from kofn._scores.compare import compare as compared
+    from kofn._scores.maps import serving
 
     asked, value = _softness(temperature, support, gap)
     _files.check_out(out, report.FILES, force)
     given = table.read(scores)
     rows = given.values.reshape(-1, given.values.shape[-1]).astype("float64")
     _check_k(k, rows.shape[-1], "to leave something to choose", strict=True)
+    prepare_kernels()
     _check_softness(rows, k, asked, value)
-    with Console(stderr=True).status("comparing"):
-        comparison = compared(rows, k, asked, value)
+    with progress_bar(2 * len(serving(k)) + 1) as tell:
+        comparison = compared(rows, k, asked, value, tell)
+        tell("picture")
         results = {
             "compare.json": report.as_json(comparison, given),
             "compare.png": report.as_png(comparison, given),
@@ -72,23 +85,28 @@ def apply(
     k: K = 1.0,
     map_: Annotated[
         str | None,
-        typer.Option("--map", help="A map, by its name in `kofn compare`; logistic if absent."),
+        typer.Option(
+            "--map", help="Map to apply, by its name in `kofn compare`; logistic if absent."
+        ),
     ] = None,
-    alpha: Annotated[float | None, typer.Option(help="Of --map entmax, 1 or more.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Alpha of --map entmax, at least 1; 1.5 if absent.")
+    ] = None,
     temperature: Temperature = None,
     support: Support = None,
     gap: Gap = None,
     hard: Annotated[
-        bool, typer.Option("--hard", help="The hard top-k instead of a map's weights.")
+        bool, typer.Option("--hard", help="Give the hard top-k: weights of 0 and 1.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="File for the weights, .csv or .npy; else they are printed.")
+        Path | None,
+        typer.Option(help="File to write, .csv or .npy; without it the weights are printed."),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Scores in, weights out, in the form they came: for pipelines.
+    """Turn scores into weights, row by row, in the format of the input.
 
-    Each row is chosen from by itself. Standard output takes .npy too, where it is not a terminal.
+    Prints the weights, .npy too where standard output is not a terminal.
     """
     from kofn._scores import table
 
@@ -105,6 +123,7 @@ def apply(
 
         weights = hard_topk(given.values, k)
     else:
+        prepare_kernels()
         weights = _applied(given.values, k, map_ or "logistic", alpha, asked, value)
     binary = given.binary if out is None or not out.suffix else out.suffix == ".npy"
     if not binary and weights.ndim > 2:

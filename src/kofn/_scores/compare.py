@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,13 @@ class Comparison:
     maps: list[Measured]
 
 
-def compare(scores: np.ndarray, k: float, asked: str, value: float) -> Comparison:
+def compare(
+    scores: np.ndarray,
+    k: float,
+    asked: str,
+    value: float,
+    tell: Callable[[str], None] = lambda name: None,
+) -> Comparison:
     """Put rows of scores (rows, n) through every map that can choose k.
 
     Args:
@@ -50,6 +57,7 @@ def compare(scores: np.ndarray, k: float, asked: str, value: float) -> Compariso
         asked: "temperature": the same for all; "support" or "gap": each at its own, at which that
             is what the mean over the rows has.
         value: of what was asked.
+        tell: called with the name of a map before each piece of work, of which it has two.
 
     Returns:
         What each is like there, and how smooth and how sparse it is at other temperatures.
@@ -59,12 +67,14 @@ def compare(scores: np.ndarray, k: float, asked: str, value: float) -> Compariso
     scores = scores[np.linspace(0, rows - 1, looked).astype(int)]
     measured = []
     for each in serving(k):
+        tell(each.named(k))
         given = asked == "temperature"
         temperature = value if given else each.temperature(scores, k, asked, value)
         weights = each.weights(scores, k, temperature)
         means = _means(each, scores, weights, k, temperature)
         measured.append(Measured(each.named(k), each, temperature, weights[0], means))
     for one in measured:
+        tell(f"{one.name}, over T")
         one.curve = _curve(one.map, scores, k)
     return Comparison(scores, rows, k, asked, value, measured)
 

@@ -11,13 +11,13 @@ import typer
 
 from kofn import _files
 from kofn._files import InputError
-from kofn._terminal import at_least, check_seed, chosen, printed
+from kofn._terminal import at_least, check_seed, chosen, prepare_kernels, printed
 
 if TYPE_CHECKING:
     from kofn._vae.training import Checkpoint, Run, Settings
 
 train = typer.Typer(
-    help="Train a model with a choice inside.",
+    help="Train a model with discrete latents.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -25,7 +25,7 @@ train = typer.Typer(
 
 @train.callback()
 def _group() -> None:
-    """Train a model with a choice inside."""
+    """Train a model with discrete latents."""
 
 
 @train.command()
@@ -33,24 +33,33 @@ def vae(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="How to train; may be repeated. gumbel-softmax, straight-through, reinmax, "
-            "leave-one-out, softmax, exact, k-hot, k-hot-exact: these if absent; or st-gumbel, "
-            "gumbel-rao, rebar, k-hot-score."
+            metavar="NAME",
+            help="Training method; repeat for several. gumbel-softmax, straight-through, reinmax, "
+            "leave-one-out, softmax, exact, k-hot, k-hot-exact: these if absent; also st-gumbel, "
+            "gumbel-rao, rebar, k-hot-score.",
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the 1,347 training images.")] = 100,
-    factors: Annotated[int, typer.Option(help="Categorical choices for an image.")] = 3,
-    categories: Annotated[int, typer.Option(help="Of each of them.")] = 8,
-    items: Annotated[int, typer.Option(help="That a k-hot choice chooses from.")] = 12,
-    k: Annotated[int, typer.Option("-k", help="How many of them it chooses.")] = 4,
-    samples: Annotated[int, typer.Option(help="For each image and step, where sampled.")] = 4,
-    seeds: Annotated[int, typer.Option(help="Runs of every method.")] = 1,
-    seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
-    out: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("kofn-vae"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds.")] = False,
+    epochs: Annotated[
+        int, typer.Option(help="Number of passes over the 1,347 training images.")
+    ] = 100,
+    factors: Annotated[int, typer.Option(help="Number of categorical latents per image.")] = 3,
+    categories: Annotated[int, typer.Option(help="Categories per factor.")] = 8,
+    items: Annotated[int, typer.Option(help="Items in a k-hot latent.")] = 12,
+    k: Annotated[int, typer.Option("-k", help="Items chosen in a k-hot latent.")] = 4,
+    samples: Annotated[
+        int, typer.Option(help="Samples per image and step, for methods that sample.")
+    ] = 4,
+    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of the first run; the others follow.")] = 0,
+    out: Annotated[Path, typer.Option(help="Directory to write the results to.")] = Path(
+        "kofn-vae"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run that --out holds.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
-    """Train a discrete autoencoder on digits by every estimator, and compare.
+    """Train a discrete autoencoder on digits and compare gradient estimators.
 
     Writes checkpoint.pt as it goes, and at the end vae.json, curves.png and digits.png.
     """
@@ -81,6 +90,7 @@ def vae(
     if resume:
         checkpoint.read()
     data = digits(seed)
+    prepare_kernels()
     try:
         results = _trained(settings, data, checkpoint)
         contents = (

@@ -76,7 +76,7 @@ def serving_subsets(x: Array) -> Any:
 _CHOICES = {"on": True, "reference": False}
 
 
-def _wanted() -> bool:
+def wanted() -> bool:
     """What KOFN_KERNELS says."""
     chosen = os.environ.get("KOFN_KERNELS") or "on"
     if chosen not in _CHOICES:
@@ -86,7 +86,7 @@ def _wanted() -> bool:
 
 
 def _module(x: Array, on_cpu: str, on_gpu: str) -> Any:
-    if not _wanted():
+    if not wanted():
         return None
     if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
         return _cpu(on_cpu)

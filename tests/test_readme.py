@@ -6,7 +6,7 @@ import ast
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,6 +86,31 @@ def test_make_targets_exist() -> None:
     targets = re.findall(r"(?:`|^)make (?:[A-Z_]+=\S+ )?([a-z][a-z-]*)", README, re.MULTILINE)
     assert {"demo", "test"} <= set(targets)
     assert [t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)] == []
+
+
+def test_what_is_said_of_the_entmax_package() -> None:
+    import torch
+    from entmax import entmax15, sparsemax
+
+    import kofn
+
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for theirs in (entmax15, sparsemax):
+        for transformed in (
+            lambda f=theirs: torch.func.vmap(lambda row: f(row, dim=-1))(x),
+            lambda f=theirs: torch.func.jacrev(lambda row: f(row, dim=-1))(x[0]),
+            lambda f=theirs: torch.func.jvp(lambda row: f(row, dim=-1), (x[0],), (x[1],)),
+        ):
+            with pytest.raises(RuntimeError, match="functorch"):
+                transformed()
+
+    def twice(function: Callable) -> torch.Tensor:
+        row = (3 * x[0]).requires_grad_()
+        once = torch.autograd.grad(function(row).square().sum(), row, create_graph=True)[0]
+        return torch.autograd.grad(once[0], row)[0]
+
+    assert twice(lambda row: entmax15(row, dim=-1)).isnan().any()
+    assert twice(kofn.entmax).isfinite().all()
 
 
 def test_the_times_are_those_of_the_benchmark() -> None:

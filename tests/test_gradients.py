@@ -285,3 +285,21 @@ def test_a_winner_that_float32_rounds_to_1_keeps_its_slope(name, link, lead):
     (wanted,) = exact.vjp(chosen, (exact.array(x),), exact.array(v))
     (got,) = framework.vjp(chosen, (framework.array(x, "float32"),), framework.array(v, "float32"))
     assert np.linalg.norm(got - wanted) <= 1e-5 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("lead", [30.0, 90.0, 1e4])
+def test_second_derivatives_of_confident_rows_are_finite(lead):
+    """PyTorch's own logaddexp has NaN beyond 88."""
+    x = torch.tensor([lead, 0.5, 0.0, -lead], requires_grad=True)
+    v = torch.tensor([1.0, -2.0, 0.5, 3.0])
+    for f in (
+        lambda x: kofn.soft_topk_sum(x, 2),
+        lambda x: kofn.losses.topk_loss(x, torch.tensor([0, 1, 0, 1.0])),
+        lambda x: kofn.losses.topk_cross_entropy(x, torch.tensor(3), (0.5, 0.5)),
+    ):
+        (slope,) = torch.autograd.grad(f(x), x, create_graph=True)
+        (curve,) = torch.autograd.grad(slope @ v, x)
+        h = 1e-4
+        wide = [(x.detach().double() + s * h * v.double()).requires_grad_() for s in (1, -1)]
+        ends = [torch.autograd.grad(f(y), y)[0] for y in wide]
+        assert torch.allclose(curve.double(), (ends[0] - ends[1]) / (2 * h), rtol=1e-4, atol=1e-6)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 import kofn
 from kofn import classic, estimators, links, losses, metrics
@@ -80,13 +81,13 @@ FUNCTIONS = {
     "Categorical.log_prob": lambda x: kofn.Categorical(x).log_prob(alike(x, ONE_HOT)),
     "Categorical.entropy": lambda x: kofn.Categorical(x).entropy(),
     "Categorical.kl": lambda x: kofn.Categorical(x).kl(kofn.Categorical(jnp.sin(x))),
-    "Categorical.probs": lambda x: kofn.Categorical(x).probs,
+    "Categorical.marginals": lambda x: kofn.Categorical(x).marginals(),
     "Bernoulli.log_prob": lambda x: kofn.Bernoulli(x).log_prob(alike(x, K_HOT)),
     "Bernoulli.entropy": lambda x: kofn.Bernoulli(x).entropy(),
     "Bernoulli.kl": lambda x: kofn.Bernoulli(x).kl(kofn.Bernoulli(jnp.sin(x))),
     "Normal.log_prob": lambda x: kofn.Normal(x, jnp.exp(x)).log_prob(jnp.sin(x)),
-    "Normal.kl": lambda x: kofn.Normal(x, jnp.exp(x)).kl(kofn.Normal(jnp.sin(x), 1.5)),
-    "normal_rsample": lambda x: kofn.normal_rsample(x, jnp.exp(x), (), KEY),
+    "Normal.kl": lambda x: kofn.Normal(x, jnp.exp(x)).kl(kofn.Normal(jnp.sin(x), jnp.exp(-x))),
+    "normal_rsample": lambda x: kofn.normal_rsample(x, jnp.exp(x), KEY),
     "RelaxedOneHot.log_prob": lambda x: kofn.RelaxedOneHot(x, 0.7).log_prob(
         jax.nn.softmax(jnp.sin(x))
     ),
@@ -96,7 +97,7 @@ FUNCTIONS = {
     "softmax_loss": lambda x: losses.softmax_loss(x, labels(x)),
     "sparsemax_loss": lambda x: losses.sparsemax_loss(x, labels(x)),
     "entmax_loss": lambda x: losses.entmax_loss(x, alike(x, ONE_HOT), alpha=1.3),
-    "topk_loss": lambda x: losses.topk_loss(x, labels(x), 2),
+    "topk_loss": lambda x: losses.topk_loss(x, labels(x)),
     "sparse_softmax_loss": lambda x: losses.sparse_softmax_loss(x, labels(x), k=2),
     "topk_cross_entropy": lambda x: losses.topk_cross_entropy(x, labels(x), 2),
     "epsilon_cross_entropy": lambda x: losses.epsilon_cross_entropy(x, labels(x)),
@@ -176,3 +177,51 @@ def test_without_jit_too():
     f = FUNCTIONS["soft_topk logistic"]
     wanted = jax.grad(lambda x: (f(x) * c).sum())(x)
     assert near(jax.grad(lambda x: (jax.vmap(f)(x) * c).sum())(x), wanted)
+
+
+EXTREME = ("soft_topk", "logistic", 1e-19)
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "temperature"),
+    [
+        EXTREME,
+        *(
+            pytest.param(name, link, t, marks=pytest.mark.full)
+            for name in ("soft_topk", "soft_topk_threshold", "soft_topk_sum", "log_soft_topk")
+            for link in ("logistic", "linear")
+            for t in (1e-31, 1e-19, 1e-12, 1e12, 1e25)
+            if (name, link, t) != EXTREME
+            and (t >= 1e12 or (name, link) != ("log_soft_topk", "logistic"))
+        ),
+    ],
+)
+def test_the_square_of_a_temperature_may_leave_single_precision(name, link, temperature):
+    """First and second derivatives in scores, k and T are those of PyTorch, finite."""
+    f, v = getattr(kofn, name), np.array([1.0, -2.0, 0.5, 3.0], np.float32)
+    x, k, t = (np.float32(a) for a in ([1.5, 0.3, -0.2, -1.0], 2.0, temperature))
+
+    def ours(x, k, t):
+        y = f(x, k, link=link, temperature=t)
+        return (jnp.where(y > -np.inf, y, 0.0) * (1.0 if y.ndim == 0 else v)).sum()
+
+    def along(x, k, t):
+        in_x, in_k, in_t = jax.grad(ours, argnums=(0, 1, 2))(x, k, t)
+        return (in_x * v).sum() + 1.3 * in_k + 0.7 * in_t
+
+    first, second = jax.jit(
+        lambda *a: (jax.grad(ours, argnums=(0, 1, 2))(*a), jax.grad(along, argnums=(0, 1, 2))(*a))
+    )(*(jnp.asarray(a) for a in (x, k, t)))
+
+    leaves = [torch.tensor(a, requires_grad=True) for a in (x, k, t)]
+    y = f(leaves[0], leaves[1], link=link, temperature=leaves[2])
+    y = torch.where(y > -np.inf, y, torch.zeros(()))
+    theirs = torch.autograd.grad(
+        (y * (1.0 if y.ndim == 0 else torch.tensor(v))).sum(), leaves, create_graph=True
+    )
+    pushed = (theirs[0] * torch.tensor(v)).sum() + 1.3 * theirs[1] + 0.7 * theirs[2]
+    again = torch.autograd.grad(pushed, leaves)
+    for got, wanted in zip([*first, *second], [*theirs, *again], strict=True):
+        wanted = np.asarray(wanted.detach())
+        size = float(np.abs(wanted).max())
+        assert np.asarray(got) == pytest.approx(wanted, rel=1e-4, abs=1e-5 * size)

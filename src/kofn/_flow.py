@@ -94,6 +94,27 @@ def reciprocal(x: Array) -> Array:
     return custom(x)
 
 
+def quotient(x: Array, y: Array, wanted: Array) -> Array:
+    """x/y, whose derivatives do not pass through y², which may be 0 or ∞ in floating point.
+
+    Where it is not wanted, on JAX x: the second derivative may be ∞ by itself.
+    """
+    if not is_jax(x):
+        return x / y
+    return _quotient(x, namespace(x).where(wanted, y, 1.0))
+
+
+def _quotient(x: Array, y: Array) -> Array:
+    custom = sys.modules["jax"].custom_jvp(lambda x, y: x / y)
+
+    @custom.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        ratio, (dx, dy) = _quotient(*primals), tangents
+        return ratio, _quotient(dx - ratio * dy, primals[1])
+
+    return custom(x, y)
+
+
 def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
     """function() if any of `flags` is set, else `otherwise`, which has its shape."""
     if is_jax(flags):

@@ -28,6 +28,12 @@ def up_to_1(u: Array) -> tuple[Array, Array]:
     return inside, u - stop_gradient(xp.where(u > 0, u, 0.0))
 
 
+def softplus(t: Array) -> Array:
+    """log(1 + e^t), ∞ at ∞. Of the frameworks' own some have second derivatives of NaN far out."""
+    xp = namespace(t)
+    return xp.where(t > 0, t, 0.0) + xp.log1p(xp.exp(xp.where(t > 0, -t, t)))
+
+
 def x_log_x(q: Array) -> Array:
     xp = namespace(q)
     return q * xp.log(xp.where(q > 0, q, 1.0)) + zero_at_ends(q)

@@ -21,6 +21,7 @@ from kofn._array import (
 )
 from kofn._distribution import Discrete, not_below_0
 from kofn._noise import gumbel
+from kofn._pieces import softplus
 from kofn._rows import temperature_of, without_deleted
 from kofn._validate import check_ends, check_other, check_rng, check_scores, check_shape
 from kofn.categorical import logits_of
@@ -202,12 +203,6 @@ class Bernoulli(Discrete):
 
     def _settled(self) -> Array:
         return cast(without_deleted(self.logits), compute_dtype(self.logits))
-
-
-def softplus(t: Array) -> Array:
-    """log(1 + e^t), ∞ at ∞."""
-    xp = namespace(t)
-    return xp.where(t > 0, t, 0.0) + xp.log1p(xp.exp(xp.where(t > 0, -t, t)))
 
 
 def log_odds(p: Array) -> Array:

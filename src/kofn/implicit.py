@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kofn._array import Array, has_gradients, is_jax, namespace, quiet, scalar, stop_gradient
 from kofn._dispatch import integral_ends, threshold
-from kofn._flow import only_if, reciprocal, root_with_rule, with_gradients_of, zeros_of
+from kofn._flow import only_if, quotient, reciprocal, root_with_rule, with_gradients_of, zeros_of
 from kofn._link import Link, by_id
 from kofn._plateau import at_end, balance
 from kofn._rows import Rows
@@ -72,7 +72,7 @@ def place(rows: Rows, over: Reductions = DENSE) -> Placed:
         terms = _Terms(distance, t, k, alpha, outside, beyond, live)
         delta = _root(equation, delta, terms)
         correction = with_gradients_of(equation.correction, *terms)
-    z = xp.where(outside, beyond, distance / expand(t) - expand(delta))
+    z = xp.where(outside, beyond, quotient(distance, expand(t), ~outside) - expand(delta))
     upper, _, _ = split(link, stop_gradient(z), live)
     theta = hi + lo + t * (delta - rows.link.edge)
     return Placed(link, z, upper, theta, none, every, spoiled, correction, over)
@@ -146,7 +146,7 @@ class _Equation(NamedTuple):
 
     def _at(self, delta: Array, terms: _Terms) -> tuple[Link, Array]:
         expand = self.over.expand
-        z = terms.distance / expand(terms.t) - expand(delta)
+        z = quotient(terms.distance, expand(terms.t), ~terms.outside) - expand(delta)
         z = namespace(z).where(terms.outside, terms.beyond, z)
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
 
@@ -302,7 +302,7 @@ def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
     x, t = rows.scores, over.expand(rows.temperature)
     greatest = over.expand(stop_gradient(over.max(x)))
     far_below = ~rows.live | ((stop_gradient(x) - greatest) / t < -far(xp.finfo(x.dtype)))
-    raised = xp.exp(xp.where(far_below, 0.0, x - greatest) / t)
+    raised = xp.exp(quotient(xp.where(far_below, 0.0, x - greatest), t, ~far_below))
     # Where scores of +inf take all, a NaN still says so.
     raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
     total = over.sum(raised)
@@ -322,7 +322,7 @@ def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE)
     some = rows.live & over.expand(rows.k > 0)
     z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)
     # An infinity less itself; a NaN of a score stays.
-    z = xp.where(some, z, 0.0) / over.expand(rows.temperature)
+    z = quotient(xp.where(some, z, 0.0), over.expand(rows.temperature), some)
     raised = xp.exp(z) if kept is None else kept * xp.exp(z)
     total = over.sum(xp.where(some, raised, 0.0))
     if kept is not None:  # rounding of what counts by halves may leave less than the largest's 1

@@ -14,7 +14,7 @@ import math
 from kofn._array import Array, framework, namespace, special
 from kofn._bounded import NEAR_1, Bounded, Power, Ramp
 from kofn._link import BuiltIn, Link, zero_at_ends
-from kofn._pieces import below, up_to_1, x_log_x
+from kofn._pieces import below, softplus, up_to_1, x_log_x
 from kofn._validate import check_number
 
 __all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
@@ -79,7 +79,7 @@ class _Logistic(_Symmetric):
         return xp.log(q) - xp.log1p(-q)
 
     def integral(self, z: Array) -> Array:
-        return namespace(z).logaddexp(z, namespace(z).zeros_like(z))
+        return softplus(z)
 
     def omega(self, q: Array) -> Array:
         return x_log_x(q) + x_log_x(1 - q)

@@ -347,5 +347,7 @@ def _logaddexp(a: Array, b: Array) -> Array:
     """log(e^a + e^b), its gradient 0 where both are −∞."""
     xp = namespace(a)
     none = (a == -math.inf) & (b == -math.inf)
-    less = xp.logaddexp(xp.where(none, 0.0, a), xp.where(none, 0.0, b))
-    return xp.where(none, -math.inf, less)
+    # PyTorch's own has second derivatives of NaN where they are far apart.
+    larger, less = xp.where(a > b, a, b), xp.where(a > b, b, a)
+    apart = xp.where(none, 0.0, less) - xp.where(none, 0.0, larger)
+    return xp.where(none, -math.inf, larger + xp.log1p(xp.exp(apart)))

@@ -1,0 +1,201 @@
+"""For torch.onnx.export(dynamo=True): what ONNX has no operator for, in operators that it has.
+
+    torch.onnx.export(model, args, dynamo=True, custom_translation_table=kofn.onnx.translations())
+
+Import it by name (`import kofn.onnx`); it needs onnx and onnxscript, as torch.onnx does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import torch
+
+try:
+    from onnxscript import opset18
+    from onnxscript.onnx_types import TensorType
+except ImportError as error:
+    raise ImportError(
+        "kofn.onnx needs onnx and onnxscript, as torch.onnx.export(dynamo=True) does; "
+        "pip install onnx onnxscript"
+    ) from error
+
+from kofn import _torch, links
+from kofn._bounded import NEAR_1
+
+__all__ = ["translations"]
+
+op: Any = opset18
+
+HALVINGS = 44
+"""From 256 temperatures down to a rounding of float32; what is wider is a gap without a root."""
+REACH = 128.0
+"""Every link is 0 or 1 to rounding so many temperatures away."""
+
+
+def translations() -> dict[Callable, Callable]:
+    """What torch.onnx.export's `custom_translation_table` needs to know of kofn.
+
+    The threshold is found by halving a bracket a fixed number of times, for the links of
+    `kofn.links` but "normal", with a number for alpha; the batch may be dynamic. Refused, by name,
+    are "normal", links of your own, an alpha per row, and `temperature_for`.
+
+    Returns:
+        Operators of PyTorch and their translations: a new dictionary, to add your own to.
+
+    Weights meet eager ones to 2e-6 in float32. In a gap between scores that is so wide that every
+    threshold in it gives the same weights, `soft_topk_threshold` may be another of those.
+    """
+    return {
+        _torch.threshold._opoverload: _threshold,
+        _torch.temperature._opoverload: _temperature,
+        torch.ops.aten.sort.stable: _sort,
+        torch.ops.aten.where.self: _where,
+    }
+
+
+def _threshold(
+    x: TensorType,
+    k: TensorType,
+    temperature: TensorType,
+    alpha: Optional[TensorType] = None,  # noqa: UP045  onnxscript reads it
+    link: str = "logistic",
+    number: Optional[float] = None,  # noqa: UP045
+) -> Sequence[Any]:
+    """θ = the ⌈k⌉-th largest score, and what is missing to it, found by halving."""
+    tail = _tail_of(link, number, alpha)
+    sort, last = _sorted(x), op.Constant(value_ints=[-1])
+    live = op.Not(op.IsInf(x))
+    n = op.ReduceSum(op.CastLike(live, x), last, keepdims=0)
+    spoiled = op.ReduceMax(op.CastLike(op.IsNaN(x), x), last, keepdims=0)
+    spoiled = op.Or(op.Cast(spoiled, to=9), op.Or(op.IsNaN(k), op.IsNaN(temperature)))
+    open_ = op.And(op.Greater(k, 0.0), op.Less(k, n))
+
+    anchor = _ranked(sort, op.Sub(op.Ceil(k), 1.0), open_)
+    below = op.Sub(_ranked(sort, op.Floor(k), open_), anchor)
+    reach = op.Mul(temperature, REACH)
+    low, high = op.Sub(below, reach), reach
+    x = op.Sub(op.Where(live, x, _wide(anchor)), _wide(anchor))
+    for _ in range(HALVINGS):
+        middle = op.Mul(op.Add(low, high), 0.5)
+        z = op.Div(op.Sub(x, _wide(middle)), _wide(temperature))
+        excess = op.Sub(_sum(tail, z, live, last), k)
+        low = op.Where(op.Less(excess, 0.0), low, middle)
+        high = op.Where(op.Greater(excess, 0.0), high, middle)
+
+    infinite = op.Where(op.LessOrEqual(k, 0.0), _like(k, math.inf), _like(k, -math.inf))
+    hi = op.Where(spoiled, _like(k, math.nan), op.Where(open_, anchor, infinite))
+    usable = op.And(open_, op.Not(spoiled))
+    return hi, op.Where(usable, op.Mul(op.Add(low, high), 0.5), _like(k, 0.0))
+
+
+def _temperature(
+    x: TensorType,
+    k: TensorType,
+    target: TensorType,
+    alpha: Optional[TensorType] = None,  # noqa: UP045
+    link: str = "logistic",
+    number: Optional[float] = None,  # noqa: UP045
+    name: str = "support",
+    per_row: bool = False,
+) -> Any:
+    raise ValueError(
+        "temperature_for solves some sixty maps one after another and has no ONNX translation; "
+        "find the temperature before the export and pass it as a number or an input"
+    )
+
+
+def _sort(
+    self: TensorType, *, stable: bool = True, dim: int = -1, descending: bool = False
+) -> Sequence[Any]:
+    """ONNX's TopK gives equal numbers in the order of their indices: it is stable."""
+    size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]), axis=0)
+    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
+
+
+def _where(condition: TensorType, self: TensorType, other: TensorType) -> Any:
+    """onnxruntime has no Where of booleans."""
+    if self.dtype is not None and self.dtype.name == "BOOL":
+        return op.Or(op.And(condition, self), op.And(op.Not(condition), other))
+    return op.Where(condition, self, other)
+
+
+def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """z ↦ (F > ½, the smaller of F and 1 − F) of a built-in link, named as operators name it."""
+    if alpha is not None:
+        raise ValueError("an alpha per row has no ONNX translation; export with a number for alpha")
+    if link == links.normal.id:
+        raise ValueError(
+            "the link 'normal' has no ONNX translation, because its quantile (ndtri) has none in "
+            "ONNX; 'logistic' with 0.6 times its temperature is close to it"
+        )
+    if link in SYMMETRIC:
+        return lambda z: (op.Greater(z, 0.0), SYMMETRIC[link](op.Abs(z)))
+    inner = {name: links.TABLE[name].inner.id for name in ("exponential", "linear", "entmax")}
+    if link == inner["exponential"] or (link == inner["entmax"] and number == 1):
+        return _parts(lambda z: op.Exp(op.Min(op.Sub(z, 1.0), _like(z, 0.0))))
+    if link == inner["linear"]:
+        return _parts(_clipped)
+    if link == inner["entmax"] and number is not None:
+        slope, power = number - 1, 1 / (number - 1)
+        if number < NEAR_1:
+            base = lambda z: op.Add(op.Mul(op.Sub(z, 1 / number), slope), 1.0)  # noqa: E731
+        else:
+            base = lambda z: op.Mul(z, slope)  # noqa: E731
+        return _parts(lambda z: op.Pow(_clipped(base(z)), _like(z, power)))  # type: ignore[no-untyped-call]
+    raise ValueError(
+        f"the link {link!r} has no ONNX translation: its functions are Python, which the exported "
+        f"program cannot call; use one of {', '.join(map(repr, links.TABLE))}"
+    )
+
+
+SYMMETRIC: dict[str, Callable[[Any], Any]] = {
+    links.logistic.id: lambda z: op.Sigmoid(op.Neg(z)),
+    links.laplace.id: lambda z: op.Mul(op.Exp(op.Neg(z)), 0.5),
+}
+"""1 − F at z ≥ 0."""
+
+
+def _parts(cdf: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Any]]:
+    def tail(z: Any) -> tuple[Any, Any]:
+        p = cdf(z)
+        upper = op.Greater(p, 0.5)
+        return upper, op.Where(upper, op.Sub(1.0, p), p)
+
+    return tail
+
+
+def _sum(tail: Callable[[Any], tuple[Any, Any]], z: Any, live: Any, last: Any) -> Any:
+    """ΣF as a count and small terms, so that no large ones cancel."""
+    upper, smaller = tail(z)
+    upper = op.And(upper, live)
+    signed = op.Where(live, op.Where(upper, op.Neg(smaller), smaller), _like(z, 0.0))
+    count = op.ReduceSum(op.CastLike(upper, z), last, keepdims=0)
+    return op.Add(count, op.ReduceSum(signed, last, keepdims=0))
+
+
+def _sorted(x: Any) -> Any:
+    values, _ = _sort(x, descending=True)
+    return values
+
+
+def _ranked(sort: Any, rank: Any, open_: Any) -> Any:
+    """The score of this rank, from 0, of rows that have one; 0 elsewhere."""
+    rank = op.Cast(op.Where(open_, rank, _like(rank, 0.0)), to=7)
+    found = op.GatherElements(sort, _wide(rank), axis=-1)
+    found = op.Squeeze(found, op.Constant(value_ints=[-1]))
+    return op.Where(open_, found, _like(found, 0.0))
+
+
+def _clipped(z: Any) -> Any:
+    return op.Clip(z, _like(z, 0.0), _like(z, 1.0))
+
+
+def _wide(per_row: Any) -> Any:
+    return op.Unsqueeze(per_row, op.Constant(value_ints=[-1]))
+
+
+def _like(x: Any, value: float) -> Any:
+    return op.CastLike(op.Constant(value_float=value), x)

@@ -145,9 +145,10 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
         else:
             base = lambda z: op.Mul(z, slope)  # noqa: E731
         return _parts(lambda z: op.Pow(_clipped(base(z)), _like(z, power)))  # type: ignore[no-untyped-call]
+    named = ", ".join(repr(name) for name in links.TABLE if name != "normal")
     raise ValueError(
         f"the link {link!r} has no ONNX translation: its functions are Python, which the exported "
-        f"program cannot call; use one of {', '.join(map(repr, links.TABLE))}"
+        f"program cannot call; use one of {named}"
     )
 
 

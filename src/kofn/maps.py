@@ -10,6 +10,7 @@ from kofn import implicit, kernels, links
 from kofn._array import (
     Array,
     cast,
+    cast_like,
     deleted,
     move_axis,
     namespace,
@@ -19,9 +20,9 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import evaluate
-from kofn._rows import Given, Rows, given, only_one, restore, rows_of
+from kofn._rows import Given, Rows, entries, given, only_one, restore, rows_of
 from kofn._typing import ArrayT, LinkName
-from kofn._validate import check_dim
+from kofn._validate import check_broadcasts, check_dim, check_real, check_same_kind
 from kofn.links import Link
 
 __all__ = [
@@ -251,14 +252,19 @@ def softmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    weights: Array | None = None,
 ) -> ArrayT:
-    """p = e^{scores/T}/Σ e^{scores/T}: soft_topk with k = 1 and link="exponential", directly.
+    """p = w·e^{scores/T}/Σ w·e^{scores/T}: soft_topk with k = 1 and link="exponential", directly.
 
     Unlike the frameworks' own it takes a mask, a temperature per row, scores of ±inf, and gives
     zeros for a row with nothing left.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`.
+        weights: w ≥ 0 per entry, broadcasts to `scores`; all 1 without it. How often an entry is
+            there, or how likely before its score was seen: log w is added to scores/T, whatever T.
+            0 is as if deleted, a negative one gives NaN in its row. It may carry a gradient, which
+            is 0 where w is.
 
     Returns:
         Weights like `scores` that sum to 1.
@@ -271,9 +277,13 @@ def softmax(
         >>> from kofn import softmax
         >>> softmax(np.array([2.0, 1.0, 5.0]), mask=np.array([True, True, False])).round(3)
         array([0.731, 0.269, 0.   ])
+        >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
+        array([0.75, 0.25, 0.  ])
     """
     what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
+        if weights is not None:
+            what = _weighted(what, weights, scores, dim)
         return restore(_weights(what, implicit.softmax), scores, dim)
 
 
@@ -341,6 +351,21 @@ def entmax(
     """
     link, one = links.entmax(alpha), only_one(scores, dim)
     return soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)
+
+
+def _weighted(what: Given, weights: Array, scores: Array, dim: int) -> Given:
+    """Scores raised by T·log w."""
+    check_same_kind("weights", weights, scores)
+    check_real("weights", weights)
+    check_broadcasts("weights", tuple(weights.shape), tuple(scores.shape), "the shape of scores")
+    x, xp = what.scores, namespace(scores)
+    w = xp.broadcast_to(cast_like(weights, x), scores.shape)
+    w = entries(w, x, check_dim(dim, scores.ndim))
+    raised = x + what.temperature[..., None] * xp.log(xp.where(w > 0, w, 1.0))
+    # A w of NaN or below 0 is told, an entry without a score stays without one.
+    out = (w == 0) | deleted(x)
+    raised = xp.where(w >= 0, raised, math.nan)
+    return what._replace(scores=xp.where(out, -math.inf, raised))
 
 
 def _weights(what: Given, reference: Callable[[Rows], Array] = implicit.weights) -> Array:

@@ -296,3 +296,9 @@ def test_jax_links_with_a_learned_alpha():
     slope = jax.jit(jax.jacfwd(lambda a: kofn.entmax(x, a)))(alpha)
     ours = jacfwd(lambda a: kofn.entmax(X, a))(torch.tensor([1.2, 1.0, 2.0], dtype=torch.float64))
     assert np.allclose(slope, ours.numpy(), atol=1e-10)
+
+
+def test_the_normal_link_maps_without_a_warning():
+    """vmap has no rule for log_ndtr and says so."""
+    slopes = vmap(grad(lambda x: kofn.soft_topk(x, 2, link="normal")[0]))(X)
+    assert near(slopes[1], grad(lambda x: kofn.soft_topk(x, 2, link="normal")[0])(X[1]))

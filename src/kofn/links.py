@@ -148,17 +148,20 @@ class _Normal(_Symmetric):
 
     def log_cdf(self, z: Array) -> Array:
         xp = namespace(z)
-        far = z < -14
-        near = special(z).log_ndtr(xp.where(far, 0.0, z))
-        # There PyTorch's slope is a quotient of exponentials of z², 1 % off at −600 in float32.
-        below = xp.where(far, z, -14.0)
+        start = _mills_start(z)
+        far, upper = z < start, z > 0
+        # PyTorch's log_ndtr is 1 % off in its slope at −600 in float32, and no vmap maps it.
+        near = self.cdf(xp.where(far, -1.0, xp.where(upper, -z, z)))
+        below = xp.where(far, z, start)
         tail = -below * below / 2 - xp.log(-below) - math.log(2 * math.pi) / 2
-        return xp.where(far, tail + xp.log1p(_mills(below)), near)
+        log_near = xp.where(upper, xp.log1p(-near), xp.log(near))
+        return xp.where(far, tail + xp.log1p(_mills(below)), log_near)
 
     def cdf_slope(self, z: Array) -> Array:
         xp = namespace(z)
-        far = z < -14
-        below, above = xp.where(far, z, -14.0), xp.where(far, -14.0, z)
+        start = _mills_start(z)
+        far = z < start
+        below, above = xp.where(far, z, start), xp.where(far, start, z)
         near = xp.exp(self.log_pdf(above) - self.log_cdf(above))
         return xp.where(far, -below / (1 + _mills(below)), near)
 
@@ -175,8 +178,13 @@ class _Normal(_Symmetric):
         return xp.where(inside, -density, zero_at_ends(q))
 
 
+def _mills_start(z: Array) -> float:
+    """Below it ten terms of `_mills` reach 1e-14, or 1e-11 in float32, where erfc ends at −13."""
+    return -14.0 if float(namespace(z).finfo(z.dtype).eps) < 1e-12 else -10.0
+
+
 def _mills(z: Array) -> Array:
-    """Mills' ratio times −z, less 1, for z ≤ −14: ten terms of its series, which reach 1e-14."""
+    """Mills' ratio times −z, less 1, far below 0: ten terms of its series."""
     series, square = namespace(z).zeros_like(z), 1 / (z * z)
     for odd in range(19, 0, -2):
         series = -odd * square * (1 + series)

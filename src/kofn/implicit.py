@@ -38,14 +38,18 @@ class Placed(NamedTuple):
     over: Reductions
 
 
-def place(rows: Rows, over: Reductions = DENSE) -> Placed:
-    """Solve for θ and make it a differentiable function of scores, k, temperature and α."""
+def place(
+    rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
+) -> Placed:
+    """Solve for θ, unless it is `found`, and make it a function of scores, k, temperature and α."""
     xp = namespace(rows.scores)
     expand = over.expand
     x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
     link, frozen = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
     fixed, count, scale = map(stop_gradient, (x, k, t))
-    if over is DENSE:
+    if found is not None:
+        hi, lo = found
+    elif over is DENSE:
         hi, lo = threshold(fixed, count, scale, frozen)
     else:  # the opaque operators serve dense rows only
         hi, lo = solve(fixed, count, scale, frozen, over)
@@ -192,9 +196,11 @@ def _root(equation: _Equation, delta: Array, terms: _Terms) -> Array:
     return delta
 
 
-def weights(rows: Rows, over: Reductions = DENSE) -> Array:
+def weights(
+    rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
+) -> Array:
     """p = F(z), and what the equation leaves open: 0, 1, and the scores of +inf."""
-    p = place(rows, over)
+    p = place(rows, over, found)
     xp = namespace(p.z)
     upper, low, high = split(p.link, p.z, rows.live)
     chosen = xp.where(upper, 1 - high, low) + p.correction

@@ -24,6 +24,7 @@ from kofn.kernels.elementary import ordered, unordered, widest_vectors
 from kofn.kernels.entries import (
     BOUNDED,
     centred,
+    deleted,
     distance,
     looked,
     prepare,
@@ -123,7 +124,7 @@ def survey(kind: int, number: Any) -> Visit:
 
 
 def peak(kind: int, number: Any) -> Visit:
-    """The greatest finite score, #finite, #(+inf or NaN)."""
+    """The greatest score in play, how many those are, #(+inf or NaN)."""
     infinity, integer = number(math.inf), np.int32 if number is np.float32 else np.int64
 
     def visit(x, g, out, n, lanes, a, b, c, d, e):
@@ -137,11 +138,12 @@ def peak(kind: int, number: Any) -> Visit:
         for i in range(n):
             for r in range(LANES):
                 v = entries[i, SCORE, r]
-                finite = abs(v) < infinity
+                out_of_play = deleted(v)
+                finite = abs(v) < infinity and not out_of_play
                 key = ordered(v) if finite else ordered(-infinity)
                 greatest[0, r] = max(greatest[0, r], key)
                 own[0, r] += one if finite else zero
-                own[1, r] += zero if finite or v == -infinity else one
+                own[1, r] += zero if finite or out_of_play else one
         for r in range(LANES):
             into.greatest[r] = unordered(greatest[0, r], zero)
             into.live[r], into.bad[r] = own[0, r], own[1, r]

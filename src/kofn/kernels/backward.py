@@ -6,7 +6,7 @@ import math
 
 from kofn.kernels.abreast import BRING_BACK, COTANGENT, GIVE_BACK, KEPT
 from kofn.kernels.entries import EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, edge, logs
-from kofn.kernels.lanes import CLOSED, LANES, ODD, OPEN, copy_all, load, nth, visit, visit_all
+from kofn.kernels.lanes import CLOSED, LANES, ODD, OPEN, copy_all, is_deleted, load, nth, visit, visit_all
 from kofn.kernels.passes import CENTRE, CLOSE_BACK, INTEGRATE, SLOPE, TOTAL, WEIGH
 from kofn.kernels.team import plain
 from kofn.kernels.together import answer_all, centre_all, count_all, weigh_all
@@ -116,7 +116,10 @@ def _share_of_logs(row, hi, lo, temperature):
     peak = -math.inf
     total, product = 0.0, 0.0
     for i in range(row.n):
-        z = ((load(row.x, i, row.size) - hi) - lo) / temperature
+        score = load(row.x, i, row.size)
+        if is_deleted(score, row.size):
+            continue
+        z = ((score - hi) - lo) / temperature
         if kind == EXPONENTIAL:
             log_density = min(z - 1, 0.0) if z - 1 < 4 * 2.0**-23 else -math.inf
         elif kind in (LOGISTIC, LAPLACE, NORMAL):

@@ -90,7 +90,7 @@ def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
     out, theta = _empty(x, x.shape), _empty(x, (2, *k.shape))
     high, low = _halves(theta)
     arrays = [address(x), 0, address(out), high, low, address(k), address(temperature), 0, 0]
-    if _deal(rows.forward, link, x, arrays):
+    if _deal(rows.forward, link, x, arrays, (out, theta, k, temperature)):
         _finish(x, out, theta, k, temperature, link)
     return out, theta
 
@@ -100,20 +100,26 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
     x, k, temperature = packed(x), packed(k), packed(temperature)
     theta = _empty(x, (2, *k.shape))
     arrays = [address(x), 0, 0, *_halves(theta), address(k), address(temperature), 0, 0]
-    if _deal(rows.forward, link, x, arrays):
+    if _deal(rows.forward, link, x, arrays, (theta, k, temperature)):
         _finish(x, None, theta, k, temperature, link)
     return theta
 
 
 def _finish(x: Any, out: Any, theta: Any, k: Any, temperature: Any, link: Any) -> None:
-    """Rows on which a kernel gave up, some of those spread over more than 10⁵ temperatures."""
+    """Rows on which a kernel gave up, some of those spread over more than 10⁵ temperatures.
+
+    By the reference in float64, where squares of float32 scores neither overflow nor underflow.
+    """
     x, theta, k, temperature = (np.asarray(a) for a in (x, theta, k, temperature))
-    lost = np.isnan(theta[1])
+    lost, info = np.isnan(theta[1]), np.finfo(x.dtype)
+    scores, *numbers = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))
     with np.errstate(all="ignore"):
-        rows = rows_of(Given(x[lost], k[lost], temperature[lost], link))
-        theta[:, lost] = solve(rows.scores, rows.k, rows.temperature, link)
+        rows = rows_of(Given(np.where(scores <= info.min / 2, -np.inf, scores), *numbers, link))
+        found = solve(rows.scores, rows.k, rows.temperature, link)
         if out is not None:
-            np.asarray(out)[lost] = implicit.weights(rows)
+            np.asarray(out)[lost] = implicit.weights(rows, found=found)
+        high = np.clip(found[0], info.min, info.max).astype(x.dtype)
+        theta[:, lost] = high, (found[0] - high) + found[1]  # finite: closed rows are not lost
 
 
 def gradients(
@@ -124,7 +130,7 @@ def gradients(
     out, in_rows = _empty(x, x.shape), _empty(x, (2, *k.shape))
     numbers = [address(k), address(temperature), *_halves(in_rows)]
     arrays = [address(x), address(cotangent), address(out), *_halves(theta), *numbers]
-    _deal(rows.after, link, x, arrays)
+    _deal(rows.after, link, x, arrays, (cotangent, theta, k, temperature, out, in_rows))
     return out, in_rows
 
 
@@ -133,7 +139,8 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     x, k, temperature = packed(x), packed(k), packed(temperature)
     out = _empty(x, (2, *k.shape))
     numbers = [address(k), address(temperature), *_halves(out)]
-    _deal(rows.after, link, x, [address(x), 0, 0, *_halves(theta), *numbers])
+    arrays = [address(x), 0, 0, *_halves(theta), *numbers]
+    _deal(rows.after, link, x, arrays, (theta, k, temperature, out))
     return out
 
 
@@ -164,10 +171,13 @@ def _halves(pair: Any) -> tuple[int, int]:
     return first, first + prod(pair.shape[1:]) * pair.itemsize
 
 
-def _deal(function: Callable[..., Any], link: Any, x: Any, arrays: list[int]) -> bool:
+def _deal(
+    function: Callable[..., Any], link: Any, x: Any, arrays: list[int], others: tuple[Any, ...]
+) -> bool:
     """Rows to threads; whether one was given up.
 
-    A row's answer does not depend on who works on it, or with whom.
+    A row's answer does not depend on who works on it, or with whom. `arrays` are the addresses of x
+    and `others`, which stay with the work for as long as a thread has it (see shares.py).
     """
     n, count = x.shape[-1], prod(x.shape[:-1])
     kind, number = kind_of(link), np.float32 if x.itemsize == 4 else np.float64
@@ -179,24 +189,21 @@ def _deal(function: Callable[..., Any], link: Any, x: Any, arrays: list[int]) ->
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     group = rows.together(n, 3 if arrays[1] else 2)
     chunk = max(group, GRAIN // n // group * group)
-    shape = [count, chunk, group, n, x.itemsize, kind, address(visits)]
-    job = np.array([0, 0, 0, *shape, *arrays])
     crew = 1 if n * count < 2 * GRAIN else threads.wanted(x)
     room = rows.room(n, group, bool(arrays[2]))
     width = -(-(room + team.room(n)) // _WORDS) * _WORDS
     own = np.zeros(crew * width + _WORDS)
-    run, first, memory = compiled(function), address(job), address(own)
+    memory = address(own)
     memory += -memory % native.REGISTER
-    if crew == 1:
-        run(first, memory, alpha)
-    elif count < crew and n > team.PART:
-        shared = memory + 8 * room
-        threads.offer([(shared,)] * (crew - 1), compiled(team.assist), own)
-        run(first, memory, alpha)
-        compiled(team.dismiss)(shared)
-    else:
-        others = [(first, memory + 8 * i * width, alpha) for i in range(1, crew)]
-        threads.offer(others, run, (job, own))
-        run(first, memory, alpha)
-        compiled(rows.wait)(first)
+    shared = memory + 8 * room if crew > count and n > team.PART else 0
+    shape = [group, n, x.itemsize, kind, shared, address(visits)]
+    job = np.array([0, 0, count, chunk, 0, *shape, *arrays])
+    run, first = compiled(function), address(job)
+    keep = job, own, x, others
+    if shared:
+        threads.offer([(shared,)] * (crew - 1), compiled(team.assist), keep)
+    elif crew > 1:
+        helpers = [(first, memory + 8 * i * width, alpha, False) for i in range(1, crew)]
+        threads.offer(helpers, run, keep)
+    run(first, memory, alpha, True)
     return bool(job[rows.GIVEN_UP])

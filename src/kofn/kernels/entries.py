@@ -51,6 +51,16 @@ def _(z):
     return lambda z: limit
 
 
+def deleted(x: Any) -> Any:
+    """Whether a score is out of play: −inf, or no more than half of its type's least number."""
+
+
+@overload(deleted, jit_options={"forceinline": True})
+def _(x):
+    most = np.finfo(np.float32 if x == types.float32 else np.float64).min / 2
+    return lambda x: x <= most
+
+
 def kink(z: Any) -> Any:
     """How far above the place where F reaches 1 its slope is still the one below: see links.py."""
 
@@ -194,6 +204,7 @@ def weighed(kind, x, g, hi, lo, per_t, alpha):
     z = distance(x, hi, lo, per_t)
     w = density(kind, z, alpha)
     w = w if abs(z) < reach(z) else zero
+    w = zero if deleted(x) else w
     # What is not chosen may carry any cotangent, NaN included.
     return w, (w * g if w > zero else zero)
 
@@ -214,6 +225,7 @@ def centred(kind, x, hi, lo, per_t, alpha, mean):
     z = distance(x, hi, lo, per_t)
     w = density(kind, z, alpha)
     w = w if abs(z) < reach(z) else zero
+    w = zero if deleted(x) else w
     u = w * mean
     return u, (u * z if w > zero else zero)
 

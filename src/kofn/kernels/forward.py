@@ -40,6 +40,7 @@ from kofn.kernels.together import (
     fresh_all,
     open_all,
     settle_all,
+    strange_all,
     sum_up_all,
 )
 
@@ -65,6 +66,10 @@ def weights(group, lanes, wanted):
                     advance(nth(group, r), lanes, round_)
     if wanted:
         _write(group, lanes)
+        if group.entries:
+            copy_all(group, GIVE, group.entries + KEPT * LANES * size, group.row.out)
+    elif strange_all(group.lanes, count):
+        _write(group, lanes)  # to the thread's own memory, for the sum's sake
     if settle_all(group.lanes, count, size, wanted) == 0:
         return True
     found = True
@@ -135,12 +140,11 @@ def _prepare(group):
 
 @plain
 def _write(group, lanes):
-    """Write the weights at θ where it is found."""
+    """Write the weights at θ where it is found, and their sums."""
     row = group.row
     if group.entries:
         _prepare(group)
         visit_all(group, WRITE)
-        copy_all(group, GIVE, group.entries + KEPT * LANES * row.size, row.out)
         return
     for r in range(group.count):
         if lanes.state[r] == FOUND:

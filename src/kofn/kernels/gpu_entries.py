@@ -32,6 +32,8 @@ LOG2_E = tl.constexpr(1 / math.log(2))
 LN_2 = tl.constexpr(math.log(2))
 MILLS = tl.constexpr(_MILLS)
 PER_ROOT_2_PI = tl.constexpr(1 / math.sqrt(2 * math.pi))
+DELETED = tl.constexpr(float(-(2.0 - 2.0**-23) * 2.0**126))
+"""Half of the least float: a score there or below is out of play, as one of −inf is."""
 # How far above the place where F reaches 1 its slope is still the one below: _pieces.up_to_1.
 KINK = tl.constexpr(4 * 2.0**-23)
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from kofn import _nodes
-from kofn.kernels.gpu_entries import INF, LOG2_E, inverse
+from kofn.kernels.gpu_entries import DELETED, INF, LOG2_E, inverse
 
 LOG_COUNT = tl.constexpr(_nodes.LOG_COUNT)
 TAILS = tl.constexpr(_nodes.TAILS)
@@ -202,7 +202,7 @@ def close(WHAT: tl.constexpr, y_row, out_row, first, last, theta, k, top, LANES:
         y = load(y_row, at, last, -INF, LANES)
         answer = tl.zeros((LANES,), tl.float32)
         if WHAT == MARGINALS:
-            answer += tl.where(y == -INF, 0.0, tl.where(y == INF, of_top, others))
+            answer += tl.where(y <= DELETED, 0.0, tl.where(y == INF, of_top, others))
         columns = at + tl.arange(0, LANES)
         tl.store(out_row + columns, answer, mask=columns < last)
 

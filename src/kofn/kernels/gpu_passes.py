@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from kofn.kernels.gpu_entries import (
+    DELETED,
     EXPONENTIAL,
     INF,
     LAPLACE,
@@ -50,12 +51,12 @@ def survey(x_row, here, first, last, pivot, BLOCK: tl.constexpr):
 
 @triton.jit
 def census(x_row, here, first, last, BLOCK: tl.constexpr):
-    """Least and greatest of the finite scores, #finite, #(+inf), #NaN."""
+    """Least and greatest of the scores in play, how many those are, #(+inf), #NaN."""
     live = tl.zeros((here.shape[0], BLOCK), tl.float32)
     least, greatest, top, bad = live + INF, live - INF, live, live
     for at in range(first, last, BLOCK):
         x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        finite = tl.abs(x) < INF
+        finite = (tl.abs(x) < INF) & (x > DELETED)
         least = tl.minimum(least, tl.where(finite, x, INF))
         greatest = tl.maximum(greatest, tl.where(finite, x, -INF))
         live += tl.where(finite, 1.0, 0.0)
@@ -143,7 +144,7 @@ def write(
             x, filled = entries(x_row, here, at, last, -INF, BLOCK)
             given = tl.where(x == INF, top_weight[:, None], live_weight[:, None])
             columns = at + tl.arange(0, BLOCK)
-            p = tl.where(x == -INF, 0.0, given)
+            p = tl.where(x <= DELETED, 0.0, given)
             tl.store(out_row[:, None] + columns[None, :], p, mask=filled & closed[:, None])
 
 
@@ -155,7 +156,7 @@ def edges(x_row, here, first, last, hi, lo, BLOCK: tl.constexpr):
     for at in range(first, last, BLOCK):
         x, _ = entries(x_row, here, at, last, -INF, BLOCK)
         upper = (x - hi[:, None]) - lo[:, None] > 0.0
-        left = tl.maximum(left, tl.where(upper, -INF, x))
+        left = tl.maximum(left, tl.where(upper | (x <= DELETED), -INF, x))
         right = tl.minimum(right, tl.where(upper, x, INF))
     return tl.max(left, axis=1), tl.min(right, axis=1)
 
@@ -168,7 +169,8 @@ def far_tails(x_row, here, first, last, left, right, per_t, BLOCK: tl.constexpr)
     for at in range(first, last, BLOCK):
         x, _ = entries(x_row, here, at, last, -INF, BLOCK)
         under, over = (x - left[:, None]) * per_t[:, None], (right[:, None] - x) * per_t[:, None]
-        below += tl.where(under <= 0.0, tl.exp2(under * LOG2_E), 0.0)
+        playing = (under <= 0.0) & (x > DELETED)
+        below += tl.where(playing, tl.exp2(under * LOG2_E), 0.0)
         above += tl.where(over <= 0.0, tl.exp2(over * LOG2_E), 0.0)
     return tl.sum(below, axis=1), tl.sum(above, axis=1)
 
@@ -277,8 +279,8 @@ def write_back(
     alpha,
     BLOCK: tl.constexpr,
 ):
-    """Way back, last: F′((g − mean) − rest)·scale. A scale of NaN is for all but −inf, one of 0
-    for all.
+    """Way back, last: F′((g − mean) − rest)·scale. A scale of NaN is for all that is in play and
+    NaN, one of 0 for all.
     """
     for at in range(first, last, BLOCK):
         x, filled = entries(x_row, here, at, last, -INF, BLOCK)
@@ -286,7 +288,7 @@ def write_back(
         w = density(KIND, distance(x, hi, lo, per_unit), alpha)
         u = w * ((g - mean[:, None]) - rest[:, None]) * scale[:, None]
         u = tl.where((w > 0.0) & (scale[:, None] != 0.0), u, 0.0)
-        u = tl.where((scale != scale)[:, None] & (x != -INF), scale[:, None], u)
+        u = tl.where((scale != scale)[:, None] & ~(x <= DELETED), scale[:, None], u)
         columns = at + tl.arange(0, BLOCK)
         tl.store(out_row[:, None] + columns[None, :], u, mask=filled)
 
@@ -309,7 +311,8 @@ def faint_share(
     for at in range(first, last, BLOCK):
         x, _ = entries(x_row, here, at, last, -INF, BLOCK)
         log = log_density(KIND, distance(x, hi, lo, per_unit))
-        peak = tl.maximum(peak, tl.where(tl.abs(x) < INF, log, -INF))
+        playing = (tl.abs(x) < INF) & (x > DELETED)
+        peak = tl.maximum(peak, tl.where(playing, log, -INF))
     greatest = tl.max(peak, axis=1)
     greatest = tl.where(greatest > -INF, greatest, 0.0)
     total = tl.zeros((here.shape[0], BLOCK), tl.float32)
@@ -318,7 +321,7 @@ def faint_share(
         x, _ = entries(x_row, here, at, last, -INF, BLOCK)
         g, _ = entries(g_row, here, at, last, 0.0, BLOCK)
         log = log_density(KIND, distance(x, hi, lo, per_unit)) - greatest[:, None]
-        share = tl.where(tl.abs(x) < INF, tl.exp2(log), 0.0)
+        share = tl.where((tl.abs(x) < INF) & (x > DELETED), tl.exp2(log), 0.0)
         total += share
         product += tl.where(share > 0.0, share * g, 0.0)
         tops += tl.where(x == INF, 1.0, 0.0)

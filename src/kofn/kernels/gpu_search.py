@@ -128,13 +128,15 @@ def start(KIND: tl.constexpr, row, closed, usual, mean, variance, least, greates
     reach = t * quantile(KIND, k / live, left / live, alpha)
     slack = 1e-6 * (tl.abs(least) + tl.abs(greatest)) + 1e-3 * (t + tl.abs(reach))
     low_lo, high_lo = -reach - slack, slack - reach
-    hi = mean - away + t * edge(KIND, alpha)
-    hi = tl.minimum(tl.maximum(hi, least + low_lo), greatest + high_lo)
+    # In two floats: among scores of 1e9 one cannot tell θ from them.
+    guess, rest = two_sum(mean, t * edge(KIND, alpha) - away)
+    hi = tl.minimum(tl.maximum(guess, least + low_lo), greatest + high_lo)
     # More is wanted than there are usual scores: θ is among the masks, and they are alike.
     amid = (k > usual) & (usual < live)
     hidden = tl.maximum(live - usual, 1.0)
     among = t * quantile(KIND, (k - usual) / hidden, left / hidden, alpha)
-    hi, lo = tl.where(amid, least, hi), tl.where(amid, -among, 0.0)
+    lo = tl.where(hi == guess, rest, 0.0)
+    hi, lo = tl.where(amid, least, hi), tl.where(amid, -among, lo)
     zero = tl.zeros_like(hi)
     return Search(
         hi,
@@ -160,6 +162,8 @@ def halley(k, live, total, rest, excess, weight, slope):
 
     total and rest are ΣF and n − ΣF, which no cancellation has touched.
     """
+    # Where ΣF is all there is, as far as its digits tell, no step follows from its slope.
+    known = (weight > 1e-30) & (rest > 0.0)
     total, rest = tl.maximum(total, 1e-37), tl.maximum(rest, 1e-37)
     per_rest, per_k = inverse(rest), inverse(k)
     ratio = (excess * per_k) * (live * per_rest)
@@ -175,7 +179,7 @@ def halley(k, live, total, rest, excess, weight, slope):
     step = newton * inverse(tl.minimum(tl.maximum(1.0 - newton * bend * 0.5, 0.5), 2.0))
     # Without a slope only the side is known.
     far = tl.where(excess > 0.0, INF, -INF)
-    return gap, tl.where(excess == 0.0, 0.0, tl.where(weight > 1e-30, step, far))
+    return gap, tl.where(excess == 0.0, 0.0, tl.where(known, step, far))
 
 
 @triton.constexpr_function

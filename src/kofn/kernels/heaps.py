@@ -15,10 +15,11 @@ from numba import carray
 
 from kofn.kernels.coins import each, plain, prepare
 from kofn.kernels.elementary import real, widest_vectors
-from kofn.kernels.native import fetch_add, pointer
+from kofn.kernels.native import pointer
+from kofn.kernels.shares import COUNT, joined, report, take, wait
 
-# A job, the integers that every thread on it is told.
-NEXT, DONE, COUNT, CHUNK, N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(14)
+# A job, the integers that every thread on it is told: those of shares.py first.
+N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(4, 14)
 # Of a level: how many heaps, numbers of heads kept of each, and where both begin in memory;
 # how far apart the numbers of one heap are there, and the first numbers of two heaps.
 HEAPS, WINDOW, FIRST, COINS, STEP, APART = range(6)
@@ -162,9 +163,8 @@ def _rows(job, words, shapes, zs, ks, uniforms, outs):
     probability = np.empty(top[FIRST] + top[HEAPS] * top[WINDOW], zs.dtype)
     found = np.empty(4 * top[WINDOW], zs.dtype)
     start, count = np.empty(top[COINS] + top[HEAPS], np.int64), np.empty(coins, np.int64)
-    first = fetch_add(job + 8 * NEXT, words[CHUNK])
-    while first < rows:
-        last = min(first + words[CHUNK], rows)
+    first, last = take(job)
+    while first < last:
         for i in range(first, last):
             prepare(zs[i * n : (i + 1) * n], real(zs[0], 0.0), real(zs[0], 0.0), u)
             _leaves(u, coins, dust, probability, mean)
@@ -176,12 +176,14 @@ def _rows(job, words, shapes, zs, ks, uniforms, outs):
                 out = outs[at * n : (at + 1) * n]
                 for j in range(n):
                     out[j] = count[j] == 1
-        fetch_add(job + 8 * DONE, last - first)
-        first = fetch_add(job + 8 * NEXT, words[CHUNK])
+        report(job, last - first)
+        first, last = take(job)
 
 
 @plain
-def _rows_of(job, number):
+def _rows_of(job, leads, number):
+    if not joined(job, leads):
+        return
     words = carray(pointer(job), OUT + 1, np.int64)
     rows, samples = words[COUNT], words[COUNT] * words[SAMPLES]
     _rows(
@@ -193,13 +195,15 @@ def _rows_of(job, number):
         carray(pointer(words[U]), samples * words[SPLITS], number),
         carray(pointer(words[OUT]), samples * words[N], np.bool_),
     )
+    if leads:
+        wait(job)
 
 
-def serve_single(job):
+def serve_single(job, leads):
     """Take rows of float32 until there are none."""
-    _rows_of(job, np.float32)
+    _rows_of(job, leads, np.float32)
 
 
-def serve_double(job):
+def serve_double(job, leads):
     """Take rows of float64 until there are none."""
-    _rows_of(job, np.float64)
+    _rows_of(job, leads, np.float64)

@@ -13,6 +13,8 @@ from kofn.kernels.team import PART, SUMS, plain, visit_parts
 
 LANES = 16
 
+LEAST_SINGLE, LEAST_DOUBLE = (float(np.finfo(number).min) / 2 for number in ("f4", "f8"))
+
 LANE = np.dtype(
     [
         *(
@@ -31,6 +33,8 @@ LANE = np.dtype(
                 # step may leap; whether entries are yet to be prepared for the anchor.
                 *("anchor", "delta", "base", "by", "low", "high", "low_gap", "high_gap"),
                 *("width", "worth", "leap", "tries", "fresh"),
+                # Whether something was unusual, so that Σp is to be held to k in any case.
+                "strange",
                 # What the last visit saw: a survey total and squares, a look the others.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
                 # θ as two numbers; on the way back what is left of a total, the sum of sizes, and
@@ -167,6 +171,12 @@ def load(address, i, size):
     if size == 4:
         return np.float64(carray(pointer(address), i + 1, np.float32)[i])
     return carray(pointer(address), i + 1, np.float64)[i]
+
+
+@inline
+def is_deleted(score, size):
+    """Whether a score of the rows' type is out of play: entries.py says which are."""
+    return score <= (LEAST_SINGLE if size == 4 else LEAST_DOUBLE)
 
 
 @plain

@@ -30,13 +30,15 @@ from kofn.kernels.coins import (
     shift,
 )
 from kofn.kernels.elementary import real
-from kofn.kernels.native import fetch, fetch_add, pointer
+from kofn.kernels.entries import deleted
+from kofn.kernels.native import pointer
+from kofn.kernels.shares import COUNT, joined, report, take, wait
 
 BLOCK = 512
 MOST = 27  # nodes
 
-# A job, the integers that every thread on it is told.
-NEXT, DONE, COUNT, CHUNK, N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(13)
+# A job, the integers that every thread on it is told: those of shares.py first.
+N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(4, 13)
 
 
 @plain
@@ -120,7 +122,7 @@ def _close(y, hi, k, what, out):
     first = 1.0 if hi < 0 or top <= k else (hi if hi != hi else k / top)
     others = hi if hi != hi else (0.0 if hi > 0 else 1.0)
     for i in range(y.size):
-        if y[i] != -math.inf:
+        if not deleted(y[i]):
             out[i] = first if y[i] == math.inf else others
 
 
@@ -197,9 +199,8 @@ def _rows(job, words, ys, his, los, ks, vs, outs):
     full = -(-n // LANES) * LANES
     u, part = np.empty(full, ys.dtype), np.empty((4, BLOCK), ys.dtype)
     room = np.empty((3, full if full > n else 0), ys.dtype)
-    first = fetch_add(job + 8 * NEXT, words[CHUNK])
-    while first < words[COUNT]:
-        last = min(first + words[CHUNK], words[COUNT])
+    first, last = take(job)
+    while first < last:
         for i in range(first, last):
             y, v, hi, lo, k = (
                 ys[i * n : (i + 1) * n],
@@ -228,12 +229,14 @@ def _rows(job, words, ys, his, los, ks, vs, outs):
                     complement(y, hi, lo, out)
             if full > n:
                 answer[:] = out[:n]
-        fetch_add(job + 8 * DONE, last - first)
-        first = fetch_add(job + 8 * NEXT, words[CHUNK])
+        report(job, last - first)
+        first, last = take(job)
 
 
 @plain
-def _rows_of(job, number):
+def _rows_of(job, leads, number):
+    if not joined(job, leads):
+        return
     words = carray(pointer(job), OUT + 1, np.int64)
     rows, entries = words[COUNT], words[COUNT] * words[N]
     _rows(
@@ -246,20 +249,15 @@ def _rows_of(job, number):
         carray(pointer(words[V]), entries, number),
         carray(pointer(words[OUT]), rows if words[WHAT] == LOG_COUNT else entries, number),
     )
+    if leads:
+        wait(job)
 
 
-def serve_single(job):
+def serve_single(job, leads):
     """Take rows of float32 until there are none."""
-    _rows_of(job, np.float32)
+    _rows_of(job, leads, np.float32)
 
 
-def serve_double(job):
+def serve_double(job, leads):
     """Take rows of float64 until there are none."""
-    _rows_of(job, np.float64)
-
-
-def wait(job):
-    """Until the rows that other threads have taken are done too."""
-    words = carray(pointer(job), OUT + 1, np.int64)
-    while fetch(job + 8 * DONE) < words[COUNT]:
-        pass
+    _rows_of(job, leads, np.float64)

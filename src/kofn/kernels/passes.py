@@ -20,6 +20,7 @@ from kofn.kernels.elementary import ordered, unordered, widest_vectors
 from kofn.kernels.entries import (
     BOUNDED,
     centred,
+    deleted,
     distance,
     integral,
     looked,
@@ -57,7 +58,7 @@ def survey(kind: int, number: Any) -> Visit:
 
 
 def census(kind: int, number: Any) -> Visit:
-    """Least, greatest, #finite, #(+inf), #NaN, and #, Σd, Σd² of those with |d| < b, d = x − a."""
+    """Least, greatest, #in play, #(+inf), #NaN, and #, Σd, Σd² of those with |d| < b, d = x − a."""
     infinity = number(math.inf)
 
     def visit(x, g, out, n, sums, pivot, most, c, d, e):
@@ -71,7 +72,7 @@ def census(kind: int, number: Any) -> Visit:
             for i in range(block.size):
                 v = block[i]
                 size = abs(v)
-                finite = size < infinity
+                finite = size < infinity and not deleted(v)
                 key = ordered(v)
                 least = min(least, key if finite else ordered(infinity))
                 greatest = max(greatest, key if finite else ordered(-infinity))
@@ -96,7 +97,7 @@ def census(kind: int, number: Any) -> Visit:
 
 
 def peak(kind: int, number: Any) -> Visit:
-    """0, the greatest finite score, #finite, #(+inf or NaN)."""
+    """0, the greatest score in play, how many those are, #(+inf or NaN)."""
     infinity = number(math.inf)
 
     def visit(x, g, out, n, sums, a, b, c, d, e):
@@ -109,10 +110,11 @@ def peak(kind: int, number: Any) -> Visit:
             live, odd = zero, zero
             for i in range(block.size):
                 v = block[i]
-                finite = abs(v) < infinity
+                out_of_play = deleted(v)
+                finite = abs(v) < infinity and not out_of_play
                 greatest = max(greatest, ordered(v) if finite else ordered(-infinity))
                 live += one if finite else zero
-                odd += zero if finite or v == -infinity else one
+                odd += zero if finite or out_of_play else one
             into[2] += live
             into[3] += odd
         into[1] = unordered(greatest, zero)
@@ -202,7 +204,7 @@ def close(kind: int, number: Any) -> Visit:
         live_, top_, zero, infinity = number(live), number(top), number(0), number(math.inf)
         for i in range(n):
             v = scores[i]
-            weights[i] = top_ if v == infinity else (zero if v == -infinity else live_)
+            weights[i] = top_ if v == infinity else (zero if deleted(v) else live_)
 
     return visit
 
@@ -293,9 +295,10 @@ def integrate(kind: int, number: Any) -> Visit:
             for i in range(block.size):
                 v = block[i]
                 z = distance(v, hi_, lo_, per_t_)
-                finite = abs(z) < infinity
+                playing = not deleted(v)
+                finite = abs(z) < infinity and playing
                 part, is_up, change = integral(kind, z if finite else zero, alpha_)
-                up = is_up if finite else z > zero
+                up = is_up if finite else z > zero and playing
                 rest += part if finite else zero
                 count += one if up else zero
                 above += v if up else zero
@@ -309,14 +312,14 @@ def integrate(kind: int, number: Any) -> Visit:
 
 
 def total(kind: int, number: Any) -> Visit:
-    """The sum of the finite scores, #(+inf)."""
+    """The sum of the scores in play, #(+inf)."""
     infinity = number(math.inf)
 
     def visit(x, g, out, n, sums, a, b, c, d, e):
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         for i in range(n):
-            v = np.float64(scores[i])
-            into[0] += v if abs(v) < infinity else 0.0
+            v = scores[i]
+            into[0] += np.float64(v) if abs(v) < infinity and not deleted(v) else 0.0
             into[1] += 1.0 if v == infinity else 0.0
 
     return visit
@@ -330,7 +333,7 @@ def close_back(kind: int, number: Any) -> Visit:
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         live_, zero, infinity = number(live), number(0), number(math.inf)
         for i in range(n):
-            slopes[i] = zero if scores[i] == -infinity else live_
+            slopes[i] = zero if deleted(scores[i]) else live_
             if scores[i] == infinity:
                 into[0] += 1
                 into[1] += cotangent[i]

@@ -9,15 +9,16 @@ from kofn.kernels.abreast import PLANES, SHORT
 from kofn.kernels.backward import cotangents, value
 from kofn.kernels.forward import weights
 from kofn.kernels.lanes import LANE, LANES, PLACE, Group, Row, load_all, nth, store_all
-from kofn.kernels.native import fetch, fetch_add, pointer
-from kofn.kernels.team import plain
+from kofn.kernels.native import fetch_add, pointer
+from kofn.kernels.shares import joined, report, take, wait
+from kofn.kernels.team import dismiss, plain
 from kofn.kernels.together import begin_all
 
-# A job, the integers that every thread on it is told: the next row, how many are done and how many
-# were given up, which all of them count; then the shape, and addresses of visits and arrays.
-NEXT, DONE, GIVEN_UP, COUNT, CHUNK, TOGETHER, N, SIZE, KIND, VISITS = range(10)
-X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO = range(10, 19)
-WORDS = 19
+# A job, the integers that every thread on it is told: those of shares.py; how many rows were given
+# up; the shape, the address of a team, if there is one, and those of visits and arrays.
+GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, VISITS = range(4, 11)
+X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO = range(11, 20)
+WORDS = 20
 
 _K, _T, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "hi", "lo"))
 _IN_K, _IN_T = PLACE["in_k"], PLACE["in_t"]
@@ -41,13 +42,14 @@ def room(n: int, group: int, answers: bool) -> int:
     return _HEAD + (0 if answers else group * n)
 
 
-def forward(job, own, alpha):
+def forward(job, own, alpha, leads):
     """Take rows until there are none; write their thresholds, and their weights if wanted."""
+    if not joined(job, leads):
+        return
     words = carray(pointer(job), WORDS, np.int64)
     lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
-    first = fetch_add(job + 8 * NEXT, words[CHUNK])
-    while first < words[COUNT]:
-        last = min(first + words[CHUNK], words[COUNT])
+    first, last = take(job)
+    while first < last:
         for start in range(first, last, words[TOGETHER]):
             group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
             _tell(words, own, start, group.count)
@@ -55,21 +57,24 @@ def forward(job, own, alpha):
                 fetch_add(job + 8 * GIVEN_UP, 1)
             store_all(words[HI], start, group.count, size, own + _HI)
             store_all(words[LO], start, group.count, size, own + _LO)
-        fetch_add(job + 8 * DONE, last - first)
-        first = fetch_add(job + 8 * NEXT, words[CHUNK])
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        _leave(job, words)
 
 
-def after(job, own, alpha):
+def after(job, own, alpha, leads):
     """Take rows whose θ is known until there are none; write two numbers of each.
 
     With cotangents those of k and T, and of the scores where an answer goes; else S_k and its slope
     in T.
     """
+    if not joined(job, leads):
+        return
     words = carray(pointer(job), WORDS, np.int64)
     lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
-    first = fetch_add(job + 8 * NEXT, words[CHUNK])
-    while first < words[COUNT]:
-        last = min(first + words[CHUNK], words[COUNT])
+    first, last = take(job)
+    while first < last:
         for start in range(first, last, words[TOGETHER]):
             group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
             _tell(words, own, start, group.count)
@@ -82,15 +87,18 @@ def after(job, own, alpha):
                     lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
             store_all(words[ONE], start, group.count, size, own + _IN_K)
             store_all(words[TWO], start, group.count, size, own + _IN_T)
-        fetch_add(job + 8 * DONE, last - first)
-        first = fetch_add(job + 8 * NEXT, words[CHUNK])
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        _leave(job, words)
 
 
-def wait(job):
-    """Until the rows that other threads have taken are done too."""
-    words = carray(pointer(job), WORDS, np.int64)
-    while fetch(job + 8 * DONE) < words[COUNT]:
-        pass
+@plain
+def _leave(job, words):
+    """Who leads is the last to go."""
+    wait(job)
+    if words[TEAM]:
+        dismiss(words[TEAM])
 
 
 @plain

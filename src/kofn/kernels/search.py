@@ -17,6 +17,7 @@ import math
 import numpy as np
 from numba import carray
 
+from kofn.kernels.balance import balance
 from kofn.kernels.elementary import inline, log
 from kofn.kernels.entries import (
     BOUNDED,
@@ -28,7 +29,6 @@ from kofn.kernels.entries import (
     POWER,
     SQUARE,
     edge,
-    logs,
     quantile,
 )
 from kofn.kernels.lanes import (
@@ -46,6 +46,12 @@ from kofn.kernels.lanes import (
 from kofn.kernels.native import pointer
 from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, PEAK, SURVEY
 from kofn.kernels.team import plain
+
+@inline
+def least_unit(size):
+    """The T below which scores of its size may have squares that are subnormal."""
+    return 2.0**-50 if size == 4 else 2.0**-480
+
 
 ANCHORED = 3.0  # |δ| up to which what was prepared at an anchor keeps its digits
 
@@ -94,6 +100,7 @@ def open_softmax(lanes, r):
 def read(row, lanes):
     """A row in which a survey is not enough: what a census says, and what there is to search."""
     r = row.lane
+    lanes.strange[r] = 1.0
     pivot, temperature, k = load(row.x, row.n // 2, row.size), lanes.temperature[r], lanes.k[r]
     _census(row, lanes, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
     if lanes.greatest[r] - lanes.least[r] > 1e5 * temperature and lanes.live[r] > 0:
@@ -101,6 +108,8 @@ def read(row, lanes):
         _census(row, lanes, lanes.greatest[r], rounded(1e4 * temperature, row.size))
         if not lanes.usual[r] > k - lanes.top[r]:
             lanes.mean[r], lanes.variance[r], lanes.usual[r] = mean, variance, usual
+    if temperature < least_unit(row.size):
+        _span(lanes, r)
     lanes.wanted[r] = k - lanes.top[r]
     if lanes.live[r] + lanes.top[r] + lanes.bad[r] == 0:
         lanes.state[r], lanes.anchor[r] = CLOSED, math.inf
@@ -111,7 +120,8 @@ def read(row, lanes):
     elif k >= lanes.top[r] + lanes.live[r]:
         lanes.state[r], lanes.anchor[r] = CLOSED, -math.inf
     elif (
-        lanes.greatest[r] > 1e15
+        not abs(lanes.greatest[r]) <= 1e15
+        or temperature < 2.0**-480
         or lanes.variance[r] > (1e6 * temperature) ** 2
         or lanes.usual[r] < lanes.wanted[r]
     ):
@@ -129,6 +139,14 @@ def _census(row, lanes, pivot, most):
     lanes.least[r], lanes.greatest[r] = sums[0], sums[1]
     lanes.live[r], lanes.top[r], lanes.bad[r], lanes.usual[r] = sums[2], sums[3], sums[4], sums[5]
     lanes.mean[r], lanes.variance[r] = pivot + mean, max(sums[7] / count - mean * mean, 0.0)
+
+
+@plain
+def _span(lanes, r):
+    """Mean and variance as far as the ends of a row tell, where squares of its scores underflow."""
+    least, greatest = lanes.least[r], lanes.greatest[r]
+    lanes.mean[r], lanes.usual[r] = least / 2 + greatest / 2, lanes.live[r]
+    lanes.variance[r] = ((greatest - least) / 4) ** 2
 
 
 @plain
@@ -268,6 +286,7 @@ def advance(row, lanes, round_):
     found the answer's memory holds the row as prepared, unless it is `fresh`.
     """
     r, kind = row.lane, row.kind
+    lanes.strange[r] = 1.0
     temperature, wanted, delta = lanes.temperature[r], lanes.wanted[r], lanes.delta[r]
     eps = 2.0**-23 if row.size == 4 else 2.0**-52
     faint = 1e-31 if row.size == 4 else 1e-250  # tails that underflow may have taken from
@@ -290,7 +309,7 @@ def advance(row, lanes, round_):
     if two_tails and count == lanes.k[r] and below + above < 1:
         # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
         if below + above < (2 if min(below, above) > faint else 1e3) * faint:
-            theta = _balance(row, lanes.anchor[r] + temperature * delta, temperature, eps)
+            theta = balance(row, lanes.anchor[r] + temperature * delta, temperature, eps)
             lanes.anchor[r] = rounded(theta, row.size)
             lanes.delta[r] = (theta - lanes.anchor[r]) / temperature
             lanes.state[r], lanes.fresh[r] = FOUND, 1.0
@@ -348,46 +367,3 @@ def _held(lanes, r, step, gap, excess, round_):
         lanes.worth[r] *= 2
         lanes.leap[r] *= 8
     return target if low < target < high else low / 2 + high / 2
-
-
-@plain
-def _balance(row, theta, temperature, eps):
-    """θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
-    kind = row.kind
-    left, right = -math.inf, math.inf  # the scores next to θ
-    for i in range(row.n):
-        v = load(row.x, i, row.size)
-        if v > theta:
-            right = min(right, v)
-        elif v > -math.inf:
-            left = max(left, v)
-    low, high = left, right
-    theta = left / 2 + right / 2
-    for _ in range(200):
-        first, _ = logs(kind, (left - theta) / temperature)
-        second, _ = logs(kind, (theta - right) / temperature)
-        below, above, below_slope, above_slope = 0.0, 0.0, 0.0, 0.0
-        for i in range(row.n):
-            v = load(row.x, i, row.size)
-            if -math.inf < v <= left:
-                log_tail, log_density = logs(kind, (v - theta) / temperature)
-                below += math.exp(log_tail - first)
-                below_slope += math.exp(log_density - first)
-            elif right <= v < math.inf:
-                log_tail, log_density = logs(kind, (theta - v) / temperature)
-                above += math.exp(log_tail - second)
-                above_slope += math.exp(log_density - second)
-        gap = (first - second) + math.log(below / above)
-        if gap > 0:
-            low = theta
-        else:
-            high = theta
-        step = temperature * gap / (below_slope / below + above_slope / above)
-        near = abs(step) <= eps * temperature
-        target = theta + step
-        if not (near or low < target < high):
-            target = low / 2 + high / 2
-        if near or target == theta:
-            return target
-        theta = target
-    return theta

@@ -78,9 +78,8 @@ def _deal(function: Callable[..., None], y: Any, numbers: list[int], arrays: lis
     job = np.array([0, 0, count, chunk, *numbers, *(address(a) for a in arrays)])
     crew = 1 if n * count < 2 * GRAIN else min(threads.wanted(y), count)
     run, first = cpu.compiled(function), address(job)
-    threads.offer([(first,)] * (crew - 1), run, (job, arrays))
-    run(first)
-    cpu.compiled(nodes.wait)(first)
+    threads.offer([(first, False)] * (crew - 1), run, (job, arrays))
+    run(first, True)
 
 
 def _empty(like: Any, shape: tuple[int, ...]) -> Any:

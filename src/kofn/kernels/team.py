@@ -8,11 +8,10 @@ visit; others, if there are any, wait in `assist` and take parts by a common cou
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from kofn.kernels.native import call, exchange, fetch, fetch_add, pointer
-
-plain = njit(error_model="numpy", nogil=True)
+from kofn.kernels.shares import begun, plain
 
 PART = 1 << 16
 SUMS = 8  # numbers that a visit may add up
@@ -80,10 +79,13 @@ def _take_parts(team):
 
 
 def assist(team):
-    """Help whoever solves rows with this team until it is dismissed."""
+    """Help whoever solves rows with this team until it is dismissed, if they begin."""
+    if not begun(team + 8 * TICKET):
+        return
     while fetch(team + 8 * TICKET) >= 0:
         _take_parts(team)
 
 
+@plain
 def dismiss(team):
     exchange(team + 8 * TICKET, _OVER)

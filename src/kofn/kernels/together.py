@@ -26,7 +26,7 @@ from kofn.kernels.lanes import (
     two_floats,
 )
 from kofn.kernels.native import never_unroll, pointer
-from kofn.kernels.search import ANCHORED, begin, beyond, halley, is_single, last_step
+from kofn.kernels.search import ANCHORED, begin, beyond, halley, is_single, last_step, least_unit
 from kofn.kernels.team import plain
 
 
@@ -37,7 +37,7 @@ def begin_all(address):
     lanes = carray(pointer(address), 1, LANE)[0]
     for r in range(LANES):
         lanes.per_t[r] = 1 / lanes.temperature[r]
-        lanes.state[r] = LOST
+        lanes.state[r], lanes.strange[r] = LOST, 0.0
     never_unroll()
 
 
@@ -50,6 +50,17 @@ def count_all(address, state):
         count += 1 if lanes.state[r] == state else 0
     never_unroll()
     return count
+
+
+@plain
+def strange_all(address, count):
+    """How many rows had something unusual."""
+    widest_vectors()
+    lanes, strange = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        strange += 1 if (lanes.strange[r] > 0) & (r < count) else 0
+    never_unroll()
+    return strange
 
 
 @plain
@@ -86,6 +97,7 @@ def open_all(address, count, n, kind, size, origin):
         begin(lanes, r, origin, size)
         # None of it is true of a NaN.
         plain_row = (reach < 1e5 * temperature) & (abs(pivot) < 1e15)
+        plain_row = plain_row & (temperature >= least_unit(size))
         state = OPEN if plain_row & (k > 0) & (k < n) else ODD
         lanes.state[r] = state if r < count else LOST
     never_unroll()
@@ -178,14 +190,17 @@ def sum_up_all(address):
 def settle_all(address, count, size, written):
     """θ as two numbers, (0, NaN) where it was not found or the weights do not add up to k.
 
-    How many of those there are.
+    How many of those there are. F grows with the score: weights whose sum is off by so much are
+    off by no more, each of them.
     """
     widest_vectors()
     lanes, wrong = carray(pointer(address), 1, LANE)[0], 0
+    most = 2e-6 if size == 4 else 2e-13
     for r in range(LANES):
         k, total = lanes.k[r], lanes.total[r]
         hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], size)
-        right = (lanes.state[r] == FOUND) & ((not written) | (abs(total - k) <= 1e-4 * k))
+        unseen = (not written) & (lanes.strange[r] == 0)
+        right = (lanes.state[r] == FOUND) & (unseen | (abs(total - k) <= most * k))
         lanes.hi[r], lanes.lo[r] = hi if right else 0.0, lo if right else math.nan
         wrong += 0 if right | (r >= count) else 1
     never_unroll()

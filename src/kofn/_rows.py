@@ -71,11 +71,26 @@ class Rows(NamedTuple):
     link: Any  # an inner Link, its parameter a number or per row
 
 
-def given(scores: Array, k: Any, link: Link, temperature: Any, dim: int, mask: Any) -> Given:
-    """Check the arguments and bring them to the one form that the mathematics knows."""
+def given(
+    scores: Array,
+    k: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    *,
+    keep_deleted: bool = False,
+) -> Given:
+    """Check the arguments and bring them to the one form that the mathematics knows.
+
+    `keep_deleted` is for callers who leave the scores to fused rows or to `rows_of`: those see by
+    themselves what counts as deleted, and spare a pass over all scores. Half types are cast before
+    that, so they are told here.
+    """
     check_scores(scores)
     dim = check_dim(dim, scores.ndim)
-    x = last(without_deleted(scores), dim)
+    cast_first = compute_dtype(scores) != scores.dtype
+    x = last(scores if keep_deleted and not cast_first else without_deleted(scores), dim)
     if mask is not None:
         x = namespace(x).where(last_mask(mask, scores, dim), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]

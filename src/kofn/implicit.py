@@ -38,9 +38,7 @@ class Placed(NamedTuple):
     over: Reductions
 
 
-def place(
-    rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
-) -> Placed:
+def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None) -> Placed:
     """Solve for θ, unless it is `found`, and make it a function of scores, k, temperature and α."""
     xp = namespace(rows.scores)
     expand = over.expand

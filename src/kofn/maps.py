@@ -90,7 +90,7 @@ def soft_topk(
         >>> soft_topk(np.ones(4) + additive, 3, mask=additive > -1)
         array([1., 1., 0., 0.])
     """
-    what = given(scores, k, links.resolve(link), temperature, dim, mask)
+    what = given(scores, k, links.resolve(link), temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
         chosen = _weights(what)
         if hard:
@@ -128,7 +128,7 @@ def soft_topk_threshold(
         >>> soft_topk_threshold(np.array([[4.0, 2.0, 0.0], [9.0, 1.0, 0.0]]), 1.5).round(3)
         array([2.  , 1.66])
     """
-    what = given(scores, k, links.resolve(link), temperature, dim, mask)
+    what = given(scores, k, links.resolve(link), temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
         return evaluate(implicit.theta, rows_of(what))
 
@@ -167,7 +167,7 @@ def soft_topk_sum(
     """
     link = links.resolve(link)
     implicit.require_integral(link, scores)
-    what = given(scores, k, link, temperature, dim, mask)
+    what = given(scores, k, link, temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
         fused = kernels.value(what)
         return evaluate(implicit.value, rows_of(what)) if fused is None else fused
@@ -280,7 +280,8 @@ def softmax(
         >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
         array([0.75, 0.25, 0.  ])
     """
-    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
+    one = only_one(scores, dim)
+    what = given(scores, one, links.exponential, temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
         if weights is not None:
             what = _weighted(what, weights, scores, dim)

@@ -260,10 +260,39 @@ def test_additive_masks(link, rng):
 
 @first("linear")
 def test_more_than_the_masks_leave(link):
-    """k beyond what is not masked: the masks, all alike, share the rest."""
-    x = torch.tensor([[1.0, LOWEST, 2.0, LOWEST, LOWEST], [1.0, -1e9, 2.0, -1e9, -1e9]])
+    """k beyond what is not masked: the masks of −1e9, all alike, share the rest; half of the least
+    float and less is no score at all.
+    """
+    x = torch.tensor([[1.0, LOWEST, 2.0, LOWEST / 2, -INF], [1.0, -1e9, 2.0, -1e9, -1e9]])
+    x.requires_grad_()
     p = kofn.soft_topk(x, 3.5, link=link)
-    assert p.numpy() == pytest.approx(np.array([[1, 0.5, 1, 0.5, 0.5]] * 2), abs=1e-6)
+    wanted = np.array([[1, 0, 1, 0, 0], [1, 0.5, 1, 0.5, 0.5]])
+    assert p.detach().numpy() == pytest.approx(wanted, abs=1e-6)
+    (g,) = torch.autograd.grad(p, x, torch.tensor([1.0, 2.0, 0.0, 3.0, 5.0]).expand(2, 5))
+    assert torch.all(g[0] == 0)
+
+
+@pytest.mark.parametrize("size", [-1e9, 2e7, 1e15])
+def test_softmax_of_equal_scores_far_from_0(size):
+    """One float cannot tell θ from them, and all of ΣF is no sign of a θ."""
+    x = torch.full((4,), size)
+    assert kofn.softmax(x).tolist() == [0.25] * 4
+    assert kofn.soft_topk(x, 2, link="exponential").tolist() == [0.5] * 4
+
+
+def test_softmax_beside_a_mask_at_any_temperature():
+    x = torch.tensor([1.0, 2.0, 0.0, LOWEST, -1.6e38]).expand(3, 5)
+    t = torch.tensor([1e20, 1e26, 1e30])
+    assert kofn.softmax(x, temperature=t).tolist() == [pytest.approx([1 / 3] * 3 + [0, 0])] * 3
+
+
+@first("logistic")
+def test_units_do_not_matter(link, rng):
+    x = torch.tensor(rng.standard_normal((3, 9)), dtype=torch.float32)
+    unit = torch.tensor([1e-24, 1e-29, 1e20])
+    wanted = kofn.soft_topk(x, 2.5, link=link, temperature=2.0)
+    got = kofn.soft_topk(x * unit[:, None], 2.5, link=link, temperature=2 * unit)
+    assert torch.max(torch.abs(got - wanted)) <= 2e-6
 
 
 @first("normal")

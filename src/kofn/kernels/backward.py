@@ -6,7 +6,18 @@ import math
 
 from kofn.kernels.abreast import BRING_BACK, COTANGENT, GIVE_BACK, KEPT
 from kofn.kernels.entries import EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, edge, logs
-from kofn.kernels.lanes import CLOSED, LANES, ODD, OPEN, copy_all, is_deleted, load, nth, visit, visit_all
+from kofn.kernels.lanes import (
+    CLOSED,
+    LANES,
+    ODD,
+    OPEN,
+    copy_all,
+    is_deleted,
+    load,
+    nth,
+    visit,
+    visit_all,
+)
 from kofn.kernels.passes import CENTRE, CLOSE_BACK, INTEGRATE, SLOPE, TOTAL, WEIGH
 from kofn.kernels.team import plain
 from kofn.kernels.together import answer_all, centre_all, count_all, weigh_all

@@ -108,7 +108,7 @@ def _start(group, lanes):
     if summed:
         for r in range(count):
             if is_single(kind, lanes.k[r]):
-                open_softmax(lanes, r)
+                open_softmax(lanes, r, size)
     if count_all(group.lanes, ODD):
         for r in range(count):
             if lanes.state[r] == ODD:

@@ -126,6 +126,8 @@ def _survey(x_row, here, n, k, temperature, BLOCK: tl.constexpr, WIDE: tl.conste
     # No score is further from the mean than this, which rounding is given its part in.
     reach = tl.sqrt(live * variance + 1e-5 * square)
     plain = (reach < 1e5 * temperature) & (tl.abs(pivot) < USUAL)
+    # Below that squares of scores are subnormal, and tell of no reach.
+    plain &= temperature >= 2.0**-50
     mean = tl.where(plain, mean, 0.0)
     usual, top, bad = live, tl.zeros_like(pivot), tl.zeros_like(pivot)
     least, greatest = mean - reach, mean + reach

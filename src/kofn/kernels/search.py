@@ -38,6 +38,7 @@ from kofn.kernels.lanes import (
     ODD,
     OPEN,
     SUMMED,
+    is_deleted,
     load,
     rounded,
     visit,
@@ -46,6 +47,7 @@ from kofn.kernels.lanes import (
 from kofn.kernels.native import pointer
 from kofn.kernels.passes import CENSUS, FIRST_LOOK, LOOK, PEAK, SURVEY
 from kofn.kernels.team import plain
+
 
 @inline
 def least_unit(size):
@@ -88,10 +90,12 @@ def peak(row, lanes):
 
 
 @plain
-def open_softmax(lanes, r):
+def open_softmax(lanes, r, size):
     """To k ≤ 1 the exponential link cuts no weight to 1, so one look tells θ."""
     temperature = lanes.temperature[r]
     usual = lanes.bad[r] == 0 and lanes.live[r] > 1 and temperature == temperature
+    # Looks do not tell deleted scores from those next to them; elsewhere θ is far from there.
+    usual = usual and not is_deleted(1.125 * lanes.greatest[r], size)
     lanes.state[r] = SUMMED if usual else ODD
     lanes.anchor[r], lanes.delta[r], lanes.fresh[r] = lanes.greatest[r], -1.0, 1.0
 

@@ -24,11 +24,11 @@ plain = njit(error_model="numpy", nogil=True)
 
 @plain
 def begun(address):
-    """Whether the integer at `address`, with which a caller begins, is still 0 after a while."""
-    for _ in range(PATIENCE):
-        if fetch(address) != 0:
-            return True
-    return False
+    """Whether the integer at `address`, with which a caller begins, is other than 0 in a while."""
+    looks = 0
+    while fetch(address) == 0 and looks < PATIENCE:
+        looks += 1
+    return fetch(address) != 0
 
 
 @plain

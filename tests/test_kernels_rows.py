@@ -1,0 +1,194 @@
+"""Fused rows where users go: outliers, masks, tiny units, plateaus, whatever the k."""
+
+import numpy as np
+import pytest
+import torch
+
+import kofn
+from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
+from kofn.kernels import cpu
+from rows_of_users import draw, hold, least_in_play
+from support import GRADIENT_HARD, LINKS
+
+INF = np.inf
+LOWEST = float(np.finfo("float32").min)
+EVERY = (*LINKS, 1.2, 1.37, 1.9)
+TYPES = ("float32", "float64")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("link", EVERY)
+@pytest.mark.parametrize(
+    ("count", "n"),
+    [
+        (400, 9),
+        (40, 150),
+        *(pytest.param(*a, marks=pytest.mark.full) for a in ((48_000, 9), (2000, 150))),
+    ],
+)
+def test_the_laws_hold(count, n, link, dtype, rng):
+    hold(draw(rng, count, n, dtype), link, "numpy")
+
+
+@pytest.mark.parametrize(
+    ("x", "k", "link", "temperature", "wanted"),
+    [
+        ([4.6, 1e15], 1.047, "laplace", 1.0, [0.047, 1]),
+        ([1e30, 0.008, 0.0058], 1.037, "normal", 0.025, None),
+        ([5, -1e9, -1e9 - 64], 2, "normal", 1.0, [1, 1, 0]),
+        ([1, 1, -1e9, -1e9, -1e9 - 64], 4, "normal", 0.1, [1, 1, 1, 1, 0]),
+        ([1e30, 0.3, 0.1, -1e30], 1.5, "entmax", 1.0, None),
+        ([0.5, 0.1, 0.1, 0.1], 2.25, "laplace", 1e-30, [1, 1.25 / 3, 1.25 / 3, 1.25 / 3]),
+    ],
+)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_outliers_lead_no_search(x, k, link, temperature, wanted, dtype):
+    p = soft_topk(np.array(x, dtype), k, link=link, temperature=temperature)
+    assert p.sum(dtype=float) == pytest.approx(k, rel=1e-6)
+    if wanted is not None:
+        assert p == pytest.approx(np.array(wanted), abs=1e-6)
+
+
+@pytest.mark.parametrize("link", EVERY)
+def test_units_do_not_matter(link, rng):
+    """Where squares of scores underflow, or overflow: the kernel sees to the first by itself."""
+    link = link if isinstance(link, str) else links.entmax(link)
+    x = rng.standard_normal((20, 40)).astype(np.float32)
+    exact = soft_topk(x.astype(float), 4.5, link=link, temperature=2.0)
+    for unit in (1e-24, 1e-29, 1e24):
+        scaled = (x * np.float32(unit)).astype(np.float32)
+        p = soft_topk(scaled, 4.5, link=link, temperature=2 * unit)
+        assert np.max(np.abs(p - exact)) <= 2e-6
+
+
+def test_tiny_units_need_no_reference(monkeypatch, rng):
+    x = rng.standard_normal((20, 40)).astype(np.float32)
+    monkeypatch.setattr(cpu, "_finish", None)
+    soft_topk(x * np.float32(1e-24), 4, temperature=2e-24)
+
+
+def test_a_row_is_solved_once_when_the_kernel_gives_up(monkeypatch):
+    """And not by the kernel again: for a threshold alone, too."""
+    calls, solve = [], cpu.solve
+    monkeypatch.setattr(cpu, "solve", lambda *a: calls.append(1) or solve(*a))
+    x = np.array([3.0, 1e30, 2.0, 1.5])
+    p, theta = soft_topk(x, 2.5), soft_topk_threshold(x, 2.5)
+    assert len(calls) == 2
+    assert 1 / (1 + np.exp(theta - x[[0, 2, 3]])) == pytest.approx(p[[0, 2, 3]], abs=1e-12)
+
+
+# --- deleted scores ---
+
+
+@pytest.mark.parametrize("n", [6, 200])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("link", EVERY)
+def test_half_of_the_least_number_is_minus_inf(link, dtype, n, rng):
+    """To the last bit: weights, thresholds, sums and every cotangent, NaN beside them included."""
+    link = link if isinstance(link, str) else links.entmax(link)
+    least = np.finfo(dtype).min
+    x = rng.standard_normal((7, n)).astype(dtype)
+    away = rng.random(x.shape) < 0.4
+    away[1], away[2, 1:] = True, True
+    x[3, 0], x[4, 1] = INF, np.nan
+    away[3:5, :2] = False
+    k = np.array([1.0, 1.5, 3.0, 2.0, 2.0, 0.0, n], dtype)
+    v = torch.tensor(np.where(away, np.nan, rng.standard_normal(x.shape)).astype(dtype))
+    kinds = rng.choice([least, least / 2, 0.75 * least], x.shape).astype(dtype)
+    ours, theirs = (
+        answers(np.where(away, hidden, x).astype(dtype), k, link, v) for hidden in (kinds, -INF)
+    )
+    for got, wanted in zip(ours, theirs, strict=True):
+        assert np.array_equal(got, wanted, equal_nan=True)
+    assert np.all(ours[0][away] == 0)
+    assert np.all(ours[1][away] == 0)
+    assert np.all(ours[4][away] == 0)
+
+
+def answers(x, k, link, v):
+    """(weights, their cotangents, S_k, its cotangents, θ)."""
+    x, k = torch.tensor(x, requires_grad=True), torch.tensor(k, requires_grad=True)
+    t = torch.full_like(k, 0.7, requires_grad=True)
+    p = soft_topk(x, k, link=link, temperature=t)
+    s = soft_topk_sum(x, k, link=link, temperature=t)
+    theta = soft_topk_threshold(x.detach(), k.detach(), link=link, temperature=0.7)
+    back = torch.autograd.grad(p, (x, k, t), v)
+    of_sum = torch.autograd.grad(s, (x, k, t), torch.ones_like(s))
+    found = [p, *back[:1], back[1], back[2], of_sum[0], *of_sum[1:], s, theta]
+    return [a.detach().numpy() for a in found]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_score_just_above_half_of_the_least_number_is_one(dtype):
+    least = np.finfo(dtype).min / 2
+    above = np.nextafter(least, np.array(0, dtype))
+    x = np.array([above, least, above, least], dtype)
+    for link in LINKS:
+        assert soft_topk(x, 1, link=link).tolist() == [0.5, 0, 0.5, 0]
+        tensor = torch.tensor(x, requires_grad=True)
+        p = soft_topk(tensor, 1, link=link, temperature=float(np.finfo(dtype).max) * 1e-9)
+        (g,) = torch.autograd.grad(p, tensor, torch.tensor([1.0, 5.0, 2.0, 7.0]).to(tensor))
+        assert p.tolist() == [0.5, 0, 0.5, 0]
+        assert g[1] == g[3] == 0
+    assert kofn.softmax(np.full(4, least, dtype)).tolist() == [0, 0, 0, 0]
+
+
+def test_subsets_do_not_choose_what_is_deleted():
+    y = np.array([1.0, LOWEST, 0.5, LOWEST / 2, 0.1], np.float32)
+    for k in (1, 2, 3):
+        masked = kofn.KSubset(np.where(y < -1e30, -INF, y).astype(np.float32), k).marginals()
+        assert np.array_equal(kofn.KSubset(y, k).marginals(), masked)
+
+
+# --- gradients ---
+
+
+def cotangents(x, k, t, v, link):
+    leaves = [torch.tensor(a, requires_grad=True) for a in (x, k, t)]
+    p = soft_topk(leaves[0], leaves[1], link=link, temperature=leaves[2])
+    return [g.numpy() for g in torch.autograd.grad(p, leaves, torch.tensor(v))]
+
+
+def told(row, given, *answers):
+    return [a[row][:3].tolist() for a in (*given, *answers)]
+
+
+def beside(x, k, t, link):
+    """(whether a weight is next to a kink, where a slope is anyone's; how far θ is from a score)."""
+    theta = soft_topk_threshold(x, k, link=link, temperature=t)
+    z = (x - theta[:, None]) / t[:, None]
+    kinks = [
+        kink + links.resolve(link).inner.edge for kink, _ in links.kinks_of(links.resolve(link))
+    ]
+    at_kink = [np.any(np.abs(z - kink) < 1e-5 * (1 + abs(kink)), axis=-1) for kink in kinks]
+    return np.any(at_kink, axis=0) if kinks else np.zeros(len(x), bool), np.min(np.abs(z), axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("count", "link"),
+    [(300, link) for link in EVERY]
+    + [pytest.param(20_000, link, marks=pytest.mark.full) for link in EVERY],
+)
+def test_gradients_of_odd_rows_are_those_in_float64(count, link, rng, monkeypatch):
+    """In units of T, as x/T is what F sees. Not where θ is 10⁴ T from any score, where no slope is
+    left and what k moves hangs on the last digit of θ, nor at a kink.
+    """
+    rows = draw(rng, count, 9, "float32")
+    link = link if isinstance(link, str) else links.entmax(link)
+    v = rng.standard_normal(rows.x.shape)
+    single = [a.astype(np.float32) for a in (rows.x, rows.k, rows.temperature, v)]
+    ours = cotangents(*single, link)
+    x = np.where(single[0] <= least_in_play("float32"), -INF, single[0])
+    x, k, t, v = given = [a.astype(np.float64) for a in (x, *single[1:])]
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    exact = cotangents(*given, link)
+    at_kink, away = beside(x, k, t, link)
+    in_x, right = ours[0] * t[:, None], exact[0] * t[:, None]
+    bound = GRADIENT_HARD["float32"] * np.linalg.norm(right, axis=-1) + 1e-6
+    bad = ~at_kink & ~(np.linalg.norm(in_x - right, axis=-1) <= bound)
+    assert not bad.any(), told(bad, given, in_x, right)
+    bad = ~at_kink & (away < 1e4) & ~(np.abs(ours[1] - exact[1]) <= 1e-4 * np.abs(v).max(-1))
+    assert not bad.any(), told(bad, given, ours[1], exact[1])
+    in_t, right = ours[2] * t, exact[2] * t
+    bad = ~at_kink & ~(np.abs(in_t - right) <= 1e-4 * (np.abs(right) + 0.1))
+    assert not bad.any(), told(bad, given, in_t, right)

@@ -1,0 +1,32 @@
+"""Threads of the fused rows, and callers who are gone before these have finished."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kofn.kernels import cpu, shares
+
+
+@pytest.mark.parametrize("times", [40, pytest.param(2000, marks=pytest.mark.full)])
+def test_a_signal_handler_that_raises_leaves_no_thread_behind(times):
+    """No freed memory is written to, nothing spins, and the next answer is right."""
+    program = Path(__file__).parent / "interrupted.py"
+    run = subprocess.run(
+        [sys.executable, str(program), str(times)], capture_output=True, text=True, timeout=900
+    )
+    assert run.returncode == 0, (run.returncode, run.stderr[-2000:])
+
+
+def test_nobody_waits_for_a_caller_who_has_not_begun():
+    """Whatever is offered before the caller is interrupted ends by itself, and does nothing."""
+    import numpy as np
+
+    from kofn.kernels import rows, team
+
+    job = np.zeros(rows.WORDS, np.int64)
+    job[shares.COUNT] = 1
+    cpu.compiled(rows.forward)(cpu.address(job), 0, 0.0, False)  # would write to address 0
+    cpu.compiled(team.assist)(cpu.address(job))
+    assert job[shares.NEXT] == job[shares.DONE] == 0

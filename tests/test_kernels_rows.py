@@ -124,11 +124,11 @@ def test_a_score_just_above_half_of_the_least_number_is_one(dtype):
     above = np.nextafter(least, np.array(0, dtype))
     x = np.array([above, least, above, least], dtype)
     for link in LINKS:
-        assert soft_topk(x, 1, link=link).tolist() == [0.5, 0, 0.5, 0]
+        assert soft_topk(x, 1, link=link) == pytest.approx([0.5, 0, 0.5, 0], rel=1e-6, abs=0)
         tensor = torch.tensor(x, requires_grad=True)
-        p = soft_topk(tensor, 1, link=link, temperature=float(np.finfo(dtype).max) * 1e-9)
+        p = soft_topk(tensor, 1, link=link, temperature=1e29)
         (g,) = torch.autograd.grad(p, tensor, torch.tensor([1.0, 5.0, 2.0, 7.0]).to(tensor))
-        assert p.tolist() == [0.5, 0, 0.5, 0]
+        assert p.tolist() == pytest.approx([0.5, 0, 0.5, 0], rel=1e-6, abs=0)
         assert g[1] == g[3] == 0
     assert kofn.softmax(np.full(4, least, dtype)).tolist() == [0, 0, 0, 0]
 
@@ -154,14 +154,18 @@ def told(row, given, *answers):
 
 
 def beside(x, k, t, link):
-    """(whether a weight is next to a kink, where a slope is anyone's; how far θ is from a score)."""
-    theta = soft_topk_threshold(x, k, link=link, temperature=t)
-    z = (x - theta[:, None]) / t[:, None]
-    kinks = [
-        kink + links.resolve(link).inner.edge for kink, _ in links.kinks_of(links.resolve(link))
-    ]
-    at_kink = [np.any(np.abs(z - kink) < 1e-5 * (1 + abs(kink)), axis=-1) for kink in kinks]
-    return np.any(at_kink, axis=0) if kinks else np.zeros(len(x), bool), np.min(np.abs(z), axis=-1)
+    """(whether a weight is at a kink, where a slope is anyone's; how far θ is from a score)."""
+    theta, p = (f(x, k, link=link, temperature=t) for f in (soft_topk_threshold, soft_topk))
+    link = links.resolve(link)
+    with np.errstate(all="ignore"):
+        z = (x - theta[:, None]) / t[:, None]
+        away = np.min(np.where(np.isnan(z), INF, np.abs(z)), axis=-1)
+        # Beside a θ of 1e30 z does not tell, but a choice of whole entries is at a link's ends.
+        hard = np.all(np.minimum(p, 1 - p) < 1e-6, axis=-1)
+        at_kink = hard & (link.has_infinite_tails(x) is False)
+        for kink, _ in links.kinks_of(link):
+            at_kink |= np.any(np.abs(z - kink - link.inner.edge) < 1e-5 * (1 + abs(kink)), axis=-1)
+    return at_kink, away
 
 
 @pytest.mark.parametrize(

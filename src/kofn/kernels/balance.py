@@ -6,7 +6,7 @@ import math
 
 from kofn.kernels.entries import logs
 from kofn.kernels.lanes import is_deleted, load
-from kofn.kernels.team import plain
+from kofn.kernels.shares import plain
 
 
 @plain

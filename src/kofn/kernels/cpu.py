@@ -112,9 +112,10 @@ def _finish(x: Any, out: Any, theta: Any, k: Any, temperature: Any, link: Any) -
     """
     x, theta, k, temperature = (np.asarray(a) for a in (x, theta, k, temperature))
     lost, info = np.isnan(theta[1]), np.finfo(x.dtype)
-    scores, *numbers = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))
+    scores, count, scale = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))
     with np.errstate(all="ignore"):
-        rows = rows_of(Given(np.where(scores <= info.min / 2, -np.inf, scores), *numbers, link))
+        scores = np.where(scores <= info.min / 2, -np.inf, scores)
+        rows = rows_of(Given(scores, count, scale, link))
         found = solve(rows.scores, rows.k, rows.temperature, link)
         if out is not None:
             np.asarray(out)[lost] = implicit.weights(rows, found=found)

@@ -118,9 +118,24 @@ def _quotient(x: Array, y: Array) -> Array:
 def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
     """function() if any of `flags` is set, else `otherwise`, which has its shape."""
     if is_jax(flags):
-        jax = sys.modules["jax"]
-        return jax.lax.cond(jax.numpy.any(flags), function, lambda: otherwise)
+        return sys.modules["jax"].lax.cond(_any_of_all(flags), function, lambda: otherwise)
     return otherwise if is_at_hand(flags) and not flags.any() else function()
+
+
+def _any_of_all(flags: Array) -> Array:
+    """Whether any of `flags` is set, in any of the items that JAX maps over.
+
+    A branch that each item decides for itself would be both, and without a transpose: JAX stops
+    the gradients of what enters the one that is not taken.
+    """
+    jax = sys.modules["jax"]
+    custom = jax.custom_batching.custom_vmap(lambda flags: jax.numpy.any(flags))
+
+    @custom.def_vmap
+    def _(size: int, batched: Any, flags: Array) -> Any:
+        return _any_of_all(flags), False
+
+    return custom(flags)
 
 
 def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:

@@ -30,6 +30,7 @@ from kofn.kernels.search import (
     quantiles,
     read,
     survey,
+    to_end,
     visit_at,
 )
 from kofn.kernels.team import plain
@@ -64,6 +65,11 @@ def weights(group, lanes, wanted):
             for r in range(count):
                 if lanes.state[r] == ODD:
                     advance(nth(group, r), lanes, round_)
+    if kind == EXPONENTIAL:
+        for r in range(count):
+            if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
+                to_end(nth(group, r), lanes)
+        aim_all(group.lanes, kind, size)
     if wanted:
         _write(group, lanes)
         if group.entries:

@@ -157,6 +157,18 @@ def last_mask(mask: Any, scores: Array, dim: int, of: str = "scores") -> Array:
     return mask if dim == -1 else move_axis(mask, dim, -1)
 
 
+def weights_in_play(weights: Array, dim: int, mask: Array | None) -> tuple[Array, Any]:
+    """(the weights with `dim` last in the compute dtype, 0 where masked; what is in play)."""
+    check_scores(weights, "weights")
+    dim = check_dim(dim, weights.ndim)
+    p = last(weights, dim)
+    xp = namespace(p)
+    if mask is None:
+        return p, xp.ones_like(p, dtype=xp.bool)
+    playing = last_mask(mask, weights, dim, "weights")
+    return xp.where(playing, p, 0.0), playing
+
+
 def entries(values: Array, rows: Array, dim: int) -> Array:
     """An array of the scores' shape in the form the rows of scores have."""
     xp = namespace(values)

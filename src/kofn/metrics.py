@@ -1,6 +1,6 @@
 """What a relaxation does to a choice: how sparse, how soft, how far from hard, how steep.
 
-The first six measure weights, whichever map they came from; `jacobian_norm` measures a map at
+Most measure weights, whichever map they came from; `jacobian_norm` measures a map at
 given scores. `temperature_for` goes the other way: from how soft it should be to the temperature.
 All answer with the batch shape.
 """
@@ -8,7 +8,7 @@ All answer with the batch shape.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from kofn import implicit, links
 from kofn._array import (
@@ -23,8 +23,9 @@ from kofn._array import (
     top_indices,
 )
 from kofn._dispatch import evaluate
+from kofn._entropies import renyi_entropy, tsallis_entropy
 from kofn._flow import repeat
-from kofn._rows import Rows, given, last, last_mask, rows_of, without_deleted
+from kofn._rows import Rows, given, last, rows_of, weights_in_play, without_deleted
 from kofn._temperature import temperature_for
 from kofn._typing import ArrayT, LinkName
 from kofn._validate import check_choice, check_dim, check_number, check_same_kind, check_scores
@@ -37,9 +38,11 @@ __all__ = [
     "hard_gap",
     "jacobian_norm",
     "order_violations",
+    "renyi_entropy",
     "sparsity",
     "support_size",
     "temperature_for",
+    "tsallis_entropy",
 ]
 
 
@@ -68,7 +71,7 @@ def support_size(
         array([2., 1.])
     """
     level = check_number("above", above, low=0.0, allowed="a finite number ≥ 0", arrays=False)
-    p, _ = _given(weights, dim, mask)
+    p, _ = weights_in_play(weights, dim, mask)
     with quiet(p):
         xp = namespace(p)
         return xp.sum(cast(p > level, p.dtype), axis=-1) + _nan_of(p)
@@ -92,7 +95,7 @@ def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Ar
         >>> metrics.sparsity(sparsemax(np.array([1.0, 0.5, -1.0, -2.0])))
         np.float64(0.5)
     """
-    p, playing = _given(weights, dim, mask)
+    p, playing = weights_in_play(weights, dim, mask)
     with quiet(p):
         xp = namespace(p)
         zeros = xp.sum(cast((p == 0) & playing, p.dtype), axis=-1)
@@ -126,7 +129,7 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
         ...     for t in (0.1, 1.0, 10.0)]
         [2.15, 3.31, 3.99]
     """
-    p, _ = _given(weights, dim, mask)
+    p, _ = weights_in_play(weights, dim, mask)
     with quiet(p):
         xp = namespace(p)
         # In units of the largest, whose square neither overflows nor underflows.
@@ -138,6 +141,8 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
 
 def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
     """−Σ p·ln p in nats: 0 where every weight is 0 or 1; at k = 1 the entropy of the choice.
+
+    `tsallis_entropy` and `renyi_entropy` are its relatives with powers.
 
     Args:
         weights, dim, mask: as for `support_size`.
@@ -155,7 +160,7 @@ def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Arr
         >>> metrics.entropy(softmax(np.zeros(4))).round(4)  # ln 4
         np.float64(1.3863)
     """
-    p, _ = _given(weights, dim, mask)
+    p, _ = weights_in_play(weights, dim, mask)
     with quiet(p):
         xp = namespace(p)
         return xp.sum(-p * xp.log(xp.where(p == 0, 1.0, p)), axis=-1)
@@ -197,7 +202,7 @@ def hard_gap(
         [np.float64(1.243), np.float64(0.461)]
     """
     check_choice("norm", norm, ("l1", "linf"))
-    p, _ = _given(weights, dim, mask)
+    p, _ = weights_in_play(weights, dim, mask)
     hard = hard_topk(weights, k, dim=dim, mask=mask)
     with quiet(p):
         xp = namespace(p)
@@ -236,7 +241,7 @@ def order_violations(
     """
     check_scores(scores)
     check_same_kind("weights", weights, scores)
-    p, playing = _given(weights, dim, mask)
+    p, playing = weights_in_play(weights, dim, mask)
     if tuple(weights.shape) != tuple(scores.shape):
         raise ValueError(
             f"weights must have the shape of scores, {tuple(scores.shape)}; "
@@ -362,18 +367,6 @@ def _largest_eigenvalue(u: Array) -> Array:
     found = xp.where(width > 0, second + width * (low + high) / 2, first)
     # One entry alone that moves: it cannot. NaN stays.
     return xp.where(second > 0, found, 0.0 * second)
-
-
-def _given(weights: Array, dim: int, mask: Array | None) -> tuple[Array, Any]:
-    """(the weights with `dim` last in the compute dtype, 0 where masked; what is in play)."""
-    check_scores(weights, "weights")
-    dim = check_dim(dim, weights.ndim)
-    p = last(weights, dim)
-    xp = namespace(p)
-    if mask is None:
-        return p, xp.ones_like(p, dtype=xp.bool)
-    playing = last_mask(mask, weights, dim, "weights")
-    return xp.where(playing, p, 0.0), playing
 
 
 def _nan_of(p: Array) -> Array:

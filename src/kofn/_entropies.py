@@ -1,0 +1,141 @@
+"""Tsallis' and Rényi's entropies of weights: one family of powers, with Shannon's at alpha = 1."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kofn._array import Array, namespace, quiet, stop_gradient
+from kofn._rows import weights_in_play
+from kofn._typing import ArrayT
+from kofn._validate import check_number
+
+HUGE = 1e30
+"""An alpha for which Rényi's entropy is that of infinity, to every digit: ln n/alpha is left."""
+
+
+def tsallis_entropy(
+    weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None
+) -> ArrayT:
+    """Σ(p − p^α)/(α − 1), which is (1 − Σp^α)/(α − 1) for weights in sum 1; at α = 1 `entropy`.
+
+    α = 0 counts the entries with weight (less Σp), α = 2 is the Gini impurity 1 − Σp². What
+    `entmax(x, alpha)` maximises, Σpx + H, has H = `tsallis_entropy(p, alpha)/alpha`.
+
+    Args:
+        weights, dim, mask: as for `support_size`.
+        alpha: a finite number ≥ 0.
+
+    Returns:
+        A number with the batch shape, differentiable; NaN where a weight is negative. The slope
+        at p = 0 is 1/(α − 1) for α > 1; for α ≤ 1 it is infinite and counts as 0.
+
+    Raises:
+        TypeError, ValueError: as for `support_size`; for an alpha out of range.
+
+    Source: Tsallis, "Possible generalization of Boltzmann–Gibbs statistics" (1988); with the
+    factor 1/α: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics, softmax
+        >>> p = softmax(np.zeros(4))
+        >>> [round(float(metrics.tsallis_entropy(p, alpha)), 4) for alpha in (0, 1, 2)]
+        [3.0, 1.3863, 0.75]
+    """
+    alpha = check_number("alpha", alpha, low=0.0, allowed="a finite number ≥ 0", arrays=False)
+    p, _ = weights_in_play(weights, dim, mask)
+    with quiet(p):
+        return namespace(p).sum(_powers(p, alpha)[1], axis=-1)
+
+
+def renyi_entropy(
+    weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None
+) -> ArrayT:
+    """ln(Σp^α/Σp)/(1 − α), which is ln Σp^α/(1 − α) for weights in sum 1; at α = 1 `entropy`.
+
+    α = 0 is the logarithm of how many entries have weight, α = 2 that of `effective_support`,
+    α = ∞ is −ln max p. Weights in another sum, say k, are what Rényi calls an incomplete
+    distribution: at α = 1 their entropy is `entropy`/Σp.
+
+    Args:
+        weights, dim, mask: as for `support_size`.
+        alpha: a number ≥ 0, or infinity.
+
+    Returns:
+        A number with the batch shape, differentiable; 0 for a row of zeros, NaN where a weight is
+        negative. The slope at p = 0 is finite for α > 1; for α ≤ 1 it is infinite and counts as 0.
+
+    Raises:
+        TypeError, ValueError: as for `support_size`; for an alpha out of range.
+
+    Source: Rényi, "On Measures of Entropy and Information" (1961).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import metrics
+        >>> p = np.array([0.5, 0.25, 0.25, 0.0])
+        >>> [round(float(metrics.renyi_entropy(p, alpha)), 4) for alpha in (0, 1, 2, np.inf)]
+        [1.0986, 1.0397, 0.9808, 0.6931]
+    """
+    allowed = "a number ≥ 0, or infinity"
+    infinite = isinstance(alpha, (float, np.floating)) and alpha == math.inf
+    alpha = HUGE if infinite else check_number("alpha", alpha, low=0, allowed=allowed, arrays=False)
+    p, _ = weights_in_play(weights, dim, mask)
+    with quiet(p):
+        return _renyi(p, alpha) if p.shape[-1] else namespace(p).sum(p, axis=-1)
+
+
+def _renyi(p: Array, alpha: float) -> Array:
+    """In units of the largest weight m, Σ(p/m)^α ≥ 1 is no underflow, and
+
+    H = −ln m − ln(1 − (α − 1)·T/S)/(α − 1), T = Σ(q − q^α)/(α − 1), S = Σq, q = p/m,
+    both terms of which are at least 0 for p ≤ 1.
+    """
+    xp = namespace(p)
+    if alpha >= HUGE:
+        greatest = xp.max(p, axis=-1)
+        bad = xp.sum(xp.where(p >= 0, 0.0, math.nan), axis=-1)
+        return bad - xp.log(xp.where(greatest == 0, 1.0, greatest))
+    # H does not depend on the units, so they are a constant.
+    unit = stop_gradient(xp.max(p, axis=-1))
+    unit = xp.where(unit > 0, unit, 1.0)
+    q = p / unit[..., None]
+    if alpha <= 1:  # of Σq as of the powers
+        q = xp.where(q == 0, 0.0, q)
+    raised, terms = _powers(q, alpha)
+    total, tsallis = xp.sum(q, axis=-1), xp.sum(terms, axis=-1)
+    total = xp.where(total == 0, 1.0, total)
+    return -xp.log(unit) + _logarithm(xp.sum(raised, axis=-1) / total, tsallis / total, alpha - 1)
+
+
+def _logarithm(ratio: Array, share: Array, e: float) -> Array:
+    """−ln(ratio)/e of ratio = 1 − e·share, from the one of the two that has its digits."""
+    xp = namespace(ratio)
+    if e == 0:
+        return share
+    far = (ratio > 0) & (xp.abs(e * share) > 0.5)
+    of_ratio = xp.log(xp.where(far, ratio, 1.0))
+    return -xp.where(far, of_ratio, xp.log1p(xp.where(far, 0.0, -e * share))) / e
+
+
+def _powers(p: Array, alpha: float) -> tuple[Array, Array]:
+    """(p^α, (p − p^α)/(α − 1)) per entry; NaN of a negative one, and 0^α = 0 for α = 0, too."""
+    xp = namespace(p)
+    positive = p > 0
+    p = xp.where(p >= 0, p, math.nan)
+    safe = xp.where(positive, p, 1.0)
+    zero: Any = xp.where(positive, 0.0, stop_gradient(p))
+    raised = xp.where(positive, safe**alpha, zero)
+    logs, e = xp.log(safe), alpha - 1
+    if e == 0:
+        return raised, xp.where(positive, -p * logs, zero)
+    # Near α = 1 and near p = 1 the difference would cancel; far from them the power is exact.
+    near = positive & (xp.abs(e * logs) < 1)
+    small = -safe * xp.expm1(xp.where(near, e * logs, 0.0)) / e
+    plain = (xp.where(near, 0.0, p) - xp.where(near, 0.0, raised)) / e
+    if alpha < 1:
+        plain = xp.where(positive, plain, zero)
+    return raised, xp.where(near, small, plain)

@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -10,30 +11,105 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
 from kofn import softmax, sparse_softmax, taylor_softmax
-from support import WEIGHTS
+from kofn._taylor_zeros import zeros
+from support import WEIGHTS, Framework, weight_tolerance, with_gradients
 
 RNG = np.random.default_rng(6)
 X = RNG.standard_normal((4, 7)) * 2
 
 
+def polynomial(v, order):
+    term = total = Fraction(1)
+    for m in range(1, order + 1):
+        term = term * Fraction(float(v)) / m
+        total += term
+    return total
+
+
+def taylor(x, order):
+    f = [polynomial(v, order) for v in x]
+    return np.array([float(v / sum(f)) for v in f])
+
+
 @pytest.mark.parametrize("order", [2, 4, 10])
 def test_taylor_meets_the_polynomial_in_fractions(framework, order):
     x = np.round(X * 8) / 8
-    f = np.array(
-        [
-            [
-                float(sum(Fraction(v) ** m / math.factorial(m) for m in range(order + 1)))
-                for v in row
-            ]
-            for row in x
-        ]
-    )
-    wanted = f / f.sum(-1, keepdims=True)
+    wanted = np.array([taylor(row, order) for row in x])
     for dtype in ("float64", "float32"):
         got = framework.numpy(taylor_softmax(framework.array(x, dtype), order))
         assert got == pytest.approx(wanted, abs=WEIGHTS[dtype])
     hotter = taylor_softmax(framework.array(x * 4), order, temperature=4.0)
     assert framework.numpy(hotter) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "order", [12, 30, 60, *(pytest.param(n, marks=pytest.mark.full) for n in (20, 100, 200))]
+)
+def test_taylor_of_high_orders_keeps_the_digits_of_its_smallest_weights(order):
+    """Near −0.28 times the order, where f is least, its terms cancel up to e^(0.56·order) to 1."""
+    rng = np.random.default_rng(order)
+    for scale in (1.0, 0.28 * order, order, 100.0 * order):
+        for signs in (rng.choice([-1, 1], 6), -np.ones(6)):
+            x = np.float32(scale * signs * rng.random(6)).astype(float)
+            wanted = taylor(x, order)
+            some = wanted > 1e-30
+            for dtype, relative in (("float64", 1e-13), ("float32", 5e-5)):
+                got = taylor_softmax(x.astype(dtype), order)
+                assert got == pytest.approx(wanted, abs=weight_tolerance(x, 1, dtype))
+                assert got[some] == pytest.approx(wanted[some], rel=relative)
+
+
+def test_the_zeros_are_those_of_the_polynomial():
+    for order in (2, 10, 46, 60):
+        found = zeros(order)
+        assert len(set(found)) == order // 2
+        assert sum(2 * a for a, _ in found) == pytest.approx(-order)  # the first two coefficients
+        assert sum(math.log(a * a + b * b) for a, b in found) == pytest.approx(
+            math.lgamma(order + 1)
+        )
+        for a, b in found:  # f at what was rounded: small to the size of its slope
+            terms = [(Fraction(1), Fraction(0))]
+            for m in range(1, order + 1):
+                re, im = terms[-1]
+                x, y = Fraction(a), Fraction(b)
+                terms.append(((re * x - im * y) / m, (re * y + im * x) / m))
+            f = complex(*(float(sum(part)) for part in zip(*terms, strict=True)))
+            below = complex(*(float(sum(part)) for part in zip(*terms[:-1], strict=True)))
+            assert abs(f / below) < 1e-15 * order
+
+
+def test_taylor_of_a_high_order_compiles_and_has_derivatives(framework):
+    x = np.array([[9.0, 3.0, -4.0, -20.0], [1.0, 0.0, -9.0, -9.5]])
+    wanted = np.array([taylor(row, 24) for row in x])
+    arrays = framework.array(x)
+    function = lambda x: taylor_softmax(x, 24)  # noqa: E731
+    if framework.name == "torch":
+        torch._dynamo.reset()
+        function = torch.compile(function, fullgraph=True, backend="eager")
+        leaf = (X[:2, :4]).copy()
+        assert gradcheck(lambda x: taylor_softmax(x, 24), torch.tensor(leaf, requires_grad=True))
+    elif framework.name == "jax":
+        function = jax.jit(function)
+    assert framework.numpy(function(arrays)) == pytest.approx(wanted, abs=1e-13)
+
+
+@with_gradients
+def test_taylor_has_a_gradient_in_t_where_differences_of_scores_overflow(name):
+    framework = Framework(name)
+    x = framework.array([[3e38, -1.5e38, 1.0], [3e38, 1e38, -1e38]], "float32")
+    t, ones = framework.array([2.0, 3e37], "float32"), framework.array(np.ones(2), "float32")
+    for order in (2, 12):
+        in_x, in_t = framework.vjp(
+            lambda x, t, n=order: taylor_softmax(x, n, temperature=t)[:, 0], (x, t), ones
+        )
+        assert np.isfinite(in_x).all()
+        step = 1e33
+        sides = [
+            taylor_softmax(framework.numpy(x)[1], order, temperature=3e37 + d)
+            for d in (step, -step)
+        ]
+        assert in_t[0] == pytest.approx(0, abs=1e-37)
+        assert in_t[1] == pytest.approx((sides[0] - sides[1])[0] / (2 * step), rel=1e-3)
 
 
 def test_taylor_tends_to_softmax_and_has_heavier_tails():
@@ -53,14 +129,14 @@ def test_taylor_does_not_overflow(framework):
     p = framework.numpy(taylor_softmax(framework.array([1e30, 2e30, -np.inf], "float32"), 6))
     assert p == pytest.approx([1 / 65, 64 / 65, 0], abs=1e-6)
     # Nor where scores/T would; towards T = 0 the highest power alone is left.
-    x = framework.array([[3e38, -1.5e38, 0.0, 1.0], [-3e38] * 4, [0.0] * 4], "float32")
+    x = framework.array([[3e38, -1.5e38, 0.0, 1.0], [-1.5e38] * 4, [0.0] * 4], "float32")
     p = framework.numpy(taylor_softmax(x, 2, temperature=1e-30))
     assert p == pytest.approx(np.array([[0.8, 0.2, 0, 0], [0.25] * 4, [0.25] * 4]), abs=1e-6)
 
 
-@pytest.mark.parametrize("order", [1, 3, 0, 12, -2])
+@pytest.mark.parametrize("order", [1, 3, 0, 202, -2])
 def test_taylor_refuses_an_order(order):
-    reason = "negative for scores far below 0" if order % 2 else "an even integer from 2 to 10"
+    reason = "negative for scores far below 0" if order % 2 else "an even integer from 2 to 200"
     with pytest.raises(ValueError, match=reason):
         taylor_softmax(X, order)
     with pytest.raises(TypeError, match="order must be"):

@@ -18,6 +18,7 @@ from torch.jit._trace import TracerWarning
 from kofn import _when_imported, kernels
 from kofn._link import by_id
 from kofn._rows import Given
+from kofn._taylor_zeros import zeros
 from kofn.threshold import solve
 
 # Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run
@@ -142,6 +143,11 @@ def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
 def integral_ends(link: str) -> tuple[float, float, float]:
     with torch.no_grad():
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
+
+
+@torch.compiler.assume_constant_result
+def taylor_zeros(order: int) -> tuple[tuple[float, float], ...]:
+    return zeros(order)
 
 
 def is_recorded(x: Tensor) -> bool:

@@ -17,37 +17,11 @@ from kofn._array import (
 )
 from kofn._dispatch import evaluate
 from kofn._rows import Given, Rows, given, only_one, restore, rows_of
+from kofn._taylor_zeros import MOST, zeros_for
 from kofn._typing import ArrayT
 from kofn._validate import check_dim, check_integer, check_number
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
-
-ZEROS = {
-    2: ((-1.0, 1.0),),
-    4: (
-        (-1.7294442310677054, 0.8889743761218658),
-        (-0.27055576893229455, 2.5047759043624347),
-    ),
-    6: (
-        (-2.361810180482303, 0.8383502779179509),
-        (-1.4418013905495437, 2.434522681808388),
-        (0.8036115710318467, 3.6977017536291523),
-    ),
-    8: (
-        (-2.964599505160356, 0.808878327313517),
-        (-2.286429284171176, 2.3777116677939665),
-        (-0.7887936203876237, 3.771810783950202),
-        (2.0398224097191555, 4.718614883923577),
-    ),
-    10: (
-        (-3.553875993928198, 0.7894220828950045),
-        (-3.015535770425964, 2.335223857750607),
-        (-1.8716600104194736, 3.770190231409964),
-        (0.06620154630149053, 4.96767937040434),
-        (3.3748702284721452, 5.626020179698214),
-    ),
-}
-"""Of each order one of each pair of zeros of the Taylor polynomial: real, imaginary part."""
 
 
 def taylor_softmax(
@@ -66,7 +40,8 @@ def taylor_softmax(
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`. −inf counts as masked.
-        order: even, from 2 to 10.
+        order: even, from 2 to 200, above which computing the zeros of f takes seconds. For scores
+            within ±order·T/4 it is softmax to 1e-6, from order 32 on.
 
     Returns:
         Weights like `scores` that sum to 1, differentiable any number of times.
@@ -85,14 +60,14 @@ def taylor_softmax(
         >>> taylor_softmax(np.array([0.0, -1.0, -5.0])).round(3)  # not monotone below −1
         array([0.1 , 0.05, 0.85])
     """
-    order = check_integer("order", order, "an even integer from 2 to 10")
+    order = check_integer("order", order, f"an even integer from 2 to {MOST}")
     if order % 2:
         raise ValueError(
             f"order must be even; got {order}: a Taylor polynomial of odd order is negative for "
             "scores far below 0, and a weight must not be"
         )
-    if order not in ZEROS:
-        raise ValueError(f"order must be an even integer from 2 to 10; got {order}")
+    if not 2 <= order <= MOST:
+        raise ValueError(f"order must be an even integer from 2 to {MOST}; got {order}")
     what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
         return restore(evaluate(_polynomial, rows_of(what), order=order), scores, dim)
@@ -201,17 +176,28 @@ def _polynomial(rows: Rows, order: int) -> Array:
     (z − a)² + b², which no rounding makes negative and no cancellation coarse.
     """
     xp = namespace(rows.scores)
+    live = rows.live & (rows.k > 0)[..., None]
     x, t = xp.where(rows.live, rows.scores, 0.0), rows.temperature[..., None]
+    zeros = zeros_for(x, order)
     # f(z)·(T/size)^order: the factor cancels, and the overflow of z and of its powers with it.
     size = xp.max(xp.abs(stop_gradient(x)), axis=-1)[..., None]
+    least = stop_gradient(t) * max(math.hypot(*zero) for zero in zeros)
     # Its root, twice: XLA multiplies by a reciprocal, and that of the largest numbers is 0 to it.
-    root = xp.sqrt(xp.where(size > stop_gradient(t), size, stop_gradient(t)))
+    root = xp.sqrt(xp.where(size > least, size, least))
     x, t = x / root / root, t / root / root
     raised = xp.ones_like(x)
-    for real, imaginary in ZEROS[order]:
+    for i, (real, imaginary) in enumerate(zeros):
+        if i and i % 4 == 0:  # no four factors overflow; what underflows next to others is 0
+            raised = raised / _largest(raised, live)
         raised = raised * ((x - real * t) ** 2 + (imaginary * t) ** 2)
-    live = rows.live & (rows.k > 0)[..., None]
     raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
     total = xp.sum(raised, axis=-1)[..., None]
     share = raised / xp.where(total == 0, 1.0, total)
     return xp.where(rows.top, rows.top_weight[..., None], share)
+
+
+def _largest(values: Array, live: Array) -> Array:
+    """A number per row to divide by; it cancels, so it has no gradient."""
+    xp = namespace(values)
+    greatest = xp.max(xp.where(live, stop_gradient(values), 0.0), axis=-1)[..., None]
+    return xp.where(greatest > 0, greatest, 1.0)

@@ -61,6 +61,35 @@ def test_it_is_finite_with_its_gradient_where_the_weight_is_not(name, link):
     assert np.linalg.norm(slope - wide) <= 1e-4 * np.linalg.norm(wide)
 
 
+@pytest.mark.parametrize("link", ["logistic", pytest.param("laplace", marks=pytest.mark.full)])
+@pytest.mark.parametrize("size", [1e20, 1e30])
+@with_gradients
+def test_scores_beyond_every_links_reach_keep_their_logarithm(name, size, link):
+    """It stopped at 1.2e18 there, and JAX gave that score, θ and T no gradient."""
+    framework = Framework(name)
+    x, t = framework.array([[0.5, -size, 1.0, -0.3]], "float32"), framework.array([0.5], "float32")
+
+    def f(x, t):
+        return log_soft_topk(x, 1, link=link, temperature=t)[..., 1]
+
+    assert framework.numpy(f(x, t)) == pytest.approx(-size / 0.5, rel=1e-6)
+    in_x, in_t = framework.vjp(f, (x, t), framework.array([1.0], "float32"))
+    near = Framework("torch")
+    wide = near.vjp(
+        f, (near.array([[0.5, -50.0, 1.0, -0.3]]), near.array([0.5])), near.array([1.0])
+    )
+    assert in_x == pytest.approx(wide[0], rel=1e-5)
+    assert in_t == pytest.approx(size / 0.25, rel=1e-6)
+
+
+def test_where_the_logarithm_itself_is_too_large_it_stays_finite():
+    x = torch.tensor([0.5, -1e30, 1.0], requires_grad=True)
+    value = log_soft_topk(x, 1, link="normal")[1]  # −z²/2
+    assert -math.inf < value < -1e35
+    (slope,) = torch.autograd.grad(value, x)
+    assert slope.isfinite().all()
+
+
 @pytest.mark.parametrize(
     "link",
     ["logistic", "linear", "exponential"]

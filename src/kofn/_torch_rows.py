@@ -52,7 +52,7 @@ class LogWeights(torch.autograd.Function):
         moves = rows.live & ~(p.every | p.none)[..., None]
         slope = torch.where(moves, p.link.pdf(p.z), 0.0)
         with torch.enable_grad():
-            z = p.z.detach().requires_grad_()
+            z = implicit.reached(rows, p).detach().requires_grad_()
             (pulled,) = torch.autograd.grad(implicit.log_of(p, z, rows.live), z, v)
         pulled = torch.where(moves, pulled, 0.0)
         total = slope.sum(-1)

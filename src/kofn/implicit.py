@@ -216,7 +216,7 @@ def log_weights(rows: Rows, placed: Placed | None = None) -> Array:
     """
     p = placed or place(rows)
     xp = namespace(p.z)
-    answer = log_of(p, p.z, rows.live)
+    answer = log_of(p, reached(rows, p), rows.live)
     answer = answer + xp.where(p.upper, p.correction, 0.0)  # p is 1 there
     answer = xp.where(p.over.expand(p.every), 0.0, answer)
     answer = xp.where(p.over.expand(p.none), -math.inf, answer)
@@ -283,6 +283,23 @@ def distances(rows: Rows, p: Placed) -> Array:
     beyond = rows.live & (xp.abs(stop_gradient(p.z)) >= far(xp.finfo(p.z.dtype)))
     theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)
     return xp.where(beyond, (xp.where(beyond, rows.scores, theta) - theta) / t, p.z + p.link.edge)
+
+
+def reached(rows: Rows, p: Placed) -> Array:
+    """z, and where p.z is cut off below, what it would be, if log F of that is a number."""
+    xp = namespace(p.z)
+    fixed = stop_gradient(p.z)
+    settled = p.over.expand(p.every | p.none | p.spoiled)
+    cut = rows.live & ~settled & ~p.upper & (fixed <= -far(xp.finfo(fixed.dtype)))
+
+    def below() -> Array:
+        theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)
+        away = xp.where(cut, stop_gradient(rows.scores - theta), 0.0) / stop_gradient(t)
+        known = cut & (p.link.log_cdf(xp.where(cut, away - p.link.edge, fixed)) > -math.inf)
+        away = xp.where(known, rows.scores, theta) - theta
+        return xp.where(known, quotient(away, t, known) - p.link.edge, p.z)
+
+    return only_if(cut, below, p.z)
 
 
 def gap(rows: Rows, target: Array, placed: Placed | None = None) -> Array:

@@ -5,6 +5,7 @@ import functools
 import mpmath
 import numpy as np
 import pytest
+import torch
 
 import kofn
 from support import Framework
@@ -142,3 +143,25 @@ def full(*values):
 def test_it_meets_the_oracle_however_hard_the_choice(name, link, dtype, learned):
     """With a learned k eager PyTorch takes the reference, else its closed form."""
     check(Framework(name), dtype, link, learned)
+
+
+@pytest.mark.parametrize("road", ["fused", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("link", ["normal", full("logistic"), full("laplace")])
+def test_what_k_moves_is_what_is_next_to_the_threshold(link, dtype, road):
+    """Half of it on each side, where e^{−z²/2} has no digit left that would tell."""
+    for row, k, moved in ((ROWS[0][0], 1, (1, 1)), (ROWS[3][0], 2, (0.5, 0.5, 1, 0, 0))):
+        for gap in (1e7, 1e10, 1e14):
+            x = torch.tensor(row, dtype=dtype)
+
+            def weights(k, x=x, gap=gap):
+                return kofn.soft_topk(x, k, link=link, temperature=2 / gap)
+
+            learned = torch.tensor(float(k), dtype=dtype, requires_grad=True)
+            v = torch.tensor(np.random.default_rng(0).standard_normal(len(row)), dtype=dtype)
+            if road == "fused":
+                (in_k,) = torch.autograd.grad(weights(learned), learned, v)
+            else:
+                (in_k,) = torch.func.vjp(weights, learned.detach())[1](v)
+            wanted = (torch.tensor(moved) / 2 * v).sum().item()
+            assert in_k.item() == pytest.approx(wanted, rel=1e-6, abs=1e-6), (row, gap)

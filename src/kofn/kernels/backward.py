@@ -122,27 +122,41 @@ def value(row, lanes):
 
 @plain
 def _share_of_logs(row, hi, lo, temperature):
-    """Σ softmax(log F′)·g: what k moves where every F′ has underflowed."""
+    """ΣF′g/ΣF′, what k moves where every F′ has underflowed.
+
+    Each is taken relative to the sum of tails on its side of θ: those two sums are equal, while
+    e^{−z²/2}, far out, does not know both to a digit.
+    """
+    below, product = _side_of_logs(row, False, hi, lo, temperature)
+    above, another = _side_of_logs(row, True, hi, lo, temperature)
+    slope = below + above
+    return (product + another) / slope if slope > 0 else 0.0
+
+
+@plain
+def _side_of_logs(row, upper, hi, lo, temperature):
+    """(ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails."""
     kind = row.kind
     peak = -math.inf
-    total, product = 0.0, 0.0
+    total, slope, product = 0.0, 0.0, 0.0
     for i in range(row.n):
         score = load(row.x, i, row.size)
         if is_deleted(score, row.size):
             continue
         z = ((score - hi) - lo) / temperature
+        log_tail, hazard = -math.inf, 1.0
         if kind == EXPONENTIAL:
-            log_density = min(z - 1, 0.0) if z - 1 < 4 * 2.0**-23 else -math.inf
-        elif kind in (LOGISTIC, LAPLACE, NORMAL):
-            log_density = logs(kind, -abs(z))[1]
-        else:
-            log_density = -math.inf
-        if not log_density > -math.inf:
+            if not upper and z - 1 < 4 * 2.0**-23:
+                log_tail = min(z - 1, 0.0)
+        elif kind in (LOGISTIC, LAPLACE, NORMAL) and (z > 0) == upper:
+            log_tail, hazard = logs(kind, -abs(z))
+        if not log_tail > -math.inf:
             continue
-        if log_density > peak:
-            scale = math.exp(peak - log_density)
-            total, product, peak = total * scale, product * scale, log_density
-        share = math.exp(log_density - peak)
+        if log_tail > peak:
+            scale = math.exp(peak - log_tail)
+            total, slope, product, peak = total * scale, slope * scale, product * scale, log_tail
+        share = math.exp(log_tail - peak)
         total += share
-        product += share * load(row.g, i, row.size)
-    return product / total if total > 0 else 0.0
+        slope += share * hazard
+        product += share * hazard * load(row.g, i, row.size)
+    return (slope / total, product / total) if total > 0 else (0.0, 0.0)

@@ -29,13 +29,13 @@ def balance(row, theta, temperature, eps):
         for i in range(row.n):
             v = load(row.x, i, row.size)
             if v <= left and not is_deleted(v, row.size):
-                log_tail, log_density = logs(kind, (v - theta) / temperature)
+                log_tail, slope = logs(kind, (v - theta) / temperature)
                 below += math.exp(log_tail - first)
-                below_slope += math.exp(log_density - first)
+                below_slope += math.exp(log_tail - first) * slope
             elif right <= v < math.inf:
-                log_tail, log_density = logs(kind, (theta - v) / temperature)
+                log_tail, slope = logs(kind, (theta - v) / temperature)
                 above += math.exp(log_tail - second)
-                above_slope += math.exp(log_density - second)
+                above_slope += math.exp(log_tail - second) * slope
         gap = (first - second) + math.log(below / above)
         if gap > 0:
             low = theta

@@ -290,16 +290,17 @@ def edge(kind, alpha):
 
 @inline
 def logs(kind, z):
-    """(log F(z), log F′(z)) in float64 for z ≤ 0, of the links with two infinite tails."""
+    """(log F(z), its slope F′/F) in float64 for z ≤ 0, of the links with two infinite tails."""
     if kind == LOGISTIC:
-        low = z - math.log1p(math.exp(z))
-        return low, low - math.log1p(math.exp(z))
+        e = math.exp(z)
+        return z - math.log1p(e), 1 / (1 + e)
     if kind == LAPLACE:
-        return z - math.log(2), z - math.log(2)
+        return z - math.log(2), 1.0
     log_density = -0.5 * z * z - 0.5 * math.log(2 * math.pi)
     if z > -30:
-        return math.log(0.5 * math.erfc(-z * math.sqrt(0.5))), log_density
+        log_tail = math.log(0.5 * math.erfc(-z * math.sqrt(0.5)))
+        return log_tail, math.exp(log_density - log_tail)
     # The asymptotic series of Mills' ratio, good to 2e-12 from here on.
     s = 1 / (z * z)
     series = 1 - s * (1 - 3 * s * (1 - 5 * s * (1 - 7 * s * (1 - 9 * s))))
-    return log_density - math.log(-z) + math.log(series), log_density
+    return log_density - math.log(-z) + math.log(series), -z / series

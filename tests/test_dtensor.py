@@ -87,10 +87,12 @@ def maps():
         "log_partition": lambda x, like: kofn.KSubset(x, 2).log_partition(),
         "subset entropy": lambda x, like: kofn.KSubset(x, 2).entropy(),
         "mode": lambda x, like: kofn.KSubset(x, 2).mode(),
+        "temperature": lambda x, like: kofn.temperature_for(x, 2, gap=0.3),
+        "temperatures": lambda x, like: kofn.temperature_for(x, 2, support=2.5, per_row=True),
     }
 
 
-def same_as_whole():
+def same_as_whole(names=None):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -101,8 +103,9 @@ def same_as_whole():
     cases = [(mesh, [p]) for p in (Shard(0), Shard(1), Replicate(), Shard(2))]
     cases.append((square, [Shard(0), Shard(1)]))
     wrong = []
-    for name, function in maps().items():
-        whole = x.clone().requires_grad_()
+    every = maps()
+    for name in names or every:
+        function, whole = every[name], x.clone().requires_grad_()
         expected = function(whole, lambda a: a)
         cotangent = v[..., : expected.shape[-1]] if expected.ndim == 3 else v[..., 0]
         moves = expected.requires_grad
@@ -129,7 +132,24 @@ def same_as_whole():
 def test_distributed_scores_have_the_answers_of_local_ones():
     """On a mesh of one process, where everything but the communication happens."""
     with joined(distributed.HashStore(), 0, 1):
-        same_as_whole()
+        same_as_whole(["per row", "temperature", "temperatures"])
+
+
+def test_samples_of_distributed_scores_are_refused():
+    """Every process would draw its own."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    with joined(distributed.HashStore(), 0, 1):
+        x = distribute_tensor(torch.randn(2, 6), init_device_mesh("cpu", (1,)), [Replicate()])
+        draws = (
+            lambda: kofn.KSubset(x, 2).sample(),
+            lambda: kofn.Categorical(x).sample((3,)),
+            lambda: kofn.RelaxedOneHot(x, 0.5).rsample(rng=torch.Generator()),
+        )
+        for draw in draws:
+            with pytest.raises(TypeError, match=r"draw from its full_tensor\(\)"):
+                draw()
 
 
 @pytest.mark.full

@@ -115,7 +115,24 @@ def close(a, b):
     return torch.allclose(a.double(), b.double(), atol=2e-6, rtol=2e-6)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# One of each road through the code; the rest is the full run.
+ORDINARY = (
+    *("soft_topk logistic", "soft_topk entmax", "hard", "k per row", "gates", "alpha per row"),
+    *(
+        "ones_and_softmax",
+        "fenchel_young_loss",
+        "topk_cross_entropy",
+        "marginals",
+        "subset log_prob",
+    ),
+)
+
+
+def some(names, ordinary):
+    return [n if n in ordinary else pytest.param(n, marks=pytest.mark.full) for n in names]
+
+
+@pytest.mark.parametrize("name", some(FUNCTIONS, ORDINARY))
 def test_a_trace_is_right_on_other_batches(name):
     function = FUNCTIONS[name]
     traced = trace(function)
@@ -123,7 +140,9 @@ def test_a_trace_is_right_on_other_batches(name):
         assert close(traced(x), function(x))
 
 
-@pytest.mark.parametrize("name", ["soft_topk logistic", "soft_topk linear", "sum", "log_soft_topk"])
+@pytest.mark.parametrize(
+    "name", some(["soft_topk logistic", "soft_topk linear", "sum", "log_soft_topk"], ["sum"])
+)
 def test_a_trace_has_the_gradient_too(name):
     function = FUNCTIONS[name]
     traced = trace(function)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kofn._array import Array, full_like, is_compiling, namespace, scalar
+from kofn._array import Array, full_like, is_compiling, namespace, scalar, stop_gradient
 from kofn._flow import repeat
 
 _REGISTRY: dict[str, Link] = {}
@@ -147,6 +147,10 @@ class Link:
     def upper_quantile(self, q: Array) -> Array:
         """F⁻¹(1 − q), without the subtraction where a link can."""
         return self.quantile(1 - q)
+
+    def median(self, like: Array) -> Array:
+        """F⁻¹(½), in the shape of `like`; a constant of derivatives."""
+        return stop_gradient(self.quantile(namespace(like).full_like(like, 0.5)))
 
     def integral(self, z: Array) -> Array:
         """G(z) = ∫_{−∞}^z F."""

@@ -45,7 +45,7 @@ def _log_sum(
 ) -> tuple[Array, Array]:
     """(log of the sum of tails, what each entry's z moves it by without its sign)."""
     xp = namespace(z)
-    half = stop_gradient(link.quantile(xp.full_like(z, 0.5)))
+    half = link.median(z)
     # A tail that is 0 has no logarithm to differentiate.
     some = where & (log_tail(xp.where(where, stop_gradient(z), half)) > -math.inf)
     z = xp.where(some, z, half)

@@ -159,8 +159,17 @@ def check_rng(rng: Any, like: Array) -> Any:
     """The source of randomness for arrays like these.
 
     Without one torch's global generator draws, which None says, or NumPy's fresh from the system.
+
+    Raises:
+        TypeError: none for JAX, one of another framework, or the arrays are DTensors.
     """
     kind = str(framework(like))
+    if hasattr(like, "device_mesh"):
+        raise TypeError(
+            "samples of a DTensor are not drawn: processes whose generators differ would draw "
+            "different copies of one sample; draw from its full_tensor(), with generators in the "
+            "same state in every process"
+        )
     if rng is None:
         if kind == "jax":
             raise TypeError(

@@ -232,7 +232,7 @@ def log_of(p: Placed, z: Array, live: Array) -> Array:
     xp = namespace(z)
     low = live & ~p.upper
     # A z at which log F is harmless, where it is 0 or not wanted.
-    half = stop_gradient(p.link.quantile(xp.full_like(z, 0.5)))
+    half = p.link.median(z)
     none = low & (p.link.log_cdf(xp.where(low, stop_gradient(z), half)) == -math.inf)
     low = low & ~none
     log_low = xp.where(low, p.link.log_cdf(xp.where(low, z, half)), 0.0)

@@ -49,6 +49,9 @@ class _Symmetric(BuiltIn):
     def upper_quantile(self, q: Array) -> Array:
         return -self.quantile(q)
 
+    def median(self, like: Array) -> Array:
+        return namespace(like).zeros_like(like)
+
 
 class _Logistic(_Symmetric):
     """F(z) = 1/(1 + e^−z): the entropic optimal-transport top-k (Xie et al. 2020), LML (2019)."""

@@ -39,8 +39,8 @@ def translations() -> dict[Callable, Callable]:
     """What torch.onnx.export's `custom_translation_table` needs to know of kofn.
 
     The threshold is found by halving a bracket a fixed number of times, for the links of
-    `kofn.links` but "normal", with a number for alpha; the batch may be dynamic. Refused, by name,
-    are "normal", links of your own, an alpha per row, and `temperature_for`.
+    `kofn.links` with a number for alpha; the batch may be dynamic. Refused, by name, are links of
+    your own, an alpha per row, and `temperature_for`.
 
     Returns:
         Operators of PyTorch and their translations: a new dictionary, to add your own to.
@@ -53,6 +53,8 @@ def translations() -> dict[Callable, Callable]:
         _torch.temperature._opoverload: _temperature,
         torch.ops.aten.sort.stable: _sort,
         torch.ops.aten.where.self: _where,
+        torch.ops.aten.erfc.default: _erfc,
+        torch.ops.aten.special_erfc.default: _erfc,
     }
 
 
@@ -122,15 +124,32 @@ def _where(condition: TensorType, self: TensorType, other: TensorType) -> Any:
     return op.Where(condition, self, other)
 
 
+def _erfc(self: TensorType) -> Any:
+    """The exporter's is 1 − Erf, which is 0 from 4 on."""
+    y = _erfc_above_0(op.Abs(self))
+    return op.Where(op.Less(self, 0.0), op.Sub(2.0, y), y)
+
+
+def _erfc_above_0(x: Any) -> Any:
+    """e^{−x²}·t·P(t), t = 1/(1 + x/2): exact to 2e-8, to the exponential's rounding in float32."""
+    t = op.Reciprocal(op.Add(op.Mul(x, 0.5), 1.0))
+    series = _like(x, ERFC[-1])
+    for coefficient in ERFC[-2::-1]:
+        series = op.Add(op.Mul(series, t), coefficient)
+    return op.Mul(op.Mul(series, t), op.Exp(op.Neg(op.Mul(x, x))))
+
+
+ERFC = (
+    *(0.282094795, 0.282093754, 0.246884575, 0.175315976, 0.0934624343, -0.0592113574),
+    *(0.132177043, -0.454973987, 0.49369493, -0.234733592, 0.0431954331),
+)
+"""A fit of erfc(x)·e^{x²}/t by a polynomial in t, at Chebyshev's points."""
+
+
 def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tuple[Any, Any]]:
     """z ↦ (F > ½, the smaller of F and 1 − F) of a built-in link, named as operators name it."""
     if alpha is not None:
         raise ValueError("an alpha per row has no ONNX translation; export with a number for alpha")
-    if link == links.normal.id:
-        raise ValueError(
-            "the link 'normal' has no ONNX translation, because its quantile (ndtri) has none in "
-            "ONNX; 'logistic' with 0.6 times its temperature is close to it"
-        )
     if link in SYMMETRIC:
         return lambda z: (op.Greater(z, 0.0), SYMMETRIC[link](op.Abs(z)))
     inner = {name: links.TABLE[name].inner.id for name in ("exponential", "linear", "entmax")}
@@ -145,7 +164,7 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
         else:
             base = lambda z: op.Mul(z, slope)  # noqa: E731
         return _parts(lambda z: op.Pow(_clipped(base(z)), _like(z, power)))  # type: ignore[no-untyped-call]
-    named = ", ".join(repr(name) for name in links.TABLE if name != "normal")
+    named = ", ".join(map(repr, links.TABLE))
     raise ValueError(
         f"the link {link!r} has no ONNX translation: its functions are Python, which the exported "
         f"program cannot call; use one of {named}"
@@ -155,6 +174,7 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
 SYMMETRIC: dict[str, Callable[[Any], Any]] = {
     links.logistic.id: lambda z: op.Sigmoid(op.Neg(z)),
     links.laplace.id: lambda z: op.Mul(op.Exp(op.Neg(z)), 0.5),
+    links.normal.id: lambda z: op.Mul(_erfc_above_0(op.Mul(z, math.sqrt(0.5))), 0.5),
 }
 """1 − F at z ≥ 0."""
 

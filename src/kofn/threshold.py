@@ -233,7 +233,7 @@ def _between(p: Problem, search: Search) -> Search:
     xp = namespace(p.x)
     upper, _, _ = split(p.link, p.z(*search.at), p.live)
     zero = xp.zeros_like(p.k)
-    half = -p.temperature * p.row_link.quantile(zero + 0.5)
+    half = -p.temperature * p.row_link.median(zero)
     low = Place(p.over.max(xp.where(p.live & ~upper, p.x, -math.inf)), zero).moved(half)
     high = Place(p.over.min(xp.where(upper, p.x, math.inf)), zero).moved(half)
     largest = float(xp.finfo(p.x.dtype).max)

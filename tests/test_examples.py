@@ -46,3 +46,18 @@ def test_soft_gates_cannot_give_all_to_one_and_a_softmax_of_the_chosen_can(monke
     assert gates.both(scores)[0][0, 1] < 1e-3
     monkeypatch.setattr(gates, "STEPS", 20)
     assert all(gates.run(way, 0) >= 0 for way in gates.WAYS.values())
+
+
+def test_both_sparse_autoencoders_fire_k_units_and_only_the_soft_one_pulls_at_the_others(
+    monkeypatch,
+):
+    autoencoder = example("sparse_autoencoder")
+    monkeypatch.setattr(autoencoder, "STEPS", 5)
+    for name, choose in autoencoder.WAYS.items():
+        assert all(share >= 0 for share in autoencoder.run(choose, 0))
+        net = autoencoder.Autoencoder(choose)
+        x = autoencoder.digits(0)[0][:4]
+        assert ((net.code(x) != 0).sum(-1) == autoencoder.K).all()
+        net(x).square().sum().backward()
+        reached = (net.encode.weight.grad != 0).any(-1).sum()
+        assert (reached > 4 * autoencoder.K) == name.startswith("soft")

@@ -31,6 +31,11 @@ def test_an_index_that_is_none_is_refused(name, wrong):
     assert not np.isnan(kept)
 
 
+def test_indices_that_keep_their_dimension_are_told_the_shape_that_is_meant():
+    with pytest.raises(ValueError, match=r"got \(4, 1\); for indices squeeze it to \(4,\)$"):
+        softmax_loss(X, np.zeros((4, 1), int))
+
+
 def test_where_looking_would_wait_or_trace_its_row_is_nan():
     t = np.array([0, 9, -100, 3])
     each = softmax_loss(jnp.asarray(X), jnp.asarray(t), reduction="none")

@@ -117,9 +117,12 @@ def _are_indices(target: Any, scores: Array, dim: int) -> bool:
     batch = list(whole)
     del batch[dim]
     if shape != tuple(batch):
+        kept = list(whole)
+        kept[dim] = 1
+        meant = f"; for indices squeeze it to {tuple(batch)}" if shape == tuple(kept) else ""
         raise ValueError(
             f"target must have the shape of scores, {whole}, for weights, or without dim, "
-            f"{tuple(batch)}, for indices; got {shape}"
+            f"{tuple(batch)}, for indices; got {shape}{meant}"
         )
     if not dtype_name(target).startswith(("int", "uint")):
         raise TypeError(f"target of indices must be integers; got dtype {target.dtype}")

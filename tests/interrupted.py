@@ -64,4 +64,5 @@ def main(times):
             assert torch.equal(got, expected)
 
 
-main(int(sys.argv[1]))
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

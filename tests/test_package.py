@@ -64,7 +64,7 @@ print((time.process_time() - middle) / (middle - start))
 
 def test_all_is_exact_and_complete():
     public = {name for name in vars(kofn) if not name.startswith("_")}
-    modules = {"implicit", "kernels", "maps", "threshold", "feature_selection", "cli"}
+    modules = {"implicit", "kernels", "maps", "threshold", "feature_selection", "cli", "onnx"}
     modules |= {"subset", "plackett_luce", "logs", "perturbed", "variants"}
     modules |= {"categorical", "bernoulli", "normal", "relaxed"}
     assert set(kofn.__all__) == public - modules

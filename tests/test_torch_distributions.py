@@ -62,7 +62,9 @@ def test_divergences_and_independent_ones_by_torch():
     )
 
 
-def test_entries_come_last_and_impossible_values_are_refused():
+def test_entries_come_last_and_impossible_values_are_refused(monkeypatch):
+    # Pyro turns it off for the whole process.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
     mask = torch.tensor([[True], [True], [False], [True]])
     law = KSubset(Y.T, 2, dim=0, mask=mask).to_torch()
     assert law.batch_shape == (2,)

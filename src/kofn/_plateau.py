@@ -77,5 +77,7 @@ def at_end(
     beyond = ((least - hi) - lo) / temperature - end > 4 * float(xp.finfo(x.dtype).eps)
     # A support that ends above them leaves θ open.
     some = link.log_cdf((greatest - least) / temperature + end) > -math.inf
-    moves = link.capped & (cast(over.count(upper), k.dtype) == k) & beyond & some
+    moves = (cast(over.count(upper), k.dtype) == k) & beyond & some
+    if link.capped is not True:  # per row, as its alpha is
+        moves = moves & link.capped
     return xp.where(moves, least, hi), xp.where(moves, -temperature * end, lo)

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NoReturn
 
 import typer
@@ -110,6 +111,12 @@ def prepare_kernels() -> None:
         kernels.wanted()
     except ValueError as error:
         raise InputError(str(error)) from None
+    _tell_of_compiling()
+
+
+@cache
+def _tell_of_compiling() -> None:
+    """Once for as long as nothing is compiled."""
     try:
         from numba.core import event
     except ImportError:  # without Numba there is nothing to compile
@@ -118,6 +125,7 @@ def prepare_kernels() -> None:
     class Teller(event.Listener):
         def on_start(self, _: Any) -> None:
             event.unregister("numba:run_pass", self)  # type: ignore[no-untyped-call]
+            _tell_of_compiling.cache_clear()
             _say("compiling for this machine, once; this may take a minute", 0)
 
         def on_end(self, _: Any) -> None:

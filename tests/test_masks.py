@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kofn import (
+    classic,
     entmax,
     fenchel_young_loss,
     hard_topk,
@@ -150,6 +151,10 @@ MAPS = {
     "log_entmax": log_entmax,
     "temperature": lambda x: temperature_for(x, 1, support=1.5),
     "jacobian_norm": lambda x: metrics.jacobian_norm(x, 1.5),
+    "iterative": lambda x: classic.iterative_soft_topk(x, 2),
+    "weighted": lambda x: classic.weighted_soft_topk(x, 2),
+    "ones": lambda x: classic.ones_and_softmax(x, 2),
+    "order": lambda x: metrics.order_violations(x, hard_topk(x, 3)),
     "loss": lambda x: fenchel_young_loss(x, hard_topk(x, 1)),
 }
 

@@ -27,6 +27,7 @@ from kofn._array import (
     cast,
     dtype_name,
     full_like,
+    is_jax,
     is_jit_tracing,
     namespace,
     special,
@@ -183,7 +184,9 @@ def _grid(z: Array, w: Array) -> Node:
     variance = _row_sum(w)
     wanted = 2 * xp.ceil((wide * xp.sqrt(variance) + (least - 1)) / 2) + 1
     number, count = wanted, most
-    if not is_jit_tracing():  # a recording is for any n
+    # A recording, or a symbolic n of JAX's.
+    for_any_n = is_jit_tracing() or (is_jax(z) and not isinstance(n, int))
+    if not for_any_n:
         exact = n + 1 + n % 2
         number = xp.where(wanted > exact, full_like(z, (), float(exact)), wanted)
         count = min(most, exact // 2 + 1)

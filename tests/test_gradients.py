@@ -309,8 +309,8 @@ def test_second_derivatives_of_confident_rows_are_finite(lead):
 @pytest.mark.parametrize("k", [1e-6, 8 - 3e-6])
 @every_link
 def test_choices_of_next_to_nothing_or_all_meet_the_oracle(link, k, road):
-    """In single precision, to rounding of what each gradient sums: one entry may move nearly all
-    of Σp, and then its own gradient is a small difference of large numbers.
+    """In single precision. One entry may move nearly all of Σp; then its own gradient is a small
+    difference of large numbers, of which rounding leaves no digit unless it is taken out.
     """
     rows = np.random.default_rng(0).standard_normal((3, 2, 8)).astype(np.float32)
     for x, v in rows:
@@ -327,4 +327,4 @@ def test_choices_of_next_to_nothing_or_all_meet_the_oracle(link, k, road):
             found = pulled(torch.tensor(v))
         for got, wanted, size in zip(found, *exact, strict=True):
             error = np.linalg.norm(got.double().numpy() - np.asarray(wanted, float))
-            assert error <= 3e-5 * size, (got, wanted)
+            assert error <= 3e-5 * np.linalg.norm(wanted) + 1e-12 * size, (got, wanted)

@@ -146,6 +146,22 @@ class _Equation(NamedTuple):
 
         return only_if(~solvable, moved, zeros) * self.over.expand(k - terms.k)
 
+    def remainder(self, z: Array, k: Array, live: Array, alpha: Any) -> Array:
+        """k − ΣF, which is 0, shared as a change of k is.
+
+        Derivatives of weights sum to that of k but for rounding, which this takes out of them.
+        Where one entry has nearly all of ΣF′ it is as large as what the others move.
+        """
+        link = by_id(self.link_id, self.number if alpha is None else alpha)
+        _, low, high = split(link, z, live)
+        rest = k - self.over.sum(low - high)
+        fixed = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
+        weight, solvable = self._weight(fixed, stop_gradient(z), live)
+        slope = namespace(z).where(
+            live & self.over.expand(solvable), fixed.pdf(stop_gradient(z)), 0.0
+        )
+        return slope / self.over.expand(weight) * self.over.expand(rest - stop_gradient(rest))
+
     def _at(self, delta: Array, terms: _Terms) -> tuple[Link, Array]:
         expand = self.over.expand
         z = quotient(terms.distance, expand(terms.t), ~terms.outside) - expand(delta)
@@ -202,6 +218,10 @@ def weights(
     xp = namespace(p.z)
     upper, low, high = split(p.link, p.z, rows.live)
     chosen = xp.where(upper, 1 - high, low) + p.correction
+    if has_gradients(p.z, rows.k):
+        number, alpha = p.link.parted()
+        equation = _Equation(p.link.id, number, p.over)
+        chosen = chosen + with_gradients_of(equation.remainder, p.z, rows.k, rows.live, alpha)
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
     # By hand: a link that is constant outside its support would hide the NaN.
     chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)

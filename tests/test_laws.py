@@ -70,7 +70,8 @@ def test_weights_follow_permutations_and_shifts_and_scale_with_temperature(frame
         p = framework.numpy(soft_topk(framework.array(x, "float64"), k, link=link))
         permuted = framework.numpy(soft_topk(framework.array(x[:, order]), k, link=link))
         assert np.max(np.abs(permuted - p[:, order])) <= 1e-12
-        shifted = framework.numpy(soft_topk(framework.array(x + float(shift)), k, link=link))
+        moved = framework.array(x.astype(np.float64) + shift)  # not rounded to single precision
+        shifted = framework.numpy(soft_topk(moved, k, link=link))
         assert np.max(np.abs(shifted - p)) <= 1e-12
         scaled = framework.array(x.astype(np.float64) * 8)
         hotter = framework.numpy(soft_topk(scaled, k, link=link, temperature=8.0))

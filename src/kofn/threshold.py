@@ -293,6 +293,9 @@ def _balance(p: Problem, z: Array) -> _Newton:
     last = tolerance
     if p.link.smooth:  # what is left after a step is of the order of its square
         last = xp.where(plateau, tolerance, xp.sqrt(tolerance) / 2)
+    if infinite is False:
+        # Next to the end where F is 1 log-odds bend: a short step may leave most of the excess.
+        last = xp.where(xp.abs(excess) <= 4 * last * weight, last, 0.0)
     order = p.row_link.order
     if order is not None:
         # Where the slope is infinite at the end, a step as small may bring in an entry that weighs.

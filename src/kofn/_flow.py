@@ -80,6 +80,34 @@ def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) 
     return of(root, terms)
 
 
+def excess_by_slopes(excess: Callable, slopes: Callable, z: Array, k: Array) -> Array:
+    """`excess(z, k)` per row, whose derivatives are those of Σ slopes(z)·z − moved·k.
+
+    For JAX; `slopes(z)` is (slopes, where k moves the excess). A derivative by the code of
+    `excess` itself would keep what each of its branches needs, one of which is not taken.
+    """
+    jax = sys.modules["jax"]
+
+    @jax.custom_jvp
+    def of(z: Any, k: Any) -> Any:
+        return excess(z, k)
+
+    @of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        slope, moved = slopes(primals[0])
+        change = jax.numpy.sum(slope * tangents[0], axis=-1)
+        return of(*primals), change - jax.numpy.where(moved, tangents[1], 0.0)
+
+    return of(z, k)
+
+
+def gradient(function: Callable, x: Array) -> Array:
+    """The derivatives of the sum of function(x). For JAX."""
+    jax = sys.modules["jax"]
+    answer, pull = jax.vjp(function, x)
+    return pull(jax.numpy.ones_like(answer))[0]
+
+
 def reciprocal(x: Array) -> Array:
     """1/x, whose derivatives do not pass through x², which may be 0 in floating point."""
     if not is_jax(x):

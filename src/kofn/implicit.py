@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 from kofn._array import Array, has_gradients, is_jax, namespace, quiet, scalar, stop_gradient
 from kofn._dispatch import integral_ends, threshold
-from kofn._flow import only_if, quotient, reciprocal, root_with_rule, with_gradients_of, zeros_of
+from kofn._flow import (
+    excess_by_slopes,
+    gradient,
+    only_if,
+    quotient,
+    reciprocal,
+    root_with_rule,
+    with_gradients_of,
+    zeros_of,
+)
 from kofn._link import Link, by_id
 from kofn._plateau import at_end, balance
 from kofn._rows import Rows
@@ -105,17 +114,39 @@ class _Equation(NamedTuple):
     def residual(self, delta: Array, terms: _Terms) -> Array:
         """ΣF − k; where ΣF′ has underflowed, without k, the balance of the logarithms."""
         link, z = self._at(delta, terms)
-        _, low, high = split(link, z, terms.live)
-        plain = self.over.sum(low - high) - terms.k
         if link.has_infinite_tails(stop_gradient(z)) is False:
-            return plain
+            return self._excess(link, z, terms.live) - terms.k
         _, solvable = self._weight(*self._at(stop_gradient(delta), _constant(terms)), terms.live)
 
-        def balanced() -> Array:
-            flat = balance(link, z, terms.live, ~solvable, self.over)
-            return namespace(z).where(solvable, plain, flat.excess)
+        def excess(z: Array, k: Array) -> Array:
+            plain = self._excess(link, z, terms.live) - k
 
-        return only_if(~solvable, balanced, plain)
+            def balanced() -> Array:
+                return namespace(z).where(
+                    solvable, plain, self._balance(link, z, terms.live, ~solvable)
+                )
+
+            return only_if(~solvable, balanced, plain)
+
+        def slopes(z: Array) -> Any:
+            plain = namespace(z).where(terms.live, link.pdf(z), 0.0)
+
+            def balanced() -> Array:
+                found = gradient(lambda z: self._balance(link, z, terms.live, ~solvable), z)
+                return namespace(z).where(self.over.expand(solvable), plain, found)
+
+            return only_if(~solvable, balanced, plain), solvable
+
+        if is_jax(z):
+            return excess_by_slopes(excess, slopes, z, terms.k)
+        return excess(z, terms.k)
+
+    def _excess(self, link: Link, z: Array, live: Array) -> Array:
+        _, low, high = split(link, z, live)
+        return self.over.sum(low - high)
+
+    def _balance(self, link: Link, z: Array, live: Array, where: Array) -> Array:
+        return balance(link, z, live, where, self.over).excess
 
     def gain(self, delta: Array, terms: _Terms) -> Array:
         """1 over the slope of `residual`; 0 where there is none, and so the gradient."""

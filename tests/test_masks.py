@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from kofn import (
     classic,
@@ -195,3 +196,45 @@ def test_above_half_of_the_least_number_it_is_a_score(framework):
         )
         p = soft_topk(scores, 3, mask=framework.array(x > -1, "bool"))
         assert np.array_equal(framework.numpy(p), [[1, 1, 0, 0]])
+
+
+ATTENTION = {
+    "soft_topk": lambda s: soft_topk(s, 4),
+    "hard": lambda s: soft_topk(s, 4, hard=True),
+    "exponential": lambda s: soft_topk(s, 4, link="exponential", temperature=0.01),
+    "hard_topk": lambda s: hard_topk(s, 4),
+    "entmax": entmax,
+    "cast up": lambda s: soft_topk(s.float(), 4),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_no_position_attends_to_the_future(name, dtype):
+    """Scores plus a causal mask as transformers' eager attention makes it, with a padded row.
+
+    To whoever adds it twice, 2·finfo.min is −inf.
+    """
+    rng = torch.Generator().manual_seed(0)
+    n, least = 9, torch.finfo(dtype).min
+    scores = (3 * torch.randn(2, 3, n, n, generator=rng)).to(dtype)
+    past = torch.ones(n, n, dtype=torch.bool).tril().repeat(2, 1, 1, 1)
+    past[1, ..., :2] = False
+    mask = torch.where(past, torch.zeros((), dtype=dtype), least)
+    assert (mask + mask).isneginf().any()
+    later = scores + 10 * torch.randn(scores.shape, generator=rng).to(dtype)
+    changed = torch.where(past, scores, later)
+    for added in (mask, mask + mask, torch.where(past, 0.0, -torch.inf).to(dtype)):
+        leaf = scores.clone().requires_grad_()
+        p = ATTENTION[name](leaf + added)
+        assert torch.equal(p, ATTENTION[name](changed + added))
+        assert not (p * ~past).any()
+        if name in ("soft_topk", "hard", "hard_topk"):
+            chosen = past.expand_as(p).sum(-1).clamp(max=4).double()
+            tolerance = {torch.float32: 4e-6, torch.bfloat16: 4 * 8e-3}[dtype]
+            assert torch.allclose(p.double().sum(-1), chosen, rtol=0, atol=tolerance)
+        if p.requires_grad:
+            v = torch.randn(p.shape, generator=rng).to(p.dtype)
+            (slopes,) = torch.autograd.grad(p, leaf, v)
+            assert slopes.isfinite().all()
+            assert not (slopes * ~past).any()

@@ -165,3 +165,32 @@ def test_what_k_moves_is_what_is_next_to_the_threshold(link, dtype, road):
                 (in_k,) = torch.func.vjp(weights, learned.detach())[1](v)
             wanted = (torch.tensor(moved) / 2 * v).sum().item()
             assert in_k.item() == pytest.approx(wanted, rel=1e-6, abs=1e-6), (row, gap)
+
+
+@pytest.mark.parametrize("road", ["fused", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_beside_a_mask_far_below_the_least_of_the_chosen_moves(dtype, road):
+    """By the exponential link it is less than 1 by what the mask's entry has, and has the slope."""
+    rows = (
+        ([1.3, 0.2, -1e9], 2, 1.0, [0, 1, 0]),
+        ([0.7, 0.7, -1e9, -1e9 - 64], 2, 1.0, [0.5, 0.5, 0, 0]),
+        ([1.3, 0.2, 0.1, -65504.0], 3, 0.001, [0, 0, 1, 0]),
+        ([1e30, 1e30, 0.0, -1e30], 2, 1.0, [0.5, 0.5, 0, 0]),
+        ([np.inf, 0.2, 0.2, -1e9], 3, 1.0, [0, 0.5, 0.5, 0]),
+    )
+    for row, k, t, moved in rows:
+        x, moved = torch.tensor(row, dtype=dtype), torch.tensor(moved, dtype=dtype)
+        v = torch.tensor(np.random.default_rng(0).standard_normal(len(row)), dtype=dtype)
+
+        def weights(x, k, t=t):
+            return kofn.soft_topk(x, k, link="exponential", temperature=t)
+
+        leaves = x, torch.tensor(float(k), dtype=dtype)
+        if road == "fused":
+            leaves = [leaf.requires_grad_() for leaf in leaves]
+            in_x, in_k = torch.autograd.grad(weights(*leaves), leaves, v)
+        else:
+            in_x, in_k = torch.func.vjp(weights, *leaves)[1](v)
+        assert in_k.item() == pytest.approx((moved * v).sum().item(), rel=1e-6)
+        slopes = (moved > 0) * (v - (moved * v).sum()) / t
+        assert torch.allclose(in_x, slopes, rtol=1e-5, atol=1e-6 / t), (row, in_x, slopes)

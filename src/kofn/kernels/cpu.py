@@ -17,9 +17,10 @@ import numpy as np
 from numba import cfunc, njit
 
 from kofn import implicit, links
+from kofn._plateau import at_end
 from kofn._rows import Given, rows_of
 from kofn.kernels import abreast, entries, native, passes, rows, team, threads
-from kofn.threshold import solve
+from kofn.threshold import DENSE, solve
 
 KINDS = {
     links.logistic.id: entries.LOGISTIC,
@@ -117,6 +118,8 @@ def _finish(x: Any, out: Any, theta: Any, k: Any, temperature: Any, link: Any) -
         scores = np.where(scores <= info.min / 2, -np.inf, scores)
         rows = rows_of(Given(scores, count, scale, link))
         found = solve(rows.scores, rows.k, rows.temperature, link)
+        if link.capped is not False:  # the way back begins at θ, and moves it no more
+            found = at_end(rows.scores, rows.k, rows.temperature, link, *found, DENSE)
         if out is not None:
             np.asarray(out)[lost] = implicit.weights(rows, found=found)
         high = np.clip(found[0], info.min, info.max).astype(x.dtype)

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import oracles_rows
-from kofn import Link, links, soft_topk
-from support import TOTAL, WEIGHTS, Framework
+from kofn import Link, links, soft_topk, soft_topk_threshold
+from support import GRADIENT_HARD, TOTAL, WEIGHTS, Framework
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 UNITS = {"float16": (-3, 3)}  # powers of ten of a row's scale; else −30 to 30
@@ -223,6 +223,54 @@ def hold(rows: UserRows, link: str | float, road: str, learned: bool = False) ->
             f"{len(bad)} of {len(rows)} rows of {link} are wrong by {road}, the worst:\n"
             + told(rows, p, expected, link, int(bad[0]))
         )
+
+
+# --- gradients ---
+
+
+def _beside(x: np.ndarray, k: np.ndarray, t: np.ndarray, link: Link) -> tuple[np.ndarray, ...]:
+    """(whether a weight is at a kink, where a slope is anyone's; how far θ is from a score)."""
+    theta, p = (f(x, k, link=link, temperature=t) for f in (soft_topk_threshold, soft_topk))
+    with np.errstate(all="ignore"):
+        z = (x - theta[:, None]) / t[:, None]
+        away = np.min(np.where(np.isnan(z), np.inf, np.abs(z)), axis=-1)
+        # Beside a θ of 1e30 z does not tell, but a choice of whole entries is at a link's ends.
+        hard = np.all(np.minimum(p, 1 - p) < 1e-6, axis=-1)
+        at_kink = hard & (link.has_infinite_tails(x) is False)
+        for kink, _ in links.kinks_of(link):
+            at_kink |= np.any(np.abs(z - kink - link.inner.edge) < 1e-5 * (1 + abs(kink)), axis=-1)
+    return at_kink, away
+
+
+def hold_gradients(
+    rows: UserRows,
+    v: np.ndarray,
+    ours: list[np.ndarray],
+    exactly: Callable[..., list[np.ndarray]],
+    link: str | Link,
+) -> None:
+    """Cotangents of scores, k and T for v by float32 rows are what `exactly` has for float64.
+
+    In units of T, as x/T is what F sees. Not where θ is 10⁴ T from any score, where no slope is
+    left and what k moves hangs on the last digit of θ, nor at a kink.
+    """
+    single = [a.astype(np.float32) for a in (rows.x, rows.k, rows.temperature, v)]
+    single[0] = np.where(single[0] <= least_in_play("float32"), -np.inf, single[0])
+    x, k, t, v = given = [a.astype(np.float64) for a in single]
+    exact = exactly(*given)
+    at_kink, away = _beside(x, k, t, links.resolve(link))
+
+    def held(bad: np.ndarray, got: np.ndarray, wanted: np.ndarray) -> None:
+        bad &= ~at_kink
+        assert not bad.any(), [a[bad][:3].tolist() for a in (*given, got, wanted)]
+
+    in_x, right = ours[0] * t[:, None], exact[0] * t[:, None]
+    bound = GRADIENT_HARD["float32"] * np.linalg.norm(right, axis=-1) + 1e-6
+    held(~(np.linalg.norm(in_x - right, axis=-1) <= bound), in_x, right)
+    off = np.abs(ours[1] - exact[1])
+    held((away < 1e4) & ~(off <= 1e-4 * np.abs(v).max(-1)), ours[1], exact[1])
+    in_t, right = ours[2] * t, exact[2] * t
+    held(~(np.abs(in_t - right) <= 1e-4 * (np.abs(right) + 0.1)), in_t, right)
 
 
 # --- the roads from rows to weights ---

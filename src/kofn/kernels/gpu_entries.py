@@ -184,20 +184,6 @@ def density(KIND: tl.constexpr, y, alpha):
 
 
 @triton.jit
-def log_density(KIND: tl.constexpr, y):
-    """log₂ F′, up to a constant, where F′ is too small to be a number; −inf where it is 0."""
-    if KIND == LOGISTIC or KIND == LAPLACE:
-        log = -tl.abs(y)
-    elif KIND == NORMAL:
-        log = y * y * (-0.5 * LOG2_E)
-    elif KIND == EXPONENTIAL:
-        log = tl.where(y < KINK * LOG2_E, tl.minimum(y, 0.0), -INF)
-    else:
-        log = tl.zeros_like(y) - INF
-    return log
-
-
-@triton.jit
 def _base(KIND: tl.constexpr, y, alpha):
     """What entmax raises to the power 1/(α − 1)."""
     return y * 0.5 if KIND == SQUARE else y * (alpha - 1.0)

@@ -225,9 +225,9 @@ def settle(
     fixed, bad, search = _load_row(numbers_at, k_at, temperature_at, row)
     search = _after_look(KIND, fixed, search, sums_at, row, parts, PARTS)
     x_row = x_at + row.to(tl.int64) * n
-    hi, lo = settle_row(KIND, x_row, row >= 0, n, fixed, search, alpha, BLOCK)
-    hi, lo = step_to(hi, lo, -fixed.temperature * outside(KIND, alpha))
     closed, _, theta, _ = end_of(fixed.k, fixed.live, fixed.top, bad, fixed.temperature)
+    hi, lo = settle_row(KIND, x_row, row >= 0, n, fixed, search, closed, alpha, BLOCK)
+    hi, lo = step_to(hi, lo, -fixed.temperature * outside(KIND, alpha))
     tl.store(theta_at + row, tl.where(closed, theta, hi))
     tl.store(theta_at + count + row, tl.where(closed, 0.0, lo))
 

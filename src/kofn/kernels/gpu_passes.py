@@ -17,11 +17,8 @@ from kofn.kernels.gpu_entries import (
     INF,
     LAPLACE,
     LINEAR,
-    LOG2_E,
     density,
     distance,
-    log_density,
-    mills,
     tail,
     weight,
 )
@@ -89,13 +86,28 @@ def moments(x_row, here, first, last, pivot, most, BLOCK: tl.constexpr):
 
 @triton.jit
 def look(
-    KIND: tl.constexpr, x_row, here, first, last, hi, lo, per_unit, alpha, BLOCK: tl.constexpr
+    KIND: tl.constexpr,
+    x_row,
+    here,
+    first,
+    last,
+    hi,
+    lo,
+    per_unit,
+    alpha,
+    BLOCK: tl.constexpr,
+    ASK: tl.constexpr = False,
 ):
-    """Σ_{F≤½} F, Σ_{F>½} (1 − F), ΣF′, #{F > ½}, ΣF″."""
+    """Σ_{F≤½} F, Σ_{F>½} (1 − F), ΣF′, #{F > ½}, ΣF″.
+
+    Deleted scores are out of every link's reach but where θ is next to them: there ASK.
+    """
     below = tl.zeros((here.shape[0], BLOCK), tl.float32)
     above, slope, count, bend = below, below, below, below
     for at in range(first, last, BLOCK):
         x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+        if ASK:
+            x = tl.where(x <= DELETED, -INF, x)
         t, upper, one, two = tail(KIND, distance(x, hi, lo, per_unit), alpha)
         below += tl.where(upper, 0.0, t)
         above += tl.where(upper, t, 0.0)
@@ -133,73 +145,24 @@ def write(
     top_weight,
     BLOCK: tl.constexpr,
 ):
-    """The weights; of rows that need no equation, what their finite and infinite scores get."""
+    """The weights; of rows that need no equation, what their finite and infinite scores get.
+
+    Once more where θ is so low, at a T of 1e29 or so, that deleted scores are not out of reach.
+    """
+    low = ((hi - DELETED) + lo) * per_unit < 200.0
     for at in range(first, last, BLOCK):
         x, filled = entries(x_row, here, at, last, -INF, BLOCK)
         p = weight(KIND, distance(x, hi, lo, per_unit), alpha)
         columns = at + tl.arange(0, BLOCK)
         tl.store(out_row[:, None] + columns[None, :], p, mask=filled & ~closed[:, None])
-    if tl.max(closed.to(tl.int32)) > 0:
+    if tl.max((closed | low).to(tl.int32)) > 0:
         for at in range(first, last, BLOCK):
             x, filled = entries(x_row, here, at, last, -INF, BLOCK)
             given = tl.where(x == INF, top_weight[:, None], live_weight[:, None])
             columns = at + tl.arange(0, BLOCK)
             p = tl.where(x <= DELETED, 0.0, given)
-            tl.store(out_row[:, None] + columns[None, :], p, mask=filled & closed[:, None])
-
-
-@triton.jit
-def edges(x_row, here, first, last, hi, lo, BLOCK: tl.constexpr):
-    """The greatest finite score up to θ and the least above it."""
-    nothing = tl.zeros((here.shape[0], BLOCK), tl.float32)
-    left, right = nothing - INF, nothing + INF
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        upper = (x - hi[:, None]) - lo[:, None] > 0.0
-        left = tl.maximum(left, tl.where(upper | (x <= DELETED), -INF, x))
-        right = tl.minimum(right, tl.where(upper, x, INF))
-    return tl.max(left, axis=1), tl.min(right, axis=1)
-
-
-@triton.jit
-def far_tails(x_row, here, first, last, left, right, per_t, BLOCK: tl.constexpr):
-    """Σ e^{−a} over the entries a temperatures below `left`, and over those above `right`."""
-    below = tl.zeros((here.shape[0], BLOCK), tl.float32)
-    above = below
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        under, over = (x - left[:, None]) * per_t[:, None], (right[:, None] - x) * per_t[:, None]
-        playing = (under <= 0.0) & (x > DELETED)
-        below += tl.where(playing, tl.exp2(under * LOG2_E), 0.0)
-        above += tl.where(over <= 0.0, tl.exp2(over * LOG2_E), 0.0)
-    return tl.sum(below, axis=1), tl.sum(above, axis=1)
-
-
-@triton.jit
-def far_normal_tails(x_row, here, first, last, left, right, u, v, per_t, BLOCK: tl.constexpr):
-    """The normal link's tails beyond the edges, u and v temperatures from θ, as gpu_search.py's
-    `normal_balance` wants them.
-    """
-    below = tl.zeros((here.shape[0], BLOCK), tl.float32)
-    above, below_slope, above_slope = below, below, below
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        under, over = (left[:, None] - x) * per_t[:, None], (x - right[:, None]) * per_t[:, None]
-        upper = over >= 0.0
-        deep = tl.where(upper, over, under)
-        near = tl.where(upper, v[:, None], u[:, None])
-        slope = tl.exp2(deep * (2.0 * near + deep) * (-0.5 * LOG2_E))
-        t = tl.where(slope > 0.0, slope * mills(near + deep), 0.0)
-        below += tl.where(upper, 0.0, t)
-        above += tl.where(upper, t, 0.0)
-        below_slope += tl.where(upper, 0.0, slope)
-        above_slope += tl.where(upper, slope, 0.0)
-    return (
-        tl.sum(below, axis=1),
-        tl.sum(above, axis=1),
-        tl.sum(below_slope, axis=1),
-        tl.sum(above_slope, axis=1),
-    )
+            again = closed[:, None] | (low[:, None] & (x <= DELETED))
+            tl.store(out_row[:, None] + columns[None, :], p, mask=filled & again)
 
 
 @triton.jit
@@ -291,41 +254,3 @@ def write_back(
         u = tl.where((scale != scale)[:, None] & ~(x <= DELETED), scale[:, None], u)
         columns = at + tl.arange(0, BLOCK)
         tl.store(out_row[:, None] + columns[None, :], u, mask=filled)
-
-
-@triton.jit
-def faint_share(
-    KIND: tl.constexpr,
-    x_row,
-    g_row,
-    here,
-    first,
-    last,
-    hi,
-    lo,
-    per_unit,
-    BLOCK: tl.constexpr,
-):
-    """(Σ softmax(log F′)·g, what k moves where every F′ has underflowed; #(+inf), their Σg)."""
-    peak = tl.zeros((here.shape[0], BLOCK), tl.float32) - INF
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        log = log_density(KIND, distance(x, hi, lo, per_unit))
-        playing = (tl.abs(x) < INF) & (x > DELETED)
-        peak = tl.maximum(peak, tl.where(playing, log, -INF))
-    greatest = tl.max(peak, axis=1)
-    greatest = tl.where(greatest > -INF, greatest, 0.0)
-    total = tl.zeros((here.shape[0], BLOCK), tl.float32)
-    product, tops, of_tops = total, total, total
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        g, _ = entries(g_row, here, at, last, 0.0, BLOCK)
-        log = log_density(KIND, distance(x, hi, lo, per_unit)) - greatest[:, None]
-        share = tl.where((tl.abs(x) < INF) & (x > DELETED), tl.exp2(log), 0.0)
-        total += share
-        product += tl.where(share > 0.0, share * g, 0.0)
-        tops += tl.where(x == INF, 1.0, 0.0)
-        of_tops += tl.where(x == INF, g, 0.0)
-    whole = tl.sum(total, axis=1)
-    shared = tl.sum(product, axis=1) / tl.where(whole > 0.0, whole, 1.0)
-    return shared, tl.sum(tops, axis=1), tl.sum(of_tops, axis=1)

@@ -9,13 +9,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kofn.kernels.gpu_entries import INF, NORMAL, TINY, outside, unit
+from kofn.kernels.gpu_entries import EPS, EXPONENTIAL, INF, NORMAL, TINY, outside, unit
+from kofn.kernels.gpu_far import edges, faint_share, far_normal_tails, far_tails, top_sums
+from kofn.kernels.gpu_mend import (
+    ENOUGH,
+    between_ends,
+    halve,
+    is_doubtful,
+    judge,
+    whole_line,
+)
 from kofn.kernels.gpu_passes import (
     census,
-    edges,
-    faint_share,
-    far_normal_tails,
-    far_tails,
     look,
     moments,
     slope,
@@ -25,6 +30,8 @@ from kofn.kernels.gpu_passes import (
     write_back,
 )
 from kofn.kernels.gpu_search import (
+    FLAT,
+    HARD,
     USUAL,
     Row,
     advance,
@@ -68,7 +75,7 @@ def forward(
     closed, live_weight, theta, top_weight = end_of(k, live, top, bad, t)
     row = Row(k, live, top, t)
     s = start(KIND, row, closed, usual, mean, variance, least, greatest, alpha)
-    hi, lo = settle(KIND, x_row, here, n, row, s, alpha, BLOCK)
+    hi, lo = settle(KIND, x_row, here, n, row, s, closed, alpha, BLOCK)
     if WRITE:
         write(
             KIND,
@@ -92,7 +99,7 @@ def forward(
 
 
 @triton.jit
-def settle(KIND: tl.constexpr, x_row, here, n, row, s, alpha, BLOCK: tl.constexpr):
+def settle(KIND: tl.constexpr, x_row, here, n, row, s, closed, alpha, BLOCK: tl.constexpr):
     """θ of rows, two floats, by as many looks as it takes."""
     per_t = 1.0 / row.temperature
     per_unit = unit(KIND, per_t)
@@ -101,13 +108,48 @@ def settle(KIND: tl.constexpr, x_row, here, n, row, s, alpha, BLOCK: tl.constexp
             KIND, x_row, here, 0, n, s.hi, s.lo, per_unit, alpha, BLOCK
         )
         s = advance(KIND, row, s, below, above, weight, count, bend)
-    hi, lo = s.hi, s.lo
+    hi, lo, state = s.hi, s.lo, s.state
+    doubtful = ~closed & is_doubtful(row, s)
+    if tl.max(doubtful.to(tl.int32)) > 0:
+        hi, lo, state = _mend(KIND, x_row, here, n, row, hi, lo, state, doubtful, alpha, BLOCK)
+    if KIND == EXPONENTIAL:
+        hard = state == HARD
+        if tl.max(hard.to(tl.int32)) > 0:
+            # What the others have is not 0, so the least of the k is where F comes to its end.
+            _, least = edges(x_row, here, 0, n, hi, lo, BLOCK)
+            hi, lo = tl.where(hard, least, hi), tl.where(hard, 0.0, lo)
     if KIND <= NORMAL:  # two tails
-        flat = s.state == 2
+        flat = state == FLAT
         if tl.max(flat.to(tl.int32)) > 0:
             flat_hi, flat_lo = _balance(KIND, x_row, here, n, hi, lo, row.temperature, BLOCK)
             hi, lo = tl.where(flat, flat_hi, hi), tl.where(flat, flat_lo, lo)
     return hi, lo
+
+
+@triton.jit
+def _mend(
+    KIND: tl.constexpr, x_row, here, n, row, hi, lo, state, open_, alpha, BLOCK: tl.constexpr
+):
+    """θ and the state of rows whose sum misses k, by bisection: 64 looks, whatever the row.
+
+    First in the order of floats, until θ is between two neighbours, then of its distance from the
+    nearer one: what was taken off a score is never much more than what is left of it.
+    """
+    per_unit = unit(KIND, 1.0 / row.temperature)
+    low, high, anchor, sign = whole_line(hi)
+    at = 0
+    while tl.max(open_.to(tl.int32)) > 0:
+        below, above, weight, count, _ = look(
+            KIND, x_row, here, 0, n, hi, lo, per_unit, alpha, BLOCK, True
+        )
+        found, flat, hard, excess = judge(KIND, row, at, below, above, weight, count)
+        state = tl.where(open_, tl.where(flat, FLAT, tl.where(hard, HARD, 0)), state)
+        open_ &= ~found & (at < ENOUGH)
+        low, high, anchor, sign = halve(at, excess, low, high, anchor, sign)
+        at += 1
+        next_hi, next_lo = between_ends(at, low, high, anchor, sign)
+        hi, lo = tl.where(open_, next_hi, hi), tl.where(open_, next_lo, lo)
+    return hi, lo, state
 
 
 @triton.jit
@@ -245,7 +287,7 @@ def inner(KIND: tl.constexpr, theta, rest, t, alpha):
 @triton.jit
 def slope_of(solved, total):
     """(whether a row has a slope, 1/ΣF′)."""
-    some = solved & (total >= TINY)
+    some = solved & (total >= TINY / EPS)
     return some, 1.0 / tl.where(some, total, 1.0)
 
 
@@ -267,9 +309,10 @@ def scale_of(theta, some, t):
 @triton.jit
 def degenerate(KIND: tl.constexpr, x_row, g_row, here, n, hi, lo, theta, k, t, BLOCK: tl.constexpr):
     """Cotangents of k and T where ΣF′ is no number, or there is no θ."""
-    shared, tops, of_tops = faint_share(
-        KIND, x_row, g_row, here, 0, n, hi, lo, unit(KIND, 1.0 / t), BLOCK
-    )
+    shared = tl.zeros_like(t)
+    if KIND <= EXPONENTIAL:  # others have no such slopes
+        shared = faint_share(KIND, x_row, g_row, here, 0, n, hi, lo, 1.0 / t, BLOCK)
+    tops, of_tops = top_sums(x_row, g_row, here, 0, n, BLOCK)
     # Scores of +inf that are more than k share it.
     taken = tl.where((theta == INF) & (tops > 0.0) & (k <= tops), of_tops, 0.0)
     in_k = tl.where(tl.abs(theta) < INF, shared, taken / tl.maximum(tops, 1.0))

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from kofn.kernels.gpu_entries import (
     EPS,
+    EXPONENTIAL,
     INF,
     LAPLACE,
     LINEAR,
@@ -33,6 +34,8 @@ from kofn.kernels.gpu_entries import (
 
 ROUNDS = tl.constexpr(128)  # looks before the search ends wherever it is
 FAINT = tl.constexpr(1e-31)  # tails that underflow may have taken from
+FLAT = tl.constexpr(2)  # sums say no more: there logs will
+HARD = tl.constexpr(3)  # k entries are beyond the end of an exponential, the others out of reach
 USUAL = tl.constexpr(1e15)  # larger scores are additive masks, and tell nothing of the others
 
 
@@ -61,7 +64,7 @@ class Search(NamedTuple):
     leap: Any  # how far to go beyond the first bracket's inside
     tries: Any  # steps that the bracket has decided
     looks: Any
-    state: Any  # 1 while it goes on, 0 when over, 2 where sums say no more: there logs will
+    state: Any  # 1 while it goes on, 0 when over, else FLAT or HARD
 
 
 @triton.jit
@@ -197,6 +200,12 @@ def steps_beyond(kind):
 
 
 @triton.jit
+def is_flat(below, above):
+    """Whether the tails of a plateau are so small that underflow may have taken from them."""
+    return below + above < tl.where(tl.minimum(below, above) > FAINT, 2.0, 1e3) * FAINT
+
+
+@triton.jit
 def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     """A search after one more look.
 
@@ -220,11 +229,13 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
             step = tl.where(plateau, by_logs, step)
             enough = tl.where(plateau, tl.where(least > 0.0, 1e-4, 0.0), enough)
             leap = tl.where(plateau, INF, leap)
-            faint = tl.where(least > FAINT, 2.0, 1e3) * FAINT
-            state = tl.where(plateau & (below + above < faint), 2, state)
-        stay = state == 2
+            state = tl.where(plateau & is_flat(below, above), FLAT, state)
+        stay = state == FLAT
     else:
         stay = excess == 0.0
+        if KIND == EXPONENTIAL:
+            hard = active & stay & (weight == 0.0) & (count == row.k)
+            state = tl.where(hard, HARD, state)
     tolerance = tl.maximum(tl.minimum(weight, wanted), 4.0 * (below + above)) * EPS
     near = (tl.abs(step) <= enough) | (tl.abs(step) * tl.maximum(weight, TINY) <= tolerance)
 
@@ -291,7 +302,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
         worth,
         leap,
         tries,
-        s.looks + 1,
+        s.looks + active.to(tl.int32),
         tl.where((state == 1) & over, 0, state),
     )
 

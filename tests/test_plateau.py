@@ -194,3 +194,43 @@ def test_beside_a_mask_far_below_the_least_of_the_chosen_moves(dtype, road):
         assert in_k.item() == pytest.approx((moved * v).sum().item(), rel=1e-6)
         slopes = (moved > 0) * (v - (moved * v).sum()) / t
         assert torch.allclose(in_x, slopes, rtol=1e-5, atol=1e-6 / t), (row, in_x, slopes)
+
+
+COMPILED = {
+    "weights": kofn.soft_topk,
+    "logarithms": kofn.log_soft_topk,
+    "threshold": kofn.soft_topk_threshold,
+}
+MASKED = torch.finfo().min
+NEARLY_HARD = (
+    ([5.0, -1e9, -1e9 - 64, -np.inf, -np.inf], 1.5, 1.0),
+    ([100.0, -100.0, -np.inf, -np.inf, -np.inf], 1.0, 1.0),
+    ([200.0, 100.0, 0.0, -np.inf, -np.inf], 2.0, 1.0),
+    ([1.3, -1e30, -1.1, 0.2, 0.3], 2.0, 1.0),
+    ([1.3, 0.7, -1.1, 0.2, 0.3], 2.0, 0.01),
+    ([1.3, 0.7, -1.1, MASKED, 0.3], 2.0, 0.01),
+    ([1.3, 0.7, MASKED, MASKED, MASKED], 2.0, 0.01),
+    ([np.inf, 0.7, -1.1, 0.2, 0.3], 2.0, 0.01),
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("link", ["logistic", "exponential"])
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_code_has_the_eager_answers_and_gradients(name, link):
+    def function(x, k, t):
+        return COMPILED[name](x, k, link=link, temperature=t)
+
+    def of(function):
+        leaves = [torch.tensor(a, requires_grad=True) for a in zip(*NEARLY_HARD, strict=True)]
+        answer = function(*leaves)
+        kept = torch.where(answer.isfinite(), answer, 0.0)
+        v = torch.tensor(np.random.default_rng(0).standard_normal(kept.shape), dtype=kept.dtype)
+        return answer.detach(), *torch.autograd.grad(kept, leaves, v)
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=False, options={"cpp.simdlen": 1})
+    value, *slopes = of(function)
+    ours, *others = of(compiled)
+    assert torch.allclose(ours, value, rtol=2e-6, atol=2e-6)
+    for ours, expected in zip(others, slopes, strict=True):
+        assert torch.allclose(ours, expected, rtol=1e-4, atol=1e-4), (ours, expected)

@@ -27,15 +27,17 @@ class Of(torch.nn.Module):
         return self.function(x)
 
 
-def exported(function, x, dynamic=True):
+def exported(function, x, dynamic=True, lengths=False, optimize=False):
     rows = {0: torch.export.Dim("rows", min=2, max=4096)}
+    if lengths:
+        rows[1] = torch.export.Dim("length", min=4, max=4096)
     return torch.onnx.export(
         Of(function).eval(),
         (x,),
         dynamo=True,
         dynamic_shapes=(rows,) if dynamic else None,
         custom_translation_table=kofn_onnx.translations(),
-        optimize=False,
+        optimize=optimize,
         verbose=False,
     )
 
@@ -106,6 +108,17 @@ def test_the_exported_model_has_the_eager_answer(name):
         assert torch.allclose(ours[keep], theirs[keep], atol=2e-6, rtol=2e-6, equal_nan=True)
         if ours.is_floating_point() and "several" not in name:
             assert torch.equal(ours[7].isnan().any(), theirs[7].isnan().any())
+
+
+@pytest.mark.full
+def test_rows_of_another_length_and_the_exporters_optimiser_have_the_eager_answer():
+    function = FUNCTIONS["soft_topk linear"]
+    program = exported(function, normal(3, 7), lengths=True, optimize=True)
+    for shape in ((3, 7), (5, 19), (2, 4), (6, 200)):
+        x = normal(*shape)
+        x[0, 1], x[1, 2] = -torch.inf, torch.finfo().min
+        (answer,) = run(program, x)
+        assert torch.allclose(torch.tensor(answer), function(x), atol=2e-6, rtol=2e-6)
 
 
 def test_what_has_no_translation_is_refused_by_name():

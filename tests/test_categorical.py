@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from kofn import Categorical, KSubset, _array, _noise, gumbel_max, gumbel_softmax
+from kofn import Categorical, KSubset, gumbel_max, gumbel_softmax
+from kofn.arrays import kinds, random
 from support import TOTAL, Framework
 from test_sampling import chi_square, rng_of
 
@@ -83,12 +84,12 @@ def test_noise_is_finite_whatever_is_drawn(framework, monkeypatch, u, dtype):
         pytest.skip("NumPy has none")
 
     def extreme(rng, shape, like):
-        eps = float(_array.namespace(like).finfo(like.dtype).eps)
-        return _array.full_like(like, shape, 0.0 if u == "lowest" else 1 - eps / 2)
+        eps = float(kinds.namespace(like).finfo(like.dtype).eps)
+        return kinds.full_like(like, shape, 0.0 if u == "lowest" else 1 - eps / 2)
 
-    monkeypatch.setattr(_noise, "uniform", extreme)
+    monkeypatch.setattr(random, "uniform", extreme)
     logits = framework.array([0.0, 3.0, -2.0], dtype)
-    noise = framework.numpy(_noise.gumbel(rng_of(framework), (3,), logits))
+    noise = framework.numpy(random.gumbel(rng_of(framework), (3,), logits))
     assert np.all(np.isfinite(noise))
     assert np.all(noise > 80) if u == "lowest" else np.all(noise < -2.5)
     for hard in (False, True):
@@ -105,8 +106,8 @@ def test_the_largest_of_many_is_hardly_ever_shared(monkeypatch):
         (torch.zeros(1), generator(), False),  # a device that has no float64
     ):
         if not double:
-            monkeypatch.setattr(_noise, "most_precise_dtype", lambda like: like.dtype)
-        noise = np.asarray(_noise.gumbel(rng, (1 << 20,), like))
+            monkeypatch.setattr(random, "most_precise_dtype", lambda like: like.dtype)
+        noise = np.asarray(random.gumbel(rng, (1 << 20,), like))
         assert noise.dtype == np.float32
         assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.01)
         largest = np.sort(noise)[-64:]
@@ -116,7 +117,7 @@ def test_the_largest_of_many_is_hardly_ever_shared(monkeypatch):
 def test_relaxed_samples_are_softmax_of_logits_and_noise():
     y = torch.tensor(np.random.default_rng(0).standard_normal((3, 4)))
     t = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    noise = _noise.gumbel(generator(), (5, 3, 4), y)
+    noise = random.gumbel(generator(), (5, 3, 4), y)
     leaves = [a.clone().requires_grad_() for a in (y, t)]
     got = gumbel_softmax(*leaves, rng=generator(), shape=5)
     copies = [a.clone().requires_grad_() for a in (y, t)]
@@ -250,7 +251,7 @@ def test_conditioned_is_perturb_given_by_the_noise_it_was_made_of():
     y = torch.tensor(np.random.default_rng(4).standard_normal((3, 4)))
     y[1, 2] = -INF
     y = y - y.amax(-1, keepdim=True)  # as perturbed logits are
-    noise = _noise.gumbel(generator(), (6, 3, 4), y)
+    noise = random.gumbel(generator(), (6, 3, 4), y)
     sample = Categorical(y).sample(6, generator(1))
     leaf = y.clone().requires_grad_()
 

@@ -118,7 +118,7 @@ def test_streaming_over_nodes_changes_nothing(name, monkeypatch):
         return choice.marginals(), choice.log_partition(), choice.covariance_vector_product(v)
 
     together = answers()
-    monkeypatch.setattr("kofn._flow.AT_ONCE", 0)
+    monkeypatch.setattr("kofn.arrays.flow.AT_ONCE", 0)
     jax.clear_caches()
     for a, b in zip(together, answers(), strict=True):
         assert close(a, b, 1e-14)

@@ -77,7 +77,7 @@ def test_ties_have_their_derivatives(k):
 
 
 def test_derivatives_where_nodes_are_streamed(monkeypatch):
-    monkeypatch.setattr("kofn._flow.AT_ONCE", 0)
+    monkeypatch.setattr("kofn.arrays.flow.AT_ONCE", 0)
     assert exact(lambda x: KSubset(x, 2).entropy(), X[0, :4])
     assert exact(lambda x: KSubset(x, 2).covariance_vector_product(V[0, :4]), X[0, :4])
 
@@ -143,7 +143,7 @@ def test_a_constant_is_in_the_null_space_to_the_last_digit(monkeypatch, kernels)
 
 
 def test_eager_derivatives_keep_nothing_per_node(monkeypatch):
-    monkeypatch.setattr("kofn._flow.AT_ONCE", 0)
+    monkeypatch.setattr("kofn.arrays.flow.AT_ONCE", 0)
     y = torch.randn(20_000, requires_grad=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):

@@ -30,7 +30,7 @@ def test_mypy_knows_the_kind_that_comes_back_and_refuses_wrong_names():
 def test_names_of_types_are_those_that_run():
     from typing import get_args
 
-    from kofn._typing import LinkName, NoiseName
+    from kofn.arrays.typing import LinkName, NoiseName
     from kofn.perturbed import GUMBEL, NOISES
 
     assert set(get_args(LinkName)) == set(kofn.links.TABLE)

@@ -1,7 +1,8 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
-from kofn import _when_imported, classic, estimators, links, losses, metrics, schedules
+from kofn import classic, estimators, links, losses, metrics, schedules
 from kofn._temperature import temperature_for
+from kofn.arrays import when_imported
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical, gumbel_max, gumbel_softmax
 from kofn.links import Link
@@ -26,7 +27,7 @@ from kofn.variants import sparse_softmax, taylor_softmax
 
 __version__ = "0.1.0"
 
-_when_imported.import_after("torch", "kofn._torch")  # its operators, which saved programs call
+when_imported.import_after("torch", "kofn._torch")  # its operators, which saved programs call
 
 __all__ = [
     # choosing k of n

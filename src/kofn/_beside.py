@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from kofn._array import Array, namespace
-from kofn._flow import while_loop
+from kofn.arrays.flow import while_loop
+from kofn.arrays.kinds import Array, namespace
 
 if TYPE_CHECKING:
     from kofn.threshold import Problem

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kofn import implicit
-from kofn._array import Array, is_torch
 from kofn._dispatch import evaluate
 from kofn._rows import Given, rows_of
+from kofn.arrays.kinds import Array, is_torch
 
 
 def log_weights(what: Given) -> Array:

@@ -11,8 +11,9 @@ import math
 from typing import NamedTuple
 
 from kofn import _dispatch, links
-from kofn._array import Array, cast, namespace, scalar, stop_gradient
 from kofn._distribution import not_below_0
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.threshold import far
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from kofn import _nodes, _sampling, kernels, links
-from kofn._array import Array, is_jax, is_torch, stop_gradient, uniform
 from kofn._link import Link
 from kofn._rows import Given, Rows
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.arrays.random import uniform
 from kofn.threshold import solve
 
 
@@ -19,8 +21,8 @@ def evaluate(
 ) -> Array:
     """`function(rows, *arrays, **settings)`; compiled as a whole where that is how it is done."""
     if is_jax(rows.scores):
-        from kofn._jax import bound
         from kofn._jax import evaluate as compiled
+        from kofn.arrays.jax_compile import bound
 
         function = bound(function, **settings) if settings else function
         return compiled(function, rows, *arrays)
@@ -34,7 +36,7 @@ def whole(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     first = arguments[0]
     if is_jax(first[0] if isinstance(first, tuple) else first):
-        from kofn._jax import whole as compiled
+        from kofn.arrays.jax_compile import whole as compiled
 
         return compiled(function, *arguments)
     return function(*arguments)
@@ -100,7 +102,7 @@ def _kernel_of_nodes(*arrays: Array) -> Any:
     """The module with the fused rows, None where none serve these arrays."""
     for x in arrays:
         if is_torch(x):
-            from kofn._torch import is_plain, is_recorded
+            from kofn.arrays.torch_state import is_plain, is_recorded
 
             if not is_plain(x) or is_recorded(x):
                 return None

@@ -9,7 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kofn._array import (
+from kofn._rows import without_deleted
+from kofn._support import ENUMERATE_UP_TO, every_choice
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_dim, check_mask, check_scores, check_shape
+from kofn.arrays.kinds import (
     Array,
     adopt,
     cast,
@@ -19,11 +23,7 @@ from kofn._array import (
     is_torch,
     move_axis,
     namespace,
-    stop_gradient,
 )
-from kofn._rows import without_deleted
-from kofn._support import ENUMERATE_UP_TO, every_choice
-from kofn._validate import check_dim, check_mask, check_scores, check_shape
 
 
 class Distribution(ABC):
@@ -40,7 +40,7 @@ class Distribution(ABC):
 
     def _register(self) -> None:
         if is_jax(self._first):
-            from kofn._jax import register
+            from kofn.arrays.jax_compile import register
 
             register(type(self), self.parts)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kofn._array import Array, namespace, quiet, stop_gradient
 from kofn._rows import weights_in_play
-from kofn._typing import ArrayT
-from kofn._validate import check_number
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_number
+from kofn.arrays.kinds import Array, namespace, quiet
+from kofn.arrays.typing import ArrayT
 
 HUGE = 1e30
 """An alpha for which Rényi's entropy is that of infinity, to every digit: ln n/alpha is left."""

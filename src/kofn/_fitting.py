@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from kofn import _conditional
-from kofn._array import Array, namespace, scalar
-from kofn._flow import repeat, while_loop
+from kofn.arrays.flow import repeat, while_loop
+from kofn.arrays.kinds import Array, namespace, scalar
 
 ROUNDS = 20  # of Newton's; some 5 are needed
 PRODUCTS = 8  # with H in each

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Hashable
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,12 +17,6 @@ except ImportError:  # JAX before 0.8
 from kofn._link import Link, by_id
 from kofn._rows import Given, Rows
 from kofn.threshold import solve
-
-
-@cache
-def bound(function: Callable[..., jax.Array], **settings: Hashable) -> Callable[..., jax.Array]:
-    """`function` with these settings: one object for each, so that it is compiled once."""
-    return partial(function, **settings)
 
 
 def evaluate(
@@ -47,40 +40,6 @@ def _evaluate(
 ) -> jax.Array:
     link_ = by_id(link, number if alpha is None else alpha)
     return function(rows._replace(link=link_), *arrays)
-
-
-@partial(jax.jit, static_argnums=0)
-def whole(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
-
-
-_registered: set[type] = set()
-_lock = threading.Lock()
-
-
-def register(kind: type, names: tuple[str, ...]) -> None:
-    """Make a class with these attributes a pytree: arrays are its leaves, integers are static."""
-    with _lock:  # JAX refuses a class that it has
-        if kind not in _registered:
-            _register(kind, names)
-            _registered.add(kind)
-
-
-def _register(kind: type, names: tuple[str, ...]) -> None:
-
-    def flatten(one: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        values = [(name, getattr(one, name)) for name in names]
-        fixed = tuple((name, value) for name, value in values if isinstance(value, int))
-        return tuple(v for _, v in values if not isinstance(v, int)), fixed
-
-    def unflatten(fixed: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
-        # Unchecked: JAX puts other things than arrays there too.
-        one: Any = object.__new__(kind)
-        one.__dict__.update(fixed)
-        one.__dict__.update(zip([n for n in names if n not in dict(fixed)], arrays, strict=True))
-        return one
-
-    jax.tree_util.register_pytree_node(kind, flatten, unflatten)
 
 
 def threshold(

@@ -7,8 +7,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kofn._array import Array, full_like, is_compiling, namespace, scalar, stop_gradient
-from kofn._flow import repeat
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.flow import repeat
+from kofn.arrays.kinds import Array, full_like, namespace, scalar
+from kofn.arrays.tracing import is_compiling
 
 _REGISTRY: dict[str, Link] = {}
 

@@ -17,16 +17,6 @@ import math
 from functools import partial
 from typing import NamedTuple
 
-from kofn._array import (
-    Array,
-    cast,
-    has_gradients,
-    is_torch,
-    namespace,
-    scalar,
-    stop_gradient,
-)
-from kofn._flow import accumulated, stacked, with_gradients_of
 from kofn._link import by_id
 from kofn._maximum_nodes import (
     Kinks,
@@ -39,6 +29,9 @@ from kofn._maximum_nodes import (
     terms,
 )
 from kofn._rows import Rows
+from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
+from kofn.arrays.flow import accumulated, stacked
+from kofn.arrays.kinds import Array, cast, is_torch, namespace, scalar
 from kofn.threshold import far
 
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kofn._array import (
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.flow import accumulated, stacked
+from kofn.arrays.kinds import (
     Array,
-    arange,
     cast,
     dtype_name,
     full_like,
@@ -31,9 +32,8 @@ from kofn._array import (
     is_jit_tracing,
     namespace,
     special,
-    stop_gradient,
 )
-from kofn._flow import accumulated, stacked
+from kofn.arrays.operations import arange
 
 LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
 """What a kernel that adds up these sums may be asked for."""

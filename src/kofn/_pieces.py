@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kofn._array import Array, namespace, stop_gradient
 from kofn._link import zero_at_ends
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, namespace
 
 
 def below(z: Array, kink: float = 0.0) -> tuple[Array, Array]:

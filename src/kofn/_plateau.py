@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kofn._array import Array, cast, namespace, stop_gradient
 from kofn._link import Link
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, cast, namespace
 
 if TYPE_CHECKING:
     from kofn.threshold import Reductions

@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn._array import (
+from kofn._link import Link
+from kofn.arrays.checks import (
+    check_dim,
+    check_k,
+    check_mask,
+    check_per_row,
+    check_real,
+    check_same_kind,
+    check_scores,
+    check_temperature,
+)
+from kofn.arrays.flow import alike, only_if
+from kofn.arrays.kinds import (
     Array,
     adopt,
     cast,
@@ -28,18 +40,6 @@ from kofn._array import (
     move_axis,
     namespace,
     quiet,
-)
-from kofn._flow import alike, only_if
-from kofn._link import Link
-from kofn._validate import (
-    check_dim,
-    check_k,
-    check_mask,
-    check_per_row,
-    check_real,
-    check_same_kind,
-    check_scores,
-    check_temperature,
 )
 
 # The least and the greatest that rounding leaves room for; see `temperature_of`. By name, because
@@ -139,7 +139,7 @@ def only_one(scores: Array, dim: int) -> int:
 
 
 def without_deleted(scores: Array) -> Array:
-    """`scores` with −inf for what counts as deleted in their dtype; see `kofn._array.deleted`."""
+    """`scores` with −inf for what counts as deleted in their dtype, by `kinds.deleted`."""
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 

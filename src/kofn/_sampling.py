@@ -13,17 +13,8 @@ import math
 from typing import NamedTuple
 
 from kofn import _nodes
-from kofn._array import (
-    Array,
-    arange,
-    cast,
-    contiguous,
-    convolved,
-    dtype_name,
-    full_like,
-    namespace,
-    take_along_first,
-)
+from kofn.arrays.kinds import Array, cast, contiguous, dtype_name, full_like, namespace
+from kofn.arrays.operations import arange, convolved, take_along_first
 
 
 class Heaps(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kofn._array import Array, cast, namespace
-from kofn._flow import only_if
+from kofn.arrays.flow import only_if
+from kofn.arrays.kinds import Array, cast, namespace
 
 if TYPE_CHECKING:
     from kofn.threshold import Problem

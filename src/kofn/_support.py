@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kofn._array import Array, constant, is_jit_tracing
-from kofn._validate import check_integer
+from kofn.arrays.checks import check_integer
+from kofn.arrays.kinds import Array, constant, is_jit_tracing
 
 if TYPE_CHECKING:
     from kofn._distribution import Discrete

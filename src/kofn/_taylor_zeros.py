@@ -5,7 +5,7 @@ from __future__ import annotations
 import cmath
 import math
 
-from kofn._array import Array, is_torch
+from kofn.arrays.kinds import Array, is_torch
 
 Zeros = tuple[tuple[float, float], ...]
 

@@ -8,24 +8,24 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kofn import links
-from kofn._array import (
+from kofn._dispatch import evaluate
+from kofn._rows import Given, given, without_deleted
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_dim, check_number, check_per_row, check_real, check_same_kind
+from kofn.arrays.flow import repeat
+from kofn.arrays.kinds import (
     Array,
     cast,
     compute_dtype,
     framework,
-    is_compiling,
     is_jit_tracing,
     is_torch,
     most_precise_dtype,
     namespace,
     quiet,
-    stop_gradient,
 )
-from kofn._dispatch import evaluate
-from kofn._flow import repeat
-from kofn._rows import Given, given, without_deleted
-from kofn._typing import ArrayT, LinkName
-from kofn._validate import check_dim, check_number, check_per_row, check_real, check_same_kind
+from kofn.arrays.tracing import is_compiling
+from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link
 from kofn.maps import hard_topk, soft_topk
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import constraints
 
-from kofn._array import is_known
 from kofn._distribution import Distribution
+from kofn.arrays.tracing import is_known
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical
 from kofn.normal import Normal

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kofn import _dispatch, _nodes
-from kofn._torch import is_eager, is_recorded
+from kofn.arrays.torch_state import is_eager, is_recorded
 
 
 def serves(z: Tensor) -> bool:

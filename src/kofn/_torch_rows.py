@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from kofn import implicit
-from kofn._flow import only_if
 from kofn._rows import Given, rows_of
-from kofn._torch import is_eager
+from kofn.arrays.flow import only_if
+from kofn.arrays.torch_state import is_eager
 
 
 def serves(given: Given) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn import _dispatch
-from kofn._torch import is_plain
+from kofn.arrays.torch_state import is_plain
 
 
 def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:

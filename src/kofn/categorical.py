@@ -8,26 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kofn._array import (
-    Array,
-    adopt,
-    cast,
-    compute_dtype,
-    moving,
-    namespace,
-    quiet,
-    scalar,
-    stop_gradient,
-)
 from kofn._distribution import Discrete, OverRows, not_below_0
-from kofn._noise import centred, gumbel, with_gumbel
-from kofn._typing import ArrayT
-from kofn._validate import (
-    check_ends,
-    check_other,
-    check_rng,
-    check_scores,
-)
+from kofn.arrays.autodiff import moving, stop_gradient
+from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores
+from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar
+from kofn.arrays.random import centred, gumbel, with_gumbel
+from kofn.arrays.typing import ArrayT
 from kofn.maps import hard_topk, softmax
 
 __all__ = ["Categorical", "gumbel_max", "gumbel_softmax"]

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kofn import implicit, links
-from kofn._array import Array, full_like, marked, namespace, quiet, stop_gradient, top_indices
 from kofn._dispatch import evaluate
 from kofn._rows import Rows, given, restore, rows_of
-from kofn._typing import ArrayT
-from kofn._validate import check_count, check_dim, check_scores
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_count, check_dim, check_scores
+from kofn.arrays.kinds import Array, full_like, namespace, quiet
+from kofn.arrays.operations import marked, top_indices
+from kofn.arrays.typing import ArrayT
 
 __all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
 

@@ -28,7 +28,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from kofn._typing import LinkName
+    from kofn.arrays.typing import LinkName
     from kofn.links import Link
 
 __all__ = ["SoftTopKSelector"]

@@ -15,21 +15,22 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn._array import Array, has_gradients, is_jax, namespace, quiet, scalar, stop_gradient
 from kofn._dispatch import integral_ends, threshold
-from kofn._flow import (
-    excess_by_slopes,
-    gradient,
-    only_if,
-    quotient,
-    reciprocal,
-    root_with_rule,
-    with_gradients_of,
-    zeros_of,
-)
 from kofn._link import Link, by_id
 from kofn._plateau import at_end, balance
 from kofn._rows import Rows
+from kofn.arrays.autodiff import (
+    excess_by_slopes,
+    gradient,
+    has_gradients,
+    quotient,
+    reciprocal,
+    root_with_rule,
+    stop_gradient,
+    with_gradients_of,
+)
+from kofn.arrays.flow import only_if, zeros_of
+from kofn.arrays.kinds import Array, is_jax, namespace, quiet, scalar
 from kofn.threshold import DENSE, Reductions, far, solve, split
 
 

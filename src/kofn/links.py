@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 
-from kofn._array import Array, framework, namespace, special
 from kofn._bounded import NEAR_1, Bounded, Power, Ramp
 from kofn._link import BuiltIn, Link, zero_at_ends
 from kofn._pieces import below, softplus, up_to_1, x_log_x
-from kofn._validate import check_number
+from kofn.arrays.checks import check_number
+from kofn.arrays.kinds import Array, framework, namespace, special
 
 __all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
 

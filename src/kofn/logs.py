@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kofn import links
-from kofn._array import Array, quiet
 from kofn._closed_form import log_weights
 from kofn._rows import given, only_one, restore
-from kofn._typing import ArrayT, LinkName
+from kofn.arrays.kinds import Array, quiet
+from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link
 
 __all__ = ["log_entmax", "log_soft_topk"]

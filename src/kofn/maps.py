@@ -7,22 +7,13 @@ import operator
 from collections.abc import Callable
 
 from kofn import implicit, kernels, links
-from kofn._array import (
-    Array,
-    cast,
-    cast_like,
-    deleted,
-    move_axis,
-    namespace,
-    quiet,
-    stop_gradient,
-    take_along_last,
-    top_indices,
-)
 from kofn._dispatch import evaluate
 from kofn._rows import Given, Rows, entries, given, only_one, restore, rows_of
-from kofn._typing import ArrayT, LinkName
-from kofn._validate import check_broadcasts, check_dim, check_real, check_same_kind
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_broadcasts, check_dim, check_real, check_same_kind
+from kofn.arrays.kinds import Array, cast, cast_like, deleted, move_axis, namespace, quiet
+from kofn.arrays.operations import take_along_last, top_indices
+from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link
 
 __all__ = [

@@ -11,24 +11,16 @@ import math
 from typing import Literal
 
 from kofn import implicit, links
-from kofn._array import (
-    Array,
-    cast,
-    cumulative_min,
-    full_like,
-    namespace,
-    quiet,
-    stop_gradient,
-    take_along_last,
-    top_indices,
-)
 from kofn._dispatch import evaluate
 from kofn._entropies import renyi_entropy, tsallis_entropy
-from kofn._flow import repeat
 from kofn._rows import Rows, given, last, rows_of, weights_in_play, without_deleted
 from kofn._temperature import temperature_for
-from kofn._typing import ArrayT, LinkName
-from kofn._validate import check_choice, check_dim, check_number, check_same_kind, check_scores
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_choice, check_dim, check_number, check_same_kind, check_scores
+from kofn.arrays.flow import repeat
+from kofn.arrays.kinds import Array, cast, full_like, namespace, quiet
+from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
+from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link
 from kofn.maps import hard_topk
 

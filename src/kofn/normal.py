@@ -5,20 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn._array import (
-    Array,
-    adopt,
-    cast,
-    compute_dtype,
-    dtype_name,
-    namespace,
-    quiet,
-    standard_normal,
-    stop_gradient,
-)
 from kofn._distribution import Distribution
-from kofn._typing import ArrayT
-from kofn._validate import (
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import (
     check_broadcasts,
     check_ends,
     check_other,
@@ -27,6 +16,9 @@ from kofn._validate import (
     check_scores,
     check_shape,
 )
+from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, namespace, quiet
+from kofn.arrays.random import standard_normal
+from kofn.arrays.typing import ArrayT
 
 __all__ = ["Normal", "normal_rsample"]
 

@@ -5,28 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn._array import (
-    Array,
-    adopt,
-    arange,
-    cast,
-    dtype_name,
-    full_like,
-    marked,
-    move_axis,
-    moving,
-    namespace,
-    quiet,
-    stop_gradient,
-    take_along_last,
-    top_indices,
-)
 from kofn._dispatch import whole
 from kofn._distribution import OverRows
-from kofn._flow import stacked
-from kofn._noise import with_gumbel
-from kofn._typing import LinkName
-from kofn._validate import check_count, check_same_kind
+from kofn.arrays.autodiff import moving, stop_gradient
+from kofn.arrays.checks import check_count, check_same_kind
+from kofn.arrays.flow import stacked
+from kofn.arrays.kinds import Array, adopt, cast, dtype_name, full_like, move_axis, namespace, quiet
+from kofn.arrays.operations import arange, marked, take_along_last, top_indices
+from kofn.arrays.random import with_gumbel
+from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps import soft_topk
 

@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from kofn._array import Array, framework, namespace
-from kofn._validate import check_integer, check_number, check_real
+from kofn.arrays.checks import check_integer, check_number, check_real
+from kofn.arrays.kinds import Array, framework, namespace
 
 __all__ = ["Schedule", "UntilHard", "constant", "cosine", "exponential", "linear", "until_hard"]
 

@@ -9,26 +9,11 @@ from typing import Any
 import numpy as np
 
 from kofn import _conditional, _dispatch, _fitting, links
-from kofn._array import (
-    Array,
-    adopt,
-    cast,
-    contiguous,
-    dtype_name,
-    framework,
-    full_like,
-    is_known,
-    most_precise_dtype,
-    move_axis,
-    namespace,
-    quiet,
-    stop_gradient,
-)
 from kofn._dispatch import whole
 from kofn._distribution import Discrete, OverRows
-from kofn._noise import with_gumbel
 from kofn._rows import Given, given, restore
-from kofn._validate import (
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import (
     check_count,
     check_dim,
     check_ends,
@@ -39,6 +24,21 @@ from kofn._validate import (
     check_scores,
     check_shape,
 )
+from kofn.arrays.kinds import (
+    Array,
+    adopt,
+    cast,
+    contiguous,
+    dtype_name,
+    framework,
+    full_like,
+    most_precise_dtype,
+    move_axis,
+    namespace,
+    quiet,
+)
+from kofn.arrays.random import with_gumbel
+from kofn.arrays.tracing import is_known
 from kofn.maps import hard_topk, soft_topk
 
 __all__ = ["KSubset"]

@@ -6,20 +6,14 @@ import math
 from typing import Any
 
 from kofn import implicit, kernels, links
-from kofn._array import (
-    Array,
-    cast,
-    cumulative_sums,
-    kth_largest,
-    namespace,
-    quiet,
-    stop_gradient,
-)
 from kofn._dispatch import evaluate
 from kofn._rows import Given, Rows, given, only_one, restore, rows_of
 from kofn._taylor_zeros import MOST, zeros_for
-from kofn._typing import ArrayT
-from kofn._validate import check_dim, check_integer, check_number
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_dim, check_integer, check_number
+from kofn.arrays.kinds import Array, cast, namespace, quiet
+from kofn.arrays.operations import cumulative_sums, kth_largest
+from kofn.arrays.typing import ArrayT
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
 

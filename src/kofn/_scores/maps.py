@@ -20,7 +20,7 @@ from kofn import (
     temperature_for,
 )
 from kofn._files import InputError
-from kofn._typing import LinkName
+from kofn.arrays.typing import LinkName
 
 Weights = Callable[[Any, float, Any], Any]
 

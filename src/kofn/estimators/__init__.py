@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kofn._array import Array
+from kofn.arrays.kinds import Array
 from kofn.estimators._control import rebar
 from kofn.estimators._exact import exact
 from kofn.estimators._pathwise import gumbel_rao, reinmax, reparameterized, straight_through

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn._array import Array, namespace
+from kofn.arrays.kinds import Array, namespace
 from kofn.estimators._protocol import Function, added, needs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn._array import Array
+from kofn.arrays.kinds import Array
 from kofn.estimators._protocol import (
     Distribution,
     Function,

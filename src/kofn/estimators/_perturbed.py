@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kofn._array import Array, cast, moving, stop_gradient, values_and_slopes
-from kofn._validate import check_number
+from kofn.arrays.autodiff import moving, stop_gradient, values_and_slopes
+from kofn.arrays.checks import check_number
+from kofn.arrays.kinds import Array, cast
 from kofn.estimators._protocol import (
     Function,
     along,

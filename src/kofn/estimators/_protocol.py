@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kofn._array import Array, namespace
-from kofn._validate import check_integer, check_same_kind
+from kofn.arrays.checks import check_integer, check_same_kind
+from kofn.arrays.kinds import Array, namespace
 
 Function = Callable[[Array], Array]
 """f: samples, (samples,) + the shape of one; to (samples,) + the batch, row by row."""

@@ -10,17 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn._array import (
-    Array,
-    is_torch,
-    namespace,
-    split_rng,
-    stop_gradient,
-    to_numpy,
-    values_and_slopes,
-)
 from kofn._distribution import Discrete
-from kofn._validate import check_shape
+from kofn.arrays.autodiff import stop_gradient, values_and_slopes
+from kofn.arrays.checks import check_shape
+from kofn.arrays.kinds import Array, is_torch, namespace, to_numpy
+from kofn.arrays.random import split_rng
 from kofn.estimators._exact import exact as expectation
 from kofn.estimators._protocol import adopted
 

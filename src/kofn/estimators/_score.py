@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn._array import Array, cast, framework, is_known, namespace, stop_gradient
-from kofn._validate import check_broadcasts, check_number, check_same_kind
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_broadcasts, check_number, check_same_kind
+from kofn.arrays.kinds import Array, cast, framework, namespace
+from kofn.arrays.tracing import is_known
 from kofn.estimators._protocol import (
     Distribution,
     Function,

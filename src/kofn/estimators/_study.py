@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kofn._array import (
-    Array,
-    is_numpy,
-    namespace,
-    split_rng,
-    to_numpy,
-)
-from kofn._validate import check_integer, check_number, check_scores
+from kofn.arrays.checks import check_integer, check_number, check_scores
+from kofn.arrays.kinds import Array, is_numpy, namespace, to_numpy
+from kofn.arrays.random import split_rng
 from kofn.categorical import Categorical
 from kofn.estimators._pathwise import reparameterized
 from kofn.estimators._runs import Counted, Found, Problem

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn._array import (
-    Array,
-    cast,
-    moving,
-    namespace,
-    split_rng,
-    stop_gradient,
-)
-from kofn._validate import check_integer, check_shape
+from kofn.arrays.autodiff import moving, stop_gradient
+from kofn.arrays.checks import check_integer, check_shape
+from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.random import split_rng
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical
 from kofn.estimators._protocol import adopted, name_of, needs

@@ -14,8 +14,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from kofn._array import Array, dtype_name, is_numpy, is_torch
 from kofn._rows import Given, Rows
+from kofn.arrays.kinds import Array, dtype_name, is_numpy, is_torch
 
 
 def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
@@ -54,7 +54,7 @@ def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None
 def _serving_eagerly(given: Given) -> Any:
     """`serving` where nothing traces or transforms the rows."""
     if is_torch(given.scores):
-        from kofn._torch import is_plain
+        from kofn.arrays.torch_state import is_plain
 
         # Asked first: what follows is no code for torch.compile to trace.
         if not is_plain(given.scores):

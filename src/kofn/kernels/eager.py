@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kofn import implicit
 from kofn._rows import Given, Rows, rows_of
-from kofn._torch import is_plain
+from kofn.arrays.torch_state import is_plain
 
 
 def weights(given: Given, kernels: Any, reference: Callable[[Rows], Tensor]) -> Tensor:

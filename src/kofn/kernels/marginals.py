@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kofn import _conditional, _dispatch, _nodes, links
-from kofn._torch import is_plain
+from kofn.arrays.torch_state import is_plain
 
 
 class Marginals(torch.autograd.Function):

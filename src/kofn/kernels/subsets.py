@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kofn import _nodes, _sampling
-from kofn._array import is_torch, namespace
+from kofn.arrays.kinds import is_torch, namespace
 from kofn.kernels import cpu, heaps, nodes, threads
 from kofn.kernels.cpu import address, packed
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn._array import (
+from kofn._rows import Given, entries
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_choice, check_integer, check_number, check_same_kind
+from kofn.arrays.kinds import (
     Array,
     adopt,
-    arange,
     cast,
     cast_like,
     dtype_name,
     full_like,
-    is_at_hand,
     namespace,
     scalar,
-    stop_gradient,
 )
-from kofn._rows import Given, entries
-from kofn._validate import check_choice, check_integer, check_number, check_same_kind
+from kofn.arrays.operations import arange
+from kofn.arrays.tracing import is_at_hand
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kofn import implicit, links
-from kofn._array import Array, namespace, quiet
 from kofn._closed_form import gap
 from kofn._dispatch import evaluate
 from kofn._rows import given, only_one, rows_of
-from kofn._typing import ArrayT, LinkName, Reduction
-from kofn._validate import check_dim
+from kofn.arrays.checks import check_dim
+from kofn.arrays.kinds import Array, namespace, quiet
+from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link
 from kofn.losses._targets import Target, check_reduction, chosen_terms, reduced, target_of
 

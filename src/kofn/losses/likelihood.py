@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from kofn import implicit, links
-from kofn._array import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
 from kofn._closed_form import log_weights
 from kofn._dispatch import evaluate
 from kofn._rows import Given, given, only_one, rows_of, without_deleted
-from kofn._typing import ArrayT, LinkName, NoiseName, Reduction
-from kofn._validate import check_dim, check_number
+from kofn.arrays.checks import check_dim, check_number
+from kofn.arrays.kinds import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
+from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link
 from kofn.losses._targets import (
     Target,

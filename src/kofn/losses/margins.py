@@ -6,7 +6,10 @@ import math
 from typing import Any
 
 from kofn import links
-from kofn._array import (
+from kofn._rows import given, only_one, without_deleted
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_dim, check_number, check_same_kind
+from kofn.arrays.kinds import (
     Array,
     cast,
     cast_like,
@@ -16,11 +19,8 @@ from kofn._array import (
     namespace,
     quiet,
     scalar,
-    stop_gradient,
 )
-from kofn._rows import given, only_one, without_deleted
-from kofn._typing import ArrayT, Reduction
-from kofn._validate import check_dim, check_number, check_same_kind
+from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses._targets import check_reduction, target_of
 from kofn.losses.fenchel_young import softmax_loss
 

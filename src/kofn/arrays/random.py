@@ -1,21 +1,53 @@
-"""Gumbel noise, for whatever chooses the largest of what is perturbed."""
+"""Random numbers from each framework's generators."""
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
-from kofn._array import (
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_rng, check_shape
+from kofn.arrays.kinds import (
     Array,
+    _of_torch,
     cast,
+    is_jax,
+    is_torch,
     most_precise_dtype,
     namespace,
     quiet,
     scalar,
-    stop_gradient,
-    uniform,
 )
-from kofn._validate import check_rng, check_shape
+
+
+def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Numbers in [0, 1) from a generator or key of `like`'s framework, in its dtype, on its device.
+
+    float16 and bfloat16 would have too few of them.
+    """
+    if is_torch(like):
+        return _of_torch("rand", rng, shape, like)
+    if is_jax(like):
+        return sys.modules["jax"].random.uniform(rng, shape, like.dtype)
+    return rng.random(shape, dtype=like.dtype)
+
+
+def standard_normal(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Standard normal noise from `rng` in `like`'s dtype, float32 or float64."""
+    if is_torch(like):
+        return _of_torch("randn", rng, shape, like)
+    if is_jax(like):
+        return sys.modules["jax"].random.normal(rng, shape, like.dtype)
+    return rng.standard_normal(shape, dtype=like.dtype)
+
+
+def split_rng(rng: Any, count: int) -> tuple[Any, ...]:
+    """`count` sources of independent numbers: keys from a JAX key, else the generator itself."""
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(rng, jax.Array):
+        return tuple(jax.random.split(rng, count))
+    return (rng,) * count
 
 
 def with_gumbel(y: Array, dim: int, shape: Any, rng: Any) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn._array import FLOATS, Array, dtype_name, framework, is_torch
+from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework, is_torch
 
 Said = str | Callable[[], str]
 """What is allowed: made only for a message that is raised where it names a size, for torch.compile

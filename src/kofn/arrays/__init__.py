@@ -1,0 +1,1 @@
+"""Arrays of NumPy, PyTorch and JAX: the only room that tells the three apart."""

@@ -1,0 +1,152 @@
+"""Derivatives in each framework: stopping them, taking them, and rules for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kofn.arrays.flow import zeros_of
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace
+
+
+def stop_gradient(x: Array) -> Array:
+    if is_torch(x):
+        return x.detach()
+    return sys.modules["jax"].lax.stop_gradient(x) if is_jax(x) else x
+
+
+def moving(x: Array) -> Array:
+    """x − stop(x): 0, with the gradient of x; infinite entries do not move."""
+    xp, fixed = namespace(x), stop_gradient(x)
+    return xp.where(xp.isinf(fixed), 0.0, x - fixed)
+
+
+def has_gradients(*arrays: Any) -> bool:
+    """Whether a derivative in any of these may be asked for: not NumPy's, nor plain eager ones."""
+    if not is_torch(arrays[0]):
+        return not is_numpy(arrays[0])
+    from kofn.arrays.torch_state import is_eager, is_recorded
+
+    return any(not is_eager(x) or is_recorded(x) for x in arrays if is_torch(x))
+
+
+def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
+    """function(x) and the gradient of its sum in x, which is not differentiated further.
+
+    The values keep their own graph, in what else `function` depends on.
+    """
+    if is_torch(x):
+        from kofn.arrays.torch_state import values_and_slopes as of_torch
+
+        return of_torch(function, x)
+    if not is_jax(x):
+        raise TypeError("this needs derivatives, which NumPy arrays have not")
+    values, pull = sys.modules["jax"].vjp(function, stop_gradient(x))
+    (slopes,) = pull(namespace(values).ones_like(values))
+    return values, stop_gradient(slopes)
+
+
+def with_gradients_of(function: Callable, *arguments: Any) -> Any:
+    """function(*arguments), all 0 and like the first of them; XLA computes its derivatives only.
+
+    XLA cannot know that the answer is 0. `function` may look at nothing but its arguments, and
+    the first must be mapped wherever another is: see `zeros_of`.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or not is_jax(arguments[0]):
+        return function(*arguments)
+
+    @jax.custom_jvp
+    def zeros(*arguments: Any) -> Any:
+        return zeros_of(arguments[0])
+
+    @zeros.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return zeros(*primals), jax.jvp(function, primals, tangents)[1]
+
+    return zeros(*arguments)
+
+
+def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) -> Array:
+    """`root`, where `residual(root, terms)` is 0, with d root = gain(root, terms)·d residual.
+
+    For JAX. The rule's own root has the rule again, so derivatives of any order follow.
+    """
+    jax = sys.modules["jax"]
+
+    @jax.custom_jvp
+    def of(root: Any, terms: Any) -> Any:
+        return root
+
+    @of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        (start, terms), (_, changes) = primals, tangents
+        root = of(start, terms)
+        change = jax.jvp(lambda terms: residual(root, terms), (terms,), (changes,))[1]
+        return root, gain(root, terms) * change
+
+    return of(root, terms)
+
+
+def excess_by_slopes(excess: Callable, slopes: Callable, z: Array, k: Array) -> Array:
+    """`excess(z, k)` per row, whose derivatives are those of Σ slopes(z)·z − moved·k.
+
+    For JAX; `slopes(z)` is (slopes, where k moves the excess). A derivative by the code of
+    `excess` itself would keep what each of its branches needs, one of which is not taken.
+    """
+    jax = sys.modules["jax"]
+
+    @jax.custom_jvp
+    def of(z: Any, k: Any) -> Any:
+        return excess(z, k)
+
+    @of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        slope, moved = slopes(primals[0])
+        change = jax.numpy.sum(slope * tangents[0], axis=-1)
+        return of(*primals), change - jax.numpy.where(moved, tangents[1], 0.0)
+
+    return of(z, k)
+
+
+def gradient(function: Callable, x: Array) -> Array:
+    """The derivatives of the sum of function(x). For JAX."""
+    jax = sys.modules["jax"]
+    answer, pull = jax.vjp(function, x)
+    return pull(jax.numpy.ones_like(answer))[0]
+
+
+def reciprocal(x: Array) -> Array:
+    """1/x, whose derivatives do not pass through x², which may be 0 in floating point."""
+    if not is_jax(x):
+        return 1 / x
+    custom = sys.modules["jax"].custom_jvp(lambda x: 1 / x)
+
+    @custom.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        inverse = reciprocal(*primals)
+        return inverse, -inverse * (tangents[0] * inverse)
+
+    return custom(x)
+
+
+def quotient(x: Array, y: Array, wanted: Array) -> Array:
+    """x/y, whose derivatives do not pass through y², which may be 0 or ∞ in floating point.
+
+    Where it is not wanted, on JAX x: the second derivative may be ∞ by itself.
+    """
+    if not is_jax(x):
+        return x / y
+    return _quotient(x, namespace(x).where(wanted, y, 1.0))
+
+
+def _quotient(x: Array, y: Array) -> Array:
+    custom = sys.modules["jax"].custom_jvp(lambda x, y: x / y)
+
+    @custom.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        ratio, (dx, dy) = _quotient(*primals), tangents
+        return ratio, _quotient(dx - ratio * dy, primals[1])
+
+    return custom(x, y)

@@ -1,0 +1,99 @@
+"""Operations along an axis that the array API lacks."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from kofn.arrays.kinds import Array, cast, contiguous, full_like, is_jax, is_torch, namespace
+
+
+def arange(like: Array, count: int) -> Array:
+    """0, 1, … count − 1 in the dtype and on the device of `like`."""
+    if is_torch(like):
+        from kofn.arrays.torch_state import beside
+
+        torch = sys.modules["torch"]
+        return beside(like, torch.arange(count, dtype=like.dtype, device=like.device))
+    return namespace(like).arange(count, dtype=like.dtype)
+
+
+def cumulative_sums(x: Array) -> Array:
+    """Σ_{j ≤ i} x_j along the last axis; array_api_compat's is nothing torch.compile can trace."""
+    return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)
+
+
+def cumulative_min(x: Array) -> Array:
+    """min over j ≤ i of x_j along the last axis."""
+    if is_torch(x):
+        return sys.modules["torch"].cummin(x, -1).values
+    if is_jax(x):
+        return sys.modules["jax"].lax.cummin(x, axis=x.ndim - 1)
+    return np.minimum.accumulate(x, axis=-1)
+
+
+def marked(like: Array, indices: Array) -> Array:
+    """Booleans with the shape of `like`, True at the indices along the last axis."""
+    xp = namespace(like)
+    nowhere = xp.zeros_like(like, dtype=xp.bool)
+    if is_torch(like):
+        return nowhere.scatter(-1, indices.long(), 1)  # torch.jit.trace has none for True
+    if is_jax(like):
+        return xp.put_along_axis(nowhere, indices, True, axis=-1, inplace=False)
+    np.put_along_axis(nowhere, indices, True, axis=-1)
+    return nowhere
+
+
+def convolved(a: Array, b: Array) -> Array:
+    """The convolution of a and b, of the same shape, along the first axis; no gradient.
+
+    Directly: a Fourier transform would lose what is small, and that what is 0 is 0.
+    """
+    w, a, b = a.shape[0], contiguous(a), contiguous(b)
+    out = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
+    if is_jax(a):
+        lax = sys.modules["jax"].lax
+
+        def add(i: Any, out: Array) -> Array:
+            part = lax.dynamic_slice_in_dim(out, i, w)
+            return lax.dynamic_update_slice_in_dim(out, part + a[i] * b, i, 0)
+
+        return lax.fori_loop(0, w, add, out)
+    for i in range(w):
+        out[i : i + w] += a[i] * b
+    return out
+
+
+def top_indices(x: Array, k: int) -> Array:
+    """Indices of the k largest along the last axis, largest first, ties to the lowest index."""
+    if is_torch(x):
+        return sys.modules["torch"].sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
+    if is_jax(x):
+        # It would tell −0 from 0.
+        return sys.modules["jax"].lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]
+    return np.argsort(-x, axis=-1, kind="stable")[..., :k]
+
+
+def kth_largest(x: Array, k: int) -> Array:
+    """The k-th largest number of each row, k ≥ 1; a NaN counts as the largest."""
+    if is_torch(x):
+        return sys.modules["torch"].topk(x, k, dim=-1).values[..., -1]
+    if is_jax(x):
+        return sys.modules["jax"].lax.top_k(x, k)[0][..., -1]
+    return np.partition(x, x.shape[-1] - k, axis=-1)[..., -k]
+
+
+def take_along_last(x: Array, indices: Array) -> Array:
+    if is_torch(x):
+        return x.gather(-1, indices.long())
+    return namespace(x).take_along_axis(x, indices, axis=-1)
+
+
+def take_along_first(x: Array, numbers: Array) -> Array:
+    """As `take_along_last` along the first axis, with whole numbers in the dtype of `x`."""
+    if is_torch(x):
+        return x.gather(0, numbers.long())
+    indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.intp)
+    return namespace(x).take_along_axis(x, indices, axis=0)

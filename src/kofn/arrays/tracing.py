@@ -1,0 +1,30 @@
+"""Whether something traces or maps over an array."""
+
+from __future__ import annotations
+
+import sys
+
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile or jax.jit is tracing the caller."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and torch.compiler.is_compiling():
+        return True
+    # Under jit even a constant is a tracer.
+    return jax is not None and isinstance(jax.numpy.zeros(()), jax.core.Tracer)
+
+
+def is_known(x: Array) -> bool:
+    """Whether the numbers of `x` can be looked at, because nothing traces or maps over it."""
+    if is_torch(x):
+        from kofn.arrays.torch_state import is_eager
+
+        return is_eager(x)
+    return not (is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer))
+
+
+def is_at_hand(x: Array) -> bool:
+    """Whether to look at the numbers of `x` costs no waiting for a device."""
+    return is_known(x) and (is_numpy(x) or (is_torch(x) and x.device.type == "cpu"))

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from kofn import hard_topk, links, metrics, schedules, soft_topk, temperature_for
+from kofn import hard_topk, metrics, schedules, soft_topk, temperature_for
+from kofn.links import table
 
 IMAGES = Path(__file__).parent / "images"
 INK, FAINT = "#222222", "#8a8a8a"
@@ -137,7 +138,7 @@ def tables(found: dict[str, list[float]]) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    assert list(COLOURS) == list(links.TABLE)
+    assert list(COLOURS) == list(table.TABLE)
     plt.rcParams.update({"font.size": 10.5, "text.color": INK, "axes.spines.top": False})
     plt.rcParams.update({"axes.spines.right": False, "axes.titleweight": "bold"})
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")

@@ -12,7 +12,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from kofn import links, soft_topk
+from kofn import soft_topk
+from kofn.links import table
 
 IMAGES = Path(__file__).parent / "images"
 
@@ -42,12 +43,12 @@ LABELS = {
 def draw_links(axes: Axes) -> None:
     """F(z) of every link; the kinks and tails are what tells them apart."""
     z = np.linspace(-3.2, 3.2, 1281)
-    for name, link in links.TABLE.items():
+    for name, link in table.TABLE.items():
         axes.plot(z, link.cdf(z), color=COLOURS[name], lw=2.2, solid_capstyle="round")
     for height in (0, 1):
         axes.axhline(height, color=FAINT, lw=0.6, zorder=0)
     for name, (at, place, align) in LABELS.items():
-        point = (at, float(links.TABLE[name].cdf(np.array(at))))
+        point = (at, float(table.TABLE[name].cdf(np.array(at))))
         axes.annotate(
             name,
             xy=point,
@@ -69,7 +70,7 @@ def draw_links(axes: Axes) -> None:
 def draw_weights(axes: Axes) -> None:
     """One row of scores through each link: bars as high as the weight, circles where it is 0."""
     places = np.arange(len(SCORES))
-    names = list(links.TABLE)
+    names = list(table.TABLE)
     for row, name in enumerate(names):
         weights = soft_topk(SCORES, K, link=name)
         base, height = len(names) - 1 - row, 0.76

@@ -17,6 +17,7 @@ import torch
 
 import oracles_rows
 from kofn import Link, links, soft_topk, soft_topk_threshold
+from kofn.links import table
 from support import GRADIENT_HARD, TOTAL, WEIGHTS, Framework
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -237,7 +238,7 @@ def _beside(x: np.ndarray, k: np.ndarray, t: np.ndarray, link: Link) -> tuple[np
         # Beside a θ of 1e30 z does not tell, but a choice of whole entries is at a link's ends.
         hard = np.all(np.minimum(p, 1 - p) < 1e-6, axis=-1)
         at_kink = hard & (link.has_infinite_tails(x) is False)
-        for kink, _ in links.kinks_of(link):
+        for kink, _ in table.kinks_of(link):
             at_kink |= np.any(np.abs(z - kink - link.inner.edge) < 1e-5 * (1 + abs(kink)), axis=-1)
     return at_kink, away
 
@@ -258,7 +259,7 @@ def hold_gradients(
     single[0] = np.where(single[0] <= least_in_play("float32"), -np.inf, single[0])
     x, k, t, v = given = [a.astype(np.float64) for a in single]
     exact = exactly(*given)
-    at_kink, away = _beside(x, k, t, links.resolve(link))
+    at_kink, away = _beside(x, k, t, table.resolve(link))
 
     def held(bad: np.ndarray, got: np.ndarray, wanted: np.ndarray) -> None:
         bad &= ~at_kink

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from kofn import Link, links, soft_topk
+from kofn import Link, soft_topk
+from kofn.links import table
 
-LINKS = tuple(links.TABLE)
+LINKS = tuple(table.TABLE)
 SMOOTH = ("logistic", "laplace", "normal")
 
 every_link = pytest.mark.parametrize("link", LINKS)

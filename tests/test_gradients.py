@@ -15,6 +15,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import kofn
 import oracles
 from kofn import links
+from kofn.links import table
 from support import CAUCHY, LINKS, Framework, every_link, with_gradients
 
 X = torch.tensor(np.random.default_rng(5).standard_normal((2, 4)), requires_grad=True)
@@ -129,7 +130,7 @@ def test_value_has_theta_as_its_slope_in_k_and_minus_omega_in_temperature(link):
     value = kofn.soft_topk_sum(X, K, link=link, temperature=T)
     in_k, in_t = torch.autograd.grad(value, (K, T), one)
     theta = kofn.soft_topk_threshold(X, K, link=link, temperature=T)
-    omega = links.TABLE[link].omega(kofn.soft_topk(X, K, link=link, temperature=T)).sum(-1)
+    omega = table.TABLE[link].omega(kofn.soft_topk(X, K, link=link, temperature=T)).sum(-1)
     assert torch.allclose(in_k, theta, atol=1e-12)
     assert torch.allclose(in_t, -omega, atol=1e-12)
 

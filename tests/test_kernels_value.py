@@ -7,10 +7,11 @@ import torch
 import kofn
 import oracles
 from kofn import links
+from kofn.links import table
 from kofn.losses import fenchel_young_loss
 from support import LINKS, Framework, weight_tolerance
 
-EVERY = [*(links.TABLE[name] for name in LINKS), links.entmax(1.3)]
+EVERY = [*(table.TABLE[name] for name in LINKS), links.entmax(1.3)]
 INF, NAN = float("inf"), float("nan")
 
 

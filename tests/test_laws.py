@@ -10,7 +10,6 @@ import oracles
 from kofn import (
     entmax,
     hard_topk,
-    links,
     soft_topk,
     soft_topk_sum,
     soft_topk_threshold,
@@ -18,6 +17,7 @@ from kofn import (
     sparsemax,
     topk_gates,
 )
+from kofn.links import table
 from support import CAUCHY, LINKS, TOTAL, WEIGHTS, Framework, every_link
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -139,7 +139,7 @@ def test_the_threshold_gives_the_weights_back(framework, link):
         theta = framework.numpy(soft_topk_threshold(array, k, link=link, temperature=t))
         z = (x - theta[:, None]) / t
         p = framework.numpy(soft_topk(array, k, link=link, temperature=t))
-        assert np.max(np.abs(links.TABLE[link].cdf(z) - p)) <= 1e-11
+        assert np.max(np.abs(table.TABLE[link].cdf(z) - p)) <= 1e-11
 
     law()
 

@@ -10,25 +10,26 @@ from scipy import integrate
 
 import oracles
 from kofn import Link, links, soft_topk, soft_topk_sum
+from kofn.links import table
 from support import CAUCHY, LINKS
 
 Z = np.linspace(-6, 6, 241) + 0.0123  # away from the kinks
 ALPHAS = (1.0, 1.02, 1.1, 1.3, 1.5, 2.0, 2.7)
-TABLE = [*(links.TABLE[name] for name in LINKS), *map(links.entmax, ALPHAS)]
+TABLE = [*(table.TABLE[name] for name in LINKS), *map(links.entmax, ALPHAS)]
 each = pytest.mark.parametrize("link", TABLE, ids=[*LINKS, *(f"entmax({a})" for a in ALPHAS)])
 
 
 def test_the_table_has_the_six_links_by_name():
-    assert tuple(links.TABLE) == LINKS
-    assert links.TABLE["entmax"].alpha == 1.5
+    assert tuple(table.TABLE) == LINKS
+    assert table.TABLE["entmax"].alpha == 1.5
     for name in LINKS:
-        assert links.resolve(name) is links.TABLE[name]
+        assert table.resolve(name) is table.TABLE[name]
 
 
 @pytest.mark.parametrize("name", LINKS)
 def test_cdf_and_pdf_meet_the_formulas(name):
-    assert links.TABLE[name].cdf(Z) == pytest.approx(oracles.CDF[name](Z).astype(float), abs=1e-15)
-    assert links.TABLE[name].pdf(Z) == pytest.approx(oracles.PDF[name](Z).astype(float), abs=1e-14)
+    assert table.TABLE[name].cdf(Z) == pytest.approx(oracles.CDF[name](Z).astype(float), abs=1e-15)
+    assert table.TABLE[name].pdf(Z) == pytest.approx(oracles.PDF[name](Z).astype(float), abs=1e-14)
 
 
 @each
@@ -91,7 +92,7 @@ def test_tails_keep_their_digits_in_float32(name):
     """log F, log sf and F at −z where 1 − F would have none."""
     import mpmath
 
-    link = links.TABLE[name]
+    link = table.TABLE[name]
     for value in (-3.0, -8.0, -12.5):
         with mpmath.workdps(30):
             exact = float(oracles.MP_TAIL[name](mpmath.mpf(value)))
@@ -116,7 +117,7 @@ def test_a_kink_takes_one_side_in_pdf_and_automatic_derivative():
     for name, places in kinks.items():
         for place in places:
             z = torch.tensor([place], dtype=torch.float64, requires_grad=True)
-            link = links.TABLE[name]
+            link = table.TABLE[name]
             assert torch.autograd.grad(link.cdf(z), z)[0] == link.pdf(z.detach())
             import jax
 
@@ -199,7 +200,7 @@ def test_cauchy_in_five_lines(name):
 def test_links_say_who_they_are():
     assert repr(links.logistic) == "<kofn link: logistic>"
     assert repr(links.linear) == "<kofn link: linear>"
-    assert repr(links.TABLE["entmax"]) == "<kofn link: entmax(1.5)>"
+    assert repr(table.TABLE["entmax"]) == "<kofn link: entmax(1.5)>"
     assert repr(links.entmax(1.3)) == "<kofn link: entmax(1.3)>"
     assert repr(links.entmax(np.array([1.3, 2.0]))) == "<kofn link: entmax(array)>"
     own = CAUCHY["numpy"]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import kofn
 from kofn import fenchel_young_loss, soft_topk, soft_topk_sum
-from kofn.links import TABLE
+from kofn.links.table import TABLE
 from support import Framework, every_link, with_gradients
 
 RNG = np.random.default_rng(4)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import kofn
-from kofn import links
+from kofn.links import table
 from support import LINKS
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -126,7 +126,7 @@ def test_what_has_no_translation_is_refused_by_name():
     with pytest.raises(ValueError, match=r"cdf .*sigmoid.* has no ONNX translation"):
         kofn_onnx._tail_of(own.id, None, None)
     with pytest.raises(ValueError, match="an alpha per row has no ONNX translation"):
-        kofn_onnx._tail_of(links.TABLE["entmax"].inner.id, None, object())
+        kofn_onnx._tail_of(table.TABLE["entmax"].inner.id, None, object())
 
 
 @pytest.mark.full
@@ -142,5 +142,5 @@ def test_the_export_says_why_it_refuses():
 
 
 def test_every_link_of_the_table_is_translated():
-    for link in links.TABLE.values():
+    for link in table.TABLE.values():
         kofn_onnx._tail_of(link.inner.id, link.inner.alpha, None)

@@ -12,6 +12,7 @@ from scipy import special
 import oracles
 from kofn import Link, implicit, links, soft_topk, soft_topk_threshold
 from kofn._rows import Rows
+from kofn.links import table
 from kofn.threshold import DENSE, solve
 from support import Framework, every_link
 
@@ -37,7 +38,7 @@ def test_two_floats_hold_a_threshold_next_to_a_score(framework):
         assert np.linalg.norm(got) < 1e-4
 
 
-ENDS = [links.TABLE["linear"], *map(links.entmax, (1.2, 1.5, 1.7))]
+ENDS = [table.TABLE["linear"], *map(links.entmax, (1.2, 1.5, 1.7))]
 
 
 @pytest.mark.parametrize("kernels", ["on", "reference"])
@@ -195,10 +196,10 @@ def test_the_solver_asks_a_row_only_for_its_reductions(rng):
     x = rng.standard_normal(lengths.sum())
     k, temperature = np.array([1.0, 2.5, 0.5, 4.0]), np.array([1.0, 0.3, 2.0, 0.01])
     for link in ("logistic", "exponential", "linear"):
-        hi, lo = solve(x, k, temperature, links.TABLE[link].inner, Ragged())
+        hi, lo = solve(x, k, temperature, table.TABLE[link].inner, Ragged())
         for row in range(4):
             alone = (x[segment == row], k[row], temperature[row])
-            dense = sum(solve(*alone, links.TABLE[link].inner))
+            dense = sum(solve(*alone, table.TABLE[link].inner))
             assert hi[row] + lo[row] == pytest.approx(dense, abs=1e-12)
 
 
@@ -244,7 +245,7 @@ RAGGED = [implicit.weights, implicit.theta, implicit.value, _log_weights, _gap]
 @pytest.mark.parametrize("function", RAGGED, ids=lambda function: function.__name__.strip("_"))
 def test_ragged_rows_have_the_answers_and_derivatives_of_their_rows(function, link, rng):
     lengths = [3, 7, 2, 5]
-    over, chosen = Segments(lengths), links.TABLE[link].inner
+    over, chosen = Segments(lengths), table.TABLE[link].inner
     numbers = ([1.0, 2.5, 0.5, 4.0], [1.0, 0.3, 2.0, 0.7])
 
     def rows(x, k, t):
@@ -286,7 +287,7 @@ def test_rounds_stay_few(rng, monkeypatch):
                 for _ in range(3):
                     x = (rng.standard_normal(n) * spread).astype(F32)
                     looks.clear()
-                    solve(x[None], np.array([k], F32), np.ones(1, F32), links.TABLE[link].inner)
+                    solve(x[None], np.array([k], F32), np.ones(1, F32), table.TABLE[link].inner)
                     counts.append(len(looks))
         assert max(counts) <= limit, link
         assert np.mean(counts) <= 4.5, link
@@ -342,7 +343,7 @@ def test_a_normal_sample_takes_few_looks(monkeypatch, link, most, spread):
     balance = threshold._balance
     monkeypatch.setattr(threshold, "_balance", lambda p, z: looks.append(1) or balance(p, z))
     x = np.random.default_rng(0).normal(size=1024).astype(F32) * F32(spread)
-    solve(x[None], np.array([64], F32), np.ones(1, F32), links.TABLE[link].inner)
+    solve(x[None], np.array([64], F32), np.ones(1, F32), table.TABLE[link].inner)
     assert len(looks) <= most
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from kofn import _nodes, _sampling, kernels, links
-from kofn._link import Link
 from kofn._rows import Given, Rows
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.arrays.random import uniform
+from kofn.links.link import Link
 from kofn.threshold import solve
 
 

@@ -14,8 +14,8 @@ try:
 except ImportError:  # JAX before 0.8
     from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
 
-from kofn._link import Link, by_id
 from kofn._rows import Given, Rows
+from kofn.links.link import Link, by_id
 from kofn.threshold import solve
 
 

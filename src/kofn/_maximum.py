@@ -17,7 +17,6 @@ import math
 from functools import partial
 from typing import NamedTuple
 
-from kofn._link import by_id
 from kofn._maximum_nodes import (
     Kinks,
     Noise,
@@ -32,6 +31,7 @@ from kofn._rows import Rows
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.flow import accumulated, stacked
 from kofn.arrays.kinds import Array, cast, is_torch, namespace, scalar
+from kofn.links.link import by_id
 from kofn.threshold import far
 
 

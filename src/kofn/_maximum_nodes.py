@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kofn._link import BuiltIn, Link
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import stacked
 from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, namespace
 from kofn.arrays.operations import arange
 from kofn.arrays.tracing import is_at_hand
+from kofn.links.link import BuiltIn, Link
 
 Kinks = tuple[tuple[float, float], ...]
 """(z, Φ(z)) where φ jumps or bends, its ends included; Φ = 1 where it is not known."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kofn._link import Link
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
+from kofn.links.link import Link
 
 if TYPE_CHECKING:
     from kofn.threshold import Reductions

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn._link import Link
 from kofn.arrays.checks import (
     check_dim,
     check_k,
@@ -41,6 +40,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.links.link import Link
 
 # The least and the greatest that rounding leaves room for; see `temperature_of`. By name, because
 # every call asks; and NumPy has no bfloat16.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from kofn import links
 from kofn._dispatch import evaluate
 from kofn._rows import Given, given, without_deleted
 from kofn.arrays.autodiff import stop_gradient
@@ -26,7 +25,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.links import Link
+from kofn.links import Link, table
 from kofn.maps import hard_topk, soft_topk
 
 COLDEST, WARMEST = 2.0**-60, 2.0**20
@@ -96,7 +95,7 @@ def temperature_for(
         raise TypeError(f"give either support= or gap=, how soft the choice should be; got {both}")
     if not isinstance(per_row, bool):
         raise TypeError(f"per_row must be True or False; got {per_row!r}")
-    link = links.resolve(link).map_alpha(stop_gradient)
+    link = table.resolve(link).map_alpha(stop_gradient)
     name, wanted = ("gap", gap) if support is None else ("support", support)
     what = _checked(scores, k, link, dim, mask)
     n = scores.shape[dim]

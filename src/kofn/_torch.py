@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.jit._trace import TracerWarning
 
 from kofn import kernels
-from kofn._link import by_id
 from kofn._rows import Given
 from kofn._taylor_zeros import zeros
 from kofn.arrays import when_imported
+from kofn.links.link import by_id
 from kofn.threshold import solve
 
 # Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run

@@ -7,7 +7,7 @@ from kofn._closed_form import log_weights
 from kofn._rows import given, only_one, restore
 from kofn.arrays.kinds import Array, quiet
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.links import Link
+from kofn.links import Link, table
 
 __all__ = ["log_entmax", "log_soft_topk"]
 
@@ -46,7 +46,7 @@ def log_soft_topk(
         >>> log_soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
         array([-0.232, -0.536, -0.774, -1.83 ])
     """
-    what = given(scores, k, links.resolve(link), temperature, dim, mask)
+    what = given(scores, k, table.resolve(link), temperature, dim, mask)
     with quiet(scores):
         return restore(log_weights(what), scores, dim)
 

@@ -14,7 +14,7 @@ from kofn.arrays.checks import check_broadcasts, check_dim, check_real, check_sa
 from kofn.arrays.kinds import Array, cast, cast_like, deleted, move_axis, namespace, quiet
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.links import Link
+from kofn.links import Link, table
 
 __all__ = [
     "entmax",
@@ -81,7 +81,7 @@ def soft_topk(
         >>> soft_topk(np.ones(4) + additive, 3, mask=additive > -1)
         array([1., 1., 0., 0.])
     """
-    what = given(scores, k, links.resolve(link), temperature, dim, mask, keep_deleted=True)
+    what = given(scores, k, table.resolve(link), temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
         chosen = _weights(what)
         if hard:
@@ -119,7 +119,7 @@ def soft_topk_threshold(
         >>> soft_topk_threshold(np.array([[4.0, 2.0, 0.0], [9.0, 1.0, 0.0]]), 1.5).round(3)
         array([2.  , 1.66])
     """
-    what = given(scores, k, links.resolve(link), temperature, dim, mask, keep_deleted=True)
+    what = given(scores, k, table.resolve(link), temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
         return evaluate(implicit.theta, rows_of(what))
 
@@ -156,7 +156,7 @@ def soft_topk_sum(
         >>> soft_topk_sum(np.array([3.0, 2.0, -1.0]), 2, temperature=0.01).round(3)
         np.float64(5.0)
     """
-    link = links.resolve(link)
+    link = table.resolve(link)
     implicit.require_integral(link, scores)
     what = given(scores, k, link, temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
@@ -202,7 +202,7 @@ def topk_gates(
         k = operator.index(k)
     except TypeError:
         raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
-    what = given(scores, k, links.resolve(link), temperature, dim, mask)
+    what = given(scores, k, table.resolve(link), temperature, dim, mask)
     with quiet(scores):
         indices = top_indices(stop_gradient(what.scores), k)
         gates = take_along_last(_weights(what), indices)

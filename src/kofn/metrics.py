@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from kofn import implicit, links
+from kofn import implicit
 from kofn._dispatch import evaluate
 from kofn._entropies import renyi_entropy, tsallis_entropy
 from kofn._rows import Rows, given, last, rows_of, weights_in_play, without_deleted
@@ -21,7 +21,7 @@ from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, cast, full_like, namespace, quiet
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.links import Link
+from kofn.links import Link, table
 from kofn.maps import hard_topk
 
 __all__ = [
@@ -297,7 +297,7 @@ def jacobian_norm(
         (np.float64(0.5), np.float64(0.25))
     """
     check_choice("norm", norm, ("l1", "l2"))
-    link = links.resolve(link).map_alpha(stop_gradient)
+    link = table.resolve(link).map_alpha(stop_gradient)
     what = given(stop_gradient(scores), k, link, temperature, dim, mask)
     what = what._replace(k=stop_gradient(what.k), temperature=stop_gradient(what.temperature))
     with quiet(scores):

@@ -23,7 +23,8 @@ except ImportError as error:
     ) from error
 
 from kofn import _torch, links
-from kofn._bounded import NEAR_1
+from kofn.links import table
+from kofn.links.bounded import NEAR_1
 
 __all__ = ["translations"]
 
@@ -152,7 +153,7 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
         raise ValueError("an alpha per row has no ONNX translation; export with a number for alpha")
     if link in SYMMETRIC:
         return lambda z: (op.Greater(z, 0.0), SYMMETRIC[link](op.Abs(z)))
-    inner = {name: links.TABLE[name].inner.id for name in ("exponential", "linear", "entmax")}
+    inner = {name: table.TABLE[name].inner.id for name in ("exponential", "linear", "entmax")}
     if link == inner["exponential"] or (link == inner["entmax"] and number == 1):
         return _parts(lambda z: op.Exp(op.Min(op.Sub(z, 1.0), _like(z, 0.0))))
     if link == inner["linear"]:
@@ -164,7 +165,7 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
         else:
             base = lambda z: op.Mul(z, slope)  # noqa: E731
         return _parts(lambda z: op.Pow(_clipped(base(z)), _like(z, power)))  # type: ignore[no-untyped-call]
-    named = ", ".join(map(repr, links.TABLE))
+    named = ", ".join(map(repr, table.TABLE))
     raise ValueError(
         f"the link {link!r} has no ONNX translation: its functions are Python, which the exported "
         f"program cannot call; use one of {named}"

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from kofn._beside import Place, beside
-from kofn._link import Link
 from kofn._start import bracket
 from kofn.arrays.flow import materialised, only_if, while_loop
 from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
+from kofn.links.link import Link
 
 
 class Reductions(Protocol):

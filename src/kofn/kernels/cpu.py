@@ -20,6 +20,7 @@ from kofn import implicit, links
 from kofn._plateau import at_end
 from kofn._rows import Given, rows_of
 from kofn.kernels import abreast, entries, native, passes, rows, team, threads
+from kofn.links import table
 from kofn.threshold import DENSE, solve
 
 KINDS = {
@@ -37,7 +38,7 @@ GRAIN = 16_384  # entries a thread takes at once; work is offered to others from
 
 def kind_of(link: Any) -> int | None:
     """The kernels' number for an inner link, None where they do not have it."""
-    if link.id != links.TABLE["entmax"].inner.id:
+    if link.id != table.TABLE["entmax"].inner.id:
         return KINDS.get(link.id)
     alpha = link.alpha
     if not isinstance(alpha, float):

@@ -22,7 +22,7 @@ LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
 
 
 BOUNDED = (LINEAR, SQUARE, POWER)
-"""Those whose weights end at exactly 0; z is counted from there, as in kofn/_bounded.py."""
+"""Those whose weights end at exactly 0; z is counted from there, as in kofn/links/bounded.py."""
 
 
 @inline

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kofn import links
 from kofn.kernels import gpu_entries, gpu_parts, gpu_rows
+from kofn.links import table
 
 KINDS = {
     links.logistic.id: gpu_entries.LOGISTIC.value,
@@ -31,7 +32,7 @@ LOOKS = 6  # launches for looks at such rows; few need more
 
 def kind_of(link: Any) -> int | None:
     """The kernels' number for an inner link, None where they do not have it."""
-    if link.id != links.TABLE["entmax"].inner.id:
+    if link.id != table.TABLE["entmax"].inner.id:
         return KINDS.get(link.id)
     alpha = link.alpha
     if not isinstance(alpha, float):

@@ -11,7 +11,7 @@ from kofn._rows import given, only_one, rows_of
 from kofn.arrays.checks import check_dim
 from kofn.arrays.kinds import Array, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
-from kofn.links import Link
+from kofn.links import Link, table
 from kofn.losses._targets import Target, check_reduction, chosen_terms, reduced, target_of
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
@@ -269,7 +269,7 @@ def _gap(
 ) -> Array:
     """The Fenchel–Young loss of any link and target."""
     check_reduction(reduction)
-    link = links.resolve(link)
+    link = table.resolve(link)
     what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
     with quiet(scores):
         labels = target_of(target, scores, what, check_dim(dim, scores.ndim), **options)

@@ -15,7 +15,7 @@ from kofn._rows import Given, given, only_one, rows_of, without_deleted
 from kofn.arrays.checks import check_dim, check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
-from kofn.links import Link
+from kofn.links import Link, table
 from kofn.losses._targets import (
     Target,
     check_reduction,
@@ -136,7 +136,7 @@ def topk_cross_entropy(
         np.float64(0.7844)
     """
     dim = check_dim(dim, scores.ndim) if framework(scores) else dim
-    link = links.resolve(link)
+    link = table.resolve(link)
     what, labels = _start(
         scores, target, temperature, dim, mask, reduction,
         link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,

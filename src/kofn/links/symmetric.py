@@ -1,23 +1,12 @@
-"""The table of links: the distribution functions F of Σ F((x − θ)/T) = k.
-
-Every link is shifted so that its distribution has mean zero; then Ω(q) = ∫₀^q F⁻¹ vanishes at
-both ends and value and loss come out as people expect (softmax's log-sum-exp, cross-entropy).
-A link is a few scalar functions. Adding one is adding one class here and its line in the table;
-the solver, the maps, the losses and the tests enumerate the table. Those whose weights end at
-exactly 0 are written in _bounded.py.
-"""
+"""The symmetric links: logistic, Laplace and normal."""
 
 from __future__ import annotations
 
 import math
 
-from kofn._bounded import NEAR_1, Bounded, Power, Ramp
-from kofn._link import BuiltIn, Link, zero_at_ends
-from kofn._pieces import below, softplus, up_to_1, x_log_x
-from kofn.arrays.checks import check_number
-from kofn.arrays.kinds import Array, framework, namespace, special
-
-__all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
+from kofn.arrays.kinds import Array, namespace, special
+from kofn.links.link import BuiltIn, zero_at_ends
+from kofn.links.safe_math import below, softplus, x_log_x
 
 
 class _Symmetric(BuiltIn):
@@ -192,127 +181,3 @@ def _mills(z: Array) -> Array:
     for odd in range(19, 0, -2):
         series = -odd * square * (1 + series)
     return series
-
-
-class _Exponential(BuiltIn):
-    """F(z) = min(1, e^{z−1}): softmax at k = 1, capped softmax beyond (shifted to mean zero)."""
-
-    capped = True
-
-    def cdf(self, z: Array) -> Array:
-        xp = namespace(z)
-        inside, u = up_to_1(z - 1)
-        return xp.where(inside, xp.exp(u), 1.0)
-
-    def sf(self, z: Array) -> Array:
-        xp = namespace(z)
-        inside, u = up_to_1(z - 1)
-        return xp.where(inside, -xp.expm1(u), 0.0)
-
-    def pdf(self, z: Array) -> Array:
-        xp = namespace(z)
-        inside, u = up_to_1(z - 1)
-        return xp.where(inside, xp.exp(u), 0.0)
-
-    def tail(self, z: Array) -> tuple[Array, Array]:
-        xp = namespace(z)
-        inside, u = up_to_1(z - 1)
-        p = xp.exp(u)
-        upper = p > 0.5
-        return upper, xp.where(inside, xp.where(upper, 1 - p, p), 0.0)
-
-    def tails(self, z: Array) -> tuple[Array, Array, Array]:
-        xp = namespace(z)
-        p = xp.exp(below(z - 1)[1])
-        upper = p > 0.5
-        return upper, xp.where(upper, 1 - p, p), xp.where(z < 1, p, 0.0)
-
-    def log_pdf(self, z: Array) -> Array:
-        inside, u = up_to_1(z - 1)
-        return namespace(z).where(inside, u, -math.inf)
-
-    def log_cdf(self, z: Array) -> Array:
-        inside, u = up_to_1(z - 1)
-        return namespace(z).where(inside, u, 0.0)
-
-    def quantile(self, q: Array) -> Array:
-        return namespace(q).log(q) + 1
-
-    def integral(self, z: Array) -> Array:
-        xp = namespace(z)
-        under, u = below(z - 1)
-        return xp.where(under, xp.exp(u), z)
-
-    def upper_integral(self, z: Array) -> Array:
-        xp = namespace(z)
-        under, u = below(z - 1)
-        return xp.where(under, xp.expm1(u) - u, 0.0)
-
-    def omega(self, q: Array) -> Array:
-        return x_log_x(q)
-
-
-logistic = _Logistic("logistic", infinite_tails=True, smooth=True)
-laplace = _Laplace("laplace", infinite_tails=True, smooth=True)
-normal = _Normal("normal", infinite_tails=True, smooth=True)
-exponential = _Exponential("exponential", infinite_tails=False)
-linear = Bounded("linear", Ramp("inner linear"))
-_entmax = Bounded("entmax", Power("inner entmax", 1.5))
-
-TABLE = {link.name: link for link in (logistic, laplace, normal, exponential, linear, _entmax)}
-"""The links that can be asked for by name; "entmax" means entmax(1.5)."""
-
-
-def entmax(alpha: float | Array = 1.5) -> Link:
-    """The link whose k = 1 map is α-entmax; α = 1 is `exponential`, α = 2 `linear`.
-
-    Args:
-        alpha: a number ≥ 1, or an array that broadcasts to the batch shape of the scores (one α
-            per row); it may carry a gradient.
-
-    Raises:
-        ValueError: a number below 1, infinite or NaN.
-
-    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
-
-    Example:
-        >>> import numpy as np
-        >>> from kofn import links, soft_topk
-        >>> soft_topk(np.array([1.0, 0.5, 0.2, -1.0]), 2, link=links.entmax(1.3)).round(3)
-        array([0.987, 0.573, 0.394, 0.046])
-    """
-    if framework(alpha) is None:
-        alpha = check_number("alpha", alpha, low=1.0, allowed="a finite number ≥ 1")
-    return _entmax.at(alpha)
-
-
-def resolve(link: str | Link) -> Link:
-    """The link a user asked for, by name or as an object."""
-    if isinstance(link, Link):
-        return link
-    if isinstance(link, str) and link in TABLE:
-        return TABLE[link]
-    names = ", ".join(repr(name) for name in TABLE)
-    error = ValueError if isinstance(link, str) else TypeError
-    raise error(f"link must be a kofn.Link or one of {names}; got {link!r}")
-
-
-def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
-    """(z, F(z)) where the density of a built-in link jumps or bends, its ends included.
-
-    z is that of the inner link, and α a number. None for a link of the user's.
-    """
-    inner = link.inner
-    if not isinstance(inner, BuiltIn):
-        return None
-    if inner is laplace:
-        return ((0.0, 0.5),)
-    if inner is exponential:
-        return ((1.0, 1.0),)
-    if isinstance(inner, Ramp):
-        return ((0.0, 0.0), (1.0, 1.0))
-    if isinstance(inner, Power):  # by hand, for what traces this knows no NumPy
-        upper = 1 / inner.alpha if inner.alpha < NEAR_1 else 1 / (inner.alpha - 1)
-        lower = ((upper - 1 / (inner.alpha - 1), 0.0),) if inner.alpha > 1 else ()
-        return (*lower, (upper, 1.0))
-    return ()

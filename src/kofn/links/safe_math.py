@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kofn._link import zero_at_ends
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, namespace
+from kofn.links.link import zero_at_ends
 
 
 def below(z: Array, kink: float = 0.0) -> tuple[Array, Array]:

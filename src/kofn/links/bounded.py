@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn._link import BuiltIn, Link, zero_at_ends
-from kofn._pieces import expm1_over, log1p_over, up_to_1
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast_like, namespace, scalar
+from kofn.links.link import BuiltIn, Link, zero_at_ends
+from kofn.links.safe_math import expm1_over, log1p_over, up_to_1
 
 NEAR_1 = 1.1
 """The α below which entmax's support ends too far away to be counted from: at −1/(α(α − 1))."""

@@ -1,0 +1,7 @@
+"""Links: the cumulative distribution functions F of Σ F((x − θ)/T) = k."""
+
+from kofn.links.link import Link
+from kofn.links.table import TABLE as TABLE
+from kofn.links.table import entmax, exponential, laplace, linear, logistic, normal
+
+__all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]

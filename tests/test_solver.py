@@ -13,7 +13,8 @@ import oracles
 from kofn import Link, implicit, links, soft_topk, soft_topk_threshold
 from kofn._rows import Rows
 from kofn.links import table
-from kofn.threshold import DENSE, solve
+from kofn.solver.reductions import DENSE
+from kofn.solver.threshold import solve
 from support import Framework, every_link
 
 F32 = np.float32
@@ -274,7 +275,7 @@ def test_ragged_rows_have_the_answers_and_derivatives_of_their_rows(function, li
 
 def test_rounds_stay_few(rng, monkeypatch):
     """A handful of looks at a row; a solver that fell back to halving would need forty."""
-    from kofn import threshold
+    from kofn.solver import threshold
 
     looks = []
     balance = threshold._balance
@@ -337,7 +338,7 @@ def test_jax_takes_rows_in_groups(rng, shape):
 )
 @pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
 def test_a_normal_sample_takes_few_looks(monkeypatch, link, most, spread):
-    from kofn import threshold
+    from kofn.solver import threshold
 
     looks = []
     balance = threshold._balance

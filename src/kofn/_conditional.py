@@ -14,7 +14,7 @@ from kofn import _dispatch, links
 from kofn._distribution import not_below_0
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
-from kofn.threshold import far
+from kofn.solver.equation import far
 
 
 class Rows(NamedTuple):

@@ -13,7 +13,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.arrays.random import uniform
 from kofn.links.link import Link
-from kofn.threshold import solve
+from kofn.solver.threshold import solve
 
 
 def evaluate(
@@ -110,7 +110,7 @@ def _kernel_of_nodes(*arrays: Array) -> Any:
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:
-    """`kofn.threshold.solve` by the fastest route there is; opaque to differentiation."""
+    """`kofn.solver.threshold.solve` by the fastest route there is; opaque to differentiation."""
     if is_torch(x):
         from kofn._torch import threshold as operator
 

@@ -16,7 +16,7 @@ except ImportError:  # JAX before 0.8
 
 from kofn._rows import Given, Rows
 from kofn.links.link import Link, by_id
-from kofn.threshold import solve
+from kofn.solver.threshold import solve
 
 
 def evaluate(

@@ -32,7 +32,7 @@ from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.flow import accumulated, stacked
 from kofn.arrays.kinds import Array, cast, is_torch, namespace, scalar
 from kofn.links.link import by_id
-from kofn.threshold import far
+from kofn.solver.equation import far
 
 
 class _Means(NamedTuple):

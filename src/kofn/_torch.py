@@ -17,7 +17,7 @@ from kofn._rows import Given
 from kofn._taylor_zeros import zeros
 from kofn.arrays import when_imported
 from kofn.links.link import by_id
-from kofn.threshold import solve
+from kofn.solver.threshold import solve
 
 # Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run
 # traces at other sizes. TracerWarning.ignore_lib_warnings does the same for torch's own code.

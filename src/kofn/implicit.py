@@ -16,7 +16,6 @@ import math
 from typing import Any, NamedTuple
 
 from kofn._dispatch import integral_ends, threshold
-from kofn._plateau import at_end, balance
 from kofn._rows import Rows
 from kofn.arrays.autodiff import (
     excess_by_slopes,
@@ -31,7 +30,10 @@ from kofn.arrays.autodiff import (
 from kofn.arrays.flow import only_if, zeros_of
 from kofn.arrays.kinds import Array, is_jax, namespace, quiet, scalar
 from kofn.links.link import Link, by_id
-from kofn.threshold import DENSE, Reductions, far, solve, split
+from kofn.solver.equation import far, split
+from kofn.solver.plateau import at_end, balance
+from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.threshold import solve
 
 
 class Placed(NamedTuple):

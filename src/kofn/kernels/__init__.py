@@ -43,7 +43,7 @@ def value(given: Given) -> Array | None:
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
-    """θ of `kofn.threshold.solve` as one array of its two floats, None where no kernel serves it.
+    """θ of `kofn.solver.threshold.solve` as one array of two floats, None where no kernel serves.
 
     A torch tensor that comes here is one with memory: the operator is called below all transforms.
     """

@@ -17,11 +17,12 @@ import numpy as np
 from numba import cfunc, njit
 
 from kofn import implicit, links
-from kofn._plateau import at_end
 from kofn._rows import Given, rows_of
 from kofn.kernels import abreast, entries, native, passes, rows, team, threads
 from kofn.links import table
-from kofn.threshold import DENSE, solve
+from kofn.solver.plateau import at_end
+from kofn.solver.reductions import DENSE
+from kofn.solver.threshold import solve
 
 KINDS = {
     links.logistic.id: entries.LOGISTIC,
@@ -98,7 +99,7 @@ def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
 
 
 def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
-    """θ as two floats' worth, (2, …): what kofn.threshold.solve returns."""
+    """θ as two floats' worth, (2, …): what kofn.solver.threshold.solve returns."""
     x, k, temperature = packed(x), packed(k), packed(temperature)
     theta = _empty(x, (2, *k.shape))
     arrays = [address(x), 0, 0, *_halves(theta), address(k), address(temperature), 0, 0]

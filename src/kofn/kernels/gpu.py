@@ -75,7 +75,7 @@ def weights(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tenso
 
 
 def threshold(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> Tensor:
-    """θ as two floats' worth, (2, …): what kofn.threshold.solve returns."""
+    """θ as two floats' worth, (2, …): what kofn.solver.threshold.solve returns."""
     return _forward(x, k, temperature, link, None)
 
 

@@ -350,7 +350,7 @@ def advance(row, lanes, round_):
 def to_end(row, lanes):
     """k entries have F = 1 and what the others have has underflowed, by the exponential link.
 
-    It is not 0, so θ is where the least of the k comes to its end: kofn/_plateau.py.
+    It is not 0, so θ is where the least of the k comes to its end: kofn/solver/plateau.py.
     """
     r = row.lane
     theta = lanes.anchor[r] + lanes.temperature[r] * (lanes.delta[r] + 0.5)

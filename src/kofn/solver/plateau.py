@@ -15,7 +15,7 @@ from kofn.arrays.kinds import Array, cast, namespace
 from kofn.links.link import Link
 
 if TYPE_CHECKING:
-    from kofn.threshold import Reductions
+    from kofn.solver.reductions import Reductions
 
 
 class Balance(NamedTuple):

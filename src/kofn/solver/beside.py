@@ -16,7 +16,7 @@ from kofn.arrays.flow import while_loop
 from kofn.arrays.kinds import Array, namespace
 
 if TYPE_CHECKING:
-    from kofn.threshold import Problem
+    from kofn.solver.equation import Problem
 
 
 class Place(NamedTuple):

@@ -10,94 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from kofn._beside import Place, beside
-from kofn._start import bracket
 from kofn.arrays.flow import materialised, only_if, while_loop
 from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
 from kofn.links.link import Link
-
-
-class Reductions(Protocol):
-    """What the solver may ask of a row."""
-
-    def min(self, values: Array) -> Array: ...
-    def max(self, values: Array) -> Array: ...
-    def sum(self, values: Array) -> Array: ...
-    def count(self, flags: Array) -> Array: ...
-    def expand(self, per_row: Array) -> Array: ...
-
-
-class DenseRows:
-    """Rows along the last axis of one array."""
-
-    @staticmethod
-    def min(values: Array) -> Array:
-        return namespace(values).min(values, axis=-1)
-
-    @staticmethod
-    def max(values: Array) -> Array:
-        return namespace(values).max(values, axis=-1)
-
-    @staticmethod
-    def sum(values: Array) -> Array:
-        return namespace(values).sum(values, axis=-1)
-
-    @staticmethod
-    def count(flags: Array) -> Array:
-        return namespace(flags).sum(flags, axis=-1)
-
-    @staticmethod
-    def expand(per_row: Array) -> Array:
-        return per_row[..., None]
-
-
-DENSE: Reductions = DenseRows()
-
-
-def far(dtype_info: Any) -> float:
-    """A z beyond every link's reach whose square is finite; larger ones are cut to it."""
-    return math.sqrt(float(dtype_info.max)) / 16
-
-
-def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
-    """(F > ½, F where it is not, 1 − F where it is): each entry by its smaller, accurate tail.
-
-    The split is at F = ½, not z = 0: only symmetric links have the two in one place.
-    """
-    xp = namespace(z)
-    upper, tail = link.tail(z)
-    upper = upper & live
-    # A cdf of the user's may round to just below 0.
-    tail = xp.where(live & ~(tail < 0), tail, 0.0)
-    return upper, xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
-
-
-class Problem(NamedTuple):
-    """One equation per row."""
-
-    x: Array
-    live: Array
-    k: Array
-    n: Array
-    temperature: Array
-    link: Link
-    row_link: Link  # the link with its parameter per row, `link` has it per entry
-    over: Reductions
-
-    def z(self, anchor: Array, offset: Array) -> Array:
-        expand = self.over.expand
-        xp = namespace(self.x)
-        limit = far(xp.finfo(self.x.dtype))
-        z = ((self.x - expand(anchor)) - expand(offset)) / expand(self.temperature)
-        return xp.clip(z, -limit, limit)
-
-    def excess(self, anchor: Array, offset: Array) -> Array:
-        """ΣF − k at θ = anchor + offset."""
-        upper, low, high = split(self.link, self.z(anchor, offset), self.live)
-        missing = cast(self.over.count(upper), self.x.dtype) - self.k
-        return missing + (self.over.sum(low) - self.over.sum(high))
+from kofn.solver.beside import Place, beside
+from kofn.solver.bracket import bracket
+from kofn.solver.equation import Problem, split
+from kofn.solver.reductions import DENSE, Reductions
 
 
 class Search(NamedTuple):

@@ -9,7 +9,7 @@ from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, cast, namespace
 
 if TYPE_CHECKING:
-    from kofn.threshold import Problem
+    from kofn.solver.equation import Problem
 
 WIDE = 1e5
 """The spread, in temperatures, from which on a row may have outliers that a start must not see."""

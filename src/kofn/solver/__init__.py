@@ -1,0 +1,1 @@
+"""The threshold θ of every row: the reference."""

@@ -1,0 +1,54 @@
+"""The equation Σ F((x − θ)/T) = k of each row."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn.arrays.kinds import Array, cast, namespace
+from kofn.links.link import Link
+from kofn.solver.reductions import Reductions
+
+
+def far(dtype_info: Any) -> float:
+    """A z beyond every link's reach whose square is finite; larger ones are cut to it."""
+    return math.sqrt(float(dtype_info.max)) / 16
+
+
+def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
+    """(F > ½, F where it is not, 1 − F where it is): each entry by its smaller, accurate tail.
+
+    The split is at F = ½, not z = 0: only symmetric links have the two in one place.
+    """
+    xp = namespace(z)
+    upper, tail = link.tail(z)
+    upper = upper & live
+    # A cdf of the user's may round to just below 0.
+    tail = xp.where(live & ~(tail < 0), tail, 0.0)
+    return upper, xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
+
+
+class Problem(NamedTuple):
+    """One equation per row."""
+
+    x: Array
+    live: Array
+    k: Array
+    n: Array
+    temperature: Array
+    link: Link
+    row_link: Link  # the link with its parameter per row, `link` has it per entry
+    over: Reductions
+
+    def z(self, anchor: Array, offset: Array) -> Array:
+        expand = self.over.expand
+        xp = namespace(self.x)
+        limit = far(xp.finfo(self.x.dtype))
+        z = ((self.x - expand(anchor)) - expand(offset)) / expand(self.temperature)
+        return xp.clip(z, -limit, limit)
+
+    def excess(self, anchor: Array, offset: Array) -> Array:
+        """ΣF − k at θ = anchor + offset."""
+        upper, low, high = split(self.link, self.z(anchor, offset), self.live)
+        missing = cast(self.over.count(upper), self.x.dtype) - self.k
+        return missing + (self.over.sum(low) - self.over.sum(high))

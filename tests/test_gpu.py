@@ -16,7 +16,10 @@ try:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from kofn.kernels import gpu, gpu_entries, gpu_nodes_parts, gpu_parts, gpu_rows, gpu_subsets
+    from kofn.kernels.gpu.rows import formulas, many_programs, one_program
+    from kofn.kernels.gpu.rows import launch as gpu
+    from kofn.kernels.gpu.subsets import launch as gpu_subsets
+    from kofn.kernels.gpu.subsets import programs
 except ImportError:
     pytest.skip("Triton has no release for this system", allow_module_level=True)
 
@@ -53,7 +56,7 @@ NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Compile a kernel as gpu.py would for rows of n, aligned; what the assembler says of it."""
+    """Compile a kernel as launch.py would for rows of n, aligned; what the assembler says of it."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
@@ -110,8 +113,8 @@ ORDINARY = {("NORMAL", 4096, 80)}
 )
 def test_rows_compile_to_registers_alone(kind, n, capability, compiled):
     """No stack, no local memory: what does not fit would be kept in memory, at its speed."""
-    for kernel in (gpu_rows.forward, gpu_rows.backward):
-        number = getattr(gpu_entries, kind).value
+    for kernel in (one_program.forward, one_program.backward):
+        number = getattr(formulas, kind).value
         warps, constants = constants_of(kernel, number, n)
         found, code = compiled(kernel, capability, warps, **constants)
         assert found["STACK"] == found["LOCAL"] == 0
@@ -134,7 +137,7 @@ def test_rows_compile_to_registers_alone(kind, n, capability, compiled):
     ],
 )
 def test_parts_compile(name, compiled):
-    kernel = getattr(gpu_parts, name)
+    kernel = getattr(many_programs, name)
     known = dict(KIND=0, FIRST=False, PART=8192, PARTS=128, BLOCK=512)
     constants = {k: v for k, v in known.items() if k in kernel.arg_names}
     found, _ = compiled(kernel, 90, 4, **constants)
@@ -156,7 +159,7 @@ def test_parts_compile(name, compiled):
     ],
 )
 def test_subsets_compile_to_registers_alone(name, what, n, capability, compiled):
-    kernel = getattr(gpu_nodes_parts, f"{name}_parts")
+    kernel = getattr(programs, f"{name}_parts")
     part, parts, warps = gpu_subsets.shape_of(n)
     known = dict(PART=part, PARTS=max(gpu_subsets.LEAST, parts), LANES=32 * warps)
     known |= dict(WHAT=getattr(_nodes, what))
@@ -191,7 +194,7 @@ def test_nothing_of_it_is_imported_for_a_cpu():
 import sys, torch
 from kofn import soft_topk
 soft_topk(torch.ones(3), 1)
-assert not [name for name in sys.modules if name.startswith("kofn.kernels.gpu")]
+assert not [name for name in sys.modules if name.startswith("kofn.kernels.gpu.rows.launch")]
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

@@ -12,11 +12,13 @@ import torch
 from numba import cfunc
 
 import kofn
-from kofn.kernels import abreast, cpu, elementary, entries, native, passes, team, threads
+from kofn.kernels.cpu.rows import formulas, interleaved, launch, loops
+from kofn.kernels.cpu.runtime import intrinsics, split_row, vector_math
+from kofn.kernels.cpu.runtime import pool as threads
 from support import GRADIENT, LINKS, WEIGHTS
 
 INF, NAN = np.inf, np.nan
-SERVED = [link for link in LINKS if cpu.kind_of(kofn.links.TABLE[link].inner) is not None]
+SERVED = [link for link in LINKS if launch.kind_of(kofn.links.TABLE[link].inner) is not None]
 POWERS = [kofn.links.entmax(alpha) for alpha in (1.2, 1.37, 1.9)]
 
 
@@ -29,7 +31,7 @@ def poisoned(monkeypatch):
             return np.full(shape, NAN, like.dtype)
         return like.new_full(shape, NAN)
 
-    monkeypatch.setattr(cpu, "_empty", poison)
+    monkeypatch.setattr(launch, "_empty", poison)
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_the_variable_that_turns_kernels_off_knows_two_values(monkeypatch):
     x = np.array([2.0, 1.0, 0.5])
     for value, on in (("on", True), ("", True), ("reference", False)):
         monkeypatch.setenv("KOFN_KERNELS", value)
-        assert (kofn.kernels.serving(x, kofn.links.logistic) is cpu) == on
+        assert (kofn.kernels.serving(x, kofn.links.logistic) is launch) == on
     monkeypatch.setenv("KOFN_KERNELS", "bogus")
     for call in (kofn.soft_topk, kofn.soft_topk_sum, kofn.soft_topk_threshold):
         with pytest.raises(ValueError, match="must be 'on' or 'reference', got 'bogus'"):
@@ -103,7 +105,7 @@ def test_the_threshold_alone_is_the_references(link, spread, reference, monkeypa
         kofn.soft_topk_threshold, x.astype(np.float64), k.astype(np.float64), link=link
     )
     if spread < 1e6:
-        monkeypatch.setattr(cpu, "solve", None)  # no row may need the reference
+        monkeypatch.setattr(launch, "solve", None)  # no row may need the reference
     theta = kofn.soft_topk_threshold(x, k, link=link)
     size = 1e-6 + 2e-7 * np.abs(exact)
     assert np.array_equal(np.isfinite(theta), np.isfinite(exact))
@@ -172,7 +174,7 @@ def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
     x = rng.standard_normal((20, 300)).astype(np.float32)
     away = rng.random(x.shape) < 0.4
     wanted = kofn.soft_topk(np.where(away, -np.float32(INF), x), 20, link=link)
-    monkeypatch.setattr(cpu, "_finish", None)  # no row may need the reference
+    monkeypatch.setattr(launch, "_finish", None)  # no row may need the reference
     got = kofn.soft_topk(np.where(away, np.float32(hidden), x), 20, link=link)
     assert np.max(np.abs(got - wanted)) <= 5e-7
 
@@ -182,7 +184,7 @@ def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
 def test_wide_rows_are_solved_by_the_kernel(link, k, monkeypatch, rng, reference):
     x = (1000 * rng.standard_normal((50, 300))).astype(np.float32)
     exact = reference(kofn.soft_topk, x.astype(np.float64), k, link=link)
-    monkeypatch.setattr(cpu, "_finish", None)
+    monkeypatch.setattr(launch, "_finish", None)
     assert np.max(np.abs(kofn.soft_topk(x, k, link=link) - exact)) <= WEIGHTS["float32"]
 
 
@@ -200,12 +202,14 @@ def test_the_number_of_threads_changes_no_bit(rng):
         assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
 
 
-SHORT = abreast.SHORT
+SHORT = interleaved.SHORT
 AROUND = [1, 2, 7, 8, 9, 15, 16, 17, 33, 64, SHORT - 1, SHORT, SHORT + 1, 200]
 
 
-ABREAST = [getattr(abreast, name) for name in sorted(make.__name__ for make in abreast.BY_LINK)]
-ABREAST += [abreast.survey, abreast.peak, abreast.slope]
+ABREAST = [
+    getattr(interleaved, name) for name in sorted(make.__name__ for make in interleaved.BY_LINK)
+]
+ABREAST += [interleaved.survey, interleaved.peak, interleaved.slope]
 
 
 def of_all_sorts(n, count, dtype, rng):
@@ -263,7 +267,7 @@ def test_short_rows_are_the_reference(link, dtype, reference, rng):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_long_row_is_shared_in_parts_that_depend_on_nothing(count, reference, rng):
-    n = 3 * team.PART + 77
+    n = 3 * split_row.PART + 77
     x = torch.tensor(rng.standard_normal((count, n)), dtype=torch.float32)
     x[0, :9] = -INF
     v = torch.tensor(rng.standard_normal((count, n)), dtype=torch.float32)
@@ -295,7 +299,7 @@ def test_several_threads_at_once(rng):
 
 
 @pytest.mark.parametrize(
-    "n", [team.PART + 1, pytest.param(3 * team.PART - 5, marks=pytest.mark.full)]
+    "n", [split_row.PART + 1, pytest.param(3 * split_row.PART - 5, marks=pytest.mark.full)]
 )
 @pytest.mark.parametrize("link", SERVED + POWERS[1:2], ids=str)
 def test_rows_in_parts_have_the_gradient_and_the_value_of_the_reference(link, n, reference, rng):
@@ -377,7 +381,7 @@ def test_read_only_and_strided_rows(rng):
 
 
 def test_the_environment_turns_the_kernels_off(monkeypatch):
-    monkeypatch.setattr(cpu, "weights", None)
+    monkeypatch.setattr(launch, "weights", None)
     monkeypatch.setenv("KOFN_KERNELS", "reference")
     assert kofn.soft_topk(np.array([1.0, 2.0, 3.0]), 2).sum() == pytest.approx(2)
 
@@ -397,21 +401,21 @@ def test_the_threads_of_numpy_are_those_asked_for(monkeypatch):
 def test_a_link_of_ones_own_is_never_taken_for_a_built_in():
     cauchy = kofn.Link(lambda z: 0.5 + np.arctan(z) / np.pi, lambda z: 1 / (np.pi * (1 + z * z)))
     cauchy.name = "logistic"
-    assert cpu.kind_of(cauchy) is None
+    assert launch.kind_of(cauchy) is None
 
 
 @pytest.mark.parametrize(
     "kind",
     [
         pytest.param(
-            kind, marks=() if kind in (entries.NORMAL, entries.POWER) else pytest.mark.full
+            kind, marks=() if kind in (formulas.NORMAL, formulas.POWER) else pytest.mark.full
         )
         for kind in range(7)
     ],
 )
 def test_loops_are_vectors_of_the_precision_they_are_given(kind):
-    for make in passes.BY_LINK:
-        compiled = cfunc(native.VISIT, **passes.OPTIONS)(make(kind, np.float32))
+    for make in loops.BY_LINK:
+        compiled = cfunc(intrinsics.VISIT, **loops.OPTIONS)(make(kind, np.float32))
         assert " x float>" in compiled.inspect_llvm()
         assert " x double>" not in compiled.inspect_llvm()
 
@@ -419,7 +423,7 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
 @pytest.mark.parametrize("make", ABREAST)
 def test_lanes_are_vectors_from_first_to_last(make):
     """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
-    compiled = cfunc(native.VISIT, **passes.OPTIONS)(make(entries.LOGISTIC, np.float32))
+    compiled = cfunc(intrinsics.VISIT, **loops.OPTIONS)(make(formulas.LOGISTIC, np.float32))
     single = re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", compiled.inspect_llvm())
     assert not single
 
@@ -427,10 +431,10 @@ def test_lanes_are_vectors_from_first_to_last(make):
 def test_elementary_functions_to_the_last_places():
     from scipy.special import erfc
 
-    @elementary.inline
+    @vector_math.inline
     def every(z, x):
-        tail, density = elementary.normal_tail(-z)
-        return elementary.exp2(z), elementary.log(x), tail, density
+        tail, density = vector_math.normal_tail(-z)
+        return vector_math.exp2(z), vector_math.log(x), tail, density
 
     for dtype, least, ulp in (("float32", -12.9, 6e-8), ("float64", -37.0, 1.1e-16)):
         z = np.linspace(least, 0, 20_001).astype(dtype)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kofn.kernels import cpu, shares
+from kofn.kernels.cpu.runtime import compile, shares
 
 
 @pytest.mark.parametrize("times", [40, pytest.param(2000, marks=pytest.mark.full)])
@@ -23,10 +23,13 @@ def test_nobody_waits_for_a_caller_who_has_not_begun():
     """Whatever is offered before the caller is interrupted ends by itself, and does nothing."""
     import numpy as np
 
-    from kofn.kernels import rows, team
+    from kofn.kernels.cpu.rows import worker
+    from kofn.kernels.cpu.runtime import split_row
 
-    job = np.zeros(rows.WORDS, np.int64)
+    job = np.zeros(worker.WORDS, np.int64)
     job[shares.COUNT] = 1
-    cpu.compiled(rows.forward)(cpu.address(job), 0, 0.0, False)  # would write to address 0
-    cpu.compiled(team.assist)(cpu.address(job))
+    compile.compiled(worker.forward)(
+        compile.address(job), 0, 0.0, False
+    )  # would write to address 0
+    compile.compiled(split_row.assist)(compile.address(job))
     assert job[shares.NEXT] == job[shares.DONE] == 0

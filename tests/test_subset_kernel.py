@@ -8,7 +8,7 @@ import torch
 
 from kofn import KSubset
 from kofn import _nodes as nodes
-from kofn.kernels import subsets
+from kofn.kernels.cpu.subsets import launch
 
 INF = math.inf
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6}
@@ -110,7 +110,7 @@ def test_every_cell_of_the_answer_is_written(monkeypatch):
         return array
 
     y = np.random.default_rng(0).standard_normal((3, 77))
-    monkeypatch.setattr(subsets.np, "empty", poisoned)
+    monkeypatch.setattr(launch.np, "empty", poisoned)
     assert np.isfinite(KSubset(y, 5).marginals()).all()
     assert np.isfinite(KSubset(y, 5).covariance_vector_product(y)).all()
     assert np.isfinite(KSubset(y, 5).entropy()).all()
@@ -119,20 +119,20 @@ def test_every_cell_of_the_answer_is_written(monkeypatch):
 def test_the_fused_rows_are_what_serves():
     """Otherwise the tests above compare the reference with itself."""
     served = []
-    original = subsets.at
+    original = launch.at
 
     def spy(*arguments):
         served.append(arguments[0])
         return original(*arguments)
 
-    subsets.at = spy
+    launch.at = spy
     try:
         KSubset(np.zeros((2, 4)), 2).marginals()
         leaf = torch.zeros(2, 4, requires_grad=True)
         KSubset(leaf, 2).marginals().square().sum().backward()
         KSubset(leaf, 2).entropy().sum().backward()
     finally:
-        subsets.at = original
+        launch.at = original
     assert served[:3] == [nodes.MARGINALS, nodes.MARGINALS, nodes.COVARIANCE]
     assert {nodes.TAILS, nodes.LOG_COUNT} <= set(served[3:])
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import kofn
-from kofn.kernels import gpu
+from kofn.kernels.gpu.rows import launch
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS, SMOOTH, double, single
 
@@ -17,8 +17,8 @@ LARGEST = float(np.finfo("float32").max)
 @pytest.fixture(autouse=True)
 def many_rows_to_a_program(monkeypatch):
     """The interpreter takes about as long for a program of a thousand rows as for one of 32."""
-    shape_of = gpu.shape_of
-    monkeypatch.setattr(gpu, "shape_of", lambda n: shape_of(n)._replace(rows=1024))
+    shape_of = launch.shape_of
+    monkeypatch.setattr(launch, "shape_of", lambda n: shape_of(n)._replace(rows=1024))
 
 
 def cotangents(x, k, t, v, link):
@@ -46,8 +46,8 @@ def test_the_laws_hold(count, n, link, rng, reference):
 
 @pytest.mark.parametrize("link", [pytest.param(a, marks=pytest.mark.full) for a in EVERY])
 def test_the_laws_hold_in_parts(link, rng, monkeypatch):
-    monkeypatch.setattr(gpu, "LONG", 0)
-    monkeypatch.setattr(gpu, "PART", 64)
+    monkeypatch.setattr(launch, "LONG", 0)
+    monkeypatch.setattr(launch, "PART", 64)
     hold(draw(rng, 24, 100, "float32"), link, "torch")
 
 
@@ -73,7 +73,7 @@ def test_outliers_lead_no_search(link):
 def test_a_hard_choice_by_the_exponential_link_ends_at_the_least(parts, monkeypatch, reference):
     """What the others have underflows, yet is not 0: k moves the least of the chosen."""
     if parts:
-        monkeypatch.setattr(gpu, "LONG", 0)
+        monkeypatch.setattr(launch, "LONG", 0)
     x = [[9.0, 3.0, -200.0, -300.0], [9.0, 3.0, 3.0, -1e9], [9.0, 3.0, -1e15, -1e9]]
     given = single(x, [2.0, 3.0, 2.0], [1.0, 0.1, 1.0], [[0.3, -1.0, 2.0, 0.7]] * 3)
     ours, exact = (

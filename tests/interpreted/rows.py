@@ -5,7 +5,10 @@ import pytest
 import torch
 
 import kofn
-from kofn.kernels import cpu, gpu, gpu_rows, gpu_search
+from kofn.kernels.cpu.rows import launch as cpu
+from kofn.kernels.gpu.rows import launch as gpu
+from kofn.kernels.gpu.rows import one_program
+from kofn.kernels.gpu.rows import search as gpu_search
 from oracles import exact_threshold
 from support import GRADIENT, LINKS, SMOOTH, WEIGHTS, double, every_link, single
 
@@ -205,7 +208,7 @@ def test_few_looks(monkeypatch, rng):
         looks.append(kind)
         return gpu_search.advance(kind, row, search, *sums)
 
-    monkeypatch.setattr(gpu_rows, "advance", advance)
+    monkeypatch.setattr(one_program, "advance", advance)
     x = torch.tensor(rng.standard_normal((8, 64)), dtype=torch.float32)
     masked = torch.where(torch.arange(64) % 3 == 0, -1e9, x)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kofn import KSubset, _nodes
-from kofn.kernels import gpu_subsets
+from kofn.kernels.gpu.subsets import launch
 from support import double, single
 
 INF, NAN = math.inf, math.nan
@@ -38,7 +38,7 @@ def against_the_reference(y, k, v, reference):
 @in_parts
 def test_answers_are_those_of_the_reference(part, reference, rng, monkeypatch):
     """Few nodes and many; an end of k; masked, sure and NaN entries; no choice left."""
-    monkeypatch.setattr(gpu_subsets, "PART", part)
+    monkeypatch.setattr(launch, "PART", part)
     y = [[0.3], [3.0], [1.0], [1.0], [1.0]] * rng.standard_normal((5, 40))
     y[1, ::3], y[2, :2], y[3, 20], y[4, 1:] = -INF, INF, NAN, -INF
     v = rng.standard_normal(y.shape) + 100
@@ -49,7 +49,7 @@ def test_answers_are_those_of_the_reference(part, reference, rng, monkeypatch):
 @pytest.mark.full
 @in_parts
 def test_more_of_the_reference(part, reference, rng, monkeypatch):
-    monkeypatch.setattr(gpu_subsets, "PART", part)
+    monkeypatch.setattr(launch, "PART", part)
     y = [[0.0], [0.3], [3.0], [1000.0], [1.0], [1.0]] * rng.standard_normal((6, 70))
     y[4, :30], y[5] = INF, -INF
     v = rng.standard_normal(y.shape)
@@ -78,8 +78,8 @@ def test_any_length(n, reference, rng):
 
 def test_every_answer_is_a_kernels(monkeypatch):
     """Otherwise the tests above compare the reference with itself."""
-    served, at = [], gpu_subsets.at
-    monkeypatch.setattr(gpu_subsets, "at", lambda what, *a: (served.append(what), at(what, *a))[1])
+    served, at = [], launch.at
+    monkeypatch.setattr(launch, "at", lambda what, *a: (served.append(what), at(what, *a))[1])
     choice = KSubset(torch.tensor([[1.0, 2.0, 0.5]]), 2)
     answers(choice.logits, 2, torch.ones(1, 3))
     assert choice.entropy() <= math.log(3)
@@ -97,7 +97,7 @@ def test_every_answer_is_a_kernels(monkeypatch):
 @pytest.mark.full
 @in_parts
 def test_a_row_does_not_depend_on_the_others(part, rng, monkeypatch):
-    monkeypatch.setattr(gpu_subsets, "PART", part)
+    monkeypatch.setattr(launch, "PART", part)
     y = torch.tensor(rng.standard_normal((3, 70)), dtype=torch.float32)
     y[1] *= 30
     together = KSubset(y, 20).marginals()

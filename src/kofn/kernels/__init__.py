@@ -64,13 +64,13 @@ def _serving_eagerly(given: Given) -> Any:
 
 def serving(x: Array, link: Any) -> Any:
     """The module whose kernels serve such rows: weights, gradients, threshold; else None."""
-    module = _module(x, "cpu", "gpu")
+    module = _module(x, "kofn.kernels.cpu.rows.launch", "kofn.kernels.gpu.rows.launch")
     return None if module is None or module.kind_of(link) is None else module
 
 
 def serving_subsets(x: Array) -> Any:
     """The module whose kernels serve such rows of k-subsets; else None."""
-    return _module(x, "subsets", "gpu_subsets")
+    return _module(x, "kofn.kernels.cpu.subsets.launch", "kofn.kernels.gpu.subsets.launch")
 
 
 _CHOICES = {"on": True, "reference": False}
@@ -98,7 +98,7 @@ def _module(x: Array, on_cpu: str, on_gpu: str) -> Any:
 @lru_cache
 def _cpu(name: str) -> Any:
     try:
-        return import_module(f"kofn.kernels.{name}")
+        return import_module(name)
     except ImportError:  # Numba has no release for this Python or machine
         return None
 
@@ -117,4 +117,4 @@ def _gpu(name: str, device: Any) -> Any:
     # What torch brought along before 2.13 lacks some of what the kernels are written with.
     if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
         return None
-    return import_module(f"kofn.kernels.{name}")
+    return import_module(name)

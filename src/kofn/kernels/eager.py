@@ -19,7 +19,7 @@ from kofn.arrays.torch_state import is_plain
 
 
 def weights(given: Given, kernels: Any, reference: Callable[[Rows], Tensor]) -> Tensor:
-    """By the kernels of a module, cpu.py or gpu.py; `reference` has the second derivative."""
+    """By the kernels of a module, launch.py or launch.py; `reference` has the second derivative."""
     x, k, temperature, link = given
     if torch.is_grad_enabled() and (
         x.requires_grad or k.requires_grad or temperature.requires_grad

@@ -1,0 +1,162 @@
+"""The way back: from cotangents of weights to those of scores, k and T; and what a sum is worth."""
+
+from __future__ import annotations
+
+import math
+
+from kofn.kernels.cpu.rows.formulas import EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, edge, logs
+from kofn.kernels.cpu.rows.interleaved import BRING_BACK, COTANGENT, GIVE_BACK, KEPT
+from kofn.kernels.cpu.rows.lanes import (
+    CLOSED,
+    LANES,
+    ODD,
+    OPEN,
+    copy_all,
+    is_deleted,
+    load,
+    nth,
+    visit,
+    visit_all,
+)
+from kofn.kernels.cpu.rows.loops import CENTRE, CLOSE_BACK, INTEGRATE, SLOPE, TOTAL, WEIGH
+from kofn.kernels.cpu.rows.search_lanes import answer_all, centre_all, count_all, weigh_all
+from kofn.kernels.cpu.runtime.split_row import plain
+
+
+@plain
+def cotangents(group, lanes):
+    """Write those of the scores, w∘(g − ḡ)/T with ḡ = Σwg/W; leave those of k and T in the lanes.
+
+    ḡ is taken off in two parts: where one entry holds nearly all of W, g − ḡ is smaller than the
+    rounding of ḡ.
+    """
+    size = group.row.size
+    _weigh(group, lanes)
+    weigh_all(group.lanes, group.count, size)
+    _slope(group, lanes)
+    centre_all(group.lanes, size)
+    _centre(group, lanes)
+    answer_all(group.lanes)
+    if count_all(group.lanes, CLOSED):
+        for r in range(group.count):
+            if lanes.state[r] == CLOSED:
+                lanes.in_k[r], lanes.in_t[r] = _close_back(nth(group, r), lanes)
+
+
+@plain
+def _weigh(group, lanes):
+    row = group.row
+    if group.entries:
+        copy_all(group, BRING_BACK, row.x, group.entries)
+        copy_all(group, BRING_BACK, row.g, group.entries + COTANGENT * LANES * row.size)
+        visit_all(group, WEIGH)
+        return
+    for r in range(group.count):
+        hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
+        if abs(hi) < math.inf:
+            sums = visit(nth(group, r), WEIGH, hi, lo, per_t, row.alpha, 0.0)
+            lanes.weight[r], lanes.total[r] = sums[0], sums[1]
+
+
+@plain
+def _slope(group, lanes):
+    if group.entries:
+        visit_all(group, SLOPE)
+        return
+    for r in range(group.count):
+        if lanes.state[r] == OPEN:
+            hi, lo, per_t, mean = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.mean[r]
+            sums = visit(nth(group, r), SLOPE, hi, lo, per_t, mean, 0.0)
+            lanes.total[r], lanes.size[r], lanes.slope[r] = sums[0], sums[1], sums[2]
+
+
+@plain
+def _centre(group, lanes):
+    """Take what is left of the mean off the odd lanes."""
+    row = group.row
+    if group.entries:
+        if count_all(group.lanes, ODD):
+            visit_all(group, CENTRE)
+        copy_all(group, GIVE_BACK, group.entries + KEPT * LANES * row.size, row.out)
+        return
+    for r in range(group.count):
+        if lanes.state[r] == ODD:
+            hi, lo, per_t, rest = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.rest[r]
+            sums = visit(nth(group, r), CENTRE, hi, lo, per_t, row.alpha, rest)
+            lanes.slope[r] -= sums[0]
+
+
+@plain
+def _close_back(row, lanes):
+    """Cotangents of a row that had no equation, or whose slopes have all underflowed."""
+    r = row.lane
+    hi, k = lanes.hi[r], lanes.k[r]
+    sums = visit(row, CLOSE_BACK, hi if hi != hi else 0.0, 0.0, 0.0, 0.0, 0.0)
+    if abs(hi) < math.inf:
+        return _share_of_logs(row, hi, lanes.lo[r], lanes.temperature[r]), 0.0
+    top, total = sums[0], sums[1]
+    if hi != hi:
+        return hi, hi
+    return (total / top if hi > 0 and top > 0 and k <= top else 0.0), 0.0
+
+
+@plain
+def value(row, lanes):
+    """(S_k = kθ + TΣG(z), its slope in T) of a row whose threshold is known.
+
+    Of G = z + rest, far up, z is taken out of the sum: many scores far up and a k that is nearly as
+    large would leave a small difference of large numbers.
+    """
+    r = row.lane
+    hi, lo, k, temperature = lanes.hi[r], lanes.lo[r], lanes.k[r], lanes.temperature[r]
+    if hi != hi:
+        return hi, hi
+    if abs(hi) < math.inf:
+        sums = visit(row, INTEGRATE, hi, lo, 1 / temperature, row.alpha, 0.0)
+        theta = hi + lo - temperature * edge(row.kind, row.alpha)
+        return (k - sums[1]) * theta + sums[2] + temperature * sums[0], sums[3]
+    sums = visit(row, TOTAL, 0.0, 0.0, 0.0, 0.0, 0.0)
+    chosen = sums[0] if hi < 0 else 0.0
+    return (math.inf if sums[1] > 0 and k > 0 else chosen), 0.0
+
+
+@plain
+def _share_of_logs(row, hi, lo, temperature):
+    """ΣF′g/ΣF′, what k moves where every F′ has underflowed.
+
+    Each is taken relative to the sum of tails on its side of θ: those two sums are equal, while
+    e^{−z²/2}, far out, does not know both to a digit.
+    """
+    below, product = _side_of_logs(row, False, hi, lo, temperature)
+    above, another = _side_of_logs(row, True, hi, lo, temperature)
+    slope = below + above
+    return (product + another) / slope if slope > 0 else 0.0
+
+
+@plain
+def _side_of_logs(row, upper, hi, lo, temperature):
+    """(ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails."""
+    kind = row.kind
+    peak = -math.inf
+    total, slope, product = 0.0, 0.0, 0.0
+    for i in range(row.n):
+        score = load(row.x, i, row.size)
+        if is_deleted(score, row.size):
+            continue
+        z = ((score - hi) - lo) / temperature
+        log_tail, hazard = -math.inf, 1.0
+        if kind == EXPONENTIAL:
+            if not upper and z - 1 < 4 * 2.0**-23:
+                log_tail = min(z - 1, 0.0)
+        elif kind in (LOGISTIC, LAPLACE, NORMAL) and (z > 0) == upper:
+            log_tail, hazard = logs(kind, -abs(z))
+        if not log_tail > -math.inf:
+            continue
+        if log_tail > peak:
+            scale = math.exp(peak - log_tail)
+            total, slope, product, peak = total * scale, slope * scale, product * scale, log_tail
+        share = math.exp(log_tail - peak)
+        total += share
+        slope += share * hazard
+        product += share * hazard * load(row.g, i, row.size)
+    return (slope / total, product / total) if total > 0 else (0.0, 0.0)

@@ -1,0 +1,52 @@
+"""The threshold on a plateau: between two scores so far apart that both tails have underflowed."""
+
+from __future__ import annotations
+
+import math
+
+from kofn.kernels.cpu.rows.formulas import logs
+from kofn.kernels.cpu.rows.lanes import is_deleted, load
+from kofn.kernels.cpu.runtime.shares import plain
+
+
+@plain
+def balance(row, theta, temperature, eps):
+    """θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
+    kind = row.kind
+    left, right = -math.inf, math.inf  # the scores next to θ
+    for i in range(row.n):
+        v = load(row.x, i, row.size)
+        if v > theta:
+            right = min(right, v)
+        elif not is_deleted(v, row.size):
+            left = max(left, v)
+    low, high = left, right
+    theta = left / 2 + right / 2
+    for _ in range(200):
+        first, _ = logs(kind, (left - theta) / temperature)
+        second, _ = logs(kind, (theta - right) / temperature)
+        below, above, below_slope, above_slope = 0.0, 0.0, 0.0, 0.0
+        for i in range(row.n):
+            v = load(row.x, i, row.size)
+            if v <= left and not is_deleted(v, row.size):
+                log_tail, slope = logs(kind, (v - theta) / temperature)
+                below += math.exp(log_tail - first)
+                below_slope += math.exp(log_tail - first) * slope
+            elif right <= v < math.inf:
+                log_tail, slope = logs(kind, (theta - v) / temperature)
+                above += math.exp(log_tail - second)
+                above_slope += math.exp(log_tail - second) * slope
+        gap = (first - second) + math.log(below / above)
+        if gap > 0:
+            low = theta
+        else:
+            high = theta
+        step = temperature * gap / (below_slope / below + above_slope / above)
+        near = abs(step) <= eps * temperature
+        target = theta + step
+        if not (near or low < target < high):
+            target = low / 2 + high / 2
+        if near or target == theta:
+            return target
+        theta = target
+    return theta

@@ -1,0 +1,172 @@
+"""Weights of a group of rows, from their survey to the last visit, and their thresholds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kofn.kernels.cpu.rows.formulas import BOUNDED, EXPONENTIAL, edge
+from kofn.kernels.cpu.rows.interleaved import BRING, GIVE, KEPT
+from kofn.kernels.cpu.rows.lanes import (
+    CLOSED,
+    FOUND,
+    LANES,
+    ODD,
+    OPEN,
+    SUMMED,
+    copy_all,
+    nth,
+    visit,
+    visit_all,
+)
+from kofn.kernels.cpu.rows.loops import CLOSE, FIRST_LOOK, LOOK, PEAK, SURVEY, WRITE
+from kofn.kernels.cpu.rows.search import (
+    advance,
+    is_single,
+    look,
+    open_softmax,
+    peak,
+    quantiles,
+    read,
+    survey,
+    to_end,
+    visit_at,
+)
+from kofn.kernels.cpu.rows.search_lanes import (
+    advance_all,
+    aim_all,
+    count_all,
+    fresh_all,
+    open_all,
+    settle_all,
+    strange_all,
+    sum_up_all,
+)
+from kofn.kernels.cpu.runtime.split_row import plain
+
+
+@plain
+def weights(group, lanes, wanted):
+    """Write the weights of a group of rows, if wanted; leave θ as `hi` and `lo` in their lanes.
+
+    (0, NaN) says that the search gave up; the answer is whether it did not.
+    """
+    count, kind, size = group.count, group.row.kind, group.row.size
+    summed = _start(group, lanes)
+    for round_ in range(16 * size):
+        aim_all(group.lanes, kind, size)
+        if not _look(group, lanes):
+            break
+        if summed:
+            sum_up_all(group.lanes)
+        advance_all(group.lanes, kind, size, round_)
+        if count_all(group.lanes, ODD):
+            for r in range(count):
+                if lanes.state[r] == ODD:
+                    advance(nth(group, r), lanes, round_)
+    if kind == EXPONENTIAL:
+        for r in range(count):
+            if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
+                to_end(nth(group, r), lanes)
+        aim_all(group.lanes, kind, size)
+    if wanted:
+        _write(group, lanes)
+        if group.entries:
+            copy_all(group, GIVE, group.entries + KEPT * LANES * size, group.row.out)
+    elif strange_all(group.lanes, count):
+        _write(group, lanes)  # to the thread's own memory, for the sum's sake
+    if settle_all(group.lanes, count, size, wanted) == 0:
+        return True
+    found = True
+    for r in range(count):
+        if lanes.state[r] == CLOSED:
+            _close(nth(group, r), lanes, wanted)
+        elif lanes.lo[r] != lanes.lo[r]:
+            found = False
+    return found
+
+
+@plain
+def _start(group, lanes):
+    """Survey all rows, and read those where that is not enough; whether some are a softmax."""
+    row, count = group.row, group.count
+    n, kind, size, peaks = row.n, row.kind, row.size, 0
+    if group.entries:
+        copy_all(group, BRING, row.x, group.entries)
+    for r in range(count):
+        each, k = nth(group, r), lanes.k[r]
+        single = is_single(kind, k)
+        peaks += 1 if single else 0
+        if 0 < k < n:
+            quantiles(each, lanes, k, np.float64(n), np.float64(n))
+        if single and not group.entries:
+            peak(each, lanes)
+        if not (single and kind == EXPONENTIAL) and not group.entries:
+            survey(each, lanes)
+    summed = peaks if kind == EXPONENTIAL else 0
+    if peaks and group.entries:
+        visit_all(group, PEAK)
+    if summed < count:
+        if group.entries:
+            visit_all(group, SURVEY)
+        open_all(group.lanes, count, n, kind, size, edge(kind, row.alpha))
+    if summed:
+        for r in range(count):
+            if is_single(kind, lanes.k[r]):
+                open_softmax(lanes, r, size)
+    if count_all(group.lanes, ODD):
+        for r in range(count):
+            if lanes.state[r] == ODD:
+                read(nth(group, r), lanes)
+    return summed > 0
+
+
+@plain
+def _look(group, lanes):
+    """Look at the rows whose θ is not found; whether there are any."""
+    still = count_all(group.lanes, OPEN) + count_all(group.lanes, SUMMED) > 0
+    if group.entries:
+        if still:
+            _prepare(group)
+            visit_all(group, LOOK)
+        return still
+    for r in range(group.count):
+        if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
+            look(nth(group, r), lanes)
+    return still
+
+
+@plain
+def _prepare(group):
+    """Rows abreast: prepare those whose anchor has moved."""
+    if group.row.kind not in BOUNDED and fresh_all(group.lanes):
+        visit_all(group, FIRST_LOOK)
+
+
+@plain
+def _write(group, lanes):
+    """Write the weights at θ where it is found, and their sums."""
+    row = group.row
+    if group.entries:
+        _prepare(group)
+        visit_all(group, WRITE)
+        return
+    for r in range(group.count):
+        if lanes.state[r] == FOUND:
+            each = nth(group, r)
+            if lanes.fresh[r] and row.kind not in BOUNDED:
+                visit_at(each, lanes, FIRST_LOOK)
+            lanes.total[r] = visit_at(each, lanes, WRITE)[0]
+
+
+@plain
+def _close(row, lanes, wanted):
+    """A row that needs no equation: the share of its scores of +inf, and 0, 1 or NaN."""
+    r = row.lane
+    k, top, theta = lanes.k[r], lanes.top[r], lanes.anchor[r]
+    if wanted:
+        share = k if k != k else ((k / top if k <= top else 1.0) if top > 0 else 0.0)
+        others = theta if theta != theta else (0.0 if theta > 0 else 1.0)
+        visit(row, CLOSE, others, share if theta != -math.inf else 1.0, 0.0, 0.0, 0.0)
+    lanes.hi[r], lanes.lo[r] = theta, 0.0

@@ -1,0 +1,366 @@
+"""One visit to a group of short rows at once, a row to a lane: the loops of loops.py turned over.
+
+A row of 64 is four vectors: adding up across each costs as much as what is added. Here entry i of
+every row of a group is one vector, and a sum over a row stays in its lane. `bring` copies rows into
+a thread's own memory that way round and `give` copies an answer back. What is between visits those
+copies, takes its numbers from the lanes and leaves its sums there.
+
+Each function here makes a function of the signature `native.VISIT`, as in loops.py: (x, g, out, n,
+lanes, a, b, …). `lanes` is the address of a `LANE`, x that of the copies: of each entry the scores,
+what is kept of them or is to be the answer, and cotangents, next to each other, so that LLVM sees
+that these do not overlap. Sums of 16 entries are in the precision of the scores, those of more in
+float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.rows.formulas import (
+    BOUNDED,
+    centred,
+    deleted,
+    distance,
+    looked,
+    prepare,
+    sloped,
+    unit,
+    weighed,
+    written,
+)
+from kofn.kernels.cpu.rows.lanes import LANE, LANES, ODD
+from kofn.kernels.cpu.rows.loops import Visit, census, close, close_back
+from kofn.kernels.cpu.runtime.intrinsics import (
+    REGISTER,
+    VECTORS,
+    never_unroll,
+    pointer,
+    turn,
+    vectors,
+)
+from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
+
+SHORT = 128
+"""Rows of so many entries are visited abreast."""
+
+BLOCK = 16
+
+SCORE, KEPT, COTANGENT = range(3)
+PLANES = 3
+
+
+def bring(kind: int, number: Any) -> Visit:
+    """Copy a rows, one after another in x, to their lanes in `out`; the last is in all further."""
+    size = number(0).itemsize
+    wide, step = REGISTER // size, PLANES * LANES * size
+
+    def visit(x, g, out, n, lanes, count, b, c, d, e):
+        widest_vectors()
+        last, zero = int(count) - 1, number(0)
+        if n >= wide:
+            for start in range(0, n, wide):
+                i = min(start, n - wide)
+                for r in range(0, LANES, wide):
+                    source, into = x + (r * n + i) * size, out + i * step + r * size
+                    turn(zero, source, n * size, last - r, into, step, wide)
+        else:
+            rows = carray(pointer(x), (last + 1, n), number)
+            entries = carray(pointer(out), (n, PLANES, LANES), number)
+            for i in range(n):
+                for r in range(LANES):
+                    entries[i, 0, r] = rows[min(r, last), i]
+        never_unroll()
+
+    return visit
+
+
+def give(kind: int, number: Any) -> Visit:
+    """Copy the lanes in x to a rows, one after another in `out`."""
+    size = number(0).itemsize
+    wide, step = REGISTER // size, PLANES * LANES * size
+
+    def visit(x, g, out, n, lanes, count, b, c, d, e):
+        widest_vectors()
+        last, zero = int(count) - 1, number(0)
+        if n >= wide:
+            for start in range(0, n, wide):
+                i = min(start, n - wide)
+                for r in range(LANES - wide, -1, -wide):  # see `turn`
+                    source, into = x + i * step + r * size, out + (r * n + i) * size
+                    turn(zero, source, step, wide, into, n * size, last - r)
+        else:
+            rows = carray(pointer(out), (last + 1, n), number)
+            entries = carray(pointer(x), (n, PLANES, LANES), number)
+            for r in range(last + 1):
+                for i in range(n):
+                    rows[r, i] = entries[i, 0, r]
+        never_unroll()
+
+    return visit
+
+
+def survey(kind: int, number: Any) -> Visit:
+    """Σd and Σd² with d = x − pivot. Neither is finite where the row holds ±inf or NaN."""
+
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
+        widest_vectors()
+        zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        for r in range(LANES):
+            into.pivot[r], own[0, r] = entries[n // 2, SCORE, r], entries[n // 2, SCORE, r]
+            into.total[r], into.squares[r] = 0, 0
+        for start in range(0, n, BLOCK):
+            for r in range(LANES):
+                own[1, r], own[2, r] = zero, zero
+            for i in range(start, min(start + BLOCK, n)):
+                for r in range(LANES):
+                    away = entries[i, SCORE, r] - own[0, r]
+                    own[1, r] += away
+                    own[2, r] += away * away
+            for r in range(LANES):
+                into.total[r] += own[1, r]
+                into.squares[r] += own[2, r]
+        never_unroll()
+
+    return visit
+
+
+def peak(kind: int, number: Any) -> Visit:
+    """The greatest score in play, how many those are, #(+inf or NaN)."""
+    infinity, integer = number(math.inf), np.int32 if number is np.float32 else np.int64
+
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
+        widest_vectors()
+        zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        greatest = carray(vectors(ordered(zero)), (VECTORS, LANES), integer)
+        for r in range(LANES):
+            own[0, r], own[1, r], greatest[0, r] = zero, zero, ordered(-infinity)
+        for i in range(n):
+            for r in range(LANES):
+                v = entries[i, SCORE, r]
+                out_of_play = deleted(v)
+                finite = abs(v) < infinity and not out_of_play
+                key = ordered(v) if finite else ordered(-infinity)
+                greatest[0, r] = max(greatest[0, r], key)
+                own[0, r] += one if finite else zero
+                own[1, r] += zero if finite or out_of_play else one
+        for r in range(LANES):
+            into.greatest[r] = unordered(greatest[0, r], zero)
+            into.live[r], into.bad[r] = own[0, r], own[1, r]
+        never_unroll()
+
+    return visit
+
+
+def first_look(kind: int, number: Any) -> Visit:
+    """Prepare each entry for the anchor of its lane; where it has not moved, it is as before."""
+
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
+        widest_vectors()
+        zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        for r in range(LANES):
+            own[0, r], own[1, r] = into.anchor[r], unit(kind, into.per_t[r])
+        for i in range(n):
+            for r in range(LANES):
+                v = prepare(kind, (entries[i, SCORE, r] - own[0, r]) * own[1, r])
+                entries[i, KEPT, r] = v
+        for r in range(LANES):
+            into.fresh[r] = 0
+        never_unroll()
+
+    return visit
+
+
+def look(kind: int, number: Any) -> Visit:
+    """Σ of the tails not above ½, and of those above, ΣF′, #{F > ½}, ΣF″; a is α."""
+    afresh = kind in BOUNDED
+
+    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+        widest_vectors()
+        zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        place = carray(vectors(zero), (VECTORS, LANES), number)
+        alpha_ = number(alpha)
+        for r in range(LANES):
+            place[0, r], place[1, r], place[2, r] = into.base[r], into.by[r], into.per_t[r]
+            into.below[r], into.above[r], into.weight[r] = 0, 0, 0
+            into.count[r], into.slope[r] = 0, 0
+        for start in range(0, n, BLOCK):
+            for r in range(LANES):
+                own[0, r], own[1, r], own[2, r], own[3, r], own[4, r] = zero, zero, zero, zero, zero
+            for i in range(start, min(start + BLOCK, n)):
+                for r in range(LANES):
+                    by = place[1, r]
+                    if afresh:
+                        a = distance(entries[i, SCORE, r], place[0, r], by, place[2, r])
+                    else:
+                        a = entries[i, KEPT, r]
+                    t, t_above, first, upper, second = looked(kind, a, by, one / by, alpha_)
+                    own[0, r] += t
+                    own[1, r] += t_above
+                    own[2, r] += first
+                    own[3, r] += upper
+                    own[4, r] += second
+            for r in range(LANES):
+                into.below[r] += np.float64(own[0, r]) - np.float64(own[1, r])
+                into.above[r] += own[1, r]
+                into.weight[r] += own[2, r]
+                into.count[r] += own[3, r]
+                into.slope[r] += own[4, r]
+        never_unroll()
+
+    return visit
+
+
+def write(kind: int, number: Any) -> Visit:
+    """F of each entry, of what was prepared in its place, and ΣF; a is α."""
+    afresh = kind in BOUNDED
+
+    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+        widest_vectors()
+        zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        alpha_ = number(alpha)
+        for r in range(LANES):
+            own[1, r], own[2, r], own[3, r] = into.base[r], into.by[r], into.per_t[r]
+            into.total[r] = 0
+        for start in range(0, n, BLOCK):
+            for r in range(LANES):
+                own[0, r] = zero
+            for i in range(start, min(start + BLOCK, n)):
+                for r in range(LANES):
+                    by = own[2, r]
+                    a = (
+                        distance(entries[i, SCORE, r], own[1, r], by, own[3, r])
+                        if afresh
+                        else entries[i, KEPT, r]
+                    )
+                    p = written(kind, a, by, one / by, alpha_)
+                    entries[i, KEPT, r] = p
+                    own[0, r] += p
+            for r in range(LANES):
+                into.total[r] += own[0, r]
+        never_unroll()
+
+    return visit
+
+
+def weigh(kind: int, number: Any) -> Visit:
+    """Way back, first: F′ in its place, ΣF′ and ΣF′g; a is α."""
+
+    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+        widest_vectors()
+        zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        alpha_ = number(alpha)
+        for r in range(LANES):
+            own[2, r], own[3, r], own[4, r] = into.hi[r], into.lo[r], into.per_t[r]
+            into.weight[r], into.total[r] = 0, 0
+        for start in range(0, n, BLOCK):
+            for r in range(LANES):
+                own[0, r], own[1, r] = zero, zero
+            for i in range(start, min(start + BLOCK, n)):
+                for r in range(LANES):
+                    v, u, hi, lo = (
+                        entries[i, SCORE, r],
+                        entries[i, COTANGENT, r],
+                        own[2, r],
+                        own[3, r],
+                    )
+                    w, product = weighed(kind, v, u, hi, lo, own[4, r], alpha_)
+                    entries[i, KEPT, r] = w
+                    own[0, r] += w
+                    own[1, r] += product
+            for r in range(LANES):
+                into.weight[r] += own[0, r]
+                into.total[r] += own[1, r]
+        never_unroll()
+
+    return visit
+
+
+def slope(kind: int, number: Any) -> Visit:
+    """Way back, then: u/T with u = F′(g − mean) in its place; Σu, Σ|u|, Σuz."""
+
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
+        widest_vectors()
+        zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        for r in range(LANES):
+            own[3, r], own[4, r] = into.hi[r], into.lo[r]
+            own[5, r], own[6, r] = into.per_t[r], into.mean[r]
+            into.total[r], into.size[r], into.slope[r] = 0, 0, 0
+        for start in range(0, n, BLOCK):
+            for r in range(LANES):
+                own[0, r], own[1, r], own[2, r] = zero, zero, zero
+            for i in range(start, min(start + BLOCK, n)):
+                for r in range(LANES):
+                    v, w, per_t = entries[i, SCORE, r], entries[i, KEPT, r], own[5, r]
+                    hi, lo, mean = own[3, r], own[4, r], own[6, r]
+                    u, uz = sloped(v, entries[i, COTANGENT, r], w, hi, lo, per_t, mean)
+                    entries[i, KEPT, r] = u * per_t
+                    own[0, r] += u
+                    own[1, r] += abs(u)
+                    own[2, r] += uz
+            for r in range(LANES):
+                into.total[r] += own[0, r]
+                into.size[r] += own[1, r]
+                into.slope[r] += own[2, r]
+        never_unroll()
+
+    return visit
+
+
+def centre(kind: int, number: Any) -> Visit:
+    """Way back, where rounding left Σu ≠ 0: take F′·rest/T off, and its z from Σuz; a is α.
+
+    Only in lanes that are odd.
+    """
+
+    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+        widest_vectors()
+        zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        alpha_ = number(alpha)
+        for r in range(LANES):
+            own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
+            own[4, r], own[5, r] = into.rest[r], one if into.state[r] == ODD else zero
+        for start in range(0, n, BLOCK):
+            for r in range(LANES):
+                own[0, r] = zero
+            for i in range(start, min(start + BLOCK, n)):
+                for r in range(LANES):
+                    per_t, odd = own[3, r], own[5, r] > zero
+                    hi, lo, rest = own[1, r], own[2, r], own[4, r]
+                    u, uz = centred(kind, entries[i, SCORE, r], hi, lo, per_t, alpha_, rest)
+                    entries[i, KEPT, r] -= u * per_t if odd else zero
+                    own[0, r] += uz if odd else zero
+            for r in range(LANES):
+                into.slope[r] -= own[0, r]
+        never_unroll()
+
+    return visit
+
+
+BY_LINK = {first_look, look, write, weigh, centre}
+"""The others are the same for all."""
+
+# In the order of passes.FORWARD and passes.BACKWARD; what visits a row alone is from there.
+FORWARD = (survey, census, peak, close, first_look, look, write, bring, give)
+BACKWARD = (weigh, slope, centre, close_back, bring, give)
+BRING, GIVE = range(len(FORWARD) - 2, len(FORWARD))
+BRING_BACK, GIVE_BACK = range(len(BACKWARD) - 2, len(BACKWARD))

@@ -1,0 +1,203 @@
+"""What is known of a few rows, each in its lane, and how a row, or all of them, is visited."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
+from kofn.kernels.cpu.runtime.split_row import PART, SUMS, plain, visit_parts
+from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
+
+LANES = 16
+
+LEAST_SINGLE, LEAST_DOUBLE = (float(np.finfo(number).min) / 2 for number in ("f4", "f8"))
+
+LANE = np.dtype(
+    [
+        *(
+            (name, "f8", (LANES,))
+            for name in (
+                *("state", "k", "temperature", "per_t", "wanted"),
+                # What the survey says. `live` counts finite scores, `top` those of +inf, `bad` the
+                # NaN. Mean, variance and their count, `usual`, tell where most of the scores are;
+                # additive masks such as −1e9 have no say in that. Without ±inf, NaN and masks,
+                # least and greatest are only bounds.
+                *("pivot", "least", "greatest", "live", "top", "bad", "mean", "variance", "usual"),
+                # Quantiles that a start is guessed from.
+                *("bell", "own", "end", "alone"),
+                # θ = anchor + Tδ, told to a visit as `base` and `by`; its bracket in units of T
+                # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
+                # step may leap; whether entries are yet to be prepared for the anchor.
+                *("anchor", "delta", "base", "by", "low", "high", "low_gap", "high_gap"),
+                *("width", "worth", "leap", "tries", "fresh"),
+                # Whether something was unusual, so that Σp is to be held to k in any case.
+                "strange",
+                # What the last visit saw: a survey total and squares, a look the others.
+                *("total", "squares", "below", "above", "weight", "count", "slope"),
+                # θ as two numbers; on the way back what is left of a total, the sum of sizes, and
+                # the cotangents of k and T.
+                *("hi", "lo", "rest", "size", "in_k", "in_t"),
+            )
+        ),
+        ("sums", "f8", (SUMS,)),  # of the visit under way
+    ]
+)
+"""What is known of a group of rows, number by number: a loop over lanes is vector code."""
+
+PLACE = {name: LANE.fields[name][1] for name in LANE.names}
+"""Bytes from the address of the lanes to each number."""
+
+OPEN, ODD, FOUND, LOST, CLOSED, SUMMED = range(6)
+"""States of a lane. An odd one waits for search.py; a closed row needs no equation; a lost one is
+left to the reference; the θ of a summed one is known after the next look."""
+
+Row = namedtuple("Row", "lane visits kind size x g out n sums team memo alpha")
+"""A row: its lane; addresses of what visits it (loops.py), of its scores, cotangents and answer,
+of the sums, of the team, and of what `quantiles` keeps from one row to the next; the link's kind;
+bytes per number; n.
+"""
+
+Group = namedtuple("Group", "row count lanes entries")
+"""Rows one after another: the first of them and how many; the address of their lanes; that of the
+copies of their entries, 0 where rows are not visited abreast.
+"""
+
+
+@plain
+def nth(group, r):
+    """A row of a group, in its lane."""
+    row = group.row
+    at = r * row.n * row.size
+    x, g, out = row.x + at, row.g + at if row.g else 0, row.out + at
+    return Row(
+        r,
+        row.visits,
+        row.kind,
+        row.size,
+        x,
+        g,
+        out,
+        row.n,
+        row.sums,
+        row.team,
+        row.memo,
+        row.alpha,
+    )
+
+
+@plain
+def visit_all(group, which):
+    """Go over all rows of a group once; sums go to their lanes."""
+    row, zero = group.row, 0.0
+    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    call(address, group.entries, 0, 0, row.n, group.lanes, row.alpha, zero, zero, zero, zero)
+
+
+@plain
+def copy_all(group, which, source, into):
+    """Bring rows to their lanes, or give them back."""
+    row, zero = group.row, 0.0
+    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    count = np.float64(group.count)
+    call(address, source, 0, into, row.n, group.lanes, count, zero, zero, zero, zero)
+
+
+@plain
+def visit(row, which, a, b, c, d, e):
+    """Go over the row once; return its sums."""
+    return _visit(row, which, False, a, b, c, d, e)
+
+
+@plain
+def visit_for_extremes(row, which, a, b, c, d, e):
+    """The same, by a visit whose first two sums are a least and a greatest."""
+    return _visit(row, which, True, a, b, c, d, e)
+
+
+@plain
+def _visit(row, which, extremes, a, b, c, d, e):
+    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    sums = carray(pointer(row.sums), SUMS, np.float64)
+    for i in range(SUMS):
+        sums[i] = 0
+    x, g, out, n, into = row.x, row.g, row.out, row.n, row.sums
+    if n <= PART:
+        call(address, x, g, out, n, into, a, b, c, d, e)
+    else:
+        visit_parts(row.team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
+    return sums
+
+
+@plain
+def load_all(address, first, count, size, into):
+    """Numbers of some rows to their lanes, which begin at `into`; the last to those beyond."""
+    widest_vectors()
+    lanes = carray(pointer(into), LANES, np.float64)
+    if size == 4:
+        singles = carray(pointer(address), first + count, np.float32)
+        for r in range(count):
+            lanes[r] = singles[first + r]
+    else:
+        doubles = carray(pointer(address), first + count, np.float64)
+        for r in range(count):
+            lanes[r] = doubles[first + r]
+    for r in range(count, LANES):
+        lanes[r] = lanes[count - 1]
+    never_unroll()
+
+
+@plain
+def store_all(address, first, count, size, source):
+    """The way back."""
+    widest_vectors()
+    lanes = carray(pointer(source), LANES, np.float64)
+    if size == 4:
+        singles = carray(pointer(address), first + count, np.float32)
+        for r in range(count):
+            singles[first + r] = lanes[r]
+    else:
+        doubles = carray(pointer(address), first + count, np.float64)
+        for r in range(count):
+            doubles[first + r] = lanes[r]
+    never_unroll()
+
+
+@plain
+def load(address, i, size):
+    """The i-th number at `address`."""
+    if size == 4:
+        return np.float64(carray(pointer(address), i + 1, np.float32)[i])
+    return carray(pointer(address), i + 1, np.float64)[i]
+
+
+@inline
+def is_deleted(score, size):
+    """Whether a score of the rows' type is out of play: formulas.py says which are."""
+    return score <= (LEAST_SINGLE if size == 4 else LEAST_DOUBLE)
+
+
+@plain
+def store(address, i, size, value):
+    if size == 4:
+        carray(pointer(address), i + 1, np.float32)[i] = value
+    else:
+        carray(pointer(address), i + 1, np.float64)[i] = value
+
+
+@inline
+def rounded(value, size):
+    """`value` as the scores' type holds it."""
+    return np.float64(np.float32(value)) if size == 4 else value
+
+
+@inline
+def two_floats(anchor, offset, size):
+    """anchor + offset as a number of the scores' type and what it cannot hold (two-sum)."""
+    total = anchor + offset
+    part = total - anchor
+    rest = (anchor - (total - part)) + (offset - part)
+    high = rounded(total, size)
+    return high, (total - high) + rest

@@ -1,0 +1,178 @@
+"""Rows in main memory: compiled on first use, kept on disk, dealt out to threads.
+
+A kernel takes addresses, not arrays, so one compiled version serves NumPy and torch, read-only
+memory included. The search is compiled once; per link and precision only what visits a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numba import cfunc
+
+from kofn import implicit, links
+from kofn._rows import Given, rows_of
+from kofn.kernels.cpu.rows import formulas, interleaved, loops, worker
+from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
+from kofn.kernels.cpu.runtime.compile import _named_by_sources, _plain, address, compiled, packed
+from kofn.links import table
+from kofn.solver.plateau import at_end
+from kofn.solver.reductions import DENSE
+from kofn.solver.threshold import solve
+
+KINDS = {
+    links.logistic.id: formulas.LOGISTIC,
+    links.laplace.id: formulas.LAPLACE,
+    links.normal.id: formulas.NORMAL,
+    links.exponential.id: formulas.EXPONENTIAL,
+    links.linear.inner.id: formulas.LINEAR,
+}
+
+_WORDS = intrinsics.REGISTER // 8
+
+GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
+
+
+def kind_of(link: Any) -> int | None:
+    """The kernels' number for an inner link, None where they do not have it."""
+    if link.id != table.TABLE["entmax"].inner.id:
+        return KINDS.get(link.id)
+    alpha = link.alpha
+    if not isinstance(alpha, float):
+        return None
+    at = {1.0: formulas.EXPONENTIAL, 1.5: formulas.SQUARE, 2.0: formulas.LINEAR}
+    # Nearer to 1 the power loses digits; beyond 2 the slope is infinite at the support's end.
+    return at.get(alpha, formulas.POWER if 1.2 <= alpha < 2 else None)
+
+
+@cache
+def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
+    """What `make` of loops.py makes for a link and a type, compiled or from the disk."""
+    return cfunc(intrinsics.VISIT, cache=True, **loops.OPTIONS)(
+        _named_by_sources(make(kind, number))
+    )
+
+
+@cache
+def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np.ndarray:
+    if kind in formulas.BOUNDED:  # nothing to prepare
+        spared = {loops.first_look: loops.look, interleaved.first_look: interleaved.look}
+        every = tuple(spared.get(make, make) for make in every)
+    by_link = loops.BY_LINK | interleaved.BY_LINK
+    found = [visit(make, kind if make in by_link else 0, number) for make in every]
+    return np.array([one.address for one in found])
+
+
+def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
+    """(weights, θ) of NumPy arrays or torch tensors: (…, n) and two floats' worth, (2, …)."""
+    x, k, temperature = packed(x), packed(k), packed(temperature)
+    out, theta = _empty(x, x.shape), _empty(x, (2, *k.shape))
+    high, low = _halves(theta)
+    arrays = [address(x), 0, address(out), high, low, address(k), address(temperature), 0, 0]
+    if _deal(worker.forward, link, x, arrays, (out, theta, k, temperature)):
+        _finish(x, out, theta, k, temperature, link)
+    return out, theta
+
+
+def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
+    """θ as two floats' worth, (2, …): what kofn.solver.threshold.solve returns."""
+    x, k, temperature = packed(x), packed(k), packed(temperature)
+    theta = _empty(x, (2, *k.shape))
+    arrays = [address(x), 0, 0, *_halves(theta), address(k), address(temperature), 0, 0]
+    if _deal(worker.forward, link, x, arrays, (theta, k, temperature)):
+        _finish(x, None, theta, k, temperature, link)
+    return theta
+
+
+def _finish(x: Any, out: Any, theta: Any, k: Any, temperature: Any, link: Any) -> None:
+    """Rows on which a kernel gave up, some of those spread over more than 10⁵ temperatures.
+
+    By the reference in float64, where squares of float32 scores neither overflow nor underflow.
+    """
+    x, theta, k, temperature = (np.asarray(a) for a in (x, theta, k, temperature))
+    lost, info = np.isnan(theta[1]), np.finfo(x.dtype)
+    scores, count, scale = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))
+    with np.errstate(all="ignore"):
+        scores = np.where(scores <= info.min / 2, -np.inf, scores)
+        rows = rows_of(Given(scores, count, scale, link))
+        found = solve(rows.scores, rows.k, rows.temperature, link)
+        if link.capped is not False:  # the way back begins at θ, and moves it no more
+            found = at_end(rows.scores, rows.k, rows.temperature, link, *found, DENSE)
+        if out is not None:
+            np.asarray(out)[lost] = implicit.weights(rows, found=found)
+        high = np.clip(found[0], info.min, info.max).astype(x.dtype)
+        theta[:, lost] = high, (found[0] - high) + found[1]  # finite: closed rows are not lost
+
+
+def gradients(
+    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
+) -> tuple[Any, Any]:
+    """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
+    x, cotangent, k, temperature = (packed(a) for a in (x, cotangent, k, temperature))
+    out, in_rows = _empty(x, x.shape), _empty(x, (2, *k.shape))
+    numbers = [address(k), address(temperature), *_halves(in_rows)]
+    arrays = [address(x), address(cotangent), address(out), *_halves(theta), *numbers]
+    _deal(worker.after, link, x, arrays, (cotangent, theta, k, temperature, out, in_rows))
+    return out, in_rows
+
+
+def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
+    """S_k and its slope in the temperature, (2, …), from θ."""
+    x, k, temperature = packed(x), packed(k), packed(temperature)
+    out = _empty(x, (2, *k.shape))
+    numbers = [address(k), address(temperature), *_halves(out)]
+    arrays = [address(x), 0, 0, *_halves(theta), *numbers]
+    _deal(worker.after, link, x, arrays, (theta, k, temperature, out))
+    return out
+
+
+def _empty(like: Any, shape: tuple[int, ...]) -> Any:
+    return np.empty(shape, like.dtype) if _plain(like) else like.new_empty(shape)
+
+
+def _halves(pair: Any) -> tuple[int, int]:
+    """Where the two rows of numbers of a (2, …) begin."""
+    first = address(pair)
+    return first, first + prod(pair.shape[1:]) * pair.itemsize
+
+
+def _deal(
+    function: Callable[..., Any], link: Any, x: Any, arrays: list[int], others: tuple[Any, ...]
+) -> bool:
+    """Rows to threads; whether one was given up.
+
+    A row's answer does not depend on who works on it, or with whom. `arrays` are the addresses of x
+    and `others`, which stay with the work for as long as a thread has it (see shares.py).
+    """
+    n, count = x.shape[-1], prod(x.shape[:-1])
+    kind, number = kind_of(link), np.float32 if x.itemsize == 4 else np.float64
+    of_rows = interleaved if n <= interleaved.SHORT else loops
+    if function is worker.forward:
+        visits = _visits(of_rows.FORWARD, kind, number)
+    else:
+        visits = _visits(of_rows.BACKWARD if arrays[1] else loops.VALUE, kind, number)
+    alpha = link.alpha if isinstance(link.alpha, float) else 0.0
+    group = worker.together(n, 3 if arrays[1] else 2)
+    chunk = max(group, GRAIN // n // group * group)
+    crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
+    room = worker.room(n, group, bool(arrays[2]))
+    width = -(-(room + split_row.room(n)) // _WORDS) * _WORDS
+    own = np.zeros(crew * width + _WORDS)
+    memory = address(own)
+    memory += -memory % intrinsics.REGISTER
+    shared = memory + 8 * room if crew > count and n > split_row.PART else 0
+    shape = [group, n, x.itemsize, kind, shared, address(visits)]
+    job = np.array([0, 0, count, chunk, 0, *shape, *arrays])
+    run, first = compiled(function), address(job)
+    keep = job, own, x, others
+    if shared:
+        pool.offer([(shared,)] * (crew - 1), compiled(split_row.assist), keep)
+    elif crew > 1:
+        helpers = [(first, memory + 8 * i * width, alpha, False) for i in range(1, crew)]
+        pool.offer(helpers, run, keep)
+    run(first, memory, alpha, True)
+    return bool(job[worker.GIVEN_UP])

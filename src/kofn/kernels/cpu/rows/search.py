@@ -1,0 +1,389 @@
+"""The thresholds of a few rows: survey each, then look at each until its θ is found.
+
+The rules are those of threshold.py (log-odds Newton, residual split at F > ½, plateau in logs,
+stop on the step, always end). What differs is how little is paid for them: entries are prepared
+once, sums are float32 over blocks and float64 across them, and Halley's third order lets a small
+step be the last without another look. All numbers here are float64 and every visit to a row is a
+call by address (loops.py), so this is compiled once for all links and precisions.
+
+Rows go in groups, each in its lane, and the usual step is computed for all lanes at once by vector
+code (search_lanes.py); what is unusual is done here, lane by lane. No lane knows of another.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.rows.balance import balance
+from kofn.kernels.cpu.rows.formulas import (
+    BOUNDED,
+    EXPONENTIAL,
+    LAPLACE,
+    LINEAR,
+    LOGISTIC,
+    NORMAL,
+    POWER,
+    SQUARE,
+    edge,
+    quantile,
+)
+from kofn.kernels.cpu.rows.lanes import (
+    CLOSED,
+    FOUND,
+    LOST,
+    ODD,
+    OPEN,
+    SUMMED,
+    is_deleted,
+    load,
+    rounded,
+    visit,
+    visit_for_extremes,
+)
+from kofn.kernels.cpu.rows.loops import CENSUS, FIRST_LOOK, LOOK, PEAK, SURVEY
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.split_row import plain
+from kofn.kernels.cpu.runtime.vector_math import inline, log
+
+
+@inline
+def least_unit(size):
+    """The T below which scores of its size may have squares that are subnormal."""
+    return 2.0**-50 if size == 4 else 2.0**-480
+
+
+ANCHORED = 3.0  # |δ| up to which what was prepared at an anchor keeps its digits
+
+
+@plain
+def survey(row, lanes):
+    """The first visit, which starts the search."""
+    pivot = load(row.x, row.n // 2, row.size)
+    sums, r = visit(row, SURVEY, pivot, 0.0, 0.0, 0.0, 0.0), row.lane
+    lanes.pivot[r], lanes.total[r], lanes.squares[r] = pivot, sums[0], sums[1]
+
+
+@plain
+def visit_at(row, lanes, which):
+    """A look, or the writing, at θ; return its sums."""
+    r = row.lane
+    return visit(row, which, lanes.base[r], lanes.per_t[r], lanes.by[r], row.alpha, 0.0)
+
+
+@plain
+def look(row, lanes):
+    """Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″; prepares the row where its anchor has moved."""
+    r = row.lane
+    sums = visit_at(row, lanes, FIRST_LOOK if lanes.fresh[r] else LOOK)
+    lanes.below[r], lanes.above[r], lanes.weight[r] = sums[0] - sums[1], sums[1], sums[2]
+    lanes.count[r], lanes.slope[r], lanes.fresh[r] = sums[3], sums[4], 0.0
+
+
+@plain
+def peak(row, lanes):
+    """The greatest finite score, how many there are, and how many that are +inf or NaN."""
+    sums, r = visit_for_extremes(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
+    lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], sums[2], sums[3]
+
+
+@plain
+def open_softmax(lanes, r, size):
+    """To k ≤ 1 the exponential link cuts no weight to 1, so one look tells θ."""
+    temperature = lanes.temperature[r]
+    usual = lanes.bad[r] == 0 and lanes.live[r] > 1 and temperature == temperature
+    # Looks do not tell deleted scores from those next to them; elsewhere θ is far from there.
+    usual = usual and not is_deleted(1.125 * lanes.greatest[r], size)
+    lanes.state[r] = SUMMED if usual else ODD
+    lanes.anchor[r], lanes.delta[r], lanes.fresh[r] = lanes.greatest[r], -1.0, 1.0
+
+
+@plain
+def read(row, lanes):
+    """A row in which a survey is not enough: what a census says, and what there is to search."""
+    r = row.lane
+    lanes.strange[r] = 1.0
+    pivot, temperature, k = load(row.x, row.n // 2, row.size), lanes.temperature[r], lanes.k[r]
+    _census(row, lanes, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
+    if lanes.greatest[r] - lanes.least[r] > 1e5 * temperature and lanes.live[r] > 0:
+        mean, variance, usual = lanes.mean[r], lanes.variance[r], lanes.usual[r]
+        _census(row, lanes, lanes.greatest[r], rounded(1e4 * temperature, row.size))
+        if not lanes.usual[r] > k - lanes.top[r]:
+            lanes.mean[r], lanes.variance[r], lanes.usual[r] = mean, variance, usual
+    if temperature < least_unit(row.size):
+        _span(lanes, r)
+    lanes.wanted[r] = k - lanes.top[r]
+    if lanes.live[r] + lanes.top[r] + lanes.bad[r] == 0:
+        lanes.state[r], lanes.anchor[r] = CLOSED, math.inf
+    elif lanes.bad[r] > 0 or k != k or temperature != temperature:
+        lanes.state[r], lanes.anchor[r] = CLOSED, math.nan
+    elif k <= lanes.top[r]:
+        lanes.state[r], lanes.anchor[r] = CLOSED, math.inf
+    elif k >= lanes.top[r] + lanes.live[r]:
+        lanes.state[r], lanes.anchor[r] = CLOSED, -math.inf
+    elif (
+        not abs(lanes.greatest[r]) <= 1e15
+        or temperature < 2.0**-480
+        or lanes.variance[r] > (1e6 * temperature) ** 2
+        or lanes.usual[r] < lanes.wanted[r]
+    ):
+        lanes.state[r] = LOST
+    else:
+        quantiles(row, lanes, lanes.wanted[r], lanes.live[r], lanes.usual[r])
+        begin(lanes, r, edge(row.kind, row.alpha), row.size)
+
+
+@plain
+def _census(row, lanes, pivot, most):
+    sums, r = visit_for_extremes(row, CENSUS, pivot, most, 0.0, 0.0, 0.0), row.lane
+    count = max(sums[5], 1.0)
+    mean = sums[6] / count
+    lanes.least[r], lanes.greatest[r] = sums[0], sums[1]
+    lanes.live[r], lanes.top[r], lanes.bad[r], lanes.usual[r] = sums[2], sums[3], sums[4], sums[5]
+    lanes.mean[r], lanes.variance[r] = pivot + mean, max(sums[7] / count - mean * mean, 0.0)
+
+
+@plain
+def _span(lanes, r):
+    """Mean and variance as far as the ends of a row tell, where squares of its scores underflow."""
+    least, greatest = lanes.least[r], lanes.greatest[r]
+    lanes.mean[r], lanes.usual[r] = least / 2 + greatest / 2, lanes.live[r]
+    lanes.variance[r] = ((greatest - least) / 4) ** 2
+
+
+@plain
+def quantiles(row, lanes, k, live, usual):
+    """Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones, and of
+    k where the weight of the greatest cannot be more.
+    """
+    memo, r = carray(pointer(row.memo), 7, np.float64), row.lane
+    if not (memo[0] == k and memo[1] == live and memo[2] == usual):
+        share = min(k / max(usual, 1.0), 0.5 + 0.5 * k / live)
+        bell = quantile(NORMAL, share, row.alpha)
+        memo[0], memo[1], memo[2], memo[3] = k, live, usual, bell
+        memo[4] = bell if row.kind == NORMAL else quantile(row.kind, share, row.alpha)
+        memo[5] = quantile(row.kind, k / live, row.alpha)
+        ends = row.kind in BOUNDED and is_single(row.kind, k)
+        memo[6] = quantile(row.kind, k, row.alpha) if ends else math.nan
+    lanes.bell[r], lanes.own[r], lanes.end[r], lanes.alone[r] = memo[3], memo[4], memo[5], memo[6]
+
+
+@inline
+def is_single(kind, k):
+    """Whether F reaches 1 and k is no more: then the greatest score alone bounds θ from below."""
+    return (kind == EXPONENTIAL or kind in BOUNDED) and (k > 0) & (k <= 1)
+
+
+@inline
+def begin(lanes, r, origin, size):
+    """θ to start from, its bracket, and what a log-odd is worth.
+
+    A sum of links at normal scores is close to one wide link, whose quantile is between those of
+    the two; for the normal link it is exact. A single entry's weight is no more than k.
+    """
+    temperature, variance = lanes.temperature[r], lanes.variance[r]
+    bell, alone = lanes.bell[r], temperature * lanes.alone[r]
+    origin = temperature * origin
+    own, end = temperature * lanes.own[r] + origin, temperature * lanes.end[r]
+    least, greatest = lanes.least[r], lanes.greatest[r]
+    slack = 1e-6 * (abs(least) + abs(greatest)) + 1e-3 * (temperature + abs(end))
+    low, high = least - end - slack, greatest - end + slack
+    far = bell * math.sqrt(variance)
+    away = math.sqrt(far * far + own * own)
+    start = lanes.mean[r] + origin - (away if far + own > 0 else -away)
+    start = low if start < low else (high if start > high else start)
+    single = alone == alone
+    # A little before, so that a θ is found between the greatest and the others where it may be.
+    least_start = greatest - alone * (1 + 2.0**-10)
+    start = least_start if single and start < least_start else start
+    low = greatest - alone - slack if single else low
+    per_t = lanes.per_t[r]
+    lanes.worth[r] = math.sqrt((variance * per_t * per_t + 2.56) / (2.56 + bell * bell))
+    anchor = rounded(start, size)
+    lanes.anchor[r], lanes.delta[r] = anchor, 0.0
+    lanes.low[r], lanes.high[r] = (low - anchor) * per_t, (high - anchor) * per_t
+    lanes.low_gap[r], lanes.high_gap[r] = math.nan, math.nan
+    lanes.width[r], lanes.leap[r], lanes.tries[r] = math.inf, 1.0, 0.0
+    lanes.state[r], lanes.fresh[r] = OPEN, 1.0
+
+
+@inline
+def halley(kind, k, n, excess, weight, slope):
+    """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them).
+
+    Or, for links with an end, which are pieces of polynomials, that to where their parabola is k.
+
+    Where ΣF is 0 or n, as far as its digits tell, there is no such step: it is NaN.
+    """
+    total, rest = k + excess, (n - k) - excess
+    solvable = (total > 0) & (rest > 0)
+    each = 1 / (k * total * rest)  # few divisions: each is waited for
+    per_all = 1 / (n * weight)
+    per_weight = per_all * n
+    ratio = excess * n * total * each
+    ratio = ratio if ratio > -0.999999999999 else -0.999999999999
+    # log(1 + r) by Padé's quotient, to 3e-4.
+    pade = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
+    beyond = log(1 + ratio if ratio >= 1 else 2.0)
+    gap = pade if ratio < 1 else beyond
+    newton = gap * total * rest * per_all
+    bend = slope * per_weight + weight * (total - rest) * k * each
+    bend = 1 - newton * bend / 2
+    step = newton / (bend if 0.5 < bend < 2 else (2.0 if bend >= 2 else 0.5))
+    # Linear and square links are where they bend no more: there the next look is the last.
+    square = weight * weight - 2 * slope * excess
+    parabola = 2 * excess / (weight + math.sqrt(square if square > 0 else 0.0))
+    step = parabola if kind in BOUNDED else step
+    saturated = 700.0 if excess > 0 else -700.0
+    return gap if solvable else saturated, step if solvable else math.nan
+
+
+@plain
+def last_step(kind, size):
+    """The step after which no further look is needed: its cube, or square at a kink, is lost."""
+    if kind == LOGISTIC or kind == NORMAL:
+        return 1.5e-3 if size == 4 else 1.8e-6
+    if kind == LAPLACE:
+        return 1e-4 if size == 4 else 4.5e-9
+    return 0.0
+
+
+@inline
+def beyond(kind, delta, step, below, above, eps):
+    """δ after a last step, where those above ½ are k: with bounded support they may choose hard.
+
+    If they have all their weight and others nearly none, these are taken out of the support: F
+    meets 0 like a power of the distance, towards whose end Newton's steps go by parts, so a few
+    more of them. If others have none and they nearly all their weight, they get it: to rounding.
+    """
+    steps = 2.0 if kind == LINEAR else (3.0 if kind == SQUARE else (6.0 if kind == POWER else 1.0))
+    nudge = 2 * eps if above == 0 else (-2 * eps if below == 0 else 0.0)
+    nudge = nudge if below + above > 0 else 0.0
+    steps = steps if above == 0 else 1.0
+    return delta + steps * step + (nudge if kind in BOUNDED else 0.0)
+
+
+@plain
+def _fallback(low, high, low_gap, high_gap, tries):
+    """Where to look next inside the bracket when Newton's step leaves it.
+
+    First where the straight line between the log-odds at its ends crosses; then in turn by
+    exponents from either end, where masks of −1e9 have stretched it, and in the middle.
+    """
+    width = high - low
+    if tries < 3:
+        share = low_gap / (low_gap - high_gap)
+        return low + width * min(max(share, 0.02), 0.98)
+    turn = tries % 3
+    if turn == 0 or width < 16:
+        return low / 2 + high / 2
+    return high - math.sqrt(width) if turn == 1 else low + math.sqrt(width)
+
+
+@plain
+def advance(row, lanes, round_):
+    """What the last look at an odd row says about its θ.
+
+    Its k counts the scores of +inf, which every look sees as F = 1; 0 < k − #top < #live. Once θ is
+    found the answer's memory holds the row as prepared, unless it is `fresh`.
+    """
+    r, kind = row.lane, row.kind
+    lanes.strange[r] = 1.0
+    temperature, wanted, delta = lanes.temperature[r], lanes.wanted[r], lanes.delta[r]
+    eps = 2.0**-23 if row.size == 4 else 2.0**-52
+    faint = 1e-31 if row.size == 4 else 1e-250  # tails that underflow may have taken from
+    two_tails = kind == LOGISTIC or kind == LAPLACE or kind == NORMAL
+    below, above, weight, count = lanes.below[r], lanes.above[r], lanes.weight[r], lanes.count[r]
+
+    lanes.state[r] = OPEN
+    excess = (count - lanes.k[r]) + below - above
+    gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
+    if excess == 0 and not two_tails:
+        last = count == lanes.k[r]
+        lanes.delta[r] = beyond(kind, delta, 0.0, below, above, eps) if last else delta
+        lanes.state[r] = FOUND
+        return
+    if excess > 0:
+        lanes.low[r], lanes.low_gap[r] = delta, gap
+    else:
+        lanes.high[r], lanes.high_gap[r] = delta, gap
+    enough = last_step(kind, row.size)
+    if two_tails and count == lanes.k[r] and below + above < 1:
+        # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
+        if below + above < (2 if min(below, above) > faint else 1e3) * faint:
+            theta = balance(row, lanes.anchor[r] + temperature * delta, temperature, eps)
+            lanes.anchor[r] = rounded(theta, row.size)
+            lanes.delta[r] = (theta - lanes.anchor[r]) / temperature
+            lanes.state[r], lanes.fresh[r] = FOUND, 1.0
+            return
+        ratio = max(below, faint) / max(above, faint)
+        step = math.log(ratio) * (below + above) / (2 * weight)
+        lanes.leap[r] = math.inf
+        enough = last_step(LAPLACE, row.size) if below > 0 and above > 0 else 0.0
+    tolerance = eps * max(min(weight, wanted), 4 * (below + above))
+    near = abs(step) <= enough or abs(step) * weight <= tolerance
+    target = delta + step if near else _held(lanes, r, step, gap, excess, round_)
+    stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > eps / 2
+    if (near or stuck) and count == lanes.k[r]:
+        target = beyond(kind, delta if near else target, step if near else 0.0, below, above, eps)
+    if abs(target) > ANCHORED:
+        moved_to = rounded(lanes.anchor[r] + temperature * target, row.size)
+        shift = (moved_to - lanes.anchor[r]) / temperature
+        target -= shift
+        lanes.low[r] -= shift
+        lanes.high[r] -= shift
+        lanes.anchor[r], lanes.fresh[r] = moved_to, 1.0
+        if abs(target) > ANCHORED:
+            # Its neighbours in the scores' type are temperatures apart: look at it itself, and
+            # leave a θ that is really between them to the reference.
+            if near or stuck:
+                lanes.state[r] = LOST
+            target = 0.0
+    lanes.delta[r] = target
+    if (near or stuck) and lanes.state[r] == OPEN:
+        lanes.state[r] = FOUND
+
+
+@plain
+def to_end(row, lanes):
+    """k entries have F = 1 and what the others have has underflowed, by the exponential link.
+
+    It is not 0, so θ is where the least of the k comes to its end: kofn/solver/plateau.py.
+    """
+    r = row.lane
+    theta = lanes.anchor[r] + lanes.temperature[r] * (lanes.delta[r] + 0.5)
+    least = math.inf
+    for i in range(row.n):
+        v = load(row.x, i, row.size)
+        least = v if theta < v < least else least
+    if least < math.inf:
+        lanes.anchor[r], lanes.delta[r], lanes.fresh[r] = least, -1.0, 1.0
+
+
+@plain
+def _held(lanes, r, step, gap, excess, round_):
+    """δ + step where the bracket and the spread of the scores allow that, else another δ."""
+    low, high, target = lanes.low[r], lanes.high[r], lanes.delta[r] + step
+    low_gap, high_gap = lanes.low_gap[r], lanes.high_gap[r]
+    both = low_gap == low_gap and high_gap == high_gap
+    # Twice in three looks the bracket may do as it likes; then it must have halved.
+    slow = False
+    if both and round_ % 3 == 2:
+        slow = high - low > lanes.width[r] / 2 and abs(step) > 0.1
+        lanes.width[r] = high - low
+    if both and -0.1 < (target - low) / (high - low) <= 0:
+        target = low + 0.01 * (high - low)
+    elif both and 0 <= (target - high) / (high - low) < 0.1:
+        target = high - 0.01 * (high - low)
+    if both and (slow or not low < target < high):
+        target = _fallback(low, high, low_gap, high_gap, lanes.tries[r])
+        lanes.tries[r] += 1
+    elif not both and not abs(step) <= max(3 * abs(gap) * lanes.worth[r], lanes.leap[r]):
+        # A step beyond what the spread of the scores suggests; go past the root to hold it.
+        stride = max(1.5 * abs(gap) * lanes.worth[r], lanes.leap[r])
+        target = lanes.delta[r] + (stride if excess > 0 else -stride)
+        lanes.worth[r] *= 2
+        lanes.leap[r] *= 8
+    return target if low < target < high else low / 2 + high / 2

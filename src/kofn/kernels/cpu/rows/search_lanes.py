@@ -1,0 +1,256 @@
+"""The usual steps of a search, for all lanes of a group at once: vector code over lanes.
+
+Each function does what search.py does lane by lane, where nothing unusual is in the way, and calls
+a lane odd where something is. Lanes without a row hold old numbers, and nobody reads their answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.rows.formulas import BOUNDED, LAPLACE, LOGISTIC, NORMAL, moved
+from kofn.kernels.cpu.rows.lanes import (
+    CLOSED,
+    FOUND,
+    LANE,
+    LANES,
+    LOST,
+    ODD,
+    OPEN,
+    SUMMED,
+    rounded,
+    two_floats,
+)
+from kofn.kernels.cpu.rows.search import (
+    ANCHORED,
+    begin,
+    beyond,
+    halley,
+    is_single,
+    last_step,
+    least_unit,
+)
+from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer
+from kofn.kernels.cpu.runtime.split_row import plain
+from kofn.kernels.cpu.runtime.vector_math import log, widest_vectors
+
+
+@plain
+def begin_all(address):
+    """1/T; lanes are idle until more is known."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        lanes.per_t[r] = 1 / lanes.temperature[r]
+        lanes.state[r], lanes.strange[r] = LOST, 0.0
+    never_unroll()
+
+
+@plain
+def count_all(address, state):
+    """How many lanes are in a state."""
+    widest_vectors()
+    lanes, count = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        count += 1 if lanes.state[r] == state else 0
+    never_unroll()
+    return count
+
+
+@plain
+def strange_all(address, count):
+    """How many rows had something unusual."""
+    widest_vectors()
+    lanes, strange = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        strange += 1 if (lanes.strange[r] > 0) & (r < count) else 0
+    never_unroll()
+    return strange
+
+
+@plain
+def fresh_all(address):
+    """How many lanes have an anchor that their row is not prepared for."""
+    widest_vectors()
+    lanes, count = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        count += 1 if lanes.fresh[r] > 0 else 0
+    never_unroll()
+    return count
+
+
+@plain
+def open_all(address, count, n, kind, size, origin):
+    """Begin the search in the rows whose survey is plain and whose k is between 0 and n."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    per_n = 1 / n
+    for r in range(LANES):
+        k, temperature, pivot = lanes.k[r], lanes.temperature[r], lanes.pivot[r]
+        mean, square = lanes.total[r] * per_n, lanes.squares[r] * per_n
+        variance = square - mean * mean
+        variance = variance if variance > 0 else 0.0
+        # No score is further from the mean than this, which rounding is given its part in.
+        reach = math.sqrt(n * (variance + 1e-5 * square))
+        mean += pivot
+        # A peak has said what the greatest score is.
+        single = is_single(kind, k)
+        lanes.wanted[r], lanes.live[r], lanes.top[r] = k, lanes.live[r] if single else n, 0.0
+        lanes.mean[r], lanes.variance[r] = mean, variance
+        lanes.least[r] = mean - reach
+        lanes.greatest[r] = lanes.greatest[r] if single else mean + reach
+        begin(lanes, r, origin, size)
+        # None of it is true of a NaN.
+        plain_row = (reach < 1e5 * temperature) & (abs(pivot) < 1e15)
+        plain_row = plain_row & (temperature >= least_unit(size))
+        state = OPEN if plain_row & (k > 0) & (k < n) else ODD
+        lanes.state[r] = state if r < count else LOST
+    never_unroll()
+
+
+@plain
+def advance_all(address, kind, size, round_):
+    """Halley's step in the open lanes where the bracket and the spread of the scores allow it."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    eps = 2.0**-23 if size == 4 else 2.0**-52
+    one_tail = not (kind == LOGISTIC or kind == LAPLACE or kind == NORMAL)
+    enough = last_step(kind, size)
+    freely = round_ % 3 != 2
+    found, searched, odd = np.float64(FOUND), np.float64(OPEN), np.float64(ODD)
+    for r in range(LANES):
+        delta, k = lanes.delta[r], lanes.k[r]
+        low, high, state = lanes.low[r], lanes.high[r], lanes.state[r]
+        low_gap, high_gap = lanes.low_gap[r], lanes.high_gap[r]
+        below, above, weight = lanes.below[r], lanes.above[r], lanes.weight[r]
+        wanted, count, leap = lanes.wanted[r], lanes.count[r], lanes.leap[r]
+        tails = below + above
+        excess = (count - k) + below - above
+        gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
+        # Links with an end may meet k exactly, where no slope may be left.
+        exact = one_tail & (excess == 0)
+        step = 0.0 if exact else step
+        size_of_step, target = abs(step), delta + step
+        # What the look has shown, which is kept if the step is a usual one.
+        more = excess > 0
+        new_low, new_high = delta if more else low, high if more else delta
+        new_low_gap, new_high_gap = gap if more else low_gap, high_gap if more else gap
+        half_open = (new_low_gap != new_low_gap) | (new_high_gap != new_high_gap)
+        known = 3 * abs(gap) * lanes.worth[r]
+        known = leap if leap > known else known
+        least = weight if weight < wanted else wanted
+        tolerance = eps * (least if least > 4 * tails else 4 * tails)
+        near = (size_of_step <= enough) | (size_of_step * weight <= tolerance)
+        last = near & (count == k)
+        target = beyond(kind, delta, step, below, above, eps) if last else target
+        held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)
+        moves = (size_of_step > eps * 1e-3) & (new_high - new_low > eps / 2)
+        curved = (count != k) | (tails >= 1) | one_tail
+        usual = near | (held & moves & (half_open | freely))
+        usual = usual & (abs(target) <= ANCHORED) & curved & (exact | (excess != 0))
+        after = found if near else searched
+        after = after if usual else odd
+        searching = state == OPEN
+        go = usual & searching
+        lanes.low[r], lanes.high[r] = new_low if go else low, new_high if go else high
+        lanes.low_gap[r] = new_low_gap if go else low_gap
+        lanes.high_gap[r] = new_high_gap if go else high_gap
+        lanes.delta[r] = target if go else delta
+        lanes.state[r] = after if searching else state
+    never_unroll()
+
+
+@plain
+def aim_all(address, kind, size):
+    """Tell the next visits where θ is."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    bounded = kind in BOUNDED
+    for r in range(LANES):
+        anchor, delta = lanes.anchor[r], lanes.delta[r]
+        if bounded:
+            base, by = two_floats(anchor, lanes.temperature[r] * delta, size)
+        else:
+            base, by = anchor, moved(kind, delta)
+        lanes.base[r], lanes.by[r] = base, by
+    never_unroll()
+
+
+@plain
+def sum_up_all(address):
+    """θ of the lanes that one look was enough for."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        total = lanes.count[r] + lanes.below[r] - lanes.above[r]
+        summed = lanes.state[r] == SUMMED
+        lanes.delta[r] = (
+            log(total / lanes.k[r] if summed else 1.0) - 1 if summed else lanes.delta[r]
+        )
+        lanes.state[r] = FOUND if summed else lanes.state[r]
+    never_unroll()
+
+
+@plain
+def settle_all(address, count, size, written):
+    """θ as two numbers, (0, NaN) where it was not found or the weights do not add up to k.
+
+    How many of those there are. F grows with the score: weights whose sum is off by so much are
+    off by no more, each of them.
+    """
+    widest_vectors()
+    lanes, wrong = carray(pointer(address), 1, LANE)[0], 0
+    most = 2e-6 if size == 4 else 2e-13
+    for r in range(LANES):
+        k, total = lanes.k[r], lanes.total[r]
+        hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], size)
+        unseen = (not written) & (lanes.strange[r] == 0)
+        right = (lanes.state[r] == FOUND) & (unseen | (abs(total - k) <= most * k))
+        lanes.hi[r], lanes.lo[r] = hi if right else 0.0, lo if right else math.nan
+        wrong += 0 if right | (r >= count) else 1
+    never_unroll()
+    return wrong
+
+
+@plain
+def weigh_all(address, count, size):
+    """Way back: the mean of the cotangents; a row without a slope is closed."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    least = 2.0**-126 if size == 4 else 2.0**-1022
+    for r in range(LANES):
+        weight, hi = lanes.weight[r], lanes.hi[r]
+        usual = (abs(hi) < math.inf) & (weight >= least)
+        mean = rounded(lanes.total[r] / weight, size)
+        lanes.mean[r] = mean if usual else 0.0
+        state = OPEN if usual else CLOSED
+        lanes.state[r] = state if r < count else LOST
+    never_unroll()
+
+
+@plain
+def centre_all(address, size):
+    """Way back: what rounding has left of the mean; lanes it matters in are odd."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    eps = 2.0**-23 if size == 4 else 2.0**-52
+    for r in range(LANES):
+        total, usual = lanes.total[r], lanes.state[r] == OPEN
+        matters = usual & (abs(total) > 4 * eps * lanes.size[r])
+        lanes.rest[r] = total / lanes.weight[r]
+        lanes.state[r] = ODD if matters else lanes.state[r]
+    never_unroll()
+
+
+@plain
+def answer_all(address):
+    """Way back: the cotangents of k and T."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        lanes.in_k[r] = lanes.mean[r] + lanes.rest[r]
+        lanes.in_t[r] = -lanes.slope[r] / lanes.temperature[r]
+    never_unroll()

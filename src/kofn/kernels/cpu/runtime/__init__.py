@@ -1,0 +1,1 @@
+"""What Numba lacks: intrinsics, vector mathematics, a pool of threads."""

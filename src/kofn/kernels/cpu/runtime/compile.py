@@ -1,0 +1,50 @@
+"""Kernels compiled on first use and kept on disk."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+# Numba's cache on disk goes by a function's name, its file and the value of what it closes over.
+# What that misses, the other files a kernel is made of, becomes part of the name.
+_SOURCES = zlib.crc32(
+    b"".join(
+        file.read_bytes()
+        for file in sorted(Path(__file__).parents[2].rglob("*.py"))
+        if "gpu" not in file.parts
+    )
+)
+
+
+def _named_by_sources(function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__qualname__ = f"{function.__qualname__}_{_SOURCES:08x}"
+    return function
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., None]:
+    """What a thread calls, by addresses; compiled or from the disk."""
+    return njit(error_model="numpy", nogil=True, cache=True)(_named_by_sources(function))
+
+
+_ARRAYS = (np.ndarray, np.generic)  # asked for a dozen times in every call
+
+
+def _plain(x: Any) -> bool:
+    """Whether it is NumPy's, not a tensor."""
+    return isinstance(x, _ARRAYS)
+
+
+def packed(x: Any) -> Any:
+    """`x` in rows without gaps: itself, or one copy."""
+    return np.asarray(x, order="C") if _plain(x) else x.resolve_neg().contiguous()
+
+
+def address(x: Any) -> int:
+    return x.__array_interface__["data"][0] if _plain(x) else x.data_ptr()

@@ -1,0 +1,59 @@
+"""What threads that share some work agree on: the next of it, how much is done, and who may begin.
+
+A caller may be gone before it begins, or as soon as it is back: a signal's handler raises between
+any two steps of Python. So what must not come apart is one compiled call, which nothing interrupts:
+the caller leads from the first chunk it takes until every other thread is done. Those wait for it
+to begin, but not for ever, and have the memory they work on to themselves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit
+
+from kofn.kernels.cpu.runtime.intrinsics import fetch, fetch_add, pointer
+
+# The first integers of a job: the next row, how many are done, how many there are, and how many are
+# taken at once.
+NEXT, DONE, COUNT, CHUNK = range(4)
+
+PATIENCE = 1 << 16  # looks for a caller to begin: some tens of microseconds
+
+plain = njit(error_model="numpy", nogil=True)
+
+
+@plain
+def begun(address):
+    """Whether the integer at `address`, with which a caller begins, is other than 0 in a while."""
+    looks = 0
+    while fetch(address) == 0 and looks < PATIENCE:
+        looks += 1
+    return fetch(address) != 0
+
+
+@plain
+def joined(job, leads):
+    """Whether to take rows: always for who leads, for others once that one has."""
+    return leads or begun(job + 8 * NEXT)
+
+
+@plain
+def take(job):
+    """The first of the next rows, and the one after the last; none are left where those meet."""
+    words = carray(pointer(job), CHUNK + 1, np.int64)
+    first = min(fetch_add(job + 8 * NEXT, words[CHUNK]), words[COUNT])
+    return first, min(first + words[CHUNK], words[COUNT])
+
+
+@plain
+def report(job, count):
+    """That so many rows are done."""
+    fetch_add(job + 8 * DONE, count)
+
+
+@plain
+def wait(job):
+    """Until the rows that other threads have taken are done too."""
+    words = carray(pointer(job), CHUNK + 1, np.int64)
+    while fetch(job + 8 * DONE) < words[COUNT]:
+        pass

@@ -1,0 +1,91 @@
+"""A visit to one row, by as many threads as there are.
+
+A row longer than `PART` is visited in parts, always the same ones, whose sums are added in their
+order: no answer depends on the number of threads. The thread that solves the row publishes each
+visit; others, if there are any, wait in `assist` and take parts by a common counter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.runtime.intrinsics import call, exchange, fetch, fetch_add, pointer
+from kofn.kernels.cpu.runtime.shares import begun, plain
+
+PART = 1 << 16
+SUMS = 8  # numbers that a visit may add up
+
+# What a team shares: nine integers, five numbers, then the sums of each part.
+TICKET, DONE, PARTS, ADDRESS, X, G, OUT, N, SIZE = range(9)
+NUMBERS = 9
+HEAD = NUMBERS + 5
+
+_VISIT = 1 << 32  # a ticket is the number of the visit times this, plus the next part
+_OVER = -(1 << 62)
+
+
+def room(n: int) -> int:
+    """Words of memory a team needs for rows of n."""
+    return HEAD + SUMS * -(-n // PART) if n > PART else 0
+
+
+@plain
+def visit_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e):
+    """Go over a row once, adding to sums that are 0; if asked, the first two are extremes."""
+    sums = carray(pointer(into), SUMS, np.float64)
+    words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
+    parts = -(-n // PART)
+    every = carray(pointer(team + 8 * HEAD), (parts, SUMS), np.float64)
+    every[:] = 0
+    words[DONE], words[PARTS], words[ADDRESS] = 0, parts, address
+    words[X], words[G], words[OUT], words[N], words[SIZE] = x, g, out, n, size
+    numbers[NUMBERS], numbers[NUMBERS + 1], numbers[NUMBERS + 2] = a, b, c
+    numbers[NUMBERS + 3], numbers[NUMBERS + 4] = d, e
+    exchange(team + 8 * TICKET, (words[TICKET] // _VISIT + 1) * _VISIT)
+    _take_parts(team)
+    while fetch(team + 8 * DONE) < parts:
+        pass
+    for part in range(parts):
+        for i in range(SUMS):
+            if extremes and part > 0 and i == 0:
+                sums[i] = min(sums[i], every[part, i])
+            elif extremes and part > 0 and i == 1:
+                sums[i] = max(sums[i], every[part, i])
+            else:
+                sums[i] += every[part, i]
+
+
+@plain
+def _take_parts(team):
+    """Work on the published visit until none of its parts is left."""
+    words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
+    ticket = fetch(team + 8 * TICKET)
+    while ticket >= _VISIT and ticket % _VISIT < words[PARTS]:
+        # Since that look the visit may have ended, and another begun: then this takes a part of
+        # that one, all of which is in place before its ticket is.
+        ticket = fetch_add(team + 8 * TICKET, 1)
+        part = ticket % _VISIT
+        if ticket >= _VISIT and part < words[PARTS]:
+            at = part * PART
+            x, out = words[X] + at * words[SIZE], words[OUT] + at * words[SIZE]
+            g = words[G] + at * words[SIZE] if words[G] else 0
+            sums = team + 8 * (HEAD + SUMS * part)
+            a, b, c = numbers[NUMBERS], numbers[NUMBERS + 1], numbers[NUMBERS + 2]
+            d, e = numbers[NUMBERS + 3], numbers[NUMBERS + 4]
+            call(words[ADDRESS], x, g, out, min(PART, words[N] - at), sums, a, b, c, d, e)
+            fetch_add(team + 8 * DONE, 1)
+        ticket = fetch(team + 8 * TICKET)
+
+
+def assist(team):
+    """Help whoever solves rows with this team until it is dismissed, if they begin."""
+    if not begun(team + 8 * TICKET):
+        return
+    while fetch(team + 8 * TICKET) >= 0:
+        _take_parts(team)
+
+
+@plain
+def dismiss(team):
+    exchange(team + 8 * TICKET, _OVER)

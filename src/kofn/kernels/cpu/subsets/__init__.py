@@ -1,0 +1,1 @@
+"""Sums over k-subsets and samples of them, on a CPU."""

@@ -1,0 +1,87 @@
+"""Rows of k-subsets in main memory: dealt out to threads, each row by sums.py or sampling.py.
+
+As in launch.py, kernels take addresses: one compiled version serves NumPy and torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from kofn import _nodes, _sampling
+from kofn.arrays.kinds import is_torch, namespace
+from kofn.kernels.cpu.runtime import compile, pool
+from kofn.kernels.cpu.runtime.compile import address, packed
+from kofn.kernels.cpu.subsets import sampling, sums
+
+GRAIN = 4096  # coins a thread takes at once
+
+
+def evaluate(what: int, z: Any, k: Any, v: Any = None) -> Any:
+    """`log_count`, `tails` or `covariance` of kofn._nodes, for NumPy arrays or torch tensors."""
+    zero = namespace(k).zeros_like(k)
+    return at(what, z, zero, zero, k, v)
+
+
+def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
+    """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
+    y, hi, lo, k = packed(y), packed(hi), packed(lo), packed(k)
+    v = y if v is None else packed(v)
+    out = _empty(y, y.shape[:-1] if what == _nodes.LOG_COUNT else y.shape)
+    run = sums.serve_single if y.itemsize == 4 else sums.serve_double
+    _deal(run, y, [y.shape[-1], y.itemsize, what], [y, hi, lo, k, v, out])
+    return out
+
+
+def draw(z: Any, k: Any, uniforms: Any) -> Any:
+    """`kofn._sampling.draw`."""
+    z, k, uniforms = packed(z), packed(k), packed(uniforms)
+    n, samples = z.shape[-1], prod(uniforms.shape[: uniforms.ndim - z.ndim])
+    shape = (*uniforms.shape[:-1], n)
+    out = (
+        z.new_empty(shape, dtype=sys.modules["torch"].bool)
+        if is_torch(z)
+        else np.empty(shape, bool)
+    )
+    if n == 1:
+        out[:] = k[..., None] == 1
+    elif prod(shape):
+        levels = _levels(n, z.itemsize == 8)
+        run = sampling.serve_single if z.itemsize == 4 else sampling.serve_double
+        numbers = [n, z.itemsize, samples, uniforms.shape[-1], len(levels)]
+        _deal(run, z, numbers, [levels, z, k, uniforms, out])
+    return out
+
+
+@lru_cache(maxsize=64)
+def _levels(n: int, double: bool) -> np.ndarray:
+    """What sampling.py needs to know of each level: how many heaps there are, on what windows."""
+    found, number, window, size, cells, starts = [], n, 2, 1, 0, 0
+    while number > 1:
+        number += number % 2
+        places = (number, 1) if size <= sampling.SMALL else (1, window)
+        found.append((number, window, cells, starts, *places))
+        cells, starts = cells + number * window, starts + number
+        number, size = number // 2, 2 * size
+        window = min(2 * window - 1, _sampling.window_of(size, double))
+    return np.array(found)
+
+
+def _deal(function: Callable[..., None], y: Any, numbers: list[int], arrays: list[Any]) -> None:
+    """Rows of y to threads; no answer depends on who works on it."""
+    n, count = y.shape[-1], prod(y.shape[:-1])
+    chunk = max(1, min(GRAIN // n, count))
+    job = np.array([0, 0, count, chunk, *numbers, *(address(a) for a in arrays)])
+    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(y), count)
+    run, first = compile.compiled(function), address(job)
+    pool.offer([(first, False)] * (crew - 1), run, (job, arrays))
+    run(first, True)
+
+
+def _empty(like: Any, shape: tuple[int, ...]) -> Any:
+    return like.new_empty(shape) if is_torch(like) else np.empty(shape, like.dtype)

@@ -1,0 +1,209 @@
+"""The splits of _sampling.py over rows that stay in cache: k of n coins, drawn row by row.
+
+The same distributions on the same windows, the same uniform numbers in the same places. Vector code
+needs something long: the many small heaps of the first levels lie side by side, number of heads by
+number of heads; a large heap's numbers are what is contiguous in the others. Each sample of a row
+goes down the one tree of that row.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
+from kofn.kernels.cpu.subsets.loops import each, plain, prepare
+
+# A job, the integers that every thread on it is told: those of shares.py first.
+N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(4, 14)
+# Of a level: how many heaps, numbers of heads kept of each, and where both begin in memory;
+# how far apart the numbers of one heap are there, and the first numbers of two heaps.
+HEAPS, WINDOW, FIRST, COINS, STEP, APART = range(6)
+
+SMALL = 32
+"""The largest heaps, in coins, that lie side by side."""
+
+
+@each
+def _side_by_side(below, wide, heaps, half, here, apart):
+    """All pairs of heaps, i and half + i, at once."""
+    widest_vectors()
+    here[:] = real(below[0], 0.0)
+    for a in range(wide):
+        one = below[a * heaps : a * heaps + half]
+        for b in range(wide):
+            two = below[b * heaps + half : b * heaps + 2 * half]
+            into = here[(a + b) * apart : (a + b) * apart + half]
+            for i in range(half):
+                into[i] += one[i] * two[i]
+
+
+@each
+def _convolve(a, b, out):
+    """One pair of heaps."""
+    widest_vectors()
+    out[:] = real(a[0], 0.0)
+    for i in range(a.size):
+        x, part = a[i], out[i : i + b.size]
+        for j in range(b.size):
+            part[j] += x * b[j]
+
+
+@each
+def _without_dust(found, dust, out):
+    widest_vectors()
+    zero = real(found[0], 0.0)
+    for i in range(found.size):
+        out[i] = zero if found[i] < dust else found[i]
+
+
+@plain
+def _leaves(u, heaps, dust, probability, mean):
+    """Heaps of one coin, from its signed tail."""
+    zero, one, n = real(u[0], 0.0), real(u[0], 1.0), u.size
+    for i in range(heaps):
+        tail = abs(u[i]) if i < n else zero
+        other = one - tail
+        tail = tail if tail >= dust else zero
+        upper = i < n and math.copysign(1.0, u[i]) < 0
+        probability[i] = tail if upper else other
+        probability[heaps + i] = mean[i] = other if upper else tail
+
+
+@plain
+def _climb(shapes, levels, dust, probability, start, mean, found):
+    """From heaps of one coin, whose means are there, to the two halves of the row."""
+    start[: shapes[0, HEAPS]] = 0
+    for level in range(1, levels):
+        below, here = shapes[level - 1], shapes[level]
+        heaps, half, wide = below[HEAPS], below[HEAPS] // 2, below[WINDOW]
+        starts, window = here[COINS], here[WINDOW]
+        if here[APART] == 1:
+            cells = probability[here[FIRST] : here[FIRST] + here[HEAPS] * window]
+            into = probability[below[FIRST] : below[FIRST] + heaps * wide]
+            _side_by_side(into, wide, heaps, half, cells, here[HEAPS])
+            _without_dust(cells, dust, cells)
+            start[starts : starts + half] = 0
+            for i in range(half):
+                mean[i] += mean[half + i]
+        else:
+            for i in range(half):
+                both = found[: 2 * wide - 1]
+                if below[APART] == 1:
+                    for j in range(wide):
+                        at = below[FIRST] + j * heaps + i
+                        found[2 * wide + j] = probability[at]
+                        found[3 * wide + j] = probability[at + half]
+                    _convolve(found[2 * wide : 3 * wide], found[3 * wide : 4 * wide], both)
+                else:
+                    at = below[FIRST] + i * wide
+                    two = at + half * wide
+                    _convolve(probability[at : at + wide], probability[two : two + wide], both)
+                first = start[below[COINS] + i] + start[below[COINS] + half + i]
+                mean[i] += mean[half + i]
+                moved = first
+                at = here[FIRST] + i * window
+                into = probability[at : at + window]
+                if window < both.size:
+                    most = (1 << level) + 1 - window
+                    moved = np.int64(round(mean[i])) - window // 2
+                    moved = min(max(moved, 0), most)
+                    into[:] = 0
+                start[starts + i] = moved
+                low, high = max(moved, first), min(moved + window, first + both.size)
+                found_here = both[low - first : high - first]
+                _without_dust(found_here, dust, into[low - moved : high - moved])
+        if half < here[HEAPS]:  # one without coins, to make their number even
+            for j in range(window):
+                at = here[FIRST] + half * here[APART] + j * here[STEP]
+                probability[at] = 1 if j == 0 else 0
+            start[starts + half], mean[half] = 0, 0
+
+
+@plain
+def _descend(shapes, levels, k, probability, start, uniforms, count):
+    """How many of k each coin has, 0 or 1."""
+    count[0], used = k, 0
+    for level in range(levels - 1, -1, -1):
+        here = shapes[level]
+        half, window, step, apart = here[HEAPS] // 2, here[WINDOW], here[STEP], here[APART]
+        for i in range(half):
+            heads = count[i]
+            one = here[FIRST] + i * apart
+            two = one + half * apart
+            first = start[here[COINS] + i]
+            less = heads - first - start[here[COINS] + half + i]
+            # Heads of the first heap beyond where its window begins: between low and high.
+            low, high = max(0, less - window + 1), min(window - 1, less)
+            total = real(probability[0], 0.0)
+            if low < high:
+                for j in range(low, high + 1):
+                    total += probability[one + j * step] * probability[two + (less - j) * step]
+            aim, likely = uniforms[used + i] * total, real(probability[0], 0.0)
+            while low < high:
+                likely += probability[one + low * step] * probability[two + (less - low) * step]
+                if likely > aim or likely >= total:
+                    break
+                low += 1
+            count[i] = first + low
+            count[half + i] = heads - count[i]
+        used += half
+
+
+@plain
+def _rows(job, words, shapes, zs, ks, uniforms, outs):
+    n, samples, splits, levels = words[N], words[SAMPLES], words[SPLITS], words[LEVELS]
+    rows, coins, top = words[COUNT], shapes[0, HEAPS], shapes[levels - 1]
+    dust = real(zs[0], math.sqrt(2.0 ** (-126 if zs.itemsize == 4 else -1022)))
+    u, mean = np.empty(n, zs.dtype), np.empty(coins, zs.dtype)
+    probability = np.empty(top[FIRST] + top[HEAPS] * top[WINDOW], zs.dtype)
+    found = np.empty(4 * top[WINDOW], zs.dtype)
+    start, count = np.empty(top[COINS] + top[HEAPS], np.int64), np.empty(coins, np.int64)
+    first, last = take(job)
+    while first < last:
+        for i in range(first, last):
+            prepare(zs[i * n : (i + 1) * n], real(zs[0], 0.0), real(zs[0], 0.0), u)
+            _leaves(u, coins, dust, probability, mean)
+            _climb(shapes, levels, dust, probability, start, mean, found)
+            for sample in range(samples):
+                at = sample * rows + i
+                numbers = uniforms[at * splits : (at + 1) * splits]
+                _descend(shapes, levels, np.int64(ks[i]), probability, start, numbers, count)
+                out = outs[at * n : (at + 1) * n]
+                for j in range(n):
+                    out[j] = count[j] == 1
+        report(job, last - first)
+        first, last = take(job)
+
+
+@plain
+def _rows_of(job, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), OUT + 1, np.int64)
+    rows, samples = words[COUNT], words[COUNT] * words[SAMPLES]
+    _rows(
+        job,
+        words,
+        carray(pointer(words[SHAPES]), (words[LEVELS], 6), np.int64),
+        carray(pointer(words[Z]), rows * words[N], number),
+        carray(pointer(words[K]), rows, number),
+        carray(pointer(words[U]), samples * words[SPLITS], number),
+        carray(pointer(words[OUT]), samples * words[N], np.bool_),
+    )
+    if leads:
+        wait(job)
+
+
+def serve_single(job, leads):
+    """Take rows of float32 until there are none."""
+    _rows_of(job, leads, np.float32)
+
+
+def serve_double(job, leads):
+    """Take rows of float64 until there are none."""
+    _rows_of(job, leads, np.float64)

@@ -1,0 +1,263 @@
+"""The sums of _nodes.py over rows that stay in cache: what N = k says of each coin, row by row.
+
+loops.py has the loops. Rows are dealt out to threads; no answer depends on their number.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from kofn._nodes import COVARIANCE, LOG_COUNT, MARGINALS
+from kofn.kernels.cpu.rows.formulas import deleted
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.vector_math import real
+from kofn.kernels.cpu.subsets.loops import (
+    LANES,
+    TOGETHER,
+    centred,
+    complement,
+    diagonal,
+    finish,
+    folded,
+    moments,
+    multiply,
+    multiply_nodes,
+    others,
+    pairs,
+    plain,
+    prepare,
+    product,
+    shift,
+)
+
+BLOCK = 512
+MOST = 27  # nodes
+
+# A job, the integers that every thread on it is told: those of shares.py first.
+N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(4, 13)
+
+
+@plain
+def _turned(x, y, cosine, sine):
+    return x * cosine - y * sine, x * sine + y * cosine
+
+
+@plain
+def _products(u, node, count, re, im):
+    """Re and Im of Π t at each node."""
+    re[:count], im[:count] = 1.0, 0.0
+    for start in range(0, u.size, BLOCK):
+        for h in range(count):
+            multiply(u[start : start + BLOCK], node[h, 0], node[h, 1], re[h], im[h])
+    for h in range(count):
+        node[h, 2], node[h, 3] = folded(re[h], im[h])
+
+
+@plain
+def _products_of_short(u, node, count, table):
+    for first in range(0, count, TOGETHER):
+        some = min(count - first, TOGETHER)
+        table[0], table[1], table[2], table[3], table[4:] = 1.0, 0.0, 1.0, 0.0, 0.0
+        for h in range(some):
+            table[4, h], table[5, h] = node[first + h, 0], node[first + h, 1]
+        multiply_nodes(u, table)
+        for h in range(some):
+            x, y = table[2, h], table[3, h]
+            node[first + h, 2] = table[0, h] * x - table[1, h] * y
+            node[first + h, 3] = table[0, h] * y + table[1, h] * x
+
+
+@plain
+def _spectrum(y, n, hi, lo, u, k, node, re, im, table):
+    """u, and per node (sin, 1 − cos, Re c, Im c); how many, Σpq and Pr(N = k) of n coins."""
+    single = y.itemsize == 4
+    variance, above = 0.0, 0.0
+    for start in range(0, u.size, BLOCK):
+        found = prepare(y[start : start + BLOCK], hi, lo, u[start : start + BLOCK])
+        variance += found[0]
+        above += found[1]
+    wide, least, negligible = (6.0, 10.0, 17.0) if single else (8.5, 14.0, 40.0)
+    number = 2 * math.ceil((wide * math.sqrt(variance) + (least - 1)) / 2) + 1
+    number = np.float64(min(number, n + 1 + n % 2))
+    # Turns are multiplied up, by half of ω, whose sine keeps the digits of 1 − cos ω.
+    half, turn = math.pi / number, 2 * math.pi * ((above - k) % number) / number
+    half_cos, half_sin = math.cos(half), math.sin(half)
+    turn_cos, turn_sin = math.cos(turn), math.sin(turn)
+    count, cosine, sine = 0, 1.0, 0.0
+    while count < MOST and 2 * count < number and variance * 2 * sine * sine <= negligible:
+        node[count, 0], node[count, 1] = 2 * sine * cosine, 2 * sine * sine
+        cosine, sine = _turned(cosine, sine, half_cos, half_sin)
+        count += 1
+    if n <= BLOCK:
+        _products_of_short(u, node, count, table)
+    else:
+        _products(u, node, count, re, im)
+    total, cosine, sine = 0.0, 1 / number, 0.0
+    for h in range(count):
+        # What is left of the phase: e^{iω} of each coin above ½, less e^{iωk}.
+        node[h, 2], node[h, 3] = _turned(node[h, 2], node[h, 3], cosine, sine)
+        total += node[h, 2]
+        cosine, sine = _turned(cosine, sine, turn_cos, turn_sin)
+        if h == 0:
+            cosine, sine = 2 * cosine, 2 * sine  # the others stand for two nodes
+    for h in range(count):
+        node[h, 2] /= total
+        node[h, 3] /= total
+    return count, variance, total
+
+
+@plain
+def _close(y, hi, k, what, out):
+    """A row without a choice to make, or with a NaN: what _conditional.py answers there."""
+    out[:] = 0
+    if what != MARGINALS:
+        return
+    top = 0
+    for i in range(y.size):
+        top += 1 if y[i] == math.inf else 0
+    first = 1.0 if hi < 0 or top <= k else (hi if hi != hi else k / top)
+    others = hi if hi != hi else (0.0 if hi > 0 else 1.0)
+    for i in range(y.size):
+        if not deleted(y[i]):
+            out[i] = first if y[i] == math.inf else others
+
+
+@plain
+def _shifts(u, node, count, w, r, rho):
+    """pq, q − p and (π − p)/pq of one block."""
+    moments(u, w, r)
+    rho[:] = 0
+    for h in range(count):
+        versine = real(w[0], node[h, 1])
+        by_r = real(w[0], node[h, 1] * node[h, 2])
+        by_1 = real(w[0], node[h, 0] * node[h, 3])
+        shift(w, r, versine, by_r, by_1, rho)
+
+
+@plain
+def _tails(u, node, count, part, out):
+    for start in range(0, u.size, BLOCK):
+        block = u[start : start + BLOCK]
+        w, r, rho = part[0, : block.size], part[1, : block.size], part[2, : block.size]
+        _shifts(block, node, count, w, r, rho)
+        finish(block, rho, out[start : start + BLOCK])
+
+
+@plain
+def _covariance(y, u, v, node, count, variance, part, out):
+    n, mean = y.size, 0.0
+    sums = np.zeros((MOST, 2))
+    total = 0.0
+    for turn in range(3):  # the mean; what the others add up to; the answer
+        for start in range(0, n, BLOCK):
+            block = u[start : start + BLOCK]
+            m = block.size
+            w, r, rho, g = part[0, :m], part[1, :m], part[2, :m], part[3, :m]
+            centred(y[start : start + m], v[start : start + m], mean, g)
+            if turn == 0:
+                moments(block, w, r)
+                total += product(w, g)
+                continue
+            _shifts(block, node, count, w, r, rho)
+            if turn == 1:
+                for i in range(m):
+                    rho[i] *= w[i]
+                total += product(rho, g)
+                for h in range(count):
+                    found = others(w, r, g, real(w[0], node[h, 1]))
+                    sums[h, 0] -= found[0] * node[h, 1]
+                    sums[h, 1] += found[1] * node[h, 0]
+                continue
+            into = out[start : start + m]
+            into[:] = 0
+            for h in range(count):
+                numbers = (
+                    real(w[0], node[h, 1]),
+                    real(w[0], node[h, 0]),
+                    real(w[0], node[h, 2]),
+                    real(w[0], node[h, 3]),
+                    real(w[0], sums[h, 0]),
+                    real(w[0], sums[h, 1]),
+                )
+                pairs(w, r, g, *numbers, into)
+            diagonal(block, w, rho, g, real(w[0], total), into)
+        if turn == 0:
+            mean = total / variance if variance > 0 else 0.0
+            total = 0.0
+
+
+@plain
+def _rows(job, words, ys, his, los, ks, vs, outs):
+    n, what = words[N], words[WHAT]
+    node, re, im = np.empty((MOST, 4)), np.empty((MOST, LANES)), np.empty((MOST, LANES))
+    table = np.empty((6, TOGETHER))
+    # Whole vectors only, so that equal logits meet the same instructions.
+    full = -(-n // LANES) * LANES
+    u, part = np.empty(full, ys.dtype), np.empty((4, BLOCK), ys.dtype)
+    room = np.empty((3, full if full > n else 0), ys.dtype)
+    first, last = take(job)
+    while first < last:
+        for i in range(first, last):
+            y, v, hi, lo, k = (
+                ys[i * n : (i + 1) * n],
+                vs[i * n : (i + 1) * n],
+                his[i],
+                los[i],
+                ks[i],
+            )
+            answer = outs[i : i + 1] if what == LOG_COUNT else outs[i * n : (i + 1) * n]
+            if not abs(hi) < math.inf:
+                _close(y, hi, k, what, answer)
+                continue
+            out = answer
+            if full > n:
+                room[0, :n], room[0, n:], room[1, :n], room[1, n:] = y, -math.inf, v, 0
+                y, v, out = room[0], room[1], room[2]
+            count, variance, total = _spectrum(y, n, hi, lo, u, np.float64(k), node, re, im, table)
+            if what == LOG_COUNT:
+                answer[0] = math.log(total)
+                continue
+            if what == COVARIANCE:
+                _covariance(y, u, v, node, count, variance, part, out)
+            else:
+                _tails(u, node, count, part, out)
+                if what == MARGINALS:
+                    complement(y, hi, lo, out)
+            if full > n:
+                answer[:] = out[:n]
+        report(job, last - first)
+        first, last = take(job)
+
+
+@plain
+def _rows_of(job, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), OUT + 1, np.int64)
+    rows, entries = words[COUNT], words[COUNT] * words[N]
+    _rows(
+        job,
+        words,
+        carray(pointer(words[Y]), entries, number),
+        carray(pointer(words[HI]), rows, number),
+        carray(pointer(words[LO]), rows, number),
+        carray(pointer(words[K]), rows, number),
+        carray(pointer(words[V]), entries, number),
+        carray(pointer(words[OUT]), rows if words[WHAT] == LOG_COUNT else entries, number),
+    )
+    if leads:
+        wait(job)
+
+
+def serve_single(job, leads):
+    """Take rows of float32 until there are none."""
+    _rows_of(job, leads, np.float32)
+
+
+def serve_double(job, leads):
+    """Take rows of float64 until there are none."""
+    _rows_of(job, leads, np.float64)

@@ -1,0 +1,1 @@
+"""Thresholds, weights and gradients of rows, on a GPU."""

@@ -1,0 +1,162 @@
+"""Visits to rows on a GPU whose choice is hard: tails far out, told from the scores next to θ."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kofn.kernels.gpu.rows.formulas import DELETED, EXPONENTIAL, INF, LOG2_E, NORMAL, mills
+from kofn.kernels.gpu.rows.loops import entries
+
+
+@triton.jit
+def edges(x_row, here, first, last, hi, lo, BLOCK: tl.constexpr):
+    """The greatest finite score up to θ and the least above it."""
+    nothing = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    left, right = nothing - INF, nothing + INF
+    for at in range(first, last, BLOCK):
+        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+        upper = (x - hi[:, None]) - lo[:, None] > 0.0
+        left = tl.maximum(left, tl.where(upper | (x <= DELETED), -INF, x))
+        right = tl.minimum(right, tl.where(upper, x, INF))
+    return tl.max(left, axis=1), tl.min(right, axis=1)
+
+
+@triton.jit
+def far_tails(x_row, here, first, last, left, right, per_t, BLOCK: tl.constexpr):
+    """Σ e^{−a} over the entries a temperatures below `left`, and over those above `right`."""
+    below = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    above = below
+    for at in range(first, last, BLOCK):
+        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+        under, over = (x - left[:, None]) * per_t[:, None], (right[:, None] - x) * per_t[:, None]
+        playing = (under <= 0.0) & (x > DELETED)
+        below += tl.where(playing, tl.exp2(under * LOG2_E), 0.0)
+        above += tl.where(over <= 0.0, tl.exp2(over * LOG2_E), 0.0)
+    return tl.sum(below, axis=1), tl.sum(above, axis=1)
+
+
+@triton.jit
+def far_normal_tails(x_row, here, first, last, left, right, u, v, per_t, BLOCK: tl.constexpr):
+    """The normal link's tails beyond the edges, u and v temperatures from θ, as search.py's
+    `normal_balance` wants them.
+    """
+    below = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    above, below_slope, above_slope = below, below, below
+    for at in range(first, last, BLOCK):
+        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+        under, over = (left[:, None] - x) * per_t[:, None], (x - right[:, None]) * per_t[:, None]
+        upper = over >= 0.0
+        deep = tl.where(upper, over, under)
+        near = tl.where(upper, v[:, None], u[:, None])
+        slope = tl.exp2(deep * (2.0 * near + deep) * (-0.5 * LOG2_E))
+        t = tl.where(slope > 0.0, slope * mills(near + deep), 0.0)
+        below += tl.where(upper, 0.0, t)
+        above += tl.where(upper, t, 0.0)
+        below_slope += tl.where(upper, 0.0, slope)
+        above_slope += tl.where(upper, slope, 0.0)
+    return (
+        tl.sum(below, axis=1),
+        tl.sum(above, axis=1),
+        tl.sum(below_slope, axis=1),
+        tl.sum(above_slope, axis=1),
+    )
+
+
+@triton.jit
+def faint_share(
+    KIND: tl.constexpr,
+    x_row,
+    g_row,
+    here,
+    first,
+    last,
+    hi,
+    lo,
+    per_t,
+    BLOCK: tl.constexpr,
+):
+    """ΣF′g/ΣF′, what k moves where every F′ has underflowed.
+
+    Each is taken relative to the sum of tails on its side of θ: those two are equal, while z far
+    out knows neither to a digit. Tails are told from the score next to θ.
+    """
+    left, right = edges(x_row, here, first, last, hi, lo, BLOCK)
+    slope, product = _side(
+        KIND, False, x_row, g_row, here, first, last, left, ((hi - left) + lo) * per_t, per_t, BLOCK
+    )
+    if KIND != EXPONENTIAL:  # F has no slope beyond its end
+        other, another = _side(
+            KIND,
+            True,
+            x_row,
+            g_row,
+            here,
+            first,
+            last,
+            right,
+            ((right - hi) - lo) * per_t,
+            per_t,
+            BLOCK,
+        )
+        slope, product = slope + other, product + another
+    return product * _per(slope)
+
+
+@triton.jit
+def _side(
+    KIND: tl.constexpr,
+    UPPER: tl.constexpr,
+    x_row,
+    g_row,
+    here,
+    first,
+    last,
+    edge,
+    near,
+    per_t,
+    BLOCK: tl.constexpr,
+):
+    """(ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails.
+
+    `edge` is the score next to θ, `near` temperatures from it.
+    """
+    near = tl.minimum(near, 1e15)  # no ∞·0
+    total = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    slope, product = total, total
+    for at in range(first, last, BLOCK):
+        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+        g, _ = entries(g_row, here, at, last, 0.0, BLOCK)
+        away = x - edge[:, None] if UPPER else edge[:, None] - x
+        there = (away >= 0.0) & (tl.abs(x) < INF) & (x > DELETED)
+        deep = tl.where(there, away, INF) * per_t[:, None]
+        if KIND == NORMAL:
+            share = tl.exp2(deep * (2.0 * near[:, None] + deep) * (-0.5 * LOG2_E))
+            share = tl.where(deep > 0.0, share, 1.0)
+            total += tl.where(share > 0.0, share * mills(near[:, None] + deep), 0.0)
+        else:
+            share = tl.exp2(deep * -LOG2_E)
+            total += share
+        slope += share
+        product += tl.where(share > 0.0, share * g, 0.0)
+    per_total = _per(tl.sum(total, axis=1))
+    return tl.sum(slope, axis=1) * per_total, tl.sum(product, axis=1) * per_total
+
+
+@triton.jit
+def top_sums(x_row, g_row, here, first, last, BLOCK: tl.constexpr):
+    """(#(+inf), their Σg)."""
+    number = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    product = number
+    for at in range(first, last, BLOCK):
+        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+        g, _ = entries(g_row, here, at, last, 0.0, BLOCK)
+        number += tl.where(x == INF, 1.0, 0.0)
+        product += tl.where(x == INF, g, 0.0)
+    return tl.sum(number, axis=1), tl.sum(product, axis=1)
+
+
+@triton.jit
+def _per(total):
+    """1 over a sum, 0 where there is none."""
+    return tl.where(total > 0.0, 1.0 / tl.where(total > 0.0, total, 1.0), 0.0)

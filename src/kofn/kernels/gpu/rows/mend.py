@@ -1,0 +1,103 @@
+"""The threshold of a row that the usual search has left wrong, by bisection, on a GPU.
+
+θ may be next to a score of 1e30 and T be 1, so it is looked for as the oracles of the tests do: in
+the order of floats between all of them, then, between two neighbours, by its distance from one.
+All numbers here are per row. The looks are one_program.py's.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kofn.kernels.gpu.rows.formulas import EPS, EXPONENTIAL, INF, NORMAL
+from kofn.kernels.gpu.rows.search import is_flat
+
+MOST = tl.constexpr(float((2.0 - 2.0**-23) * 2.0**127))
+LINE = tl.constexpr(33)  # looks until two neighbours are left of all floats, the first one included
+ENOUGH = tl.constexpr(33 + 32)  # the last look
+
+
+@triton.jit
+def is_doubtful(row, s):
+    """Whether a search that is over may have ended in a wrong place, to be looked at once more.
+
+    Searches that ended after a few looks have, where θ is not far from 0, left nothing to mend.
+    """
+    near = tl.abs(s.hi) < row.temperature * 1e5
+    return ~near | (s.looks >= 8) | (row.k - row.top < 1e-2)
+
+
+@triton.jit
+def order_of(value):
+    """A float's place in the order of all, and back: from the bits of either."""
+    return tl.where(value < 0, value ^ 0x7FFFFFFF, value)
+
+
+@triton.jit
+def _place(value):
+    return order_of(value.to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def _number(place):
+    return order_of(place).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _middle(low, high):
+    """The place between two, without overflow."""
+    return (low & high) + ((low ^ high) >> 1)
+
+
+@triton.jit
+def whole_line(hi):
+    """(the ends of the bracket as places, what distances are told from, and in which direction)."""
+    zero = tl.zeros_like(hi)
+    return _place(zero - MOST), _place(zero + INF), zero, zero + 1.0
+
+
+@triton.jit
+def judge(KIND: tl.constexpr, row, at, below, above, weight, count):
+    """(whether θ is found, whether both tails have underflowed, whether the choice is hard by the
+    exponential link, ΣF − k), from the sums of a look, the first of which is at the search's θ.
+    """
+    excess, wanted = (count - row.k) + below - above, row.k - row.top
+    bar = tl.where(at == 0, 1e-6 * wanted, EPS * 0.25 * tl.minimum(wanted, below + above))
+    found = tl.abs(excess) <= bar
+    whole = count == row.k
+    flat = whole & is_flat(below, above) & (KIND <= NORMAL)
+    hard = whole & (excess == 0.0) & (weight == 0.0) & (KIND == EXPONENTIAL)
+    return found | flat, flat, hard, excess
+
+
+@triton.jit
+def halve(at, excess, low, high, anchor, sign):
+    """The bracket after a look at what `between_ends` said."""
+    beyond = (excess > 0.0) == (sign > 0.0)
+    middle = _middle(low, high)
+    if at == LINE:
+        half = _half(low, high)
+        sign = tl.where(excess > 0.0, -1.0, 1.0)
+        anchor = tl.where(excess > 0.0, _number(high), _number(low))
+        low, high = low * 0, _place(half)
+    elif at > 0:
+        low, high = tl.where(beyond, middle, low), tl.where(beyond, high, middle)
+    return low, high, anchor, sign
+
+
+@triton.jit
+def between_ends(at, low, high, anchor, sign):
+    """Where to look next, in two floats."""
+    hi, lo = anchor, sign * _number(_middle(low, high))
+    if at < LINE:
+        hi, lo = lo, tl.zeros_like(lo)
+    elif at == LINE:
+        hi, lo = _number(low), _half(low, high)
+    return hi, lo
+
+
+@triton.jit
+def _half(low, high):
+    """Half of what is between two neighbours."""
+    return tl.minimum(_number(high) * 0.5 - _number(low) * 0.5, MOST * 0.25)

@@ -1,0 +1,1 @@
+"""Sums over k-subsets, on a GPU."""

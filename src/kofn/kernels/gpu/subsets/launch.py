@@ -1,0 +1,56 @@
+"""Rows of k-subsets in a GPU's memory: what is launched for which rows, as in launch.py."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from kofn import _nodes, _sampling
+from kofn.kernels.gpu.rows import launch
+from kofn.kernels.gpu.subsets import programs
+
+
+def evaluate(what: int, z: Tensor, k: Tensor, v: Tensor | None = None) -> Tensor:
+    """`log_count`, `tails` or `covariance` of kofn._nodes."""
+    zero = torch.zeros_like(k)
+    return at(what, z, zero, zero, k, v)
+
+
+def at(what: int, y: Tensor, hi: Tensor, lo: Tensor, k: Tensor, v: Tensor | None = None) -> Tensor:
+    """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
+    y, hi, lo, k = (launch.packed(a) for a in (y, hi, lo, k))
+    v = y if v is None else launch.packed(v)
+    out = launch.empty(y, y.shape[:-1] if what == _nodes.LOG_COUNT else y.shape)
+    n, count = y.shape[-1], prod(y.shape[:-1])
+    if count == 0:
+        return out
+    part, parts, warps = shape_of(n)
+    sums = launch.empty(k, (count, parts, programs.SUMS.value), torch.float64)
+    grid, rows = (count * parts,), (hi, lo, k, sums)
+    first = dict(PART=part, LANES=32 * warps, num_warps=warps, **OPTIONS)
+    then = dict(PARTS=max(LEAST, launch.power_of_2(parts)), **first)
+    with launch.device_of(y):
+        programs.tally_parts[grid](y, v, *rows, n, parts, WHAT=what, **first)
+        programs.multiply_parts[grid](y, *rows, n, parts, **then)
+        if what == _nodes.COVARIANCE:
+            programs.others_parts[grid](y, v, *rows, n, parts, **then)
+        programs.write_parts[grid](y, v, *rows, out, n, parts, WHAT=what, **then)
+    return out
+
+
+def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
+    """`kofn._sampling.draw`, whose splits are array code on a GPU."""
+    return _sampling.draw(z, k, uniforms)
+
+
+PART = 2048  # coins to a program, in rows of up to 2¹⁸
+LEAST = 16  # parts that are added up: fewer threads than that would each hold every node's sums
+OPTIONS = {"enable_fp_fusion": True, "maxnreg": 168}  # without which the assembler spills some
+
+
+def shape_of(n: int) -> tuple[int, int, int]:
+    """(length, number) of the parts of a row, at most 128, and how many warps work on one."""
+    part = max(PART, launch.power_of_2(n) // 128)
+    return part, -(-n // part), 1 if n <= 256 else 4

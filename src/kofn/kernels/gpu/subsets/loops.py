@@ -1,0 +1,275 @@
+"""One visit to a stretch of a row of k-subsets, on a GPU: the sums of _nodes.py.
+
+A thread has coins of its own and all nodes of each, so that a coin's sum over nodes stays with its
+thread; only the product over coins is folded, once. That product is complex and float64, four
+multiplications a coin and node, because at n = 10⁶ float32 has lost it; the rest is float32.
+Coins are kept as signed tails u, +p where p ≤ ½ and −q elsewhere, as in sums.py, which has the
+same visits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+
+from kofn import _nodes
+from kofn.kernels.gpu.rows.formulas import DELETED, INF, LOG2_E, inverse
+
+LOG_COUNT = tl.constexpr(_nodes.LOG_COUNT)
+TAILS = tl.constexpr(_nodes.TAILS)
+MARGINALS = tl.constexpr(_nodes.MARGINALS)
+COVARIANCE = tl.constexpr(_nodes.COVARIANCE)
+
+NODES = tl.constexpr(16)  # in float32 no row has more that count than 14, most have 7
+GROUP = tl.constexpr(8)  # whose products a thread keeps in registers
+PI = tl.constexpr(math.pi)
+# Of sin x/x and cos x as polynomials of x², to 1e-17 for |x| ≤ π/2: Triton's own, in float64,
+# keep a stack for the arguments of any size that these never have.
+TERMS = tl.constexpr(12)
+SIN = tl.constexpr(tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(12)))
+COS = tl.constexpr(tuple((-1) ** i / math.factorial(2 * i) for i in range(12)))
+
+
+@triton.jit
+def _polynomial(x, COEFFICIENTS: tl.constexpr):
+    total = tl.zeros_like(x) + COEFFICIENTS[TERMS - 1]
+    for i in tl.static_range(2, TERMS + 1):
+        total = total * x + COEFFICIENTS[TERMS - i]
+    return total
+
+
+@triton.jit
+def _half_turn(q):
+    """sin and cos of πq for |q| ≤ ½, and so, doubled, of a whole turn's share q."""
+    x = q * PI
+    return x * _polynomial(x * x, SIN), _polynomial(x * x, COS)
+
+
+@triton.jit
+def _turn(q):
+    """cos and sin of 2πq for |q| ≤ ½."""
+    sine, cosine = _half_turn(q)
+    return 1.0 - sine * sine * 2.0, sine * cosine * 2.0
+
+
+@triton.jit
+def load(row, at, last, other, LANES: tl.constexpr):
+    columns = at + tl.arange(0, LANES)
+    return tl.load(row + columns, mask=columns < last, other=other)
+
+
+@triton.jit
+def _coin(y, hi, lo):
+    """(u, whether z > 0) with z = y − (hi + lo); out of play u is 0."""
+    z = (y - hi) - lo
+    e = tl.exp2(tl.abs(z) * -LOG2_E)
+    t = e * inverse(1.0 + e)
+    return tl.where(z > 0.0, -t, t), z > 0.0
+
+
+@triton.jit
+def _moments(u):
+    """(pq, q − p)."""
+    t = tl.abs(u)
+    r = 1.0 - t * 2.0
+    return t * (1.0 - t), tl.where(u < 0.0, -r, r)
+
+
+@triton.jit
+def tally(y_row, v_row, first, last, hi, lo, WEIGHTED: tl.constexpr, LANES: tl.constexpr):
+    """Σpq, #(z > 0), #(+inf), and Σpq·v where WEIGHTED."""
+    variance = tl.zeros((LANES,), tl.float32)
+    above, top, weighted = variance, variance, variance
+    for at in range(first, last, LANES):
+        y = load(y_row, at, last, -INF, LANES)
+        u, upper = _coin(y, hi, lo)
+        w, _ = _moments(u)
+        variance += w
+        above += tl.where(upper, 1.0, 0.0)
+        top += tl.where(y == INF, 1.0, 0.0)
+        if WEIGHTED:
+            v = load(v_row, at, last, 0.0, LANES)
+            # What is out of play may carry anything, NaN included.
+            weighted += tl.where(w > 0.0, w * v, 0.0)
+    return (
+        tl.sum(variance.to(tl.float64)),
+        tl.sum(above.to(tl.float64)),
+        tl.sum(top.to(tl.float64)),
+        tl.sum(weighted.to(tl.float64)),
+    )
+
+
+@triton.jit
+def grid(variance, above, k, n, node):
+    """Per node of that number (sin ω, 1 − cos ω, weight·e^{iω(above − k)}); 0 where it counts not.
+
+    `_nodes._grid` says how many there are. The phase is what is left of it: e^{iω} of each coin
+    above ½, whose product is taken without, less e^{iωk}.
+    """
+    number = tl.ceil((tl.sqrt(variance) * 6.0 + 9.0) * 0.5) * 2.0 + 1.0
+    number = tl.minimum(number, (n + 1 + n % 2).to(tl.float64))
+    h, per_number = node.to(tl.float64), 1.0 / number
+    # Beyond the last node there are numbers nobody uses, of bounded size.
+    sine, cosine = _half_turn(tl.minimum(h * per_number, 0.5))
+    versine = sine * sine * 2.0
+    counts = (h * 2.0 < number) & (versine * variance <= 17.0)
+    phase = above - k.to(tl.float64)
+    phase = (phase - tl.floor(phase * per_number) * number) * per_number * h
+    real, imag = _turn(phase - tl.floor(phase + 0.5))
+    weight = tl.where(counts, tl.where(h == 0.0, 1.0, 2.0), 0.0) * per_number
+    sin, versine = tl.where(counts, sine * cosine * 2.0, 0.0), tl.where(counts, versine, 0.0)
+    return sin, versine, real * weight, imag * weight
+
+
+@triton.jit
+def _times(a_real, a_imag, b_real, b_imag):
+    return a_real * b_real - a_imag * b_imag, a_real * b_imag + a_imag * b_real
+
+
+@triton.jit
+def product(real, imag):
+    """Of the numbers of each node."""
+    return tl.reduce((real, imag), 1, _times)
+
+
+@triton.jit
+def multiply(y_row, first, last, hi, lo, sin, versine, LANES: tl.constexpr):
+    """Per node Π t = 1 − |u|(1 − cos ω) + iu sin ω over coins; above ½ it lacks e^{iω}."""
+    imag = tl.zeros((sin.shape[0], LANES), tl.float64)
+    real = imag + 1.0
+    for at in range(first, last, LANES):
+        u, _ = _coin(load(y_row, at, last, -INF, LANES), hi, lo)
+        u = u.to(tl.float64)
+        a = 1.0 - versine[:, None] * tl.abs(u)[None, :]
+        b = sin[:, None] * u[None, :]
+        real, imag = _times(real, imag, a, b)
+    return product(real, imag)
+
+
+@triton.jit
+def spectrum(real, imag, weight_real, weight_imag):
+    """(per node weight·Π t·e^{−iωk}/Pr(N = k) in float32, Pr(N = k))."""
+    real, imag = _times(real, imag, weight_real, weight_imag)
+    total = tl.sum(real)
+    return (real / total).to(tl.float32), (imag / total).to(tl.float32), total
+
+
+@triton.jit
+def _shift(w, r, sin, versine, real, imag):
+    """(π − p)/w."""
+    over = inverse(1.0 - versine[:, None] * (w + w)[None, :])
+    above = (versine * real)[:, None] * r[None, :] + (sin * imag)[:, None]
+    return -tl.sum(above * over, axis=0)
+
+
+@triton.jit
+def write(
+    WHAT: tl.constexpr,
+    y_row,
+    out_row,
+    first,
+    last,
+    hi,
+    lo,
+    sin,
+    versine,
+    real,
+    imag,
+    LANES: tl.constexpr,
+):
+    """Tails given N = k, or marginals."""
+    for at in range(first, last, LANES):
+        u, upper = _coin(load(y_row, at, last, -INF, LANES), hi, lo)
+        w, r = _moments(u)
+        rho = _shift(w, r, sin, versine, real, imag)
+        t = tl.abs(u)
+        # Rounding may leave [0, 1] by its own size.
+        answer = tl.minimum(tl.maximum(t + u * (1.0 - t) * rho, 0.0), 1.0)
+        if WHAT == MARGINALS:
+            answer = tl.where(upper, 1.0 - answer, answer)
+        columns = at + tl.arange(0, LANES)
+        tl.store(out_row + columns, answer, mask=columns < last)
+
+
+@triton.jit
+def close(WHAT: tl.constexpr, y_row, out_row, first, last, theta, k, top, LANES: tl.constexpr):
+    """A row without a choice to make, or with a NaN: what _conditional.py answers there."""
+    of_top = tl.where((theta < 0.0) | (top <= k), 1.0, tl.where(theta != theta, theta, k / top))
+    others = tl.where(theta != theta, theta, tl.where(theta > 0.0, 0.0, 1.0))
+    for at in range(first, last, LANES):
+        y = load(y_row, at, last, -INF, LANES)
+        answer = tl.zeros((LANES,), tl.float32)
+        if WHAT == MARGINALS:
+            answer += tl.where(y <= DELETED, 0.0, tl.where(y == INF, of_top, others))
+        columns = at + tl.arange(0, LANES)
+        tl.store(out_row + columns, answer, mask=columns < last)
+
+
+@triton.jit
+def _slope(w, r, sin, versine):
+    """a = ∂ log t/∂z without the mean iwω."""
+    over = w[None, :] * inverse(1.0 - versine[:, None] * (w + w)[None, :])
+    return over * r[None, :] * -versine[:, None], over * sin[:, None]
+
+
+@triton.jit
+def _centred(y_row, v_row, at, last, hi, lo, mean, LANES: tl.constexpr):
+    """(u, pq, q − p, v − mean); H does not see a constant, and without it nothing large cancels."""
+    u, _ = _coin(load(y_row, at, last, -INF, LANES), hi, lo)
+    w, r = _moments(u)
+    # What has no say may carry any v, NaN included.
+    return u, w, r, tl.where(w > 0.0, load(v_row, at, last, 0.0, LANES) - mean, 0.0)
+
+
+@triton.jit
+def others(y_row, v_row, first, last, hi, lo, mean, sin, versine, real, imag, LANES: tl.constexpr):
+    """(Σδ(v − mean), and per node Σ a(v − mean)): of all coins, each to be taken off again."""
+    total = tl.zeros((LANES,), tl.float32)
+    first_sums = tl.zeros((NODES, LANES), tl.float32)
+    second_sums = first_sums
+    for at in range(first, last, LANES):
+        _, w, r, g = _centred(y_row, v_row, at, last, hi, lo, mean, LANES)
+        total += w * _shift(w, r, sin, versine, real, imag) * g
+        x, y = _slope(w, r, sin, versine)
+        first_sums += x * g[None, :]
+        second_sums += y * g[None, :]
+    return (
+        tl.sum(total.to(tl.float64)),
+        tl.sum(first_sums.to(tl.float64), axis=1),
+        tl.sum(second_sums.to(tl.float64), axis=1),
+    )
+
+
+@triton.jit
+def write_covariance(
+    y_row,
+    v_row,
+    out_row,
+    first,
+    last,
+    hi,
+    lo,
+    mean,
+    total,
+    first_sums,
+    second_sums,
+    sin,
+    versine,
+    real,
+    imag,
+    LANES: tl.constexpr,
+):
+    """H(v − mean): over pairs by nodes, Re[c·a(Σag − ag)] − δ(Σδg − δg); π(1 − π)g besides."""
+    for at in range(first, last, LANES):
+        u, w, r, g = _centred(y_row, v_row, at, last, hi, lo, mean, LANES)
+        rho = _shift(w, r, sin, versine, real, imag)
+        x, y = _slope(w, r, sin, versine)
+        p, q = first_sums[:, None] - x * g[None, :], second_sums[:, None] - y * g[None, :]
+        pairs = real[:, None] * (x * p - y * q) - imag[:, None] * (x * q + y * p)
+        delta, t = w * rho, tl.abs(u)
+        tail = t + u * (1.0 - t) * rho
+        answer = tl.sum(pairs, axis=0) - delta * (total - delta * g) + tail * (1.0 - tail) * g
+        columns = at + tl.arange(0, LANES)
+        tl.store(out_row + columns, answer, mask=columns < last)

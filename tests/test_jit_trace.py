@@ -207,7 +207,7 @@ LOAD = """
     module = torch.jit.load({path!r})
     x = torch.arange(20.0).reshape(5, 4).sin()
     torch.save(module(x), {answer!r})
-    assert isinstance(kofn._torch.threshold, torch._library.custom_ops.CustomOpDef)
+    assert isinstance(kofn.rows.torch_threshold.threshold, torch._library.custom_ops.CustomOpDef)
 """
 
 

@@ -10,9 +10,10 @@ import torch
 from scipy import special
 
 import oracles
-from kofn import Link, implicit, links, soft_topk, soft_topk_threshold
-from kofn._rows import Rows
+from kofn import Link, links, soft_topk, soft_topk_threshold
 from kofn.links import table
+from kofn.rows import answers, implicit
+from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE
 from kofn.solver.threshold import solve
 from support import Framework, every_link
@@ -231,15 +232,15 @@ class Segments:
 
 
 def _log_weights(rows, over=DENSE):
-    return implicit.log_weights(rows, placed=implicit.place(rows, over))
+    return answers.log_weights(rows, placed=implicit.place(rows, over))
 
 
 def _gap(rows, over=DENSE):
     target = rows.scores.detach() * 0 + 0.25
-    return implicit.gap(rows, target, placed=implicit.place(rows, over))
+    return answers.gap(rows, target, placed=implicit.place(rows, over))
 
 
-RAGGED = [implicit.weights, implicit.theta, implicit.value, _log_weights, _gap]
+RAGGED = [answers.weights, implicit.theta, answers.value, _log_weights, _gap]
 
 
 @pytest.mark.parametrize("link", ["logistic", "normal", "exponential"])

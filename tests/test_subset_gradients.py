@@ -16,7 +16,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import oracles_subset as oracles
-from kofn import KSubset, _jax
+from kofn import KSubset
+from kofn.rows import jax_threshold
 from oracles import finite_difference
 from support import GRADIENT, Framework, with_gradients
 
@@ -257,9 +258,9 @@ def test_jax_takes_it_as_a_pytree():
 
 def test_it_becomes_a_pytree_once_whoever_comes_first(monkeypatch):
     made = []
-    monkeypatch.setattr(_jax, "_registered", set())
+    monkeypatch.setattr(jax_threshold, "_registered", set())
     monkeypatch.setattr(
-        _jax, "_register", lambda kind, names: (time.sleep(0.01), made.append(kind))
+        jax_threshold, "_register", lambda kind, names: (time.sleep(0.01), made.append(kind))
     )
     x = jnp.zeros(3)
     threads = [threading.Thread(target=KSubset, args=(x, 1)) for _ in range(4)]
@@ -271,7 +272,7 @@ def test_it_becomes_a_pytree_once_whoever_comes_first(monkeypatch):
 
 
 def test_jax_without_float64():
-    with _jax.enable_x64(False):
+    with jax_threshold.enable_x64(False):
         x = jnp.asarray(X.numpy(), jnp.float32)
         value, slope = jax.value_and_grad(lambda x: KSubset(x, 2).marginals()[0, 1])(x)
         assert value.dtype == slope.dtype == jnp.float32

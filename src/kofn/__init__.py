@@ -27,7 +27,9 @@ from kofn.variants import sparse_softmax, taylor_softmax
 
 __version__ = "0.1.0"
 
-when_imported.import_after("torch", "kofn._torch")  # its operators, which saved programs call
+when_imported.import_after(
+    "torch", "kofn.rows.torch_threshold"
+)  # its operators, which saved programs call
 
 __all__ = [
     # choosing k of n

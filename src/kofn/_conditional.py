@@ -14,6 +14,7 @@ from kofn import _dispatch, links
 from kofn._distribution import not_below_0
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
+from kofn.rows import threshold_route
 from kofn.solver.equation import far
 
 
@@ -46,7 +47,7 @@ def rows_of(y: Array, k: Array) -> Rows:
     k = xp.where(amid[..., 0], k, k - count)
 
     one = xp.ones_like(k)
-    hi, lo = _dispatch.threshold(stop_gradient(y), k, one, links.logistic)
+    hi, lo = threshold_route.threshold(stop_gradient(y), k, one, links.logistic)
     spoiled = xp.isnan(hi)
     closed = (xp.isinf(hi) | spoiled)[..., None]
     hi = xp.where(closed[..., 0], 0.0, hi)

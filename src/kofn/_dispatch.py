@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
 from kofn import _nodes, _sampling, kernels, links
-from kofn._rows import Given, Rows
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.arrays.kinds import Array, is_torch
 from kofn.arrays.random import uniform
-from kofn.links.link import Link
-from kofn.solver.threshold import solve
-
-
-def evaluate(
-    function: Callable[..., Array], rows: Rows | Given, *arrays: Array, **settings: Hashable
-) -> Array:
-    """`function(rows, *arrays, **settings)`; compiled as a whole where that is how it is done."""
-    if is_jax(rows.scores):
-        from kofn._jax import evaluate as compiled
-        from kofn.arrays.jax_compile import bound
-
-        function = bound(function, **settings) if settings else function
-        return compiled(function, rows, *arrays)
-    return function(rows, *arrays, **settings)
-
-
-def whole(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)` of arrays, compiled as a whole where that is how a framework works.
-
-    `function` is one of a module, so that it is compiled once.
-    """
-    first = arguments[0]
-    if is_jax(first[0] if isinstance(first, tuple) else first):
-        from kofn.arrays.jax_compile import whole as compiled
-
-        return compiled(function, *arguments)
-    return function(*arguments)
+from kofn.rows.compiled import whole
+from kofn.rows.threshold_route import threshold
 
 
 def marginals(y: Array, k: Array) -> Array | None:
@@ -107,31 +79,3 @@ def _kernel_of_nodes(*arrays: Array) -> Any:
             if not is_plain(x) or is_recorded(x):
                 return None
     return kernels.serving_subsets(arrays[0])
-
-
-def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:
-    """`kofn.solver.threshold.solve` by the fastest route there is; opaque to differentiation."""
-    if is_torch(x):
-        from kofn._torch import threshold as operator
-
-        number, alpha = link.parted()
-        return operator(x, k, temperature, alpha, link.id, number)
-    if is_jax(x):
-        from kofn._jax import threshold as compiled
-
-        return compiled(x, k, temperature, link)
-    fused = kernels.threshold(x, k, temperature, link)
-    return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
-
-
-def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:
-    """(z, G(−z), G(z) − z) at a large z: numbers, even while `like` is being traced."""
-    if is_torch(like):
-        from kofn._torch import integral_ends as ends
-
-        return ends(link.id)
-    if is_jax(like):
-        from kofn._jax import integral_ends as ends
-
-        return ends(link.id)
-    return link.integral_ends(np.asarray(2.0**26))

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kofn._rows import without_deleted
 from kofn._support import ENUMERATE_UP_TO, every_choice
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_mask, check_scores, check_shape
@@ -24,6 +23,7 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
+from kofn.rows.given import without_deleted
 
 
 class Distribution(ABC):

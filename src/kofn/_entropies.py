@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kofn._rows import weights_in_play
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, namespace, quiet
 from kofn.arrays.typing import ArrayT
+from kofn.rows.given import weights_in_play
 
 HUGE = 1e30
 """An alpha for which Rényi's entropy is that of infinity, to every digit: ln n/alpha is left."""

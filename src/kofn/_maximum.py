@@ -27,11 +27,11 @@ from kofn._maximum_nodes import (
     row_sum,
     terms,
 )
-from kofn._rows import Rows
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.flow import accumulated, stacked
 from kofn.arrays.kinds import Array, cast, is_torch, namespace, scalar
 from kofn.links.link import by_id
+from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 
 

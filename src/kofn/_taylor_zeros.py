@@ -34,7 +34,7 @@ def zeros_for(like: Array, order: int) -> Zeros:
     """`zeros`, which torch.compile need not trace."""
     if not is_torch(like):
         return zeros(order)
-    from kofn._torch import taylor_zeros
+    from kofn.rows.torch_threshold import taylor_zeros
 
     return taylor_zeros(order)
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from kofn._dispatch import evaluate
-from kofn._rows import Given, given, without_deleted
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_number, check_per_row, check_real, check_same_kind
 from kofn.arrays.flow import repeat
@@ -27,6 +25,8 @@ from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.maps import hard_topk, soft_topk
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given, given, without_deleted
 
 COLDEST, WARMEST = 2.0**-60, 2.0**20
 
@@ -107,7 +107,7 @@ def temperature_for(
 
 def _solved(name: str, per_row: bool, what: Given, target: Array) -> Array:
     if is_torch(what.scores) and (is_compiling() or is_jit_tracing()):
-        from kofn._torch import temperature as operator
+        from kofn.rows.torch_threshold import temperature as operator
 
         x, k, _, link = what
         number, alpha = link.parted()

@@ -9,14 +9,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from kofn import implicit, links
-from kofn._dispatch import evaluate
-from kofn._rows import Rows, given, restore, rows_of
+from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_count, check_dim, check_scores
 from kofn.arrays.kinds import Array, full_like, namespace, quiet
 from kofn.arrays.operations import marked, top_indices
 from kofn.arrays.typing import ArrayT
+from kofn.rows import answers
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import given, restore
+from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
 
@@ -151,7 +153,7 @@ def _iterative(rows: Rows, k: int) -> Array:
     p = xp.zeros_like(x)
     for _ in range(k):
         step = xp.where(rows.live, (1 - p) * x, -math.inf)
-        p = p + implicit.softmax(plain._replace(scores=step))
+        p = p + answers.softmax(plain._replace(scores=step))
     return xp.where(xp.any(rows.top, axis=-1)[..., None], math.nan, p)
 
 
@@ -159,7 +161,7 @@ def _weighted(rows: Rows, k: int) -> Array:
     plain = _plain(rows)
     xp = namespace(plain.scores)
     p = xp.zeros_like(plain.scores)
-    once = implicit.softmax(plain)  # e^x over the largest one, up to a number per row
+    once = answers.softmax(plain)  # e^x over the largest one, up to a number per row
     for _ in range(k):
         part = (1 - p) * once
         total = xp.sum(part, axis=-1)[..., None]
@@ -174,5 +176,5 @@ def _ones(rows: Rows, k: int) -> Array:
         return xp.zeros_like(plain.scores)
     first = marked(plain.scores, top_indices(stop_gradient(plain.scores), k - 1)) & rows.live
     rest = plain._replace(scores=xp.where(first, -math.inf, plain.scores), live=rows.live & ~first)
-    p = xp.where(first, full_like(plain.scores, (), 1.0), implicit.softmax(rest))
+    p = xp.where(first, full_like(plain.scores, (), 1.0), answers.softmax(rest))
     return xp.where(xp.any(rows.top, axis=-1)[..., None], math.nan, p)

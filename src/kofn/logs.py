@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kofn import links
-from kofn._closed_form import log_weights
-from kofn._rows import given, only_one, restore
 from kofn.arrays.kinds import Array, quiet
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
+from kofn.rows.closed_form import log_weights
+from kofn.rows.given import given, only_one, restore
 
 __all__ = ["log_entmax", "log_soft_topk"]
 

@@ -6,15 +6,17 @@ import math
 import operator
 from collections.abc import Callable
 
-from kofn import implicit, kernels, links
-from kofn._dispatch import evaluate
-from kofn._rows import Given, Rows, entries, given, only_one, restore, rows_of
+from kofn import kernels, links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_broadcasts, check_dim, check_real, check_same_kind
 from kofn.arrays.kinds import Array, cast, cast_like, deleted, move_axis, namespace, quiet
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
+from kofn.rows import answers, implicit
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given, entries, given, only_one, restore
+from kofn.rows.settled import Rows, rows_of
 
 __all__ = [
     "entmax",
@@ -157,11 +159,11 @@ def soft_topk_sum(
         np.float64(5.0)
     """
     link = table.resolve(link)
-    implicit.require_integral(link, scores)
+    answers.require_integral(link, scores)
     what = given(scores, k, link, temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
         fused = kernels.value(what)
-        return evaluate(implicit.value, rows_of(what)) if fused is None else fused
+        return evaluate(answers.value, rows_of(what)) if fused is None else fused
 
 
 def topk_gates(
@@ -276,7 +278,7 @@ def softmax(
     with quiet(scores):
         if weights is not None:
             what = _weighted(what, weights, scores, dim)
-        return restore(_weights(what, implicit.softmax), scores, dim)
+        return restore(_weights(what, answers.softmax), scores, dim)
 
 
 def sparsemax(
@@ -360,7 +362,7 @@ def _weighted(what: Given, weights: Array, scores: Array, dim: int) -> Given:
     return what._replace(scores=xp.where(out, -math.inf, raised))
 
 
-def _weights(what: Given, reference: Callable[[Rows], Array] = implicit.weights) -> Array:
+def _weights(what: Given, reference: Callable[[Rows], Array] = answers.weights) -> Array:
     fused = kernels.weights(what, reference)
     return evaluate(reference, rows_of(what)) if fused is None else fused
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from kofn import implicit
-from kofn._dispatch import evaluate
 from kofn._entropies import renyi_entropy, tsallis_entropy
-from kofn._rows import Rows, given, last, rows_of, weights_in_play, without_deleted
 from kofn._temperature import temperature_for
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_dim, check_number, check_same_kind, check_scores
@@ -23,6 +20,10 @@ from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.maps import hard_topk
+from kofn.rows import answers
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import given, last, weights_in_play, without_deleted
+from kofn.rows.settled import Rows, rows_of
 
 __all__ = [
     "effective_support",
@@ -320,7 +321,7 @@ def _summed(rows: Rows) -> Array:
 
 def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
     """(the largest slope, all in units of it, whose squares do not underflow)."""
-    w = implicit.slopes(rows)
+    w = answers.slopes(rows)
     xp = namespace(w)
     scale = xp.max(w, axis=-1)
     return scale, w / xp.where(scale > 0, scale, 1.0)[..., None]

@@ -22,9 +22,10 @@ except ImportError as error:
         "pip install onnx onnxscript"
     ) from error
 
-from kofn import _torch, links
+from kofn import links
 from kofn.links import table
 from kofn.links.bounded import NEAR_1
+from kofn.rows import torch_threshold
 
 __all__ = ["translations"]
 
@@ -50,8 +51,8 @@ def translations() -> dict[Callable, Callable]:
     threshold in it gives the same weights, `soft_topk_threshold` may be another of those.
     """
     return {
-        _torch.threshold._opoverload: _threshold,
-        _torch.temperature._opoverload: _temperature,
+        torch_threshold.threshold._opoverload: _threshold,
+        torch_threshold.temperature._opoverload: _temperature,
         torch.ops.aten.sort.stable: _sort,
         torch.ops.aten.where.self: _where,
         torch.ops.aten.erfc.default: _erfc,

@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 
 from kofn import _maximum, links
-from kofn._dispatch import evaluate
-from kofn._rows import given, only_one, restore, rows_of
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, quiet
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
 from kofn.maps import softmax
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import given, only_one, restore
+from kofn.rows.settled import rows_of
 
 __all__ = ["perturbed_argmax"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn._dispatch import whole
 from kofn._distribution import OverRows
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.checks import check_count, check_same_kind
@@ -16,6 +15,7 @@ from kofn.arrays.random import with_gumbel
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps import soft_topk
+from kofn.rows.compiled import whole
 
 __all__ = ["PlackettLuce"]
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from kofn import _conditional, _dispatch, _fitting, links
-from kofn._dispatch import whole
 from kofn._distribution import Discrete, OverRows
-from kofn._rows import Given, given, restore
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_count,
@@ -40,6 +38,8 @@ from kofn.arrays.kinds import (
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.tracing import is_known
 from kofn.maps import hard_topk, soft_topk
+from kofn.rows.compiled import whole
+from kofn.rows.given import Given, given, restore
 
 __all__ = ["KSubset"]
 

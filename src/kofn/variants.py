@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn import implicit, kernels, links
-from kofn._dispatch import evaluate
-from kofn._rows import Given, Rows, given, only_one, restore, rows_of
+from kofn import kernels, links
 from kofn._taylor_zeros import MOST, zeros_for
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_integer, check_number
 from kofn.arrays.kinds import Array, cast, namespace, quiet
 from kofn.arrays.operations import cumulative_sums, kth_largest
 from kofn.arrays.typing import ArrayT
+from kofn.rows import answers
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given, given, only_one, restore
+from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
 
@@ -110,8 +112,8 @@ def sparse_softmax(
     check_support(k, p, scores, dim)
     with quiet(scores):
         what = what._replace(scores=supported(what, k, p))
-        fused = kernels.weights(what, implicit.softmax)
-        weights = evaluate(implicit.softmax, rows_of(what)) if fused is None else fused
+        fused = kernels.weights(what, answers.softmax)
+        weights = evaluate(answers.softmax, rows_of(what)) if fused is None else fused
         return restore(weights, scores, dim)
 
 
@@ -143,7 +145,7 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
         last = kth_largest(fixed, k)
     else:
         ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
-        share = implicit.softmax(rows_of(what._replace(scores=ordered)))
+        share = answers.softmax(rows_of(what._replace(scores=ordered)))
         # An entry counts while those before it leave something to reach.
         before = cumulative_sums(share) - share
         last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)

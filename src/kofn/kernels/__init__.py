@@ -14,8 +14,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from kofn._rows import Given, Rows
 from kofn.arrays.kinds import Array, dtype_name, is_numpy, is_torch
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows
 
 
 def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
@@ -24,7 +25,7 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     if kernels is None:
         return None
     if is_torch(given.scores):
-        from kofn.kernels.eager import weights as eager
+        from kofn.rows.fused import weights as eager
 
         return eager(given, kernels, reference)
     return kernels.weights(*given)[0]
@@ -36,7 +37,7 @@ def value(given: Given) -> Array | None:
     if kernels is None or not hasattr(kernels, "values"):
         return None
     if is_torch(given.scores):
-        from kofn.kernels.eager import value as eager
+        from kofn.rows.fused import value as eager
 
         return eager(given, kernels)
     return kernels.values(given.scores, kernels.threshold(*given), *given[1:])[0]

@@ -1,6 +1,6 @@
 """Marginals of k-subsets for torch tensors by fused rows: from logits, and back.
 
-Only for eager first derivatives, like eager.py. A derivative of the derivative gets plain code.
+Only for eager first derivatives, like fused.py. A derivative of the derivative gets plain code.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn import _conditional, _dispatch, _nodes, links
+from kofn import _conditional, _nodes, links
 from kofn.arrays.torch_state import is_plain
+from kofn.rows import threshold_route
 
 
 class Marginals(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Any, y: Tensor, k: Tensor) -> Tensor:
-        hi, lo = _dispatch.threshold(y, k, torch.ones_like(k), links.logistic)
+        hi, lo = threshold_route.threshold(y, k, torch.ones_like(k), links.logistic)
         ctx.save_for_backward(y, k, hi, lo)
         ctx.kernel = kernel
         return kernel.at(_nodes.MARGINALS, y, hi, lo, k)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn._rows import Given, entries
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_integer, check_number, check_same_kind
 from kofn.arrays.kinds import (
@@ -20,6 +19,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange
 from kofn.arrays.tracing import is_at_hand
+from kofn.rows.given import Given, entries
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn import implicit, links
-from kofn._closed_form import gap
-from kofn._dispatch import evaluate
-from kofn._rows import given, only_one, rows_of
+from kofn import links
 from kofn.arrays.checks import check_dim
 from kofn.arrays.kinds import Array, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
 from kofn.losses._targets import Target, check_reduction, chosen_terms, reduced, target_of
+from kofn.rows import answers
+from kofn.rows.closed_form import gap
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import given, only_one
+from kofn.rows.settled import rows_of
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 
@@ -118,7 +120,7 @@ def softmax_loss(
             weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
             spread_one=True,
         )  # fmt: skip
-        return cross_entropy(evaluate(implicit.log_softmax, rows_of(what)), labels, reduction)
+        return cross_entropy(evaluate(answers.log_softmax, rows_of(what)), labels, reduction)
 
 
 def sparsemax_loss(
@@ -273,7 +275,7 @@ def _gap(
     what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
     with quiet(scores):
         labels = target_of(target, scores, what, check_dim(dim, scores.ndim), **options)
-        implicit.require_integral(link, scores)
+        answers.require_integral(link, scores)
         k = namespace(scores).sum(labels.each, axis=-1)
         loss = gap(what._replace(k=k), labels.each)
         return reduced(loss * labels.weight, labels, reduction)

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn import implicit, links
-from kofn._closed_form import log_weights
-from kofn._dispatch import evaluate
-from kofn._rows import Given, given, only_one, rows_of, without_deleted
+from kofn import links
 from kofn.arrays.checks import check_dim, check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
@@ -26,6 +23,11 @@ from kofn.losses._targets import (
 from kofn.losses.fenchel_young import cross_entropy
 from kofn.maps import soft_topk
 from kofn.perturbed import perturbed_argmax
+from kofn.rows import answers
+from kofn.rows.closed_form import log_weights
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given, given, only_one, without_deleted
+from kofn.rows.settled import rows_of
 from kofn.variants import check_support, counted
 
 __all__ = [
@@ -85,7 +87,7 @@ def sparse_softmax_loss(
     )  # fmt: skip
     check_support(k, p, scores, dim)
     with quiet(scores):
-        log_p = evaluate(implicit.log_softmax, rows_of(what), counted(what, k, p))
+        log_p = evaluate(answers.log_softmax, rows_of(what), counted(what, k, p))
         return cross_entropy(log_p, labels, reduction)
 
 

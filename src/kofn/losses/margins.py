@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from kofn import links
-from kofn._rows import given, only_one, without_deleted
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_number, check_same_kind
 from kofn.arrays.kinds import (
@@ -23,6 +22,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses._targets import check_reduction, target_of
 from kofn.losses.fenchel_young import softmax_loss
+from kofn.rows.given import given, only_one, without_deleted
 
 __all__ = ["am_softmax", "arcface"]
 

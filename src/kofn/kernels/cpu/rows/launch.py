@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from numba import cfunc
 
-from kofn import implicit, links
-from kofn._rows import Given, rows_of
+from kofn import links
 from kofn.kernels.cpu.rows import formulas, interleaved, loops, worker
 from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
 from kofn.kernels.cpu.runtime.compile import _named_by_sources, _plain, address, compiled, packed
 from kofn.links import table
+from kofn.rows import answers
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE
 from kofn.solver.threshold import solve
@@ -103,7 +105,7 @@ def _finish(x: Any, out: Any, theta: Any, k: Any, temperature: Any, link: Any) -
         if link.capped is not False:  # the way back begins at θ, and moves it no more
             found = at_end(rows.scores, rows.k, rows.temperature, link, *found, DENSE)
         if out is not None:
-            np.asarray(out)[lost] = implicit.weights(rows, found=found)
+            np.asarray(out)[lost] = answers.weights(rows, found=found)
         high = np.clip(found[0], info.min, info.max).astype(x.dtype)
         theta[:, lost] = high, (found[0] - high) + found[1]  # finite: closed rows are not lost
 

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn import implicit
-from kofn._rows import Given, Rows, rows_of
 from kofn.arrays.torch_state import is_plain
+from kofn.rows import answers
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows, rows_of
 
 
 def weights(given: Given, kernels: Any, reference: Callable[[Rows], Tensor]) -> Tensor:
@@ -80,7 +81,7 @@ class _Value(torch.autograd.Function):
         x, k, temperature = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_plain(cotangent):
             given = Given(x, k, temperature, ctx.link)
-            return *_graph(given, implicit.value, cotangent), None, None
+            return *_graph(given, answers.value, cotangent), None, None
         each = cotangent[..., None]
         in_x = torch.where(x == math.inf, 0.0, each * ctx.weights)
         # Where nothing or everything is chosen θ is infinite, and S_k constant in k.

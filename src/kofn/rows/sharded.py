@@ -11,16 +11,16 @@ from typing import Any
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from kofn import _torch
+from kofn.rows import torch_threshold
 
 
-@register_sharding(_torch.threshold._opoverload)
+@register_sharding(torch_threshold.threshold._opoverload)
 def _(x: Any, k: Any, temperature: Any, alpha: Any, link: Any, number: Any) -> Any:
     rows = _rows(x.ndim - 1)
     return [([way, way], [way, way, way, alpha and way, None, None]) for way in rows]
 
 
-@register_sharding(_torch.temperature._opoverload)
+@register_sharding(torch_threshold.temperature._opoverload)
 def _(x: Any, k: Any, target: Any, alpha: Any, *settings: Any) -> Any:
     per_row = settings[-1]
     rows = _rows(x.ndim - 1 if per_row else 0)  # one temperature for all is one for every shard

@@ -23,7 +23,7 @@ from kofn.arrays.checks import (
     check_scores,
     check_temperature,
 )
-from kofn.arrays.flow import alike, only_if
+from kofn.arrays.flow import alike
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -55,18 +55,6 @@ class Given(NamedTuple):
 
     scores: Array  # −inf where masked or deleted
     k: Array  # NaN where an array asks for what there is not
-    temperature: Array
-    link: Any  # an inner Link, its parameter a number or per row
-
-
-class Rows(NamedTuple):
-    """Everything a map needs; arrays in the compute dtype, per entry (…, n) or per row (…)."""
-
-    scores: Array  # −inf wherever not live
-    live: Array
-    top: Array
-    k: Array  # what is left to choose among the live entries
-    top_weight: Array  # of each score of +inf
     temperature: Array
     link: Any  # an inner Link, its parameter a number or per row
 
@@ -103,33 +91,6 @@ def given(
         return Given(x, k, t, link)
     x, k, t, alpha = alike(x, k, t, link.alpha)
     return Given(x, k, t, link.at(alpha))
-
-
-def rows_of(given: Given) -> Rows:
-    """Tell apart what is in play, what is chosen first, and what never is."""
-    x, k, temperature, link = given
-    xp = namespace(x)
-    top = x == math.inf
-    live = ~(top | deleted(x))
-    some_top = ~(xp.max(x, axis=-1) < math.inf)
-    x = xp.where(live, x, -math.inf)
-    count_top = only_if(
-        some_top,
-        lambda: cast(xp.sum(cast(top, x.dtype), axis=-1), x.dtype),
-        xp.zeros_like(k),
-    )
-
-    wanted = xp.where(count_top > 0, k / xp.where(count_top > 0, count_top, 1.0), 0.0)
-    top_weight = xp.where(k <= count_top, wanted, xp.where(xp.isnan(k), k, 1.0))
-    return Rows(
-        scores=x,
-        live=live,
-        top=top,
-        k=k - count_top,
-        top_weight=top_weight,
-        temperature=temperature,
-        link=link,
-    )
 
 
 def only_one(scores: Array, dim: int) -> int:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from kofn import implicit
-from kofn._dispatch import evaluate
-from kofn._rows import Given, rows_of
 from kofn.arrays.kinds import Array, is_torch
+from kofn.rows import answers
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 
 
 def log_weights(what: Given) -> Array:
-    """`kofn.implicit.log_weights` of the rows of `what`."""
+    """`kofn.rows.answers.log_weights` of the rows of `what`."""
     if is_torch(what.scores):
-        from kofn._torch_rows import LogWeights, serves
+        from kofn.rows.closed_form_torch import LogWeights, serves
 
         if serves(what):
             x, k, temperature, link = what
             return LogWeights.apply(x, temperature, k, link)  # type: ignore[no-untyped-call]
-    return evaluate(implicit.log_weights, rows_of(what))
+    return evaluate(answers.log_weights, rows_of(what))
 
 
 def gap(what: Given, target: Array) -> Array:
-    """`kofn.implicit.gap` of the rows of `what`."""
+    """`kofn.rows.answers.gap` of the rows of `what`."""
     if is_torch(what.scores):
-        from kofn._torch_rows import Gap, serves
+        from kofn.rows.closed_form_torch import Gap, serves
 
         if serves(what):
             x, k, temperature, link = what
             return Gap.apply(x, temperature, k, link, target)  # type: ignore[no-untyped-call]
-    return evaluate(implicit.gap, rows_of(what), target)
+    return evaluate(answers.gap, rows_of(what), target)

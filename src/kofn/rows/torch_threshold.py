@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.jit._trace import TracerWarning
 
 from kofn import kernels
-from kofn._rows import Given
 from kofn._taylor_zeros import zeros
 from kofn.arrays import when_imported
 from kofn.links.link import by_id
+from kofn.rows.given import Given
 from kofn.solver.threshold import solve
 
 # Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run
@@ -110,4 +110,4 @@ def taylor_zeros(order: int) -> tuple[tuple[float, float], ...]:
     return zeros(order)
 
 
-when_imported.import_after("torch.distributed.tensor", "kofn._torch_sharding")
+when_imported.import_after("torch.distributed.tensor", "kofn.rows.sharded")

@@ -14,8 +14,9 @@ try:
 except ImportError:  # JAX before 0.8
     from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
 
-from kofn._rows import Given, Rows
 from kofn.links.link import Link, by_id
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows
 from kofn.solver.threshold import solve
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn import implicit
-from kofn._rows import Given, rows_of
 from kofn.arrays.flow import only_if
 from kofn.arrays.torch_state import is_eager
+from kofn.rows import answers, implicit
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 
 
 def serves(given: Given) -> bool:
@@ -40,20 +41,20 @@ class LogWeights(torch.autograd.Function):
         placed = implicit.place(rows)
         ctx.save_for_backward(x, temperature)
         ctx.k, ctx.link, ctx.rows, ctx.placed = k, link, rows, placed
-        return implicit.log_weights(rows, placed=placed)
+        return answers.log_weights(rows, placed=placed)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         x, temperature = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_eager(v):
             given = Given(x, ctx.k, temperature, ctx.link)
-            return *_graph(given, implicit.log_weights, v), None, None
+            return *_graph(given, answers.log_weights, v), None, None
         p, rows = ctx.placed, ctx.rows
         moves = rows.live & ~(p.every | p.none)[..., None]
         slope = torch.where(moves, p.link.pdf(p.z), 0.0)
         with torch.enable_grad():
             z = implicit.reached(rows, p).detach().requires_grad_()
-            (pulled,) = torch.autograd.grad(implicit.log_of(p, z, rows.live), z, v)
+            (pulled,) = torch.autograd.grad(answers.log_of(p, z, rows.live), z, v)
         pulled = torch.where(moves, pulled, 0.0)
         total = slope.sum(-1)
         solvable = total >= implicit.least_weight(total)
@@ -79,14 +80,14 @@ class Gap(torch.autograd.Function):
         placed = implicit.place(rows)
         ctx.save_for_backward(x, temperature, target)
         ctx.k, ctx.link, ctx.rows, ctx.placed = k, link, rows, placed
-        return implicit.gap(rows, target, placed=placed)
+        return answers.gap(rows, target, placed=placed)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         x, temperature, target = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_eager(v):
             given = Given(x, ctx.k, temperature, ctx.link)
-            return *_graph(given, implicit.gap, v, target), None, None, None
+            return *_graph(given, answers.gap, v, target), None, None, None
         p, rows = ctx.placed, ctx.rows
         moves = rows.live & ~(p.every | p.none)[..., None]
         chosen = torch.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))

@@ -1,0 +1,1 @@
+"""Checked rows in; weights, thresholds, values and logarithms out, with all derivatives."""

@@ -1,0 +1,161 @@
+"""From a placed row to weights, logarithms, values and losses."""
+
+from __future__ import annotations
+
+import math
+
+from kofn.arrays.autodiff import (
+    has_gradients,
+    quotient,
+    stop_gradient,
+    with_gradients_of,
+)
+from kofn.arrays.kinds import Array, namespace, scalar
+from kofn.links.link import Link
+from kofn.rows.implicit import Placed, _Equation, distances, place, reached
+from kofn.rows.settled import Rows
+from kofn.rows.threshold_route import integral_ends
+from kofn.solver.equation import far, split
+from kofn.solver.reductions import DENSE, Reductions
+
+
+def weights(
+    rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
+) -> Array:
+    """p = F(z), and what the equation leaves open: 0, 1, and the scores of +inf."""
+    p = place(rows, over, found)
+    xp = namespace(p.z)
+    upper, low, high = split(p.link, p.z, rows.live)
+    chosen = xp.where(upper, 1 - high, low) + p.correction
+    if has_gradients(p.z, rows.k):
+        number, alpha = p.link.parted()
+        equation = _Equation(p.link.id, number, p.over)
+        chosen = chosen + with_gradients_of(equation.remainder, p.z, rows.k, rows.live, alpha)
+    chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
+    # By hand: a link that is constant outside its support would hide the NaN.
+    chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
+    others = xp.where(rows.top, p.over.expand(rows.top_weight), 0.0)
+    return xp.where(rows.live, chosen, others)
+
+
+def log_weights(rows: Rows, placed: Placed | None = None) -> Array:
+    """log p, from log F below ½ and log(1 − (1 − F)) above, so that no p is too small for it.
+
+    Where a link's p is exactly 0 it is −∞ with gradient 0, as of any constant.
+    """
+    p = placed or place(rows)
+    xp = namespace(p.z)
+    answer = log_of(p, reached(rows, p), rows.live)
+    answer = answer + xp.where(p.upper, p.correction, 0.0)  # p is 1 there
+    answer = xp.where(p.over.expand(p.every), 0.0, answer)
+    answer = xp.where(p.over.expand(p.none), -math.inf, answer)
+    answer = xp.where(p.over.expand(p.spoiled), math.nan, answer)
+    # The weights of scores of +inf depend on k alone.
+    some = rows.top & p.over.expand(rows.top_weight > 0)
+    share = xp.log(xp.where(some, p.over.expand(rows.top_weight), 1.0))
+    return xp.where(rows.live, answer, xp.where(some, share, -math.inf))
+
+
+def log_of(p: Placed, z: Array, live: Array) -> Array:
+    """log F per entry, differentiable in z."""
+    xp = namespace(z)
+    low = live & ~p.upper
+    # A z at which log F is harmless, where it is 0 or not wanted.
+    half = p.link.median(z)
+    none = low & (p.link.log_cdf(xp.where(low, stop_gradient(z), half)) == -math.inf)
+    low = low & ~none
+    log_low = xp.where(low, p.link.log_cdf(xp.where(low, z, half)), 0.0)
+    high = xp.where(p.upper, p.link.sf(xp.where(p.upper, z, half)), 0.0)
+    return xp.where(none, -math.inf, log_low + xp.log1p(-high))
+
+
+def slopes(rows: Rows) -> Array:
+    """w = F′(z) per entry, of which ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is settled."""
+    p = place(rows)
+    xp = namespace(p.z)
+    moving = rows.live & ~p.over.expand(p.none | p.every)
+    slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
+    return xp.where(p.over.expand(p.spoiled), math.nan, slope)
+
+
+def value(rows: Rows, over: Reductions = DENSE) -> Array:
+    """S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
+    p = place(rows, over)
+    xp = namespace(p.z)
+    tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
+    above = p.over.sum(xp.where(p.upper, rows.scores, 0.0))
+    everything = p.over.sum(xp.where(rows.live, rows.scores, 0.0))
+    missing = rows.k - xp.astype(p.over.count(p.upper), p.z.dtype)
+    inside = xp.where(rows.live, tails, 0.0)
+    answer = missing * p.theta + above + rows.temperature * p.over.sum(inside)
+    answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
+    answer = xp.where(p.spoiled, math.nan, answer)
+    answer = xp.where(over.count(rows.live) > 0, answer, 0.0)
+    infinite = (over.count(rows.top) > 0) & (rows.top_weight > 0)
+    return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
+
+
+def gap(rows: Rows, target: Array, placed: Placed | None = None) -> Array:
+    """Σ [G(z) + Ω(t) − t·z] per row: every term of the Fenchel–Young loss is at least 0."""
+    p = placed or place(rows)
+    xp = namespace(p.z)
+    missed = xp.where(p.upper, 1 - target, -target)
+    straight = xp.where(missed == 0, 0.0, missed * distances(rows, p))
+    tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z)) + straight
+    closed = p.over.expand(p.every | p.none)
+    terms = xp.where(closed, 0.0, tails) + p.link.omega(target)
+    terms = xp.where(p.over.expand(p.spoiled), math.nan, terms)
+    possible = target == xp.where(rows.top, scalar(target, 1.0), 0.0)
+    impossible = xp.where(possible, scalar(target, 0.0), math.inf)
+    return p.over.sum(xp.where(rows.live, terms, impossible))
+
+
+def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
+    """Softmax needs no threshold: it is normalised directly, by the same rules at the edges."""
+    xp = namespace(rows.scores)
+    x, t = rows.scores, over.expand(rows.temperature)
+    greatest = over.expand(stop_gradient(over.max(x)))
+    far_below = ~rows.live | ((stop_gradient(x) - greatest) / t < -far(xp.finfo(x.dtype)))
+    raised = xp.exp(quotient(xp.where(far_below, 0.0, x - greatest), t, ~far_below))
+    # Where scores of +inf take all, a NaN still says so.
+    raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
+    total = over.sum(raised)
+    share = raised / over.expand(xp.where(total == 0, 1.0, total))
+    share = xp.where(rows.live, share, 0.0)  # beside a NaN, too
+    return xp.where(rows.top, over.expand(rows.top_weight), share)
+
+
+def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE) -> Array:
+    """log of `softmax`, by the same rules; −∞ for what is out of play.
+
+    With `kept`, how much of each entry counts, in [0, 1]: x/T − log Σ kept·e^{x/T}, of the others
+    too. The largest entry must be among them.
+    """
+    xp = namespace(rows.scores)
+    greatest = stop_gradient(over.max(rows.scores))
+    some = rows.live & over.expand(rows.k > 0)
+    z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)
+    # An infinity less itself; a NaN of a score stays.
+    z = quotient(xp.where(some, z, 0.0), over.expand(rows.temperature), some)
+    raised = xp.exp(z) if kept is None else kept * xp.exp(z)
+    total = over.sum(xp.where(some, raised, 0.0))
+    if kept is not None:  # rounding of what counts by halves may leave less than the largest's 1
+        total = total + stop_gradient(xp.where((total > 0) & (total < 1), 1 - total, 0.0))
+    log_total = xp.log(xp.where(total == 0, 1.0, total))
+    share = xp.log(xp.where(rows.top, over.expand(rows.top_weight), 1.0))
+    answer = xp.where(some, z - over.expand(log_total), xp.where(rows.top, share, -math.inf))
+    return xp.where(rows.live & xp.isnan(rows.scores), math.nan, answer)
+
+
+def require_integral(link: Link, like: Array) -> None:
+    """Refuse the value and the loss of a link whose integral is missing or is not ∫F."""
+    if link.integral_is_known:
+        return
+    z, lower, upper = integral_ends(link, like)
+    # Rounding of G(z) − z, and room for tails as heavy as a mean allows.
+    if not max(abs(lower), abs(upper)) <= 1 / math.sqrt(z):
+        raise ValueError(
+            f"the integral of {link!r} is not the one of a distribution with mean zero: "
+            f"G(−z) = {lower:.3g} and G(z) − z = {upper:.3g} at z = {z:.3g}, both must go to 0; "
+            "give G = ∫F from −∞ and shift cdf, pdf and integral so that the mean is 0"
+        )

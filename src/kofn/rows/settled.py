@@ -1,0 +1,54 @@
+"""Rows with every edge case settled: what is in play, what is chosen first, what never is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn.arrays.flow import only_if
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    deleted,
+    namespace,
+)
+from kofn.rows.given import Given
+
+
+class Rows(NamedTuple):
+    """Everything a map needs; arrays in the compute dtype, per entry (…, n) or per row (…)."""
+
+    scores: Array  # −inf wherever not live
+    live: Array
+    top: Array
+    k: Array  # what is left to choose among the live entries
+    top_weight: Array  # of each score of +inf
+    temperature: Array
+    link: Any  # an inner Link, its parameter a number or per row
+
+
+def rows_of(given: Given) -> Rows:
+    """Tell apart what is in play, what is chosen first, and what never is."""
+    x, k, temperature, link = given
+    xp = namespace(x)
+    top = x == math.inf
+    live = ~(top | deleted(x))
+    some_top = ~(xp.max(x, axis=-1) < math.inf)
+    x = xp.where(live, x, -math.inf)
+    count_top = only_if(
+        some_top,
+        lambda: cast(xp.sum(cast(top, x.dtype), axis=-1), x.dtype),
+        xp.zeros_like(k),
+    )
+
+    wanted = xp.where(count_top > 0, k / xp.where(count_top > 0, count_top, 1.0), 0.0)
+    top_weight = xp.where(k <= count_top, wanted, xp.where(xp.isnan(k), k, 1.0))
+    return Rows(
+        scores=x,
+        live=live,
+        top=top,
+        k=k - count_top,
+        top_weight=top_weight,
+        temperature=temperature,
+        link=link,
+    )

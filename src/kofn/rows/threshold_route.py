@@ -1,0 +1,38 @@
+"""Which code finds the thresholds of these rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.links.link import Link
+from kofn.solver.threshold import solve
+
+
+def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:
+    """`kofn.solver.threshold.solve` by the fastest route there is; opaque to differentiation."""
+    if is_torch(x):
+        from kofn.rows.torch_threshold import threshold as operator
+
+        number, alpha = link.parted()
+        return operator(x, k, temperature, alpha, link.id, number)
+    if is_jax(x):
+        from kofn.rows.jax_threshold import threshold as compiled
+
+        return compiled(x, k, temperature, link)
+    fused = kernels.threshold(x, k, temperature, link)
+    return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
+
+
+def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:
+    """(z, G(−z), G(z) − z) at a large z: numbers, even while `like` is being traced."""
+    if is_torch(like):
+        from kofn.rows.torch_threshold import integral_ends as ends
+
+        return ends(link.id)
+    if is_jax(like):
+        from kofn.rows.jax_threshold import integral_ends as ends
+
+        return ends(link.id)
+    return link.integral_ends(np.asarray(2.0**26))

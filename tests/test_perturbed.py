@@ -12,7 +12,8 @@ from scipy import integrate, special, stats
 from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
-from kofn import Link, _maximum_nodes, links, perturbed_argmax
+from kofn import Link, links, perturbed_argmax
+from kofn.maps import argmax_nodes
 from support import GRADIENT, WEIGHTS, Framework
 
 NOISES = ("normal", "uniform", "logistic", "laplace")
@@ -404,7 +405,7 @@ def test_memory_stays_in_proportion_to_the_row():
 
 def test_the_rules_are_gausss():
     for count in (6, 12):
-        places, widths = (np.sort(part) for part in _maximum_nodes._gauss(count))
+        places, widths = (np.sort(part) for part in argmax_nodes._gauss(count))
         exact = np.polynomial.legendre.leggauss(count)
         assert 2 * places - 1 == pytest.approx(exact[0], abs=1e-15)
         assert 2 * widths == pytest.approx(np.sort(exact[1]), abs=1e-15)

@@ -31,7 +31,7 @@ def test_names_of_types_are_those_that_run():
     from typing import get_args
 
     from kofn.arrays.typing import LinkName, NoiseName
-    from kofn.perturbed import GUMBEL, NOISES
+    from kofn.maps.perturbed import GUMBEL, NOISES
 
     assert set(get_args(LinkName)) == set(kofn.links.TABLE)
     assert set(get_args(NoiseName)) == {*NOISES, GUMBEL}

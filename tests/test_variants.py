@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
 from kofn import softmax, sparse_softmax, taylor_softmax
-from kofn._taylor_zeros import zeros
+from kofn.maps.taylor_zeros import zeros
 from support import WEIGHTS, Framework, weight_tolerance, with_gradients
 
 RNG = np.random.default_rng(6)

@@ -6,24 +6,16 @@ from kofn.arrays import when_imported
 from kofn.bernoulli import Bernoulli
 from kofn.categorical import Categorical, gumbel_max, gumbel_softmax
 from kofn.links import Link
-from kofn.logs import log_entmax, log_soft_topk
 from kofn.losses import fenchel_young_loss
-from kofn.maps import (
-    entmax,
-    hard_topk,
-    soft_topk,
-    soft_topk_sum,
-    soft_topk_threshold,
-    softmax,
-    sparsemax,
-    topk_gates,
-)
+from kofn.maps.logarithms import log_entmax, log_soft_topk
+from kofn.maps.perturbed import perturbed_argmax
+from kofn.maps.softmax import entmax, softmax, sparsemax
+from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
+from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold, topk_gates
 from kofn.normal import Normal, normal_rsample
-from kofn.perturbed import perturbed_argmax
 from kofn.plackett_luce import PlackettLuce
 from kofn.relaxed import RelaxedOneHot
 from kofn.subset import KSubset
-from kofn.variants import sparse_softmax, taylor_softmax
 
 __version__ = "0.1.0"
 

@@ -24,7 +24,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.maps import hard_topk, soft_topk
+from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, given, without_deleted
 

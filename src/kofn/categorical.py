@@ -14,7 +14,8 @@ from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar
 from kofn.arrays.random import centred, gumbel, with_gumbel
 from kofn.arrays.typing import ArrayT
-from kofn.maps import hard_topk, softmax
+from kofn.maps.softmax import softmax
+from kofn.maps.topk import hard_topk
 
 __all__ = ["Categorical", "gumbel_max", "gumbel_softmax"]
 

@@ -19,7 +19,7 @@ from kofn.arrays.kinds import Array, cast, full_like, namespace, quiet
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.maps import hard_topk
+from kofn.maps.topk import hard_topk
 from kofn.rows import answers
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import given, last, weights_in_play, without_deleted

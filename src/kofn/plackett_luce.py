@@ -14,7 +14,7 @@ from kofn.arrays.operations import arange, marked, take_along_last, top_indices
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
-from kofn.maps import soft_topk
+from kofn.maps.topk import soft_topk
 from kofn.rows.compiled import whole
 
 __all__ = ["PlackettLuce"]

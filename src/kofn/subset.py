@@ -37,7 +37,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.tracing import is_known
-from kofn.maps import hard_topk, soft_topk
+from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
 from kofn.rows.given import Given, given, restore
 

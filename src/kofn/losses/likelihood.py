@@ -21,14 +21,14 @@ from kofn.losses._targets import (
     target_of,
 )
 from kofn.losses.fenchel_young import cross_entropy
-from kofn.maps import soft_topk
-from kofn.perturbed import perturbed_argmax
+from kofn.maps.perturbed import perturbed_argmax
+from kofn.maps.softmax_variants import check_support, counted
+from kofn.maps.topk import soft_topk
 from kofn.rows import answers
 from kofn.rows.closed_form import log_weights
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, given, only_one, without_deleted
 from kofn.rows.settled import rows_of
-from kofn.variants import check_support, counted
 
 __all__ = [
     "accuracy_loss",

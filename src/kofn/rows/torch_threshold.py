@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.jit._trace import TracerWarning
 
 from kofn import kernels
-from kofn._taylor_zeros import zeros
 from kofn.arrays import when_imported
 from kofn.links.link import by_id
+from kofn.maps.taylor_zeros import zeros
 from kofn.rows.given import Given
 from kofn.solver.threshold import solve
 

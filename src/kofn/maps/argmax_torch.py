@@ -1,4 +1,4 @@
-"""Eager torch: the first derivative of _maximum.py is a call of it, not a graph through its nodes.
+"""Eager torch: the first derivative of argmax_quadrature.py is a call of it, not a graph of nodes.
 
 What looks at the operations themselves, torch.compile, torch.func or forward mode, gets the plain
 code. So does a derivative of this derivative: it is plain code where a graph is asked for.
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn import _maximum
-from kofn._maximum_nodes import Noise
 from kofn._torch_nodes import serves
+from kofn.maps import argmax_quadrature
+from kofn.maps.argmax_nodes import Noise
 
 __all__ = ["Probabilities", "serves"]
 
@@ -23,9 +23,9 @@ class Probabilities(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, noise: Noise) -> Tensor:
         ctx.save_for_backward(y)
         ctx.noise = noise
-        return _maximum.evaluate(y, noise)
+        return argmax_quadrature.evaluate(y, noise)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         (y,) = ctx.saved_tensors
-        return _maximum.jacobian_product(y, ctx.noise, cotangent), None
+        return argmax_quadrature.jacobian_product(y, ctx.noise, cotangent), None

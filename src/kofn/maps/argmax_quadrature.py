@@ -17,7 +17,11 @@ import math
 from functools import partial
 from typing import NamedTuple
 
-from kofn._maximum_nodes import (
+from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
+from kofn.arrays.flow import accumulated, stacked
+from kofn.arrays.kinds import Array, cast, is_torch, namespace, scalar
+from kofn.links.link import by_id
+from kofn.maps.argmax_nodes import (
     Kinks,
     Noise,
     Places,
@@ -27,10 +31,6 @@ from kofn._maximum_nodes import (
     row_sum,
     terms,
 )
-from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
-from kofn.arrays.flow import accumulated, stacked
-from kofn.arrays.kinds import Array, cast, is_torch, namespace, scalar
-from kofn.links.link import by_id
 from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 
@@ -68,7 +68,7 @@ def weights(rows: Rows, kinks: Kinks) -> Array:
 def probabilities(y: Array, noise: Noise) -> Array:
     """p per entry; y has its maximum at 0 and −inf out of play. Differentiable in y."""
     if is_torch(y):
-        from kofn._torch_maximum import Probabilities, serves
+        from kofn.maps.argmax_torch import Probabilities, serves
 
         if serves(y):
             return Probabilities.apply(y, noise)  # type: ignore[no-untyped-call]

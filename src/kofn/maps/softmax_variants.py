@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from kofn import kernels, links
-from kofn._taylor_zeros import MOST, zeros_for
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_integer, check_number
 from kofn.arrays.kinds import Array, cast, namespace, quiet
 from kofn.arrays.operations import cumulative_sums, kth_largest
 from kofn.arrays.typing import ArrayT
+from kofn.maps.taylor_zeros import MOST, zeros_for
 from kofn.rows import answers
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, given, only_one, restore

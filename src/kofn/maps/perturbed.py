@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kofn import _maximum, links
+from kofn import links
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, quiet
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
-from kofn.maps import softmax
+from kofn.maps import argmax_quadrature
+from kofn.maps.softmax import softmax
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import given, only_one, restore
 from kofn.rows.settled import rows_of
@@ -89,7 +90,7 @@ def perturbed_argmax(
     with quiet(scores):
         # Its parameter stays a number: where the noise ends is decided from it.
         rows = rows_of(what)._replace(link=link.inner)
-        p = evaluate(_maximum.weights, rows, kinks=ends or ())
+        p = evaluate(argmax_quadrature.weights, rows, kinks=ends or ())
         return restore(p, scores, dim)
 
 

@@ -1,0 +1,118 @@
+"""Softmax, sparsemax and entmax: choosing one."""
+
+from __future__ import annotations
+
+from kofn import links
+from kofn.arrays.kinds import Array, quiet
+from kofn.arrays.typing import ArrayT
+from kofn.maps.topk import _weighted, _weights, soft_topk
+from kofn.rows import answers
+from kofn.rows.given import given, only_one, restore
+
+
+def softmax(
+    scores: ArrayT,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    weights: Array | None = None,
+) -> ArrayT:
+    """p = w·e^{scores/T}/Σ w·e^{scores/T}: soft_topk with k = 1 and link="exponential", directly.
+
+    Unlike the frameworks' own it takes a mask, a temperature per row, scores of ±inf, and gives
+    zeros for a row with nothing left.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`.
+        weights: w ≥ 0 per entry, broadcasts to `scores`; all 1 without it. How often an entry is
+            there, or how likely before its score was seen: log w is added to scores/T, whatever T.
+            0 is as if deleted, a negative one gives NaN in its row. It may carry a gradient, which
+            is 0 where w is.
+
+    Returns:
+        Weights like `scores` that sum to 1.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import softmax
+        >>> softmax(np.array([2.0, 1.0, 5.0]), mask=np.array([True, True, False])).round(3)
+        array([0.731, 0.269, 0.   ])
+        >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
+        array([0.75, 0.25, 0.  ])
+    """
+    one = only_one(scores, dim)
+    what = given(scores, one, links.exponential, temperature, dim, mask, keep_deleted=True)
+    with quiet(scores):
+        if weights is not None:
+            what = _weighted(what, weights, scores, dim)
+        return restore(_weights(what, answers.softmax), scores, dim)
+
+
+def sparsemax(
+    scores: ArrayT,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> ArrayT:
+    """argmin_p ‖p − scores/T‖² over the simplex: soft_topk with k = 1 and link="linear".
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`.
+
+    Returns:
+        Weights like `scores` that sum to 1, most of them exactly 0 where scores differ by more
+        than T.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Source: Martins & Astudillo, "From Softmax to Sparsemax" (2016).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import sparsemax
+        >>> sparsemax(np.array([1.0, 0.5, -1.0]))
+        array([0.75, 0.25, 0.  ])
+    """
+    one = only_one(scores, dim)
+    return soft_topk(scores, one, link="linear", temperature=temperature, dim=dim, mask=mask)
+
+
+def entmax(
+    scores: ArrayT,
+    alpha: float | Array = 1.5,
+    *,
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+) -> ArrayT:
+    """argmax_p ⟨p, scores/T⟩ + H_α(p) over the simplex, H_α = Σ(p − p^α)/(α(α−1)).
+
+    α = 1 is softmax, α = 2 sparsemax; between them weights are smooth and exactly sparse.
+
+    Args:
+        scores, temperature, dim, mask: as for `soft_topk`.
+        alpha: ≥ 1; a number or an array that broadcasts to the batch shape, which may carry a
+            gradient.
+
+    Returns:
+        Weights like `scores` that sum to 1.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`; ValueError for alpha < 1.
+
+    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import entmax
+        >>> entmax(np.array([1.0, 0.5, -1.0])).round(3)
+        array([0.674, 0.326, 0.   ])
+    """
+    link, one = links.entmax(alpha), only_one(scores, dim)
+    return soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)

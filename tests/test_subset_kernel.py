@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kofn import KSubset
-from kofn import _nodes as nodes
 from kofn.kernels.cpu.subsets import launch
+from kofn.subsets import quadrature as nodes
 
 INF = math.inf
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn import _conditional, _dispatch, _fitting, links
+from kofn import links
 from kofn._distribution import Discrete, OverRows
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
@@ -40,6 +40,7 @@ from kofn.arrays.tracing import is_known
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
 from kofn.rows.given import Given, given, restore
+from kofn.subsets import conditional_bernoulli, fitting, routes
 
 __all__ = ["KSubset"]
 
@@ -138,7 +139,7 @@ class KSubset(OverRows, Discrete):
                 )
             target = _last(target, dim)
             k = xp.where(good, k, 0.0)
-            logits = whole(_fitting.fit, target, k, 8 * eps)
+            logits = whole(fitting.fit, target, k, 8 * eps)
             logits = xp.where(good[..., None], logits, math.nan)
             return cls(restore(logits, pi, dim), cast(k, xp.int32), dim)
 
@@ -148,7 +149,7 @@ class KSubset(OverRows, Discrete):
         float32 for half-precision logits, like everything with the batch shape.
         """
         with quiet(self.logits):
-            return whole(_conditional.log_partition, self._rows())
+            return whole(conditional_bernoulli.log_partition, self._rows())
 
     def marginals(self) -> Array:
         """π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k. The articles' GradTopK.
@@ -157,16 +158,16 @@ class KSubset(OverRows, Discrete):
         """
         with quiet(self.logits):
             what = self._given()
-            fused = _dispatch.marginals(what.scores, what.k)
+            fused = routes.marginals(what.scores, what.k)
             if fused is None:
-                fused = whole(_conditional.marginals, self._rows())
+                fused = whole(conditional_bernoulli.marginals, self._rows())
             return self._restore(fused)
 
     @property
     def variance(self) -> Array:
         """π(1 − π), of the smaller of the two, like `logits`."""
         with quiet(self.logits):
-            return self._restore(whole(_conditional.variance, self._rows()))
+            return self._restore(whole(conditional_bernoulli.variance, self._rows()))
 
     def log_prob(self, subset: Array) -> Array:
         """log P(subset): −inf where it is not one of the subsets, its size included.
@@ -184,12 +185,12 @@ class KSubset(OverRows, Discrete):
         """
         check_ends("subset", subset, self.logits)
         with quiet(self.logits):
-            return whole(_conditional.log_prob, self._rows(), self._entries(subset))
+            return whole(conditional_bernoulli.log_prob, self._rows(), self._entries(subset))
 
     def entropy(self) -> Array:
         """−Σ_S P(S) log P(S), with the batch shape."""
         with quiet(self.logits):
-            return whole(_conditional.entropy, self._rows())
+            return whole(conditional_bernoulli.entropy, self._rows())
 
     def kl(self, other: KSubset) -> Array:
         """Σ_S P(S) log(P(S)/P_other(S)), with the batch shape; ∞ where `other` excludes an S.
@@ -199,7 +200,7 @@ class KSubset(OverRows, Discrete):
         """
         check_other(self, other)
         with quiet(self.logits):
-            return whole(_conditional.kl, self._rows(), other._rows())
+            return whole(conditional_bernoulli.kl, self._rows(), other._rows())
 
     def mode(self) -> Array:
         """The likeliest subset: ones at the k largest logits, ties to the lowest index."""
@@ -220,8 +221,8 @@ class KSubset(OverRows, Discrete):
         rng = check_rng(rng, self.logits)
         with quiet(self.logits):
             rows = self._rows()
-            heads = _dispatch.draw(stop_gradient(rows.z), rows.k, rng, shape)
-            return self._restore(whole(_conditional.drawn, rows, heads))
+            heads = routes.draw(stop_gradient(rows.z), rows.k, rng, shape)
+            return self._restore(whole(conditional_bernoulli.drawn, rows, heads))
 
     def log_choices(self) -> float:
         """log C(n, k), ∞ for an array of k, for which there is no one list."""
@@ -271,11 +272,11 @@ class KSubset(OverRows, Discrete):
         with quiet(self.logits):
             rows = self._rows()
             v = cast(self._entries(v), rows.logits.dtype)
-            return self._restore(whole(_conditional.covariance, rows, v))
+            return self._restore(whole(conditional_bernoulli.covariance, rows, v))
 
-    def _rows(self) -> _conditional.Rows:
+    def _rows(self) -> conditional_bernoulli.Rows:
         what = self._given()
-        return whole(_conditional.rows_of, what.scores, what.k)
+        return whole(conditional_bernoulli.rows_of, what.scores, what.k)
 
     def _given(self) -> Given:
         return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn._torch_nodes import serves
 from kofn.maps import argmax_quadrature
 from kofn.maps.argmax_nodes import Noise
+from kofn.subsets.torch_nodes import serves
 
 __all__ = ["Probabilities", "serves"]
 

@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from kofn import _nodes, _sampling
 from kofn.arrays.kinds import is_torch, namespace
 from kofn.kernels.cpu.runtime import compile, pool
 from kofn.kernels.cpu.runtime.compile import address, packed
 from kofn.kernels.cpu.subsets import sampling, sums
+from kofn.subsets import quadrature
+from kofn.subsets import sampling as _sampling
 
 GRAIN = 4096  # coins a thread takes at once
 
 
 def evaluate(what: int, z: Any, k: Any, v: Any = None) -> Any:
-    """`log_count`, `tails` or `covariance` of kofn._nodes, for NumPy arrays or torch tensors."""
+    """`log_count`, `tails` or `covariance` of subsets/quadrature.py."""
     zero = namespace(k).zeros_like(k)
     return at(what, z, zero, zero, k, v)
 
@@ -32,14 +33,14 @@ def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
     """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
     y, hi, lo, k = packed(y), packed(hi), packed(lo), packed(k)
     v = y if v is None else packed(v)
-    out = _empty(y, y.shape[:-1] if what == _nodes.LOG_COUNT else y.shape)
+    out = _empty(y, y.shape[:-1] if what == quadrature.LOG_COUNT else y.shape)
     run = sums.serve_single if y.itemsize == 4 else sums.serve_double
     _deal(run, y, [y.shape[-1], y.itemsize, what], [y, hi, lo, k, v, out])
     return out
 
 
 def draw(z: Any, k: Any, uniforms: Any) -> Any:
-    """`kofn._sampling.draw`."""
+    """`kofn.subsets.sampling.draw`."""
     z, k, uniforms = packed(z), packed(k), packed(uniforms)
     n, samples = z.shape[-1], prod(uniforms.shape[: uniforms.ndim - z.ndim])
     shape = (*uniforms.shape[:-1], n)

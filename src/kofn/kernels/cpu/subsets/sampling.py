@@ -1,4 +1,4 @@
-"""The splits of _sampling.py over rows that stay in cache: k of n coins, drawn row by row.
+"""The splits of sampling.py over rows that stay in cache: k of n coins, drawn row by row.
 
 The same distributions on the same windows, the same uniform numbers in the same places. Vector code
 needs something long: the many small heaps of the first levels lie side by side, number of heads by

@@ -1,4 +1,4 @@
-"""The sums of _nodes.py over rows that stay in cache: what N = k says of each coin, row by row.
+"""The sums of quadrature.py over rows that stay in cache: what N = k says of each coin, row by row.
 
 loops.py has the loops. Rows are dealt out to threads; no answer depends on their number.
 """
@@ -10,7 +10,6 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn._nodes import COVARIANCE, LOG_COUNT, MARGINALS
 from kofn.kernels.cpu.rows.formulas import deleted
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
@@ -33,6 +32,7 @@ from kofn.kernels.cpu.subsets.loops import (
     product,
     shift,
 )
+from kofn.subsets.quadrature import COVARIANCE, LOG_COUNT, MARGINALS
 
 BLOCK = 512
 MOST = 27  # nodes
@@ -112,7 +112,7 @@ def _spectrum(y, n, hi, lo, u, k, node, re, im, table):
 
 @plain
 def _close(y, hi, k, what, out):
-    """A row without a choice to make, or with a NaN: what _conditional.py answers there."""
+    """A row without a choice to make, or with a NaN, as conditional_bernoulli.py answers it."""
     out[:] = 0
     if what != MARGINALS:
         return

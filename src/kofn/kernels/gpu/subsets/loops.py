@@ -1,4 +1,4 @@
-"""One visit to a stretch of a row of k-subsets, on a GPU: the sums of _nodes.py.
+"""One visit to a stretch of a row of k-subsets, on a GPU: the sums of quadrature.py.
 
 A thread has coins of its own and all nodes of each, so that a coin's sum over nodes stays with its
 thread; only the product over coins is folded, once. That product is complex and float64, four
@@ -14,13 +14,13 @@ import math
 import triton
 import triton.language as tl
 
-from kofn import _nodes
 from kofn.kernels.gpu.rows.formulas import DELETED, INF, LOG2_E, inverse
+from kofn.subsets import quadrature
 
-LOG_COUNT = tl.constexpr(_nodes.LOG_COUNT)
-TAILS = tl.constexpr(_nodes.TAILS)
-MARGINALS = tl.constexpr(_nodes.MARGINALS)
-COVARIANCE = tl.constexpr(_nodes.COVARIANCE)
+LOG_COUNT = tl.constexpr(quadrature.LOG_COUNT)
+TAILS = tl.constexpr(quadrature.TAILS)
+MARGINALS = tl.constexpr(quadrature.MARGINALS)
+COVARIANCE = tl.constexpr(quadrature.COVARIANCE)
 
 NODES = tl.constexpr(16)  # in float32 no row has more that count than 14, most have 7
 GROUP = tl.constexpr(8)  # whose products a thread keeps in registers
@@ -195,7 +195,7 @@ def write(
 
 @triton.jit
 def close(WHAT: tl.constexpr, y_row, out_row, first, last, theta, k, top, LANES: tl.constexpr):
-    """A row without a choice to make, or with a NaN: what _conditional.py answers there."""
+    """A row without a choice to make, or with a NaN, as conditional_bernoulli.py answers it."""
     of_top = tl.where((theta < 0.0) | (top <= k), 1.0, tl.where(theta != theta, theta, k / top))
     others = tl.where(theta != theta, theta, tl.where(theta > 0.0, 0.0, 1.0))
     for at in range(first, last, LANES):

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kofn import _nodes
 from kofn.arrays.kinds import Array, cast, contiguous, dtype_name, full_like, namespace
 from kofn.arrays.operations import arange, convolved, take_along_first
+from kofn.subsets import quadrature
 
 
 class Heaps(NamedTuple):
@@ -47,7 +47,7 @@ def draw(z: Array, k: Array, uniforms: Array) -> Array:
 def _levels(z: Array) -> list[Heaps]:
     """Heaps of 1, 2, 4, … coins, down to the two halves of a row."""
     xp = namespace(z)
-    coin = _nodes.coins(z)
+    coin = quadrature.coins(z)
     other = 1 - coin.tail
     p = xp.where(coin.sign > 0, coin.tail, other)
     q = xp.where(coin.sign > 0, other, coin.tail)

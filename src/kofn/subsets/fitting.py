@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from kofn import _conditional
 from kofn.arrays.flow import repeat, while_loop
 from kofn.arrays.kinds import Array, namespace, scalar
+from kofn.subsets import conditional_bernoulli
 
 ROUNDS = 20  # of Newton's; some 5 are needed
 PRODUCTS = 8  # with H in each
@@ -34,8 +34,8 @@ def fit(target: Array, k: Array, precise: float) -> Array:
 
     def advance(state: tuple[Array, Array, int]) -> tuple[Array, Array, int]:
         y, _, rounds = state
-        rows = _conditional.rows_of(full(y), k)
-        pi = xp.where(inside, _conditional.marginals(rows), 0.5)
+        rows = conditional_bernoulli.rows_of(full(y), k)
+        pi = xp.where(inside, conditional_bernoulli.marginals(rows), 0.5)
         weight = xp.where(inside, pi * (1 - pi), 0.0)
         gap = xp.where(inside, wanted - _log_odds(pi), 0.0)
         gap = xp.where(weight > 0, gap, 0.0)
@@ -59,7 +59,7 @@ def _log_odds(p: Array) -> Array:
     return xp.log(p) - xp.log1p(-p)
 
 
-def _solved(rows: _conditional.Rows, right: Array, weight: Array) -> Array:
+def _solved(rows: conditional_bernoulli.Rows, right: Array, weight: Array) -> Array:
     """d with H d = right, preconditioned by the diagonal `weight`, to half the digits.
 
     Newton's next round finds the rest; beyond, what is left may be rounding of H.
@@ -76,7 +76,7 @@ def _solved(rows: _conditional.Rows, right: Array, weight: Array) -> Array:
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         d, left, way = state
-        product = _conditional.covariance(rows, way)
+        product = conditional_bernoulli.covariance(rows, way)
         before, along = inner(left, conditioned(left)), inner(way, product)
         going = (before > enough) & (along > 0)
         length = xp.where(going, before / xp.where(going, along, 1.0), 0.0)

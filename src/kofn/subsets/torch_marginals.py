@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn import _conditional, _nodes, links
+from kofn import links
 from kofn.arrays.torch_state import is_plain
 from kofn.rows import threshold_route
+from kofn.subsets import conditional_bernoulli, quadrature
 
 
 class Marginals(torch.autograd.Function):
@@ -21,13 +22,13 @@ class Marginals(torch.autograd.Function):
         hi, lo = threshold_route.threshold(y, k, torch.ones_like(k), links.logistic)
         ctx.save_for_backward(y, k, hi, lo)
         ctx.kernel = kernel
-        return kernel.at(_nodes.MARGINALS, y, hi, lo, k)
+        return kernel.at(quadrature.MARGINALS, y, hi, lo, k)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         y, k, hi, lo = ctx.saved_tensors
         if not torch.is_grad_enabled() and is_plain(cotangent):
-            return None, ctx.kernel.at(_nodes.COVARIANCE, y, hi, lo, k, cotangent), None
+            return None, ctx.kernel.at(quadrature.COVARIANCE, y, hi, lo, k, cotangent), None
         with torch.enable_grad():
-            p = _conditional.marginals(_conditional.rows_of(y, k))
+            p = conditional_bernoulli.marginals(conditional_bernoulli.rows_of(y, k))
             return None, *torch.autograd.grad(p, y, cotangent, create_graph=True), None

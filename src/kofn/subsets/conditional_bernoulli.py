@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kofn import _dispatch, links
+from kofn import links
 from kofn._distribution import not_below_0
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.rows import threshold_route
 from kofn.solver.equation import far
+from kofn.subsets import routes
 
 
 class Rows(NamedTuple):
@@ -84,18 +85,18 @@ def log_partition(rows: Rows) -> Array:
 
 def marginals(rows: Rows) -> Array:
     xp = namespace(rows.z)
-    tail = _dispatch.tails(rows.z, rows.k)
+    tail = routes.tails(rows.z, rows.k)
     answer = xp.where(rows.z > 0, 1 - tail, tail)
     return _entries_or_nan(rows, xp.where(rows.must, 1.0, answer))
 
 
 def variance(rows: Rows) -> Array:
-    tail = _dispatch.tails(rows.z, rows.k)
+    tail = routes.tails(rows.z, rows.k)
     return _entries_or_nan(rows, tail * (1 - tail))
 
 
 def covariance(rows: Rows, v: Array) -> Array:
-    return _entries_or_nan(rows, _dispatch.covariance(rows.z, rows.k, v))
+    return _entries_or_nan(rows, routes.covariance(rows.z, rows.k, v))
 
 
 def log_prob(rows: Rows, subset: Array) -> Array:
@@ -114,7 +115,7 @@ def log_prob(rows: Rows, subset: Array) -> Array:
 
 def entropy(rows: Rows) -> Array:
     """log Pr(N = k) + Σ [log(1 + e^{−|z|}) + |z|·tail]: only the first term is negative."""
-    terms = _overlap(rows) + _share(rows.size, _dispatch.tails(rows.z, rows.k))
+    terms = _overlap(rows) + _share(rows.size, routes.tails(rows.z, rows.k))
     answer = _log_count(rows) + namespace(terms).sum(terms, axis=-1)
     return _or_nan(rows, answer)
 
@@ -123,7 +124,7 @@ def kl(rows: Rows, other: Rows) -> Array:
     """E log Pr − E log Pr′, each as in `log_prob`, entry by entry; ∞ where Pr′ excludes an S."""
     xp = namespace(rows.z)
     z, u = rows.z, other.z
-    tail, coin, coin_other = _dispatch.tails(z, rows.k), z != -math.inf, u != -math.inf
+    tail, coin, coin_other = routes.tails(z, rows.k), z != -math.inf, u != -math.inf
     # How likely an entry is on the side that is the smaller one for the other.
     strange = xp.where((u > 0) == (z > 0), tail, 1 - tail)
     strange = xp.where(coin, strange, cast((u > 0) != rows.must, z.dtype))
@@ -149,7 +150,7 @@ def _log_count(rows: Rows) -> Array:
     """log Pr(N = k); 0, not rounding, where there are no coins."""
     xp = namespace(rows.z)
     some = xp.any(rows.z != -math.inf, axis=-1)
-    return xp.where(some, _dispatch.log_count(rows.z, rows.k), 0.0)
+    return xp.where(some, routes.log_count(rows.z, rows.k), 0.0)
 
 
 def _or_nan(rows: Rows, per_row: Array) -> Array:

@@ -8,18 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kofn import _dispatch
 from kofn.arrays.torch_state import is_plain
+from kofn.subsets import routes
 
 
 def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    """`kofn._dispatch.heads`."""
-    return (_dispatch.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
+    """`kofn.subsets.routes.heads`."""
+    return (routes.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
 
 
 @torch.library.custom_op("kofn::subset_heads", mutates_args=())
 def heads(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    return _dispatch.heads(z, k, uniforms).clone()
+    return routes.heads(z, k, uniforms).clone()
 
 
 @heads.register_fake

@@ -1,0 +1,1 @@
+"""The mathematics of k-subsets: coins given how many fall heads."""

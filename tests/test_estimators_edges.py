@@ -163,8 +163,8 @@ def test_samples_to_go_on_with():
 )
 def test_jax_and_torch_agree_on_the_same_samples(name, monkeypatch):
     """The same noise in both, under jit on one side."""
-    from kofn import bernoulli
     from kofn.arrays import random
+    from kofn.distributions import bernoulli
 
     noise = np.random.default_rng(0).gumbel(size=(2, 3, 5))
     for module in (random, bernoulli):

@@ -3,8 +3,12 @@
 from kofn import classic, estimators, links, losses, metrics, schedules
 from kofn._temperature import temperature_for
 from kofn.arrays import when_imported
-from kofn.bernoulli import Bernoulli
-from kofn.categorical import Categorical, gumbel_max, gumbel_softmax
+from kofn.distributions.bernoulli import Bernoulli
+from kofn.distributions.categorical import Categorical, gumbel_max, gumbel_softmax
+from kofn.distributions.k_subset import KSubset
+from kofn.distributions.normal import Normal, normal_rsample
+from kofn.distributions.plackett_luce import PlackettLuce
+from kofn.distributions.relaxed_one_hot import RelaxedOneHot
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps.logarithms import log_entmax, log_soft_topk
@@ -12,10 +16,6 @@ from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold, topk_gates
-from kofn.normal import Normal, normal_rsample
-from kofn.plackett_luce import PlackettLuce
-from kofn.relaxed import RelaxedOneHot
-from kofn.subset import KSubset
 
 __version__ = "0.1.0"
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn._distribution import Discrete
 from kofn.arrays.autodiff import stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_shape
 from kofn.arrays.kinds import Array, is_torch, namespace, to_numpy
 from kofn.arrays.random import split_rng
+from kofn.distributions.base import Discrete
 from kofn.estimators._exact import exact as expectation
 from kofn.estimators._protocol import adopted
 

@@ -13,7 +13,7 @@ import numpy as np
 from kofn.arrays.checks import check_integer, check_number, check_scores
 from kofn.arrays.kinds import Array, is_numpy, namespace, to_numpy
 from kofn.arrays.random import split_rng
-from kofn.categorical import Categorical
+from kofn.distributions.categorical import Categorical
 from kofn.estimators._pathwise import reparameterized
 from kofn.estimators._runs import Counted, Found, Problem
 from kofn.estimators._score import RunningMean, leave_one_out

@@ -11,8 +11,8 @@ from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.checks import check_integer, check_shape
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.random import split_rng
-from kofn.bernoulli import Bernoulli
-from kofn.categorical import Categorical
+from kofn.distributions.bernoulli import Bernoulli
+from kofn.distributions.categorical import Categorical
 from kofn.estimators._protocol import adopted, name_of, needs
 
 

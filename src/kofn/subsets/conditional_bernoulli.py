@@ -11,9 +11,9 @@ import math
 from typing import NamedTuple
 
 from kofn import links
-from kofn._distribution import not_below_0
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
+from kofn.distributions.base import not_below_0
 from kofn.rows import threshold_route
 from kofn.solver.equation import far
 from kofn.subsets import routes

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import constraints
 
-from kofn._distribution import Distribution
 from kofn.arrays.tracing import is_known
-from kofn.bernoulli import Bernoulli
-from kofn.categorical import Categorical
-from kofn.normal import Normal
-from kofn.relaxed import RelaxedOneHot
-from kofn.subset import KSubset
+from kofn.distributions.base import Distribution
+from kofn.distributions.bernoulli import Bernoulli
+from kofn.distributions.categorical import Categorical
+from kofn.distributions.k_subset import KSubset
+from kofn.distributions.normal import Normal
+from kofn.distributions.relaxed_one_hot import RelaxedOneHot
 
 PYRO = "pyro.distributions.torch_distribution"
 ONES_AND_ZEROS = constraints.independent(constraints.boolean, 1)  # type: ignore[no-untyped-call]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn._distribution import OverRows
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.checks import check_count, check_same_kind
 from kofn.arrays.flow import stacked
@@ -13,6 +12,7 @@ from kofn.arrays.kinds import Array, adopt, cast, dtype_name, full_like, move_ax
 from kofn.arrays.operations import arange, marked, take_along_last, top_indices
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.typing import LinkName
+from kofn.distributions.base import OverRows
 from kofn.links import Link
 from kofn.maps.topk import soft_topk
 from kofn.rows.compiled import whole

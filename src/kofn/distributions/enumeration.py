@@ -11,7 +11,7 @@ from kofn.arrays.checks import check_integer
 from kofn.arrays.kinds import Array, constant, is_jit_tracing
 
 if TYPE_CHECKING:
-    from kofn._distribution import Discrete
+    from kofn.distributions.base import Discrete
 
 ENUMERATE_UP_TO = 200_000
 """Choices that are listed without being asked to: a second or so."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kofn._support import ENUMERATE_UP_TO, every_choice
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_mask, check_scores, check_shape
 from kofn.arrays.kinds import (
@@ -23,6 +22,7 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
+from kofn.distributions.enumeration import ENUMERATE_UP_TO, every_choice
 from kofn.rows.given import without_deleted
 
 
@@ -114,7 +114,7 @@ class Distribution(ABC):
         """
         if not is_torch(self._first):
             raise TypeError(f"to_torch needs tensors; got a {type(self._first).__qualname__}")
-        from kofn._torch_distributions import wrapped
+        from kofn.distributions.torch_wrapper import wrapped
 
         return wrapped(self)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from kofn import links
-from kofn._distribution import Discrete, OverRows
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_count,
@@ -37,6 +36,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.tracing import is_known
+from kofn.distributions.base import Discrete, OverRows
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
 from kofn.rows.given import Given, given, restore

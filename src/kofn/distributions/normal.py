@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn._distribution import Distribution
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_broadcasts,
@@ -19,6 +18,7 @@ from kofn.arrays.checks import (
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, namespace, quiet
 from kofn.arrays.random import standard_normal
 from kofn.arrays.typing import ArrayT
+from kofn.distributions.base import Distribution
 
 __all__ = ["Normal", "normal_rsample"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn._distribution import OverRows
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_ends, check_per_row, check_same_kind, check_temperature
 from kofn.arrays.kinds import Array, adopt, cast, framework, namespace, quiet, special
-from kofn.categorical import Categorical, gumbel_softmax, log, logits_of
+from kofn.distributions.base import OverRows
+from kofn.distributions.categorical import Categorical, gumbel_softmax, log, logits_of
 from kofn.rows.given import temperature_of
 
 __all__ = ["RelaxedOneHot"]

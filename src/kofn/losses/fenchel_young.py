@@ -9,7 +9,7 @@ from kofn.arrays.checks import check_dim
 from kofn.arrays.kinds import Array, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
-from kofn.losses._targets import Target, check_reduction, chosen_terms, reduced, target_of
+from kofn.losses.targets import Target, check_reduction, chosen_terms, reduced, target_of
 from kofn.rows import answers
 from kofn.rows.closed_form import gap
 from kofn.rows.compiled import evaluate

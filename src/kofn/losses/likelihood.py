@@ -13,14 +13,8 @@ from kofn.arrays.checks import check_dim, check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
-from kofn.losses._targets import (
-    Target,
-    check_reduction,
-    mean_over_labels,
-    reduced,
-    target_of,
-)
 from kofn.losses.fenchel_young import cross_entropy
+from kofn.losses.targets import Target, check_reduction, mean_over_labels, reduced, target_of
 from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax_variants import check_support, counted
 from kofn.maps.topk import soft_topk

@@ -20,8 +20,8 @@ from kofn.arrays.kinds import (
     scalar,
 )
 from kofn.arrays.typing import ArrayT, Reduction
-from kofn.losses._targets import check_reduction, target_of
 from kofn.losses.fenchel_young import softmax_loss
+from kofn.losses.targets import check_reduction, target_of
 from kofn.rows.given import given, only_one, without_deleted
 
 __all__ = ["am_softmax", "arcface"]

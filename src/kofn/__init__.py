@@ -1,7 +1,6 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
 from kofn import classic, estimators, links, losses, metrics, schedules
-from kofn._temperature import temperature_for
 from kofn.arrays import when_imported
 from kofn.distributions.bernoulli import Bernoulli
 from kofn.distributions.categorical import Categorical, gumbel_max, gumbel_softmax
@@ -16,6 +15,7 @@ from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold, topk_gates
+from kofn.metrics.temperature import temperature_for
 
 __version__ = "0.1.0"
 

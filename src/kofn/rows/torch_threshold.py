@@ -69,11 +69,11 @@ def temperature(
     name: str,
     per_row: bool,
 ) -> Tensor:
-    """A solver of _temperature.py, which has no gradient: some sixty maps that nobody need trace.
+    """A solver of temperature.py, which has no gradient: some sixty maps that nobody need trace.
 
     `number` is as for `threshold`.
     """
-    from kofn._temperature import SOLVERS
+    from kofn.metrics.temperature import SOLVERS
 
     which = by_id(link, number if alpha is None else alpha)
     return SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)

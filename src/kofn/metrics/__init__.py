@@ -1,0 +1,26 @@
+"""Metrics: what a choice is like, read off weights or off a map."""
+
+from kofn.metrics.entropies import renyi_entropy, tsallis_entropy
+from kofn.metrics.jacobian import jacobian_norm
+from kofn.metrics.temperature import temperature_for
+from kofn.metrics.weights import (
+    effective_support,
+    entropy,
+    hard_gap,
+    order_violations,
+    sparsity,
+    support_size,
+)
+
+__all__ = [
+    "effective_support",
+    "entropy",
+    "hard_gap",
+    "jacobian_norm",
+    "order_violations",
+    "renyi_entropy",
+    "sparsity",
+    "support_size",
+    "temperature_for",
+    "tsallis_entropy",
+]

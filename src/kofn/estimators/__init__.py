@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kofn.arrays.kinds import Array
-from kofn.estimators._control import rebar
-from kofn.estimators._exact import exact
-from kofn.estimators._pathwise import gumbel_rao, reinmax, reparameterized, straight_through
-from kofn.estimators._perturbed import perturbed
-from kofn.estimators._protocol import Distribution
-from kofn.estimators._score import RunningMean, leave_one_out, score_function, surrogate
-from kofn.estimators._study import Study, study
-from kofn.estimators._through import (
+from kofn.estimators.bias_variance import Study, study
+from kofn.estimators.control_variates import rebar
+from kofn.estimators.enumeration import exact
+from kofn.estimators.implicit_mle import perturbed
+from kofn.estimators.pathwise import gumbel_rao, reinmax, reparameterized, straight_through
+from kofn.estimators.protocol import Distribution
+from kofn.estimators.score import RunningMean, leave_one_out, score_function, surrogate
+from kofn.estimators.surrogate_samples import (
     gumbel_rao_through,
     marginals_through,
     reinmax_through,

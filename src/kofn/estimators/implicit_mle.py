@@ -8,14 +8,7 @@ from typing import Any
 from kofn.arrays.autodiff import moving, stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast
-from kofn.estimators._protocol import (
-    Function,
-    along,
-    check_samples,
-    mean,
-    needs,
-    values_of,
-)
+from kofn.estimators.protocol import Function, along, check_samples, mean, needs, values_of
 
 
 def perturbed(

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from kofn.arrays.kinds import Array, namespace
-from kofn.estimators._protocol import Function, added, needs
+from kofn.estimators.protocol import Function, added, needs
 
 
 def exact(

@@ -8,7 +8,7 @@ from typing import Any
 from kofn.arrays.autodiff import stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, framework
-from kofn.estimators._protocol import (
+from kofn.estimators.protocol import (
     Function,
     along,
     check_samples,

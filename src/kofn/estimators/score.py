@@ -8,7 +8,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_broadcasts, check_number, check_same_kind
 from kofn.arrays.kinds import Array, cast, framework, namespace
 from kofn.arrays.tracing import is_known
-from kofn.estimators._protocol import (
+from kofn.estimators.protocol import (
     Distribution,
     Function,
     adopted,

@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.arrays.kinds import Array
-from kofn.estimators._protocol import (
-    Distribution,
-    Function,
-    adopted,
-    check_samples,
-    mean,
-    values_of,
-)
-from kofn.estimators._through import (
+from kofn.estimators.protocol import Distribution, Function, adopted, check_samples, mean, values_of
+from kofn.estimators.surrogate_samples import (
     gumbel_rao_through,
     marginals_through,
     reinmax_through,

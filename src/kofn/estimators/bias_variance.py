@@ -14,9 +14,9 @@ from kofn.arrays.checks import check_integer, check_number, check_scores
 from kofn.arrays.kinds import Array, is_numpy, namespace, to_numpy
 from kofn.arrays.random import split_rng
 from kofn.distributions.categorical import Categorical
-from kofn.estimators._pathwise import reparameterized
-from kofn.estimators._runs import Counted, Found, Problem
-from kofn.estimators._score import RunningMean, leave_one_out
+from kofn.estimators.pathwise import reparameterized
+from kofn.estimators.replay import Counted, Found, Problem
+from kofn.estimators.score import RunningMean, leave_one_out
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from kofn.arrays.checks import check_shape
 from kofn.arrays.kinds import Array, is_torch, namespace, to_numpy
 from kofn.arrays.random import split_rng
 from kofn.distributions.base import Discrete
-from kofn.estimators._exact import exact as expectation
-from kofn.estimators._protocol import adopted
+from kofn.estimators.enumeration import exact as expectation
+from kofn.estimators.protocol import adopted
 
 AT_ONCE = 1 << 20
 """Logits in one call of an estimator."""

@@ -13,7 +13,7 @@ from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.random import split_rng
 from kofn.distributions.bernoulli import Bernoulli
 from kofn.distributions.categorical import Categorical
-from kofn.estimators._protocol import adopted, name_of, needs
+from kofn.estimators.protocol import adopted, name_of, needs
 
 
 def marginals_through(choice: Any, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:

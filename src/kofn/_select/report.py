@@ -15,7 +15,7 @@ import kofn
 from kofn._files import shortened
 from kofn._select.compare import OURS, Comparison, Method, spread
 from kofn._select.table import HELD_OUT, Table
-from kofn.feature_selection import SoftTopKSelector
+from kofn.feature_selection.selector import SoftTopKSelector
 
 FILES = ("selection.json", "selection.png")
 INK, QUIET, ACCENT = "#222222", "#9aa0a6", "#d1495b"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kofn._files import InputError, shortened
-from kofn.feature_selection import find_task
+from kofn.feature_selection.selector import find_task
 
 TASKS = ("auto", "classification", "regression")
 HELD_OUT = 0.25

@@ -23,7 +23,7 @@ try:
     from threadpoolctl import threadpool_limits
 except ImportError as error:
     raise ImportError(
-        "kofn.feature_selection needs scikit-learn 1.6 or later; "
+        "kofn.feature_selection.selector needs scikit-learn 1.6 or later; "
         'install it with: pip install "kofn[cli]"'
     ) from error
 
@@ -95,7 +95,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     Example:
         >>> import numpy as np
-        >>> from kofn.feature_selection import SoftTopKSelector
+        >>> from kofn.feature_selection.selector import SoftTopKSelector
         >>> X = np.random.default_rng(0).normal(size=(200, 6))
         >>> y = np.where(X[:, 1] + X[:, 4] > 0, "warm", "cold")
         >>> selector = SoftTopKSelector(k=2, steps=60, random_state=0).fit(X, y)
@@ -282,7 +282,7 @@ def _training() -> Any:
     try:
         import torch  # noqa: F401
 
-        from kofn._selector_training import train
+        from kofn.feature_selection.training import train
     except ImportError as error:
         raise ImportError(
             'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[cli]"'

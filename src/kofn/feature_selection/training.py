@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from kofn import schedules, soft_topk
 
 if TYPE_CHECKING:
-    from kofn.feature_selection import SoftTopKSelector
+    from kofn.feature_selection.selector import SoftTopKSelector
 
 
 def train(

@@ -1,0 +1,1 @@
+"""Feature selection with scikit-learn's interface."""

@@ -9,8 +9,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import kofn
-from kofn import cli
-from kofn._bench import contenders, measure, report
+from kofn.commands import app
+from kofn.commands.bench import contenders, measure, report
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def the_number_of_threads_comes_back():
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli.app, ["bench", *arguments])
+    return CliRunner().invoke(app.app, ["bench", *arguments])
 
 
 def test_bench_times_what_runs_and_writes_both_files(tmp_path, monkeypatch):

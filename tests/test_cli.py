@@ -12,17 +12,17 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from kofn import _files, cli
-from kofn._files import InputError
-from kofn._select import compare
-from kofn._select import table as tables
+from kofn.commands import app, files
+from kofn.commands.files import InputError
+from kofn.commands.select import compare
+from kofn.commands.select import table as tables
 
 FILES = ["selection.json", "selection.png"]
 QUICK = ["--splits", "1", "--steps", "3"]
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli.app, ["select", *map(str, arguments)])
+    return CliRunner().invoke(app.app, ["select", *map(str, arguments)])
 
 
 def table(rows=60, task="classification", **more):
@@ -113,7 +113,7 @@ def test_nothing_is_fitted_on_held_out_rows(monkeypatch):
         return np.arange(k)
 
     monkeypatch.setattr(compare, "_draw", record)
-    from kofn._select.table import Table
+    from kofn.commands.select.table import Table
     from kofn.feature_selection.selector import SoftTopKSelector
 
     X = np.random.default_rng(0).normal(5.0, 3.0, size=(40, 4))
@@ -213,7 +213,7 @@ def test_out_that_may_not_be_written_is_refused_before_any_work(here, monkeypatc
 
 def test_usage_errors_end_with_status_2():
     for arguments in (["select", "-k", "two"], ["select", "--unknown"], ["frobnicate"]):
-        assert CliRunner().invoke(cli.app, arguments).exit_code == 2
+        assert CliRunner().invoke(app.app, arguments).exit_code == 2
 
 
 def test_classes_with_too_few_rows_of_a_number_are_named(here):
@@ -236,22 +236,22 @@ def test_a_failed_write_leaves_neither_file(here, monkeypatch, failing):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match="No space left on device"):
-        _files.write(here / "out", dict.fromkeys(FILES, b"new"), force=False)
+        files.write(here / "out", dict.fromkeys(FILES, b"new"), force=False)
     assert os.listdir(here / "out") == []
 
 
 def test_a_failed_write_keeps_the_old_files(here, monkeypatch):
     out = here / "out"
-    _files.write(out, dict.fromkeys(FILES, b"old"), force=False)
+    files.write(out, dict.fromkeys(FILES, b"old"), force=False)
     with pytest.raises(InputError, match="--force overwrites"):
-        _files.write(out, dict.fromkeys(FILES, b"new"), force=False)
+        files.write(out, dict.fromkeys(FILES, b"new"), force=False)
 
     def interrupted(descriptor):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _files.write(out, dict.fromkeys(FILES, b"new"), force=True)
+        files.write(out, dict.fromkeys(FILES, b"new"), force=True)
     assert sorted(os.listdir(out)) == FILES
     assert {(out / name).read_bytes() for name in FILES} == {b"old"}
 
@@ -265,14 +265,14 @@ def sigint():
 
 
 def test_ctrl_c_ends_at_once_with_status_130_and_no_files(here, monkeypatch, sigint):
-    real = cli._Progress.trained
+    real = app._Progress.trained
 
     def interrupt(self, step, *now):
         real(self, step, *now)
         if step == 2:
             signal.raise_signal(sigint)
 
-    monkeypatch.setattr(cli._Progress, "trained", interrupt)
+    monkeypatch.setattr(app._Progress, "trained", interrupt)
     result = run("data.csv", "--target", "label", "-k", 2)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "kofn: interrupted; nothing was written"
@@ -295,11 +295,11 @@ def test_without_the_extra_the_import_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
     with pytest.raises(SystemExit, match=r'needs rich; .* pip install "kofn\[cli\]"') as error:
-        importlib.reload(cli)
+        importlib.reload(app)
     assert "\n" not in error.value.code
 
 
 def test_version():
-    result = CliRunner().invoke(cli.app, ["--version"])
+    result = CliRunner().invoke(app.app, ["--version"])
     assert result.exit_code == 0
     assert result.stdout.startswith("kofn ")

@@ -10,17 +10,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kofn import cli, entmax, hard_topk, metrics, soft_topk, softmax
-from kofn._scores import commands, table
-from kofn._scores.compare import compare
-from kofn._scores.maps import MAPS, Map, serving
+from kofn import entmax, hard_topk, metrics, soft_topk, softmax
+from kofn.commands import app
+from kofn.commands.compare import command as commands
+from kofn.commands.compare import table
+from kofn.commands.compare.compare import compare
+from kofn.commands.compare.maps import MAPS, Map, serving
 
 FILES = ["compare.json", "compare.png"]
 X = np.random.default_rng(0).normal(size=(3, 6))
 
 
 def run(*arguments, send=None):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=send)
+    return CliRunner().invoke(app.app, [str(argument) for argument in arguments], input=send)
 
 
 @pytest.fixture
@@ -160,7 +162,7 @@ def test_measures_are_those_of_the_dense_jacobian():
 def test_a_map_is_added_by_one_line(here, monkeypatch):
     """Its temperature and its slope are found without knowing anything about it."""
     root = Map("root", lambda x, k, t: softmax(x, temperature=t**2), most=1)
-    monkeypatch.setattr("kofn._scores.maps.MAPS", (*MAPS, root))
+    monkeypatch.setattr("kofn.commands.compare.maps.MAPS", (*MAPS, root))
     result = run("compare", "x.csv", "--gap", 1.0)
     assert "root" in result.stdout
     found = json.loads((here / "kofn-compare" / "compare.json").read_text())
@@ -270,7 +272,7 @@ def test_ctrl_c_ends_with_status_130_and_no_files(here, monkeypatch):
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr("kofn._scores.report.as_png", interrupt)
+        monkeypatch.setattr("kofn.commands.compare.report.as_png", interrupt)
         result = run("compare", "x.csv")
     finally:
         signal.signal(signal.SIGINT, before)

@@ -13,15 +13,16 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from kofn import _files, _terminal, cli
-from kofn._scores import commands
-from kofn._scores.compare import compare
+from kofn.commands import app, terminal
+from kofn.commands import files as _files
+from kofn.commands.compare import command as commands
+from kofn.commands.compare.compare import compare
 
 LONG = "n" * 300
 
 
 def run(*arguments, send=None):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=send)
+    return CliRunner().invoke(app.app, [str(argument) for argument in arguments], input=send)
 
 
 def one_line(result, status=2):
@@ -139,7 +140,7 @@ ENDS = {
     "a full disk": (OSError(28, "No space left on device"), 1, "standard output cannot be written"),
     "too many files": (OSError(24, "Too many open files"), 1, "kofn: Too many open files"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "interrupted; nothing was written"),
-    "SIGTERM": (_terminal.Terminated(), 143, "terminated; nothing was written"),
+    "SIGTERM": (terminal.Terminated(), 143, "terminated; nothing was written"),
     "what is left": (KeyboardInterrupt("--resume goes on"), 130, "interrupted; --resume goes on"),
     "input": (_files.InputError("two\nlines"), 2, "kofn: two lines"),
 }
@@ -193,7 +194,7 @@ def test_compiling_is_told_once_and_only_if_it_happens(capsys):
     from numba import njit
 
     for _ in range(3):  # as many commands in one process
-        _terminal.prepare_kernels()
+        terminal.prepare_kernels()
     assert capsys.readouterr().err == ""
     njit(lambda x: x + 1)(1)
     njit(lambda x: x + 2)(1)
@@ -235,7 +236,7 @@ def test_streams_that_are_full_or_closed(here, line, status, words):
 
 
 def test_sigterm_ends_as_an_interrupt_does(here):
-    code = "import sys; from kofn.cli import main; print('ready', flush=True); main()"
+    code = "import sys; from kofn.commands.app import main; print('ready', flush=True); main()"
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen([sys.executable, "-c", code, "apply"], **pipes)
     assert process.stdout.readline() == b"ready\n"
@@ -258,4 +259,4 @@ def test_characters_that_a_terminal_lacks_are_replaced(here):
 def test_torch_words_a_lack_of_memory_as_it_is_known_here():
     with pytest.raises(RuntimeError) as error:
         torch.empty(2**58, dtype=torch.uint8)
-    assert any(words in str(error.value) for words in _terminal.OF_MEMORY)
+    assert any(words in str(error.value) for words in terminal.OF_MEMORY)

@@ -10,19 +10,20 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kofn import Categorical, KSubset, cli
-from kofn._vae import model as models
-from kofn._vae import report, training
-from kofn._vae.methods import METHODS, USUAL
-from kofn._vae.model import INK, Autoencoder, Data, Latent
-from kofn._vae.training import CHECKPOINT, Checkpoint, Run, Settings
+from kofn import Categorical, KSubset
+from kofn.commands import app
+from kofn.commands.train import model as models
+from kofn.commands.train import report, training
+from kofn.commands.train.methods import METHODS, USUAL
+from kofn.commands.train.model import INK, Autoencoder, Data, Latent
+from kofn.commands.train.training import CHECKPOINT, Checkpoint, Run, Settings
 
 FILES = ["checkpoint.pt", "curves.png", "digits.png", "vae.json"]
 SMALL = ["--factors", 2, "--categories", 3, "--items", 4, "-k", 2, "--samples", 2, "--seeds", 1]
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli.app, ["train", "vae", *map(str, arguments)])
+    return CliRunner().invoke(app.app, ["train", "vae", *map(str, arguments)])
 
 
 def settings(*methods):

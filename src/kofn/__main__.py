@@ -1,5 +1,5 @@
 """`python -m kofn` is the command `kofn`."""
 
-from kofn.cli import main
+from kofn.commands.app import main
 
 main()

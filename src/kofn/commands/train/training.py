@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kofn import _files, schedules
-from kofn._files import InputError
-from kofn._vae.methods import METHODS
-from kofn._vae.model import Autoencoder, Data, Latent
+from kofn import schedules
+from kofn.commands import files
+from kofn.commands.files import InputError
+from kofn.commands.train.methods import METHODS
+from kofn.commands.train.model import Autoencoder, Data, Latent
 
 BATCH = 64
 RATE = 2e-3
@@ -199,7 +200,7 @@ class Checkpoint:
             },
             buffer,
         )
-        _files.write(self.out, {CHECKPOINT: buffer.getvalue()}, force=True)
+        files.write(self.out, {CHECKPOINT: buffer.getvalue()}, force=True)
         self.written, self.fresh = time.monotonic(), False
 
     def read(self) -> None:

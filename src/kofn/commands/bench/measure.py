@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from kofn._bench.contenders import Case, Contender, Map, contenders
+from kofn.commands.bench.contenders import Case, Contender, Map, contenders
 
 ERROR = {"float32": 3e-6, "bfloat16": 8e-3}
 """How far weights may be from the float64 ones; half of bfloat16's last place near 1 is 4e-3."""

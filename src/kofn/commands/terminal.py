@@ -29,8 +29,8 @@ from rich.progress import (
 )
 from typer.core import TyperGroup
 
-from kofn import _files
-from kofn._files import InputError
+from kofn.commands import files as _files
+from kofn.commands.files import InputError
 
 FAILED, REFUSED, INTERRUPTED, TERMINATED = 1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM
 

@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import kofn
-from kofn._vae.methods import METHODS
-from kofn._vae.model import INK, SIDE, Autoencoder, Data
-from kofn._vae.training import SAMPLES_AT_THE_END, Bounds, Settings
+from kofn.commands.train.methods import METHODS
+from kofn.commands.train.model import INK, SIDE, Autoencoder, Data
+from kofn.commands.train.training import SAMPLES_AT_THE_END, Bounds, Settings
 
 FILES = ("vae.json", "curves.png", "digits.png")
 DRAWN = 16

@@ -19,8 +19,8 @@ from kofn import (
     taylor_softmax,
     temperature_for,
 )
-from kofn._files import InputError
 from kofn.arrays.typing import LinkName
+from kofn.commands.files import InputError
 
 Weights = Callable[[Any, float, Any], Any]
 

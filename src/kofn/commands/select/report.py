@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import kofn
-from kofn._files import shortened
-from kofn._select.compare import OURS, Comparison, Method, spread
-from kofn._select.table import HELD_OUT, Table
+from kofn.commands.files import shortened
+from kofn.commands.select.compare import OURS, Comparison, Method, spread
+from kofn.commands.select.table import HELD_OUT, Table
 from kofn.feature_selection.selector import SoftTopKSelector
 
 FILES = ("selection.json", "selection.png")

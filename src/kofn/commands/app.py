@@ -29,10 +29,10 @@ from rich.progress import (  # noqa: E402
 )
 
 import kofn  # noqa: E402
-from kofn import _files  # noqa: E402
-from kofn._files import InputError  # noqa: E402
-from kofn._scores import commands  # noqa: E402
-from kofn._terminal import (  # noqa: E402
+from kofn.commands import files  # noqa: E402
+from kofn.commands.compare import command  # noqa: E402
+from kofn.commands.files import InputError  # noqa: E402
+from kofn.commands.terminal import (  # noqa: E402
     Guarded,
     at_least,
     check_seed,
@@ -42,13 +42,13 @@ from kofn._terminal import (  # noqa: E402
     printed,
     progress_bar,
 )
-from kofn._vae.command import train  # noqa: E402
+from kofn.commands.train.command import train  # noqa: E402
 
 if TYPE_CHECKING:
-    from kofn._bench.contenders import Case
-    from kofn._bench.report import Result
-    from kofn._select.compare import Comparison
-    from kofn._select.table import Table
+    from kofn.commands.bench.contenders import Case
+    from kofn.commands.bench.report import Result
+    from kofn.commands.select.compare import Comparison
+    from kofn.commands.select.table import Table
     from kofn.feature_selection.selector import SoftTopKSelector
 
 app = typer.Typer(
@@ -111,13 +111,13 @@ def select(
     and selection.png. Without DATA.csv: 16 of the 64 pixels of scikit-learn's digits.
     """
     # The imports take seconds; an interrupt during them is an interrupt like any other.
-    from kofn._select import report
+    from kofn.commands.select import report
 
     began = time.monotonic()
     at_least("splits", splits, 1)
     at_least("steps", steps, 1)
     check_seed(seed)
-    _files.check_out(out, report.FILES, force)
+    files.check_out(out, report.FILES, force)
     prepare_kernels()
     table, k = _load(data, target, k, task)
     selector, comparison = _work(table, k, seed=seed, splits=splits, steps=steps)
@@ -126,14 +126,14 @@ def select(
         "selection.json": report.as_json(table, selector, comparison, seed=seed, seconds=seconds),
         "selection.png": report.as_png(table, selector, comparison),
     }
-    _files.write(out, results, force)
+    files.write(out, results, force)
     names = ", ".join(escape(table.columns[i]) for i in report.ranked(selector))
     best = f"[bold]Chosen[/bold] (a fit on all {len(table.y):,} rows, best first): {names}"
     printed(report.as_rich(table, k, comparison), best, files=[out / name for name in results])
 
 
-app.command()(commands.compare)
-app.command()(commands.apply)
+app.command()(command.compare)
+app.command()(command.apply)
 
 
 @app.command()
@@ -167,8 +167,8 @@ def bench(
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
-    from kofn._bench import report
-    from kofn._bench.contenders import CASES
+    from kofn.commands.bench import report
+    from kofn.commands.bench.contenders import CASES
 
     cases = chosen("case", case, {each.name: each for each in CASES})
     dtypes = chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16")})
@@ -177,25 +177,25 @@ def bench(
         at_least("threads", threads, 1)
         torch.set_num_threads(threads)
     if out is not None:
-        _files.check_out(out, report.FILES, force)
+        files.check_out(out, report.FILES, force)
     prepare_kernels()
     results = _timed(cases, dtypes, rounds)
     about = report.machine(torch.get_num_threads())
-    files = []
+    written: list[Path] = []
     if out is not None:
         contents = (report.as_json(about, results), report.as_markdown(about, results))
-        _files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
-        files = [out / name for name in report.FILES]
+        files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
+        written = [out / name for name in report.FILES]
     tables = map(report.as_rich, results)
-    printed(escape(report.headline(about)), report.SHORT_EXPLANATION, *tables, files=files)
+    printed(escape(report.headline(about)), report.SHORT_EXPLANATION, *tables, files=written)
 
 
 app.add_typer(train, name="train")
 
 
 def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:
-    from kofn._bench.measure import count, measure
-    from kofn._bench.report import Result
+    from kofn.commands.bench.measure import count, measure
+    from kofn.commands.bench.report import Result
 
     jobs = [(case, dtype) for case in cases for dtype in dtypes]
     with progress_bar(sum(count(*job) for job in jobs)) as tell:
@@ -211,7 +211,7 @@ def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:
 
 
 def _load(data: Path | None, target: str | None, k: int | None, task: str) -> tuple[Table, int]:
-    from kofn._select import table as tables
+    from kofn.commands.select import table as tables
 
     tables.check_task(task)
     if data is None:
@@ -237,7 +237,7 @@ def _work(
     from sklearn.base import clone
     from threadpoolctl import threadpool_limits
 
-    from kofn._select.compare import METHODS, OURS, compare
+    from kofn.commands.select.compare import METHODS, OURS, compare
     from kofn.feature_selection.selector import SoftTopKSelector
 
     # Small matrices are faster on one thread, much faster where other work shares the cores.

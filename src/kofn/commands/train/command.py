@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kofn import _files
-from kofn._files import InputError
-from kofn._terminal import at_least, check_seed, chosen, prepare_kernels, printed
+from kofn.commands import files as _files
+from kofn.commands.files import InputError
+from kofn.commands.terminal import at_least, check_seed, chosen, prepare_kernels, printed
 
 if TYPE_CHECKING:
-    from kofn._vae.training import Checkpoint, Run, Settings
+    from kofn.commands.train.training import Checkpoint, Run, Settings
 
 train = typer.Typer(
     help="Train a model with discrete latents.",
@@ -64,10 +64,10 @@ def vae(
     Writes checkpoint.pt as it goes, and at the end vae.json, curves.png and digits.png.
     """
     # The imports take seconds; an interrupt during them is an interrupt like any other.
-    from kofn._vae import report
-    from kofn._vae.methods import METHODS, USUAL
-    from kofn._vae.model import digits
-    from kofn._vae.training import CHECKPOINT, Checkpoint, Settings
+    from kofn.commands.train import report
+    from kofn.commands.train.methods import METHODS, USUAL
+    from kofn.commands.train.model import digits
+    from kofn.commands.train.training import CHECKPOINT, Checkpoint, Settings
 
     began = time.monotonic()
     taken = chosen("method", method, METHODS) if method else [METHODS[m] for m in USUAL]
@@ -107,8 +107,8 @@ def vae(
 
 
 def _check(settings: Settings) -> None:
-    from kofn._vae.methods import METHODS
-    from kofn._vae.training import MOST_CHOICES
+    from kofn.commands.train.methods import METHODS
+    from kofn.commands.train.training import MOST_CHOICES
 
     lowest = {"epochs": 1, "factors": 1, "items": 2, "samples": 1, "seeds": 1}
     for name, low in lowest.items():
@@ -143,7 +143,7 @@ def _trained(settings: Settings, data: Any, checkpoint: Checkpoint) -> list[dict
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from threadpoolctl import threadpool_limits
 
-    from kofn._vae.training import train as work
+    from kofn.commands.train.training import train as work
 
     columns = (BarColumn(16), MofNCompleteColumn(), TimeElapsedColumn())
     text = TextColumn("{task.description}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kofn import metrics
-from kofn._scores.maps import Map, serving
+from kofn.commands.compare.maps import Map, serving
 
 MOST_ROWS, MOST = 64, 1 << 15  # rows and scores measured; of more, as many, evenly spaced
 CURVE_POINTS = 33

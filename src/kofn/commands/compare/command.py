@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kofn import _files
-from kofn._files import InputError
-from kofn._terminal import prepare_kernels, printed, progress_bar
+from kofn.commands import files
+from kofn.commands.files import InputError
+from kofn.commands.terminal import prepare_kernels, printed, progress_bar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,12 +57,12 @@ def compare(
 
     Prints two tables and writes compare.json and compare.png.
     """
-    from kofn._scores import report, table
-    from kofn._scores.compare import compare as compared
-    from kofn._scores.maps import serving
+    from kofn.commands.compare import report, table
+    from kofn.commands.compare.compare import compare as compared
+    from kofn.commands.compare.maps import serving
 
     asked, value = _softness(temperature, support, gap)
-    _files.check_out(out, report.FILES, force)
+    files.check_out(out, report.FILES, force)
     given = table.read(scores)
     rows = given.values.reshape(-1, given.values.shape[-1]).astype("float64")
     _check_k(k, rows.shape[-1], "to leave something to choose", strict=True)
@@ -75,7 +75,7 @@ def compare(
             "compare.json": report.as_json(comparison, given),
             "compare.png": report.as_png(comparison, given),
         }
-    _files.write(out, results, force)
+    files.write(out, results, force)
     tables = report.weights_table(comparison, given), report.metrics_table(comparison)
     printed(*tables, files=[out / name for name in results])
 
@@ -108,7 +108,7 @@ def apply(
 
     Prints the weights, .npy too where standard output is not a terminal.
     """
-    from kofn._scores import table
+    from kofn.commands.compare import table
 
     asked, value = _softness(temperature, support, gap)
     if hard:
@@ -130,7 +130,7 @@ def apply(
         raise InputError(f"weights of shape {weights.shape} are no table; --out FILE.npy")
     content = table.write_npy(weights) if binary else table.write_csv(weights, given)
     if out is not None:
-        _files.write(out.parent, {out.name: content}, force)
+        files.write(out.parent, {out.name: content}, force)
         return
     if binary and sys.stdout.isatty():
         raise InputError("weights as .npy are no text for a terminal; --out FILE or a pipe")
@@ -145,7 +145,7 @@ def _applied(
     asked: str,
     value: float,
 ) -> np.ndarray:
-    from kofn._scores.maps import named
+    from kofn.commands.compare.maps import named
 
     if alpha is not None and not 1 <= alpha < math.inf:
         raise InputError(f"--alpha must be a finite number ≥ 1; got {alpha:g}")
@@ -203,4 +203,4 @@ def _check_file(out: Path, force: bool) -> None:
         raise InputError(f"--out {out} is a directory; a file is needed, .csv or .npy")
     if out.suffix not in ("", ".csv", ".npy"):
         raise InputError(f"--out must end in .csv or .npy; got {out}")
-    _files.check_out(out.parent, [out.name], force)
+    files.check_out(out.parent, [out.name], force)

@@ -18,8 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import kofn
-from kofn._bench.contenders import Case, installed
-from kofn._bench.measure import PASSES, Timing, quartiles, slowdown
+from kofn.commands.bench.contenders import Case, installed
+from kofn.commands.bench.measure import PASSES, Timing, quartiles, slowdown
 
 FILES = ("bench.json", "bench.md")
 BUSY = 2.0  # times its own best that softmax takes on a machine with other work

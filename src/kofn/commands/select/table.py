@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn._files import InputError, shortened
+from kofn.commands.files import InputError, shortened
 from kofn.feature_selection.selector import find_task
 
 TASKS = ("auto", "classification", "regression")

@@ -19,7 +19,7 @@ from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
-from kofn._select.table import HELD_OUT, Table
+from kofn.commands.select.table import HELD_OUT, Table
 from kofn.feature_selection.selector import SoftTopKSelector
 
 OURS = "soft_topk"

@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import kofn
-from kofn._files import shortened
-from kofn._scores.compare import Comparison, Measured
-from kofn._scores.table import Scores
+from kofn.commands.compare.compare import Comparison, Measured
+from kofn.commands.compare.table import Scores
+from kofn.commands.files import shortened
 
 FILES = ("compare.json", "compare.png")
 SHOWN, DRAWN = 7, 24  # scores of the first row

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn._files import InputError, shortened
+from kofn.commands.files import InputError, shortened
 
 STDIN = "-"
 SEPARATORS = (",", "\t", ";")

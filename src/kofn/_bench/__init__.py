@@ -1,1 +1,0 @@
-"""The work behind `kofn bench`: what is timed, how, and what is said of it."""

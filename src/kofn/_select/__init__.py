@@ -1,1 +1,0 @@
-"""The work behind `kofn select`: read a table, compare ways to choose, report."""

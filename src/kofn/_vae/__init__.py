@@ -1,1 +1,0 @@
-"""The work behind `kofn train vae`: a discrete autoencoder and ways to train it."""

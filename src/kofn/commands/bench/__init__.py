@@ -1,0 +1,1 @@
+"""kofn bench: the maps timed beside softmax and other libraries."""

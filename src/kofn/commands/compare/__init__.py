@@ -1,0 +1,1 @@
+"""kofn compare and kofn apply: maps on a file of scores."""

@@ -1,0 +1,1 @@
+"""kofn select: choose columns of a table."""

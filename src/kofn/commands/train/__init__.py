@@ -1,0 +1,1 @@
+"""kofn train: a discrete autoencoder on handwritten digits."""

@@ -114,7 +114,7 @@ def test_nothing_is_fitted_on_held_out_rows(monkeypatch):
 
     monkeypatch.setattr(compare, "_draw", record)
     from kofn.commands.select.table import Table
-    from kofn.feature_selection.selector import SoftTopKSelector
+    from kofn.feature_selection import SoftTopKSelector
 
     X = np.random.default_rng(0).normal(5.0, 3.0, size=(40, 4))
     data = Table("t", X, X[:, 0], list("abcd"), "y", "regression", [])

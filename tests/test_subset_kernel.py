@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kofn import KSubset
+from kofn.kernels import contract
 from kofn.kernels.cpu.subsets import launch
-from kofn.subsets import quadrature as nodes
 
 INF = math.inf
 TOLERANCE = {"float64": 1e-13, "float32": 1e-6}
@@ -133,8 +133,8 @@ def test_the_fused_rows_are_what_serves():
         KSubset(leaf, 2).entropy().sum().backward()
     finally:
         launch.at = original
-    assert served[:3] == [nodes.MARGINALS, nodes.MARGINALS, nodes.COVARIANCE]
-    assert {nodes.TAILS, nodes.LOG_COUNT} <= set(served[3:])
+    assert served[:3] == [contract.MARGINALS, contract.MARGINALS, contract.COVARIANCE]
+    assert {contract.TAILS, contract.LOG_COUNT} <= set(served[3:])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

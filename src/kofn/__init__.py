@@ -19,9 +19,9 @@ from kofn.metrics.temperature import temperature_for
 
 __version__ = "0.1.0"
 
-when_imported.import_after(
-    "torch", "kofn.rows.torch_threshold"
-)  # its operators, which saved programs call
+# The operators that saved programs call, and how DTensor shards them.
+when_imported.import_after("torch", "kofn.metrics.torch_temperature")
+when_imported.import_after("torch.distributed.tensor", "kofn.metrics.sharded_temperature")
 
 __all__ = [
     # choosing k of n

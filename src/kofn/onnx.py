@@ -25,6 +25,7 @@ except ImportError as error:
 from kofn import links
 from kofn.links import table
 from kofn.links.bounded import NEAR_1
+from kofn.metrics import torch_temperature
 from kofn.rows import torch_threshold
 
 __all__ = ["translations"]
@@ -52,7 +53,7 @@ def translations() -> dict[Callable, Callable]:
     """
     return {
         torch_threshold.threshold._opoverload: _threshold,
-        torch_threshold.temperature._opoverload: _temperature,
+        torch_temperature.temperature._opoverload: _temperature,
         torch.ops.aten.sort.stable: _sort,
         torch.ops.aten.where.self: _where,
         torch.ops.aten.erfc.default: _erfc,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kofn import KSubset
+from kofn.kernels import contract
 from kofn.kernels.gpu.subsets import launch
-from kofn.subsets import quadrature
 from support import double, single
 
 INF, NAN = math.inf, math.nan
@@ -85,10 +85,10 @@ def test_every_answer_is_a_kernels(monkeypatch):
     answers(choice.logits, 2, torch.ones(1, 3))
     assert choice.entropy() <= math.log(3)
     assert set(served) == {
-        quadrature.LOG_COUNT,
-        quadrature.TAILS,
-        quadrature.MARGINALS,
-        quadrature.COVARIANCE,
+        contract.LOG_COUNT,
+        contract.TAILS,
+        contract.MARGINALS,
+        contract.COVARIANCE,
     }
     assert KSubset(choice.logits[:0], 2).marginals().shape == (0, 3)
     rng = torch.Generator().manual_seed(0)

@@ -150,3 +150,9 @@ def _quotient(x: Array, y: Array) -> Array:
         return ratio, _quotient(dx - ratio * dy, primals[1])
 
     return custom(x, y)
+
+
+def not_below_0(divergence: Array) -> Array:
+    """What rounding may leave just below 0 is 0. The derivative stays."""
+    value = stop_gradient(divergence)
+    return divergence + namespace(value).where(value < 0, -value, 0.0)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kofn.commands.bench.report import Result
     from kofn.commands.select.compare import Comparison
     from kofn.commands.select.table import Table
-    from kofn.feature_selection.selector import SoftTopKSelector
+    from kofn.feature_selection import SoftTopKSelector
 
 app = typer.Typer(
     cls=Guarded,
@@ -238,7 +238,7 @@ def _work(
     from threadpoolctl import threadpool_limits
 
     from kofn.commands.select.compare import METHODS, OURS, compare
-    from kofn.feature_selection.selector import SoftTopKSelector
+    from kofn.feature_selection import SoftTopKSelector
 
     # Small matrices are faster on one thread, much faster where other work shares the cores.
     with threadpool_limits(limits=1), _Progress(splits * METHODS + 1, steps) as progress:

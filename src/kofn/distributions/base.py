@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_mask, check_scores, check_shape
 from kofn.arrays.kinds import (
     Array,
@@ -223,12 +222,6 @@ class OverRows(Distribution):
         xp = namespace(self.logits)
         y = cast(without_deleted(self.logits), compute_dtype(self.logits))
         return y if self.mask is None else xp.where(adopt(self.mask, y), y, -math.inf)
-
-
-def not_below_0(divergence: Array) -> Array:
-    """What rounding may leave just below 0 is 0. The derivative stays."""
-    value = stop_gradient(divergence)
-    return divergence + namespace(value).where(value < 0, -value, 0.0)
 
 
 def _in_words(value: Any) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kofn.arrays.autodiff import moving, stop_gradient
+from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
 from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores, check_shape
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar, special
 from kofn.arrays.random import gumbel
-from kofn.distributions.base import Discrete, not_below_0
+from kofn.distributions.base import Discrete
 from kofn.distributions.categorical import logits_of
 from kofn.links.safe_math import softplus
 from kofn.rows.given import temperature_of, without_deleted

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kofn.arrays.autodiff import moving, stop_gradient
+from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
 from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar
 from kofn.arrays.random import centred, gumbel, with_gumbel
 from kofn.arrays.typing import ArrayT
-from kofn.distributions.base import Discrete, OverRows, not_below_0
+from kofn.distributions.base import Discrete, OverRows
 from kofn.maps.softmax import softmax
 from kofn.maps.topk import hard_topk
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kofn.arrays.checks import check_integer
 from kofn.arrays.kinds import Array, constant, is_jit_tracing
 
-if TYPE_CHECKING:
-    from kofn.distributions.base import Discrete
-
 ENUMERATE_UP_TO = 200_000
 """Choices that are listed without being asked to: a second or so."""
 
 
-def every_choice(choice: Discrete, factors: int | None, most: int) -> Array:
+def every_choice(choice: Any, factors: int | None, most: int) -> Array:
     """Each choice of a row with each for every other of the last `factors` batch axes.
 
     `factors` and `most` are as for `Discrete.support`.

@@ -40,7 +40,7 @@ from kofn.distributions.base import Discrete, OverRows
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
 from kofn.rows.given import Given, given, restore
-from kofn.subsets import conditional_bernoulli, fitting, routes
+from kofn.subsets import conditional_bernoulli, drawing, fitting
 
 __all__ = ["KSubset"]
 
@@ -158,10 +158,7 @@ class KSubset(OverRows, Discrete):
         """
         with quiet(self.logits):
             what = self._given()
-            fused = routes.marginals(what.scores, what.k)
-            if fused is None:
-                fused = whole(conditional_bernoulli.marginals, self._rows())
-            return self._restore(fused)
+            return self._restore(conditional_bernoulli.marginals_of(what.scores, what.k))
 
     @property
     def variance(self) -> Array:
@@ -221,7 +218,7 @@ class KSubset(OverRows, Discrete):
         rng = check_rng(rng, self.logits)
         with quiet(self.logits):
             rows = self._rows()
-            heads = routes.draw(stop_gradient(rows.z), rows.k, rng, shape)
+            heads = drawing.draw(stop_gradient(rows.z), rows.k, rng, shape)
             return self._restore(whole(conditional_bernoulli.drawn, rows, heads))
 
     def log_choices(self) -> float:

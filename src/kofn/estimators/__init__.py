@@ -16,9 +16,6 @@ The `…_through` functions are the samples themselves, for models that go on co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from kofn.arrays.kinds import Array
 from kofn.estimators.bias_variance import Study, study
 from kofn.estimators.control_variates import rebar
 from kofn.estimators.enumeration import exact
@@ -32,6 +29,7 @@ from kofn.estimators.surrogate_samples import (
     reinmax_through,
     relaxed_through,
 )
+from kofn.estimators.table import TABLE
 
 __all__ = [
     # without bias
@@ -60,18 +58,3 @@ __all__ = [
     "Study",
     "TABLE",
 ]
-
-TABLE: dict[str, Callable[..., Array]] = {
-    function.__name__: function
-    for function in (
-        score_function,
-        leave_one_out,
-        rebar,
-        reparameterized,
-        straight_through,
-        gumbel_rao,
-        reinmax,
-        perturbed,
-    )
-}
-"""The estimators by name, for `study`."""

@@ -17,6 +17,7 @@ from kofn.distributions.categorical import Categorical
 from kofn.estimators.pathwise import reparameterized
 from kofn.estimators.replay import Counted, Found, Problem
 from kofn.estimators.score import RunningMean, leave_one_out
+from kofn.estimators.table import TABLE
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,6 @@ def _quantile(share: float) -> float:
 
 
 def _named(estimator: Any) -> Callable[..., Array]:
-    from kofn.estimators import TABLE
-
     if isinstance(estimator, str):
         if estimator not in TABLE:
             raise ValueError(f"estimator must be one of {', '.join(TABLE)}; got {estimator!r}")

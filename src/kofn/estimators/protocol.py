@@ -52,7 +52,7 @@ def adopted(choice: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(choice, torch.distributions.Distribution):
         return choice
-    from kofn.distributions.torch_wrapper import unwrapped
+    from kofn.distributions.from_torch import unwrapped
 
     return unwrapped(choice)
 

@@ -95,7 +95,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     Example:
         >>> import numpy as np
-        >>> from kofn.feature_selection.selector import SoftTopKSelector
+        >>> from kofn.feature_selection import SoftTopKSelector
         >>> X = np.random.default_rng(0).normal(size=(200, 6))
         >>> y = np.where(X[:, 1] + X[:, 4] > 0, "warm", "cold")
         >>> selector = SoftTopKSelector(k=2, steps=60, random_state=0).fit(X, y)

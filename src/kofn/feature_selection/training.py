@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-from kofn import schedules, soft_topk
-
-if TYPE_CHECKING:
-    from kofn.feature_selection.selector import SoftTopKSelector
+from kofn import schedules
+from kofn.maps.topk import soft_topk
 
 
 def train(
-    options: SoftTopKSelector,
+    options: Any,  # a SoftTopKSelector
     columns: np.ndarray,
     target: np.ndarray,
     importance: np.ndarray | None,
@@ -56,7 +54,7 @@ def train(
         loss, score = _loss(answers, wanted[batch], classes, shares)
         adam.zero_grad()
         # The sum, so that each network learns at its own rate whatever their number.
-        (loss * options.ensemble).backward()  # type: ignore[no-untyped-call]
+        (loss * options.ensemble).backward()
         adam.step()
         loss_now = loss.item()
         if options.callback is not None:
@@ -74,9 +72,7 @@ class _Networks:
     (rows, n) and (ensemble, n) -> (ensemble, rows, outputs).
     """
 
-    def __init__(
-        self, options: SoftTopKSelector, n: int, outputs: int, rng: torch.Generator
-    ) -> None:
+    def __init__(self, options: Any, n: int, outputs: int, rng: torch.Generator) -> None:
         count, width = options.ensemble, options.hidden
         self.options, self.rng = options, rng
 

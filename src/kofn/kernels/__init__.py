@@ -9,68 +9,63 @@ or nothing leaves them on; it is read at every call, and any other value is a Va
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from kofn.arrays.kinds import Array, dtype_name, is_numpy, is_torch
-from kofn.rows.given import Given
-from kofn.rows.settled import Rows
 
 
-def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
-    """What `reference` makes of the rows of `given`, None where no kernel serves them."""
-    kernels = _serving_eagerly(given)
-    if kernels is None:
-        return None
-    if is_torch(given.scores):
-        from kofn.rows.fused import weights as eager
+class RowKernels(Protocol):
+    """What a backend answers for rows: scores (…, n); k and temperature per row (…).
 
-        return eager(given, kernels, reference)
-    return kernels.weights(*given)[0]
-
-
-def value(given: Given) -> Array | None:
-    """S_k of rows, None where no kernel serves them: a GPU's have its threshold only."""
-    kernels = _serving_eagerly(given)
-    if kernels is None or not hasattr(kernels, "values"):
-        return None
-    if is_torch(given.scores):
-        from kofn.rows.fused import value as eager
-
-        return eager(given, kernels)
-    return kernels.values(given.scores, kernels.threshold(*given), *given[1:])[0]
-
-
-def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
-    """θ of `kofn.solver.threshold.solve` as one array of two floats, None where no kernel serves.
-
-    A torch tensor that comes here is one with memory: the operator is called below all transforms.
+    θ is two floats' worth, (2, …). The second is NaN in rows that a kernel gave up on; a bool says
+    whether there are any. Who asks finishes them. Whole rows at k = 0, k = n or with a NaN are
+    answered: θ = ∞, −∞, NaN.
     """
-    kernels = serving(x, link)
-    return None if kernels is None else kernels.threshold(x, k, temperature, link)
+
+    def kind_of(self, link: Any) -> int | None:
+        """The kernels' number for an inner link, None where they do not have it."""
+
+    def weights(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, Any, bool]:
+        """(weights, θ, whether rows were given up)."""
+
+    def threshold(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, bool]:
+        """(θ, whether rows were given up)."""
+
+    def gradients(
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any
+    ) -> tuple[Any, Any]:
+        """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
+
+    values: Any
+    """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
 
 
-def _serving_eagerly(given: Given) -> Any:
-    """`serving` where nothing traces or transforms the rows."""
-    if is_torch(given.scores):
-        from kofn.arrays.torch_state import is_plain
+class SubsetKernels(Protocol):
+    """What a backend answers for rows of k-subsets: logits (…, n), k per row (…).
 
-        # Asked first: what follows is no code for torch.compile to trace.
-        if not is_plain(given.scores):
-            return None
-    return serving(given.scores, given.link)
+    `what` is a number of contract.py.
+    """
+
+    def evaluate(self, what: int, z: Array, k: Array, v: Array | None = None) -> Any:
+        """The sum `what` of coins z, and for COVARIANCE of entries v."""
+
+    def at(self, what: int, y: Array, hi: Array, lo: Array, k: Array, v: Any = None) -> Any:
+        """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
+
+    draw: Any
+    """(z, k, uniforms) -> booleans, k of each row True; or None."""
 
 
-def serving(x: Array, link: Any) -> Any:
-    """The module whose kernels serve such rows: weights, gradients, threshold; else None."""
+def serving(x: Array, link: Any) -> RowKernels | None:
+    """The backend for such rows, None where there is none."""
     module = _module(x, "kofn.kernels.cpu.rows.launch", "kofn.kernels.gpu.rows.launch")
     return None if module is None or module.kind_of(link) is None else module
 
 
-def serving_subsets(x: Array) -> Any:
-    """The module whose kernels serve such rows of k-subsets; else None."""
+def serving_subsets(x: Array) -> SubsetKernels | None:
+    """The backend for such rows of k-subsets, None where there is none."""
     return _module(x, "kofn.kernels.cpu.subsets.launch", "kofn.kernels.gpu.subsets.launch")
 
 

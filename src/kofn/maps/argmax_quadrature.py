@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.flow import accumulated, stacked
@@ -68,10 +68,15 @@ def weights(rows: Rows, kinks: Kinks) -> Array:
 def probabilities(y: Array, noise: Noise) -> Array:
     """p per entry; y has its maximum at 0 and −inf out of play. Differentiable in y."""
     if is_torch(y):
-        from kofn.maps.argmax_torch import Probabilities, serves
+        from kofn.arrays.torch_rule import Rule, by_rule
+        from kofn.arrays.torch_state import is_eager
 
-        if serves(y):
-            return Probabilities.apply(y, noise)  # type: ignore[no-untyped-call]
+        if is_eager(y):
+
+            def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+                return (jacobian_product(tensors[0], noise, cotangent),)
+
+            return by_rule(Rule(lambda y: (evaluate(y, noise), ()), pullback), y)
     p = evaluate(stop_gradient(y), noise)
     if not has_gradients(y):
         return p

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn import kernels, links
+from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_integer, check_number
-from kofn.arrays.kinds import Array, cast, namespace, quiet
+from kofn.arrays.kinds import Array, cast, is_torch, namespace, quiet
 from kofn.arrays.operations import cumulative_sums, kth_largest
 from kofn.arrays.typing import ArrayT
-from kofn.maps.taylor_zeros import MOST, zeros_for
+from kofn.maps.taylor_zeros import MOST, Zeros, zeros
 from kofn.rows import answers
+from kofn.rows import fused as fused_rows
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, given, only_one, restore
 from kofn.rows.settled import Rows, rows_of
@@ -112,7 +113,7 @@ def sparse_softmax(
     check_support(k, p, scores, dim)
     with quiet(scores):
         what = what._replace(scores=supported(what, k, p))
-        fused = kernels.weights(what, answers.softmax)
+        fused = fused_rows.weights(what, answers.softmax)
         weights = evaluate(answers.softmax, rows_of(what)) if fused is None else fused
         return restore(weights, scores, dim)
 
@@ -174,7 +175,7 @@ def _polynomial(rows: Rows, order: int) -> Array:
     xp = namespace(rows.scores)
     live = rows.live & (rows.k > 0)[..., None]
     x, t = xp.where(rows.live, rows.scores, 0.0), rows.temperature[..., None]
-    zeros = zeros_for(x, order)
+    zeros = _zeros(x, order)
     # f(z)·(T/size)^order: the factor cancels, and the overflow of z and of its powers with it.
     size = xp.max(xp.abs(stop_gradient(x)), axis=-1)[..., None]
     least = stop_gradient(t) * max(math.hypot(*zero) for zero in zeros)
@@ -197,3 +198,12 @@ def _largest(values: Array, live: Array) -> Array:
     xp = namespace(values)
     greatest = xp.max(xp.where(live, stop_gradient(values), 0.0), axis=-1)[..., None]
     return xp.where(greatest > 0, greatest, 1.0)
+
+
+def _zeros(like: Array, order: int) -> Zeros:
+    """`zeros`, which torch.compile need not trace."""
+    if not is_torch(like):
+        return zeros(order)
+    from kofn.maps.torch_taylor_zeros import constant_zeros
+
+    return constant_zeros(order)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import cmath
 import math
 
-from kofn.arrays.kinds import Array, is_torch
-
 Zeros = tuple[tuple[float, float], ...]
 
 MOST = 200
@@ -28,15 +26,6 @@ def zeros(order: int) -> Zeros:
                     if math.gcd(s, count) == 1)  # fmt: skip
         _found[order] = tuple(upper[i * step % count] for i in range(count))
     return _found[order]
-
-
-def zeros_for(like: Array, order: int) -> Zeros:
-    """`zeros`, which torch.compile need not trace."""
-    if not is_torch(like):
-        return zeros(order)
-    from kofn.rows.torch_threshold import taylor_zeros
-
-    return taylor_zeros(order)
 
 
 def _upper_half(order: int) -> list[tuple[float, float]]:

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable
 
-from kofn import kernels, links
+from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_broadcasts, check_dim, check_real, check_same_kind
 from kofn.arrays.kinds import Array, cast, cast_like, deleted, move_axis, namespace, quiet
@@ -14,6 +14,7 @@ from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.rows import answers, implicit
+from kofn.rows import fused as fused_rows
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, entries, given, restore
 from kofn.rows.settled import Rows, rows_of
@@ -153,7 +154,7 @@ def soft_topk_sum(
     answers.require_integral(link, scores)
     what = given(scores, k, link, temperature, dim, mask, keep_deleted=True)
     with quiet(scores):
-        fused = kernels.value(what)
+        fused = fused_rows.value(what)
         return evaluate(answers.value, rows_of(what)) if fused is None else fused
 
 
@@ -246,7 +247,7 @@ def _weighted(what: Given, weights: Array, scores: Array, dim: int) -> Given:
 
 
 def _weights(what: Given, reference: Callable[[Rows], Array] = answers.weights) -> Array:
-    fused = kernels.weights(what, reference)
+    fused = fused_rows.weights(what, reference)
     return evaluate(reference, rows_of(what)) if fused is None else fused
 
 

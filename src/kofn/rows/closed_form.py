@@ -1,31 +1,109 @@
-"""Logarithms and losses of rows: eager torch has their first derivatives in closed form."""
+"""Logarithms and losses of rows: eager torch has their first derivatives in closed form.
+
+That is without the Newton steps of implicit.py. Where there is more to differentiate, a learned k
+or alpha, a second derivative, or where something transforms or traces the operations, the plain
+code serves. docs/gradients.md has the formulas.
+"""
 
 from __future__ import annotations
 
-from kofn.arrays.kinds import Array, is_torch
-from kofn.rows import answers
+import math
+from collections.abc import Callable
+from typing import Any
+
+from kofn.arrays.autodiff import values_and_slopes
+from kofn.arrays.flow import only_if
+from kofn.arrays.kinds import Array, is_torch, namespace
+from kofn.rows import answers, implicit
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
-from kofn.rows.settled import rows_of
+from kofn.rows.settled import Rows, rows_of
+from kofn.rows.threshold_route import threshold
 
 
-def log_weights(what: Given) -> Array:
-    """`kofn.rows.answers.log_weights` of the rows of `what`."""
-    if is_torch(what.scores):
-        from kofn.rows.closed_form_torch import LogWeights, serves
-
-        if serves(what):
-            x, k, temperature, link = what
-            return LogWeights.apply(x, temperature, k, link)  # type: ignore[no-untyped-call]
-    return evaluate(answers.log_weights, rows_of(what))
+def log_weights(given: Given) -> Array:
+    """`answers.log_weights` of the rows of `given`."""
+    if not _closed(given):
+        return evaluate(answers.log_weights, rows_of(given))
+    return _by_rule(given, answers.log_weights, _log_pullback)
 
 
-def gap(what: Given, target: Array) -> Array:
-    """`kofn.rows.answers.gap` of the rows of `what`."""
-    if is_torch(what.scores):
-        from kofn.rows.closed_form_torch import Gap, serves
+def gap(given: Given, target: Array) -> Array:
+    """`answers.gap` of the rows of `given`; its derivative in z is p − t."""
+    if not _closed(given):
+        return evaluate(answers.gap, rows_of(given), target)
 
-        if serves(what):
-            x, k, temperature, link = what
-            return Gap.apply(x, temperature, k, link, target)  # type: ignore[no-untyped-call]
-    return evaluate(answers.gap, rows_of(what), target)
+    def answer(rows: Rows, placed: Any = None) -> Array:
+        return answers.gap(rows, target, placed)
+
+    def pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:
+        xp = namespace(v)
+        chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
+        chosen = xp.where(p.spoiled[..., None], math.nan, chosen)
+        return xp.where(_moving(p, rows), v[..., None] * (chosen - target), 0.0)
+
+    return _by_rule(given, answer, pullback)
+
+
+def _closed(given: Given) -> bool:
+    """Whether eager torch records what happens to scores or temperature alone."""
+    x, k, temperature, link = given
+    if not is_torch(x):
+        return False
+    from kofn.arrays.torch_state import is_eager, is_recorded
+
+    others = [k] if link.alpha is None or isinstance(link.alpha, float) else [k, link.alpha]
+    return (
+        (is_recorded(x) or is_recorded(temperature))
+        and all(is_eager(a) for a in (x, temperature, *others))
+        and not any(a.requires_grad for a in others)
+    )
+
+
+def _by_rule(given: Given, answer: Callable, in_z: Callable) -> Array:
+    """answer(rows, placed), whose cotangent of z is in_z(cotangent, placed, rows)."""
+    from kofn.arrays.torch_rule import Rule, by_rule
+
+    def of(x: Array, temperature: Array) -> Rows:
+        return rows_of(given._replace(scores=x, temperature=temperature))
+
+    def value(*tensors: Array) -> Any:
+        rows = of(*tensors)
+        found = threshold(rows.scores, rows.k, rows.temperature, rows.link)
+        return answer(rows, implicit.place(rows, found=found)), found
+
+    def pullback(cotangent: Array, tensors: Any, found: Any) -> Any:
+        rows = of(*tensors)
+        p = implicit.place(rows, found=found)
+        # Cotangents of z = (x − θ)/T that sum to 0.
+        in_x = in_z(cotangent, p, rows) / tensors[1][..., None]
+        moved = in_x * implicit.distances(rows, p)
+        return in_x, -namespace(in_x).where(in_x == 0, 0.0, moved).sum(-1)
+
+    return by_rule(
+        Rule(value, pullback, lambda *tensors: answer(of(*tensors))),
+        given.scores,
+        given.temperature,
+    )
+
+
+def _log_pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:
+    xp = namespace(v)
+    moves = _moving(p, rows)
+    slope = xp.where(moves, p.link.pdf(p.z), 0.0)
+    z = implicit.reached(rows, p)
+    pulled = v * values_and_slopes(lambda z: answers.log_of(p, z, rows.live), z)[1]
+    pulled = xp.where(moves, pulled, 0.0)
+    total = xp.sum(slope, axis=-1)
+    solvable = total >= implicit.least_weight(total)
+    hard = ~(solvable | p.every | p.none | p.spoiled)
+    share = slope / xp.where(solvable, total, math.inf)[..., None]
+
+    def shares() -> Array:
+        return share + implicit.shares(p.link, p.z, rows.live, hard, p.over)
+
+    return pulled - only_if(hard, shares, share) * xp.sum(pulled, axis=-1)[..., None]
+
+
+def _moving(p: implicit.Placed, rows: Rows) -> Array:
+    return rows.live & ~(p.every | p.none)[..., None]

@@ -1,7 +1,7 @@
-"""Fused rows for torch tensors: the `autograd.Function` around a kernel's forward and backward.
+"""Weights and values of rows by fused kernels; eager torch has their first derivatives, too.
 
-Only for eager first derivatives. Whatever looks at the operations themselves — torch.compile,
-torch.func, forward mode, a second derivative — gets the reference, where they are all there.
+Whatever looks at the operations themselves, such as torch.compile, torch.func, forward mode or a
+second derivative, gets the reference, where they are all there.
 """
 
 from __future__ import annotations
@@ -10,93 +10,99 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from kofn.arrays.torch_state import is_plain
+from kofn import kernels
+from kofn.arrays.kinds import Array, is_torch
 from kofn.rows import answers
 from kofn.rows.given import Given
+from kofn.rows.kernel_rows import finish, in_memory
 from kofn.rows.settled import Rows, rows_of
 
 
-def weights(given: Given, kernels: Any, reference: Callable[[Rows], Tensor]) -> Tensor:
-    """By the kernels of a module, launch.py or launch.py; `reference` has the second derivative."""
-    x, k, temperature, link = given
-    if torch.is_grad_enabled() and (
-        x.requires_grad or k.requires_grad or temperature.requires_grad
-    ):
-        how = kernels, reference
-        return _Weights.apply(x, k, temperature, link, *how)  # type: ignore[no-untyped-call]
-    return kernels.weights(x, k, temperature, link)[0]
+def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
+    """What `reference` makes of the rows of `given`, None where no kernel serves them."""
+    backend = _serving_eagerly(given)
+    if backend is None:
+        return None
+    if not is_torch(given.scores):
+        return _weights(backend, given)[0]
+    from kofn.arrays.torch_rule import Rule, by_rule
+
+    def value(x: Array, k: Array, temperature: Array) -> Any:
+        found, theta = _weights(backend, Given(x, k, temperature, link))
+        return found, (theta,)
+
+    def pullback(cotangent: Array, numbers: Any, kept: Any) -> Any:
+        (x, k, temperature), (theta,) = numbers, kept
+        in_scores, in_rows = backend.gradients(x, cotangent, theta, k, temperature, link)
+        return in_scores, *in_rows
+
+    link = given.link
+    return by_rule(Rule(value, pullback, _plain(given, reference)), *given[:3])
 
 
-class _Weights(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, k: Tensor, temperature: Tensor, link: Any, kernels: Any, reference: Any
-    ) -> Any:
-        weights, theta = kernels.weights(x, k, temperature, link)
-        ctx.save_for_backward(x, k, temperature)
-        ctx.link, ctx.theta, ctx.kernels, ctx.reference = link, theta, kernels, reference
-        return weights
+def value(given: Given) -> Array | None:
+    """S_k of rows, whose slopes are the weights, θ, and −Σ Ω(weights); None where none serve."""
+    backend = _serving_eagerly(given)
+    if backend is None or backend.values is None:
+        return None
+    if not _recorded(given):
+        return backend.values(given.scores, _threshold(backend, given), *given[1:])[0]
+    from kofn.arrays.torch_rule import Rule, by_rule
 
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        x, k, temperature = ctx.saved_tensors
-        if torch.is_grad_enabled() or not is_plain(cotangent):
-            given = Given(x, k, temperature, ctx.link)
-            return *_graph(given, ctx.reference, cotangent), None, None, None
-        in_x, in_rows = ctx.kernels.gradients(x, cotangent, ctx.theta, k, temperature, ctx.link)
-        wanted = ctx.needs_input_grad
-        in_k, in_t = (row if want else None for row, want in zip(in_rows, wanted[1:3], strict=True))
-        return in_x, in_k, in_t, None, None, None
+    def value(x: Array, k: Array, temperature: Array) -> Any:
+        found, theta = _weights(backend, Given(x, k, temperature, link))
+        values, in_temperature = backend.values(x, theta, k, temperature, link)
+        center = theta.sum(0) - temperature * link.edge
+        return values.clone(), (found, center, in_temperature)
 
-
-def value(given: Given, kernels: Any) -> Tensor:
-    """S_k of `given`."""
-    x, k, temperature, link = given
-    if torch.is_grad_enabled() and (
-        x.requires_grad or k.requires_grad or temperature.requires_grad
-    ):
-        return _Value.apply(x, k, temperature, link, kernels)  # type: ignore[no-untyped-call]
-    return kernels.values(x, kernels.threshold(*given), k, temperature, link)[0]
-
-
-class _Value(torch.autograd.Function):
-    """S_k, whose slopes are the weights, θ, and −Σ Ω(weights)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, k: Tensor, temperature: Tensor, link: Any, kernels: Any
-    ) -> Any:
-        weights, theta = kernels.weights(x, k, temperature, link)
-        values, in_t = kernels.values(x, theta, k, temperature, link)
-        ctx.save_for_backward(x, k, temperature)
-        ctx.link, ctx.weights, ctx.in_t = link, weights, in_t
-        ctx.theta = theta.sum(0) - temperature * link.edge
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        x, k, temperature = ctx.saved_tensors
-        if torch.is_grad_enabled() or not is_plain(cotangent):
-            given = Given(x, k, temperature, ctx.link)
-            return *_graph(given, answers.value, cotangent), None, None
-        each = cotangent[..., None]
-        in_x = torch.where(x == math.inf, 0.0, each * ctx.weights)
+    def pullback(cotangent: Array, numbers: Any, kept: Any) -> Any:
+        found, center, in_temperature = kept
+        each = cotangent[..., None] * found
         # Where nothing or everything is chosen θ is infinite, and S_k constant in k.
-        in_k = torch.where(ctx.theta.isinf(), 0.0, cotangent * ctx.theta)
-        return in_x, in_k, cotangent * ctx.in_t, None, None
+        in_k = cotangent * center.masked_fill(center.isinf(), 0.0)
+        return each.masked_fill(numbers[0] == math.inf, 0.0), in_k, cotangent * in_temperature
+
+    link = given.link
+    return by_rule(Rule(value, pullback, _plain(given, answers.value)), *given[:3])
 
 
-def _graph(given: Given, reference: Callable[[Rows], Tensor], cotangent: Tensor) -> Any:
-    """The same cotangents as a graph, for a derivative of the derivative."""
-    numbers = given[:3]
-    with torch.enable_grad():
-        wanted = [a for a in numbers if a.requires_grad]
-        p = reference(rows_of(given))
-        # Softmax does not depend on k.
-        found = iter(
-            torch.autograd.grad(p, wanted, cotangent, create_graph=True, allow_unused=True)
-        )
-    return [next(found) if a.requires_grad else None for a in numbers]
+def _plain(given: Given, reference: Callable[[Rows], Array]) -> Callable[..., Array]:
+    return lambda x, k, temperature: reference(rows_of(Given(x, k, temperature, given.link)))
+
+
+def _weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
+    """(weights, θ), with the rows that a kernel gave up on."""
+    found, theta, lost = backend.weights(*given)
+    if lost:
+        where, rows, placed = finish(given, theta)
+        with np.errstate(all="ignore"):
+            in_memory(found)[where] = answers.weights(rows, found=placed)
+    return found, theta
+
+
+def _threshold(backend: kernels.RowKernels, given: Given) -> Array:
+    theta, lost = backend.threshold(*given)
+    if lost:
+        finish(given, theta)
+    return theta
+
+
+def _recorded(given: Given) -> bool:
+    if not is_torch(given.scores):
+        return False
+    from kofn.arrays.torch_state import is_recorded
+
+    return any(map(is_recorded, given[:3]))
+
+
+def _serving_eagerly(given: Given) -> kernels.RowKernels | None:
+    """The kernels for these rows where nothing traces or transforms them."""
+    if is_torch(given.scores):
+        from kofn.arrays.torch_state import is_plain
+
+        # Asked first: what follows is no code for torch.compile to trace.
+        if not is_plain(given.scores):
+            return None
+    return kernels.serving(given.scores, given.link)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kofn import kernels
 from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.links.link import Link
+from kofn.rows import kernel_rows
 from kofn.solver.threshold import solve
 
 
@@ -21,7 +21,7 @@ def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array
         from kofn.rows.jax_threshold import threshold as compiled
 
         return compiled(x, k, temperature, link)
-    fused = kernels.threshold(x, k, temperature, link)
+    fused = kernel_rows.threshold(x, k, temperature, link)
     return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
 
 

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
 
-from kofn import kernels
-from kofn.arrays import when_imported
 from kofn.links.link import by_id
-from kofn.maps.taylor_zeros import zeros
-from kofn.rows.given import Given
+from kofn.rows import kernel_rows
 from kofn.solver.threshold import solve
 
 # Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run
@@ -30,7 +27,7 @@ def threshold(
 ) -> tuple[Tensor, Tensor]:
     """α, where the link has one, is `alpha`, per row, or `number`, one for all of them."""
     which = by_id(link, number if alpha is None else alpha)
-    fused = kernels.threshold(x, k, temperature, which)
+    fused = kernel_rows.threshold(x, k, temperature, which)
     hi, lo = solve(x, k, temperature, which) if fused is None else fused.unbind()
     # An operator's outputs share no memory.
     return hi.clone(), lo.clone()
@@ -58,56 +55,7 @@ def _(info, in_dims, x, k, temperature, alpha, link, number):  # type: ignore[no
     return threshold(*rows, link, number), (0, 0)
 
 
-@torch.library.custom_op("kofn::temperature", mutates_args=())
-def temperature(
-    x: Tensor,
-    k: Tensor,
-    target: Tensor,
-    alpha: Tensor | None,
-    link: str,
-    number: float | None,
-    name: str,
-    per_row: bool,
-) -> Tensor:
-    """A solver of temperature.py, which has no gradient: some sixty maps that nobody need trace.
-
-    `number` is as for `threshold`.
-    """
-    from kofn.metrics.temperature import SOLVERS
-
-    which = by_id(link, number if alpha is None else alpha)
-    return SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
-
-
-@temperature.register_fake
-def _(x, k, target, alpha, link, number, name, per_row):  # type: ignore[no-untyped-def]
-    return x.new_empty(k.shape if per_row else ())
-
-
-@temperature.register_vmap
-def _(info, in_dims, x, k, target, alpha, *rest):  # type: ignore[no-untyped-def]
-    """One item after another: a temperature for a batch is for one of them."""
-
-    def item(value: Tensor | None, dim: int | None, i: int) -> Tensor | None:
-        return value if value is None or dim is None else value.select(dim, i)
-
-    rows = zip((x, k, target, alpha), in_dims, strict=False)
-    parts = list(rows)
-    found = [
-        temperature(*(item(*part, i) for part in parts), *rest) for i in range(info.batch_size)
-    ]
-    return torch.stack(found), 0
-
-
 @torch.compiler.assume_constant_result
 def integral_ends(link: str) -> tuple[float, float, float]:
     with torch.no_grad():
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
-
-
-@torch.compiler.assume_constant_result
-def taylor_zeros(order: int) -> tuple[tuple[float, float], ...]:
-    return zeros(order)
-
-
-when_imported.import_after("torch.distributed.tensor", "kofn.rows.sharded")

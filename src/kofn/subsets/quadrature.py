@@ -35,9 +35,6 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange
 
-LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
-"""What a kernel that adds up these sums may be asked for."""
-
 
 class Coins(NamedTuple):
     """Per entry; zeros where out of play."""

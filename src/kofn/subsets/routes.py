@@ -1,7 +1,12 @@
-"""Which code serves this array: a plain `if`, decided at every call."""
+"""Which code adds up the sums of these k-subsets, and which draws them.
+
+Eager torch tensors have their first derivatives as further calls of the same sums, not as graphs
+through the nodes of quadrature.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,73 +14,86 @@ import numpy as np
 from kofn import kernels, links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_torch
-from kofn.arrays.random import uniform
+from kofn.kernels.contract import COVARIANCE, LOG_COUNT, MARGINALS, TAILS
 from kofn.rows.compiled import whole
 from kofn.rows.threshold_route import threshold
 from kofn.subsets import quadrature, sampling
 
 
-def marginals(y: Array, k: Array) -> Array | None:
-    """Marginals of logits y, −inf where masked, by fused rows; None where none serve them."""
-    kernel = _kernel_of_nodes(stop_gradient(y))
+def marginals(y: Array, k: Array, plain: Callable[[Array, Array], Array]) -> Array:
+    """Marginals of logits y, −inf where masked; `plain` has them in differentiable code."""
+    kernel = _kernel_for(stop_gradient(y))
     if kernel is None:
-        return None
-    if is_torch(y):
-        from kofn.subsets.torch_marginals import Marginals
+        return plain(y, k)
+    if not is_torch(y):
+        return kernel.at(MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k)
+    from kofn.arrays.torch_rule import Rule, by_rule
 
-        return Marginals.apply(kernel, y, k)  # type: ignore[no-untyped-call]
-    return kernel.at(quadrature.MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k)
+    def value(y: Array, k: Array) -> Any:
+        placed = threshold(y, k, k.new_ones(k.shape), links.logistic)
+        return kernel.at(MARGINALS, y, *placed, k), placed
+
+    def pullback(cotangent: Array, tensors: Any, placed: Any) -> Any:
+        y, k = tensors
+        return kernel.at(COVARIANCE, y, *placed, k, cotangent), None
+
+    return by_rule(Rule(value, pullback, plain), y, k)
 
 
 def log_count(z: Array, k: Array) -> Array:
-    """`quadrature.log_count`; in eager torch with a derivative that keeps no nodes."""
-    if is_torch(z):
-        from kofn.subsets.torch_nodes import LogCount, serves
+    """`quadrature.log_count`: log Pr(N = k)."""
 
-        if serves(z):
-            return LogCount.apply(z, k)  # type: ignore[no-untyped-call]
-    kernel = _kernel_of_nodes(z)
-    return kernel.evaluate(quadrature.LOG_COUNT, z, k) if kernel else quadrature.log_count(z, k)
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        z, k = tensors
+        coin = quadrature.coins(z)
+        shift = coin.sign * (tails(z, k) - coin.tail)  # π − p
+        return cotangent[..., None] * shift, None
+
+    return _by_sums(LOG_COUNT, quadrature.log_count, pullback, z, k)
 
 
 def tails(z: Array, k: Array) -> Array:
-    """`kofn.subsets.quadrature.tails`, likewise."""
-    if is_torch(z):
-        from kofn.subsets.torch_nodes import Tails, serves
+    """`quadrature.tails`: of each coin the probability of its rarer side, given N = k."""
 
-        if serves(z):
-            return Tails.apply(z, k)  # type: ignore[no-untyped-call]
-    kernel = _kernel_of_nodes(z)
-    return kernel.evaluate(quadrature.TAILS, z, k) if kernel else quadrature.tails(z, k)
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        z, k = tensors
+        return covariance(z, k, quadrature.coins(z).sign * cotangent), None
+
+    return _by_sums(TAILS, quadrature.tails, pullback, z, k)
 
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
-    """`kofn.subsets.quadrature.covariance`; plain code where a graph is wanted."""
-    kernel = _kernel_of_nodes(z, v)
-    return (
-        kernel.evaluate(quadrature.COVARIANCE, z, k, v)
-        if kernel
-        else quadrature.covariance(z, k, v)
-    )
-
-
-def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
-    """`kofn.subsets.sampling.draw` with numbers from `rng`: booleans, shape + z.shape."""
-    uniforms = uniform(rng, (*shape, *z.shape[:-1], sampling.splits(z.shape[-1])), z)
-    if is_torch(z):
-        from kofn.subsets.torch_sampling import draw as operator
-
-        return operator(z, k, uniforms)
-    return heads(z, k, uniforms)
+    """`quadrature.covariance`, the covariance of the coins times v; plain code under a graph."""
+    kernel = _kernel_for(z, v)
+    return kernel.evaluate(COVARIANCE, z, k, v) if kernel else quadrature.covariance(z, k, v)
 
 
 def heads(z: Array, k: Array, uniforms: Array) -> Array:
-    """`kofn.subsets.sampling.draw` by the fastest route there is."""
-    kernel = _kernel_of_nodes(z)
-    return kernel.draw(z, k, uniforms) if kernel else whole(sampling.draw, z, k, uniforms)
+    """`sampling.draw` by the fastest route there is."""
+    kernel = _kernel_for(z)
+    if kernel and kernel.draw:
+        return kernel.draw(z, k, uniforms)
+    return whole(sampling.draw, z, k, uniforms)
 
 
-def _kernel_of_nodes(*arrays: Array) -> Any:
+def _by_sums(what: int, plain: Callable, pullback: Callable, z: Array, k: Array) -> Array:
+    """The sums by a kernel where one serves, and where a derivative is wanted by `pullback`."""
+
+    def value(z: Array, k: Array) -> Array:
+        kernel = _kernel_for(stop_gradient(z))
+        return kernel.evaluate(what, z, k) if kernel else plain(z, k)
+
+    if is_torch(z):
+        from kofn.arrays.torch_rule import Rule, by_rule
+        from kofn.arrays.torch_state import is_eager
+
+        if not is_eager(z):
+            return plain(z, k)
+        return by_rule(Rule(lambda z, k: (value(z, k), ()), pullback), z, k)
+    return value(z, k)
+
+
+def _kernel_for(*arrays: Array) -> Any:
     """The module with the fused rows, None where none serve these arrays."""
     for x in arrays:
         if is_torch(x):

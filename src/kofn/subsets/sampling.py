@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kofn.arrays.kinds import Array, cast, contiguous, dtype_name, full_like, namespace
 from kofn.arrays.operations import arange, convolved, take_along_first
+from kofn.kernels.contract import window_of
 from kofn.subsets import quadrature
 
 
@@ -23,11 +24,6 @@ class Heaps(NamedTuple):
     probability: Array  # (window, …, heaps)
     start: Array  # (…, heaps), whole numbers
     mean: Array
-
-
-def splits(n: int) -> int:
-    """How many uniform numbers a row of n coins takes."""
-    return 0 if n < 2 else (n + 1) // 2 + splits((n + 1) // 2)
 
 
 def draw(z: Array, k: Array, uniforms: Array) -> Array:
@@ -94,13 +90,6 @@ def _joined(level: Heaps, size: int) -> Heaps:
     inside = (at >= 0) & (at < probability.shape[0])
     found = take_along_first(probability, xp.where(inside, at, 0.0))
     return Heaps(xp.where(inside, found, 0.0), moved, mean)
-
-
-def window_of(size: int, double: bool) -> int:
-    """How many numbers of heads are kept: a deviation is at most ½√size, and what is beyond 8 of
-    them, or 6 in float32, is below rounding.
-    """
-    return 2 * math.ceil((8 if double else 6) * math.sqrt(size) / 2) + 1
 
 
 def _without_dust(probability: Array) -> Array:

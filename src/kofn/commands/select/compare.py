@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
 from kofn.commands.select.table import HELD_OUT, Table
-from kofn.feature_selection.selector import SoftTopKSelector
+from kofn.feature_selection import SoftTopKSelector
 
 OURS = "soft_topk"
 METHODS = 6
@@ -166,7 +166,7 @@ def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
 
     return [
         Method("all columns", "no selection", lambda X, y, k, seed: np.arange(X.shape[1])),
-        Method(OURS, "kofn.feature_selection.selector.SoftTopKSelector", ours),
+        Method(OURS, "kofn.feature_selection.SoftTopKSelector", ours),
         Method("RFE", f"recursive elimination, {linear!r}, {dropped} a step", eliminate),
         Method("L1", _l1_detail(regression), _lasso if regression else _l1_logistic),
         Method("k best", f"SelectKBest({statistic.__name__})", best),

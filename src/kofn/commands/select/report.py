@@ -15,7 +15,7 @@ import kofn
 from kofn.commands.files import shortened
 from kofn.commands.select.compare import OURS, Comparison, Method, spread
 from kofn.commands.select.table import HELD_OUT, Table
-from kofn.feature_selection.selector import SoftTopKSelector
+from kofn.feature_selection import SoftTopKSelector
 
 FILES = ("selection.json", "selection.png")
 INK, QUIET, ACCENT = "#222222", "#9aa0a6", "#d1495b"

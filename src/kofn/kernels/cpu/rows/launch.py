@@ -19,12 +19,6 @@ from kofn.kernels.cpu.rows import formulas, interleaved, loops, worker
 from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
 from kofn.kernels.cpu.runtime.compile import _named_by_sources, _plain, address, compiled, packed
 from kofn.links import table
-from kofn.rows import answers
-from kofn.rows.given import Given
-from kofn.rows.settled import rows_of
-from kofn.solver.plateau import at_end
-from kofn.solver.reductions import DENSE
-from kofn.solver.threshold import solve
 
 KINDS = {
     links.logistic.id: formulas.LOGISTIC,
@@ -69,45 +63,21 @@ def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np
     return np.array([one.address for one in found])
 
 
-def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any]:
-    """(weights, θ) of NumPy arrays or torch tensors: (…, n) and two floats' worth, (2, …)."""
+def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
+    """(weights, θ, whether rows were given up) of NumPy arrays or torch tensors."""
     x, k, temperature = packed(x), packed(k), packed(temperature)
     out, theta = _empty(x, x.shape), _empty(x, (2, *k.shape))
     high, low = _halves(theta)
     arrays = [address(x), 0, address(out), high, low, address(k), address(temperature), 0, 0]
-    if _deal(worker.forward, link, x, arrays, (out, theta, k, temperature)):
-        _finish(x, out, theta, k, temperature, link)
-    return out, theta
+    return out, theta, _deal(worker.forward, link, x, arrays, (out, theta, k, temperature))
 
 
-def threshold(x: Any, k: Any, temperature: Any, link: Any) -> Any:
-    """θ as two floats' worth, (2, …): what kofn.solver.threshold.solve returns."""
+def threshold(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
+    """(θ as two floats' worth, (2, …), whether rows were given up)."""
     x, k, temperature = packed(x), packed(k), packed(temperature)
     theta = _empty(x, (2, *k.shape))
     arrays = [address(x), 0, 0, *_halves(theta), address(k), address(temperature), 0, 0]
-    if _deal(worker.forward, link, x, arrays, (theta, k, temperature)):
-        _finish(x, None, theta, k, temperature, link)
-    return theta
-
-
-def _finish(x: Any, out: Any, theta: Any, k: Any, temperature: Any, link: Any) -> None:
-    """Rows on which a kernel gave up, some of those spread over more than 10⁵ temperatures.
-
-    By the reference in float64, where squares of float32 scores neither overflow nor underflow.
-    """
-    x, theta, k, temperature = (np.asarray(a) for a in (x, theta, k, temperature))
-    lost, info = np.isnan(theta[1]), np.finfo(x.dtype)
-    scores, count, scale = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))
-    with np.errstate(all="ignore"):
-        scores = np.where(scores <= info.min / 2, -np.inf, scores)
-        rows = rows_of(Given(scores, count, scale, link))
-        found = solve(rows.scores, rows.k, rows.temperature, link)
-        if link.capped is not False:  # the way back begins at θ, and moves it no more
-            found = at_end(rows.scores, rows.k, rows.temperature, link, *found, DENSE)
-        if out is not None:
-            np.asarray(out)[lost] = answers.weights(rows, found=found)
-        high = np.clip(found[0], info.min, info.max).astype(x.dtype)
-        theta[:, lost] = high, (found[0] - high) + found[1]  # finite: closed rows are not lost
+    return theta, _deal(worker.forward, link, x, arrays, (theta, k, temperature))
 
 
 def gradients(

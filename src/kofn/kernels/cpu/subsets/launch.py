@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.kinds import is_torch, namespace
+from kofn.kernels import contract
 from kofn.kernels.cpu.runtime import compile, pool
 from kofn.kernels.cpu.runtime.compile import address, packed
 from kofn.kernels.cpu.subsets import sampling, sums
-from kofn.subsets import quadrature
-from kofn.subsets import sampling as _sampling
 
 GRAIN = 4096  # coins a thread takes at once
 
@@ -33,7 +32,7 @@ def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
     """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
     y, hi, lo, k = packed(y), packed(hi), packed(lo), packed(k)
     v = y if v is None else packed(v)
-    out = _empty(y, y.shape[:-1] if what == quadrature.LOG_COUNT else y.shape)
+    out = _empty(y, y.shape[:-1] if what == contract.LOG_COUNT else y.shape)
     run = sums.serve_single if y.itemsize == 4 else sums.serve_double
     _deal(run, y, [y.shape[-1], y.itemsize, what], [y, hi, lo, k, v, out])
     return out
@@ -69,7 +68,7 @@ def _levels(n: int, double: bool) -> np.ndarray:
         found.append((number, window, cells, starts, *places))
         cells, starts = cells + number * window, starts + number
         number, size = number // 2, 2 * size
-        window = min(2 * window - 1, _sampling.window_of(size, double))
+        window = min(2 * window - 1, contract.window_of(size, double))
     return np.array(found)
 
 

@@ -10,6 +10,7 @@ import math
 import numpy as np
 from numba import carray
 
+from kofn.kernels.contract import COVARIANCE, LOG_COUNT, MARGINALS
 from kofn.kernels.cpu.rows.formulas import deleted
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
@@ -32,7 +33,6 @@ from kofn.kernels.cpu.subsets.loops import (
     product,
     shift,
 )
-from kofn.subsets.quadrature import COVARIANCE, LOG_COUNT, MARGINALS
 
 BLOCK = 512
 MOST = 27  # nodes

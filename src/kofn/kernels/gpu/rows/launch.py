@@ -68,15 +68,18 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
-def weights(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tensor, Tensor]:
-    """(weights, θ): (…, n) and two floats' worth, (2, …)."""
+values = None  # S_k goes by θ
+
+
+def weights(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tensor, Tensor, bool]:
+    """(weights, θ, False): (…, n) and two floats' worth, (2, …). No row is given up."""
     out = empty(x, x.shape)
-    return out, _forward(x, k, temperature, link, out)
+    return out, _forward(x, k, temperature, link, out), False
 
 
-def threshold(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> Tensor:
-    """θ as two floats' worth, (2, …): what kofn.solver.threshold.solve returns."""
-    return _forward(x, k, temperature, link, None)
+def threshold(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tensor, bool]:
+    """(θ as two floats' worth, (2, …), False)."""
+    return _forward(x, k, temperature, link, None), False
 
 
 def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None) -> Tensor:

@@ -7,9 +7,9 @@ from math import prod
 import torch
 from torch import Tensor
 
+from kofn.kernels import contract
 from kofn.kernels.gpu.rows import launch
 from kofn.kernels.gpu.subsets import programs
-from kofn.subsets import quadrature, sampling
 
 
 def evaluate(what: int, z: Tensor, k: Tensor, v: Tensor | None = None) -> Tensor:
@@ -22,7 +22,7 @@ def at(what: int, y: Tensor, hi: Tensor, lo: Tensor, k: Tensor, v: Tensor | None
     """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
     y, hi, lo, k = (launch.packed(a) for a in (y, hi, lo, k))
     v = y if v is None else launch.packed(v)
-    out = launch.empty(y, y.shape[:-1] if what == quadrature.LOG_COUNT else y.shape)
+    out = launch.empty(y, y.shape[:-1] if what == contract.LOG_COUNT else y.shape)
     n, count = y.shape[-1], prod(y.shape[:-1])
     if count == 0:
         return out
@@ -34,15 +34,13 @@ def at(what: int, y: Tensor, hi: Tensor, lo: Tensor, k: Tensor, v: Tensor | None
     with launch.device_of(y):
         programs.tally_parts[grid](y, v, *rows, n, parts, WHAT=what, **first)
         programs.multiply_parts[grid](y, *rows, n, parts, **then)
-        if what == quadrature.COVARIANCE:
+        if what == contract.COVARIANCE:
             programs.others_parts[grid](y, v, *rows, n, parts, **then)
         programs.write_parts[grid](y, v, *rows, out, n, parts, WHAT=what, **then)
     return out
 
 
-def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    """`kofn.subsets.sampling.draw`, whose splits are array code on a GPU."""
-    return sampling.draw(z, k, uniforms)
+draw = None  # on a GPU the splits are array code, that of subsets/sampling.py
 
 
 PART = 2048  # coins to a program, in rows of up to 2¹⁸

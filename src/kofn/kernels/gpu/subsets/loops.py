@@ -14,13 +14,13 @@ import math
 import triton
 import triton.language as tl
 
+from kofn.kernels import contract
 from kofn.kernels.gpu.rows.formulas import DELETED, INF, LOG2_E, inverse
-from kofn.subsets import quadrature
 
-LOG_COUNT = tl.constexpr(quadrature.LOG_COUNT)
-TAILS = tl.constexpr(quadrature.TAILS)
-MARGINALS = tl.constexpr(quadrature.MARGINALS)
-COVARIANCE = tl.constexpr(quadrature.COVARIANCE)
+LOG_COUNT = tl.constexpr(contract.LOG_COUNT)
+TAILS = tl.constexpr(contract.TAILS)
+MARGINALS = tl.constexpr(contract.MARGINALS)
+COVARIANCE = tl.constexpr(contract.COVARIANCE)
 
 NODES = tl.constexpr(16)  # in float32 no row has more that count than 14, most have 7
 GROUP = tl.constexpr(8)  # whose products a thread keeps in registers

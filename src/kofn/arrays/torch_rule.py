@@ -1,0 +1,64 @@
+"""Functions of torch tensors with their first derivative written out: one `autograd.Function`.
+
+For eager first derivatives only. What looks at the operations themselves, such as torch.compile,
+torch.func or forward mode, must be given plain code, and so is a derivative of the derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.torch_state import is_eager
+
+Tensors = Sequence[Tensor]
+
+
+class Rule(NamedTuple):
+    """What a function answers, and how a cotangent of its answer is pulled back."""
+
+    value: Callable[..., tuple[Tensor, Tensors]]
+    """value(*tensors) is (answer, kept): tensors that `pullback` will need."""
+
+    pullback: Callable[[Tensor, Tensors, Tensors], Sequence[Tensor | None]]
+    """pullback(cotangent, tensors, kept) has a cotangent for each of the tensors."""
+
+    plain: Callable[..., Tensor] | None = None
+    """plain(*tensors) is the same answer as differentiable code, for a second derivative; None
+    where `pullback` is differentiable code itself."""
+
+
+def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
+    """The answer of `rule`, differentiable where one of `tensors` is."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
+    return rule.value(*tensors)[0]
+
+
+class _ByRule(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, *tensors: Tensor) -> Tensor:
+        answer, kept = rule.value(*tensors)
+        # All of it: autograd then frees it in time, lets hooks see it, and tells of changes in it.
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.rule, ctx.count = rule, len(tensors)
+        return answer
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        saved, rule = ctx.saved_tensors, ctx.rule
+        tensors, kept = saved[: ctx.count], saved[ctx.count :]
+        first = not torch.is_grad_enabled() and is_eager(cotangent)
+        if first or rule.plain is None:
+            return None, *rule.pullback(cotangent, tensors, kept)
+        wanted = ctx.needs_input_grad[1:]
+        with torch.enable_grad():
+            some = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
+            answer = rule.plain(*tensors)
+            found = iter(
+                torch.autograd.grad(answer, some, cotangent, create_graph=True, allow_unused=True)
+            )
+        return None, *(next(found) if want else None for want in wanted)

@@ -1,0 +1,12 @@
+"""The zeros of taylor_zeros.py as constants of a graph that torch.compile traces."""
+
+from __future__ import annotations
+
+import torch
+
+from kofn.maps.taylor_zeros import Zeros, zeros
+
+
+@torch.compiler.assume_constant_result
+def constant_zeros(order: int) -> Zeros:
+    return zeros(order)

@@ -1,0 +1,17 @@
+"""DTensor: which shards the search for a temperature takes; see rows/sharded.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.tensor.experimental import register_sharding
+
+from kofn.metrics import torch_temperature
+from kofn.rows.sharded import placements
+
+
+@register_sharding(torch_temperature.temperature._opoverload)
+def _(x: Any, k: Any, target: Any, alpha: Any, *settings: Any) -> Any:
+    per_row = settings[-1]
+    ways = placements(x.ndim - 1 if per_row else 0)  # one temperature for all is one per shard
+    return [([way], [way, way, way, alpha and way, *[None] * len(settings)]) for way in ways]

@@ -1,0 +1,115 @@
+"""The warmest temperature at which a choice is no softer than asked for, by halving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from kofn.arrays.flow import repeat
+from kofn.arrays.kinds import Array, cast, namespace
+from kofn.maps.topk import hard_topk, soft_topk
+from kofn.rows.given import Given
+
+COLDEST, WARMEST = 2.0**-60, 2.0**20
+
+
+def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Array:
+    """T by halving the bracket in log T: the end of it that is no softer than the target."""
+    xp = namespace(what.scores)
+    x = what.scores
+    finite = ~xp.isinf(x)
+    some = xp.any(finite, axis=-1)
+    greatest = xp.where(some, xp.max(xp.where(finite, x, -math.inf), axis=-1), 0.0)
+    apart = xp.where(finite, greatest[..., None] - x, 0.0)
+    far = xp.max(apart, axis=-1)
+    near = xp.min(xp.where(apart > 0, apart, math.inf), axis=-1)
+    if not per_row:
+        far, near = _all(xp.max, far, 0.0), _all(xp.min, near, math.inf)
+    # A NaN is left to the weights to show.
+    far = xp.where((far > 0) & (far < math.inf), far, 1.0)
+    near = xp.where((near > 0) & (near < math.inf), near, far)
+    start, end = xp.log(near) + math.log(COLDEST), xp.log(far) + math.log(WARMEST)
+    info = xp.finfo(x.dtype)
+    room = math.log(float(info.max)) - 8  # T and what it divides stay finite
+    start, end = xp.clip(start, -room, room), xp.clip(end, -room, room)
+
+    def look(search: _Search) -> _Search:
+        # The ends come first, in the same loop: a compiler then has one map to compile, not three.
+        place = search.rounds
+        middle = search.low + (search.high - search.low) / 2
+        at = xp.where(place == 0, start, xp.where(place == 1, end, middle))
+        soft = softness(what, xp.exp(at))
+        soft = soft if per_row else mean_of(soft, playing(what))
+        inside, over = place > 1, soft > target
+        return _Search(
+            low=xp.where(inside & ~over, at, search.low),
+            high=xp.where(inside & over, at, search.high),
+            cold=xp.where(place == 0, soft, search.cold),
+            warm=xp.where(place == 1, soft, search.warm),
+            rounds=place + 1,
+        )
+
+    zero = xp.zeros_like(target)
+    # 140 + 2·room of log T at the most, down to a rounding of it.
+    rounds = 58 if float(info.eps) < 1e-10 else 36
+    found = repeat(x, rounds, look, _Search(start, end, zero, zero, zero))
+    same = xp.abs(found.warm - found.cold) <= 8 * float(info.eps) * found.cold  # to rounding
+    t = xp.where(same, far, xp.exp(found.low))
+    return xp.where(xp.isnan(found.cold) | xp.isnan(target), math.nan, t)
+
+
+class _Search(NamedTuple):
+    """log T between two ends, and how soft the choice was at the first of each."""
+
+    low: Array
+    high: Array
+    cold: Array
+    warm: Array
+    rounds: Array
+
+
+def _weights(what: Given, temperature: Array) -> Array:
+    temperature = namespace(what.k).broadcast_to(temperature, what.k.shape)
+    return soft_topk(what.scores, what.k, link=what.link, temperature=temperature)
+
+
+def _support(what: Given, temperature: Array) -> Array:
+    p = _weights(what, temperature)
+    xp = namespace(p)
+    total, squares = xp.sum(p, axis=-1), xp.sum(p * p, axis=-1)
+    return total * total / xp.where(squares == 0, 1.0, squares)
+
+
+def _gap(what: Given, temperature: Array) -> Array:
+    """‖p − hard‖₁ as twice what is too much, Σp being the same: nothing cancels near hard."""
+    p = _weights(what, temperature)
+    xp = namespace(p)
+    over = p - hard_topk(what.scores, what.k)
+    # What is no more than a rounding of θ must not count as soft where 0 is asked for.
+    return 2 * xp.sum(xp.where(over > float(xp.finfo(p.dtype).eps), over, 0.0), axis=-1)
+
+
+def playing(what: Given) -> Array:
+    return namespace(what.scores).any(what.scores != -math.inf, axis=-1)
+
+
+def mean_of(values: Array, counted: Array) -> Array:
+    xp = namespace(values)
+    number = xp.sum(cast(counted, values.dtype))
+    return xp.sum(xp.where(counted, values, 0.0)) / xp.where(number > 0, number, 1.0)
+
+
+def _all(reduction: Callable, values: Array, empty: float) -> Array:
+    """The reduction over all rows, `empty` where there are none."""
+    xp = namespace(values)
+    return reduction(values) if math.prod(values.shape) else xp.sum(values) + empty
+
+
+# By name, so that each is compiled once where compiling is how a framework works.
+SOLVERS = {
+    (name, per_row): partial(_halved, softness, per_row)
+    for name, softness in (("support", _support), ("gap", _gap))
+    for per_row in (True, False)
+}

@@ -1,0 +1,50 @@
+"""The search for a temperature as a torch operator: opaque to torch.compile, mapped by vmap."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kofn.links.link import by_id
+from kofn.metrics.temperature_search import SOLVERS
+from kofn.rows import torch_threshold as torch_threshold  # the other operator comes with it
+from kofn.rows.given import Given
+
+
+@torch.library.custom_op("kofn::temperature", mutates_args=())
+def temperature(
+    x: Tensor,
+    k: Tensor,
+    target: Tensor,
+    alpha: Tensor | None,
+    link: str,
+    number: float | None,
+    name: str,
+    per_row: bool,
+) -> Tensor:
+    """A solver of temperature_search.py, without gradient: some sixty maps that nobody need trace.
+
+    α, where the link has one, is `alpha`, per row, or `number`, one for all of them.
+    """
+    which = by_id(link, number if alpha is None else alpha)
+    return SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
+
+
+@temperature.register_fake
+def _(x, k, target, alpha, link, number, name, per_row):  # type: ignore[no-untyped-def]
+    return x.new_empty(k.shape if per_row else ())
+
+
+@temperature.register_vmap
+def _(info, in_dims, x, k, target, alpha, *rest):  # type: ignore[no-untyped-def]
+    """One item after another: a temperature for a batch is for one of them."""
+
+    def item(value: Tensor | None, dim: int | None, i: int) -> Tensor | None:
+        return value if value is None or dim is None else value.select(dim, i)
+
+    rows = zip((x, k, target, alpha), in_dims, strict=False)
+    parts = list(rows)
+    found = [
+        temperature(*(item(*part, i) for part in parts), *rest) for i in range(info.batch_size)
+    ]
+    return torch.stack(found), 0

@@ -1,0 +1,56 @@
+"""Thresholds by fused rows, with those that a kernel gave up on solved by the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, is_torch
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows, rows_of
+from kofn.solver.plateau import at_end
+from kofn.solver.reductions import DENSE
+from kofn.solver.threshold import solve
+
+
+def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
+    """θ of `solve` as one array of its two floats, None where no kernel serves.
+
+    A torch tensor that comes here is one with memory: the operator is called below all transforms.
+    """
+    backend = kernels.serving(x, link)
+    if backend is None:
+        return None
+    theta, lost = backend.threshold(x, k, temperature, link)
+    if lost:
+        finish(Given(x, k, temperature, link), theta)
+    return theta
+
+
+def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, tuple[Array, Array]]:
+    """Solve the rows without a θ, most of them spread over more than 10⁵ temperatures.
+
+    In float64, where squares of float32 scores neither overflow nor underflow. Answers which rows
+    they are, themselves, and their θ in float64.
+    """
+    x, k, temperature = (in_memory(array) for array in given[:3])
+    found_before = in_memory(theta)
+    lost, info = np.isnan(found_before[1]), np.finfo(x.dtype)
+    scores, count, scale = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))
+    with np.errstate(all="ignore"):
+        scores = np.where(scores <= info.min / 2, -np.inf, scores)
+        rows = rows_of(Given(scores, count, scale, given.link))
+        found = solve(rows.scores, rows.k, rows.temperature, given.link)
+        if given.link.capped is not False:  # the way back begins at θ, and moves it no more
+            found = at_end(rows.scores, rows.k, rows.temperature, given.link, *found, DENSE)
+        high = np.clip(found[0], info.min, info.max).astype(x.dtype)
+        # Finite: closed rows are not lost.
+        found_before[:, lost] = high, (found[0] - high) + found[1]
+    return lost, rows, found
+
+
+def in_memory(array: Array) -> np.ndarray:
+    """The same memory as a NumPy array."""
+    return np.asarray(array.detach() if is_torch(array) else array)

@@ -1,0 +1,20 @@
+"""Drawing k-subsets, with numbers from the generator of each framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn.arrays.kinds import Array, is_torch
+from kofn.arrays.random import uniform
+from kofn.kernels.contract import splits
+from kofn.subsets.routes import heads
+
+
+def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
+    """`sampling.draw` with numbers from `rng`: booleans, shape + z.shape."""
+    uniforms = uniform(rng, (*shape, *z.shape[:-1], splits(z.shape[-1])), z)
+    if is_torch(z):
+        from kofn.subsets.torch_sampling import draw as operator
+
+        return operator(z, k, uniforms)
+    return heads(z, k, uniforms)

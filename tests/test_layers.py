@@ -1,0 +1,120 @@
+"""The house has floors: an import goes to the same room or to one below it, wherever it stands."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "kofn"
+
+# From the ground up. Rooms on one line do not know each other.
+FLOORS = (
+    ("arrays",),
+    ("links", "schedules"),
+    ("solver", "kernels"),
+    ("rows",),
+    ("maps", "subsets", "classic"),
+    ("distributions", "losses", "metrics"),
+    ("estimators",),
+    ("feature_selection", "onnx"),
+    ("commands",),
+    ("__main__",),
+)
+LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+FLAT = {"__init__", "__main__", "classic", "onnx", "schedules"}
+
+
+def modules(root):
+    found = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path, known):
+    """Every module of kofn that a file names: at its top, in a function, or for types only.
+
+    "kofn" itself is the face of all rooms: only the top floors may look at it from inside.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import, line {node.lineno}"
+            if (node.module or "").partition(".")[0] == "kofn":
+                names = (f"{node.module}.{alias.name}" for alias in node.names)
+                found |= {name if name in known else str(node.module) for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in known}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known:
+            found.add(node.value)  # import_module("kofn.kernels.cpu.rows.launch")
+    return found
+
+
+def check_no_circle(root):
+    known = modules(root)
+    graph = {name: imports(path, known) - {name} for name, path in known.items() if name != "kofn"}
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
+
+
+def check_floors(root):
+    known = modules(root)
+    for name, path in known.items():
+        if name == "kofn":
+            continue
+        room = name.split(".")[1]
+        assert room in LEVEL, f"{name}: the room {room!r} has no floor in FLOORS"
+        for target in imports(path, known):
+            if target == "kofn":
+                assert LEVEL[room] >= LEVEL["feature_selection"], f"{name} imports kofn itself"
+                continue
+            other = target.split(".")[1]
+            below = other == room or LEVEL[other] < LEVEL[room]
+            assert below, f"{name} ({room}) imports {target} ({other}), which is not below it"
+
+
+def test_no_file_imports_itself_by_a_detour():
+    check_no_circle(ROOT)
+
+
+def test_imports_go_down():
+    check_floors(ROOT)
+
+
+def test_few_files_stand_outside_of_a_room():
+    assert {path.stem for path in ROOT.glob("*.py")} == FLAT
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("from kofn.maps.topk import soft_topk", AssertionError),
+        ("def f():\n    from kofn.rows import given", AssertionError),
+        ("from importlib import import_module; import_module('kofn.rows.given')", AssertionError),
+        ("from . import table", AssertionError),
+        ("from kofn.links import table", None),
+    ],
+)
+def test_the_check_sees_an_import_that_goes_up(tmp_path, line, error):
+    root = tmp_path / "kofn"
+    files = {"links/table.py": "", "links/link.py": line, "rows/given.py": "", "maps/topk.py": ""}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    if error is None:
+        check_floors(root)
+    else:
+        with pytest.raises(error):
+            check_floors(root)
+
+
+def test_the_check_sees_a_room_without_a_floor_and_a_circle(tmp_path):
+    root = tmp_path / "kofn"
+    (root / "attic").mkdir(parents=True)
+    (root / "attic" / "a.py").write_text("from kofn.attic import b")
+    (root / "attic" / "b.py").write_text("def f():\n    from kofn.attic import a")
+    with pytest.raises(AssertionError, match="attic"):
+        check_floors(root)
+    with pytest.raises(graphlib.CycleError):
+        check_no_circle(root)

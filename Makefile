@@ -30,7 +30,7 @@ test: $(READY)  ## run the test suite
 test-all: $(READY)  ## run the full grid (marker `full`), then what kernels serve without them
 	XLA_FLAGS= $(PYTEST) -m "full or not full"
 	KOFN_KERNELS=reference $(PYTEST) -m "full or not full" -k "not jax" \
-		--ignore-glob="tests/test_kernels*" --ignore=tests/test_gpu.py --ignore=tests/test_subset_kernel.py
+		--ignore-glob="tests/test_kernels*"
 
 lint: $(READY)  ## check formatting, style and types; changes nothing
 	$(BIN)/ruff format --check .

@@ -23,7 +23,7 @@ from kofn import (
     normal_rsample,
 )
 from support import Framework
-from test_sampling import chi_square, rng_of
+from test_subsets_sampling import chi_square, rng_of
 
 Y = np.array([[1.2, -0.3, 0.5], [0.0, 2.0, -1.0]])
 DISCRETE = {"subset": partial(KSubset, k=2), "categorical": Categorical, "bernoulli": Bernoulli}

@@ -18,7 +18,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from kofn.feature_selection import SoftTopKSelector, find_task
+from kofn.feature_selection import SoftTopKSelector
+from kofn.feature_selection.selector import find_task
 
 PLANTED = [1, 4]
 

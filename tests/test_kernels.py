@@ -15,6 +15,7 @@ import kofn
 from kofn.kernels.cpu.rows import formulas, interleaved, launch, loops
 from kofn.kernels.cpu.runtime import intrinsics, split_row, vector_math
 from kofn.kernels.cpu.runtime import pool as threads
+from kofn.rows import fused, kernel_rows
 from support import GRADIENT, LINKS, WEIGHTS
 
 INF, NAN = np.inf, np.nan
@@ -105,7 +106,7 @@ def test_the_threshold_alone_is_the_references(link, spread, reference, monkeypa
         kofn.soft_topk_threshold, x.astype(np.float64), k.astype(np.float64), link=link
     )
     if spread < 1e6:
-        monkeypatch.setattr(launch, "solve", None)  # no row may need the reference
+        monkeypatch.setattr(kernel_rows, "finish", None)  # no row may need the reference
     theta = kofn.soft_topk_threshold(x, k, link=link)
     size = 1e-6 + 2e-7 * np.abs(exact)
     assert np.array_equal(np.isfinite(theta), np.isfinite(exact))
@@ -174,7 +175,7 @@ def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
     x = rng.standard_normal((20, 300)).astype(np.float32)
     away = rng.random(x.shape) < 0.4
     wanted = kofn.soft_topk(np.where(away, -np.float32(INF), x), 20, link=link)
-    monkeypatch.setattr(launch, "_finish", None)  # no row may need the reference
+    monkeypatch.setattr(fused, "finish", None)  # no row may need the reference
     got = kofn.soft_topk(np.where(away, np.float32(hidden), x), 20, link=link)
     assert np.max(np.abs(got - wanted)) <= 5e-7
 
@@ -184,7 +185,7 @@ def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
 def test_wide_rows_are_solved_by_the_kernel(link, k, monkeypatch, rng, reference):
     x = (1000 * rng.standard_normal((50, 300))).astype(np.float32)
     exact = reference(kofn.soft_topk, x.astype(np.float64), k, link=link)
-    monkeypatch.setattr(launch, "_finish", None)
+    monkeypatch.setattr(fused, "finish", None)
     assert np.max(np.abs(kofn.soft_topk(x, k, link=link) - exact)) <= WEIGHTS["float32"]
 
 
@@ -347,11 +348,12 @@ def test_a_second_process_compiles_nothing(fresh, tmp_path):
     code = """
 import numpy as np
 from kofn import soft_topk
-from kofn.kernels import cpu, entries, passes, rows
+from kofn.kernels.cpu.rows import formulas, launch, loops, worker
+from kofn.kernels.cpu.runtime import compile
 soft_topk(np.ones((2, 3), np.float32), 1, link="laplace")
-makes = passes.BY_LINK & {*passes.FORWARD}
-visits = [cpu.visit(make, entries.LAPLACE, np.float32) for make in makes]
-hits = cpu.compiled(rows.forward).stats.cache_hits
+makes = loops.BY_LINK & {*loops.FORWARD}
+visits = [launch.visit(make, formulas.LAPLACE, np.float32) for make in makes]
+hits = compile.compiled(worker.forward).stats.cache_hits
 print(sum(visit.cache_hits for visit in visits) + sum(hits.values()))
 """
     environment = os.environ | ({"NUMBA_CACHE_DIR": str(tmp_path)} if fresh else {})

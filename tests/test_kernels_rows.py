@@ -6,7 +6,7 @@ import torch
 
 import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
-from kofn.kernels.cpu.rows import launch
+from kofn.rows import fused, kernel_rows
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS
 
@@ -63,14 +63,14 @@ def test_units_do_not_matter(link, rng):
 
 def test_tiny_units_need_no_reference(monkeypatch, rng):
     x = rng.standard_normal((20, 40)).astype(np.float32)
-    monkeypatch.setattr(launch, "_finish", None)
+    monkeypatch.setattr(fused, "finish", None)
     soft_topk(x * np.float32(1e-24), 4, temperature=2e-24)
 
 
 def test_a_row_is_solved_once_when_the_kernel_gives_up(monkeypatch):
     """And not by the kernel again: for a threshold alone, too."""
-    calls, solve = [], launch.solve
-    monkeypatch.setattr(launch, "solve", lambda *a: calls.append(1) or solve(*a))
+    calls, solve = [], kernel_rows.solve
+    monkeypatch.setattr(kernel_rows, "solve", lambda *a: calls.append(1) or solve(*a))
     x = np.array([3.0, 1e30, 2.0, 1.5])
     p, theta = soft_topk(x, 2.5), soft_topk_threshold(x, 2.5)
     assert len(calls) == 2

@@ -118,3 +118,13 @@ def test_the_check_sees_a_room_without_a_floor_and_a_circle(tmp_path):
         check_floors(root)
     with pytest.raises(graphlib.CycleError):
         check_no_circle(root)
+
+
+HOUSE = {"docs", "examples", "layers", "package", "readme"}  # tests of the house as a whole
+
+
+def test_tests_are_named_after_rooms():
+    named = {path.stem.split("_", 1)[1] for path in Path(__file__).parent.glob("test_*.py")}
+    rooms = {*LEVEL, *HOUSE}
+    lost = {name for name in named if not any(f"{name}_".startswith(f"{r}_") for r in rooms)}
+    assert not lost

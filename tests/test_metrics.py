@@ -140,7 +140,7 @@ def test_order_violations_everywhere(framework):
 
 
 def test_the_maps_have_none_and_the_iteration_of_the_articles_has():
-    from test_sources import article_iterative
+    from test_docs_sources import article_iterative
 
     x = np.random.default_rng(0).standard_normal((500, 5)) * 3
     for link in LINKS:

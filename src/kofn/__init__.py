@@ -1,7 +1,7 @@
 """kofn: k-of-n choices that learn. Everything public, in reading order."""
 
 from kofn import classic, estimators, links, losses, metrics, schedules
-from kofn.arrays import when_imported
+from kofn.arrays.when_imported import import_after as _import_after
 from kofn.distributions.bernoulli import Bernoulli
 from kofn.distributions.categorical import Categorical, gumbel_max, gumbel_softmax
 from kofn.distributions.k_subset import KSubset
@@ -20,8 +20,8 @@ from kofn.metrics.temperature import temperature_for
 __version__ = "0.1.0"
 
 # The operators that saved programs call, and how DTensor shards them.
-when_imported.import_after("torch", "kofn.metrics.torch_temperature")
-when_imported.import_after("torch.distributed.tensor", "kofn.metrics.sharded_temperature")
+_import_after("torch", "kofn.metrics.torch_temperature")
+_import_after("torch.distributed.tensor", "kofn.metrics.sharded_temperature")
 
 __all__ = [
     # choosing k of n

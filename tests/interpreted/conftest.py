@@ -1,4 +1,4 @@
-"""The GPU's kernels on the CPU, by Triton's interpreter; test_gpu.py runs these files in a process
+"""The GPU's kernels on the CPU, by Triton's interpreter; test_kernels_gpu.py runs these files in a process
 whose environment says so before Triton is imported.
 """
 

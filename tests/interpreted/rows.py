@@ -9,6 +9,7 @@ from kofn.kernels.cpu.rows import launch as cpu
 from kofn.kernels.gpu.rows import launch as gpu
 from kofn.kernels.gpu.rows import one_program
 from kofn.kernels.gpu.rows import search as gpu_search
+from kofn.links import table
 from oracles import exact_threshold
 from support import GRADIENT, LINKS, SMOOTH, WEIGHTS, double, every_link, single
 
@@ -45,7 +46,7 @@ def cotangents(x, k, t, v, link):
 
 def test_the_links_that_are_served():
     for link in SERVED:
-        link = kofn.links.resolve(link).inner
+        link = table.resolve(link).inner
         assert gpu.kind_of(link) is not None
         assert gpu.kind_of(link) == cpu.kind_of(link)
     cauchy = kofn.Link(lambda z: 0.5 + torch.atan(z) / 3, lambda z: 1 / (3 + z * z))
@@ -178,7 +179,7 @@ def test_beyond_the_support_weights_are_0_exactly(link, rng):
     """However near to the end of a plateau the search comes from outside."""
     x = torch.tensor(rng.standard_normal((64, 9)), dtype=torch.float32)
     ordered = x.sort(-1, descending=True).values
-    width = 1.0 if link == "linear" else 1 / (kofn.links.resolve(link).alpha - 1)
+    width = 1.0 if link == "linear" else 1 / (table.resolve(link).alpha - 1)
     p = kofn.soft_topk(x, 3, link=link, temperature=(ordered[:, 2] - ordered[:, 3]) / width / 1.3)
     assert torch.all((p > 0).sum(-1) == 3)
 

@@ -11,7 +11,7 @@ from kofn.kernels.gpu.subsets import launch
 from support import double, single
 
 INF, NAN = math.inf, math.nan
-TOLERANCE = 1e-6  # as for the CPU's in test_subset_kernel.py
+TOLERANCE = 1e-6  # as for the CPU's in test_kernels_subsets.py
 
 
 ONE = pytest.param(2048, marks=pytest.mark.full, id="one part")

@@ -1,4 +1,4 @@
-"""What a type checker knows of kofn: checked by mypy (tests/test_types.py), never run.
+"""What a type checker knows of kofn: checked by mypy (tests/test_package_types.py), never run.
 
 A comment `# wrong` marks a line that must be refused.
 """

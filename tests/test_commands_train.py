@@ -208,7 +208,7 @@ def test_checkpoints_are_written_now_and_then(here, monkeypatch):
     monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
     kept = Checkpoint(here / "out", settings("softmax"))
     written = []
-    monkeypatch.setattr(training._files, "write", lambda *a, **k: written.append(clock[0]))
+    monkeypatch.setattr(training.files, "write", lambda *a, **k: written.append(clock[0]))
     state = Run(settings("softmax"), models.digits(0), "softmax", 0).state()
     for now in (100, 101, 104, 106, 107):
         clock[0] = now

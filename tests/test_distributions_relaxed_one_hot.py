@@ -12,7 +12,7 @@ from torch.distributions import RelaxedOneHotCategorical
 from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
 from kofn import RelaxedOneHot
-from test_sampling import rng_of
+from test_subsets_sampling import rng_of
 
 INF = math.inf
 Y = np.array([[1.2, -0.3, 0.5, -0.4], [0.1, 0.2, 2.5, -3.0]])

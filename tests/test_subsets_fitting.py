@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kofn import KSubset
-from test_subset import close
+from test_distributions_k_subset import close
 
 INF = math.inf
 

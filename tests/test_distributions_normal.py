@@ -8,7 +8,7 @@ import torch
 from torch.autograd import gradcheck
 
 from kofn import Normal, normal_rsample
-from test_sampling import rng_of
+from test_subsets_sampling import rng_of
 
 
 def generator(seed=0):

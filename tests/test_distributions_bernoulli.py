@@ -10,7 +10,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from kofn import Bernoulli, Categorical
-from test_sampling import chi_square, rng_of
+from test_subsets_sampling import chi_square, rng_of
 
 INF = math.inf
 Y = np.array([1.2, -0.3, 0.0, -INF, INF, 800.0, math.nan])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kofn import Bernoulli, Categorical, KSubset, Normal, estimators
-from kofn.estimators import study
+from kofn.estimators import bias_variance, replay, study
 
 Y = torch.tensor([0.5, -1.0, 0.3], dtype=torch.float64)
 COST = torch.tensor([4.0, 5.0, 6.0], dtype=torch.float64)
@@ -80,17 +80,17 @@ def test_the_bound_holds_as_often_as_it_says():
 
 def test_the_length_of_a_normal_vector():
     """Alike in ten directions it is that of χ² exactly; in ten unlike ones, of what is drawn."""
-    alike = estimators._study._radius(np.eye(10) / 4, 0.95)
+    alike = bias_variance._radius(np.eye(10) / 4, 0.95)
     assert alike == pytest.approx(math.sqrt(18.307 / 4), rel=1e-3)
     spread = np.linspace(0.1, 1, 10)
     drawn = np.linalg.norm(np.random.default_rng(0).standard_normal((100_000, 10)) * spread, axis=1)
-    found = estimators._study._radius(np.diag(spread**2), 0.95)
+    found = bias_variance._radius(np.diag(spread**2), 0.95)
     assert found == pytest.approx(np.quantile(drawn, 0.95), rel=0.02)
 
 
 def test_pieces_are_put_together(monkeypatch):
     whole = study("leave_one_out", linear, Y, samples=3)
-    monkeypatch.setattr(estimators._runs, "AT_ONCE", 50)
+    monkeypatch.setattr(replay, "AT_ONCE", 50)
     pieces = study("leave_one_out", linear, Y, samples=3)
     assert np.allclose(whole.mean, pieces.mean)
     assert whole.variance == pytest.approx(pieces.variance)

@@ -9,7 +9,7 @@ import torch
 from torch import distributions as td
 
 from kofn import Bernoulli, Categorical, KSubset, Normal, PlackettLuce, RelaxedOneHot, estimators
-from test_sampling import chi_square
+from test_subsets_sampling import chi_square
 
 Y = torch.tensor([[1.2, -0.3, 0.5, 0.1], [0.0, 2.0, -1.0, 0.7]], dtype=torch.float64)
 T = torch.tensor(0.7, dtype=torch.float64)

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from kofn import Categorical, KSubset, gumbel_max, gumbel_softmax
 from kofn.arrays import kinds, random
 from support import TOTAL, Framework
-from test_sampling import chi_square, rng_of
+from test_subsets_sampling import chi_square, rng_of
 
 INF, NAN = math.inf, math.nan
 Y = np.array([1.2, -0.3, 0.5, -INF, 2.0])

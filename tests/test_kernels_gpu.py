@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kofn
-from kofn.subsets import quadrature
+from kofn.kernels import contract
 
 try:
     import triton
@@ -162,7 +162,7 @@ def test_subsets_compile_to_registers_alone(name, what, n, capability, compiled)
     kernel = getattr(programs, f"{name}_parts")
     part, parts, warps = gpu_subsets.shape_of(n)
     known = dict(PART=part, PARTS=max(gpu_subsets.LEAST, parts), LANES=32 * warps)
-    known |= dict(WHAT=getattr(quadrature, what))
+    known |= dict(WHAT=getattr(contract, what))
     constants = {k: v for k, v in known.items() if k in kernel.arg_names}
     found, code = compiled(
         kernel, capability, warps, gpu_subsets.OPTIONS, sums="*fp64", **constants

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from kofn import KSubset, PlackettLuce, soft_topk
 from support import Framework
-from test_sampling import chi_square, rng_of
+from test_subsets_sampling import chi_square, rng_of
 
 TOLERANCE = {"float64": 1e-14, "float32": 1e-6}
 Y = np.array([1.2, -0.3, 0.5, 2.0, -1.0])

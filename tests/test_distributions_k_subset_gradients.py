@@ -17,6 +17,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import oracles_subset as oracles
 from kofn import KSubset
+from kofn.arrays import jax_compile
 from kofn.rows import jax_threshold
 from oracles import finite_difference
 from support import GRADIENT, Framework, with_gradients
@@ -258,9 +259,9 @@ def test_jax_takes_it_as_a_pytree():
 
 def test_it_becomes_a_pytree_once_whoever_comes_first(monkeypatch):
     made = []
-    monkeypatch.setattr(jax_threshold, "_registered", set())
+    monkeypatch.setattr(jax_compile, "_registered", set())
     monkeypatch.setattr(
-        jax_threshold, "_register", lambda kind, names: (time.sleep(0.01), made.append(kind))
+        jax_compile, "_register", lambda kind, names: (time.sleep(0.01), made.append(kind))
     )
     x = jnp.zeros(3)
     threads = [threading.Thread(target=KSubset, args=(x, 1)) for _ in range(4)]

@@ -1,5 +1,7 @@
-"""The GPU's kernels on the CPU, by Triton's interpreter; test_kernels_gpu.py runs these files in a process
-whose environment says so before Triton is imported.
+"""The GPU's kernels on the CPU, by Triton's interpreter.
+
+test_kernels_gpu.py runs these files in a process whose environment says so before Triton is
+imported.
 """
 
 import numpy as np

@@ -30,6 +30,19 @@ def shortened(name: object, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
 
 
+def read_bytes(path: Path, needed: str, done: str) -> bytes:
+    """What a file holds; where it cannot be `done` with, InputError says which is `needed`."""
+    name = shortened(path)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"no such file: {name}") from None
+    except IsADirectoryError:
+        raise InputError(f"{name} is a directory; {needed} is needed") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be {done}: {error.strerror or error}") from None
+
+
 def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; a directory is needed")

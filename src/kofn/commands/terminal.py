@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import typer
@@ -153,15 +153,21 @@ def printed(*parts: Any, files: Any = ()) -> None:
 
 
 @contextlib.contextmanager
-def progress_bar(pieces: int) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error, gone at the end; yields what to call before each piece of work."""
-    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+def bar(total: int, width: int, done: int = 0) -> Iterator[Callable[..., None]]:
+    """A bar on standard error, gone at the end; yields its `update`."""
+    columns = (BarColumn(width), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    bar = Progress(*columns, TextColumn("{task.description}"), console=console)
+    progress = Progress(*columns, TextColumn("{task.description}"), console=console)
     # Alone, a Progress would end with an empty line where there is no terminal.
-    with Live(bar, console=console, transient=True):
-        task = bar.add_task("", total=pieces, completed=-1)
-        yield lambda name: bar.update(task, advance=1, description=escape(name))
+    with Live(progress, console=console, transient=True):
+        yield partial(progress.update, progress.add_task("", total=total, completed=done))
+
+
+@contextlib.contextmanager
+def progress_bar(pieces: int) -> Iterator[Callable[[str], None]]:
+    """A `bar` that yields what to call before each piece of work."""
+    with bar(pieces, 20, -1) as update:
+        yield lambda name: update(advance=1, description=escape(name))
 
 
 def chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:

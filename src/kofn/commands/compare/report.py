@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-import kofn
 from kofn.commands.compare.compare import Comparison, Measured
 from kofn.commands.compare.table import Scores
 from kofn.commands.files import shortened
+from kofn.commands.results import INK, add_figures, entitled, json_bytes, picture, png
+from kofn.commands.results import table as shown_as
 
 FILES = ("compare.json", "compare.png")
 SHOWN, DRAWN = 7, 24  # scores of the first row
-INK, FAINT = "#222222", "#8a8a8a"
+FAINT = "#8a8a8a"
 # Okabe and Ito's palette, as in the pictures of the documentation; further maps take the rest.
 COLOURS = {
     "logistic": "#0072B2",
@@ -51,14 +49,8 @@ def weights_table(comparison: Comparison, scores: Scores) -> RichTable:
     first = comparison.scores[0]
     rows = "" if comparison.rows == 1 else f", row 1 of {comparison.rows:,}"
     part = "" if len(shown) == len(first) else f" ({len(shown)} around the boundary)"
-    table = RichTable(
-        title=escape(
-            f"{shortened(scores.name, 60)}: {_k(comparison)} of {len(first)} scores{rows}{part}"
-        ),
-        box=box.SIMPLE_HEAD,
-        caption_justify="left",
-        title_style="bold",
-    )
+    title = f"{shortened(scores.name, 60)}: {_k(comparison)} of {len(first)} scores{rows}{part}"
+    table = shown_as(title=escape(title))
     table.add_column("scores", no_wrap=True)
     for i in shown:
         name = f"{scores.columns[i]}\n" if scores.columns and not scores.one_column else ""
@@ -73,17 +65,14 @@ def metrics_table(comparison: Comparison) -> RichTable:
     looked = len(comparison.scores)
     part = "" if looked == comparison.rows else f" of {comparison.rows:,}"
     over = "" if looked == 1 else f"Means over {looked:,}{part} rows. "
-    table = RichTable(
+    table = shown_as(
         caption=(
             f"{over}Support: weights above 0.\nEffective: over how many the weight is spread.\n"
             "Gap: ‖p − hard top-k‖₁. Slope: ‖∂p/∂scores‖₂.\n0 and 1 without a point are exact."
         ),
-        box=box.SIMPLE_HEAD,
-        caption_justify="left",
     )
     table.add_column("map")
-    for name in ("T", "sum", "support", "effective", "gap", "slope"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "T", "sum", "support", "effective", "gap", "slope")
     for each in comparison.maps:
         m = each.means
         table.add_row(
@@ -114,7 +103,6 @@ def as_json(comparison: Comparison, scores: Scores) -> bytes:
         }
 
     result = {
-        "kofn": kofn.__version__,
         "scores": scores.name,
         "rows": comparison.rows,
         "rows_measured": len(comparison.scores),
@@ -125,25 +113,19 @@ def as_json(comparison: Comparison, scores: Scores) -> bytes:
         "first_row": [x if math.isfinite(x) else str(x) for x in comparison.scores[0].tolist()],
         "maps": [one(each) for each in comparison.maps],
     }
-    return (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_bytes(result, allow_nan=True)
 
 
 def as_png(comparison: Comparison, scores: Scores) -> bytes:
     """Left the weights by map, right how smooth each is for how sparse, over the temperature."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.5, 1.2 + 0.62 * max(6, len(comparison.maps))), dpi=150)
+    height = 1.2 + 0.62 * max(6, len(comparison.maps))
+    figure, (left, right) = picture(11.5, height, 1, 2, width_ratios=(1.2, 1.0))
     figure.set_layout_engine("constrained", wspace=0.08, w_pad=0.12, h_pad=0.12)
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(1.2, 1.0))
     _draw_weights(left, comparison)
     _draw_curves(right, comparison)
-    title = f"{shortened(scores.name, 60)}: {_k(comparison)} of {comparison.scores.shape[-1]}"
-    figure.suptitle(title.replace("$", r"\$"), color=INK)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", facecolor="white", metadata={"Software": None})
-    return content.getvalue()
+    n = comparison.scores.shape[-1]
+    entitled(figure, f"{shortened(scores.name, 60)}: {_k(comparison)} of {n}")
+    return png(figure)
 
 
 def _draw_weights(axes: Any, comparison: Comparison) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kofn.commands import files
 from kofn.commands.files import InputError, shortened
 
 STDIN = "-"
@@ -36,7 +37,11 @@ def read(source: str) -> Scores:
         InputError: nothing that can be read as scores is there.
     """
     name = "standard input" if source == STDIN else shortened(source)
-    content = _standard_input() if source == STDIN else _content(Path(source), name)
+    content = (
+        _standard_input()
+        if source == STDIN
+        else files.read_bytes(Path(source), "a CSV or .npy file", "read")
+    )
     scores = _array(name, content) if content.startswith(b"\x93NUMPY") else _csv(name, content)
     bad = np.argwhere(np.isnan(scores.values))
     if len(bad):
@@ -57,17 +62,6 @@ def _standard_input() -> bytes:
         return sys.stdin.buffer.read()
     except OSError as error:  # a directory, or a descriptor that is closed
         raise InputError(f"standard input cannot be read: {error.strerror or error}") from None
-
-
-def _content(path: Path, name: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"no such file: {name}") from None
-    except IsADirectoryError:
-        raise InputError(f"{name} is a directory; a CSV or .npy file is needed") from None
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
 def write_csv(weights: np.ndarray, scores: Scores) -> bytes:

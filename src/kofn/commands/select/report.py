@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import json
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-import kofn
 from kofn.commands.files import shortened
+from kofn.commands.results import INK, add_figures, entitled, json_bytes, picture, png
+from kofn.commands.results import table as shown_as
 from kofn.commands.select.compare import OURS, Comparison, Method, spread
 from kofn.commands.select.table import HELD_OUT, Table
 from kofn.feature_selection import SoftTopKSelector
 
 FILES = ("selection.json", "selection.png")
-INK, QUIET, ACCENT = "#222222", "#9aa0a6", "#d1495b"
+QUIET, ACCENT = "#9aa0a6", "#d1495b"
 MOST_BARS = 40
 LONGEST = 40  # characters of a name in a title
 
@@ -62,7 +60,6 @@ def as_json(
         if name not in ("callback", "random_state")
     }
     result = {
-        "kofn": kofn.__version__,
         "table": table.name,
         "rows": len(table.y),
         "columns": len(table.columns),
@@ -84,7 +81,7 @@ def as_json(
         "methods": [method(each) for each in comparison.methods],
         "seconds": round(seconds, 1),
     }
-    return (json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return json_bytes(result)
 
 
 def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
@@ -94,21 +91,17 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
     drawn = "one split" if splits == 1 else f"mean of {splits} splits"
     told = "" if splits == 1 else ", mean ± standard deviation"
     title = f"{_name(table)}: {k} of {len(table.columns)} columns to predict {_target(table)}"
-    shown = RichTable(
+    shown = shown_as(
         title=escape(title),
         caption=(
             f"Held-out {comparison.score_name}, {drawn}, {HELD_OUT:.0%} held out "
             f"({comparison.training_rows:,} rows to learn from, {comparison.testing_rows:,} to "
             f"score).\nΔ: method − soft_topk on the same split{told}."
         ),
-        box=box.SIMPLE_HEAD,
-        caption_justify="left",
-        title_style="bold",
     )
     shown.add_column("columns by")
     for judge in judges:
-        shown.add_column(judge, justify="right", no_wrap=True)
-        shown.add_column("Δ", justify="right", no_wrap=True)
+        add_figures(shown, judge, "Δ")
     for method in comparison.methods:
         cells = [method.name]
         for judge in judges:
@@ -124,21 +117,13 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
 
 def as_png(table: Table, selector: SoftTopKSelector, comparison: Comparison) -> bytes:
     """Left what was chosen, right how every method scored in every split."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     bars = min(len(table.columns), MOST_BARS)
     height = 5.0 if table.image_shape else max(4.0, 1.4 + 0.24 * bars)
-    figure = Figure(figsize=(11.5, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
+    figure, (left, right) = picture(11.5, height, 1, 2, width_ratios=(1.0, 1.25))
     (_draw_pixels if table.image_shape else _draw_bars)(left, table, selector)
     _draw_scores(right, comparison)
-    title = f"{_name(table)}: what predicts {_target(table)}"
-    figure.suptitle(title.replace("$", r"\$"), color=INK)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white")
-    return buffer.getvalue()
+    entitled(figure, f"{_name(table)}: what predicts {_target(table)}")
+    return png(figure)
 
 
 def _name(table: Table) -> str:

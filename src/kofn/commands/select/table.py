@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn.commands.files import InputError, shortened
+from kofn.commands.files import InputError, read_bytes, shortened
 from kofn.feature_selection.selector import find_task
 
 TASKS = ("auto", "classification", "regression")
@@ -104,7 +104,7 @@ def _read(path: Path) -> Any:
     import pandas as pd
 
     # Read once: a pipe, as of <(…), gives its lines once only.
-    content = _content(path)
+    content = read_bytes(path, "a CSV file", "read as CSV")
     compression: Any = COMPRESSIONS.get(path.suffix)
     try:
         header, frame = (
@@ -130,18 +130,6 @@ def _read(path: Path) -> Any:
     return frame
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"no such file: {shortened(path)}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a directory; a CSV file is needed") from None
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"{shortened(path)} cannot be read as CSV: {reason}") from None
-
-
 def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
@@ -153,15 +141,14 @@ def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
     if words:
         raise InputError(f"not numeric: {_listed(words)}; encode them as numbers or drop them")
     X = frame.to_numpy(dtype=np.float64)
-    missing = [name for name, bad in zip(columns, np.isnan(X).any(0), strict=True) if bad]
-    if missing:
-        raise InputError(f"missing values in {_listed(missing)}; fill them or drop the rows")
-    infinite = [name for name, bad in zip(columns, np.isinf(X).any(0), strict=True) if bad]
-    if infinite:
-        raise InputError(f"infinite values in {_listed(infinite)}; every entry must be finite")
-    large = [name for name, bad in zip(columns, (np.abs(X) > LARGEST).any(0), strict=True) if bad]
-    if large:
-        raise InputError(f"values beyond ±{LARGEST:g} in {_listed(large)}; rescale them")
+    for bad, what, advice in (
+        (np.isnan(X), "missing values", "fill them or drop the rows"),
+        (np.isinf(X), "infinite values", "every entry must be finite"),
+        (np.abs(X) > LARGEST, f"values beyond ±{LARGEST:g}", "rescale them"),
+    ):
+        found = [columns[i] for i in np.flatnonzero(bad.any(0))]
+        if found:
+            raise InputError(f"{what} in {_listed(found)}; {advice}")
     return X
 
 

@@ -11,7 +11,7 @@ import typer
 
 from kofn.commands import files as _files
 from kofn.commands.files import InputError
-from kofn.commands.terminal import at_least, check_seed, chosen, prepare_kernels, printed
+from kofn.commands.terminal import at_least, bar, check_seed, chosen, prepare_kernels, printed
 
 if TYPE_CHECKING:
     from kofn.commands.train.training import Checkpoint, Run, Settings
@@ -64,10 +64,8 @@ def vae(
     Writes checkpoint.pt as it goes, and at the end vae.json, curves.png and digits.png.
     """
     # The imports take seconds; an interrupt during them is an interrupt like any other.
-    from kofn.commands.train import report
     from kofn.commands.train.methods import METHODS, USUAL
-    from kofn.commands.train.model import digits
-    from kofn.commands.train.training import CHECKPOINT, Checkpoint, Settings
+    from kofn.commands.train.training import Settings
 
     began = time.monotonic()
     taken = chosen("method", method, METHODS) if method else [METHODS[m] for m in USUAL]
@@ -83,13 +81,21 @@ def vae(
         seed=seed,
     )
     _check(settings)
+    _run(settings, out, resume, force, began)
+
+
+def _run(settings: Settings, out: Path, resume: bool, force: bool, began: float) -> None:
+    from kofn.commands.train import report
+    from kofn.commands.train.model import digits
+    from kofn.commands.train.training import CHECKPOINT, Checkpoint
+
     if resume and force:
         raise InputError("--resume goes on with what --force would overwrite; give one of them")
     _files.check_out(out, (CHECKPOINT, *report.FILES), force or resume)
     checkpoint = Checkpoint(out, settings)
     if resume:
         checkpoint.read()
-    data = digits(seed)
+    data = digits(settings.seed)
     prepare_kernels()
     try:
         results = _trained(settings, data, checkpoint)
@@ -138,26 +144,17 @@ def _left(checkpoint: Checkpoint) -> str:
 
 def _trained(settings: Settings, data: Any, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """All runs under a progress bar on standard error."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from threadpoolctl import threadpool_limits
 
     from kofn.commands.train.training import train as work
 
-    columns = (BarColumn(16), MofNCompleteColumn(), TimeElapsedColumn())
-    text = TextColumn("{task.description}")
-    total = len(settings.runs()) * settings.epochs
+    order = settings.runs()
     # Small matrices are faster on one thread, much faster where other work shares the cores.
-    progress, console = Progress(*columns, text), Console(stderr=True)
-    # Alone, a Progress would end with an empty line where there is no terminal.
-    with threadpool_limits(limits=1), Live(progress, console=console, transient=True):
-        task = progress.add_task("", total=total)
-        order = settings.runs()
+    with threadpool_limits(limits=1), bar(len(order) * settings.epochs, 16) as update:
 
         def tell(name: str, seed: int, run: Run) -> None:
             done = order.index((name, seed)) * settings.epochs + len(run.history)
             bound = f" bound {run.history[-1].held_out:.1f}" if run.history else ""
-            progress.update(task, completed=done, description=f"{name}, seed {seed}:{bound}")
+            update(completed=done, description=f"{name}, seed {seed}:{bound}")
 
         return work(settings, data, checkpoint, tell)

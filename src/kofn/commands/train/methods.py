@@ -43,20 +43,11 @@ def _through(estimator: Callable[..., Tensor], annealed: bool = False, **options
     return estimate
 
 
-def _softmax(
-    choice: Any, f: Function, generator: torch.Generator, temperature: float, samples: int
-) -> Tensor:
+def _softmax(choice: Any, f: Function, *_: Any) -> Tensor:
     return f(choice.probs()[None])[0]
 
 
-def _exact(
-    choice: Any,
-    f: Function,
-    generator: torch.Generator,
-    temperature: float,
-    samples: int,
-    factors: int,
-) -> Tensor:
+def _exact(choice: Any, f: Function, *_: Any, factors: int) -> Tensor:
     return estimators.exact(choice, f, factors=factors)
 
 

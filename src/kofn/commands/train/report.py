@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
 from dataclasses import asdict
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-import kofn
+from kofn.commands.results import add_figures, json_bytes, picture, png, table
 from kofn.commands.train.methods import METHODS
 from kofn.commands.train.model import INK, SIDE, Autoencoder, Data
 from kofn.commands.train.training import SAMPLES_AT_THE_END, Bounds, Settings
 
 FILES = ("vae.json", "curves.png", "digits.png")
 DRAWN = 16
+DPI = 140
 INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222", "#56B4E9", "#E69F00", "#8a8a8a")
 FIGURES = ("held_out_evidence", "held_out_tight", "held_out", "training")
 
@@ -64,7 +62,6 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
         return found
 
     result = {
-        "kofn": kofn.__version__,
         "data": "scikit-learn digits, a quarter held out",
         "unit": "nats for an image; larger is better",
         "settings": asdict(settings),
@@ -73,13 +70,13 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
         "runs": [run(each) for each in results],
         "seconds": round(seconds, 1),
     }
-    return (json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return json_bytes(result)
 
 
 def as_rich(settings: Settings, results: Results) -> Table:
     """Bounds per method, mean over seeds ± their standard deviation; best first."""
     seeds = "one seed" if settings.seeds == 1 else f"mean ± deviation of {settings.seeds} seeds"
-    shown = Table(
+    shown = table(
         title="digits through a discrete choice",
         caption=(
             f"Nats for an image, {seeds}; held-out images, hard samples.\n"
@@ -87,13 +84,9 @@ def as_rich(settings: Settings, results: Results) -> Table:
             f"{SAMPLES_AT_THE_END} samples;\nbound: evidence bound. calls: of the decoder for a "
             "training image."
         ),
-        box=box.SIMPLE_HEAD,
-        caption_justify="left",
-        title_style="bold",
     )
     shown.add_column("trained by", no_wrap=True)
-    for column in ("bound", "tight", "log p(x)", "calls"):
-        shown.add_column(column, justify="right", no_wrap=True)
+    add_figures(shown, "bound", "tight", "log p(x)", "calls")
     for name in best_first(settings, results):
         runs = of_method(results, name)
 
@@ -110,7 +103,7 @@ def as_rich(settings: Settings, results: Results) -> Table:
 
 def curves(settings: Settings, results: Results) -> bytes:
     """The bound, epoch by epoch: on held-out images left, on training images right."""
-    figure, (left, right) = _figure(11.5, 5.0, 1, 2, sharey=True)
+    figure, (left, right) = picture(11.5, 5.0, 1, 2, dpi=DPI, sharey=True)
     ends = {
         name: [run["history"][-1][1:3] for run in of_method(results, name)]
         for name in settings.methods
@@ -141,13 +134,14 @@ def curves(settings: Settings, results: Results) -> bytes:
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("evidence bound, hard samples (nats for an image)")
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
-    return _png(figure)
+    return png(figure)
 
 
 def generated(settings: Settings, results: Results, data: Data) -> bytes:
     """Digits drawn from the choices alone, a row for each method; real ones above."""
     names = best_first(settings, results)
-    figure, rows = _figure(11.5, 0.75 * (len(names) + 1) + 0.3, len(names) + 1, 1, squeeze=False)
+    count = len(names) + 1
+    figure, rows = picture(11.5, 0.75 * count + 0.3, count, 1, dpi=DPI, squeeze=False)
     first = [("digits", data.held_out[:DRAWN] / INK)]
     for name in names:
         state = next(each["model"] for each in of_method(results, name) if each["model"])
@@ -163,19 +157,4 @@ def generated(settings: Settings, results: Results, data: Data) -> bytes:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
-    return _png(figure)
-
-
-def _figure(width: float, height: float, *layout: int, **more: Any) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=140, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(*layout, **more)
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
-    return buffer.getvalue()
+    return png(figure)

@@ -125,7 +125,9 @@ def test_what_is_not_a_real_number_is_refused():
         soft_topk(X, np.complex64(1 + 1j))
     with pytest.raises(TypeError, match="scores must be a dense tensor"):
         soft_topk(torch.eye(3).to_sparse(), 1)
-    with pytest.raises(TypeError, match="target must be an array of the kind of scores; got None"):
+    with pytest.raises(
+        TypeError, match="target must be an array of the same framework as scores; got None"
+    ):
         kofn.fenchel_young_loss(X, None)
     with pytest.raises(ValueError, match="reduction must be one of"):
         kofn.fenchel_young_loss(X, X, reduction=np.ones(3))

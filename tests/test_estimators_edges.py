@@ -307,7 +307,7 @@ def test_wrong_arguments():
         estimators.perturbed(choice, first, rng, step=0)
     with pytest.raises(TypeError, match="reinmax needs a Categorical or a Bernoulli; got KSubset"):
         estimators.reinmax(KSubset(np.zeros(4), 2), first, rng)
-    with pytest.raises(TypeError, match="NumPy arrays have not"):
+    with pytest.raises(TypeError, match="NumPy arrays have no gradients"):
         estimators.rebar(choice, first, rng)
     with pytest.raises(ValueError, match="factors must be an integer in"):
         estimators.exact(choice, first, factors=2)

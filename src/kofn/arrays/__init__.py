@@ -1,1 +1,1 @@
-"""Arrays of NumPy, PyTorch and JAX: the only room that tells the three apart."""
+"""Arrays of NumPy, PyTorch and JAX: one set of operations for the three frameworks."""

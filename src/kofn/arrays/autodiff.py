@@ -1,4 +1,4 @@
-"""Derivatives in each framework: stopping them, taking them, and rules for them."""
+"""Derivatives in each framework: stop them, compute them, and define rules for them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def stop_gradient(x: Array) -> Array:
 
 
 def moving(x: Array) -> Array:
-    """x − stop(x): 0, with the gradient of x; infinite entries do not move."""
+    """Return x − stop(x), which is 0 with the gradient of x; infinite entries have none."""
     xp, fixed = namespace(x), stop_gradient(x)
     return xp.where(xp.isinf(fixed), 0.0, x - fixed)
 
 
 def has_gradients(*arrays: Any) -> bool:
-    """Whether a derivative in any of these may be asked for: not NumPy's, nor plain eager ones."""
+    """Return whether a derivative in any of these arrays may be needed."""
     if not is_torch(arrays[0]):
         return not is_numpy(arrays[0])
     from kofn.arrays.torch_state import is_eager, is_recorded
@@ -32,26 +32,26 @@ def has_gradients(*arrays: Any) -> bool:
 
 
 def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
-    """function(x) and the gradient of its sum in x, which is not differentiated further.
+    """Return function(x) and the gradient of its sum in x, as a constant.
 
-    The values keep their own graph, in what else `function` depends on.
+    The values keep their graph with respect to the other inputs of `function`.
     """
     if is_torch(x):
         from kofn.arrays.torch_state import values_and_slopes as of_torch
 
         return of_torch(function, x)
     if not is_jax(x):
-        raise TypeError("this needs derivatives, which NumPy arrays have not")
+        raise TypeError("NumPy arrays have no gradients; pass a torch.Tensor or jax.Array")
     values, pull = sys.modules["jax"].vjp(function, stop_gradient(x))
     (slopes,) = pull(namespace(values).ones_like(values))
     return values, stop_gradient(slopes)
 
 
 def with_gradients_of(function: Callable, *arguments: Any) -> Any:
-    """function(*arguments), all 0 and like the first of them; XLA computes its derivatives only.
+    """Return zeros like the first argument, with the derivatives of function(*arguments).
 
-    XLA cannot know that the answer is 0. `function` may look at nothing but its arguments, and
-    the first must be mapped wherever another is: see `zeros_of`.
+    For a `function` whose value is 0, which XLA cannot know. It may use only its arguments, and
+    vmap must map the first if it maps any other: see `zeros_of`.
     """
     jax = sys.modules.get("jax")
     if jax is None or not is_jax(arguments[0]):
@@ -69,9 +69,9 @@ def with_gradients_of(function: Callable, *arguments: Any) -> Any:
 
 
 def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) -> Array:
-    """`root`, where `residual(root, terms)` is 0, with d root = gain(root, terms)·d residual.
+    """Return the root of residual(root, terms), with d root = gain(root, terms)·d residual.
 
-    For JAX. The rule's own root has the rule again, so derivatives of any order follow.
+    For JAX. The rule applies to its own root again, so derivatives of any order follow.
     """
     jax = sys.modules["jax"]
 
@@ -90,10 +90,10 @@ def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) 
 
 
 def excess_by_slopes(excess: Callable, slopes: Callable, z: Array, k: Array) -> Array:
-    """`excess(z, k)` per row, whose derivatives are those of Σ slopes(z)·z − moved·k.
+    """Return excess(z, k) per row, with the derivatives of Σ slopes(z)·z − moved·k.
 
-    For JAX; `slopes(z)` is (slopes, where k moves the excess). A derivative by the code of
-    `excess` itself would keep what each of its branches needs, one of which is not taken.
+    For JAX; `slopes(z)` returns (slopes, moved). Differentiating `excess` directly would store the
+    intermediate arrays of all its branches, also of the branch not taken.
     """
     jax = sys.modules["jax"]
 
@@ -111,14 +111,14 @@ def excess_by_slopes(excess: Callable, slopes: Callable, z: Array, k: Array) -> 
 
 
 def gradient(function: Callable, x: Array) -> Array:
-    """The derivatives of the sum of function(x). For JAX."""
+    """Return the derivatives of the sum of function(x). For JAX."""
     jax = sys.modules["jax"]
     answer, pull = jax.vjp(function, x)
     return pull(jax.numpy.ones_like(answer))[0]
 
 
 def reciprocal(x: Array) -> Array:
-    """1/x, whose derivatives do not pass through x², which may be 0 in floating point."""
+    """Return 1/x with derivatives that avoid x², which may underflow to 0."""
     if not is_jax(x):
         return 1 / x
     custom = sys.modules["jax"].custom_jvp(lambda x: 1 / x)
@@ -132,9 +132,9 @@ def reciprocal(x: Array) -> Array:
 
 
 def quotient(x: Array, y: Array, wanted: Array) -> Array:
-    """x/y, whose derivatives do not pass through y², which may be 0 or ∞ in floating point.
+    """Return x/y with derivatives that avoid y², which may underflow to 0 or overflow.
 
-    Where it is not wanted, on JAX x: the second derivative may be ∞ by itself.
+    Where it is not wanted, JAX gets x, because the second derivative alone may be infinite.
     """
     if not is_jax(x):
         return x / y
@@ -153,6 +153,6 @@ def _quotient(x: Array, y: Array) -> Array:
 
 
 def not_below_0(divergence: Array) -> Array:
-    """What rounding may leave just below 0 is 0. The derivative stays."""
+    """Raise values that rounding left just below 0 to 0; keep the derivative."""
     value = stop_gradient(divergence)
     return divergence + namespace(value).where(value < 0, -value, 0.0)

@@ -1,6 +1,6 @@
-"""Checks of what the user passed: each error names the argument, its value and what is allowed.
+"""Checks of arguments: each error names the argument, its value and what is allowed.
 
-Numbers are checked; entries of arrays are not, because looking at them would wait for the device.
+Numbers are checked; entries of arrays are not, because reading them would wait for the device.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Said = str | Callable[[], str]
 takes a symbolic size for a fixed one once it is printed.
 """
 
-LONGEST = 80  # characters of a value in a message
-REALS = ("float", "bfloat", "int", "uint")  # how the names of real dtypes begin
+LONGEST = 80  # most characters of a value in a message
+REALS = ("float", "bfloat", "int", "uint")  # prefixes of the names of real dtypes
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """What Python or NumPy counts among the integers, and a caller hardly means."""
 
@@ -35,7 +35,7 @@ def _text(allowed: Said) -> str:
 
 
 def shown(value: Any) -> str:
-    """`value` for a message: its repr where that is short and on one line, else its type."""
+    """Show `value` in a message: its repr if that is short and on one line, else its type."""
     text = repr(value)
     short = len(text) <= LONGEST and "\n" not in text
     return text if short else f"a {_type(value)}"
@@ -55,26 +55,26 @@ def check_number(
     strict: bool = False,
     arrays: bool = True,
 ) -> float:
-    """`value` as a float if it is a finite number above `low` (at least `low` unless strict)."""
+    """Return `value` as a float if it is finite and > `low` (≥ `low` unless strict)."""
     real = (numbers.Real, np.floating, np.integer)
     if isinstance(value, NO_NUMBERS) or not isinstance(value, real):
         also = ", or an array" if arrays else ""
         raise TypeError(f"{name} must be {_text(allowed)}{also}; got {shown(value)}")
     number = float(value)
-    # NaN fails every comparison; math.isfinite would break a graph of symbolic numbers.
+    # A NaN fails every comparison; math.isfinite would break the graph for symbolic numbers.
     if not low <= number < math.inf or (strict and number == low):
         raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")
     return number
 
 
 def check_k(k: Any, n: int) -> float:
-    """`k` as a float if it is a number in [0, n]."""
+    """Return `k` as a float if it is a number in [0, n]."""
 
     def allowed() -> str:
         return f"a number in [0, n] (here n = {n} entries to choose from)"
 
     number = check_number("k", k, low=0.0, allowed=allowed)
-    # A symbolic n of JAX's is compared with integers only.
+    # A symbolic n of JAX can be compared with integers only.
     if n < (number if isinstance(n, int) else math.ceil(number)):
         raise ValueError(f"k must be {allowed()}; got {k!r}")
     return number
@@ -90,8 +90,8 @@ def check_scores(scores: Any, name: str = "scores") -> None:
         if type(scores).__module__ == "torch.fx.proxy":
             raise TypeError(
                 f"{name} is a torch.fx.Proxy, which has no shape and no dtype: symbolic_trace "
-                "cannot look into kofn. Trace with torch.export, or keep the call whole: a "
-                "function of your module that makes it, named in torch.fx.wrap"
+                "cannot trace kofn. Trace with torch.export, or call kofn in a function of your "
+                "module that you register with torch.fx.wrap"
             )
         raise TypeError(
             f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; got {_type(scores)}"
@@ -117,7 +117,7 @@ def _refuse_unfit(name: str, value: Any) -> None:
 
 
 def check_integer(name: str, value: Any, allowed: Said) -> int:
-    """`value` as a Python integer, if it is a whole number of any integer type."""
+    """Return `value` as a Python integer if it is of any integer type."""
     try:
         if isinstance(value, NO_NUMBERS):
             raise TypeError
@@ -127,7 +127,7 @@ def check_integer(name: str, value: Any, allowed: Said) -> int:
 
 
 def check_count(k: Any, n: int, also: str = "") -> int:
-    """`k` as a Python integer in [0, n]."""
+    """Return `k` as a Python integer if it is in [0, n]."""
 
     def allowed() -> str:
         return f"an integer in [0, n] (here n = {n} entries to choose from)"
@@ -139,7 +139,7 @@ def check_count(k: Any, n: int, also: str = "") -> int:
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """The shape of a sample as a tuple."""
+    """Return the shape of a sample as a tuple."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
     allowed = "a tuple of integers ≥ 0, or one"
     sizes = tuple(check_integer("shape", size, allowed) for size in sizes)
@@ -156,19 +156,19 @@ GENERATORS = {
 
 
 def check_rng(rng: Any, like: Array) -> Any:
-    """The source of randomness for arrays like these.
+    """Return the random generator or key for arrays like these.
 
-    Without one torch's global generator draws, which None says, or NumPy's fresh from the system.
+    By default it is PyTorch's global generator (None), or a new NumPy generator.
 
     Raises:
-        TypeError: none for JAX, one of another framework, or the arrays are DTensors.
+        TypeError: a JAX array without a key, a generator of another framework, or a DTensor.
     """
     kind = str(framework(like))
     if hasattr(like, "device_mesh"):
         raise TypeError(
-            "samples of a DTensor are not drawn: processes whose generators differ would draw "
-            "different copies of one sample; draw from its full_tensor(), with generators in the "
-            "same state in every process"
+            "kofn cannot sample from a DTensor: processes with different generators would draw "
+            "different copies of one sample; sample from its full_tensor(), with generators in "
+            "the same state in every process"
         )
     if rng is None:
         if kind == "jax":
@@ -194,7 +194,7 @@ def _kind_of_generator(rng: Any) -> str | None:
 
 
 def check_dim(dim: Any, ndim: int) -> int:
-    """`dim` counted from the end, as −1 is."""
+    """Return `dim` as a negative number, counted from the end."""
     if isinstance(dim, NO_NUMBERS) or not isinstance(dim, (int, np.integer)):
         raise TypeError(f"dim must be an integer; got {shown(dim)}")
     if not -ndim <= dim < ndim:
@@ -214,28 +214,30 @@ def check_mask(mask: Any, scores: Array, of: str = "scores") -> None:
 
 
 def check_same_kind(name: str, value: Any, scores: Array, of: str = "scores") -> None:
-    """`value` must be an array of numbers or booleans, of the framework of `scores`."""
+    """Check that `value` is an array of numbers or booleans of the framework of `scores`."""
     _check_framework(name, value, scores, of)
     if not dtype_name(value).startswith(("bool", *REALS)):
         raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
 
 
 def _check_framework(name: str, value: Any, scores: Array, of: str) -> None:
-    """Arrays of different frameworks do not mix, except that JAX takes NumPy's."""
+    """Check that the arrays are of one framework; JAX also accepts NumPy arrays."""
     kind, wanted = framework(value), framework(scores)
     if kind is None:
-        raise TypeError(f"{name} must be an array of the kind of {of}; got {shown(value)}")
+        raise TypeError(
+            f"{name} must be an array of the same framework as {of}; got {shown(value)}"
+        )
     if kind != wanted and (kind, wanted) != ("numpy", "jax"):
         raise TypeError(
             f"{name} is a {type(value).__qualname__} and {of} a {type(scores).__qualname__}; "
-            "convert one to the kind of the other"
+            "convert one of them"
         )
     if isinstance(value, UNFIT):
         _refuse_unfit(name, value)
 
 
 def check_ends(name: str, value: Any, like: Array, of: str = "logits") -> None:
-    """`value` must be of the kind of `like`, with its shape behind any number of dimensions."""
+    """Check that `value` has the framework of `like` and a shape that ends in that of `like`."""
     check_same_kind(name, value, like, of)
     shape, wanted = tuple(value.shape), tuple(like.shape)
     if shape[max(len(shape) - len(wanted), 0) :] != wanted:
@@ -243,7 +245,7 @@ def check_ends(name: str, value: Any, like: Array, of: str = "logits") -> None:
 
 
 def check_other(mine: Any, other: Any, of: str = "logits") -> None:
-    """Two distributions to compare: of one class, with logits alike, along one dim if they have."""
+    """Check that two distributions have one class, one shape of logits and, if any, one dim."""
     if not isinstance(other, type(mine)):
         raise TypeError(f"other must be a {type(mine).__name__}; got {type(other).__name__}")
     check_same_kind(f"other.{of}", getattr(other, of), getattr(mine, of), of)
@@ -260,13 +262,13 @@ def check_other(mine: Any, other: Any, of: str = "logits") -> None:
 
 
 def check_real(name: str, value: Array) -> None:
-    """`value` must be an array of numbers; booleans, objects, dates and text are none."""
+    """Check that `value` is an array of numbers, not of booleans, objects, dates or text."""
     if not dtype_name(value).startswith(REALS):
         raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
 
 
 def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...], what: str) -> None:
-    """`shape` must broadcast to `target` without enlarging it."""
+    """Check that `shape` broadcasts to `target` without enlarging it."""
     fits = len(shape) <= len(target) and all(
         size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)
     )
@@ -279,12 +281,12 @@ def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...],
 
 
 def _meant(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape with the sizes of `shape`, in order, that broadcasts to `target`; None if none."""
+    """Find the shape with the sizes of `shape`, in order, that broadcasts to `target`."""
     sizes = [size for size in shape if size != 1]
     placed: list[int] = []
     for size in target:
         fits = bool(sizes) and sizes[0] == size
-        if fits or placed:  # dimensions of size 1 in front may be left out
+        if fits or placed:  # leading dimensions of size 1 may be omitted
             placed.append(sizes.pop(0) if fits else 1)
     return None if sizes else tuple(placed)
 
@@ -292,9 +294,9 @@ def _meant(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] |
 def check_per_row(
     name: str, value: Array, batch: tuple[int, ...], dim: int | None, of: str = "scores"
 ) -> Array:
-    """`value`, which must broadcast to the batch shape, less what `keepdim=True` leaves of `dim`.
+    """Check that `value` broadcasts to the batch shape; remove a dimension `dim` of size 1.
 
-    `dim` is counted from the end; None where every entry is a row.
+    `dim` is counted from the end; None if every entry is a row.
     """
     if dim is not None and value.ndim == len(batch) + 1 and value.shape[dim] == 1:
         value = value.squeeze(dim)

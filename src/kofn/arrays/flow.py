@@ -1,4 +1,4 @@
-"""Loops, branches and rules of differentiation, as each framework wants them."""
+"""Loops and branches in the form that each framework needs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from kofn.arrays.tracing import is_at_hand, is_compiling, is_known
 
 
 def zeros_of(x: Array) -> Array:
-    """Zeros like `x` that depend on it: where JAX maps over `x`, it maps over them.
+    """Return zeros like `x` that depend on `x`, so that jax.vmap batches them too.
 
-    A custom rule whose value is mapped over less than its derivative fails under grad(vmap).
-    XLA sees through the choice between 0 and 0.
+    JAX fails under grad(vmap) if a custom rule's derivative is batched and its value is not.
+    XLA simplifies the choice between 0 and 0 away.
     """
     zeros = namespace(x).zeros_like(x)
     return sys.modules["jax"].lax.select(x == x, zeros, zeros) if is_jax(x) else zeros
 
 
 def alike(x: Array, *per_row: Array) -> tuple[Array, ...]:
-    """The same, each spread over devices as all of them together: JAX's branches and loops ask.
+    """Return the arrays, each sharded over all mesh axes of any of them, as JAX's loops require.
 
-    Adding 0 is nothing to XLA.
+    XLA removes the addition of 0.
     """
     if not (is_jax(x) and any(_may_be_spread(array) for array in (x, *per_row))):
         return x, *per_row
@@ -40,17 +40,17 @@ def _may_be_spread(x: Array) -> bool:
 
 
 def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
-    """function() if any of `flags` is set, else `otherwise`, which has its shape."""
+    """Return function() if any of `flags` is set, else `otherwise`, of the same shape."""
     if is_jax(flags):
         return sys.modules["jax"].lax.cond(_any_of_all(flags), function, lambda: otherwise)
     return otherwise if is_at_hand(flags) and not flags.any() else function()
 
 
 def _any_of_all(flags: Array) -> Array:
-    """Whether any of `flags` is set, in any of the items that JAX maps over.
+    """Return whether any of `flags` is set in any item that JAX maps over.
 
-    A branch that each item decides for itself would be both, and without a transpose: JAX stops
-    the gradients of what enters the one that is not taken.
+    With a condition per item, JAX would run both branches and drop the transpose: it stops the
+    gradients of the inputs of the branch not taken.
     """
     jax = sys.modules["jax"]
     custom = jax.custom_batching.custom_vmap(lambda flags: jax.numpy.any(flags))
@@ -63,7 +63,7 @@ def _any_of_all(flags: Array) -> Array:
 
 
 def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:
-    """`while condition(state): state = body(state)`, a lax loop where `x` is JAX's."""
+    """Run `while condition(state): state = body(state)`, as a lax loop if `x` is a JAX array."""
     if is_jax(x):
         return sys.modules["jax"].lax.while_loop(condition, body, state)
     if is_jit_tracing():
@@ -77,12 +77,12 @@ def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any
 
 
 def materialised(*arrays: Array) -> tuple[Array, ...]:
-    """The same, in memory: XLA would compute what several sums have in common for each anew."""
+    """Return the arrays, stored in memory; XLA would recompute shared terms for every sum."""
     return sys.modules["jax"].lax.optimization_barrier(arrays) if is_jax(arrays[0]) else arrays
 
 
 def repeat(x: Array, count: int, body: Callable, state: Any) -> Any:
-    """`count` times `state = body(state)`, a lax loop where `x` is JAX's."""
+    """Repeat `state = body(state)` `count` times, as a lax loop if `x` is a JAX array."""
     if is_jax(x):
         return sys.modules["jax"].lax.fori_loop(0, count, lambda _, s: body(s), state)
     for _ in range(count):
@@ -95,15 +95,15 @@ AT_ONCE = 1 << 15
 
 
 def stacked(x: Array, function: Callable, items: Any) -> Any:
-    """function(item), a tuple of arrays, for each item along the first axis of `items`, stacked.
+    """Stack the tuples function(item) for each item along the first axis of `items`.
 
-    `items` is a NamedTuple of arrays. One item after another, so that no array is larger than
-    `x`; all at once by broadcasting, which `function` must allow, where `x` is small, or where a
-    compiler fuses it.
+    `items` is a NamedTuple of arrays. Items are processed one at a time, so that no array is larger
+    than `x`; or all at once by broadcasting if `x` is small or a compiler fuses the operations.
+    `function` must allow both.
     """
     if is_jax(x):
         jax = sys.modules["jax"]
-        # Without its checkpoint a derivative would keep what every item leaves behind.
+        # Without the checkpoint, a derivative would store the intermediate arrays of every item.
         return jax.lax.map(jax.checkpoint(function), items)
     if _at_once(x, items):
         return function(items)
@@ -112,7 +112,7 @@ def stacked(x: Array, function: Callable, items: Any) -> Any:
 
 
 def accumulated(x: Array, function: Callable, items: Any) -> Array:
-    """The sum over items of function(item), an array like `x`; as in `stacked`."""
+    """Sum function(item), an array like `x`, over the items; see `stacked`."""
     if is_jax(x):
         jax = sys.modules["jax"]
         function = jax.checkpoint(function)

@@ -1,4 +1,4 @@
-"""Functions compiled once by JAX, and classes as pytrees."""
+"""Functions that JAX compiles once, and classes registered as pytrees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax
 
 @cache
 def bound(function: Callable[..., jax.Array], **settings: Hashable) -> Callable[..., jax.Array]:
-    """`function` with these settings: one object for each, so that it is compiled once."""
+    """Bind settings to `function`; equal settings give the same object, so JAX compiles it once."""
     return partial(function, **settings)
 
 
@@ -26,8 +26,8 @@ _lock = threading.Lock()
 
 
 def register(kind: type, names: tuple[str, ...]) -> None:
-    """Make a class with these attributes a pytree: arrays are its leaves, integers are static."""
-    with _lock:  # JAX refuses a class that it has
+    """Register a class as a pytree: arrays are leaves, integers are static."""
+    with _lock:  # JAX refuses to register a class twice
         if kind not in _registered:
             _register(kind, names)
             _registered.add(kind)
@@ -41,7 +41,7 @@ def _register(kind: type, names: tuple[str, ...]) -> None:
         return tuple(v for _, v in values if not isinstance(v, int)), fixed
 
     def unflatten(fixed: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
-        # Unchecked: JAX puts other things than arrays there too.
+        # No checks: JAX also puts placeholders there that are not arrays.
         one: Any = object.__new__(kind)
         one.__dict__.update(fixed)
         one.__dict__.update(zip([n for n in names if n not in dict(fixed)], arrays, strict=True))

@@ -16,7 +16,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def is_torch(x: object) -> bool:
-    # A tensor can only exist once torch is imported, so kofn never has to import it to ask.
+    # A tensor exists only if torch has been imported, so kofn need not import it to check.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
@@ -31,7 +31,7 @@ def is_numpy(x: object) -> bool:
 
 
 def framework(x: object) -> str | None:
-    """The name of the framework `x` belongs to, None where it is not an array."""
+    """Return the name of the framework of `x`, None if `x` is not an array."""
     if is_torch(x):
         return "torch"
     if is_jax(x):
@@ -40,8 +40,8 @@ def framework(x: object) -> str | None:
 
 
 def namespace(x: Array) -> Any:
-    """The array-API namespace of `x`."""
-    # array_api_compat.array_namespace asks a cached function, which torch.compile warns about.
+    """Return the array-API namespace of `x`."""
+    # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
     if is_torch(x):
         import array_api_compat.torch as xp
 
@@ -50,13 +50,13 @@ def namespace(x: Array) -> Any:
 
 
 def move_axis(x: Array, source: int, destination: int) -> Array:
-    """`x` with its axis `source` at `destination`."""
-    # In tuples: of single numbers PyTorch's vmap knows no rule.
+    """Move axis `source` of `x` to `destination`."""
+    # Tuples, because PyTorch's vmap has no rule for single numbers.
     return namespace(x).moveaxis(x, (source,), (destination,))
 
 
 def special(x: Array) -> Any:
-    """expit, logit, erfc, log_ndtr and ndtri for `x`, under these names in all three."""
+    """Return expit, logit, erfc, log_ndtr and ndtri for the framework of `x`."""
     if is_torch(x):
         return sys.modules["torch"].special
     if is_jax(x):
@@ -70,18 +70,18 @@ def special(x: Array) -> Any:
 
 def dtype_name(x: Array) -> str:
     name = str(x.dtype).rpartition(".")[2]
-    # ">f8" is a float64 with its bytes in the other order, which is copied before computing.
+    # ">f8" is a float64 in the other byte order; it is copied before any computation.
     return x.dtype.name if name[0] in "<>" else name
 
 
 def compute_dtype(x: Array) -> Any:
-    """float64 stays; everything narrower is computed in float32."""
+    """Return the dtype to compute in: float64 for float64, float32 for all narrower ones."""
     xp = namespace(x)
     return xp.float64 if dtype_name(x) == "float64" else xp.float32
 
 
 def most_precise_dtype(x: Array) -> Any:
-    """float64, where the framework has it for arrays like `x` without being asked."""
+    """Return float64 if the framework supports it by default for arrays like `x`."""
     without = is_jax(x) or (is_torch(x) and x.device.type == "mps")
     return compute_dtype(x) if without else namespace(x).float64
 
@@ -95,10 +95,10 @@ LEAST_IN_PLAY = {
 
 
 def deleted(x: Array) -> Array:
-    """Where a score is −inf, or at or below half of the least number of its dtype.
+    """Return where a score counts as masked: −inf, or at most half of its dtype's least number.
 
-    So is what transformers' additive masks write, `finfo(dtype).min` plus a score. Ask before a
-    cast: in float32 the least number of float16 is a score of −65504.
+    The additive masks of transformers produce such scores: `finfo(dtype).min` plus a score. Test
+    before a cast: in float32, float16's least number is an ordinary score of −65504.
     """
     return x <= LEAST_IN_PLAY[dtype_name(x)]
 
@@ -108,27 +108,27 @@ def cast(x: Array, dtype: Any) -> Array:
 
 
 def adopt(x: Array, like: Array) -> Array:
-    """`x` as an array of the kind of `like`: JAX takes NumPy's, the others only their own."""
+    """Return `x` as an array of the framework of `like`; only JAX converts NumPy arrays."""
     if not (is_jax(like) and is_numpy(x)):
         return x
     return namespace(like).asarray(x.astype(x.dtype.newbyteorder("="), copy=False))
 
 
 def cast_like(x: Array, like: Array) -> Array:
-    """`x` with the kind, dtype and device of `like`."""
+    """Return `x` with the framework, dtype and device of `like`."""
     x = cast(adopt(x, like), like.dtype)
     return x.to(like.device) if is_torch(x) and x.device != like.device else x
 
 
 def full_like(like: Array, shape: tuple[int, ...], value: float) -> Array:
-    """An array of `shape` filled with `value`, of the kind, dtype and device of `like`."""
+    """Return an array filled with `value`, with the framework, dtype and device of `like`."""
     if is_torch(like):
         return like.new_full(shape, value)
     return namespace(like).full(shape, value, dtype=like.dtype)
 
 
 def constant(like: Array, values: np.ndarray) -> Array:
-    """The numbers `values` as an array of the kind, dtype and device of `like`."""
+    """Return `values` as an array with the framework, dtype and device of `like`."""
     if is_torch(like):
         from kofn.arrays.torch_state import beside
 
@@ -138,32 +138,32 @@ def constant(like: Array, values: np.ndarray) -> Array:
 
 
 def to_numpy(x: Array) -> np.ndarray:
-    """The numbers of `x` in float64, without a gradient."""
+    """Return the values of `x` as a float64 NumPy array without a gradient."""
     if is_torch(x):
         x = x.detach().cpu().double()
     return np.asarray(x, dtype=np.float64)
 
 
 def scalar(like: Array, value: float) -> Array:
-    """`value` with the dtype of `like`, for a `where` whose branches are both constants."""
+    """Return `value` with the dtype of `like`, for a `where` with two constant branches."""
     return full_like(like, (), value)
 
 
 def contiguous(x: Array) -> Array:
-    """`x` with its last dimension contiguous: NumPy sums other layouts to fewer digits."""
+    """Return `x` with a contiguous last dimension; NumPy sums other layouts less accurately."""
     if is_torch(x):
         return x.contiguous()
     return np.ascontiguousarray(x) if is_numpy(x) else x
 
 
 def is_jit_tracing() -> bool:
-    """Whether torch.jit.trace is recording the caller: what Python computes becomes a constant."""
+    """Return whether torch.jit.trace is recording; it makes Python numbers constants."""
     torch = sys.modules.get("torch")
     return torch is not None and not torch.compiler.is_compiling() and torch._C._is_tracing()
 
 
 def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Array:
-    """torch.rand or torch.randn. torch.compile traces the global generator, None, and no other."""
+    """Call torch.rand or torch.randn; torch.compile traces no generator but the global one."""
     draw = getattr(sys.modules["torch"], name)
     if rng is None:
         return draw(shape, dtype=like.dtype, device=like.device)
@@ -173,5 +173,5 @@ def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Array
 
 
 def quiet(x: Array) -> contextlib.AbstractContextManager:
-    """NumPy warns where infinities are part of the plan; the others never do."""
+    """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
     return np.errstate(all="ignore") if is_numpy(x) else contextlib.nullcontext()

@@ -11,7 +11,7 @@ from kofn.arrays.kinds import Array, cast, contiguous, full_like, is_jax, is_tor
 
 
 def arange(like: Array, count: int) -> Array:
-    """0, 1, … count − 1 in the dtype and on the device of `like`."""
+    """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
     if is_torch(like):
         from kofn.arrays.torch_state import beside
 
@@ -21,12 +21,12 @@ def arange(like: Array, count: int) -> Array:
 
 
 def cumulative_sums(x: Array) -> Array:
-    """Σ_{j ≤ i} x_j along the last axis; array_api_compat's is nothing torch.compile can trace."""
+    """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
     return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)
 
 
 def cumulative_min(x: Array) -> Array:
-    """min over j ≤ i of x_j along the last axis."""
+    """Return the minimum over j ≤ i of x_j along the last axis."""
     if is_torch(x):
         return sys.modules["torch"].cummin(x, -1).values
     if is_jax(x):
@@ -35,11 +35,11 @@ def cumulative_min(x: Array) -> Array:
 
 
 def marked(like: Array, indices: Array) -> Array:
-    """Booleans with the shape of `like`, True at the indices along the last axis."""
+    """Return booleans of the shape of `like`, True at the indices along the last axis."""
     xp = namespace(like)
     nowhere = xp.zeros_like(like, dtype=xp.bool)
     if is_torch(like):
-        return nowhere.scatter(-1, indices.long(), 1)  # torch.jit.trace has none for True
+        return nowhere.scatter(-1, indices.long(), 1)  # torch.jit.trace cannot convert True
     if is_jax(like):
         return xp.put_along_axis(nowhere, indices, True, axis=-1, inplace=False)
     np.put_along_axis(nowhere, indices, True, axis=-1)
@@ -47,9 +47,9 @@ def marked(like: Array, indices: Array) -> Array:
 
 
 def convolved(a: Array, b: Array) -> Array:
-    """The convolution of a and b, of the same shape, along the first axis; no gradient.
+    """Convolve a and b, of the same shape, along the first axis, without a gradient.
 
-    Directly: a Fourier transform would lose what is small, and that what is 0 is 0.
+    The sums are direct: a Fourier transform would lose small terms and exact zeros.
     """
     w, a, b = a.shape[0], contiguous(a), contiguous(b)
     out = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
@@ -67,17 +67,17 @@ def convolved(a: Array, b: Array) -> Array:
 
 
 def top_indices(x: Array, k: int) -> Array:
-    """Indices of the k largest along the last axis, largest first, ties to the lowest index."""
+    """Return the indices of the k largest entries, largest first, ties to the lowest index."""
     if is_torch(x):
         return sys.modules["torch"].sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
     if is_jax(x):
-        # It would tell −0 from 0.
+        # JAX's top_k orders −0 below 0.
         return sys.modules["jax"].lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]
 
 
 def kth_largest(x: Array, k: int) -> Array:
-    """The k-th largest number of each row, k ≥ 1; a NaN counts as the largest."""
+    """Return the k-th largest number of each row, k ≥ 1; a NaN counts as the largest."""
     if is_torch(x):
         return sys.modules["torch"].topk(x, k, dim=-1).values[..., -1]
     if is_jax(x):
@@ -92,7 +92,7 @@ def take_along_last(x: Array, indices: Array) -> Array:
 
 
 def take_along_first(x: Array, numbers: Array) -> Array:
-    """As `take_along_last` along the first axis, with whole numbers in the dtype of `x`."""
+    """Take along the first axis, by indices given as whole numbers in the dtype of `x`."""
     if is_torch(x):
         return x.gather(0, numbers.long())
     indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.intp)

@@ -22,9 +22,9 @@ from kofn.arrays.kinds import (
 
 
 def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
-    """Numbers in [0, 1) from a generator or key of `like`'s framework, in its dtype, on its device.
+    """Draw numbers in [0, 1) with the framework, dtype and device of `like`.
 
-    float16 and bfloat16 would have too few of them.
+    float16 and bfloat16 are excluded: they have too few numbers in [0, 1).
     """
     if is_torch(like):
         return _of_torch("rand", rng, shape, like)
@@ -34,7 +34,7 @@ def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
 
 
 def standard_normal(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
-    """Standard normal noise from `rng` in `like`'s dtype, float32 or float64."""
+    """Draw standard normal noise from `rng` in `like`'s dtype, float32 or float64."""
     if is_torch(like):
         return _of_torch("randn", rng, shape, like)
     if is_jax(like):
@@ -43,7 +43,7 @@ def standard_normal(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
 
 
 def split_rng(rng: Any, count: int) -> tuple[Any, ...]:
-    """`count` sources of independent numbers: keys from a JAX key, else the generator itself."""
+    """Return `count` independent sources: keys split from a JAX key, else the generator itself."""
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(rng, jax.Array):
         return tuple(jax.random.split(rng, count))
@@ -51,16 +51,16 @@ def split_rng(rng: Any, count: int) -> tuple[Any, ...]:
 
 
 def with_gumbel(y: Array, dim: int, shape: Any, rng: Any) -> Array:
-    """y, `centred`, + Gumbel noise: shape + y.shape, differentiable in y."""
+    """Return centred y plus Gumbel noise, of shape `shape + y.shape`, differentiable in y."""
     shape, rng = check_shape(shape), check_rng(rng, y)
     with quiet(y):
         return centred(y, dim) + gumbel(rng, (*shape, *y.shape), y)
 
 
 def centred(y: Array, dim: int) -> Array:
-    """y less the largest finite entry of its row, a constant that no choice sees.
+    """Subtract the largest finite entry of each row from y, which changes no choice.
 
-    Far from 0 rounding of the sum would make ties of the noise.
+    For y far from 0, rounding the sum with the noise would produce ties.
     """
     if y.shape[dim] == 0:
         return y
@@ -71,11 +71,11 @@ def centred(y: Array, dim: int) -> Array:
 
 
 def gumbel(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
-    """Standard Gumbel noise, −log of an exponential variable, from `rng`, in `like`'s dtype.
+    """Draw standard Gumbel noise, −log of an exponential variable, in `like`'s dtype.
 
-    Finite whatever the generator draws. From float64 numbers, or where there are none (JAX as it
-    comes, Apple's GPUs) from two of float32: of one, the largest few are too far apart for the
-    largest of many.
+    It is always finite. It is made from one float64 number, or, without float64 (JAX by default,
+    Apple's GPUs), from two float32 numbers: the largest values of one are spaced too widely for
+    the maximum over many entries.
     """
     xp, dtype = namespace(like), most_precise_dtype(like)
     number = cast(scalar(like, 0.0), dtype)
@@ -83,7 +83,7 @@ def gumbel(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
         u = uniform(rng, shape, number)
     else:
         high, low = uniform(rng, (2, *shape), number)
-        # From ½ on the sum could round up to 1.
+        # From ½ on, the sum could round up to 1.
         u = xp.where(high < 0.5, high + float(xp.finfo(dtype).eps) * low, high)
     tiny = float(xp.finfo(u.dtype).smallest_normal)
     return cast(-xp.log(xp.clip(-xp.log1p(-u), tiny, None)), like.dtype)

@@ -1,7 +1,7 @@
-"""Functions of torch tensors with their first derivative written out: one `autograd.Function`.
+"""Functions of torch tensors with an explicit first derivative: one `autograd.Function` for all.
 
-For eager first derivatives only. What looks at the operations themselves, such as torch.compile,
-torch.func or forward mode, must be given plain code, and so is a derivative of the derivative.
+These serve eager first derivatives only. torch.compile, torch.func, forward mode and second
+derivatives need the plain operations instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tensors = Sequence[Tensor]
 
 
 class Rule(NamedTuple):
-    """What a function answers, and how a cotangent of its answer is pulled back."""
+    """A function of tensors, and the pullback of a cotangent of its result."""
 
     value: Callable[..., tuple[Tensor, Tensors]]
     """value(*tensors) is (answer, kept): tensors that `pullback` will need."""
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
 
 
 def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
-    """The answer of `rule`, differentiable where one of `tensors` is."""
+    """Return the result of `rule`, differentiable if one of `tensors` is."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
     return rule.value(*tensors)[0]
@@ -42,7 +42,7 @@ class _ByRule(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: Rule, *tensors: Tensor) -> Tensor:
         answer, kept = rule.value(*tensors)
-        # All of it: autograd then frees it in time, lets hooks see it, and tells of changes in it.
+        # Saved through autograd, which frees the tensors, runs hooks and detects changes in place.
         ctx.save_for_backward(*tensors, *kept)
         ctx.rule, ctx.count = rule, len(tensors)
         return answer

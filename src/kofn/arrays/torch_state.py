@@ -1,4 +1,4 @@
-"""Whether an ordinary torch tensor is in hand, and how to keep a compiler away."""
+"""Tests of how PyTorch treats a tensor: plain, traced, transformed or recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 
 def beside(x: Tensor, values: Tensor) -> Tensor:
-    """`values`, which every process has made alike, as the DTensor they must be beside one."""
+    """Return `values`, equal in every process, as a replicated DTensor if `x` is a DTensor."""
     if type(x) in (Tensor, torch.nn.Parameter) or not hasattr(x, "device_mesh"):
         return values
     from torch.distributed.tensor import DTensor, Replicate
@@ -21,12 +21,12 @@ def beside(x: Tensor, values: Tensor) -> Tensor:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether `x` is ordinary memory, of a CPU or GPU, that nothing traces or transforms."""
+    """Return whether `x` is plain CPU or GPU memory that nothing traces or transforms."""
     return is_eager(x) and x.device.type in ("cpu", "cuda")
 
 
 def is_eager(x: Tensor) -> bool:
-    """Whether `x` is an ordinary tensor, on any device, that nothing traces or transforms."""
+    """Return whether `x` is a plain tensor on any device that nothing traces or transforms."""
     return (
         not torch.compiler.is_compiling()
         and not torch._C._is_tracing()
@@ -44,18 +44,18 @@ def is_eager(x: Tensor) -> bool:
     reason="torch.compile cannot trace a torch.Generator; draw outside of it"
 )
 def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
-    """function(*arguments); torch.compile breaks the graph here, or says why it cannot."""
+    """Call function(*arguments) outside of torch.compile, which breaks the graph here."""
     return function(*arguments)
 
 
 def is_recorded(x: Tensor) -> bool:
-    """Whether operations on `x` are recorded for backward."""
+    """Return whether autograd records operations on `x`."""
     return torch.is_grad_enabled() and x.requires_grad
 
 
 def values_and_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     if not is_eager(x):
-        # What traces or transforms the caller knows vjp, and not autograd.grad.
+        # Compilers and transforms of the caller support vjp, but not autograd.grad.
         values, pull = torch.func.vjp(function, x.detach())[:2]
         (slopes,) = pull(torch.ones_like(values))
         return values, slopes.detach()

@@ -1,4 +1,4 @@
-"""Whether something traces or maps over an array."""
+"""Tests whether a compiler traces an array or a transform maps over it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch
 
 
 def is_compiling() -> bool:
-    """Whether torch.compile or jax.jit is tracing the caller."""
+    """Return whether torch.compile or jax.jit is tracing the caller."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and torch.compiler.is_compiling():
         return True
-    # Under jit even a constant is a tracer.
+    # Under jit, even a constant is a tracer.
     return jax is not None and isinstance(jax.numpy.zeros(()), jax.core.Tracer)
 
 
 def is_known(x: Array) -> bool:
-    """Whether the numbers of `x` can be looked at, because nothing traces or maps over it."""
+    """Return whether the values of `x` can be read: nothing traces or maps over it."""
     if is_torch(x):
         from kofn.arrays.torch_state import is_eager
 
@@ -26,5 +26,5 @@ def is_known(x: Array) -> bool:
 
 
 def is_at_hand(x: Array) -> bool:
-    """Whether to look at the numbers of `x` costs no waiting for a device."""
+    """Return whether the values of `x` can be read without waiting for a device."""
     return is_known(x) and (is_numpy(x) or (is_torch(x) and x.device.type == "cpu"))

@@ -1,6 +1,6 @@
-"""Types of public signatures: the kind of array that comes back, and the names that are allowed.
+"""Types of public signatures: the type of the returned array, and the allowed names.
 
-For type checkers and editors alone: at run time nothing here imports a framework.
+Only type checkers and editors use them: at run time, nothing here imports a framework.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""To act once another package is imported, without importing it.
+"""Import a module of kofn as soon as another package has been imported.
 
-A program that was saved with kofn's operators can be loaded where they are registered. That is
-where kofn was imported, whether PyTorch was imported before or comes after; without it this costs
-nothing.
+Saved programs that use kofn's torch operators can be loaded once the operators are registered.
+Importing kofn is enough, before or after PyTorch; without PyTorch it costs nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from types import ModuleType
 
 
 def import_after(name: str, ours: str) -> None:
-    """Import module `ours` once module `name` has been: now, or right after it comes."""
+    """Import module `ours` once module `name` is imported: now, or right after its import."""
     if name in sys.modules:
         _import(ours)
     else:
         sys.meta_path.insert(0, _Finder(name, ours))
 
 
-class _Finder:  # without importlib.abc, which takes as long to import as a third of kofn
+class _Finder:  # no subclass: importing importlib.abc takes a third of kofn's import time
     """Finds `name` where the others do, and has its loader import `ours` when it is done."""
 
     def __init__(self, name: str, ours: str) -> None:
@@ -42,7 +41,7 @@ class _Finder:  # without importlib.abc, which takes as long to import as a thir
 
             def run_and_import(module: ModuleType) -> None:
                 run(module)
-                with contextlib.suppress(ValueError):  # another thread has
+                with contextlib.suppress(ValueError):  # another thread has removed it
                     sys.meta_path.remove(self)
                 _import(self.ours)
 
@@ -51,6 +50,6 @@ class _Finder:  # without importlib.abc, which takes as long to import as a thir
 
 
 def _import(ours: str) -> None:
-    # `name` must import as if kofn were not there. What is wrong is said when an array comes.
+    # `name` must import as if kofn were not there; kofn reports the error at its first call.
     with contextlib.suppress(Exception):
         importlib.import_module(ours)

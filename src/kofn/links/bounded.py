@@ -1,9 +1,9 @@
-"""Links whose weights end at exactly 0, counted from there.
+"""Links with weights of exactly 0: linear and entmax, with z measured from the support's end.
 
-In a row of n entries that share a small k every weight is k/n, and z = (x − θ)/T as near to the
-lower end of the support as F⁻¹(k/n). Counted from zero mean that end is a number such as −½, next
-to which single precision has steps of 3e-8, and Σp would be off by as much of n. So the solver is
-given `inner`, whose z is 0 at the end and keeps all its digits; θ is told in the other convention.
+If n equal entries share a small k, every weight is k/n, and z = (x − θ)/T is as near to the lower
+end of the support as F⁻¹(k/n). For a distribution of mean zero that end is a number such as −½.
+float32 has a spacing of 3e-8 there, and Σp would have an error of n times that. The solver
+therefore uses the link `inner`, whose z is 0 at the end; θ is returned for mean zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEAR_1 = 1.1
 
 
 class Bounded(BuiltIn):
-    """F(z) = inner.F(z − edge): a link with an end, as the table and its users know it."""
+    """A link with bounded support: F(z) = inner.F(z − edge)."""
 
     def __init__(self, name: str, inner: Link) -> None:
         super().__init__(name, infinite_tails=False)
@@ -165,7 +165,7 @@ class Power(BuiltIn):
         return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)
 
     def _inside(self, z: Array) -> tuple[Array, Array, Array]:
-        """(strictly inside the support, log F there and log ½ elsewhere, above the support)."""
+        """Return (inside the support, log F there and log ½ elsewhere, above the support)."""
         alpha = self._like(z)
         if isinstance(alpha, float):
             return (_near_1 if alpha < NEAR_1 else _from_end)(z, alpha)
@@ -201,7 +201,7 @@ class Power(BuiltIn):
         return xp.where(inside, xp.exp((2 - self._like(z)) * log_cdf), 0.0)
 
     def reversed_hazard(self, z: Array, cdf: Array, pdf: Array) -> Array:
-        """One over what F is a power of, without the room that F leaves for rounding at its end.
+        """Return 1/base for F = base^(1/(α−1)) strictly inside the support, 0 elsewhere.
 
         For a number α.
         """
@@ -255,7 +255,7 @@ def _pieces(z: Array, below: Any, inside: Array, above: Any) -> Array:
 
 
 def _parted(alpha: Array) -> tuple[Array, Array]:
-    """(where α is near 1, α where it is not and 2 elsewhere)."""
+    """Return (whether α is near 1, α where it is not and 2 elsewhere)."""
     near = alpha < NEAR_1
     return near, namespace(alpha).where(near, 2.0, alpha)
 
@@ -275,6 +275,6 @@ def _from_end(z: Array, alpha: Any) -> tuple[Array, Array, Array]:
     below_1, _ = up_to_1(base - 1)
     inside = below_1 & (base > 0)
     base = xp.where(inside, base, 0.5)
-    # As in `up_to_1`: just above 1 the value is 1 and the slope still the one below.
+    # As in `up_to_1`: just above 1, the value is 1 and the slope is the one from below.
     base = base - stop_gradient(xp.where(base > 1, base - 1, 0.0))
     return inside, xp.log(base) / (alpha - 1), ~below_1

@@ -1,4 +1,4 @@
-"""The exponential link, capped at 1."""
+"""The exponential link: an exponential function capped at 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a link is: a distribution function, what may come with it, and what follows from those."""
+"""The class of links: a distribution function F, optional related functions, and defaults."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _REGISTRY: dict[str, Link] = {}
 
 
 class Link:
-    """F, a cumulative distribution function: weights are p = F((x − θ)/T) with Σp = k.
+    """A cumulative distribution function F: weights are p = F((x − θ)/T) with Σp = k.
 
-    Each argument is a function of one array, elementwise, and receives arrays of the kind the
-    scores have (write it with torch, jax.numpy or numpy functions). What is not given is derived.
+    Each argument is an elementwise function of one array, of the same framework as the scores
+    (write it with torch, jax.numpy or numpy functions). Missing functions are derived from `cdf`.
 
     Args:
         cdf: F, increasing from 0 to 1.
-        pdf: F′. At a kink it must take the side that automatic differentiation of `cdf` takes.
-        sf: 1 − F without the subtraction; else 1 − cdf, which keeps no relative accuracy above.
-        log_pdf: log F′; else log(pdf).
-        quantile: F⁻¹; else bisection on `cdf`.
+        pdf: F′. At a kink it must return the same side as automatic differentiation of `cdf`.
+        sf: 1 − F without the subtraction. Default: 1 − cdf, inaccurate in the upper tail.
+        log_pdf: log F′. Default: log(pdf).
+        quantile: F⁻¹. Default: bisection on `cdf`.
         integral: G = ∫F with G(−∞) = 0 and G(z) − z → 0 at +∞, that is, a distribution of mean
-            zero. Without it weights and thresholds work; the value S_k and the loss are refused.
+            zero. Weights and thresholds do not need it; the value S_k and the loss do.
 
     Raises:
         TypeError: an argument is not callable.
-        RuntimeError: made inside a compiled function; make it outside, once.
+        RuntimeError: the link is made inside a compiled function; make it once, outside.
 
-    A link is remembered for as long as the process lives: make each one once, at module level.
+    kofn keeps every link until the process ends: make each link once, at module level.
 
     Example:
         >>> import math, numpy as np
@@ -68,18 +68,18 @@ class Link:
     ) -> None:
         if is_compiling():
             raise RuntimeError(
-                "a Link was made inside a compiled function, where it would be made anew on every "
+                "a Link was made inside a compiled function, which would make a new one in every "
                 "call; make it once, outside, and use it inside"
             )
         given = dict(cdf=cdf, pdf=pdf, sf=sf, log_pdf=log_pdf, quantile=quantile, integral=integral)
         for name, function in given.items():
             if callable(function):
-                setattr(self, name, function)  # in place of the derivation below
+                setattr(self, name, function)  # instead of the default below
             elif function is not None or name in ("cdf", "pdf"):
-                raise TypeError(f"{name} must be a function of one array, got {function!r}")
+                raise TypeError(f"{name} must be a function of one array; got {function!r}")
         self.name = f"your own, with cdf {getattr(cdf, '__qualname__', cdf)}"
         self._infinite_tails: bool | None = None if sf and quantile else False
-        # A saved program must not meet another process's link under the same id.
+        # A saved program must not find another link under the same id in another process.
         self.id = register(self, f"{self.name}, {uuid.uuid4().hex[:12]}")
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Link:
         told = "" if alpha is None else f"({alpha if isinstance(alpha, float) else 'array'})"
         return f"<kofn link: {self.name}{told}>"
 
-    # What a link may leave out, derived from what it has.
+    # Defaults for optional functions, derived from the given ones.
 
     def cdf(self, z: Array) -> Array:
         raise TypeError(f"{self!r} has no cdf")
@@ -112,34 +112,34 @@ class Link:
         return namespace(z).log(self.sf(z))
 
     def cdf_slope(self, z: Array) -> Array:
-        """F′/F, the slope of log F, where F is no more than ½."""
+        """Return F′/F, the slope of log F, where F ≤ ½."""
         return namespace(z).exp(self.log_pdf(z) - self.log_cdf(z))
 
     def sf_slope(self, z: Array) -> Array:
-        """F′/(1 − F), the slope of −log(1 − F), where F is more than ½."""
+        """Return F′/(1 − F), the slope of −log(1 − F), where F > ½."""
         return namespace(z).exp(self.log_pdf(z) - self.log_sf(z))
 
     def above_half(self, z: Array) -> Array:
-        """Whether F(z) > ½."""
+        """Return whether F(z) > ½."""
         return self.cdf(z) > 0.5
 
     def tail(self, z: Array) -> tuple[Array, Array]:
-        """(F > ½, the smaller of F and 1 − F), which keeps its digits."""
+        """Return F > ½, and the smaller of F and 1 − F to full relative accuracy."""
         xp = namespace(z)
         upper = self.above_half(z)
-        # Both branches of a `where` are differentiated, so each gets a z at which it is harmless.
+        # Both branches of a `where` are differentiated, so each gets a z at which it is finite.
         return upper, xp.where(
             upper, self.sf(xp.where(upper, z, 0.0)), self.cdf(xp.where(upper, 0.0, z))
         )
 
     def tails(self, z: Array) -> tuple[Array, Array, Array]:
-        """`tail` and F′ for the solver, which differentiates none."""
+        """Return `tail` and F′ for the solver, which needs no derivatives."""
         upper = self.above_half(z)
         tail = namespace(z).where(upper, self.sf(z), self.cdf(z))
         return upper, tail, self.pdf(z)
 
     def reversed_hazard(self, z: Array, cdf: Array, pdf: Array) -> Array:
-        """F′/F, given both; 0 where F is."""
+        """Return F′/F from both; 0 where F is 0."""
         some = cdf > 0
         return namespace(z).where(some, pdf / namespace(z).where(some, cdf, 1.0), 0.0)
 
@@ -147,15 +147,15 @@ class Link:
         return _bisect_quantile(self.cdf, q)
 
     def upper_quantile(self, q: Array) -> Array:
-        """F⁻¹(1 − q), without the subtraction where a link can."""
+        """Return F⁻¹(1 − q), without the subtraction if the link can."""
         return self.quantile(1 - q)
 
     def median(self, like: Array) -> Array:
-        """F⁻¹(½), in the shape of `like`; a constant of derivatives."""
+        """Return F⁻¹(½) in the shape of `like`, without a gradient."""
         return stop_gradient(self.quantile(namespace(like).full_like(like, 0.5)))
 
     def integral(self, z: Array) -> Array:
-        """G(z) = ∫_{−∞}^z F."""
+        """Return G(z) = ∫_{−∞}^z F."""
         raise ValueError(
             f"{self!r} was made without `integral`, so it has weights but no value and no loss. "
             "Give Link(integral=G) with G = ∫F, G(−∞) = 0 and G(z) − z → 0; a distribution "
@@ -163,11 +163,11 @@ class Link:
         )
 
     def upper_integral(self, z: Array) -> Array:
-        """∫_z^∞ (1 − F) = G(z) − z, what G differs by from the hard link's max(z, 0)."""
+        """Return ∫_z^∞ (1 − F) = G(z) − z."""
         return self.integral(z) - z
 
     def omega(self, q: Array) -> Array:
-        """Ω(q) = ∫₀^q F⁻¹, the regulariser whose maximiser the weights are; 0 at 0 and 1."""
+        """Return Ω(q) = ∫₀^q F⁻¹, the regulariser of the weights; 0 at 0 and 1."""
         xp = namespace(q)
         inside = (q > 0) & (q < 1)
         z = self.quantile(xp.where(inside, q, 0.5))
@@ -175,38 +175,38 @@ class Link:
 
     @property
     def inner(self) -> Link:
-        """What the solver works with: this link with z counted from `edge`."""
+        """Return the link that the solver uses: this link with z measured from `edge`."""
         return self
 
     @property
     def edge(self) -> Any:
-        """The z of this convention, the one of mean zero, at which an inner link has its 0."""
+        """Return the z, for mean zero, that is z = 0 of the inner link."""
         return 0.0
 
     def at(self, alpha: Array) -> Link:
-        """This link with its parameter, if it has one, given per row or per entry."""
+        """Return this link with its parameter, if it has one, set to a value per row or entry."""
         return self
 
     def map_alpha(self, function: Callable[[Array], Array]) -> Link:
-        """This link with its parameter, if it has an array of them, given through `function`."""
+        """Return this link with `function` applied to its parameter, if that is an array."""
         number = self.alpha is None or isinstance(self.alpha, float)
         return self if number else self.at(function(self.alpha))
 
     def parted(self) -> tuple[float | None, Array | None]:
-        """The parameter, if there is one, as (number, array): one of them is None."""
+        """Return the parameter as (number, array), of which at least one is None."""
         return (self.alpha, None) if isinstance(self.alpha, float) else (None, self.alpha)
 
     @property
     def integral_is_known(self) -> bool:
-        """Whether G can be trusted to be ∫F without looking at it."""
+        """Return whether G is known to be ∫F without a check."""
         return False
 
     def integral_ends(self, z: Array) -> tuple[float, float, float]:
-        """(z, G(−z), G(z) − z) as numbers."""
+        """Return (z, G(−z), G(z) − z) as numbers."""
         return float(z), float(self.integral(-z)), float(self.integral(z) - z)
 
     def has_infinite_tails(self, like: Array) -> Array | bool:
-        """Whether 0 < F < 1 everywhere, as far as the link tells."""
+        """Return whether 0 < F < 1 everywhere, as far as is known."""
         if self._infinite_tails is not None:
             return self._infinite_tails
         xp = namespace(like)
@@ -215,7 +215,7 @@ class Link:
 
 
 class BuiltIn(Link):
-    """A row of the table: methods instead of arguments, tails known in advance."""
+    """A built-in link: methods instead of arguments, and known tails."""
 
     def __init__(self, name: str, *, infinite_tails: bool, smooth: bool = False) -> None:
         self.name, self.smooth = name, smooth
@@ -228,7 +228,7 @@ class BuiltIn(Link):
 
 
 def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Array:
-    """F⁻¹ by growing a bracket until it holds q, then halving it."""
+    """Find F⁻¹(q) by widening a bracket until it contains q, then bisection."""
     xp = namespace(q)
     one = xp.ones_like(q)
 
@@ -247,25 +247,25 @@ def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Array:
 
 
 def register(link: Link, key: str) -> str:
-    """The id by which opaque operators name the link: strings pass where Python objects do not.
+    """Return the id of the link in operators: they accept strings, but no Python objects.
 
-    Saved programs hold it, so a built-in link keeps its id for good.
+    Saved programs contain it, so the id of a built-in link never changes.
     """
     _REGISTRY[key] = link
     return key
 
 
 def by_id(link_id: str, alpha: Array | float | None) -> Link:
-    """The link behind an id, as the opaque operators name it."""
+    """Return the link with this id, the name that operators use."""
     link = _REGISTRY.get(link_id)
     if link is None:
         raise RuntimeError(
-            f"this process has no link with the id {link_id!r}; a link of your own lives in the "
-            "process that made it, and a program that was saved with it cannot be run in another"
+            f"this process has no link with the id {link_id!r}; your own links exist only in the "
+            "process that made them, so a program saved with one cannot run in another process"
         )
     return link if alpha is None else link.at(alpha)
 
 
 def zero_at_ends(q: Array) -> Array:
-    """0 for a weight in [0, 1], NaN for anything else."""
+    """Return 0 for a weight in [0, 1], NaN for anything else."""
     return namespace(q).where((q >= 0) & (q <= 1), scalar(q, 0.0), math.nan)

@@ -1,4 +1,4 @@
-"""Pieces that links are made of: kinks and 0/0, safe to differentiate."""
+"""Functions for links that are safe to differentiate at kinks and removable singularities."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from kofn.links.link import zero_at_ends
 
 
 def below(z: Array, kink: float = 0.0) -> tuple[Array, Array]:
-    """(z < kink, z there and `kink` elsewhere): an exponential of it is safe on both branches.
+    """Return z < kink, and min(z, kink), whose exponential is finite on both branches.
 
-    Kinks are decided by `where` and a strict sign, never by clip or minimum, whose derivative at
-    the kink is 1 in PyTorch and ½ in JAX.
+    Kinks use `where` and a strict inequality, not clip or minimum: their derivative at the kink
+    is 1 in PyTorch and ½ in JAX.
     """
     under = z < kink
     return under, namespace(z).where(under, z, kink)
 
 
 def up_to_1(u: Array) -> tuple[Array, Array]:
-    """(whether F < 1, u there and 0 elsewhere) where F reaches 1 at u = 0.
+    """Return F < 1, and u there and 0 elsewhere, for an F that reaches 1 at u = 0.
 
-    Within four roundings above 0 F is 1 and its slope still the one below: a weight of 1 − 1e−9,
+    Up to four rounding errors above 0, F is 1 but keeps the slope from below: a weight of 1 − 1e−9,
     as in any softmax with a clear winner, must not lose its gradient to the rounding of z.
     """
     xp = namespace(u)
@@ -30,7 +30,7 @@ def up_to_1(u: Array) -> tuple[Array, Array]:
 
 
 def softplus(t: Array) -> Array:
-    """log(1 + e^t), ∞ at ∞. Of the frameworks' own some have second derivatives of NaN far out."""
+    """Return log(1 + e^t), ∞ at ∞; second derivatives of some frameworks' own are NaN far out."""
     xp = namespace(t)
     return xp.where(t > 0, t, 0.0) + xp.log1p(xp.exp(xp.where(t > 0, -t, t)))
 
@@ -41,8 +41,9 @@ def x_log_x(q: Array) -> Array:
 
 
 def log1p_over(t: Array) -> Array:
-    """log1p(t)/t; where the quotient would lose its derivatives (0/0 at t = 0), the series of
-    log1p(t) = 2 artanh(t/(2 + t)), seven terms of which reach 1e-19.
+    """Return log1p(t)/t; near t = 0, where the quotient is 0/0, by a series.
+
+    The series is that of log1p(t) = 2 artanh(t/(2 + t)); seven terms reach 1e-19.
     """
     xp = namespace(t)
     near = xp.abs(t) < 0.1
@@ -57,7 +58,7 @@ def log1p_over(t: Array) -> Array:
 
 
 def expm1_over(s: Array) -> Array:
-    """(e^s − 1)/s."""
+    """Return (e^s − 1)/s."""
     xp = namespace(s)
     zero = s == 0
     safe = xp.where(zero, 1.0, s)

@@ -10,7 +10,7 @@ from kofn.links.safe_math import below, softplus, x_log_x
 
 
 class _Symmetric(BuiltIn):
-    """F(−z) = 1 − F(z), so the upper tail is the lower one reflected."""
+    """A symmetric link, F(−z) = 1 − F(z): the upper tail is the lower one reflected."""
 
     def above_half(self, z: Array) -> Array:
         return z > 0
@@ -23,7 +23,7 @@ class _Symmetric(BuiltIn):
         return upper, self._low(namespace(z).where(upper, -z, z))
 
     def _low(self, z: Array) -> Array:
-        """F where z ≤ 0."""
+        """Return F where z ≤ 0."""
         return self.cdf(z)
 
     def log_sf(self, z: Array) -> Array:
@@ -43,7 +43,7 @@ class _Symmetric(BuiltIn):
 
 
 class _Logistic(_Symmetric):
-    """F(z) = 1/(1 + e^−z): the entropic optimal-transport top-k (Xie et al. 2020), LML (2019)."""
+    """F(z) = 1/(1 + e^−z): entropic optimal-transport top-k (Xie et al. 2020), LML (2019)."""
 
     def cdf(self, z: Array) -> Array:
         return special(z).expit(z)
@@ -126,7 +126,7 @@ class _Normal(_Symmetric):
     """F(z) = Φ(z), the standard normal distribution."""
 
     def cdf(self, z: Array) -> Array:
-        # ndtr loses its lower tail in float32; erfc keeps it.
+        # ndtr is inaccurate in its lower tail in float32; erfc is accurate.
         return special(z).erfc(z * -math.sqrt(0.5)) / 2
 
     def pdf(self, z: Array) -> Array:
@@ -142,7 +142,7 @@ class _Normal(_Symmetric):
         xp = namespace(z)
         start = _mills_start(z)
         far, upper = z < start, z > 0
-        # PyTorch's log_ndtr is 1 % off in its slope at −600 in float32, and no vmap maps it.
+        # The slope of PyTorch's log_ndtr is wrong by 1 % at −600 in float32, and vmap lacks it.
         near = self.cdf(xp.where(far, -1.0, xp.where(upper, -z, z)))
         below = xp.where(far, z, start)
         tail = -below * below / 2 - xp.log(-below) - math.log(2 * math.pi) / 2
@@ -171,12 +171,12 @@ class _Normal(_Symmetric):
 
 
 def _mills_start(z: Array) -> float:
-    """Below it ten terms of `_mills` reach 1e-14, or 1e-11 in float32, where erfc ends at −13."""
+    """Return the z below which ten terms of `_mills` reach 1e-14 (1e-11 in float32)."""
     return -14.0 if float(namespace(z).finfo(z.dtype).eps) < 1e-12 else -10.0
 
 
 def _mills(z: Array) -> Array:
-    """Mills' ratio times −z, less 1, far below 0: ten terms of its series."""
+    """Return −z times Mills' ratio, minus 1, for z far below 0, by ten terms of its series."""
     series, square = namespace(z).zeros_like(z), 1 / (z * z)
     for odd in range(19, 0, -2):
         series = -odd * square * (1 + series)

@@ -1,4 +1,4 @@
-"""The table of links."""
+"""The table of built-in links, and their lookup by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE = {link.name: link for link in (logistic, laplace, normal, exponential, li
 
 
 def entmax(alpha: float | Array = 1.5) -> Link:
-    """The link whose k = 1 map is α-entmax; α = 1 is `exponential`, α = 2 `linear`.
+    """Return the link whose map for k = 1 is α-entmax; α = 1 is `exponential`, α = 2 `linear`.
 
     Args:
         alpha: a number ≥ 1, or an array that broadcasts to the batch shape of the scores (one α
@@ -47,7 +47,7 @@ def entmax(alpha: float | Array = 1.5) -> Link:
 
 
 def resolve(link: str | Link) -> Link:
-    """The link a user asked for, by name or as an object."""
+    """Return the link given by name or as an object."""
     if isinstance(link, Link):
         return link
     if isinstance(link, str) and link in TABLE:
@@ -58,9 +58,9 @@ def resolve(link: str | Link) -> Link:
 
 
 def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
-    """(z, F(z)) where the density of a built-in link jumps or bends, its ends included.
+    """Return (z, F(z)) at the kinks and jumps of a built-in link's density, its ends included.
 
-    z is that of the inner link, and α a number. None for a link of the user's.
+    z is that of the inner link, and α is a number. The result is None for a user's link.
     """
     inner = link.inner
     if not isinstance(inner, BuiltIn):
@@ -71,7 +71,9 @@ def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
         return ((1.0, 1.0),)
     if isinstance(inner, Ramp):
         return ((0.0, 0.0), (1.0, 1.0))
-    if isinstance(inner, Power):  # by hand, for what traces this knows no NumPy
+    if isinstance(
+        inner, Power
+    ):  # in Python, because compilers that trace this do not support NumPy
         upper = 1 / inner.alpha if inner.alpha < NEAR_1 else 1 / (inner.alpha - 1)
         lower = ((upper - 1 / (inner.alpha - 1), 0.0),) if inner.alpha > 1 else ()
         return (*lower, (upper, 1.0))

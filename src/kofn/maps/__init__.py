@@ -1,1 +1,1 @@
-"""Maps: scores in, weights out."""
+"""Maps from scores to weights."""

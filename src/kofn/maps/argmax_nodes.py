@@ -1,4 +1,4 @@
-"""Where the maximum of noisy scores is looked at: Gauss's places, panel by panel."""
+"""Quadrature nodes for the maximum of noisy scores: Gauss–Legendre nodes on panels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Kinks = tuple[tuple[float, float], ...]
 
 
 class Noise(NamedTuple):
-    """Of each score, in units of the temperature; its mean does not matter."""
+    """The noise of each score, in units of the temperature; its mean does not matter."""
 
-    link: Link  # an inner one, whose parameter, if any, is a number
+    link: Link  # an inner link; its parameter, if any, is a number
     kinks: Kinks
 
 
@@ -29,19 +29,19 @@ class Places(NamedTuple):
 
 
 def log_cdf(link: Link, at: Array, y: Array) -> Array:
-    """log Φ(m − y); 0 out of play."""
+    """Return log Φ(m − y); 0 for excluded entries."""
     return terms(link, at, y)[0]
 
 
 def hazard(link: Link, at: Array, y: Array) -> Array:
-    """φ/Φ at m − y; 0 out of play."""
+    """Return φ/Φ at m − y; 0 for excluded entries."""
     return terms(link, at, y)[1]
 
 
 def terms(link: Link, at: Array, y: Array) -> tuple[Array, Array]:
-    """(log Φ, φ/Φ) at m − y, both from the smaller tail; 0 out of play.
+    """Return (log Φ, φ/Φ) at m − y, from the smaller tail; 0 for excluded entries.
 
-    Φ is at least e^−74 wherever a node is, e^−33 in float32: no logarithm of the noise is needed.
+    At every node Φ is at least e^−74 (e^−33 in float32), so log Φ can be computed from Φ.
     """
     xp = namespace(y)
     play = y != -math.inf
@@ -77,28 +77,30 @@ _GAUSS = {
 
 
 def _gauss(count: int) -> tuple[list[float], list[float]]:
-    """Places and weights on [0, 1]."""
+    """Return the Gauss–Legendre nodes and weights on [0, 1]."""
     both = [(sign * place, width) for place, width in _GAUSS[count] for sign in (-1, 1)]
     return [(1 + place) / 2 for place, _ in both], [width / 2 for _, width in both]
 
 
 class _Grid(NamedTuple):
-    """How fine: found by trial, so that halving it all changes nothing but rounding."""
+    """The sizes of the grid, found by trial: halving all of them changes only rounding errors."""
 
-    levels: tuple[float, ...]  # of −log(−L) at the ends of panels; beyond them lies no mass
+    levels: tuple[
+        float, ...
+    ]  # values of −log(−L) at the ends of panels; beyond them there is no mass
     panel: tuple[list[float], list[float]]
-    looks: int  # at L, to find the panels
-    rounds: int  # of looks between those
-    looks_at_jumps: int  # where φ jumps at its upper end, so that L bends
+    looks: int  # evaluations of L to find the panels
+    rounds: int  # evaluations between those
+    looks_at_jumps: int  # where φ jumps at its upper end, which gives L a kink
     rounds_at_jumps: int
-    least: float  # of log m where m is counted from the end of the noise: 1/m is a number
+    least: float  # bounds of log m if m is measured from the end of the noise: 1/m is finite
 
 
 _DOUBLE = _Grid(
     (-4.3, -3.2, -2.2, -1.0, 0.6, 2.8, 6.0, 10.0, 16.0, 29.0), _gauss(12), 16, 2, 24, 3, -700.0
 )
 _SINGLE = _Grid((-3.5, -2.7, -1.9, -1.1, 0.0, 1.5, 4.0, 8.0, 17.0), _gauss(6), 8, 1, 16, 4, -85.0)
-_AT_A_STRANGER = 48  # at a noise of the user's, whose tails may be heavy
+_AT_A_STRANGER = 48  # for a user's noise, whose tails may be heavy
 
 
 def _grid(y: Array) -> _Grid:
@@ -106,7 +108,7 @@ def _grid(y: Array) -> _Grid:
 
 
 def nodes(y: Array, noise: Noise) -> tuple[Array, Array]:
-    """Gauss–Legendre places and widths, (nodes, …, 1)."""
+    """Return Gauss–Legendre nodes and widths, (nodes, …, 1)."""
     xp = namespace(y)
     scale = _scale_of(noise.link)
     bounds = _quantiles(stop_gradient(y), noise, scale)
@@ -121,35 +123,35 @@ def nodes(y: Array, noise: Noise) -> tuple[Array, Array]:
 
 
 class _Plain:
-    """Panels in m itself."""
+    """Panels in the coordinate m."""
 
     def place(self, s: Array) -> Array:
-        """m at the coordinate s."""
+        """Return m at the coordinate s."""
         return s
 
     def coordinate(self, m: Array) -> Array:
         return m
 
     def within(self, kinks: Kinks) -> Kinks:
-        """Those that part panels."""
+        """Return the breakpoints that separate panels."""
         return kinks
 
     def divided(self, bounds: Array, grid: _Grid) -> list[Array]:
-        """Further ends of panels."""
+        """Return additional ends of panels."""
         return []
 
     def measured(
         self, y: Array, link: Link, first: Array, s: Array, width: Array
     ) -> tuple[Array, Array]:
-        """(m, its width) at nodes; the first panel begins at `first`."""
+        """Return (m, width) at the nodes; the first panel begins at `first`."""
         return s, width
 
 
 class _FromTheEnd:
-    """Panels in s, m = e^s, for a Φ that begins at 0 as a power of z, not a whole one.
+    """Panels in s, m = e^s, for a Φ that starts at 0 like a non-integer power of z.
 
-    Then φ is infinite there, or a derivative of it is, and where two scores nearly tie, at a
-    distance d, again at −d. In s all of these are powers of e^s + d: smooth, whatever d.
+    φ or one of its derivatives is infinite there, and again at −d if two scores are a distance d
+    apart. In s, all of these are powers of e^s + d, which are smooth for every d.
     """
 
     def __init__(self, order: float) -> None:
@@ -164,10 +166,10 @@ class _FromTheEnd:
         return xp.log(xp.where(m > least, m, least))
 
     def within(self, kinks: Kinks) -> Kinks:
-        return tuple((kink, share) for kink, share in kinks if share > 0)  # 0 is where s begins
+        return tuple((kink, share) for kink, share in kinks if share > 0)  # s starts at m = 0
 
     def divided(self, bounds: Array, grid: _Grid) -> list[Array]:
-        # The singularities e^s = −d lie π beside the axis: panels of 4 see nothing of them.
+        # The singularities e^s = −d are π away from the real axis, far enough for panels of 4.
         longest = min(math.exp(-grid.levels[0]) / self.order, -grid.least)
         count, length = math.ceil(longest / 4), bounds[-1:] - bounds[:1]
         return [bounds[:1] + length * (i / count) for i in range(1, count)]
@@ -177,7 +179,7 @@ class _FromTheEnd:
     ) -> tuple[Array, Array]:
         xp = namespace(y)
         m, start = self.place(s), self.place(first)
-        # All that lies below the first panel, e^L, as one node: its width is 1/H.
+        # One node of width 1/H holds all the mass e^L below the first panel.
         (total,) = stacked(y, lambda place: (row_sum(hazard(link, place.at, y)),), Places(start))
         below = 1 / xp.where(total > 0, total, math.inf)
         return xp.concat([start, m], axis=0), xp.concat([below, width * xp.exp(s)], axis=0)
@@ -189,10 +191,9 @@ def _scale_of(link: Link) -> Any:
 
 
 def from_the_largest(y: Array, noise: Noise) -> Array:
-    """y, whose largest is 0, and without a gradient where m is counted from there.
+    """Return y shifted so that its largest entry is 0, without a gradient if m is measured there.
 
-    What moves with it is the same for all. Differentiated, it would be one infinite φ′ less
-    another.
+    The shift is the same for all entries. Its derivative would be a difference of two infinite φ′.
     """
     if not isinstance(_scale_of(noise.link), _FromTheEnd):
         return y
@@ -204,7 +205,7 @@ def from_the_largest(y: Array, noise: Noise) -> Array:
 
 
 def _quantiles(y: Array, noise: Noise, scale: Any) -> Array:
-    """Where −log(−L) has the levels, roughly: they part panels, and any parting will do."""
+    """Find roughly where −log(−L) has the given levels; panels need no accurate ends."""
     xp = namespace(y)
     grid, jumps = _grid(y), any(share == 1 for _, share in noise.kinks)
     levels = _along_first(y, grid.levels)
@@ -224,31 +225,31 @@ def _quantiles(y: Array, noise: Noise, scale: Any) -> Array:
     seen = look(at)
     for _ in range(grid.rounds_at_jumps if jumps else grid.rounds):
         again = _inverse(levels, at, seen)
-        # Both rise, so that each may be sorted by itself.
+        # Both are increasing, so each may be sorted separately.
         seen = xp.sort(xp.concat([seen, look(again)], axis=0), axis=0)
         at = xp.sort(xp.concat([at, again], axis=0), axis=0)
     bounds = _inverse(levels, at, seen)
     if isinstance(noise.link, BuiltIn):
         return bounds
-    # Heavy tails change their scale within a panel, but not between looks.
+    # Heavy tails change their scale within a panel, but not between evaluations.
     within = (first > bounds[:1]) & (first < bounds[-1:])
     return xp.sort(xp.concat([bounds, xp.where(within, first, bounds[:1])], axis=0), axis=0)
 
 
 def _first_looks(y: Array, link: Link, count: int) -> Array:
-    """Places that hold the maximum of up to n alike, by the quantiles of one; (looks, …, 1)."""
+    """Return points that cover the maximum of up to n equal entries, (points, …, 1)."""
     xp = namespace(y)
     levels = _grid(y).levels
     last = levels[-1] + math.log(y.shape[-1])
     step = (last - levels[0]) / (count - 1)
     shares = [math.exp(-(levels[0] + i * step)) for i in range(count)]  # −log Φ
-    if not isinstance(link, BuiltIn):  # a heavy tail halves Φ over ever longer ways
+    if not isinstance(link, BuiltIn):  # in a heavy tail, Φ halves over longer and longer distances
         shares = sorted(shares + [i * math.log(2) for i in range(2, 28)], reverse=True)
     lower = [math.exp(-share) for share in shares if share > math.log(2)]
     upper = [-math.expm1(-share) for share in shares if share <= math.log(2)]
     low = link.quantile(_along_first(y, lower))
     high = link.upper_quantile(_along_first(y, upper))
-    # A quantile that stops at the last number before 1 leaves a tail to others.
+    # A quantile limited to the last number before 1 misses the rest of the tail.
     middle, end = low[-1:], xp.max(xp.where(xp.isinf(high), low[-1:], high), axis=0)[None]
     high = xp.where(xp.isinf(high), end, high)
     beyond = [end + (end - middle) * part for part in (0.2, 0.5, 1.0, 4.0, 30.0)]
@@ -256,7 +257,7 @@ def _first_looks(y: Array, link: Link, count: int) -> Array:
 
 
 def _inverse(levels: Array, at: Array, seen: Array) -> Array:
-    """Where the rising broken line through (at, seen) has the levels; (levels, …, 1)."""
+    """Invert the increasing piecewise linear function through (at, seen) at the levels."""
     xp = namespace(at)
     rise, run = seen[1:] - seen[:-1], at[1:] - at[:-1]
     steep = xp.where(rise > 0, rise, 1.0)
@@ -266,15 +267,15 @@ def _inverse(levels: Array, at: Array, seen: Array) -> Array:
 
 
 def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Array]:
-    """The kinks of the entries above the lowest bound, (places, …, 1) each; idle ones where fewer.
+    """Return the kinks of the entries above the lowest bound, (points, …, 1), padded if fewer.
 
-    At a kink of the r-th largest entry e^L ≤ Φ(kink)^(r − 1): few of them count, unless Φ is 1
-    there. How many there are is looked at where nothing waits for the answer. The largest entry's
-    count wherever they are: the ends of the noise move with it.
+    At a kink of the r-th largest entry, e^L ≤ Φ(kink)^(r − 1), so few kinks count unless Φ is 1
+    there. Their number is read only if that does not wait for a device. The kinks of the largest
+    entry always count: the ends of the noise move with it.
     """
     xp = namespace(y)
     low, start = bounds[:1], scale.place(bounds[:1])
-    idle = bounds[bounds.shape[0] // 2][None]  # one that is there already
+    idle = bounds[bounds.shape[0] // 2][None]  # one that is already present
     descending = xp.flip(xp.sort(xp.where(xp.isnan(y), -math.inf, y), axis=-1), axis=-1)
     found = []
     for kink, share in scale.within(noise.kinks):
@@ -291,7 +292,7 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Arra
 
 
 def _along_first(like: Array, values: Sequence[float]) -> Array:
-    """Numbers as an array of the kind of `like`, (numbers, 1, …)."""
+    """Return numbers as an array like `like`, of shape (numbers, 1, …)."""
     xp = namespace(like)
     each = [full_like(like, (1,) * (like.ndim + 1), value) for value in values]
     return xp.concat(each, axis=0)

@@ -1,14 +1,14 @@
-"""Which of n noisy scores is the largest: p_i = Pr(argmax(y + ε) = i) by sums over shared nodes.
+"""Probabilities p_i = Pr(argmax(y + ε) = i) of noisy scores, by quadrature over shared nodes.
 
 The maximum m has the distribution function e^L, L = Σ log Φ(m − y_i), and the density H e^L with
 H = Σ h_i, h = φ/Φ at m − y_i. So p_i is the mean of h_i/H over m: one integral for all i, and
-self-normalised, which makes Σp = 1. Its Jacobian is an integral of the same terms,
+normalised so that Σp = 1. Its Jacobian is an integral of the same terms,
 
     J v = E_m[h∘(v − ⟨h, v⟩/H)],
 
-without the noise's φ′: exact where h jumps, too. Nodes are Gauss's on panels between quantiles of
-the maximum, found from L itself, and at the places where an entry's φ jumps or bends. One node
-after another, so that memory stays O(n). docs/perturbed.md derives it.
+without the noise's φ′, so it is exact where h jumps, too. The nodes are Gauss–Legendre nodes on
+panels that end at quantiles of the maximum, found from L, and at the jumps and kinks of an entry's
+φ. The nodes are processed one at a time, so that memory stays O(n). docs/perturbed.md derives it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Means(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Node by node, (nodes, …, 1): Σ over nodes of mass·H is 1."""
+    """Nodes and their masses, (nodes, …, 1): Σ over nodes of mass·H is 1."""
 
     at: Array
     mass: Array
@@ -50,7 +50,7 @@ class Measure(NamedTuple):
 
 
 def weights(rows: Rows, kinks: Kinks) -> Array:
-    """p of rows in which k = 1, by the rules at the edges that softmax has."""
+    """Return p of rows with k = 1, with softmax's rules for ±inf, masks and NaN."""
     xp = namespace(rows.scores)
     some = xp.any(rows.live, axis=-1)
     greatest = xp.where(some, xp.max(stop_gradient(rows.scores), axis=-1), 0.0)[..., None]
@@ -60,13 +60,13 @@ def weights(rows: Rows, kinks: Kinks) -> Array:
     y = xp.where(stop_gradient(y) < -limit, scalar(y, -limit), y)
     y = xp.where(rows.live, y, -math.inf)
     p = xp.where((rows.k <= 0)[..., None], 0.0, probabilities(y, Noise(rows.link, kinks)))
-    # Where a score of +inf takes all, a NaN still says so.
+    # A NaN in the row gives NaN even if a score of +inf takes all the weight.
     p = xp.where(rows.live & xp.isnan(rows.scores), math.nan, p)
     return xp.where(rows.top, rows.top_weight[..., None], xp.where(rows.live, p, 0.0))
 
 
 def probabilities(y: Array, noise: Noise) -> Array:
-    """p per entry; y has its maximum at 0 and −inf out of play. Differentiable in y."""
+    """Return p per entry, differentiable in y; the maximum of y is 0, excluded entries are −inf."""
     if is_torch(y):
         from kofn.arrays.torch_rule import Rule, by_rule
         from kofn.arrays.torch_state import is_eager
@@ -85,21 +85,21 @@ def probabilities(y: Array, noise: Noise) -> Array:
 
 
 def evaluate(y: Array, noise: Noise) -> Array:
-    """p without derivatives."""
+    """Return p without derivatives."""
     xp = namespace(y)
     measure = measured(y, noise)
     p = accumulated(y, lambda node: node.mass * hazard(noise.link, node.at, y), measure)
     total = row_sum(p)
-    return p / xp.where(total > 0, total, 1.0)  # so that one alone has all of it, to the last digit
+    return p / xp.where(total > 0, total, 1.0)  # so that a single entry has weight exactly 1
 
 
 def jacobian_product(y: Array, noise: Noise, v: Array) -> Array:
-    """J v, differentiable in y and v; J is symmetric."""
+    """Return J v, differentiable in y and v; J is symmetric."""
     xp = namespace(y)
     y = from_the_largest(y, noise)
     measure = measured(y, noise)
-    # J does not see a constant. The largest entry's h is beyond all others where the noise ends
-    # below: with a v of 0 there nothing large cancels.
+    # J maps a constant to 0. The largest entry's h far exceeds all others at the lower end of
+    # the noise; with v = 0 there, no large terms cancel.
     fixed = stop_gradient(y)
     top = cast(fixed == xp.max(fixed, axis=-1)[..., None], y.dtype)
     v = xp.where(fixed == -math.inf, 0.0, v)
@@ -119,9 +119,9 @@ def jacobian_product(y: Array, noise: Noise, v: Array) -> Array:
 
 
 def _between_ties(noise: Noise, top: Array, v: Array) -> Array:
-    """±∞ at the largest scores, where several have it and φ is so steep that it is their slope.
+    """Return ±∞ at tied largest scores if φ is so steep that their slope is infinite.
 
-    At a distance d they have ∫ φ(t)φ(t + d) dt, which has no limit for φ ~ t^(order − 1).
+    At a distance d, the slope is ∫ φ(t)φ(t + d) dt, which has no limit for φ ~ t^(order − 1).
     """
     xp = namespace(v)
     order = noise.link.order
@@ -134,19 +134,19 @@ def _between_ties(noise: Noise, top: Array, v: Array) -> Array:
 
 
 def _slope(link_id: str, alpha: float | None, kinks: Kinks, y: Array) -> Array:
-    """0, with the first two derivatives of p: J at the middle between y and the constant y."""
+    """Return 0 with the first two derivatives of p, from J at the midpoint of y and stop(y)."""
     fixed = stop_gradient(y)
     play = fixed != -math.inf
     xp = namespace(y)
     step = xp.where(play, y, 0.0) - xp.where(play, fixed, 0.0)
     middle = xp.where(play, fixed + step / 2, -math.inf)
-    # A third derivative would be wrong and nobody told: that of step^2.5 is infinite.
+    # A third derivative would be silently wrong; step^2.5 makes it infinite.
     noise = Noise(by_id(link_id, alpha), kinks)
     return jacobian_product(middle, noise, step + step**2.5)
 
 
 def measured(y: Array, noise: Noise) -> Measure:
-    """Nodes and their masses; differentiable in y, in the breakpoints too."""
+    """Return nodes and their masses, differentiable in y, also through the breakpoints."""
     xp = namespace(y)
     at, width = nodes(y, noise)
 

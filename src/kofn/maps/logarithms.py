@@ -1,4 +1,4 @@
-"""The logarithm of weights, for losses and products: finite where the weights underflow."""
+"""Logarithms of weights, which stay finite where the weights underflow."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def log_soft_topk(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """log p of `soft_topk`, in logarithms all the way: finite, with its gradient, where p → 0.
+    """Return log p of `soft_topk`; it and its gradient stay finite where p underflows.
 
     Args:
         scores, k, link, temperature, dim, mask: as for `soft_topk`. With link="exponential" and
-            k = 1 it is log-softmax. A link of your own is as deep as its cdf.
+            k = 1 it is log-softmax. With your own link, log p is finite as far as its cdf is > 0.
 
     Returns:
-        Like `scores`, ≤ 0, differentiable twice. −inf with gradient 0 where the weight is exactly
-        0: entries out of play, k = 0, and outside the support of "linear" and "entmax". A loss on
-        those wants another way: `fenchel_young_loss`, or `losses.epsilon_cross_entropy`.
+        Numbers ≤ 0 like `scores`, differentiable twice. −inf with gradient 0 where the weight is
+        exactly 0: excluded entries, k = 0, and outside the support of "linear" and "entmax". For a
+        loss on those, use `fenchel_young_loss` or `losses.epsilon_cross_entropy`.
 
-        Where the choice is so hard that all slopes underflow, those of log p in k are beyond the
-        largest number: k has a gradient through the weights next to 1 and none through the others.
+        If the choice is so hard that all slopes underflow, those of log p in k overflow: k then
+        has a gradient through the weights near 1 and none through the others.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.
@@ -59,14 +59,14 @@ def log_entmax(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """log p of `entmax`: log-softmax for alpha = 1, log of sparsemax for alpha = 2.
+    """Return log p of `entmax`: log-softmax for alpha = 1, log of sparsemax for alpha = 2.
 
     Args:
         scores, alpha, temperature, dim, mask: as for `entmax`.
 
     Returns:
-        Like `scores`, ≤ 0, differentiable twice; −inf with gradient 0 where the weight is exactly
-        0, as for `log_soft_topk`.
+        Numbers ≤ 0 like `scores`, differentiable twice; −inf with gradient 0 where the weight is
+        exactly 0, as for `log_soft_topk`.
 
     Raises:
         TypeError, ValueError: as for `entmax`.

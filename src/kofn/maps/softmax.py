@@ -1,4 +1,4 @@
-"""Softmax, sparsemax and entmax: choosing one."""
+"""Softmax, sparsemax and entmax: the maps for k = 1."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ def softmax(
     mask: Array | None = None,
     weights: Array | None = None,
 ) -> ArrayT:
-    """p = w·e^{scores/T}/Σ w·e^{scores/T}: soft_topk with k = 1 and link="exponential", directly.
+    """Return softmax, p = w·e^{scores/T}/Σ w·e^{scores/T}, optionally weighted by w.
 
-    Unlike the frameworks' own it takes a mask, a temperature per row, scores of ±inf, and gives
-    zeros for a row with nothing left.
+    It equals soft_topk with k = 1 and link="exponential". Unlike the frameworks' softmax, it
+    accepts a mask, a temperature per row and scores of ±inf, and returns zeros for a row without
+    available entries.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`.
-        weights: w ≥ 0 per entry, broadcasts to `scores`; all 1 without it. How often an entry is
-            there, or how likely before its score was seen: log w is added to scores/T, whatever T.
-            0 is as if deleted, a negative one gives NaN in its row. It may carry a gradient, which
-            is 0 where w is.
+        weights: w ≥ 0 per entry, broadcasts to `scores`; 1 by default. It is the multiplicity or
+            prior probability of an entry: log w is added to scores/T. An entry with w = 0 is
+            excluded; a negative w gives NaN in its row. w may have a gradient, which is 0 where
+            w is 0.
 
     Returns:
         Weights like `scores` that sum to 1.
@@ -59,14 +60,15 @@ def sparsemax(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """argmin_p ‖p − scores/T‖² over the simplex: soft_topk with k = 1 and link="linear".
+    """Return sparsemax, argmin_p ‖p − scores/T‖² over the simplex.
+
+    It equals soft_topk with k = 1 and link="linear".
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`.
 
     Returns:
-        Weights like `scores` that sum to 1, most of them exactly 0 where scores differ by more
-        than T.
+        Weights like `scores` that sum to 1; exactly 0 for scores at least T below the largest.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.
@@ -91,13 +93,14 @@ def entmax(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """argmax_p ⟨p, scores/T⟩ + H_α(p) over the simplex, H_α = Σ(p − p^α)/(α(α−1)).
+    """Return α-entmax, argmax_p ⟨p, scores/T⟩ + H_α(p) over the simplex.
 
-    α = 1 is softmax, α = 2 sparsemax; between them weights are smooth and exactly sparse.
+    H_α = Σ(p − p^α)/(α(α−1)). α = 1 is softmax and α = 2 sparsemax; in between, the weights are
+    smooth and may be exactly 0.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`.
-        alpha: ≥ 1; a number or an array that broadcasts to the batch shape, which may carry a
+        alpha: ≥ 1; a number, or an array that broadcasts to the batch shape and may have a
             gradient.
 
     Returns:

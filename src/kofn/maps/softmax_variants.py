@@ -1,4 +1,4 @@
-"""Softmax with something changed: its exponential by a polynomial, its support by the largest."""
+"""Variants of softmax: a polynomial in place of the exponential, and a truncated support."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ def taylor_softmax(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """p = f(scores/T)/Σ f(scores/T), f(z) = 1 + z + z²/2! + … + z^order/order!: heavier tails.
+    """Return p = f(scores/T)/Σ f(scores/T), f(z) = 1 + z + z²/2! + … + z^order/order!.
 
-    Only an even order is positive everywhere. It lacks two laws of softmax: a shift of the scores
-    changes it, and below a point (z = −1 for order 2) f rises again, so that a score far below the
-    others gets *more* weight. Centre the scores, or keep them above −T.
+    It has heavier tails than softmax. f is positive everywhere only for an even order. Two laws of
+    softmax do not hold: a shift of the scores changes the weights, and below some point (z = −1
+    for order 2) f rises again, so a score far below the others gets *more* weight. Centre the
+    scores, or keep them above −T.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`. −inf counts as masked.
-        order: even, from 2 to 200, above which computing the zeros of f takes seconds. For scores
-            within ±order·T/4 it is softmax to 1e-6, from order 32 on.
+        order: even, from 2 to 200; beyond, computing the zeros of f would take seconds. From order
+            32 on, the weights agree with softmax to 1e-6 for scores within ±order·T/4.
 
     Returns:
         Weights like `scores` that sum to 1, differentiable any number of times.
@@ -79,24 +80,24 @@ def sparse_softmax(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """Softmax over the k largest scores, or over the fewest whose softmax reaches p (the nucleus).
+    """Return softmax over the k largest scores, or over the fewest scores with total weight ≥ p.
 
-    Scores equal to the last one kept are kept too, so that equal scores have equal weights.
+    Those fewest scores are the nucleus. Scores equal to the last kept one are kept too, so that
+    equal scores have equal weights.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`.
-        k: how many are kept, an integer in [1, n].
-        p: how much of softmax(scores/T) is kept at least, in (0, 1]; 1 keeps all. Give `k` or `p`.
+        k: number of scores to keep, an integer in [1, n].
+        p: least total weight of softmax(scores/T) to keep, in (0, 1]; 1 keeps all. Give k or p.
 
     Returns:
-        Weights like `scores` that sum to 1, exactly 0 outside the support. The gradient is that
-        of softmax on the support and 0 outside, which is all there is: what is left out learns
-        nothing, and the jump where the support changes has no gradient. For one that is
-        continuous take `sparsemax` or `entmax`.
+        Weights like `scores` that sum to 1, exactly 0 outside the support. The gradient is that of
+        softmax on the support and 0 outside: scores outside the support learn nothing, and the
+        jump where the support changes has no gradient. `sparsemax` and `entmax` are continuous.
 
     Raises:
-        TypeError, ValueError: as for `soft_topk`; both or neither of `k` and `p`, or one out of
-            range.
+        TypeError, ValueError: as for `soft_topk`; both or neither of `k` and `p` are given, or one
+            is out of range.
 
     Source: Sun et al., "Sparse-softmax: A Simpler and Faster Alternative Softmax Transformation"
     (2021); Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), for the nucleus.
@@ -136,7 +137,7 @@ def check_support(k: Any, p: Any, scores: Array, dim: int) -> None:
 
 
 def supported(what: Given, k: int | None, p: float | None) -> Array:
-    """The scores with −inf outside the support; a row with a NaN is left as it is."""
+    """Return the scores with −inf outside the support; rows with a NaN are unchanged."""
     x = what.scores
     xp = namespace(x)
     fixed = stop_gradient(x)
@@ -147,7 +148,7 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
     else:
         ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
         share = answers.softmax(rows_of(what._replace(scores=ordered)))
-        # An entry counts while those before it leave something to reach.
+        # An entry is kept while the total weight of those before it is below p.
         before = cumulative_sums(share) - share
         last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)
     bad = xp.any(xp.isnan(fixed), axis=-1)[..., None]
@@ -155,7 +156,7 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
 
 
 def counted(what: Given, k: int | None, p: float | None) -> Array:
-    """How much of each entry is in the support: 1 or 0, and where k parts equal scores, a share."""
+    """Return the share of each entry in the support: 0, 1, or equal shares for ties at the k-th."""
     x = stop_gradient(what.scores)
     xp = namespace(x)
     if k is None or k == 0:
@@ -168,23 +169,23 @@ def counted(what: Given, k: int | None, p: float | None) -> Array:
 
 
 def _polynomial(rows: Rows, order: int) -> Array:
-    """f(z)/Σf. The zeros of f are complex, in pairs a ± ib: f is a product of squares
+    """Return f(z)/Σf, with f as a product over its complex pairs of zeros a ± ib.
 
-    (z − a)² + b², which no rounding makes negative and no cancellation coarse.
+    The factors (z − a)² + b² are never negative and lose no accuracy by cancellation.
     """
     xp = namespace(rows.scores)
     live = rows.live & (rows.k > 0)[..., None]
     x, t = xp.where(rows.live, rows.scores, 0.0), rows.temperature[..., None]
     zeros = _zeros(x, order)
-    # f(z)·(T/size)^order: the factor cancels, and the overflow of z and of its powers with it.
+    # f(z)·(T/size)^order: the factor cancels, and prevents the overflow of z and its powers.
     size = xp.max(xp.abs(stop_gradient(x)), axis=-1)[..., None]
     least = stop_gradient(t) * max(math.hypot(*zero) for zero in zeros)
-    # Its root, twice: XLA multiplies by a reciprocal, and that of the largest numbers is 0 to it.
+    # Divide by the root twice: XLA multiplies by a reciprocal, which is 0 for the largest numbers.
     root = xp.sqrt(xp.where(size > least, size, least))
     x, t = x / root / root, t / root / root
     raised = xp.ones_like(x)
     for i, (real, imaginary) in enumerate(zeros):
-        if i and i % 4 == 0:  # no four factors overflow; what underflows next to others is 0
+        if i and i % 4 == 0:  # four factors do not overflow; a product that underflows counts as 0
             raised = raised / _largest(raised, live)
         raised = raised * ((x - real * t) ** 2 + (imaginary * t) ** 2)
     raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
@@ -194,14 +195,14 @@ def _polynomial(rows: Rows, order: int) -> Array:
 
 
 def _largest(values: Array, live: Array) -> Array:
-    """A number per row to divide by; it cancels, so it has no gradient."""
+    """Return a divisor per row; it cancels, so it has no gradient."""
     xp = namespace(values)
     greatest = xp.max(xp.where(live, stop_gradient(values), 0.0), axis=-1)[..., None]
     return xp.where(greatest > 0, greatest, 1.0)
 
 
 def _zeros(like: Array, order: int) -> Zeros:
-    """`zeros`, which torch.compile need not trace."""
+    """Return `zeros` without having torch.compile trace their computation."""
     if not is_torch(like):
         return zeros(order)
     from kofn.maps.torch_taylor_zeros import constant_zeros

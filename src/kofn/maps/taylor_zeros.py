@@ -1,4 +1,4 @@
-"""The zeros of 1 + z + z²/2! + … + zⁿ/n!, by which `taylor_softmax` computes it."""
+"""The complex zeros of 1 + z + z²/2! + … + zⁿ/n!, which `taylor_softmax` uses."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _found: dict[int, Zeros] = {}
 
 
 def zeros(order: int) -> Zeros:
-    """Of each pair of zeros a ± ib the (a, b), rounded once; computed when first asked for.
+    """Return (a, b) of each pair of zeros a ± ib, rounded once; computed on first use.
 
-    Neighbours are far apart in the list, so that products of its first few members are of the
-    size of a power of the whole.
+    Neighbouring zeros are far apart in the list, so that products of a few consecutive factors
+    have about the size of a power of the whole product.
     """
     if order not in _found:
         upper = _upper_half(order)
@@ -29,9 +29,9 @@ def zeros(order: int) -> Zeros:
 
 
 def _upper_half(order: int) -> list[tuple[float, float]]:
-    """Newton's method for all zeros together (Aberth), in whole numbers of 2^−bits.
+    """Find all zeros together by Aberth's method, in fixed-point integers of 2^−bits.
 
-    Near a zero the polynomial's terms cancel, up to e^(0.6·order) to 1: floats would not do.
+    Near a zero the terms of the polynomial cancel by up to e^(0.6·order), too much for floats.
     """
     bits = 128 + 3 * order
     one = 1 << bits
@@ -52,18 +52,18 @@ def _upper_half(order: int) -> list[tuple[float, float]]:
 
 
 def _on_szegos_curve(order: int) -> list[complex]:
-    """Where the zeros, divided by the order, are in the limit: |w·e^(1 − w)| = 1 (Szegő 1924)."""
+    """Return the limit of the zeros divided by the order: |w·e^(1 − w)| = 1 (Szegő 1924)."""
     points = []
     for j in range(order // 2):
         angle, w = 2 * math.pi * (j + 0.5) / order, 0j
         for _ in range(50):
             w = cmath.exp(1j * angle + w - 1)
-        points.append(1.02 * w)  # they lie outside
+        points.append(1.02 * w)  # the zeros are outside
     return points
 
 
 def _quotient(a: int, b: int, order: int, bits: int) -> complex:
-    """f/f′ at (a + ib)/2^bits, whose f′ is the polynomial of one order less."""
+    """Return f/f′ at (a + ib)/2^bits; f′ is the polynomial of one order less."""
     one = 1 << bits
     term, below, f = (one, 0), (0, 0), (one, 0)
     for j in range(1, order + 1):
@@ -77,7 +77,7 @@ def _quotient(a: int, b: int, order: int, bits: int) -> complex:
 
 
 def _fixed(z: complex, bits: int) -> tuple[int, int]:
-    """The real and imaginary part in units of 2^−bits, to all digits of the floats."""
+    """Return the real and imaginary parts in units of 2^−bits, exactly."""
 
     def whole(x: float) -> int:
         top, bottom = x.as_integer_ratio()

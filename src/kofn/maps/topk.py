@@ -1,4 +1,4 @@
-"""The maps: scores in, weights out. Each documents, checks and delegates."""
+"""The top-k maps: soft weights, threshold, smoothed sum, gates, and the hard top-k."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ def soft_topk(
     mask: Array | None = None,
     hard: bool = False,
 ) -> ArrayT:
-    """p = F((scores − θ)/temperature) with θ such that Σp = k: weights in [0, 1] that sum to k.
+    """Return weights p = F((scores − θ)/temperature) in [0, 1], with θ such that Σp = k.
 
     Args:
         scores: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
-            chosen, and so is a score at or below half of the dtype's least number, such as the
-            finfo.min of an additive mask; +inf is chosen first. A mask of −1e9, or a float16
-            minimum that was cast up, is a score: give `mask=additive > -1` instead.
-        k: how many, in [0, n] for n = scores.shape[dim]; may be fractional. A number, or an array
-            that broadcasts to the batch shape (`scores.shape` without `dim`): for scores of shape
-            (B, H, n) one k per head has shape (H,), not (H, 1). Size 1 along `dim` of an array
-            with as many dimensions as `scores` (`keepdim=True`) is left out.
+            chosen, nor is a score at or below half of the dtype's least number, such as the
+            finfo.min of an additive mask; +inf is chosen first. An additive mask of −1e9, or a
+            float16 minimum cast to float32, counts as a score: use `mask=additive > -1` instead.
+        k: how many entries to choose, in [0, n] for n = scores.shape[dim]; may be fractional. A
+            number, or an array that broadcasts to the batch shape (`scores.shape` without `dim`):
+            for scores of shape (B, H, n), one k per head has shape (H,), not (H, 1). A shape with
+            `dim` kept as size 1 (`keepdim=True`) is also accepted.
         link: F, by name ("logistic", "laplace", "normal", "exponential", "linear", "entmax") or
             as a kofn.Link.
-        temperature: in score units, > 0; a number or an array like `k`. Towards 0 the weights
-            become the hard top-k.
+        temperature: > 0, in the units of the scores; a number or an array like `k`. As it goes to
+            0, the weights become the hard top-k.
         dim: the dimension to choose along.
-        mask: boolean, broadcasts to `scores`; False entries are as if deleted.
+        mask: boolean, broadcasts to `scores`; False entries are never chosen.
         hard: return the hard top-k exactly, with the soft weights' gradient (straight-through).
 
     Returns:
         Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
-        temperature and the link's alpha (PyTorch's third is infinite or NaN, not wrong). Where
-        fewer than k entries are left all are chosen; a row with none is zeros. A NaN stays in its
-        row.
+        temperature and the link's alpha (PyTorch's third derivative is infinite or NaN, never
+        wrong). If fewer than k entries are available, all are chosen; a row with none is zeros. A
+        NaN affects its row only.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, dtype or shape, a number out of
-            range. Entries of arrays are not checked; a bad one gives NaN in its row.
+        TypeError, ValueError: an argument has the wrong type, dtype or shape, or a number is out
+            of range. Entries of arrays are not checked; an invalid one gives NaN in its row.
 
     Source: Amos, Koltun & Kolter, "The Limited Multi-Label Projection Layer" (2019), logistic;
     Struski et al., "LapSum" (2025), laplace; Blondel, Martins & Niculae (2020) for the family.
@@ -92,17 +92,17 @@ def soft_topk_threshold(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """θ of soft_topk: scores above it are chosen by more than F(0), those below by less.
+    """Return θ of soft_topk: scores above θ have weights above F(0), those below less.
 
-    In score units, for links shifted to mean zero (F(0) = ½ for symmetric links; for
-    "exponential" at k = 1, θ = T·(logsumexp(scores/T) − 1)).
+    θ is in the units of the scores, for links shifted to mean zero (F(0) = ½ for symmetric links;
+    for "exponential" at k = 1, θ = T·(logsumexp(scores/T) − 1)).
 
     Args:
         scores, k, link, temperature, dim, mask: as for `soft_topk`.
 
     Returns:
         θ with the batch shape, differentiable; float32 for half-precision scores. +inf where
-        k = 0, −inf where every entry is chosen, NaN for a row with none.
+        k = 0, −inf where every entry is chosen, NaN for a row without available entries.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.
@@ -127,11 +127,11 @@ def soft_topk_sum(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """S_k = min_θ kθ + T Σ G((scores − θ)/T), G = ∫F: the smoothed sum of the k largest.
+    """Return the smoothed sum of the k largest, S_k = min_θ kθ + T Σ G((scores − θ)/T), G = ∫F.
 
-    Convex in the scores, with gradient `soft_topk`; at least the exact sum of the k largest, and
-    equal to it as T → 0. With link="exponential" S_1 is T·logsumexp(scores/T). It is not
-    Σ p·scores.
+    S_k is convex in the scores, and its gradient is `soft_topk`. It is at least the exact sum of
+    the k largest scores, and tends to it as T → 0. With link="exponential", S_1 is
+    T·logsumexp(scores/T). It is not Σ p·scores.
 
     Args:
         scores, k, link, temperature, dim, mask: as for `soft_topk`.
@@ -167,9 +167,10 @@ def topk_gates(
     dim: int = -1,
     mask: Array | None = None,
 ) -> tuple[ArrayT, ArrayT]:
-    """(gates, indices) of the k largest scores: hard indices, their soft_topk weights.
+    """Return (gates, indices): the soft_topk weights and the indices of the k largest scores.
 
-    Every score gets a gradient through the gates, chosen or not: a router can change its mind.
+    Every score, chosen or not, gets a gradient through the gates, so a router can learn to change
+    its choice.
 
     Args:
         k: a Python integer in [0, n].
@@ -177,11 +178,11 @@ def topk_gates(
 
     Returns:
         Two arrays like `scores` with k entries along `dim`, largest score first, ties to the
-        lowest index. A row with fewer than k entries left ends in gates of 0 with the indices of
-        masked entries.
+        lowest index. If a row has fewer than k available entries, it ends in gates of 0 with the
+        indices of masked entries.
 
     Raises:
-        TypeError: k is not an integer. Else as for `soft_topk`.
+        TypeError: k is not an integer. Otherwise as for `soft_topk`.
 
     Example:
         >>> import numpy as np
@@ -208,11 +209,11 @@ def topk_gates(
 def hard_topk(
     scores: ArrayT, k: float | Array, *, dim: int = -1, mask: Array | None = None
 ) -> ArrayT:
-    """clip(k − rank, 0, 1): ones at the k largest scores, zeros elsewhere. No gradient.
+    """Return ones at the k largest scores and zeros elsewhere, without a gradient.
 
     Args:
         scores, dim, mask: as for `soft_topk`.
-        k: as for `soft_topk`; the part after the point goes to the next largest score.
+        k: as for `soft_topk`; the fractional part is the weight of the next largest score.
 
     Returns:
         Weights like `scores`, ties to the lowest index.
@@ -232,7 +233,7 @@ def hard_topk(
 
 
 def _weighted(what: Given, weights: Array, scores: Array, dim: int) -> Given:
-    """Scores raised by T·log w."""
+    """Add T·log w to the scores."""
     check_same_kind("weights", weights, scores)
     check_real("weights", weights)
     check_broadcasts("weights", tuple(weights.shape), tuple(scores.shape), "the shape of scores")
@@ -240,7 +241,7 @@ def _weighted(what: Given, weights: Array, scores: Array, dim: int) -> Given:
     w = xp.broadcast_to(cast_like(weights, x), scores.shape)
     w = entries(w, x, check_dim(dim, scores.ndim))
     raised = x + what.temperature[..., None] * xp.log(xp.where(w > 0, w, 1.0))
-    # A w of NaN or below 0 is told, an entry without a score stays without one.
+    # A w of NaN or below 0 gives NaN; an excluded entry stays excluded.
     out = (w == 0) | deleted(x)
     raised = xp.where(w >= 0, raised, math.nan)
     return what._replace(scores=xp.where(out, -math.inf, raised))
@@ -255,7 +256,7 @@ def _hard(what: Given) -> Array:
     order = stop_gradient(what.scores)
     xp = namespace(order)
     # The inverse of a permutation is its argsort.
-    # NaN last, as NumPy and JAX have it: what is +inf is chosen all the same.
+    # NaN comes last, as in NumPy and JAX, so that +inf is still chosen.
     known = xp.where(xp.isnan(order), -math.inf, order)
     rank = cast(xp.argsort(top_indices(known, order.shape[-1]), axis=-1), order.dtype)
     left = stop_gradient(what.k)[..., None] - rank

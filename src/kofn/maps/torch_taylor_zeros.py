@@ -1,4 +1,4 @@
-"""The zeros of taylor_zeros.py as constants of a graph that torch.compile traces."""
+"""The zeros of `maps/taylor_zeros.py` as constants in a graph that torch.compile traces."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Checked rows in; weights, thresholds, values and logarithms out, with all derivatives."""
+"""Weights, thresholds, values and logarithms of checked rows of scores, with all derivatives."""

@@ -1,4 +1,4 @@
-"""From a placed row to weights, logarithms, values and losses."""
+"""Weights, logarithms, values and losses of rows whose threshold is known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kofn.solver.reductions import DENSE, Reductions
 def weights(
     rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
 ) -> Array:
-    """p = F(z), and what the equation leaves open: 0, 1, and the scores of +inf."""
+    """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
     p = place(rows, over, found)
     xp = namespace(p.z)
     upper, low, high = split(p.link, p.z, rows.live)
@@ -32,16 +32,16 @@ def weights(
         equation = _Equation(p.link.id, number, p.over)
         chosen = chosen + with_gradients_of(equation.remainder, p.z, rows.k, rows.live, alpha)
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
-    # By hand: a link that is constant outside its support would hide the NaN.
+    # Set explicitly: a link that is constant outside its support would hide the NaN.
     chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
     others = xp.where(rows.top, p.over.expand(rows.top_weight), 0.0)
     return xp.where(rows.live, chosen, others)
 
 
 def log_weights(rows: Rows, placed: Placed | None = None) -> Array:
-    """log p, from log F below ½ and log(1 − (1 − F)) above, so that no p is too small for it.
+    """Return log p, from log F below ½ and log(1 − (1 − F)) above, finite where p underflows.
 
-    Where a link's p is exactly 0 it is −∞ with gradient 0, as of any constant.
+    Where p is exactly 0, log p is −∞ with gradient 0.
     """
     p = placed or place(rows)
     xp = namespace(p.z)
@@ -57,10 +57,10 @@ def log_weights(rows: Rows, placed: Placed | None = None) -> Array:
 
 
 def log_of(p: Placed, z: Array, live: Array) -> Array:
-    """log F per entry, differentiable in z."""
+    """Return log F per entry, differentiable in z."""
     xp = namespace(z)
     low = live & ~p.upper
-    # A z at which log F is harmless, where it is 0 or not wanted.
+    # Where log F is −∞ or not needed, use a z at which it is finite.
     half = p.link.median(z)
     none = low & (p.link.log_cdf(xp.where(low, stop_gradient(z), half)) == -math.inf)
     low = low & ~none
@@ -70,7 +70,7 @@ def log_of(p: Placed, z: Array, live: Array) -> Array:
 
 
 def slopes(rows: Rows) -> Array:
-    """w = F′(z) per entry, of which ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is settled."""
+    """Return w = F′(z), for ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is constant."""
     p = place(rows)
     xp = namespace(p.z)
     moving = rows.live & ~p.over.expand(p.none | p.every)
@@ -79,7 +79,7 @@ def slopes(rows: Rows) -> Array:
 
 
 def value(rows: Rows, over: Reductions = DENSE) -> Array:
-    """S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
+    """Return S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
     p = place(rows, over)
     xp = namespace(p.z)
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
@@ -96,7 +96,7 @@ def value(rows: Rows, over: Reductions = DENSE) -> Array:
 
 
 def gap(rows: Rows, target: Array, placed: Placed | None = None) -> Array:
-    """Σ [G(z) + Ω(t) − t·z] per row: every term of the Fenchel–Young loss is at least 0."""
+    """Return Σ [G(z) + Ω(t) − t·z] per row, the Fenchel–Young loss; every term is ≥ 0."""
     p = placed or place(rows)
     xp = namespace(p.z)
     missed = xp.where(p.upper, 1 - target, -target)
@@ -111,35 +111,35 @@ def gap(rows: Rows, target: Array, placed: Placed | None = None) -> Array:
 
 
 def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
-    """Softmax needs no threshold: it is normalised directly, by the same rules at the edges."""
+    """Return softmax, normalised directly, with the same rules for ±inf, masks and NaN."""
     xp = namespace(rows.scores)
     x, t = rows.scores, over.expand(rows.temperature)
     greatest = over.expand(stop_gradient(over.max(x)))
     far_below = ~rows.live | ((stop_gradient(x) - greatest) / t < -far(xp.finfo(x.dtype)))
     raised = xp.exp(quotient(xp.where(far_below, 0.0, x - greatest), t, ~far_below))
-    # Where scores of +inf take all, a NaN still says so.
+    # A NaN in the row gives NaN even if scores of +inf take all the weight.
     raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
     total = over.sum(raised)
     share = raised / over.expand(xp.where(total == 0, 1.0, total))
-    share = xp.where(rows.live, share, 0.0)  # beside a NaN, too
+    share = xp.where(rows.live, share, 0.0)  # also in a row with a NaN
     return xp.where(rows.top, over.expand(rows.top_weight), share)
 
 
 def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE) -> Array:
-    """log of `softmax`, by the same rules; −∞ for what is out of play.
+    """Return log of `softmax`, by the same rules; −∞ for excluded entries.
 
-    With `kept`, how much of each entry counts, in [0, 1]: x/T − log Σ kept·e^{x/T}, of the others
-    too. The largest entry must be among them.
+    With `kept`, the share in [0, 1] of each entry that counts: x/T − log Σ kept·e^{x/T} for all
+    entries. The largest entry must be kept.
     """
     xp = namespace(rows.scores)
     greatest = stop_gradient(over.max(rows.scores))
     some = rows.live & over.expand(rows.k > 0)
     z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)
-    # An infinity less itself; a NaN of a score stays.
+    # ∞ − ∞ is set to 0; the NaN of a score stays.
     z = quotient(xp.where(some, z, 0.0), over.expand(rows.temperature), some)
     raised = xp.exp(z) if kept is None else kept * xp.exp(z)
     total = over.sum(xp.where(some, raised, 0.0))
-    if kept is not None:  # rounding of what counts by halves may leave less than the largest's 1
+    if kept is not None:  # rounding of partly kept entries may give less than the largest entry's 1
         total = total + stop_gradient(xp.where((total > 0) & (total < 1), 1 - total, 0.0))
     log_total = xp.log(xp.where(total == 0, 1.0, total))
     share = xp.log(xp.where(rows.top, over.expand(rows.top_weight), 1.0))
@@ -148,11 +148,11 @@ def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE)
 
 
 def require_integral(link: Link, like: Array) -> None:
-    """Refuse the value and the loss of a link whose integral is missing or is not ∫F."""
+    """Raise an error if the link's integral is missing or is not ∫F."""
     if link.integral_is_known:
         return
     z, lower, upper = integral_ends(link, like)
-    # Rounding of G(z) − z, and room for tails as heavy as a mean allows.
+    # The tolerance allows for rounding of G(z) − z and for heavy tails.
     if not max(abs(lower), abs(upper)) <= 1 / math.sqrt(z):
         raise ValueError(
             f"the integral of {link!r} is not the one of a distribution with mean zero: "

@@ -1,8 +1,8 @@
-"""Logarithms and losses of rows: eager torch has their first derivatives in closed form.
+"""Logarithms and losses of rows, with first derivatives in closed form for eager torch.
 
-That is without the Newton steps of implicit.py. Where there is more to differentiate, a learned k
-or alpha, a second derivative, or where something transforms or traces the operations, the plain
-code serves. docs/gradients.md has the formulas.
+These derivatives avoid the Newton steps of `rows/implicit.py`. Gradients in k or alpha, second
+derivatives, transforms and compilers use the plain code instead. docs/gradients.md has the
+formulas.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kofn.rows.threshold_route import threshold
 
 
 def log_weights(given: Given) -> Array:
-    """`answers.log_weights` of the rows of `given`."""
+    """Return `answers.log_weights` of the rows of `given`."""
     if not _closed(given):
         return evaluate(answers.log_weights, rows_of(given))
     return _by_rule(given, answers.log_weights, _log_pullback)
 
 
 def gap(given: Given, target: Array) -> Array:
-    """`answers.gap` of the rows of `given`; its derivative in z is p − t."""
+    """Return `answers.gap` of the rows of `given`, whose derivative in z is p − t."""
     if not _closed(given):
         return evaluate(answers.gap, rows_of(given), target)
 
@@ -46,7 +46,7 @@ def gap(given: Given, target: Array) -> Array:
 
 
 def _closed(given: Given) -> bool:
-    """Whether eager torch records what happens to scores or temperature alone."""
+    """Return whether eager torch records operations on scores and temperature only."""
     x, k, temperature, link = given
     if not is_torch(x):
         return False
@@ -61,7 +61,7 @@ def _closed(given: Given) -> bool:
 
 
 def _by_rule(given: Given, answer: Callable, in_z: Callable) -> Array:
-    """answer(rows, placed), whose cotangent of z is in_z(cotangent, placed, rows)."""
+    """Return answer(rows, placed), with the cotangent of z from in_z(cotangent, placed, rows)."""
     from kofn.arrays.torch_rule import Rule, by_rule
 
     def of(x: Array, temperature: Array) -> Rows:

@@ -1,4 +1,4 @@
-"""Evaluation compiled as a whole where a framework works so."""
+"""Evaluation of functions of rows, compiled with jax.jit for JAX arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kofn.rows.settled import Rows
 def evaluate(
     function: Callable[..., Array], rows: Rows | Given, *arrays: Array, **settings: Hashable
 ) -> Array:
-    """`function(rows, *arrays, **settings)`; compiled as a whole where that is how it is done."""
+    """Call function(rows, *arrays, **settings), compiled as a whole for JAX."""
     if is_jax(rows.scores):
         from kofn.arrays.jax_compile import bound
         from kofn.rows.jax_threshold import evaluate as compiled
@@ -24,9 +24,9 @@ def evaluate(
 
 
 def whole(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)` of arrays, compiled as a whole where that is how a framework works.
+    """Call function(*arguments) on arrays, compiled as a whole for JAX.
 
-    `function` is one of a module, so that it is compiled once.
+    `function` must be defined at module level, so that it is compiled once.
     """
     first = arguments[0]
     if is_jax(first[0] if isinstance(first, tuple) else first):

@@ -1,7 +1,7 @@
-"""Weights and values of rows by fused kernels; eager torch has their first derivatives, too.
+"""Weights and values of rows from fused kernels, with first derivatives for eager torch.
 
-Whatever looks at the operations themselves, such as torch.compile, torch.func, forward mode or a
-second derivative, gets the reference, where they are all there.
+torch.compile, torch.func, forward mode and second derivatives use the reference instead, whose
+operations they can see.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kofn.rows.settled import Rows, rows_of
 
 
 def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
-    """What `reference` makes of the rows of `given`, None where no kernel serves them."""
+    """Return the weights of `given` from a kernel, or None if no kernel supports the rows."""
     backend = _serving_eagerly(given)
     if backend is None:
         return None
@@ -43,7 +43,7 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
 
 
 def value(given: Given) -> Array | None:
-    """S_k of rows, whose slopes are the weights, θ, and −Σ Ω(weights); None where none serve."""
+    """Return S_k of rows, with slopes p, θ and −Σ Ω(p); None if no kernel supports the rows."""
     backend = _serving_eagerly(given)
     if backend is None or backend.values is None:
         return None
@@ -60,7 +60,7 @@ def value(given: Given) -> Array | None:
     def pullback(cotangent: Array, numbers: Any, kept: Any) -> Any:
         found, center, in_temperature = kept
         each = cotangent[..., None] * found
-        # Where nothing or everything is chosen θ is infinite, and S_k constant in k.
+        # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
         in_k = cotangent * center.masked_fill(center.isinf(), 0.0)
         return each.masked_fill(numbers[0] == math.inf, 0.0), in_k, cotangent * in_temperature
 
@@ -73,7 +73,7 @@ def _plain(given: Given, reference: Callable[[Rows], Array]) -> Callable[..., Ar
 
 
 def _weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
-    """(weights, θ), with the rows that a kernel gave up on."""
+    """Return (weights, θ), including the rows that a kernel gave up on."""
     found, theta, lost = backend.weights(*given)
     if lost:
         where, rows, placed = finish(given, theta)
@@ -98,11 +98,11 @@ def _recorded(given: Given) -> bool:
 
 
 def _serving_eagerly(given: Given) -> kernels.RowKernels | None:
-    """The kernels for these rows where nothing traces or transforms them."""
+    """Return the kernels for these rows, or None if something traces or transforms them."""
     if is_torch(given.scores):
         from kofn.arrays.torch_state import is_plain
 
-        # Asked first: what follows is no code for torch.compile to trace.
+        # Checked first: torch.compile cannot trace the code below.
         if not is_plain(given.scores):
             return None
     return kernels.serving(given.scores, given.link)

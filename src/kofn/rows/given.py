@@ -1,9 +1,8 @@
-"""Scores as rows: the chosen dimension last, every edge case settled before the mathematics.
+"""Checked arguments of a map: scores as rows, the dimension `dim` last, numbers per row.
 
-A row is split into entries in play (`live`: finite scores, or NaN), scores of +inf (`top`), and
-the rest (masked, −inf, or an additive mask's finfo.min), which is never chosen. What is left to
-solve is k' = k − #top out of the live entries; where k' is 0 or all of them the answer needs no
-equation.
+A row has available entries (`live`: finite scores, or NaN), scores of +inf (`top`), and excluded
+entries (masked, −inf, or an additive mask's finfo.min), which are never chosen. The equation
+chooses k' = k − #top of the live entries; it is not needed if k' is 0 or all of them.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from kofn.arrays.kinds import (
 )
 from kofn.links.link import Link
 
-# The least and the greatest that rounding leaves room for; see `temperature_of`. By name, because
-# every call asks; and NumPy has no bfloat16.
+# The least and the greatest usable temperatures; see `temperature_of`. Keyed by dtype name, because
+# that is fast and NumPy has no bfloat16.
 TEMPERATURES = {"bfloat16": (2.0**-119, (2 - 2.0**-7) * 2.0**120)} | {
     str(info.dtype): (float(info.smallest_normal / info.eps), float(info.max * info.eps))
     for info in (np.finfo("float16"), np.finfo("float32"), np.finfo("float64"))
@@ -51,12 +50,12 @@ TEMPERATURES = {"bfloat16": (2.0**-119, (2 - 2.0**-7) * 2.0**120)} | {
 
 
 class Given(NamedTuple):
-    """The arguments of a map, checked: rows last in the compute dtype, numbers per row."""
+    """The checked arguments of a map: scores with `dim` last, in the compute dtype."""
 
-    scores: Array  # −inf where masked or deleted
-    k: Array  # NaN where an array asks for what there is not
+    scores: Array  # −inf where excluded
+    k: Array  # NaN where an array of k is out of range
     temperature: Array
-    link: Any  # an inner Link, its parameter a number or per row
+    link: Any  # an inner Link; its parameter is a number or per row
 
 
 def given(
@@ -69,11 +68,11 @@ def given(
     *,
     keep_deleted: bool = False,
 ) -> Given:
-    """Check the arguments and bring them to the one form that the mathematics knows.
+    """Check the arguments and bring them to a common form.
 
-    `keep_deleted` is for callers who leave the scores to fused rows or to `rows_of`: those see by
-    themselves what counts as deleted, and spare a pass over all scores. Half types are cast before
-    that, so they are told here.
+    `keep_deleted` skips a pass over the scores, for callers who use the kernels or `rows_of`: these
+    detect excluded scores themselves. Half-precision scores are cast before, so they are always
+    checked here.
     """
     check_scores(scores)
     dim = check_dim(dim, scores.ndim)
@@ -82,7 +81,7 @@ def given(
     if mask is not None:
         x = namespace(x).where(last_mask(mask, scores, dim), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
-    if n == 0:  # one entry that is out of play, so that a row has a minimum
+    if n == 0:  # one excluded entry, so that a row has a minimum
         x = full_like(x, (*batch, 1), -math.inf)
     link = _link_of(link, batch, x, dim)
     k, t = _k_of(k, batch, n, x, dim), temperature_of(temperature, batch, x, dim)
@@ -94,24 +93,24 @@ def given(
 
 
 def only_one(scores: Array, dim: int) -> int:
-    """k = 1, or 0 along an empty dimension, where there is nothing to choose."""
+    """Check the arguments with k = 1, or k = 0 along an empty dimension."""
     check_scores(scores)
     return min(1, scores.shape[check_dim(dim, scores.ndim)])
 
 
 def without_deleted(scores: Array) -> Array:
-    """`scores` with −inf for what counts as deleted in their dtype, by `kinds.deleted`."""
+    """Return `scores` with −inf where `kinds.deleted` says that they count as masked."""
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 
 def last(scores: Array, dim: int) -> Array:
-    """`scores` in the compute dtype with `dim` moved to the end, contiguous there."""
+    """Return `scores` in the compute dtype with `dim` moved to the end and contiguous."""
     x = cast(scores, compute_dtype(scores))
     return contiguous(x if dim == -1 else move_axis(x, dim, -1))
 
 
 def last_mask(mask: Any, scores: Array, dim: int, of: str = "scores") -> Array:
-    """Where an entry may be chosen, with `dim` last."""
+    """Return where an entry may be chosen, with `dim` last."""
     check_mask(mask, scores, of)
     xp = namespace(scores)
     mask = xp.broadcast_to(adopt(mask, scores), scores.shape)
@@ -119,7 +118,7 @@ def last_mask(mask: Any, scores: Array, dim: int, of: str = "scores") -> Array:
 
 
 def weights_in_play(weights: Array, dim: int, mask: Array | None) -> tuple[Array, Any]:
-    """(the weights with `dim` last in the compute dtype, 0 where masked; what is in play)."""
+    """Return weights with `dim` last in the compute dtype, 0 where masked, and the mask."""
     check_scores(weights, "weights")
     dim = check_dim(dim, weights.ndim)
     p = last(weights, dim)
@@ -131,7 +130,7 @@ def weights_in_play(weights: Array, dim: int, mask: Array | None) -> tuple[Array
 
 
 def entries(values: Array, rows: Array, dim: int) -> Array:
-    """An array of the scores' shape in the form the rows of scores have."""
+    """Bring an array of the scores' shape to the form of the rows."""
     xp = namespace(values)
     if values.shape[dim] == 0:
         return xp.zeros_like(rows)
@@ -139,7 +138,7 @@ def entries(values: Array, rows: Array, dim: int) -> Array:
 
 
 def restore(weights: Array, scores: Array, dim: int) -> Array:
-    """Weights with the dtype of `scores` and the last dimension where the user has it."""
+    """Return weights in the dtype of `scores`, with the last dimension moved back to `dim`."""
     dim = check_dim(dim, scores.ndim)
     weights = cast(weights, scores.dtype)
     if scores.shape[dim] == 0:
@@ -148,7 +147,7 @@ def restore(weights: Array, scores: Array, dim: int) -> Array:
 
 
 def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Array:
-    """k per row; NaN where an array asks for fewer than 0 or more than n."""
+    """Return k per row; NaN where an array of k is below 0 or above n."""
     if framework(k) is None:
         return full_like(x, batch, check_k(k, n))
     k = _spread(_per_row("k", k, batch, x, dim), batch, x)
@@ -158,10 +157,9 @@ def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Array:
 def temperature_of(
     temperature: Any, batch: tuple[int, ...], x: Array, dim: int | None = None
 ) -> Array:
-    """T per row, no less than the smallest whose rounding still is a normal number, and no more
-    than what leaves room for T·F⁻¹.
+    """Return T per row, limited so that T·eps is a normal number and T·F⁻¹ does not overflow.
 
-    Beyond them (1e-31 and 4e31 in float32) the map is the hard top-k, or k/n, to every digit.
+    Beyond the limits (1e-31 and 4e31 in float32) the map equals the hard top-k, or k/n, exactly.
     """
     floor, ceiling = TEMPERATURES[dtype_name(x)]
     if framework(temperature) is None:
@@ -171,7 +169,7 @@ def temperature_of(
     temperature = _per_row("temperature", temperature, batch, x, dim)
     with quiet(x):
         t = _spread(temperature, batch, x)
-    # Judged before the cast: a float64 temperature that float32 rounds to 0 is small, not wrong.
+    # Checked before the cast: a float64 temperature that float32 rounds to 0 is valid.
     good = (temperature > 0) & (temperature < math.inf)
     return xp.where(_spread(good, batch, x) > 0, xp.clip(t, floor, ceiling), math.nan)
 
@@ -181,7 +179,7 @@ def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
     if link.alpha is None:
         return link
     if framework(link.alpha) is None:
-        # A number stays one, which costs less. Under jit it is compiled in, so few numbers do.
+        # A number stays a number, which is cheaper; few do under jit, where it is a constant.
         dynamic = is_jax(x) and link.alpha not in (1.0, 1.5, 2.0)
         return link.at(full_like(x, batch, link.alpha)) if dynamic else link
     alpha = _spread(_per_row("alpha", link.alpha, batch, x, dim), batch, x)
@@ -190,13 +188,13 @@ def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
 
 
 def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:
-    """An array argument that broadcasts to the batch shape, never enlarging it."""
+    """Return an array argument, checked to broadcast to the batch shape."""
     check_same_kind(name, value, x)
     check_real(name, value)
     return check_per_row(name, value, batch, dim)
 
 
 def _spread(value: Array, batch: tuple[int, ...], x: Array) -> Array:
-    # Arithmetic makes NumPy's arrays without dimensions scalars.
+    # Arithmetic turns NumPy arrays without dimensions into scalars.
     value = np.asarray(value) if isinstance(value, np.generic) else value
     return namespace(x).broadcast_to(cast_like(value, x), batch)

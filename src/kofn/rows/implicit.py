@@ -1,13 +1,13 @@
-"""From a threshold without gradients to answers with all of them. Differentiation lives here.
+"""Implicit differentiation: make the threshold a function of scores, k, temperature and alpha.
 
 The solver's θ is a constant. In PyTorch two Newton steps from it, whose value is exactly zero,
 
     δ ← δ + (r − stop(r))/stop(W),     r = Σ F((x − θ)/T − δ) − k,     W = Σ F′,
 
-carry the derivatives of the implicit function: one step the first, two the second (a third comes
-out infinite or NaN). They are plain array code, so every transform that can differentiate a sum can
-differentiate them. JAX takes dδ = dr/W as a rule, and what the rule is made of follows it again:
-derivatives of any order. docs/gradients.md derives this and lists what silently fails instead.
+carry the derivatives of the implicit function: one step gives the first, two give the second (the
+third is infinite or NaN). They are plain array code, so every transform that can differentiate a
+sum can differentiate them. For JAX, dδ = dr/W is a custom rule that is itself differentiable, to
+any order. docs/gradients.md derives this and lists alternatives that silently fail.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from kofn.solver.threshold import solve
 
 
 class Placed(NamedTuple):
-    """Rows with their threshold: z = (x − θ)/T and what is left to say about each entry."""
+    """Rows with their threshold: z = (x − θ)/T, and the special cases of rows and entries."""
 
-    link: Link  # with its parameter per entry
+    link: Link  # the link with its parameter per entry
     z: Array
     upper: Array  # F > ½
-    theta: Array  # differentiable; finite; of the link of mean zero
+    theta: Array  # differentiable and finite, for the link of mean zero
     none: Array  # rows that choose nothing
-    every: Array  # rows that choose every entry in play
-    spoiled: Array  # rows with a NaN
-    correction: Any  # value 0; the gradient in k that z cannot carry
+    every: Array  # rows that choose every available entry
+    spoiled: Array  # rows that contain a NaN
+    correction: Any  # value 0, with the part of the gradient in k that z cannot carry
     over: Reductions
 
 
 def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None) -> Placed:
-    """Solve for θ, unless it is `found`, and make it a function of scores, k, temperature and α."""
+    """Solve for θ unless it is given as `found`, and attach its derivatives."""
     xp = namespace(rows.scores)
     expand = over.expand
     x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
@@ -61,7 +61,7 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
         hi, lo = found
     elif over is DENSE:
         hi, lo = threshold(fixed, count, scale, frozen)
-    else:  # the opaque operators serve dense rows only
+    else:  # the custom operators support dense rows only
         hi, lo = solve(fixed, count, scale, frozen, over)
     none, every = hi == math.inf, hi == -math.inf
     spoiled = xp.isnan(hi)
@@ -72,14 +72,14 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
 
     limit = far(xp.finfo(x.dtype))
     z = ((fixed - expand(hi)) - expand(lo)) / expand(scale)
-    # Beyond every link's reach, z is a constant: z, not x, is what overflows (finfo.min/0.5).
+    # In the far tails, z is a constant: z may overflow where x does not (finfo.min/0.5).
     outside = ~live | (xp.abs(z) >= limit) | expand(settled)
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
 
     delta = zeros_of(lo)
     correction: Any = 0.0
-    # A number for alpha is part of the function, an array an argument.
+    # A number for alpha is part of the function; an array is an argument.
     number, alpha = link.parted()
     if has_gradients(x, k, t, alpha):
         equation = _Equation(link.id, number, over)
@@ -93,7 +93,7 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
 
 
 class _Terms(NamedTuple):
-    """What the equation is made of, each with its gradient if it has one."""
+    """The terms of the equation, each with its gradient if it has one."""
 
     distance: Array  # x − θ
     t: Array
@@ -105,9 +105,9 @@ class _Terms(NamedTuple):
 
 
 class _Equation(NamedTuple):
-    """Σ F((x − θ)/T − δ) = k, whose root is δ = 0.
+    """The equation Σ F((x − θ)/T − δ) = k, whose root is δ = 0.
 
-    δ is in units of T: a row with one entry in its support then has a derivative of exactly 0 in T.
+    δ is in units of T, so that the derivative in T is exactly 0 for one entry in the support.
     """
 
     link_id: str
@@ -115,7 +115,7 @@ class _Equation(NamedTuple):
     over: Reductions
 
     def residual(self, delta: Array, terms: _Terms) -> Array:
-        """ΣF − k; where ΣF′ has underflowed, without k, the balance of the logarithms."""
+        """Return ΣF − k, or the balance of logarithms (without k) where ΣF′ has underflowed."""
         link, z = self._at(delta, terms)
         if link.has_infinite_tails(stop_gradient(z)) is False:
             return self._excess(link, z, terms.live) - terms.k
@@ -152,7 +152,7 @@ class _Equation(NamedTuple):
         return balance(link, z, live, where, self.over).excess
 
     def gain(self, delta: Array, terms: _Terms) -> Array:
-        """1 over the slope of `residual`; 0 where there is none, and so the gradient."""
+        """Return 1/slope of `residual`; 0 where the slope, and so the gradient, is 0."""
         link, z = self._at(delta, terms)
         weight, solvable = self._weight(link, z, terms.live)
         steep = namespace(weight).where(solvable, reciprocal(weight), 0.0)
@@ -166,9 +166,9 @@ class _Equation(NamedTuple):
         return only_if(~solvable, balanced, steep)
 
     def correction(self, *parts: Any) -> Array:
-        """dp/dk = F′/ΣF′ where ΣF′ has underflowed: their ratios have not.
+        """Return dp/dk = F′/ΣF′ where ΣF′ has underflowed and the ratios have not.
 
-        So a hard choice still learns k.
+        k then has a gradient even through a hard choice.
         """
         k, terms = _Terms(*parts).k, _constant(_Terms(*parts))
         link, z = self._at(terms.k * 0, terms)
@@ -181,10 +181,10 @@ class _Equation(NamedTuple):
         return only_if(~solvable, moved, zeros) * self.over.expand(k - terms.k)
 
     def remainder(self, z: Array, k: Array, live: Array, alpha: Any) -> Array:
-        """k − ΣF, which is 0, shared as a change of k is.
+        """Return k − ΣF, which is 0, distributed over the entries like a change of k.
 
-        Derivatives of weights sum to that of k but for rounding, which this takes out of them.
-        Where one entry has nearly all of ΣF′ it is as large as what the others move.
+        The derivatives of the weights sum to that of k up to rounding errors; this removes them.
+        If one entry has nearly all of ΣF′, they are as large as the other entries' derivatives.
         """
         link = by_id(self.link_id, self.number if alpha is None else alpha)
         _, low, high = split(link, z, live)
@@ -203,7 +203,7 @@ class _Equation(NamedTuple):
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
 
     def _weight(self, link: Link, z: Array, live: Array) -> tuple[Array, Array]:
-        """(ΣF′ or 1, whether it is ΣF′): not where its terms may have underflowed."""
+        """Return ΣF′ and whether it is usable; 1 where its terms may have underflowed."""
         xp = namespace(z)
         weight = self.over.sum(xp.where(live, link.pdf(z), 0.0))
         solvable = weight >= least_weight(z)
@@ -211,18 +211,18 @@ class _Equation(NamedTuple):
 
 
 def least_weight(like: Array) -> float:
-    """A ΣF′ of which no term that counts is below the smallest normal number."""
+    """Return the least ΣF′ whose relevant terms are all normal numbers."""
     info = namespace(like).finfo(like.dtype)
     return float(info.smallest_normal) / float(info.eps)
 
 
 def shares(link: Link, z: Array, live: Array, where: Array, over: Reductions) -> Array:
-    """F′/ΣF′ in the rows `where`, in which all of them have underflowed; a constant."""
+    """Return F′/ΣF′, as a constant, in the rows `where`, in which every F′ has underflowed."""
     xp = namespace(z)
     alone = _softmax(link.log_pdf(z), live & over.expand(where), over)
     if link.has_infinite_tails(z) is False:
         return alone
-    # Far out F′ is e^{−z²/2}, say, which knows both tails to no digit; they balance.
+    # Far out, F′ is e^{−z²/2}, say: the two tails have no accurate digits, but they balance.
     flat = balance(link, z, live, where, over)
     return xp.where(over.expand(flat.usable), flat.slopes / over.expand(flat.slope), alone)
 
@@ -232,20 +232,20 @@ def _constant(terms: _Terms) -> _Terms:
 
 
 def _root(equation: _Equation, delta: Array, terms: _Terms) -> Array:
-    """δ, which is 0, with the derivatives that θ and p need."""
-    if is_jax(delta):  # knows how to differentiate by a rule, to any order
+    """Return δ, which is 0, with the derivatives that θ and p need."""
+    if is_jax(delta):  # has a custom rule, differentiable to any order
         return root_with_rule(equation.residual, equation.gain, delta, terms)
     gain = equation.gain(delta, _constant(terms))
     for step in range(2):
         residual = equation.residual(delta, terms)
         change = residual - stop_gradient(residual)
-        # A third derivative would be wrong and nobody told: that of c^2.5 is infinite at c = 0.
+        # A third derivative would be silently wrong; c^2.5 makes it infinite at c = 0.
         delta = delta + gain * (change if step == 0 else change + change**2.5)
     return delta
 
 
 def theta(rows: Rows, over: Reductions = DENSE) -> Array:
-    """θ per row, ±inf where nothing or everything is chosen, NaN where nothing could be."""
+    """Return θ per row: ±inf if nothing or everything is chosen, NaN if no entry is available."""
     p = place(rows, over)
     xp = namespace(p.z)
     answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, p.theta))
@@ -254,9 +254,7 @@ def theta(rows: Rows, over: Reductions = DENSE) -> Array:
 
 
 def distances(rows: Rows, p: Placed) -> Array:
-    """(x − θ)/T, for links of mean zero: of what lies beyond every link's reach, too, where p.z,
-    which only says which end, is cut off.
-    """
+    """Return (x − θ)/T for links of mean zero, also in the far tails, where p.z is capped."""
     xp = namespace(p.z)
     beyond = rows.live & (xp.abs(stop_gradient(p.z)) >= far(xp.finfo(p.z.dtype)))
     theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)
@@ -264,7 +262,7 @@ def distances(rows: Rows, p: Placed) -> Array:
 
 
 def reached(rows: Rows, p: Placed) -> Array:
-    """z, and where p.z is cut off below, what it would be, if log F of that is a number."""
+    """Return z, and its uncapped value where p.z is capped below, if log F is finite there."""
     xp = namespace(p.z)
     fixed = stop_gradient(p.z)
     settled = p.over.expand(p.every | p.none | p.spoiled)
@@ -281,7 +279,7 @@ def reached(rows: Rows, p: Placed) -> Array:
 
 
 def _softmax(values: Array, where: Array, over: Reductions) -> Array:
-    """Softmax over the entries that `where` keeps; 0 where it keeps none of finite value."""
+    """Return softmax over the entries where `where` is set; 0 if none of them is finite."""
     xp = namespace(values)
     with quiet(values):
         values = xp.where(where, values, -math.inf)

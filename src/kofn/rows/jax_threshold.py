@@ -1,4 +1,4 @@
-"""Compiled by XLA once per shape and link: a map as a whole, the solver with its loop inside."""
+"""The solver as a JAX function with a custom derivative, compiled once per shape and link."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kofn.solver.threshold import solve
 def evaluate(
     function: Callable[..., jax.Array], rows: Rows | Given, *arrays: jax.Array
 ) -> jax.Array:
-    # A link is code, not data: its id is static.
+    # A link is code, not data, so its id is a static argument.
     link_id = rows.link.id
     number, alpha = rows.link.parted()
     rows = rows._replace(link=None)
@@ -76,8 +76,9 @@ IN_CACHE = 1 << 17
 
 
 def _rows_in_cache(x: jax.Array) -> int | None:
-    """How many rows to take at a time; None for all: few, of unknown number, or laid out by axes
-    of a mesh, which a group would cut across.
+    """Return how many rows to solve at a time; None for all of them at once.
+
+    None is for few rows, an unknown number, or rows sharded over a mesh, which groups would split.
     """
     count, n = math.prod(x.shape[:-1]), x.shape[-1]
     layout = getattr(getattr(x.aval, "sharding", None), "spec", ())
@@ -88,9 +89,9 @@ def _rows_in_cache(x: jax.Array) -> int | None:
 
 
 def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any) -> Any:
-    """`rows`, `each` after `each`: XLA's code for a CPU writes every step to memory.
+    """Solve `rows` in groups of `each`, which fit in cache: XLA writes every step to memory.
 
-    Each group ends when its own rows have their thresholds.
+    The loop of a group ends when all thresholds of that group are found.
     """
     batch, n = x.shape[:-1], x.shape[-1]
     count = math.prod(batch)
@@ -107,6 +108,6 @@ def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any)
 
 
 def integral_ends(link: str) -> tuple[float, float, float]:
-    # float32, JAX's default, would know G(z) − z to a few digits only.
+    # In float32, JAX's default, G(z) − z would have only a few accurate digits.
     with jax.ensure_compile_time_eval(), enable_x64(True):
         return by_id(link, None).integral_ends(jax.numpy.asarray(2.0**26))

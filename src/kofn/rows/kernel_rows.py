@@ -1,4 +1,4 @@
-"""Thresholds by fused rows, with those that a kernel gave up on solved by the reference."""
+"""Thresholds from the fused kernels; the reference solves the rows that a kernel gave up on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kofn.solver.threshold import solve
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
-    """θ of `solve` as one array of its two floats, None where no kernel serves.
+    """Return θ of `solve` as one array of its two floats, or None if no kernel supports the rows.
 
-    A torch tensor that comes here is one with memory: the operator is called below all transforms.
+    A torch tensor has memory here, because transforms have been resolved before the operator runs.
     """
     backend = kernels.serving(x, link)
     if backend is None:
@@ -30,10 +30,10 @@ def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None
 
 
 def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, tuple[Array, Array]]:
-    """Solve the rows without a θ, most of them spread over more than 10⁵ temperatures.
+    """Solve the rows that a kernel gave up on; most span more than 10⁵ temperatures.
 
-    In float64, where squares of float32 scores neither overflow nor underflow. Answers which rows
-    they are, themselves, and their θ in float64.
+    This uses float64, in which squares of float32 scores neither overflow nor underflow. Returns
+    the indices of these rows, the rows, and their θ in float64.
     """
     x, k, temperature = (in_memory(array) for array in given[:3])
     found_before = in_memory(theta)
@@ -43,14 +43,14 @@ def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, tuple[Array, A
         scores = np.where(scores <= info.min / 2, -np.inf, scores)
         rows = rows_of(Given(scores, count, scale, given.link))
         found = solve(rows.scores, rows.k, rows.temperature, given.link)
-        if given.link.capped is not False:  # the way back begins at θ, and moves it no more
+        if given.link.capped is not False:  # the backward pass starts from θ and does not change it
             found = at_end(rows.scores, rows.k, rows.temperature, given.link, *found, DENSE)
         high = np.clip(found[0], info.min, info.max).astype(x.dtype)
-        # Finite: closed rows are not lost.
+        # θ is finite: rows that choose nothing or everything are not among them.
         found_before[:, lost] = high, (found[0] - high) + found[1]
     return lost, rows, found
 
 
 def in_memory(array: Array) -> np.ndarray:
-    """The same memory as a NumPy array."""
+    """Return a NumPy array that shares the memory."""
     return np.asarray(array.detach() if is_torch(array) else array)

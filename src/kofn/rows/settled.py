@@ -1,4 +1,4 @@
-"""Rows with every edge case settled: what is in play, what is chosen first, what never is."""
+"""Rows with the special cases resolved: available, always chosen and never chosen entries."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kofn.rows.given import Given
 
 
 class Rows(NamedTuple):
-    """Everything a map needs; arrays in the compute dtype, per entry (…, n) or per row (…)."""
+    """The rows of a map; arrays in the compute dtype, per entry (…, n) or per row (…)."""
 
-    scores: Array  # −inf wherever not live
+    scores: Array  # −inf where not live
     live: Array
     top: Array
-    k: Array  # what is left to choose among the live entries
-    top_weight: Array  # of each score of +inf
+    k: Array  # how many of the live entries to choose
+    top_weight: Array  # the weight of each score of +inf
     temperature: Array
-    link: Any  # an inner Link, its parameter a number or per row
+    link: Any  # an inner Link; its parameter is a number or per row
 
 
 def rows_of(given: Given) -> Rows:
-    """Tell apart what is in play, what is chosen first, and what never is."""
+    """Split the entries of rows into available, always chosen and never chosen ones."""
     x, k, temperature, link = given
     xp = namespace(x)
     top = x == math.inf

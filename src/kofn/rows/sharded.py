@@ -1,7 +1,7 @@
-"""DTensor: which shards the operators take. Imported once torch.distributed.tensor is.
+"""Sharding rules of the operators for DTensor; imported after torch.distributed.tensor.
 
-A row is solved where all of it is: rows may be sharded over any batch dimension, and scores that
-are sharded along a row are gathered first, by DTensor itself.
+One process solves a whole row: scores may be sharded over batch dimensions, and DTensor gathers
+scores that are sharded along a row first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kofn.rows import torch_threshold
 
 
 def placements(batch: int) -> list[Any]:
-    """What a batch of so many dimensions may be placed as."""
+    """Return the allowed placements of a batch with this number of dimensions."""
     return [Replicate(), *(Shard(dim) for dim in range(batch))]
 
 

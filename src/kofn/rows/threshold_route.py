@@ -1,4 +1,4 @@
-"""Which code finds the thresholds of these rows."""
+"""The choice of the code that solves for the thresholds: kernel, compiled or plain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kofn.solver.threshold import solve
 
 
 def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:
-    """`kofn.solver.threshold.solve` by the fastest route there is; opaque to differentiation."""
+    """Solve as `kofn.solver.threshold.solve`, by the fastest route, without derivatives."""
     if is_torch(x):
         from kofn.rows.torch_threshold import threshold as operator
 
@@ -26,7 +26,7 @@ def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array
 
 
 def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:
-    """(z, G(−z), G(z) − z) at a large z: numbers, even while `like` is being traced."""
+    """Return (z, G(−z), G(z) − z) at a large z as numbers, even while `like` is traced."""
     if is_torch(like):
         from kofn.rows.torch_threshold import integral_ends as ends
 

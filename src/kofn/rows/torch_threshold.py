@@ -1,7 +1,7 @@
-"""The threshold as a torch operator: opaque to torch.compile, mapped by vmap, never differentiated.
+"""The threshold as a custom torch operator for torch.compile and vmap, without a derivative.
 
-It has no autograd formula on purpose. With one, func.grad raises and forward mode returns zeros
-without a word; implicit.py hands it detached tensors and differentiates around it.
+It has no autograd formula on purpose. With one, func.grad raises and forward mode silently returns
+zeros; `rows/implicit.py` passes it detached tensors and attaches the derivatives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kofn.links.link import by_id
 from kofn.rows import kernel_rows
 from kofn.solver.threshold import solve
 
-# Of sizes that kofn compares: no answer hangs on them but by its own checks, and the tests run
+# These warnings concern comparisons of sizes: only checks depend on them, and the tests run
 # traces at other sizes. TracerWarning.ignore_lib_warnings does the same for torch's own code.
 warnings.filterwarnings("ignore", category=TracerWarning, module=r"kofn\.")
 
@@ -25,11 +25,11 @@ warnings.filterwarnings("ignore", category=TracerWarning, module=r"kofn\.")
 def threshold(
     x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: str, number: float | None
 ) -> tuple[Tensor, Tensor]:
-    """α, where the link has one, is `alpha`, per row, or `number`, one for all of them."""
+    """Solve for θ; the link's α is `alpha` (per row) or `number` (one for all rows)."""
     which = by_id(link, number if alpha is None else alpha)
     fused = kernel_rows.threshold(x, k, temperature, which)
     hi, lo = solve(x, k, temperature, which) if fused is None else fused.unbind()
-    # An operator's outputs share no memory.
+    # The outputs of an operator may not share memory.
     return hi.clone(), lo.clone()
 
 
@@ -42,7 +42,7 @@ def _(
 
 @threshold.register_vmap
 def _(info, in_dims, x, k, temperature, alpha, link, number):  # type: ignore[no-untyped-def]
-    """Batch dimensions come first; rows that are not mapped are repeated."""
+    """Move batch dimensions to the front; repeat arguments that are not batched."""
 
     def first(value: Tensor | None, dim: int | None) -> Tensor | None:
         if value is None:

@@ -1,1 +1,1 @@
-"""The threshold θ of every row: the reference."""
+"""The reference solver for the threshold θ of every row."""

@@ -1,10 +1,10 @@
-"""θ told from the score next to it: for any row, in a number of looks that is known.
+"""θ as the nearest score plus a distance: a bisection with a bounded number of evaluations.
 
-Newton's steps end in a handful of looks, unless scores are so far apart, or a link so steep, that
-they lead nowhere. Then the two neighbouring scores that θ lies between are found first, by halving
-in the order of floats and looking at scores themselves; after that its distance from the nearer
-one, the same way. What is looked at is x − score − distance, of which no digit is lost at the
-entries that count, however large the scores are.
+Newton's method needs a few evaluations, unless the scores are so far apart, or the link so steep,
+that it does not converge. This search first finds the two neighbouring scores around θ, by
+bisection over floats and scores; then the distance of θ from the nearer score, the same way. It
+evaluates F at x − score − distance, which is accurate for the entries that count, however large
+the scores are.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """A θ of every row in two floats, anchor + offset.
+    """θ of every row as an unevaluated sum of two floats, anchor + offset.
 
-    One float32 is not enough: θ = 24 at T = 0.3 would move every z by 5e-6.
+    One float32 is not enough: for θ = 24 and T = 0.3, rounding it would change every z by 5e-6.
     """
 
     anchor: Array
     offset: Array
 
     def moved(self, step: Array) -> Place:
-        """The place a step away; what rounding leaves over is the offset, exactly (two-sum)."""
+        """Return the place a step away; the offset is the exact rounding error (two-sum)."""
         step = self.offset + step
         anchor = self.anchor + step
         part = anchor - self.anchor
         return Place(anchor, (self.anchor - (anchor - part)) + (step - part))
 
     def to(self, other: Place) -> Array:
-        """How far it is to `other`."""
+        """Return the distance to `other`."""
         return (other.anchor - self.anchor) + (other.offset - self.offset)
 
     def where(self, flags: Array, other: Place) -> Place:
-        """This place where flagged, else the other."""
+        """Return this place where `flags` is set, else the other."""
         xp = namespace(flags)
         pairs = zip(self, other, strict=True)
         return Place(*(xp.where(flags, one, another) for one, another in pairs))
@@ -59,10 +59,10 @@ class _Distance(NamedTuple):
 
 
 def beside(p: Problem, wanted: Array) -> Place:
-    """(score, distance) of θ in the rows that are wanted."""
+    """Return (score, distance) of θ in the selected rows."""
     xp = namespace(p.x)
     low, high = _neighbours(p, wanted)
-    # Above the greatest score, or below the least, θ is no farther than F⁻¹(k/n).
+    # Above the greatest score, or below the least, the distance of θ is at most |F⁻¹(k/n)|.
     reach = 1.01 * p.temperature * p.row_link.quantile(xp.where(wanted, p.k / p.n, 0.5))
     outside = (low == -math.inf) | (high == math.inf)
     half = xp.where(outside, xp.abs(reach), high / 2 - low / 2)
@@ -81,7 +81,7 @@ def _neighbours(p: Problem, wanted: Array) -> tuple[Array, Array]:
         return p.over.max(xp.where(p.x < p.over.expand(high), p.x, -math.inf))
 
     def unfinished(s: _Neighbours) -> Array:
-        return xp.any(wanted & (s.last > s.low))  # of the others none is looked for
+        return xp.any(wanted & (s.last > s.low))  # the other rows need no search
 
     def advance(s: _Neighbours) -> _Neighbours:
         least = p.over.min(xp.where(p.x > p.over.expand(s.low), p.x, math.inf))
@@ -120,7 +120,7 @@ def _distance(p: Problem, score: Array, sign: Array, half: Array, wanted: Array)
 
 
 def _halfway(low: Array, high: Array) -> Array:
-    """The middle in the order of floats: of the exponents, where they differ."""
+    """Return the middle in the order of floats: of the exponents, if they differ."""
     xp = namespace(low)
     tiny = 16 * float(xp.finfo(low.dtype).smallest_normal)
     larger = xp.maximum(xp.abs(low), xp.abs(high))

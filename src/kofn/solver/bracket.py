@@ -1,4 +1,4 @@
-"""Where a search for θ starts, and between what it may go."""
+"""The initial guess and the bracket for θ."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WIDE = 1e5
 
 
 def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
-    """(start, low, high): from min(x) − T·F⁻¹(k/n) to max(x) − T·F⁻¹(k/n), and a guess between.
+    """Return (start, low, high): low = min(x) − T·F⁻¹(k/n), high = max(x) − T·F⁻¹(k/n).
 
-    The guess needs mean and variance, which additive masks such as −1e9 would spoil. Where more
+    The start uses mean and variance. Additive masks such as −1e9 would distort these, so if more
     than k scores are near the greatest one, only those count.
     """
     xp = namespace(p.x)
@@ -51,7 +51,7 @@ def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
     mean = p.over.sum(xp.where(usual, p.x, 0.0)) / number
     spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
     variance = p.over.sum(spread * spread) / number
-    # Scores that are normal widen the link: for the normal one this is exact.
+    # Normally distributed scores widen the link; for the normal link this is exact.
     own, far = p.row_link.quantile(share) + p.row_link.edge, _bell(share) * xp.sqrt(variance)
     start = mean - reach - p.temperature * _widening(own, far)
     middle = low / 2 + high / 2
@@ -59,9 +59,9 @@ def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
 
 
 def _widening(own: Array, far: Array) -> Array:
-    """±√(own² + far²) − own with the sign of own + far; 0 where far is, to the last digit.
+    """Return ±√(own² + far²) − own with the sign of own + far; exactly 0 where far is 0.
 
-    So alike scores start at their θ.
+    The search for rows of equal scores then starts at θ itself.
     """
     xp = namespace(own)
     away = xp.sqrt(own * own + far * far)
@@ -73,7 +73,7 @@ def _widening(own: Array, far: Array) -> Array:
 
 
 def _bell(share: Array) -> Array:
-    """Φ⁻¹, the quantile of the normal distribution, to 3e-3 (Hastings 1955)."""
+    """Return Φ⁻¹, the quantile of the normal distribution, to 3e-3 (Hastings 1955)."""
     xp = namespace(share)
     t = xp.sqrt(-2 * xp.log(xp.minimum(share, 1 - share)))
     size = t - (2.30753 + 0.27061 * t) / (1 + t * (0.99229 + 0.04481 * t))

@@ -11,25 +11,25 @@ from kofn.solver.reductions import Reductions
 
 
 def far(dtype_info: Any) -> float:
-    """A z beyond every link's reach whose square is finite; larger ones are cut to it."""
+    """Return a bound for |z|, beyond every link's tails, whose square is finite."""
     return math.sqrt(float(dtype_info.max)) / 16
 
 
 def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
-    """(F > ½, F where it is not, 1 − F where it is): each entry by its smaller, accurate tail.
+    """Return F > ½, F where it is ≤ ½, and 1 − F where F > ½: the smaller tail of each entry.
 
-    The split is at F = ½, not z = 0: only symmetric links have the two in one place.
+    The split is at F = ½, not at z = 0; the two agree for symmetric links only.
     """
     xp = namespace(z)
     upper, tail = link.tail(z)
     upper = upper & live
-    # A cdf of the user's may round to just below 0.
+    # A user's cdf may round to just below 0.
     tail = xp.where(live & ~(tail < 0), tail, 0.0)
     return upper, xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
 
 
 class Problem(NamedTuple):
-    """One equation per row."""
+    """The equations to solve, one per row."""
 
     x: Array
     live: Array
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     n: Array
     temperature: Array
     link: Link
-    row_link: Link  # the link with its parameter per row, `link` has it per entry
+    row_link: Link  # the link with its parameter per row; `link` has it per entry
     over: Reductions
 
     def z(self, anchor: Array, offset: Array) -> Array:
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
         return xp.clip(z, -limit, limit)
 
     def excess(self, anchor: Array, offset: Array) -> Array:
-        """ΣF − k at θ = anchor + offset."""
+        """Return ΣF − k at θ = anchor + offset."""
         upper, low, high = split(self.link, self.z(anchor, offset), self.live)
         missing = cast(self.over.count(upper), self.x.dtype) - self.k
         return missing + (self.over.sum(low) - self.over.sum(high))

@@ -1,8 +1,8 @@
 """Thresholds of hard choices, where every slope F′ and every smaller tail has underflowed.
 
-ΣF − k says nothing there: on the plateau between the last entry above ½ and the first below all of
-it is 0. The same equation does on a logarithmic scale, log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which
-no underflow reaches. docs/gradients.md derives what follows from it.
+There, ΣF − k is flat: it is 0 everywhere between the last entry above ½ and the first below it.
+The same equation on a logarithmic scale, log Σ_{F≤½} F = log Σ_{F>½} (1 − F), does not underflow
+and determines θ. docs/gradients.md derives its consequences.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class Balance(NamedTuple):
-    """The equation on a logarithmic scale, in the rows asked for; 0 in the others."""
+    """The equation on a logarithmic scale in selected rows; 0 in the others."""
 
     excess: Array  # log Σ_{F≤½} F − log Σ_{F>½} (1 − F)
-    slopes: Array  # by which z of each entry moves it; no derivative follows them
-    slope: Array  # their sum, 1 where they are of no use
-    usable: Array  # rows that have both tails
+    slopes: Array  # its derivative in z of each entry, as a constant
+    slope: Array  # the sum of the slopes; 1 where they are not usable
+    usable: Array  # rows with both tails
 
 
 def balance(link: Link, z: Array, live: Array, where: Array, over: Reductions) -> Balance:
-    """Of entries z in the rows `where`, differentiable in z and the link's parameter."""
+    """Return the balance of entries z in rows `where`, differentiable in z and the parameter."""
     xp = namespace(z)
     asked = live & over.expand(where)
     upper = asked & link.above_half(stop_gradient(z))
@@ -44,10 +44,10 @@ def balance(link: Link, z: Array, live: Array, where: Array, over: Reductions) -
 def _log_sum(
     log_tail: Any, slope: Any, link: Link, z: Array, where: Array, over: Reductions
 ) -> tuple[Array, Array]:
-    """(log of the sum of tails, what each entry's z moves it by without its sign)."""
+    """Return the log of a sum of tails, and its absolute derivative in each z."""
     xp = namespace(z)
     half = link.median(z)
-    # A tail that is 0 has no logarithm to differentiate.
+    # The logarithm of a tail of 0 has no derivative.
     some = where & (log_tail(xp.where(where, stop_gradient(z), half)) > -math.inf)
     z = xp.where(some, z, half)
     logs = log_tail(z)
@@ -63,10 +63,10 @@ def _log_sum(
 def at_end(
     x: Array, k: Array, temperature: Array, link: Link, hi: Array, lo: Array, over: Reductions
 ) -> tuple[Array, Array]:
-    """θ of rows in which k entries have F = 1 while what the others have has underflowed.
+    """Return θ of rows in which k entries have F = 1 and the others' F has underflowed.
 
-    It is not 0, so the least of the k has F = 1 by as little: it is where F comes to its end. The
-    link is per row and capped, the row not settled.
+    Their sum is positive, so the least of the k entries is just below F = 1, at the end of the
+    support. The link is per row and capped; the rows are not settled.
     """
     xp = namespace(x)
     entry_link, live = link.map_alpha(over.expand), x != -math.inf
@@ -76,7 +76,7 @@ def at_end(
     greatest = over.max(xp.where(live & ~upper, x, -math.inf))
     end = link.quantile(xp.ones_like(k))
     beyond = ((least - hi) - lo) / temperature - end > 4 * float(xp.finfo(x.dtype).eps)
-    # A support that ends above them leaves θ open.
+    # If the support ends above them, θ is not determined.
     some = link.log_cdf((greatest - least) / temperature + end) > -math.inf
     moves = (cast(over.count(upper), k.dtype) == k) & beyond & some
     if link.capped is not True:  # per row, as its alpha is

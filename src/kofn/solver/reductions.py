@@ -1,4 +1,4 @@
-"""Reductions over a row: all that the solver may ask of it."""
+"""The reductions over a row (min, max, sum, count) that the solver uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kofn.arrays.kinds import Array, namespace
 
 
 class Reductions(Protocol):
-    """What the solver may ask of a row."""
+    """The reductions over a row that the solver uses."""
 
     def min(self, values: Array) -> Array: ...
     def max(self, values: Array) -> Array: ...
@@ -18,7 +18,7 @@ class Reductions(Protocol):
 
 
 class DenseRows:
-    """Rows along the last axis of one array."""
+    """Reductions for rows along the last axis of an array."""
 
     @staticmethod
     def min(values: Array) -> Array:

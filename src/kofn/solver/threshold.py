@@ -1,9 +1,9 @@
-"""The threshold: θ with Σ F((x − θ)/T) = k, for every row at once and without a sort.
+"""Solve Σ F((x − θ)/T) = k for θ, for all rows at once and without a sort.
 
-The solver touches a row only through min, max, sum, count and expand (a row's number back to its
-entries), handed to it as `over`: ragged or sharded rows are other reductions, nothing else. It
-knows nothing of gradients (implicit.py) and runs in the dtype it is given, float32 included.
-docs/solver.md derives each rule below and names the row that breaks without it.
+The solver accesses a row only through the reductions `over`: min, max, sum, count, and expand (one
+number per row back to its entries). Ragged or sharded rows need other reductions, nothing else. It
+computes no gradients (see `rows/implicit.py`) and works in the dtype of its input, float32 or
+float64. docs/solver.md derives each rule below and names a row that fails without it.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from kofn.solver.reductions import DENSE, Reductions
 
 
 class Search(NamedTuple):
-    """Where θ is looked for. The ends are places, so that they stay where they are as θ moves."""
+    """The state of the search: θ and its bracket, whose ends are two floats each, as θ is."""
 
     at: Place
     low: Place
     high: Place
     last: Array
     active: Array
-    found: Array  # rows whose last step says that θ is there
+    found: Array  # rows whose last step shows that θ has converged
     flat: Array
     rounds: Array
 
 
 class _Newton(NamedTuple):
-    """What one look at a row says, in units of T."""
+    """The result of one evaluation of the rows, in units of T."""
 
-    excess: Array  # its sign says on which side of the root θ is
+    excess: Array  # its sign tells on which side of the root θ is
     step: Array
-    tolerance: Array  # what θ may be off by
-    last: Array  # the step after which there is no need to look again
-    flat: Array  # sums say no more: both tails have underflowed
+    tolerance: Array  # the possible error of θ
+    last: Array  # a step this small ends the search without another evaluation
+    flat: Array  # the sums are flat: both tails have underflowed
 
 
 def solve(
     x: Array, k: Array, temperature: Array, link: Link, over: Reductions = DENSE
 ) -> tuple[Array, Array]:
-    """θ as an unevaluated sum of two floats.
+    """Return θ of every row as an unevaluated sum of two floats.
 
     Args:
-        x: scores (…, n), −inf where an entry is out of play, no +inf.
-        k: what to choose, per row.
+        x: scores (…, n), −inf where an entry is excluded, no +inf.
+        k: how many entries to choose, per row.
         temperature: per row, in score units.
-        link: an inner one (θ is in its convention); its parameter, if any, a number or per row.
+        link: an inner link (θ is in its convention); its parameter is a number or per row.
         over: the reductions over a row.
 
     Returns:
-        (hi, lo) per row. hi is +inf where k ≤ 0, −inf where k is all n entries in play or more,
-        NaN where the row, k, temperature or alpha holds a NaN; lo is 0 there.
+        (hi, lo) per row. hi is +inf if k ≤ 0, −inf if k is at least the number of entries that may
+        be chosen, and NaN if the row, k, temperature or alpha contains a NaN; lo is 0 then.
     """
     xp = namespace(x)
     with quiet(x):
@@ -83,7 +83,7 @@ ROUNDS = 24
 
 
 def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
-    """A search at its starting point, and which rows hold a NaN."""
+    """Return a search at its starting point, and which rows contain a NaN."""
     xp = namespace(p.x)
     start, low, high = bracket(p, open_)
     spoiled = xp.isnan(p.k) | xp.isnan(p.temperature) | ((p.n > 0) & xp.isnan(low))
@@ -104,7 +104,7 @@ def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
 def _search(
     p: Problem, search: Search, look: Callable[[Problem, Array], _Newton], most: int
 ) -> Search:
-    """Newton's steps, halving the bracket where one leaves it or is not half the last one."""
+    """Take Newton steps; bisect if a step leaves the bracket or exceeds half of the last one."""
     xp = namespace(p.x)
     eps, largest = float(xp.finfo(p.x.dtype).eps), float(xp.finfo(p.x.dtype).max)
 
@@ -119,7 +119,7 @@ def _search(
         step = seen.step * p.temperature
         near = xp.abs(step) <= seen.last * p.temperature
         halved = (step > below) & (step < above) & (xp.abs(step) <= s.last / 2)
-        # The step decides when to stop: a small residual means nothing where W is small.
+        # The size of the step decides when to stop; a small residual says little if W is small.
         stay = (seen.excess == 0) | seen.flat
         step = xp.where(near | halved, step, below / 2 + above / 2)
         step = xp.where(stay, 0.0, step)
@@ -141,7 +141,7 @@ def _search(
 
 
 def _beside(p: Problem, search: Search, lost: Array) -> Search:
-    """For rows that Newton's steps have not ended: θ from the score next to it."""
+    """Solve rows on which Newton's method did not converge by the search from a score."""
     at = beside(p, lost)
     flat = _balance(p, p.z(*at)).flat
     return search._replace(
@@ -150,7 +150,7 @@ def _beside(p: Problem, search: Search, lost: Array) -> Search:
 
 
 def _between(p: Problem, search: Search) -> Search:
-    """Between the last entry above and the first below, where the sums were flat: by logarithms."""
+    """Solve on a logarithmic scale between the last entry above ½ and the first below it."""
     xp = namespace(p.x)
     upper, _, _ = split(p.link, p.z(*search.at), p.live)
     zero = xp.zeros_like(p.k)
@@ -171,7 +171,7 @@ def _between(p: Problem, search: Search) -> Search:
 
 
 def _balance(p: Problem, z: Array) -> _Newton:
-    """Newton on the log-odds of ΣF/n, which is close to linear in θ where ΣF is exponential."""
+    """Return a Newton step on the log-odds of ΣF/n, nearly linear in θ if ΣF is exponential."""
     xp = namespace(z)
     eps = float(xp.finfo(z.dtype).eps)
     upper, tail, density = p.link.tails(z)
@@ -192,8 +192,8 @@ def _balance(p: Problem, z: Array) -> _Newton:
 
     infinite = p.link.has_infinite_tails(z)
     if infinite is not False:
-        # Exactly k entries above ½ with a gap around θ: ΣF − k is flat, but the two tails still
-        # balance on a logarithmic scale.
+        # If exactly k entries are above ½ with a gap around θ, ΣF − k is flat; the logarithms of
+        # the two tails still determine θ.
         plateau = (missing == 0) & (below + above < 1) & infinite
         flat = plateau & (below + above < float(xp.finfo(z.dtype).smallest_normal) / eps)
 
@@ -205,27 +205,27 @@ def _balance(p: Problem, z: Array) -> _Newton:
 
         step = only_if(plateau, balanced, step)
 
-    # A slope that is infinite, as at the end of entmax's support for α > 2, leads nowhere.
+    # An infinite slope, as at the end of entmax's support for α > 2, gives no Newton step.
     step = xp.where(weight < math.inf, step, math.nan)
-    sums = 4 * (below + above) / weight  # what rounding of the sums does to the step
+    sums = 4 * (below + above) / weight  # the effect of the sums' rounding on the step
     wanted = xp.minimum(p.k / weight, xp.ones_like(weight))
-    # Without an entry inside the support θ is next to one, at whatever distance.
+    # If no entry is inside the support, θ may be at any distance from the next one.
     tolerance = xp.where(weight > 0, eps * xp.maximum(wanted, sums), 0.0)
     last = tolerance
-    if p.link.smooth:  # what is left after a step is of the order of its square
+    if p.link.smooth:  # the error after a step is of the order of the step's square
         last = xp.where(plateau, tolerance, xp.sqrt(tolerance) / 2)
     if infinite is False:
-        # Next to the end where F is 1 log-odds bend: a short step may leave most of the excess.
+        # Near the end where F is 1, log-odds are curved: a short step may leave most of the excess.
         last = xp.where(xp.abs(excess) <= 4 * last * weight, last, 0.0)
     order = p.row_link.order
     if order is not None:
-        # Where the slope is infinite at the end, a step as small may bring in an entry that weighs.
+        # If the slope is infinite at the end, a short step may give another entry a large weight.
         steep = order + xp.zeros_like(step) < 1
         tolerance = xp.where(steep, eps * sums, tolerance)
         last = xp.where(steep, tolerance, last)
         step = xp.where(steep & (xp.abs(step) <= tolerance), 0.0, step)
-        # k entries have all their weight and others nearly none. F meets 0 like a power of the
-        # distance, towards whose end Newton's steps go by parts; a few more of them go beyond.
+        # k entries have weight 1 and the others nearly 0. F approaches 0 like a power of the
+        # distance, and each Newton step covers a part of it; a longer last step covers the rest.
         done = (missing == 0) & (above == 0) & (xp.abs(step) <= tolerance)
         step = xp.where(done, (1 + order) * step + 2 * eps, step)
         last = xp.where(done, xp.abs(step), last)
@@ -233,7 +233,7 @@ def _balance(p: Problem, z: Array) -> _Newton:
 
 
 def _log_balance(p: Problem, z: Array) -> _Newton:
-    """log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
+    """Return a Newton step on log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which does not underflow."""
     xp = namespace(z)
     upper = p.live & p.link.above_half(z)
     lower = p.live & ~upper

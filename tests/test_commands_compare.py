@@ -108,7 +108,9 @@ def test_apply_writes_a_file_of_the_kind_its_name_says(here):
     run("apply", "x.npy", "--out", "w.csv")
     weights = np.loadtxt("w.csv", delimiter=",", dtype=np.float32)
     np.testing.assert_array_equal(weights, soft_topk(X.astype(np.float32), 1))
-    assert "w.csv exists; --force overwrites it" in refused("apply", "x.csv", "--out", "w.csv")
+    assert "w.csv exists; add --force to overwrite it" in refused(
+        "apply", "x.csv", "--out", "w.csv"
+    )
     assert run("apply", "x.csv", "--out", "w.csv", "--force").exit_code == 0
     assert (here / "w.csv").read_text().startswith("a,b")
     assert sorted(os.listdir()) == ["deep", "w.csv", "x.csv", "x.npy"]
@@ -131,7 +133,7 @@ def test_compare_shows_every_map_and_leaves_a_picture_and_the_numbers(here):
         assert np.all(np.diff(spread) > -1e-9)
     assert "2 of 6 scores, row 1 of 3" in result.stdout
     assert (here / "kofn-compare" / "compare.png").read_bytes().startswith(b"\x89PNG")
-    assert "compare.json exists; --force" in refused("compare", "x.csv")
+    assert "compare.json exists; add --force" in refused("compare", "x.csv")
 
 
 def test_with_k_1_the_maps_have_the_names_people_know(here):
@@ -191,20 +193,26 @@ BAD = {
     "empty": (b"", "is empty"),
     "blank": (b"\n \n", "is empty"),
     "header only": (b"a,b\n", "has a header but no scores"),
-    "ragged": (b"1,2\n3\n", "is ragged: 1 in line 2, 2 in line 1"),
-    "ragged header": (b"a,b\n\n1,2,3\n", "is ragged: 3 in line 3, 2 in the header"),
+    "ragged": (b"1,2\n3\n", "has rows of different lengths: 1 in line 2, 2 in line 1"),
+    "ragged header": (
+        b"a,b\n\n1,2,3\n",
+        "has rows of different lengths: 3 in line 3, 2 in the header",
+    ),
     "words": (b"1,2\n3,x\n", "line 2 of bad, column 2: 'x' is not a number"),
     "underscores": (b"1,2\n3,1_0\n", "'1_0' is not a number"),
     "missing": (b"1,,2\n", "line 1 of bad, column 2: a score is missing"),
     "nan": (b"1,2\n3,nan\n", "has a NaN in row 2, column 2"),
-    "not text": (b"\xff\xfe\x00", "neither .npy nor text in UTF-8"),
+    "not text": (b"\xff\xfe\x00", "neither .npy nor UTF-8 text"),
     "archive": (b"PK\x03\x04....", "save one array with numpy.save"),
     "objects": (saved(np.array([{}], object), allow_pickle=True), "entries are Python objects"),
-    "complex": (saved(np.ones(2) * 1j), "has dtype complex128; real numbers are needed"),
-    "no scores": (saved(np.zeros((0, 3))), "has shape (0, 3); at least one score"),
-    "a number": (saved(np.array(3.0)), "has shape (); at least one score"),
+    "complex": (saved(np.ones(2) * 1j), "has dtype complex128; scores must be real numbers"),
+    "no scores": (saved(np.zeros((0, 3))), "has shape (0, 3); give at least one score"),
+    "a number": (saved(np.array(3.0)), "has shape (); give at least one score"),
     "cut off": (saved(X)[:-8], "cannot be read as .npy"),
-    "no end": (saved(np.ones(10)).replace(b"(10,)", b"(9" + b"9" * 12 + b",)"), "beyond memory"),
+    "no end": (
+        saved(np.ones(10)).replace(b"(10,)", b"(9" + b"9" * 12 + b",)"),
+        "does not fit in memory",
+    ),
     "nan inside": (saved(np.full((1, 1, 2), np.nan)), "has a NaN in axis 0, entry 1, axis 1"),
 }
 
@@ -229,9 +237,12 @@ def test_bad_scores_are_refused_in_one_line(here, command, name):
         (["apply", "x.csv", "--map", "cubic"], "--map must be one of logistic, laplace"),
         (["apply", "x.csv", "--map", "softmax", "-k", 2], "--map softmax chooses 1; got k = 2"),
         (["apply", "x.csv", "--map", "KSubset", "-k", 2.5], "needs a whole k of 2 or more"),
-        (["apply", "x.csv", "--map", "normal", "--alpha", 2], "--alpha is for --map entmax"),
+        (["apply", "x.csv", "--map", "normal", "--alpha", 2], "--alpha needs --map entmax"),
         (["apply", "x.csv", "--map", "entmax", "--alpha", 0.5], "--alpha must be a finite number"),
-        (["apply", "x.csv", "--support", 2, "--gap", 1], "--support and --gap each decide"),
+        (
+            ["apply", "x.csv", "--support", 2, "--gap", 1],
+            "--support and --gap each set the temperature",
+        ),
         (["apply", "x.csv", "--support", 7], "--support must be a number in [k, n] (here [1, 6])"),
         (["compare", "x.csv", "--gap", 3], "--gap must be a number in [0, 1.66667]"),
         (["compare", "x.csv", "--temperature", 0], "--temperature must be a finite number > 0"),
@@ -248,7 +259,9 @@ def test_bad_arguments_are_refused_in_one_line(here, arguments, words):
 
 def test_a_cube_is_no_table(here):
     np.save("cube.npy", np.ones((2, 2, 3)))
-    assert "of shape (2, 2, 3) are no table" in refused("apply", "cube.npy", "--out", "w.csv")
+    assert "of shape (2, 2, 3) do not fit in a table" in refused(
+        "apply", "cube.npy", "--out", "w.csv"
+    )
 
 
 def test_terminals_are_neither_read_from_nor_sent_bytes(here, monkeypatch):
@@ -262,7 +275,7 @@ def test_terminals_are_neither_read_from_nor_sent_bytes(here, monkeypatch):
     with pytest.raises(table.InputError, match="no scores: give a file"):
         table.read("-")
     monkeypatch.setattr(commands.sys, "stdout", Terminal())
-    with pytest.raises(table.InputError, match="no text for a terminal"):
+    with pytest.raises(table.InputError, match="cannot be shown on a terminal"):
         commands.apply("x.npy")
 
 

@@ -131,7 +131,7 @@ def test_force_overwrites_and_its_absence_does_not(here):
     arguments = ("data.csv", "--target", "label", "-k", 2, "--out", "kept", *QUICK)
     (here / "kept").mkdir()
     (here / "kept" / "selection.png").write_text("mine")
-    assert "selection.png exists; --force" in refused(*arguments)
+    assert "selection.png exists; add --force" in refused(*arguments)
     assert (here / "kept" / "selection.png").read_text() == "mine"
     assert run(*arguments, "--force").exit_code == 0
     assert sorted(os.listdir("kept")) == FILES
@@ -152,7 +152,7 @@ BAD_TABLES = {
     ),
     "semicolons": (b"a;b;label\n1;2;3\n", "separate columns by commas"),
     "an index": (b",a,b,label\n0,1,2,3\n", "column 1 of bad.csv has no name"),
-    "a name twice": (b"a,b,a,label\n0,1,2,3\n", "occur twice: 'a'"),
+    "a name twice": (b"a,b,a,label\n0,1,2,3\n", "repeated column names in bad.csv: 'a'"),
     "huge": (table(d=[1e300] + [1.0] * 59), "values beyond ±1e+30 in 'd'"),
     "one class": (table(label="x"), "one class only ('x')"),
     "rare class": (
@@ -160,7 +160,7 @@ BAD_TABLES = {
         "too few rows of class 'x'",
     ),
     "constant target": (table(label=2.5), "is 2.5 in every row"),
-    "few rows": (table(rows=19), "has 19 rows; at least 20"),
+    "few rows": (table(rows=19), "has 19 rows; give at least 20"),
     "one column": (table()[["a", "label"]], "1 column(s) besides the target"),
 }
 
@@ -180,15 +180,15 @@ def test_bad_tables_are_refused_in_one_line(here, name):
     [
         (["none.csv", "--target", "label", "-k", 2], "no such file: none.csv"),
         ([".", "--target", "label", "-k", 2], "is a directory"),
-        (["data.csv", "-k", 2], "--target NAME is needed"),
-        (["data.csv", "--target", "label"], "-k is needed: how many columns to keep, 1..5"),
+        (["data.csv", "-k", 2], "--target NAME is missing"),
+        (["data.csv", "--target", "label"], "-k is missing; choose how many columns to keep, 1..5"),
         (["data.csv", "--target", "lable", "-k", 2], "did you mean 'label'?"),
-        (["data.csv", "--target", "zzz", "-k", 2], "there are 'a', 'b'"),
+        (["data.csv", "--target", "zzz", "-k", 2], "its columns are 'a', 'b'"),
         (["data.csv", "--target", "label", "-k", 0], "k must be in 1..5"),
         (["data.csv", "--target", "label", "-k", 6], "k must be in 1..5"),
         (["-k", 64], "k must be in 1..63"),
         (["--target", "label"], "--target needs a table"),
-        (["--task", "regression"], "digits is classification"),
+        (["--task", "regression"], "digits are a classification task"),
         (["data.csv", "--target", "label", "-k", 2, "--task", "sorting"], "--task must be one of"),
         (["data.csv", "--target", "label", "-k", 2, "--task", "regression"], "is not numeric"),
         (
@@ -243,7 +243,7 @@ def test_a_failed_write_leaves_neither_file(here, monkeypatch, failing):
 def test_a_failed_write_keeps_the_old_files(here, monkeypatch):
     out = here / "out"
     files.write(out, dict.fromkeys(FILES, b"old"), force=False)
-    with pytest.raises(InputError, match="--force overwrites"):
+    with pytest.raises(InputError, match="add --force to overwrite"):
         files.write(out, dict.fromkeys(FILES, b"new"), force=False)
 
     def interrupted(descriptor):

@@ -130,7 +130,9 @@ def test_a_break_changes_nothing(here, monkeypatch, sigint, at):
         result = run(*chosen, "--out", "broken")
     assert result.exit_code == 130
     last = result.stderr.splitlines()[-1]
-    assert last == f"kofn: interrupted; --resume goes on from {os.path.join('broken', CHECKPOINT)}"
+    assert (
+        last == f"kofn: interrupted; --resume continues from {os.path.join('broken', CHECKPOINT)}"
+    )
     assert sorted(os.listdir("broken")) == [CHECKPOINT]
     result = run(*chosen, "--out", "broken", "--resume")
     assert result.exit_code == 0, result.output
@@ -173,11 +175,11 @@ def test_the_seed_decides(here):
         (["--seeds", 0], "--seeds must be at least 1"),
         (["--seed", 2**31], "--seed must be below 2147483648"),
         (["-k", 12], "-k must be in 1..11, below --items; got 12"),
-        (["--samples", 1], "--method leave-one-out needs --samples 2 at least"),
-        (["--factors", 5], "at most 4,096; there are 3.28e+04: choose others by --method"),
+        (["--samples", 1], "--method leave-one-out needs --samples of at least 2"),
+        (["--factors", 5], "at most 4,096; there are 3.28e+04; choose another --method"),
         (["--factors", 999999], "--method exact sums over every choice"),
-        (["--resume"], "there is no kofn-vae/checkpoint.pt"),
-        (["--resume", "--force"], "give one of them"),
+        (["--resume"], "--resume needs kofn-vae/checkpoint.pt"),
+        (["--resume", "--force"], "give only one of them"),
         (["--out", "file"], "--out file is a file"),
     ],
 )
@@ -189,7 +191,7 @@ def test_bad_arguments_are_refused_in_one_line(here, arguments, words):
 def test_checkpoints_that_cannot_be_resumed(here):
     chosen = ["--method", "softmax", *SMALL, "--epochs", 1]
     assert run(*chosen).exit_code == 0
-    assert "checkpoint.pt exists; --force overwrites it" in refused(*chosen)
+    assert "checkpoint.pt exists; add --force to overwrite it" in refused(*chosen)
     assert "made with epochs = 1, not 2" in refused(*chosen[:-1], 2, "--resume")
     path = here / "kofn-vae" / CHECKPOINT
     good = torch.load(path, weights_only=True)

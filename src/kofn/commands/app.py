@@ -1,4 +1,4 @@
-"""The `kofn` command. Each subcommand checks, delegates and prints; the work is elsewhere."""
+"""The `kofn` command: its subcommands check the options, call the library and print."""
 
 from __future__ import annotations
 
@@ -89,17 +89,19 @@ def select(
         Path | None,
         typer.Argument(
             metavar="DATA.csv",
-            help="Table with a header, numeric columns and a target; digits if absent.",
+            help="CSV table with a header, numeric columns and a target column; without it, "
+            "scikit-learn's handwritten digits.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
     k: Annotated[int | None, typer.Option("-k", help="Number of columns to keep.")] = None,
     task: Annotated[
-        str, typer.Option(help="classification, regression, or auto: decided by the target.")
+        str,
+        typer.Option(help="classification, regression, or auto (decided by the target column)."),
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     splits: Annotated[int, typer.Option(help="Number of random splits to compare on.")] = 10,
-    steps: Annotated[int, typer.Option(help="Number of training steps of each selection.")] = 300,
+    steps: Annotated[int, typer.Option(help="Number of training steps per selection.")] = 300,
     out: Annotated[Path, typer.Option(help="Directory to write the results to.")] = Path(
         "kofn-select"
     ),
@@ -107,10 +109,11 @@ def select(
 ) -> None:
     """Choose the k most useful columns of a table.
 
-    Other methods choose too, and all are compared on random splits. Writes selection.json
-    and selection.png. Without DATA.csv: 16 of the 64 pixels of scikit-learn's digits.
+    Compares soft top-k with other selection methods on random train/test splits, and writes
+    selection.json and selection.png. Without DATA.csv it chooses 16 of the 64 pixels of
+    scikit-learn's handwritten digits.
     """
-    # The imports take seconds; an interrupt during them is an interrupt like any other.
+    # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.select import report
 
     began = time.monotonic()
@@ -128,7 +131,7 @@ def select(
     }
     files.write(out, results, force)
     names = ", ".join(escape(table.columns[i]) for i in report.ranked(selector))
-    best = f"[bold]Chosen[/bold] (a fit on all {len(table.y):,} rows, best first): {names}"
+    best = f"[bold]Chosen[/bold] (fitted on all {len(table.y):,} rows, best first): {names}"
     printed(report.as_rich(table, k, comparison), best, files=[out / name for name in results])
 
 
@@ -142,28 +145,31 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="router, attention, vocabulary or pruning; repeat for several. All if absent.",
+            help="Problem to time: router, attention, vocabulary or pruning. Repeat the option for "
+            "several; all by default.",
         ),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="float32 or bfloat16; repeat for both. Both if absent."),
+        typer.Option(metavar="NAME", help="float32 or bfloat16; both by default."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Number of threads; PyTorch's default if absent.")
+        int | None, typer.Option(help="Number of threads; PyTorch's default if not given.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Maximum timing rounds per contender.")] = 31,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for bench.json and bench.md; not written if absent."),
+        typer.Option(
+            help="Directory for bench.json and bench.md; without it, no files are written."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
     """Time the maps on this machine, relative to softmax.
 
-    Other libraries and common recipes are timed beside them.
+    Also times other libraries and common hand-written versions of the same maps.
     """
-    # PyTorch's profiler, which counts the memory, would write a line whenever it starts.
+    # PyTorch's profiler measures memory; by default it prints a line whenever it starts.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
@@ -216,16 +222,20 @@ def _load(data: Path | None, target: str | None, k: int | None, task: str) -> tu
     tables.check_task(task)
     if data is None:
         if target is not None:
-            raise InputError("--target needs a table: kofn select DATA.csv --target NAME -k K")
+            raise InputError("--target needs a table; use: kofn select DATA.csv --target NAME -k K")
         if task == "regression":
-            raise InputError("--task regression needs a table; digits is classification")
+            raise InputError(
+                "--task regression needs a table; the digits are a classification task"
+            )
         table, k = tables.digits_table(), tables.DIGITS_K if k is None else k
     else:
         if target is None:
-            raise InputError("--target NAME is needed: which column of the table to predict")
+            raise InputError("--target NAME is missing; name the column to predict")
         table = tables.read_table(data, target, task)
         if k is None:
-            raise InputError(f"-k is needed: how many columns to keep, 1..{len(table.columns) - 1}")
+            raise InputError(
+                f"-k is missing; choose how many columns to keep, 1..{len(table.columns) - 1}"
+            )
     tables.check_k(k, table)
     return table, k
 
@@ -233,16 +243,16 @@ def _load(data: Path | None, target: str | None, k: int | None, task: str) -> tu
 def _work(
     table: Table, k: int, *, seed: int, splits: int, steps: int
 ) -> tuple[SoftTopKSelector, Comparison]:
-    """The comparison on every split, then the selection from all rows."""
+    """Compare the methods on every split, then select columns on all rows."""
     from sklearn.base import clone
     from threadpoolctl import threadpool_limits
 
     from kofn.commands.select.compare import METHODS, OURS, compare
     from kofn.feature_selection import SoftTopKSelector
 
-    # Small matrices are faster on one thread, much faster where other work shares the cores.
+    # Small matrices are faster on one thread, and much faster if other processes share the cores.
     with threadpool_limits(limits=1), _Progress(splits * METHODS + 1, steps) as progress:
-        # clone() copies parameters deeply; a function, unlike a bound method, is left as it is.
+        # clone() deep-copies parameters; it leaves a function alone, but not a bound method.
         selector = SoftTopKSelector(
             k,
             task=table.task,
@@ -262,7 +272,7 @@ def _work(
 
 
 class _Progress:
-    """Two bars on standard error: the pieces of work, and the selection being trained."""
+    """Two progress bars on standard error: overall progress and the current training."""
 
     def __init__(self, pieces: int, steps: int) -> None:
         console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Results on disk: whole or not at all, and nothing overwritten that was not told to be."""
+"""Writing of result files: complete or not at all; existing files only with --force."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ WRITTEN: list[Path] = []
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used; the message is one line and says what can."""
+    """An unusable input of the user; the one-line message says what is allowed."""
 
 
 def check_out(out: Path, names: Iterable[str], force: bool) -> None:
-    """Raise InputError, before any work, if the results could not be written to `out`."""
+    """Raise InputError before any work starts if the results cannot be written to `out`."""
     try:
         _check_out(out, names, force)
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # for example, a name that is too long
         name = shortened(error.filename or out)
         raise InputError(f"--out {name} cannot be written: {error.strerror}") from None
 
 
 def shortened(name: object, most: int = 120) -> str:
-    """A name for a message or a title: cut in the middle where it is very long."""
+    """Shorten a very long name for a message or a title by cutting its middle."""
     text, half = str(name), most // 2
     return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def read_bytes(path: Path, needed: str, done: str) -> bytes:
-    """What a file holds; where it cannot be `done` with, InputError says which is `needed`."""
+    """Read a file; an InputError names what cannot be `done` and what is `needed`."""
     name = shortened(path)
     try:
         return path.read_bytes()
@@ -48,7 +48,7 @@ def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
         raise InputError(f"--out {out} is a file; a directory is needed")
     taken = [name for name in names if (out / name).exists()]
     if taken and not force:
-        raise InputError(f"{out / taken[0]} exists; --force overwrites it, --out puts it elsewhere")
+        raise InputError(f"{out / taken[0]} exists; add --force to overwrite it, or change --out")
     parent = out
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
@@ -57,10 +57,10 @@ def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
 
 
 def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
-    """Put every file into `out`, each whole or not at all.
+    """Write every file to `out`, each complete or not at all.
 
-    The bytes go to temporary files beside their destination first; only when all are on disk does
-    each take its name.
+    The bytes go to temporary files in the same directory first; these are renamed only when all
+    of them are on disk.
     """
     check_out(out, contents, force)
     waiting: list[tuple[str, Path]] = []
@@ -73,7 +73,7 @@ def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp keeps its files to their owner
+            os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner can read
         while waiting:
             os.replace(*waiting[0])
             waiting.pop(0)

@@ -1,4 +1,4 @@
-"""What the reports of all commands are made with: JSON, tables for the terminal, pictures."""
+"""Helpers for the commands' output: JSON, terminal tables and pictures."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ INK = "#222222"
 
 
 def json_bytes(result: dict[str, Any], *, allow_nan: bool = False) -> bytes:
-    """The version of kofn and `result`, as indented UTF-8 JSON."""
+    """Return kofn's version and `result` as indented UTF-8 JSON."""
     whole = {"kofn": kofn.__version__, **result}
     text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=allow_nan)
     return (text + "\n").encode()
 
 
 def table(**options: Any) -> Table:
-    """An empty table with a bold title, a rule under its header and a caption to the left."""
+    """Make an empty table with a bold title and a caption aligned to the left."""
     return Table(box=box.SIMPLE_HEAD, caption_justify="left", title_style="bold", **options)
 
 
 def add_figures(shown: Table, *names: str) -> None:
-    """Columns of numbers."""
+    """Add columns of numbers to a table."""
     for name in names:
         shown.add_column(name, justify="right", no_wrap=True)
 
 
 def picture(width: float, height: float, *layout: int, dpi: int = 150, **more: Any) -> Any:
-    """(figure, axes), in inches; matplotlib takes a while to import, so it waits until here."""
+    """Return (figure, axes), with sizes in inches; matplotlib is imported here, as it is slow."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,12 +43,12 @@ def picture(width: float, height: float, *layout: int, dpi: int = 150, **more: A
 
 
 def entitled(figure: Any, title: str) -> None:
-    """Give a figure its title; a dollar sign in a name would start mathematics."""
+    """Set a figure's title; escape dollar signs, which start formulas."""
     figure.suptitle(title.replace("$", r"\$"), color=INK)
 
 
 def png(figure: Any) -> bytes:
-    """A figure as the bytes of a PNG file."""
+    """Return a figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
     return buffer.getvalue()

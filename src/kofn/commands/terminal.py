@@ -1,8 +1,8 @@
-"""How every subcommand meets the terminal: its output, its progress, and the one way it ends.
+"""Output, progress bars, errors and exit statuses of every subcommand.
 
-A command does its work and raises; here the exception becomes one line on standard error and an
-exit status: 2 for what the user can change, 1 for what the system refused, 128 + the signal for an
-interrupt. A bug keeps its traceback.
+A command raises an exception; this module turns it into one line on standard error and an exit
+status: 2 if the user can fix it, 1 if the system failed, 128 + the signal number for an interrupt.
+A bug keeps its traceback.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from kofn.commands.files import InputError
 
 FAILED, REFUSED, INTERRUPTED, TERMINATED = 1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM
 
-# Errors of writing to a stream, which carry no name of a file.
+# Errors of writing to a stream; they carry no file name.
 OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT)
 
-# How PyTorch, and the loader of a shared library, say that memory is short.
+# Parts of the messages with which PyTorch and the dynamic loader report a lack of memory.
 OF_MEMORY = ("allocate memory", "failed to map segment")
 
-# Typer brings a copy of click of its own from version 0.26 on.
+# From version 0.26 on, Typer contains its own copy of click.
 UsageError: Any = typer.BadParameter.__mro__[2]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which is answered as an interrupt is: clean up, say so, end."""
+    """SIGTERM, handled like an interrupt: clean up, report, exit."""
 
 
 class Guarded(TyperGroup):
-    """The root of a command line, with one end for all its subcommands."""
+    """The top-level command; every subcommand exits through it."""
 
     def main(self, args: Any = None, prog_name: Any = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command and exit."""
@@ -63,7 +63,7 @@ class Guarded(TyperGroup):
 
 
 def status_of(work: Callable[[], object]) -> int:
-    """Do the work; its exit status, once what went wrong has been said in one line."""
+    """Run the work, report an error in one line, and return the exit status."""
     written = len(_files.WRITTEN)
     try:
         _check_streams()
@@ -72,7 +72,7 @@ def status_of(work: Callable[[], object]) -> int:
             work()
         except typer.Exit as end:
             status = end.exit_code
-        # Here, where a full disk can still be told; when Python ends it could not.
+        # A full disk can be reported here, but no longer while Python exits.
         sys.stdout.flush()
         return status
     except UsageError as error:
@@ -84,7 +84,7 @@ def status_of(work: Callable[[], object]) -> int:
         left = str(stop) or ("" if len(_files.WRITTEN) > written else "nothing was written")
         status = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         return _say(f"{what}; {left}" if left else what, status)
-    except BrokenPipeError:  # as with `| head`: whoever read has read enough
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         _discard_output()
         return FAILED
     except MemoryError as error:
@@ -98,12 +98,12 @@ def status_of(work: Callable[[], object]) -> int:
 
 
 def prepare_kernels() -> None:
-    """Check KOFN_KERNELS, and say on standard error when kernels are compiled, if they are.
+    """Check KOFN_KERNELS, and report on standard error if kernels have to be compiled.
 
-    Nothing is said where they are found on disk, as in every later run.
+    Later runs load the kernels from disk and report nothing.
 
     Raises:
-        InputError: KOFN_KERNELS in the environment says what there is not.
+        InputError: the environment variable KOFN_KERNELS has an unknown value.
     """
     from kofn import kernels
 
@@ -116,7 +116,7 @@ def prepare_kernels() -> None:
 
 @cache
 def _tell_of_compiling() -> None:
-    """Once for as long as nothing is compiled."""
+    """Report compilation once, if no kernel is compiled yet."""
     try:
         from numba.core import event
     except ImportError:  # without Numba there is nothing to compile
@@ -126,7 +126,7 @@ def _tell_of_compiling() -> None:
         def on_start(self, _: Any) -> None:
             event.unregister("numba:run_pass", self)  # type: ignore[no-untyped-call]
             _tell_of_compiling.cache_clear()
-            _say("compiling for this machine, once; this may take a minute", 0)
+            _say("compiling kernels for this machine, once; this may take a minute", 0)
 
         def on_end(self, _: Any) -> None:
             pass
@@ -135,7 +135,7 @@ def _tell_of_compiling() -> None:
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM unwind the stack, so that no temporary file stays behind."""
+    """Let SIGTERM unwind the stack, so that temporary files are removed."""
 
     def stop(number: int, frame: object) -> NoReturn:
         raise Terminated
@@ -144,7 +144,7 @@ def end_on_sigterm() -> None:
 
 
 def printed(*parts: Any, files: Any = ()) -> None:
-    """Print to standard output, and then which files were written."""
+    """Print items to standard output, then the names of the written files."""
     console = Console(highlight=False)
     for part in parts:
         console.print(part)
@@ -154,24 +154,24 @@ def printed(*parts: Any, files: Any = ()) -> None:
 
 @contextlib.contextmanager
 def bar(total: int, width: int, done: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar on standard error, gone at the end; yields its `update`."""
+    """Show a temporary progress bar on standard error; yield its `update`."""
     columns = (BarColumn(width), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     progress = Progress(*columns, TextColumn("{task.description}"), console=console)
-    # Alone, a Progress would end with an empty line where there is no terminal.
+    # Without Live, Progress prints an empty line at the end if there is no terminal.
     with Live(progress, console=console, transient=True):
         yield partial(progress.update, progress.add_task("", total=total, completed=done))
 
 
 @contextlib.contextmanager
 def progress_bar(pieces: int) -> Iterator[Callable[[str], None]]:
-    """A `bar` that yields what to call before each piece of work."""
+    """Show a `bar`; yield a function to call before each step."""
     with bar(pieces, 20, -1) as update:
         yield lambda name: update(advance=1, description=escape(name))
 
 
 def chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:
-    """What the names given to an option stand for; everything where none is given."""
+    """Return the objects that an option names; all of them if the option is not given."""
     unknown = [value for value in values or () if value not in allowed]
     if unknown:
         raise InputError(f"--{name} must be one of {', '.join(allowed)}; got {unknown[0]!r}")
@@ -185,7 +185,7 @@ def at_least(name: str, value: int, low: int) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raise InputError unless NumPy and scikit-learn take the seed."""
+    """Raise InputError unless NumPy and scikit-learn accept the seed."""
     at_least("seed", seed, 0)
     if seed >= 2**31:
         raise InputError(f"--seed must be below 2147483648; got {seed}")
@@ -195,9 +195,11 @@ def _check_streams() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  open until the end
     if sys.stdout is None:
-        raise InputError("standard output is closed; send it to /dev/null if you do not need it")
+        raise InputError(
+            "standard output is closed; redirect it to /dev/null if you do not need it"
+        )
     for stream in (sys.stdout, sys.stderr):
-        # A character that the terminal's encoding lacks is no reason to stop.
+        # A character missing from the terminal's encoding must not stop the command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
@@ -210,7 +212,7 @@ def _say(message: str, status: int) -> int:
 
 def _say_usage(error: Any) -> int:
     message = error.format_message()
-    if "\n" in message:  # a command without its subcommand: the help itself
+    if "\n" in message:  # a group called without a subcommand: the message is its help text
         typer.echo(message, err=True)
         return REFUSED
     context = getattr(error, "ctx", None)
@@ -230,10 +232,10 @@ def _say_system(error: OSError) -> int:
     if error.errno not in OF_OUTPUT:
         return _say(reason, FAILED)
     _discard_output()
-    return _say(f"standard output cannot be written: {reason}", FAILED)
+    return _say(f"cannot write to standard output: {reason}", FAILED)
 
 
 def _discard_output() -> None:
-    """Send what is still buffered nowhere; Python would complain about it when it ends."""
+    """Discard buffered output, which would raise an error when Python exits."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,1 +1,1 @@
-"""kofn bench: the maps timed beside softmax and other libraries."""
+"""`kofn bench`: time the maps, softmax and other libraries."""

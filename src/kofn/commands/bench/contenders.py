@@ -1,6 +1,6 @@
-"""What is timed: kofn's maps, PyTorch's hard ones, what people write by hand, and other libraries.
+"""The functions that `kofn bench` times: kofn's maps, hand-written versions and other libraries.
 
-Each says what it should return, so that nothing wrong is timed.
+Each names the map that it should compute, so that wrong results are not timed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Map = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One size of problem, by the place it comes from."""
+    """One problem size, named after its typical use."""
 
     name: str
     shape: tuple[int, int]
@@ -41,7 +41,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Contender:
-    """A map of rows; `exact` is the map whose float64 answer it must give, None for no check."""
+    """A function to time; its result must match `exact` in float64 (None: no check)."""
 
     name: str
     group: str
@@ -55,13 +55,13 @@ PEERS = {"entmax": "entmax", "jaxopt": "jaxopt", "ott-jax": "ott", "optax": "opt
 
 
 def installed() -> dict[str, str | None]:
-    """Each peer's version, None where it is absent."""
+    """Return the version of each other library, None if it is not installed."""
     found = {name: importlib.util.find_spec(module) for name, module in PEERS.items()}
     return {name: importlib.metadata.version(name) if found[name] else None for name in PEERS}
 
 
 def contenders(case: Case) -> Iterator[Contender]:
-    """All that this environment can run, PyTorch's softmax first."""
+    """Yield all functions that this environment can run, PyTorch's softmax first."""
     k = case.k
     yield Contender("torch.softmax", "baseline", softmax, softmax)
     for name, link in kofn.links.TABLE.items():
@@ -86,7 +86,7 @@ def softmax(x: Tensor) -> Tensor:
 
 
 class Bisected(torch.autograd.Function):
-    """The sigmoid top-k as it is usually written: 40 halvings, and the implicit gradient."""
+    """The sigmoid top-k as usually written: 40 bisection steps and the implicit gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: int) -> Tensor:
@@ -109,7 +109,7 @@ class Bisected(torch.autograd.Function):
 
 
 def sorted_sparsemax(x: Tensor) -> Tensor:
-    """Sparsemax as it is usually written: sort, cumulative sums, count the support."""
+    """Sparsemax as usually written: sort, cumulative sums, count of the support."""
     ordered = torch.sort(x, dim=-1, descending=True).values
     count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
     total = ordered.cumsum(-1) - 1
@@ -139,13 +139,13 @@ def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:
     linear = partial(kofn.soft_topk, k=k, link="linear")
     if versions["jaxopt"]:
         with warnings.catch_warnings():
-            # It is no longer maintained, and says so; people use it all the same.
+            # jaxopt warns that it is no longer maintained; it is still in use.
             warnings.simplefilter("ignore", DeprecationWarning)
             from jaxopt import projection
 
         yield one("jaxopt simplex", "peer", projection.projection_simplex, kofn.sparsemax)
 
-        # It wants its bounds and weights by entry, as constants, and cannot check them under vmap.
+        # jaxopt takes one constant bound and weight per entry, and cannot check them under vmap.
         def section(row: Any) -> Any:
             one = np.ones(row.shape, np.float32)
             box = (0 * one, one, one, np.float32(k))

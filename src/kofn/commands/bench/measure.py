@@ -1,6 +1,6 @@
-"""How it is timed: checked first, then beside the framework's softmax, round by round.
+"""Timing: check the results first, then time in rounds beside the framework's softmax.
 
-The machine is shared and its clock changes; the ratio of two timings a moment apart does not, much.
+The speed of a shared machine varies; the ratio of two consecutive timings varies much less.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ ERROR_OF_GRADIENT = {"float32": 1e-3, "bfloat16": 3e-2}
 coarse scores often do, and may take either of its two slopes.
 """
 
-SECONDS = 1.5  # that a contender may take for its rounds, two rounds at least
-LONGEST = 10.0  # a call that takes more is not repeated
+SECONDS = 1.5  # seconds per contender for all rounds; at least two rounds are run
+LONGEST = 10.0  # a call that takes longer is not repeated
 PASSES = ("forward", "forward + backward")
 Passes = dict[str, Callable[[], Any]]
 
 
 @dataclass
 class Timing:
-    """One contender on one case."""
+    """Timings of one contender on one case."""
 
     contender: Contender
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # by pass
-    ratios: dict[str, list[float]] = field(default_factory=dict)  # to the softmax timed beside it
-    beside: dict[str, list[float]] = field(default_factory=dict)  # seconds of that softmax
-    memory: dict[str, int] = field(default_factory=dict)  # bytes above the input, at the peak
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # per pass
+    ratios: dict[str, list[float]] = field(default_factory=dict)  # to the softmax timed just before
+    beside: dict[str, list[float]] = field(default_factory=dict)  # seconds that this softmax took
+    memory: dict[str, int] = field(default_factory=dict)  # peak bytes, in addition to the input
     trouble: str = ""  # why nothing was timed
 
 
 def measure(
     case: Case, dtype: str, rounds: int, tell: Callable[[str], None]
 ) -> tuple[list[Timing], float]:
-    """Timings of everything that runs, and the bytes a second of a copy of the scores."""
+    """Return the timings of all contenders, and the bytes per second of a copy of the scores."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.shape, generator=generator).to(getattr(torch, dtype))
     found: list[Timing] = []
@@ -65,13 +65,13 @@ def measure(
                     _time(timing, what, run, baseline, rounds)
                     if contender.framework == "torch":
                         timing.memory[what] = _memory(run, what)
-        except Exception as error:  # somebody else's code: say so and go on
+        except Exception as error:  # another library failed: report it and continue
             timing.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
     return found, _copy_rate(x, rounds)
 
 
 def _check(contender: Contender, x: torch.Tensor, passes: Passes) -> str:
-    """What is wrong with its weights or its gradient, if anything is."""
+    """Describe the error in the weights or the gradient; empty if both are right."""
     if contender.exact is None:
         return ""
     exact = _torch_passes(contender.exact, x.double(), x.dtype)
@@ -87,12 +87,12 @@ def _check(contender: Contender, x: torch.Tensor, passes: Passes) -> str:
 
 
 def _patience(passes: Passes) -> str:
-    """A call after the first, which compiles nothing, tells what one costs."""
+    """Time the second call, which compiles nothing; describe it if it is too slow to repeat."""
     passes["forward"]()
     start = time.perf_counter()
     passes["forward"]()
     taken = time.perf_counter() - start
-    return f"{taken:.0f} s a call" if taken > LONGEST else ""
+    return f"{taken:.0f} s per call" if taken > LONGEST else ""
 
 
 def _time(
@@ -115,7 +115,7 @@ def _time(
 
 
 def _runner(passes: Passes) -> Callable[[str], float]:
-    """A function that runs one pass and returns how long that took."""
+    """Return a function that runs one pass and returns the seconds it took."""
 
     def run(what: str) -> float:
         start = time.perf_counter()
@@ -126,7 +126,7 @@ def _runner(passes: Passes) -> Callable[[str], float]:
 
 
 def _passes(contender: Contender, x: torch.Tensor) -> Passes:
-    """What returns the weights, and what returns the gradient for a cotangent."""
+    """Return two functions: one computes the weights, the other the gradient too."""
     make = _jax_passes if contender.framework == "jax" else _torch_passes
     return make(contender.function, x, x.dtype)
 
@@ -165,7 +165,7 @@ def _jax_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
 
 
 def _memory(run: Callable[[str], float], what: str) -> int:
-    """Bytes that PyTorch held at most during a pass, above what it held before."""
+    """Return the peak memory of PyTorch during a pass, in bytes above the memory held before."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -179,7 +179,7 @@ def _memory(run: Callable[[str], float], what: str) -> int:
 
 
 def _copy_rate(x: torch.Tensor, rounds: int) -> float:
-    """Bytes read and written a second by a copy of the scores."""
+    """Return the bytes read and written per second by a copy of the scores."""
     into = torch.empty_like(x)
     taken = []
     for _ in range(rounds + 1):
@@ -196,7 +196,7 @@ def _to_torch(y: Any) -> torch.Tensor:
 
 
 def slowdown(timings: Sequence[Timing]) -> float:
-    """How many times its own best softmax took at the median: well above 1 on a busy machine."""
+    """Return softmax's median time over its best: well above 1 on a busy machine."""
     kinds = {(each.contender.framework, what) for each in timings for what in each.beside}
     found = []
     for framework, what in kinds:
@@ -207,7 +207,7 @@ def slowdown(timings: Sequence[Timing]) -> float:
 
 
 def count(case: Case, dtype: str) -> int:
-    """How many contenders a case has: the length of a progress bar."""
+    """Count the contenders of a case, for the progress bar."""
     return sum(c.framework == "torch" or dtype == "float32" for c in contenders(case))
 
 

@@ -1,4 +1,4 @@
-"""What `kofn bench` says: a table on the terminal, Markdown for the docs, JSON for all of it."""
+"""Output of `kofn bench`: a terminal table, Markdown for the docs, and JSON with all figures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from kofn.commands.bench.contenders import Case, installed
 from kofn.commands.bench.measure import PASSES, Timing, quartiles, slowdown
 
 FILES = ("bench.json", "bench.md")
-BUSY = 2.0  # times its own best that softmax takes on a machine with other work
+BUSY = 2.0  # softmax's median time over its best, above which the machine counts as busy
 
 
 @dataclass(frozen=True)
 class Result:
-    """All timings of one case in one precision."""
+    """The timings of one case in one dtype."""
 
     case: Case
     dtype: str
-    copy_rate: float  # bytes a second
+    copy_rate: float  # bytes per second
     timings: Sequence[Timing]
 
     @property
@@ -41,17 +41,17 @@ class Result:
 
     @property
     def warning(self) -> str:
-        """What to say of figures taken while other work had the machine; empty if none had."""
+        """Return a warning if the machine was busy, else an empty string."""
         slower = slowdown(self.timings)
         if slower < BUSY:
             return ""
         return (
             f"The machine was busy: softmax itself took {slower:.1f} times its best. "
-            "Run this again when nothing else does."
+            "Run this again when the machine is idle."
         )
 
     def rate(self, timing: Timing) -> float:
-        """Bytes of scores read and weights written a second, forward."""
+        """Return the bytes of scores read and weights written per second, forward."""
         size = self.case.shape[0] * self.case.shape[1] * (4 if self.dtype == "float32" else 2)
         return 2 * size / sorted(timing.seconds["forward"])[len(timing.seconds["forward"]) // 2]
 
@@ -60,7 +60,7 @@ COLUMNS = ("", *PASSES, "ms forward", "GB/s", "extra memory")
 
 
 def cells(result: Result, timing: Timing) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return one row of the Markdown table."""
     if timing.trouble:
         return (timing.contender.name, shorten(timing.trouble, 32, placeholder="…"), "", "", "", "")
     ratios = []
@@ -77,7 +77,7 @@ def cells(result: Result, timing: Timing) -> tuple[str, ...]:
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """What the figures depend on."""
+    """Describe the machine and the versions that the figures depend on."""
     return {
         "kofn": kofn.__version__,
         "python": platform.python_version(),
@@ -112,21 +112,21 @@ def headline(about: dict[str, Any]) -> str:
 
 
 EXPLANATION = (
-    "Time over that of the framework's softmax, timed just before it on the same scores: median "
+    "Time divided by that of the framework's softmax, timed just before on the same scores: median "
     "(quartiles). GB/s counts one read of the scores and one write of the weights."
 )
 
 
 SHORT_EXPLANATION = (
-    "Time over that of the framework's softmax, timed just before it on the same scores: median "
-    "± half the distance of the quartiles. ms and GB/s (scores read, weights written) are of the "
-    "forward pass, MB the memory it takes."
+    "Time divided by that of the framework's softmax, timed just before on the same scores: median "
+    "± half the distance between the quartiles. ms, GB/s (scores read, weights written) and MB "
+    "(extra memory) are those of the forward pass."
 )
 SHORT_COLUMNS = ("", "forward", "with backward", "ms", "GB/s", "MB")
 
 
 def short_cells(result: Result, timing: Timing) -> tuple[str, ...]:
-    """One line of the terminal's table, which has 80 columns."""
+    """Return one row of the terminal table, which is 80 columns wide."""
     if timing.trouble:
         return (timing.contender.name, "not timed", "", "", "", "")
     ratios = []
@@ -141,7 +141,7 @@ def short_cells(result: Result, timing: Timing) -> tuple[str, ...]:
 
 
 def as_rich(result: Result) -> Table:
-    """The table of a case, in 80 columns, with what could not be timed below it."""
+    """Return a case's table, 80 columns wide, with the failures listed below it."""
     table = Table(
         title=result.title,
         title_justify="left",
@@ -176,7 +176,7 @@ def as_markdown(about: dict[str, Any], results: Sequence[Result]) -> bytes:
 
 
 def _short(timings: dict[str, list[float]]) -> dict[str, list[float]]:
-    """In four digits, which is more than a timing has."""
+    """Round to four digits, more than a timing is accurate to."""
     return {what: [float(f"{one:.4g}") for one in every] for what, every in timings.items()}
 
 

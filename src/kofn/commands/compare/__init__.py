@@ -1,1 +1,1 @@
-"""kofn compare and kofn apply: maps on a file of scores."""
+"""`kofn compare` and `kofn apply`: apply maps to a file of scores."""

@@ -1,4 +1,4 @@
-"""`kofn compare` and `kofn apply`. They check, delegate and print; PyTorch loads when they run."""
+"""`kofn compare` and `kofn apply`: they check options, call the library and print."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ if TYPE_CHECKING:
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="SCORES", help="CSV or .npy file, one problem per row; - reads standard input."
+        metavar="SCORES",
+        help="CSV or .npy file with one row of scores per problem; - reads standard input.",
     ),
 ]
 K = Annotated[
-    float, typer.Option("-k", help="How many to choose from each row; may be fractional.")
+    float, typer.Option("-k", help="Number of entries to choose from each row; may be fractional.")
 ]
 Temperature = Annotated[
-    float | None, typer.Option(help="Temperature, in the units of the scores; 1 if absent.")
+    float | None, typer.Option(help="Temperature, in the units of the scores; 1 by default.")
 ]
 Support = Annotated[
     float | None,
-    typer.Option(help="Set the temperature so that the weight spreads over this many entries."),
+    typer.Option(
+        help="Choose the temperature that spreads the weights over about this many entries."
+    ),
 ]
 Gap = Annotated[
     float | None,
     typer.Option(
-        help="Set the temperature so that weights differ from the hard top-k by this much in sum."
+        help="Choose the temperature at which the weights differ from the hard top-k by this sum."
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")]
@@ -53,9 +56,9 @@ def compare(
     ),
     force: Force = False,
 ) -> None:
-    """Compare every map on your scores: weights and sparsity.
+    """Compare the weights and the sparsity of every map on your scores.
 
-    Prints two tables and writes compare.json and compare.png.
+    Prints two tables, and writes compare.json and compare.png.
     """
     from kofn.commands.compare import report, table
     from kofn.commands.compare.compare import compare as compared
@@ -65,7 +68,7 @@ def compare(
     files.check_out(out, report.FILES, force)
     given = table.read(scores)
     rows = given.values.reshape(-1, given.values.shape[-1]).astype("float64")
-    _check_k(k, rows.shape[-1], "to leave something to choose", strict=True)
+    _check_k(k, rows.shape[-1], "so that there is a choice to make", strict=True)
     prepare_kernels()
     _check_softness(rows, k, asked, value)
     with progress_bar(2 * len(serving(k)) + 1) as tell:
@@ -86,27 +89,27 @@ def apply(
     map_: Annotated[
         str | None,
         typer.Option(
-            "--map", help="Map to apply, by its name in `kofn compare`; logistic if absent."
+            "--map", help="Map to apply, as named by `kofn compare`; logistic by default."
         ),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Alpha of --map entmax, at least 1; 1.5 if absent.")
+        float | None, typer.Option(help="Alpha of --map entmax, at least 1; 1.5 by default.")
     ] = None,
     temperature: Temperature = None,
     support: Support = None,
     gap: Gap = None,
     hard: Annotated[
-        bool, typer.Option("--hard", help="Give the hard top-k: weights of 0 and 1.")
+        bool, typer.Option("--hard", help="Return the hard top-k: weights of 0 and 1.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write, .csv or .npy; without it the weights are printed."),
+        typer.Option(help="Output file, .csv or .npy; without it, the weights are printed."),
     ] = None,
     force: Force = False,
 ) -> None:
     """Turn scores into weights, row by row, in the format of the input.
 
-    Prints the weights, .npy too where standard output is not a terminal.
+    Prints the weights. An .npy input gives .npy output, which needs --out or a pipe.
     """
     from kofn.commands.compare import table
 
@@ -117,7 +120,7 @@ def apply(
         _check_file(out, force)
     given = table.read(scores)
     n = given.values.shape[-1]
-    _check_k(k, n, "as many as there are scores at the most", strict=False)
+    _check_k(k, n, "at most the number of scores per row", strict=False)
     if hard:
         from kofn import hard_topk
 
@@ -127,13 +130,15 @@ def apply(
         weights = _applied(given.values, k, map_ or "logistic", alpha, asked, value)
     binary = given.binary if out is None or not out.suffix else out.suffix == ".npy"
     if not binary and weights.ndim > 2:
-        raise InputError(f"weights of shape {weights.shape} are no table; --out FILE.npy")
+        raise InputError(
+            f"weights of shape {weights.shape} do not fit in a table; use --out FILE.npy"
+        )
     content = table.write_npy(weights) if binary else table.write_csv(weights, given)
     if out is not None:
         files.write(out.parent, {out.name: content}, force)
         return
     if binary and sys.stdout.isatty():
-        raise InputError("weights as .npy are no text for a terminal; --out FILE or a pipe")
+        raise InputError(".npy output cannot be shown on a terminal; use --out FILE or a pipe")
     typer.echo(content, nl=False)
 
 
@@ -160,18 +165,20 @@ def _applied(
 def _check_hard(**soft: object) -> None:
     for name, value in soft.items():
         if value is not None:
-            raise InputError(f"--hard needs no --{name}: its weights are 0 and 1; leave one out")
+            raise InputError(
+                f"--hard gives weights of 0 and 1 and cannot be combined with --{name}"
+            )
 
 
 def _softness(
     temperature: float | None, support: float | None, gap: float | None
 ) -> tuple[str, float]:
-    """Which of the three was given, and its value; temperature 1 if none was."""
+    """Return the name and value of the option that was given; temperature 1 if none was."""
     given = {"temperature": temperature, "support": support, "gap": gap}
     told = {name: value for name, value in given.items() if value is not None}
     if len(told) > 1:
         names = " and ".join(f"--{name}" for name in told)
-        raise InputError(f"{names} each decide the temperature; give one of them")
+        raise InputError(f"{names} each set the temperature; give only one of them")
     name, value = next(iter(told.items()), ("temperature", 1.0))
     if not 0 <= value < math.inf or (value == 0 and name != "gap"):
         allowed = "≥ 0" if name == "gap" else "> 0"
@@ -180,7 +187,7 @@ def _softness(
 
 
 def _check_softness(rows: np.ndarray, k: float, asked: str, value: float) -> None:
-    """What kofn.temperature_for would refuse, in the words of the command."""
+    """Raise InputError for values that kofn.temperature_for refuses, naming the option."""
     from kofn import temperature_for
 
     if asked != "temperature":
@@ -199,8 +206,8 @@ def _check_k(k: float, n: int, why: str, *, strict: bool) -> None:
 
 
 def _check_file(out: Path, force: bool) -> None:
-    if os.path.isdir(out):  # which, unlike Path.is_dir, takes a name that is too long
-        raise InputError(f"--out {out} is a directory; a file is needed, .csv or .npy")
+    if os.path.isdir(out):  # unlike Path.is_dir, it accepts a name that is too long
+        raise InputError(f"--out {out} is a directory; give a .csv or .npy file")
     if out.suffix not in ("", ".csv", ".npy"):
         raise InputError(f"--out must end in .csv or .npy; got {out}")
     files.check_out(out.parent, [out.name], force)

@@ -1,4 +1,4 @@
-"""What `kofn compare` measures: each map on the same rows, at one temperature and over many."""
+"""Measurements of `kofn compare`: each map on the same rows, at one and at many temperatures."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from kofn import metrics
 from kofn.commands.compare.maps import Map, serving
 
-MOST_ROWS, MOST = 64, 1 << 15  # rows and scores measured; of more, as many, evenly spaced
+MOST_ROWS, MOST = 64, 1 << 15  # most rows and scores measured; larger inputs are subsampled evenly
 CURVE_POINTS = 33
-AT_ONCE = 1 << 20  # numbers, in rows at several temperatures
+AT_ONCE = 1 << 20  # most numbers in one array of rows at several temperatures
 ASKED = ("temperature", "support", "gap")
 
 
 @dataclass
 class Measured:
-    """One map: its weights of the first row, and means over the rows."""
+    """Measurements of one map: weights of the first row, and means over the rows."""
 
     name: str
     map: Map
@@ -32,10 +32,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every map that serves this k, on the same scores."""
+    """Measurements of every map that accepts this k, on the same scores."""
 
     scores: np.ndarray  # the rows that were measured
-    rows: int  # in all
+    rows: int  # number of rows in the input
     k: float
     asked: str  # one of ASKED
     value: float
@@ -49,18 +49,18 @@ def compare(
     value: float,
     tell: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
-    """Put rows of scores (rows, n) through every map that can choose k.
+    """Apply every map that accepts this k to rows of scores of shape (rows, n).
 
     Args:
         scores: finite or infinite, no NaN.
-        k: how many.
-        asked: "temperature": the same for all; "support" or "gap": each at its own, at which that
-            is what the mean over the rows has.
-        value: of what was asked.
-        tell: called with the name of a map before each piece of work, of which it has two.
+        k: number of entries to choose.
+        asked: "temperature": the same temperature for all maps; "support" or "gap": for each map
+            the temperature at which the mean of that metric over the rows is `value`.
+        value: the value of the temperature or of the metric.
+        tell: called with a map's name before each of its two measurements.
 
     Returns:
-        What each is like there, and how smooth and how sparse it is at other temperatures.
+        The metrics of each map there, and its smoothness and sparsity at other temperatures.
     """
     rows, n = scores.shape
     looked = min(rows, MOST_ROWS, max(1, MOST // n))
@@ -94,7 +94,7 @@ def _means(
 
 
 def _curve(each: Map, scores: np.ndarray, k: float) -> list[tuple[float, float, float]]:
-    """From a choice that is hard to three digits to weights that are equal to one."""
+    """Measure a map from temperatures with a hard choice to those with nearly equal weights."""
     n = scores.shape[-1]
     cold = each.temperature(scores, k, "support", k + 1e-3 * (n - k))
     warm = each.temperature(scores, k, "support", k + 0.9 * (n - k))

@@ -1,4 +1,4 @@
-"""The maps that `kofn compare` shows and `kofn apply` applies: a table that grows by its lines."""
+"""The table of maps for `kofn compare` and `kofn apply`; a new map is one more line."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from kofn.commands.files import InputError
 
 Weights = Callable[[Any, float, Any], Any]
 
-ROUNDS = 60  # of halving a temperature's logarithm, and of a power iteration
+ROUNDS = 60  # of bisection in log temperature, and of power iteration
 
-DENSE = 1 << 18  # numbers in the Jacobians of all rows up to which they are written out
+DENSE = 1 << 18  # largest total size of the rows' Jacobians for which they are computed in full
 
 
 @dataclass(frozen=True)
 class Map:
-    """weights(scores, k, temperature), on NumPy arrays and on tensors, along the last axis."""
+    """A map weights(scores, k, temperature) along the last axis of an array or tensor."""
 
     name: str
     weights: Weights
-    link: LinkName | None = None  # of soft_topk, whose metrics are known exactly
+    link: LinkName | None = None  # the link of soft_topk, if it is one; its metrics are exact
     at_one: str | None = None  # its name with k = 1
-    least: float = 0.0  # the k's it is for
+    least: float = 0.0  # the allowed k
     most: float = np.inf
     whole: bool = False  # whole numbers only
     product: Callable[[Any, float, float, Any], Any] | None = None  # v → ∂p/∂scores·v, if known
 
     def serves(self, k: float) -> bool:
-        """Whether it can choose k."""
+        """Return whether the map accepts this k."""
         return self.least <= k <= self.most and not (self.whole and k % 1)
 
     def named(self, k: float) -> str:
-        """What people call it at this k."""
+        """Return the map's usual name at this k."""
         return self.at_one if k == 1 and self.at_one else self.name
 
     def temperature(self, scores: np.ndarray, k: float, name: str, wanted: float) -> float:
-        """The temperature of this "support" or "gap", mean over the rows."""
+        """Return the temperature at which the rows' mean "support" or "gap" is `value`."""
         if self.link is not None:
-            # As a dictionary: which of the two is known here only.
+            # A dictionary, because the keyword is known only at run time.
             asked: dict[str, Any] = {name: wanted}
             return float(temperature_for(scores, k, link=self.link, **asked))
         measure = partial(metrics.hard_gap, k=k) if name == "gap" else metrics.effective_support
@@ -67,7 +67,7 @@ class Map:
         return float(np.exp(low))
 
     def slope(self, scores: np.ndarray, k: float, temperature: Any) -> np.ndarray:
-        """‖∂p/∂scores‖₂ of every row; with a link the temperature may be one per row."""
+        """Return ‖∂p/∂scores‖₂ of every row; with a link, there may be one temperature per row."""
         if self.link is not None:
             norm = metrics.jacobian_norm(scores, k, link=self.link, temperature=temperature)
             return np.asarray(norm / temperature)
@@ -91,7 +91,7 @@ def _soft(link: LinkName, at_one: str | None = None) -> Map:
 
 
 def _one(name: str, function: Callable[..., Any], **settings: Any) -> Map:
-    """A map that chooses one, as softmax does, and has no link."""
+    """Make a map without a link that chooses one entry, as softmax does."""
 
     def weights(scores: Any, k: float, temperature: Any) -> Any:
         return function(scores, temperature=temperature, **settings)
@@ -107,7 +107,7 @@ def _covariance(scores: Any, k: float, temperature: float, v: Any) -> Any:
     return KSubset(scores / temperature, int(k)).covariance_vector_product(v) / temperature
 
 
-# KSubset with k = 1 is softmax.
+# The marginals of KSubset with k = 1 are softmax.
 MAPS = (
     _soft("logistic"),
     _soft("laplace"),
@@ -123,15 +123,15 @@ MAPS = (
 
 
 def serving(k: float) -> list[Map]:
-    """The maps that can choose k."""
+    """Return the maps that accept this k."""
     return [each for each in MAPS if each.serves(k)]
 
 
 def named(name: str, k: float, alpha: float | None) -> Map:
-    """The map of this name, which must be able to choose k.
+    """Return the map of this name, which must accept this k.
 
     Raises:
-        InputError: there is none, or it cannot.
+        InputError: no map has this name, or it does not accept k.
     """
     names = {each.name: each for each in MAPS} | {each.at_one: each for each in MAPS if each.at_one}
     if name not in names:
@@ -139,7 +139,7 @@ def named(name: str, k: float, alpha: float | None) -> Map:
     found = names[name]
     if alpha is not None:
         if found.link != "entmax":
-            raise InputError(f"--alpha is for --map entmax, not {name}")
+            raise InputError(f"--alpha needs --map entmax; got --map {name}")
         link = links.entmax(alpha)
         found = Map(name, lambda x, k, t: soft_topk(x, k, link=link, temperature=t))
     if not found.serves(k) or (name == found.at_one and k != 1):
@@ -149,7 +149,7 @@ def named(name: str, k: float, alpha: float | None) -> Map:
 
 
 def _differentiated(function: Callable[[Any], Any], scores: np.ndarray) -> tuple[Any, Any]:
-    """v → Jv and u → Jᵀu for each row, J by automatic differentiation."""
+    """Return v → Jv and u → Jᵀu for each row, with J from automatic differentiation."""
     import torch
 
     x = torch.as_tensor(scores, dtype=torch.float64)
@@ -162,7 +162,7 @@ def _differentiated(function: Callable[[Any], Any], scores: np.ndarray) -> tuple
 
 
 def _jacobians(function: Callable[[Any], Any], scores: np.ndarray) -> np.ndarray:
-    """∂p_j/∂x_i of each row, (rows, j, i): rows do not depend on each other."""
+    """Return ∂p_j/∂x_i of each row, of shape (rows, j, i); rows are independent."""
     import torch
 
     x = torch.as_tensor(scores, dtype=torch.float64)
@@ -172,7 +172,7 @@ def _jacobians(function: Callable[[Any], Any], scores: np.ndarray) -> np.ndarray
 
 
 def _power(push: Any, like: np.ndarray, pull: Any = None) -> np.ndarray:
-    """The largest singular value per row, to three digits, by power iteration on JᵀJ."""
+    """Return each row's largest singular value to three digits, by power iteration on JᵀJ."""
     v = np.random.default_rng(0).normal(size=like.shape)
     size = np.zeros(like.shape[:-1])
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What `kofn compare` leaves behind: two tables on the terminal, a JSON file and a picture."""
+"""Output of `kofn compare`: two tables on the terminal, a JSON file and a picture."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kofn.commands.results import INK, add_figures, entitled, json_bytes, pictur
 from kofn.commands.results import table as shown_as
 
 FILES = ("compare.json", "compare.png")
-SHOWN, DRAWN = 7, 24  # scores of the first row
+SHOWN, DRAWN = 7, 24  # most scores of the first row to show
 FAINT = "#8a8a8a"
-# Okabe and Ito's palette, as in the pictures of the documentation; further maps take the rest.
+# Okabe and Ito's palette, as in the documentation; maps beyond this list get the rest.
 COLOURS = {
     "logistic": "#0072B2",
     "laplace": "#45A8E2",
@@ -32,19 +32,19 @@ FURTHER = ("#7B5EA7", "#6B8E23", "#A0522D", "#708090")
 
 
 def colour(measured: Measured, place: int) -> str:
-    """The colour of a map, the same in every picture."""
+    """Return a map's colour, the same in every picture."""
     return COLOURS.get(measured.map.name, FURTHER[place % len(FURTHER)])
 
 
 def around_the_boundary(comparison: Comparison, most: int) -> np.ndarray:
-    """Indices into the first row, largest score first: `most` of them, the k-th in the middle."""
+    """Return `most` indices of the first row, by falling score, with the k-th in the middle."""
     order = np.argsort(-comparison.scores[0], kind="stable")
     start = max(0, min(math.ceil(comparison.k) - most // 2, len(order) - most))
     return order[start : start + most]
 
 
 def weights_table(comparison: Comparison, scores: Scores) -> RichTable:
-    """The weights that each map gives to the scores of the first row around the boundary."""
+    """Return a table of each map's weights for the first row's scores around the k-th largest."""
     shown = around_the_boundary(comparison, SHOWN)
     first = comparison.scores[0]
     rows = "" if comparison.rows == 1 else f", row 1 of {comparison.rows:,}"
@@ -61,7 +61,7 @@ def weights_table(comparison: Comparison, scores: Scores) -> RichTable:
 
 
 def metrics_table(comparison: Comparison) -> RichTable:
-    """Means over the rows of what kofn.metrics measures."""
+    """Return a table of the metrics of `kofn.metrics`, averaged over the rows."""
     looked = len(comparison.scores)
     part = "" if looked == comparison.rows else f" of {comparison.rows:,}"
     over = "" if looked == 1 else f"Means over {looked:,}{part} rows. "
@@ -88,7 +88,7 @@ def metrics_table(comparison: Comparison) -> RichTable:
 
 
 def as_json(comparison: Comparison, scores: Scores) -> bytes:
-    """All of it as indented UTF-8 JSON; weights of the first row."""
+    """Return all results as indented UTF-8 JSON, with the weights of the first row."""
 
     def one(each: Measured) -> dict[str, Any]:
         return {
@@ -117,7 +117,7 @@ def as_json(comparison: Comparison, scores: Scores) -> bytes:
 
 
 def as_png(comparison: Comparison, scores: Scores) -> bytes:
-    """Left the weights by map, right how smooth each is for how sparse, over the temperature."""
+    """Draw the weights of each map (left) and its smoothness against its sparsity (right)."""
     height = 1.2 + 0.62 * max(6, len(comparison.maps))
     figure, (left, right) = picture(11.5, height, 1, 2, width_ratios=(1.2, 1.0))
     figure.set_layout_engine("constrained", wspace=0.08, w_pad=0.12, h_pad=0.12)
@@ -129,7 +129,7 @@ def as_png(comparison: Comparison, scores: Scores) -> bytes:
 
 
 def _draw_weights(axes: Any, comparison: Comparison) -> None:
-    """Bars as high as the weight, circles where it is exactly 0."""
+    """Draw weights as bars, and exact zeros as circles."""
     shown = around_the_boundary(comparison, DRAWN)
     places, height = np.arange(len(shown)), 0.76
     for row, each in enumerate(comparison.maps):
@@ -154,10 +154,10 @@ def _draw_weights(axes: Any, comparison: Comparison) -> None:
 
 
 def _draw_curves(axes: Any, comparison: Comparison) -> None:
-    """Cold is left and warm right; a dot is where the weights beside it were taken."""
+    """Draw curves over the temperature; a dot marks the temperature of the weights on the left."""
     for row, each in enumerate(comparison.maps):
         _, spread, slope = np.array(each.curve).T
-        slope = np.where(slope > 0, slope, np.nan)  # a logarithm has no room for it
+        slope = np.where(slope > 0, slope, np.nan)  # a logarithmic axis cannot show 0
         ink = colour(each, row)
         axes.plot(spread, slope, color=ink, lw=2, solid_capstyle="round", label=each.name)
         here = each.means["effective support"], each.means["slope"]
@@ -166,7 +166,7 @@ def _draw_curves(axes: Any, comparison: Comparison) -> None:
     ticks = [t for t in np.geomspace(comparison.k, comparison.scores.shape[-1], 5) if t > 0]
     axes.set_xticks(ticks, [f"{t:.2g}" if t < 100 else f"{t:.0f}" for t in ticks])
     low, high = axes.get_ylim()
-    if high < 300 * low:  # powers of ten alone would be one or two
+    if high < 300 * low:  # powers of ten alone would give one or two ticks
         ticks = [
             m * 10.0**e for e in range(-30, 30) for m in (1, 2, 5) if low <= m * 10.0**e <= high
         ]
@@ -188,7 +188,7 @@ def _k(comparison: Comparison) -> str:
 
 
 def _weight(weight: float) -> str:
-    """Three digits; exact zeros and ones without a point."""
+    """Format with three digits; exact zeros and ones without a decimal point."""
     if weight in (0.0, 1.0):
         return f"{weight:.0f}"
     return f"{weight:.3f}" if weight >= 5e-4 else f"{weight:.0e}"

@@ -1,4 +1,4 @@
-"""Scores from a file or standard input, weights back: CSV or .npy, told apart by their content."""
+"""Read scores from a file or standard input and write weights: CSV or .npy, by content."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Scores:
 
     name: str
     values: np.ndarray
-    columns: list[str]  # the header of a CSV, empty where there is none
-    binary: bool  # came as .npy
-    one_column: bool = False  # a CSV of one score a line, which is one row here
+    columns: list[str]  # the header of a CSV, empty if there is none
+    binary: bool  # read from .npy
+    one_column: bool = False  # a CSV with one score per line, read as one row
 
 
 def read(source: str) -> Scores:
-    """The scores in the file `source`, or on standard input for "-".
+    """Read scores from the file `source`, or from standard input for "-".
 
     Raises:
-        InputError: nothing that can be read as scores is there.
+        InputError: the input cannot be read as scores.
     """
     name = "standard input" if source == STDIN else shortened(source)
     content = (
@@ -46,7 +46,7 @@ def read(source: str) -> Scores:
     bad = np.argwhere(np.isnan(scores.values))
     if len(bad):
         where = ", ".join(f"{axis} {i + 1}" for axis, i in _axes(bad[0]))
-        raise InputError(f"{name} has a NaN in {where}; every score must be a number")
+        raise InputError(f"{name} has a NaN in {where}; scores may be infinite but not NaN")
     return scores
 
 
@@ -60,25 +60,25 @@ def _standard_input() -> bytes:
         )
     try:
         return sys.stdin.buffer.read()
-    except OSError as error:  # a directory, or a descriptor that is closed
+    except OSError as error:  # a directory, or a closed descriptor
         raise InputError(f"standard input cannot be read: {error.strerror or error}") from None
 
 
 def write_csv(weights: np.ndarray, scores: Scores) -> bytes:
-    """Weights in the form the scores had: a header if there was one, digits to read them back."""
+    """Write weights as CSV in the form of the scores, with a header if there was one."""
     rows = weights.reshape(-1, weights.shape[-1])
     rows = rows.T if scores.one_column else rows
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if scores.columns:
         writer.writerow(scores.columns)
-    # str of a NumPy float is the shortest that reads back as the same number of that dtype.
+    # str of a NumPy float is the shortest text that reads back as the same number.
     writer.writerows([str(weight) for weight in row] for row in rows)
     return text.getvalue().encode()
 
 
 def write_npy(weights: np.ndarray) -> bytes:
-    """The bytes of an .npy file."""
+    """Return the weights as the bytes of an .npy file."""
     content = io.BytesIO()
     np.save(content, weights, allow_pickle=False)
     return content.getvalue()
@@ -87,18 +87,20 @@ def write_npy(weights: np.ndarray) -> bytes:
 def _array(name: str, content: bytes) -> Scores:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about files of Python 2, which are read all the same
+            warnings.simplefilter("ignore")  # NumPy warns about files of Python 2, but reads them
             values = np.load(io.BytesIO(content), allow_pickle=False)
     except MemoryError:
-        raise InputError(f"{name} cannot be read as .npy: its shape is beyond memory") from None
-    except Exception as error:  # a header may be wrong in ways that NumPy does not foresee
+        raise InputError(
+            f"{name} cannot be read as .npy: its array does not fit in memory"
+        ) from None
+    except Exception as error:  # NumPy raises many types of error for a bad header
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         reason = "its entries are Python objects" if "pickle" in reason else reason
         raise InputError(f"{name} cannot be read as .npy: {reason}") from None
     if values.dtype.kind not in "iuf" or values.dtype.itemsize > 8:
-        raise InputError(f"{name} has dtype {values.dtype}; real numbers are needed")
+        raise InputError(f"{name} has dtype {values.dtype}; scores must be real numbers")
     if values.ndim == 0 or values.size == 0:
-        raise InputError(f"{name} has shape {values.shape}; at least one score is needed")
+        raise InputError(f"{name} has shape {values.shape}; give at least one score")
     if values.dtype.kind in "iu":
         values = values.astype(np.float64)
     return Scores(name, values.astype(values.dtype.newbyteorder("=")), [], binary=True)
@@ -110,14 +112,14 @@ def _csv(name: str, content: bytes) -> Scores:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{name} cannot be read: neither .npy nor text in UTF-8") from None
+        raise InputError(f"{name} cannot be read: it is neither .npy nor UTF-8 text") from None
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
-        raise InputError(f"{name} is empty; rows of scores are needed")
+        raise InputError(f"{name} is empty; give rows of scores")
     rows = [(number, _fields(line, number, name)) for number, line in lines]
     columns: list[str] = []
     if not any(_is_number(field) for field in rows[0][1]):
-        # One name, however many words it has.
+        # A single name, even if it has several words.
         columns = [lines[0][1].strip()] if not _separated(lines[0][1]) else rows[0][1]
         rows = rows[1:]
         if not rows:
@@ -127,7 +129,7 @@ def _csv(name: str, content: bytes) -> Scores:
     for number, fields in rows:
         if len(fields) != wanted:
             raise InputError(
-                f"{name} is ragged: {len(fields)} in line {number}, {wanted} in {first}; "
+                f"{name} has rows of different lengths: {len(fields)} in line {number}, {wanted} in {first}; "
                 "every row needs as many scores"
             )
         for place, field in enumerate(fields, 1):
@@ -149,7 +151,7 @@ def _fields(line: str, number: int, name: str) -> list[str]:
         return line.split()
     try:
         return [field.strip() for field in next(csv.reader([line], delimiter=mark))]
-    except csv.Error as error:  # such as a field of more than 131,072 characters
+    except csv.Error as error:  # for example, a field of more than 131,072 characters
         raise InputError(f"line {number} of {name} cannot be read as CSV: {error}") from None
 
 

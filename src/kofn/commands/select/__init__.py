@@ -1,1 +1,1 @@
-"""kofn select: choose columns of a table."""
+"""`kofn select`: choose columns of a table."""

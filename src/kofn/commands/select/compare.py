@@ -1,7 +1,7 @@
-"""The comparison behind `kofn select`: six ways to choose columns, judged on the same splits.
+"""The comparison in `kofn select`: six selection methods, scored on the same splits.
 
-Everything that looks at data, scalers and selections included, is fitted on the training part of
-a split only. The judge is the same for all: a model that sees nothing but the chosen columns.
+Scalers, selections and models are fitted on the training part of each split only. The same models
+score every method; they see only the chosen columns.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kofn.feature_selection import SoftTopKSelector
 
 OURS = "soft_topk"
 METHODS = 6
-# Kernel machines take the square of the rows; a split of a longer table is a sample of it.
+# Kernel machines take time quadratic in the rows; splits of longer tables are subsampled.
 MOST_ROWS = 5_000
-# Recursive elimination refits for every column it drops; a wide table drops several at once.
+# Recursive elimination refits for every step; for wide tables a step drops several columns.
 WIDEST_ONE_BY_ONE = 100
 
 Chooser = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
@@ -35,7 +35,7 @@ Tell = Callable[[int, str], None]
 
 @dataclass
 class Method:
-    """One way to choose: (standardised X, y, k, seed) -> indices; and its held-out scores."""
+    """A selection method, (standardised X, y, k, seed) -> indices, and its held-out scores."""
 
     name: str
     detail: str
@@ -45,7 +45,7 @@ class Method:
 
 @dataclass
 class Comparison:
-    """Held-out scores of every method by every judge, split by split in the same order."""
+    """Held-out scores of every method by every judge, in the order of the splits."""
 
     methods: list[Method]
     judges: dict[str, str]
@@ -57,13 +57,13 @@ class Comparison:
         return float(np.mean(method.scores[judge]))
 
     def differences(self, method: Method, judge: str) -> np.ndarray:
-        """Score of `method` minus that of soft_topk, one number per split."""
+        """Return the score of `method` minus that of soft_topk, one number per split."""
         ours = next(each for each in self.methods if each.name == OURS)
         return np.asarray(method.scores[judge]) - np.asarray(ours.scores[judge])
 
 
 def spread(values: Any) -> float:
-    """Standard deviation over splits (n − 1 in the denominator); 0 for a single split."""
+    """Return the standard deviation over splits (denominator n − 1); 0 for one split."""
     values = np.asarray(values)
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
@@ -71,15 +71,15 @@ def spread(values: Any) -> float:
 def compare(
     table: Table, k: int, *, selector: SoftTopKSelector, splits: int, seed: int, tell: Tell
 ) -> Comparison:
-    """Choose k columns by each method on `splits` training parts; score on the held-out parts.
+    """Choose k columns by each method on every training part; score on the held-out part.
 
     Args:
-        table: what to choose from.
-        k: how many columns.
-        selector: an unfitted selector; each split fits it with a seed of its own.
-        splits: how many random splits, a quarter held out in each.
-        seed: of the splits and of the methods that draw.
-        tell: called as tell(split, method name) before each piece of work.
+        table: the table to choose columns from.
+        k: number of columns to choose.
+        selector: an unfitted selector; each split fits a copy with its own seed.
+        splits: number of random splits; each holds out a quarter of the rows.
+        seed: random seed of the splits and of the random methods.
+        tell: called as tell(split, method name) before each fit.
 
     Returns:
         The methods with their scores: accuracy for classification, R² for regression.
@@ -92,12 +92,14 @@ def compare(
         scaler = StandardScaler().fit(table.X[train])
         fitted, held_out = scaler.transform(table.X[train]), scaler.transform(table.X[test])
         wanted, answers = table.y[train], table.y[test]
-        if regression:  # in units of its spread, for the SVM's C and ε; R² does not change
+        if (
+            regression
+        ):  # y in units of its standard deviation, for the SVM's C and ε; R² does not change
             centre, scale = wanted.mean(), wanted.std() or 1.0
             wanted, answers = (wanted - centre) / scale, (answers - centre) / scale
         for method in methods:
             tell(number, method.name)
-            # The common warnings are about constant columns and a path's unconverged end.
+            # These warnings concern constant columns and the unconverged end of a path.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 warnings.filterwarnings("ignore", message="Features .* are constant")
@@ -131,7 +133,7 @@ def _parts(table: Table, splits: int, seed: int) -> Iterator[tuple[np.ndarray, n
 
 
 def _judges(regression: bool) -> dict[str, tuple[str, Callable[[], Any]]]:
-    """The models that score a choice: one curved, one linear, both as scikit-learn has them."""
+    """Return the models that score a selection: an RBF kernel machine and a linear model."""
     if regression:
         return {
             "RBF SVM": ("SVR(kernel='rbf'), defaults, target standardised", SVR),
@@ -192,7 +194,7 @@ def _lasso(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
 def _l1_logistic(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
     def path() -> Iterator[np.ndarray]:
         for strength in (0.05, 0.2, 0.8, 3.2):
-            # Written so that scikit-learn before and after 1.8 reads the same penalty.
+            # This spelling means the same penalty in scikit-learn before and after 1.8.
             model = LogisticRegression(
                 penalty="elasticnet",
                 l1_ratio=1.0,
@@ -208,7 +210,7 @@ def _l1_logistic(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
 
 
 def _first_with_k(path: Iterator[np.ndarray], k: int) -> np.ndarray:
-    """The k largest weights where a falling penalty first keeps k columns, or at the path's end."""
+    """Return the k largest weights at the first penalty of the path that keeps k columns."""
     weights = np.zeros(0)
     for weights in path:
         if np.count_nonzero(weights) >= k:

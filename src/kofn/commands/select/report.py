@@ -1,4 +1,4 @@
-"""What `kofn select` leaves behind: a table on the terminal, a JSON file and a picture."""
+"""Output of `kofn select`: a table on the terminal, a JSON file and a picture."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kofn.feature_selection import SoftTopKSelector
 FILES = ("selection.json", "selection.png")
 QUIET, ACCENT = "#9aa0a6", "#d1495b"
 MOST_BARS = 40
-LONGEST = 40  # characters of a name in a title
+LONGEST = 40  # most characters of a name in a title
 
 
 def ranked(selector: SoftTopKSelector) -> list[int]:
-    """The chosen columns' indices, best first."""
+    """Return the indices of the chosen columns, best first."""
     return [int(i) for i in selector.order_[: selector.n_features_]]
 
 
 def as_json(
     table: Table, selector: SoftTopKSelector, comparison: Comparison, *, seed: int, seconds: float
 ) -> bytes:
-    """The whole result, every score of every split included, as indented UTF-8 JSON."""
+    """Return the result, with every score of every split, as indented UTF-8 JSON."""
 
     def column(i: int) -> dict[str, Any]:
         return {
@@ -85,7 +85,7 @@ def as_json(
 
 
 def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
-    """Mean held-out score per method and judge, and the paired difference to soft_topk."""
+    """Return a table of mean held-out scores, and their paired differences to soft_topk."""
     judges = list(comparison.judges)
     splits = len(comparison.methods[0].scores[judges[0]])
     drawn = "one split" if splits == 1 else f"mean of {splits} splits"
@@ -108,7 +108,7 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
             differences = comparison.differences(method, judge)
             cells.append(f"{comparison.mean(method, judge):.3f}")
             ours = method.name == OURS
-            mean = round(float(differences.mean()), 3) + 0.0  # no minus sign on a zero
+            mean = round(float(differences.mean()), 3) + 0.0  # avoid "-0"
             plus = "" if splits == 1 else f" ± {spread(differences):.3f}"
             cells.append("" if ours else f"{mean:+.3f}{plus}")
         shown.add_row(*cells, style="bold green" if method.name == OURS else None)
@@ -116,13 +116,13 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
 
 
 def as_png(table: Table, selector: SoftTopKSelector, comparison: Comparison) -> bytes:
-    """Left what was chosen, right how every method scored in every split."""
+    """Draw the chosen columns (left) and every method's score on every split (right)."""
     bars = min(len(table.columns), MOST_BARS)
     height = 5.0 if table.image_shape else max(4.0, 1.4 + 0.24 * bars)
     figure, (left, right) = picture(11.5, height, 1, 2, width_ratios=(1.0, 1.25))
     (_draw_pixels if table.image_shape else _draw_bars)(left, table, selector)
     _draw_scores(right, comparison)
-    entitled(figure, f"{_name(table)}: what predicts {_target(table)}")
+    entitled(figure, f"{_name(table)}: columns to predict {_target(table)}")
     return png(figure)
 
 
@@ -165,7 +165,7 @@ def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
         table.columns[i] if len(table.columns[i]) <= 28 else table.columns[i][:27] + "…"
         for i in order
     ]
-    # A dollar sign in a name would start mathematics.
+    # Matplotlib reads a dollar sign as the start of a formula.
     axes.set_yticks(places, [name.replace("$", r"\$") for name in names], fontsize=8)
     axes.set(xlim=(0, 1.02), ylim=(len(order) - 0.4, -0.6))
     axes.set_xlabel("weight: share of the networks' votes", color=INK)

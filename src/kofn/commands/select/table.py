@@ -1,4 +1,4 @@
-"""What `kofn select` chooses from: a table checked once, so that nothing stumbles on it later."""
+"""The input table of `kofn select`, read and checked once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kofn.feature_selection.selector import find_task
 
 TASKS = ("auto", "classification", "regression")
 HELD_OUT = 0.25
-# A quarter is held out, so that four rows leave each class one on the testing side.
+# A quarter is held out: of four rows per class, one is in the test part.
 FEWEST_ROWS, FEWEST_PER_CLASS = 20, 4
 DIGITS_K = 16
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
-LARGEST = 1e30  # whose square, in a variance over many rows, is still a float64
+LARGEST = 1e30  # its square does not overflow float64 in a variance over many rows
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers to choose columns of.
+    """A table of numbers from which columns are chosen.
 
     X is (n_samples, n_features); y class indices or numbers; `classes` empty for regression;
     `image_shape` says how to lay the columns out as a picture, if they are pixels.
@@ -42,7 +42,7 @@ class Table:
 
 
 def digits_table() -> Table:
-    """scikit-learn's digits: 1,797 pictures of 8 × 8 pixels, ten classes."""
+    """Return scikit-learn's digits: 1,797 images of 8 × 8 pixels, ten classes."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -59,18 +59,18 @@ def digits_table() -> Table:
 
 
 def read_table(path: Path, target: str, task: str) -> Table:
-    """The CSV at `path`, its column `target` to be predicted from all the others.
+    """Read the CSV at `path`; the column `target` is to be predicted from all others.
 
     Raises:
-        InputError: the file cannot be read, or the table cannot be learned from.
+        InputError: the file cannot be read, or its table cannot be used for training.
     """
     frame = _read(path)
     names = [str(name) for name in frame.columns]
     if target not in names:
         close = difflib.get_close_matches(target, names, n=3)
-        hint = f"did you mean {_listed(close)}?" if close else f"there are {_listed(names)}"
+        hint = f"did you mean {_listed(close)}?" if close else f"its columns are {_listed(names)}"
         if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-            hint = f"its one column is {names[0]!r}: separate columns by commas"
+            hint = f"its only column is {names[0]!r}; separate columns by commas"
         raise InputError(f"no column {target!r} in {path}; {hint}")
     others = frame.drop(columns=target)
     columns = [str(name) for name in others.columns]
@@ -82,13 +82,13 @@ def read_table(path: Path, target: str, task: str) -> Table:
     if frame[target].isna().any():
         raise InputError(f"missing values in the target {target!r}; fill them or drop the rows")
     if len(frame) < FEWEST_ROWS:
-        raise InputError(f"{path} has {len(frame)} rows; at least {FEWEST_ROWS} are needed")
+        raise InputError(f"{path} has {len(frame)} rows; give at least {FEWEST_ROWS}")
     task, y, classes = _target(frame[target], target, task)
     return Table(path.name, X, y, columns, target, task, classes)
 
 
 def check_k(k: int, table: Table) -> None:
-    """Raise InputError unless k leaves something to choose."""
+    """Raise InputError unless 1 ≤ k < number of columns."""
     n = len(table.columns)
     if not 1 <= k <= n - 1:
         raise InputError(f"k must be in 1..{n - 1} (one less than the {n} columns); got {k}")
@@ -103,7 +103,7 @@ def check_task(task: str) -> None:
 def _read(path: Path) -> Any:
     import pandas as pd
 
-    # Read once: a pipe, as of <(…), gives its lines once only.
+    # Read once: a pipe, such as <(…), can be read only once.
     content = read_bytes(path, "a CSV file", "read as CSV")
     compression: Any = COMPRESSIONS.get(path.suffix)
     try:
@@ -112,10 +112,10 @@ def _read(path: Path) -> Any:
             for options in ({"header": None, "nrows": 1, "dtype": str}, {})
         )
     except pd.errors.EmptyDataError:
-        raise InputError(f"{path} is empty; a header and rows are needed") from None
+        raise InputError(f"{path} is empty; it needs a header and rows") from None
     except MemoryError:
         raise
-    except Exception as error:  # the parsers of CSV and of archives have exceptions of their own
+    except Exception as error:  # the parsers of CSV and of archives raise their own exceptions
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read as CSV: {reason}") from None
     names = header.iloc[0]
@@ -124,7 +124,7 @@ def _read(path: Path) -> Any:
         raise InputError(f"column {number} of {path} has no name (a saved index?); name or drop it")
     twice = list(names[names.duplicated()].unique())
     if twice:
-        raise InputError(f"column names in {path} that occur twice: {_listed(twice)}")
+        raise InputError(f"repeated column names in {path}: {_listed(twice)}; rename them")
     if frame.empty:
         raise InputError(f"{path} has a header but no rows")
     return frame
@@ -139,7 +139,9 @@ def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
         if not is_numeric_dtype(dtype) or is_complex_dtype(dtype)
     ]
     if words:
-        raise InputError(f"not numeric: {_listed(words)}; encode them as numbers or drop them")
+        raise InputError(
+            f"columns that are not numeric: {_listed(words)}; encode them as numbers or drop them"
+        )
     X = frame.to_numpy(dtype=np.float64)
     for bad, what, advice in (
         (np.isnan(X), "missing values", "fill them or drop the rows"),
@@ -165,19 +167,21 @@ def _target(values: Any, name: str, task: str) -> tuple[str, np.ndarray, list[st
         if not numeric:
             raise InputError(f"the target {name!r} is not numeric; --task regression needs numbers")
         if np.ptp(y) == 0:
-            raise InputError(f"the target {name!r} is {y[0]:g} in every row; nothing to predict")
+            raise InputError(
+                f"the target {name!r} is {y[0]:g} in every row; there is nothing to predict"
+            )
         return task, y, []
     found, labels, counts = np.unique(y, return_inverse=True, return_counts=True)
     classes = [f"{label:g}" if numeric else str(label) for label in found]
     if len(classes) < 2:
         raise InputError(
-            f"the target {name!r} has one class only ({classes[0]!r}); nothing to tell apart"
+            f"the target {name!r} has one class only ({classes[0]!r}); give at least two classes"
         )
     few = [label for label, count in zip(classes, counts, strict=True) if count < FEWEST_PER_CLASS]
     if few:
         raise InputError(
             f"too few rows of class {_listed(few)} in {name!r}: each class needs at least "
-            f"{FEWEST_PER_CLASS} to be split (or say --task regression)"
+            f"{FEWEST_PER_CLASS} to be split (or use --task regression)"
         )
     return task, labels, classes
 

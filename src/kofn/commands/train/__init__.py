@@ -1,1 +1,1 @@
-"""kofn train: a discrete autoencoder on handwritten digits."""
+"""`kofn train`: train a discrete autoencoder on handwritten digits."""

@@ -1,4 +1,4 @@
-"""`kofn train vae`: its options, its progress bar, and how it ends."""
+"""`kofn train vae`: options, progress bar and results."""
 
 from __future__ import annotations
 
@@ -34,36 +34,38 @@ def vae(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Training method; repeat for several. gumbel-softmax, straight-through, reinmax, "
-            "leave-one-out, softmax, exact, k-hot, k-hot-exact: these if absent; also st-gumbel, "
-            "gumbel-rao, rebar, k-hot-score.",
+            help="Training method; repeat the option for several. By default: gumbel-softmax, "
+            "straight-through, reinmax, leave-one-out, softmax, exact, k-hot, k-hot-exact. Also "
+            "available: st-gumbel, gumbel-rao, rebar, k-hot-score.",
         ),
     ] = None,
     epochs: Annotated[
         int, typer.Option(help="Number of passes over the 1,347 training images.")
     ] = 100,
     factors: Annotated[int, typer.Option(help="Number of categorical latents per image.")] = 3,
-    categories: Annotated[int, typer.Option(help="Categories per factor.")] = 8,
-    items: Annotated[int, typer.Option(help="Items in a k-hot latent.")] = 12,
-    k: Annotated[int, typer.Option("-k", help="Items chosen in a k-hot latent.")] = 4,
+    categories: Annotated[int, typer.Option(help="Number of categories per factor.")] = 8,
+    items: Annotated[int, typer.Option(help="Number of items in a k-hot latent.")] = 12,
+    k: Annotated[int, typer.Option("-k", help="Number of items chosen in a k-hot latent.")] = 4,
     samples: Annotated[
-        int, typer.Option(help="Samples per image and step, for methods that sample.")
+        int, typer.Option(help="Number of samples per image and step, for methods that sample.")
     ] = 4,
     seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 1,
-    seed: Annotated[int, typer.Option(help="Random seed of the first run; the others follow.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of the first run; later runs use the next integers.")
+    ] = 0,
     out: Annotated[Path, typer.Option(help="Directory to write the results to.")] = Path(
         "kofn-vae"
     ),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run that --out holds.")
+        bool, typer.Option("--resume", help="Continue the run saved in --out.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
     """Train a discrete autoencoder on digits and compare gradient estimators.
 
-    Writes checkpoint.pt as it goes, and at the end vae.json, curves.png and digits.png.
+    Writes checkpoint.pt during training, then vae.json, curves.png and digits.png.
     """
-    # The imports take seconds; an interrupt during them is an interrupt like any other.
+    # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.train.methods import METHODS, USUAL
     from kofn.commands.train.training import Settings
 
@@ -90,7 +92,9 @@ def _run(settings: Settings, out: Path, resume: bool, force: bool, began: float)
     from kofn.commands.train.training import CHECKPOINT, Checkpoint
 
     if resume and force:
-        raise InputError("--resume goes on with what --force would overwrite; give one of them")
+        raise InputError(
+            "--resume continues the saved run, --force overwrites it; give only one of them"
+        )
     _files.check_out(out, (CHECKPOINT, *report.FILES), force or resume)
     checkpoint = Checkpoint(out, settings)
     if resume:
@@ -126,30 +130,30 @@ def _check(settings: Settings) -> None:
     for name in settings.methods:
         fewest = METHODS[name].fewest_samples
         if settings.samples < fewest:
-            raise InputError(f"--method {name} needs --samples {fewest} at least")
+            raise InputError(f"--method {name} needs --samples of at least {fewest}")
         size = settings.latent(name).log_size
         if METHODS[name].enumerates and size > math.log(MOST_CHOICES) + 1e-9:
             raise InputError(
                 f"--method {name} sums over every choice, at most {MOST_CHOICES:,}; there are "
-                f"{math.exp(min(size, 700)):.3g}: choose others by --method, or fewer categories"
+                f"{math.exp(min(size, 700)):.3g}; choose another --method, or fewer categories"
             )
 
 
 def _left(checkpoint: Checkpoint) -> str:
-    """What an interrupt leaves, once the last epoch is written."""
+    """Save the last epoch after an interrupt, and say how to continue."""
     checkpoint.write()
     resumable = checkpoint.written > -math.inf
-    return f"--resume goes on from {checkpoint.path}" if resumable else "nothing was written"
+    return f"--resume continues from {checkpoint.path}" if resumable else "nothing was written"
 
 
 def _trained(settings: Settings, data: Any, checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """All runs under a progress bar on standard error."""
+    """Train all runs, with a progress bar on standard error."""
     from threadpoolctl import threadpool_limits
 
     from kofn.commands.train.training import train as work
 
     order = settings.runs()
-    # Small matrices are faster on one thread, much faster where other work shares the cores.
+    # Small matrices are faster on one thread, and much faster if other processes share the cores.
     with threadpool_limits(limits=1), bar(len(order) * settings.epochs, 16) as update:
 
         def tell(name: str, seed: int, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The ways to train: what stands for E_q log p(x | z) in each."""
+"""The training methods: each estimates E_q log p(x | z) and its gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 class Method(NamedTuple):
-    """One way to train: an estimate of E f, (images,), to differentiate."""
+    """A training method: a differentiable estimate of E f, of shape (images,)."""
 
     name: str
     about: str
@@ -27,7 +27,7 @@ class Method(NamedTuple):
     fewest_samples: int = 1
 
     def calls(self, samples: int, choices: int) -> int:
-        """Of the decoder, for an image."""
+        """Return the number of decoder evaluations per image."""
         if self.enumerates:
             return choices
         return {"softmax": 1, "rebar": 2 * samples}.get(self.name, samples)

@@ -1,4 +1,4 @@
-"""The autoencoder: images to a discrete choice, and back to counts of ink."""
+"""The autoencoder: encodes an image as a discrete choice, and decodes it to ink counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Data(NamedTuple):
 
 
 def digits(seed: int) -> Data:
-    """scikit-learn's 1,797 digits, a quarter of each class held out."""
+    """Return scikit-learn's 1,797 digits, with a quarter of each class held out."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -36,7 +36,7 @@ def digits(seed: int) -> Data:
 
 
 class Latent(NamedTuple):
-    """What the choice is: `factors` of one category in `n` each, or one subset of `k` of n."""
+    """The latent space: `factors` categorical variables of `n` classes, or a k-subset of n."""
 
     factors: int
     n: int
@@ -48,23 +48,23 @@ class Latent(NamedTuple):
 
     @property
     def log_size(self) -> float:
-        """log of how many choices there are; minus log-probability of each before an image."""
+        """Return the log of the number of choices, which is −log of the uniform prior."""
         one = self.n if self.k is None else math.comb(self.n, self.k)
         return self.factors * math.log(one)
 
     def of(self, logits: Tensor) -> Categorical | KSubset:
-        """The distribution of (images, width) logits."""
+        """Return the distribution for logits of shape (images, width)."""
         if self.k is not None:
             return KSubset(logits, self.k)
         return Categorical(logits.reshape(*logits.shape[:-1], self.factors, self.n))
 
     def added(self, per_factor: Tensor) -> Tensor:
-        """The sum over factors, where there are any."""
+        """Sum over the factors, if there are any."""
         return per_factor if self.k is not None else per_factor.sum(-1)
 
 
 class Autoencoder(nn.Module):
-    """Encoder and decoder, a hidden layer each; a choice of `latent` between them."""
+    """An encoder and a decoder with one hidden layer each, and a discrete latent between them."""
 
     def __init__(self, latent: Latent, training: Tensor, generator: torch.Generator) -> None:
         super().__init__()
@@ -81,40 +81,40 @@ class Autoencoder(nn.Module):
                 bound = 1 / math.sqrt(layer.in_features)
                 for parameter in (layer.weight, layer.bias):
                     nn.init.uniform_(parameter, -bound, bound, generator=generator)
-        # A blank choice draws the mean image.
+        # A latent of zeros decodes to the mean image.
         share = (training.mean(0) + 0.1) / (INK + 0.2)
         last: Any = self.decoder[-1]
         with torch.no_grad():
             last.bias.copy_(share.logit())
 
     def choice(self, images: Tensor, temperature: float = 1.0) -> Categorical | KSubset:
-        """q(z | image)."""
+        """Return the distribution q(z | image)."""
         return self.latent.of(self.encoder(images / INK) / temperature)
 
     def draw(self, z: Tensor) -> Tensor:
-        """Log-odds of ink per pixel, from choices or relaxed ones."""
+        """Decode choices, hard or relaxed, to the log-odds of ink per pixel."""
         out: Tensor = self.decoder(z if self.latent.k is not None else z.flatten(-2))
         return out
 
     def log_likelihood(self, images: Tensor, z: Tensor) -> Tensor:
-        """log p(image | z), a binomial per pixel: (samples, images)."""
+        """Return log p(image | z), of shape (samples, images), with one binomial per pixel."""
         odds = self.draw(z)
         blank = INK * nn.functional.softplus(odds).sum(-1)
-        # Where every choice is the same for all images, each is drawn once.
+        # If the choices are the same for all images, each is decoded once.
         inked = odds[:, 0] @ images.T if odds.shape[1] == 1 else (odds * images).sum(-1)
         return inked - blank + ways(images)
 
     def divergence(self, choice: Categorical | KSubset) -> Tensor:
-        """KL(q ‖ uniform), per image."""
+        """Return KL(q ‖ uniform) per image."""
         return self.latent.log_size - self.latent.added(choice.entropy())
 
     @torch.no_grad()
     def bounds(
         self, images: Tensor, samples: int, generator: torch.Generator, temperature: float = 1.0
     ) -> tuple[float, float]:
-        """Mean of log w and of log mean w, w = p(x, z)/q(z | x), from hard samples of q.
+        """Return the evidence lower bound and its importance-weighted version, in nats per image.
 
-        The evidence bound and its importance-weighted tightening, in nats for an image.
+        These are the means of log w and log mean w, w = p(x, z)/q(z | x), over hard samples of q.
         """
         choice = self.choice(images, temperature)
         z = choice.sample((samples,), generator)
@@ -125,21 +125,21 @@ class Autoencoder(nn.Module):
 
     @torch.no_grad()
     def evidence(self, images: Tensor) -> float:
-        """Mean of log p(x), by every choice there is."""
+        """Return the mean of log p(x), summed over every choice."""
         every = self.latent.of(torch.zeros(1, self.latent.width)).support(None)
         log_p = self.log_likelihood(images, every) - self.latent.log_size
         return float(log_p.logsumexp(0).mean())
 
     @torch.no_grad()
     def generated(self, count: int, generator: torch.Generator) -> Tensor:
-        """Images of choices drawn without looking: the mean share of ink, (count, pixels)."""
+        """Decode choices drawn from the prior to mean ink per pixel, of shape (count, pixels)."""
         blank = torch.zeros(count, self.latent.width)
         z = self.latent.of(blank).sample((), generator)
         return self.draw(z).sigmoid()
 
 
 def ways(images: Tensor) -> Tensor:
-    """log Π C(16, ink) per image: in how many ways dots make these counts."""
+    """Return log Π C(16, ink) per image, the binomial coefficients of its pixels."""
     count = torch.tensor(float(INK))
     log_ways = torch.lgamma(count + 1) - torch.lgamma(images + 1) - torch.lgamma(count - images + 1)
     return log_ways.sum(-1)

@@ -1,4 +1,4 @@
-"""What `kofn train vae` leaves behind: a table, a JSON file, curves and digits."""
+"""Output of `kofn train vae`: a table, a JSON file, curves and generated digits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def of_method(results: Results, name: str) -> Results:
 
 
 def spread(values: list[float]) -> tuple[float, float]:
-    """Mean and standard deviation (n − 1 in the denominator; 0 for one)."""
+    """Return the mean and the standard deviation (denominator n − 1; 0 for one value)."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 def best_first(settings: Settings, results: Results) -> list[str]:
-    """The methods by their held-out bound, as it was found."""
+    """Sort the methods by their held-out bound, best first."""
 
     def held_out(name: str) -> float:
         return -fmean(each["held_out"] for each in of_method(results, name))
@@ -43,7 +43,7 @@ def best_first(settings: Settings, results: Results) -> list[str]:
 
 
 def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
-    """Every figure of every run, as indented UTF-8 JSON."""
+    """Return all figures of every run as indented UTF-8 JSON."""
 
     def run(each: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in each.items() if key not in ("model", "history")}
@@ -74,10 +74,10 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
 
 
 def as_rich(settings: Settings, results: Results) -> Table:
-    """Bounds per method, mean over seeds ± their standard deviation; best first."""
+    """Return a table of each method's bounds, mean ± standard deviation over seeds, best first."""
     seeds = "one seed" if settings.seeds == 1 else f"mean ± deviation of {settings.seeds} seeds"
     shown = table(
-        title="digits through a discrete choice",
+        title="digits encoded as a discrete choice",
         caption=(
             f"Nats for an image, {seeds}; held-out images, hard samples.\n"
             "log p(x): by every choice; tight: importance-weighted bound of "
@@ -102,14 +102,14 @@ def as_rich(settings: Settings, results: Results) -> Table:
 
 
 def curves(settings: Settings, results: Results) -> bytes:
-    """The bound, epoch by epoch: on held-out images left, on training images right."""
+    """Draw the bound per epoch, on held-out images (left) and training images (right)."""
     figure, (left, right) = picture(11.5, 5.0, 1, 2, dpi=DPI, sharey=True)
     ends = {
         name: [run["history"][-1][1:3] for run in of_method(results, name)]
         for name in settings.methods
     }
     finals = [bound for pairs in ends.values() for pair in pairs for bound in pair]
-    # What is far below the others would flatten them.
+    # Leave out values far below the others, which would compress the axis.
     top = max(finals)
     low = min(bound for bound in finals if bound > top - 60) - 25
     for number, name in enumerate(best_first(settings, results)):
@@ -124,7 +124,7 @@ def curves(settings: Settings, results: Results) -> bytes:
                 shown = f"{name} (below)" if below else name
                 label = shown if count == 0 and axes is left else None
                 axes.plot(epochs, values, style, color=colour, lw=1.3, alpha=0.85, label=label)
-                # A line through one point is none.
+                # A single point is drawn as a marker, not a line.
                 axes.lines[-1].set_marker("o" if len(epochs) == 1 else "")
     for axes, title in ((left, "held-out images"), (right, "training images")):
         axes.set(xlabel="epoch", ylim=(low, top + 6))
@@ -138,7 +138,7 @@ def curves(settings: Settings, results: Results) -> bytes:
 
 
 def generated(settings: Settings, results: Results, data: Data) -> bytes:
-    """Digits drawn from the choices alone, a row for each method; real ones above."""
+    """Draw one row of generated digits per method, below a row of real ones."""
     names = best_first(settings, results)
     count = len(names) + 1
     figure, rows = picture(11.5, 0.75 * count + 0.3, count, 1, dpi=DPI, squeeze=False)

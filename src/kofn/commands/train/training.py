@@ -1,4 +1,4 @@
-"""Training runs one after another, each epoch a state that can be left and taken up again."""
+"""Training runs in sequence, with a checkpoint after each epoch that --resume continues."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kofn.commands.train.model import Autoencoder, Data, Latent
 
 BATCH = 64
 RATE = 2e-3
-COLD = 0.1  # the last temperature of what is annealed
-ANNEALED = 0.8  # of the steps
+COLD = 0.1  # the final temperature of annealed methods
+ANNEALED = 0.8  # share of the steps
 SAMPLES_PER_EPOCH = 32
 SAMPLES_AT_THE_END = 128
 MOST_CHOICES = 4096
@@ -32,7 +32,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a result, all of it."""
+    """All options that determine a result."""
 
     methods: tuple[str, ...]
     epochs: int
@@ -50,12 +50,12 @@ class Settings:
         return Latent(self.factors, self.n)
 
     def runs(self) -> list[tuple[str, int]]:
-        """Every method with every seed; a seed is the same start for all of one latent."""
+        """Return every method with every seed; a seed fixes the initial weights."""
         return [(m, self.seed + i) for i in range(self.seeds) for m in self.methods]
 
 
 class Bounds(NamedTuple):
-    """Nats for an image: hard samples' bound, and tighter by importance weights."""
+    """Bounds in nats per image: the evidence bound and the importance-weighted bound."""
 
     epoch: int
     training: float
@@ -79,7 +79,7 @@ class Run:
         self.temperature = schedules.exponential(1.0, COLD, steps=cooling)
 
     def epoch(self) -> None:
-        """Train on every image once, then look how well."""
+        """Train on every image once, then measure the bounds."""
         began, done = time.monotonic(), len(self.history)
         order = torch.randperm(len(self.data.training), generator=self.generator)
         for step, part in enumerate(torch.split(order, BATCH)):
@@ -108,7 +108,7 @@ class Run:
         self.history.append(found)
 
     def result(self) -> dict[str, Any]:
-        """Everything there is to say of a run that is over, the model included."""
+        """Return the results of a finished run, and its model."""
         end = {"epochs": len(self.history), "samples": SAMPLES_AT_THE_END}
         held_out, held_out_tight = self._bounds(self.data.held_out, **end)
         training, training_tight = self._bounds(self.data.training, **end)
@@ -126,12 +126,12 @@ class Run:
             "training_tight": training_tight,
             "held_out_evidence": self.model.evidence(self.data.held_out) if few else None,
             "training_evidence": self.model.evidence(self.data.training) if few else None,
-            # One of each is enough to draw digits with.
+            # One model per method is enough to generate digits.
             "model": _copied(self.model.state_dict()) if self.seed == self.settings.seed else None,
         }
 
     def state(self) -> dict[str, Any]:
-        """All that the next epoch depends on, copied."""
+        """Return a copy of all state that the next epoch depends on."""
         return {
             "method": self.method.name,
             "seed": self.seed,
@@ -143,7 +143,7 @@ class Run:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave, bit by bit as if there had been no break."""
+        """Restore what `state` returned; training continues exactly as without a stop."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
@@ -154,7 +154,7 @@ class Run:
         self, images: torch.Tensor, epochs: int, samples: int | None = None
     ) -> tuple[float, float]:
         samples = SAMPLES_PER_EPOCH if samples is None else samples
-        # Its own generator: how often one looks does not change what is learned.
+        # Its own generator: how often the bounds are measured does not change the training.
         generator = torch.Generator().manual_seed(self.seed)
         reached = self.temperature(epochs * self.steps) if self.method.cools else 1.0
         parts = torch.split(images, 256)
@@ -168,7 +168,7 @@ class Run:
 
 
 class Checkpoint:
-    """What has been done, in memory and, now and then, on disk."""
+    """The finished work, kept in memory and saved to disk from time to time."""
 
     def __init__(self, out: Path, settings: Settings) -> None:
         self.out, self.settings = out, settings
@@ -182,7 +182,7 @@ class Checkpoint:
         return self.out / CHECKPOINT
 
     def keep(self, current: dict[str, Any] | None) -> None:
-        """Take note; write if the last time is long ago or a run is over."""
+        """Record an epoch; save if the last save is long ago or a run is finished."""
         self.current, self.fresh = current, True
         if current is None or time.monotonic() - self.written > BETWEEN_WRITES:
             self.write()
@@ -204,12 +204,12 @@ class Checkpoint:
         self.written, self.fresh = time.monotonic(), False
 
     def read(self) -> None:
-        """Take up what an earlier run left; InputError if it is not one of these settings."""
+        """Load the checkpoint of an earlier run; InputError unless its settings are the same."""
         path = self.path
         if not path.is_file():
-            raise InputError(f"--resume: there is no {path}")
+            raise InputError(f"--resume needs {path}, which does not exist")
         try:
-            # Tensors and plain values only: a file from elsewhere runs no code.
+            # Load tensors and plain values only, so that an untrusted file runs no code.
             found = torch.load(path, weights_only=True)
             version, settings = found["version"], found["settings"]
             finished, current = found["finished"], found["current"]
@@ -217,7 +217,7 @@ class Checkpoint:
             reason = " ".join(str(error).split())[:80] or type(error).__name__
             raise InputError(f"{path} is not a checkpoint: {reason}") from None
         if version != VERSION:
-            raise InputError(f"{path} has version {version}; this kofn reads {VERSION}")
+            raise InputError(f"{path} has version {version}; this kofn reads version {VERSION}")
         for name, wanted in asdict(self.settings).items():
             if settings.get(name) != wanted:
                 raise InputError(
@@ -231,7 +231,7 @@ class Checkpoint:
 def train(
     settings: Settings, data: Data, checkpoint: Checkpoint, tell: Callable[[str, int, Run], None]
 ) -> list[dict[str, Any]]:
-    """Every run that is not finished yet; their results, in the order of `settings.runs()`."""
+    """Train every unfinished run; return all results in the order of `settings.runs()`."""
     done = {(each["method"], each["seed"]) for each in checkpoint.finished}
     for name, seed in settings.runs():
         if (name, seed) in done:
@@ -252,7 +252,7 @@ def train(
 
 
 def _copied(state: Any) -> Any:
-    """The same, sharing no memory with what goes on changing."""
+    """Return a copy that shares no memory with the original."""
     if isinstance(state, torch.Tensor):
         return state.detach().clone()
     if isinstance(state, dict):

@@ -129,7 +129,8 @@ def _csv(name: str, content: bytes) -> Scores:
     for number, fields in rows:
         if len(fields) != wanted:
             raise InputError(
-                f"{name} has rows of different lengths: {len(fields)} in line {number}, {wanted} in {first}; "
+                f"{name} has rows of different lengths: {len(fields)} in line {number}, "
+                f"{wanted} in {first}; "
                 "every row needs as many scores"
             )
         for place, field in enumerate(fields, 1):

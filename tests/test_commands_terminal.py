@@ -108,7 +108,9 @@ def test_a_table_from_a_pipe_is_read_once(here):
     [["--map", "normal"], ["--alpha", 2], ["--temperature", 1], ["--support", 2], ["--gap", 1]],
 )
 def test_the_hard_choice_takes_no_option_of_soft_ones(here, option):
-    assert f"cannot be combined with {option[0]}" in one_line(run("apply", "x.csv", "--hard", *option))
+    assert f"cannot be combined with {option[0]}" in one_line(
+        run("apply", "x.csv", "--hard", *option)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What distributions share: their shapes, under torch.distributions' names, and enumeration."""
+"""Base classes of the distributions: shapes, as in torch.distributions, and enumeration."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Distribution(ABC):
         return batch
 
     def to_torch(self) -> Any:
-        """A torch.distributions.Distribution with this one's answers, for torch's and pyro's code.
+        """Return a torch.distributions.Distribution equal to this one, for use with torch and pyro.
 
         It draws from torch's global generator and knows torch.distributions.kl_divergence. The
         entries of a sample are its last dimension, whatever `dim` is here. Where pyro is imported
@@ -123,7 +123,7 @@ class Distribution(ABC):
 
 
 class Discrete(Distribution):
-    """With a list of every choice, and a mean that is the marginals."""
+    """A discrete distribution, with an enumeration of every choice and with marginals."""
 
     has_enumerate_support = True
     logits: Array
@@ -146,7 +146,7 @@ class Discrete(Distribution):
         """All of them for one row, entries last."""
 
     def support(self, factors: int | None = 0, *, enumerate_up_to: int = ENUMERATE_UP_TO) -> Array:
-        """Every choice, (choices,) + logits.shape, for enumeration where there are few.
+        """Return every choice, (choices,) + logits.shape; for small numbers of choices.
 
         Args:
             factors: how many of the last batch dimensions are enumerated together, every choice

@@ -1,4 +1,4 @@
-"""Independent coins: a choice of 0 or 1 for every logit."""
+"""Independent Bernoulli variables: 0 or 1 for every logit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Bernoulli"]
 
 
 class Bernoulli(Discrete):
-    """P(1) = σ(logits), for every entry by itself.
+    """Independent Bernoulli variables with P(1) = σ(logits), one per entry.
 
     With the methods of `Categorical`, entry by entry: the batch shape is that of `logits`. Their
     joint distribution is the product; kofn.estimators adds up the log-probabilities of what f
@@ -127,7 +127,7 @@ class Bernoulli(Discrete):
         """Zeros and ones.
 
         Args:
-            shape: how many, as a shape; () for one.
+            shape: the shape of the samples; () for one.
             rng: as for `gumbel_max`.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Choosing one at random: by Gumbel noise, relaxed or not, and the distribution itself."""
+"""The categorical distribution, and Gumbel-max and Gumbel-softmax samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gumbel_max(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """argmax_i (logits_i + g_i), g standard Gumbel: an index drawn exactly from softmax(logits).
+    """Draw an index from softmax(logits), as argmax_i (logits_i + g_i) with Gumbel noise g.
 
     Args:
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; need not be
@@ -38,7 +38,7 @@ def gumbel_max(
             too, or NumPy's `default_rng()`, fresh from the system; JAX needs a key.
         shape: how many draws, as a shape; () for one.
         dim: the dimension to choose along.
-        mask: boolean, broadcasts to `logits`; False entries are as if deleted.
+        mask: boolean, broadcasts to `logits`; False entries are never chosen.
 
     Returns:
         Integers, shape + batch shape (`logits.shape` without `dim`). Entries of +inf are drawn
@@ -74,7 +74,7 @@ def gumbel_softmax(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """softmax((logits + g)/temperature), g standard Gumbel: a relaxed one-hot sample.
+    """Draw a relaxed one-hot sample, softmax((logits + g)/temperature) with Gumbel noise g.
 
     Towards temperature 0 it is the one-hot of `gumbel_max`, and its gradient's variance grows
     like 1/temperature. As an estimator of ∇E f it is biased; `kofn.estimators` measures by how
@@ -114,7 +114,7 @@ def gumbel_softmax(
 
 
 class Categorical(OverRows, Discrete):
-    """P(i) = e^{logits_i}/Σ e^{logits}: one of n, as one-hot samples.
+    """The categorical distribution P(i) = e^{logits_i}/Σ e^{logits}, with one-hot samples.
 
     `KSubset` with k = 1, by shorter means, and the plainest distribution that kofn.estimators
     takes. Shaped like a torch.distributions object, for tensors, JAX arrays (it is a pytree) and
@@ -124,7 +124,7 @@ class Categorical(OverRows, Discrete):
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
             chosen; several of +inf share.
         dim: the dimension of the n entries.
-        mask: boolean, broadcasts to `logits`; False entries are as if deleted.
+        mask: boolean, broadcasts to `logits`; False entries are never chosen.
         probs: e^logits instead of logits: numbers ≥ 0, which need not sum to 1.
 
     A row with nothing left holds the empty choice, zeros, with probability 1 (padding). A NaN
@@ -236,7 +236,7 @@ class Categorical(OverRows, Discrete):
         """One-hot samples, by `gumbel_max`.
 
         Args:
-            shape: how many, as a shape; () for one.
+            shape: the shape of the samples; () for one.
             rng: as for `gumbel_max`.
 
         Returns:

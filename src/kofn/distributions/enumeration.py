@@ -1,4 +1,4 @@
-"""Every choice of several rows together, for enumeration."""
+"""Enumeration of every joint choice of several rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From torch.distributions: its classes where an estimator asks for samples."""
+"""Adapters that let estimators use torch.distributions."""
 
 from __future__ import annotations
 

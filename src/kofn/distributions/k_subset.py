@@ -46,7 +46,7 @@ __all__ = ["KSubset"]
 
 
 class KSubset(OverRows, Discrete):
-    """P(S) ∝ exp Σ_{i∈S} logits_i over the subsets S of size k (conditional Bernoulli).
+    """The conditional Bernoulli distribution: P(S) ∝ exp Σ_{i∈S} logits_i for subsets of size k.
 
     Shaped like a torch.distributions object, for tensors, JAX arrays (it is a pytree) and NumPy
     arrays. Every answer is exact to rounding and costs O(n) for any k; nothing is approximated and
@@ -55,12 +55,12 @@ class KSubset(OverRows, Discrete):
     Args:
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
             chosen; +inf is chosen first, and where there are more than k of those, k of them.
-        k: how many, an integer in [0, n] for n = logits.shape[dim], or an array of integers that
-            broadcasts to the batch shape (`logits.shape` without `dim`).
+        k: the size of the subsets, an integer in [0, n] for n = logits.shape[dim], or an array of
+            integers that broadcasts to the batch shape (`logits.shape` without `dim`).
         dim: the dimension of the n entries.
-        mask: boolean, broadcasts to `logits`; False entries are as if deleted.
+        mask: boolean, broadcasts to `logits`; False entries are never chosen.
 
-    Where fewer than k entries are left all are chosen. A NaN stays in its row. Everything is
+    If fewer than k entries are available, all are chosen. A NaN affects its row only. Everything is
     differentiable in the logits, any number of times; first derivatives cost O(n) too.
 
     Raises:
@@ -93,7 +93,7 @@ class KSubset(OverRows, Discrete):
 
     @classmethod
     def from_marginals(cls, pi: Array, dim: int = -1) -> KSubset:
-        """The distribution whose marginals are `pi`; its logits are unique up to a constant.
+        """Return the distribution with marginals `pi`; its logits are unique up to a constant.
 
         There is one for all entries in [0, 1] whose sum k is a whole number: of all distributions
         over subsets with these marginals, the one of largest entropy. No gradient passes.
@@ -152,7 +152,7 @@ class KSubset(OverRows, Discrete):
             return whole(conditional_bernoulli.log_partition, self._rows())
 
     def marginals(self) -> Array:
-        """π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k. The articles' GradTopK.
+        """Return π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k. The articles' GradTopK.
 
         Not the weights of `soft_topk`, from which they differ by O(1/k); see docs/subsets.md.
         """
@@ -204,10 +204,10 @@ class KSubset(OverRows, Discrete):
         return hard_topk(self.logits, self.k, dim=self.dim, mask=self.mask)
 
     def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """Subsets drawn exactly from P, as ones and zeros.
+        """Draw subsets exactly from P, as ones and zeros.
 
         Args:
-            shape: how many, as a shape; () for one.
+            shape: the shape of the samples; () for one.
             rng: as for `gumbel_max`. The same state gives the same subsets.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The normal distribution: the article's first reparameterisation."""
+"""The normal distribution and its reparameterised samples."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["Normal", "normal_rsample"]
 def normal_rsample(
     mean: ArrayT, scale: Array, rng: Any = None, *, shape: int | tuple[int, ...] = ()
 ) -> ArrayT:
-    """mean + scale·ε, ε standard normal: a sample with a gradient in the mean and the scale.
+    """Draw mean + scale·ε, ε standard normal, with gradients in the mean and the scale.
 
     Args:
         mean: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
         scale: the standard deviation, ≥ 0, an array that broadcasts to `mean`.
         rng: as for `gumbel_max`.
-        shape: how many samples, as a shape; () for one.
+        shape: the shape of the samples; () for one.
 
     Returns:
         shape + mean.shape in the dtype of `mean`; the noise of half precision is of float32.
@@ -53,7 +53,7 @@ def normal_rsample(
 
 
 class Normal(Distribution):
-    """N(mean, scale²), for every entry by itself.
+    """Independent normal distributions N(mean, scale²), one per entry.
 
     The continuous member of what kofn.estimators takes, to compare reparameterisation with the
     score function where both apply. The batch shape is that of `mean`.

@@ -1,4 +1,4 @@
-"""Choosing one after another without replacement: Plackett–Luce, by Gumbel noise."""
+"""The Plackett–Luce distribution of ordered draws without replacement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ __all__ = ["PlackettLuce"]
 
 
 class PlackettLuce(OverRows):
-    """P(i₁, i₂, …) = Π_j e^{logits_{i_j}}/Σ_{i not yet drawn} e^{logits_i}: draws in sequence.
+    """The Plackett–Luce distribution: draws in sequence, without replacement, by softmax.
+
+    P(i₁, i₂, …) = Π_j e^{logits_{i_j}}/Σ_{i not yet drawn} e^{logits_i}.
 
     What Gumbel top-k samples: the k largest of logits + Gumbel noise, in order. Another
     distribution than `KSubset`, with other marginals: here an early draw changes the odds of the
@@ -53,7 +55,7 @@ class PlackettLuce(OverRows):
         self._register()
 
     def sample(self, k: int, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """Indices of k entries in the order they are drawn.
+        """Draw the indices of k entries, in the order of the draws.
 
         Args:
             k: how many, an integer in [0, n].
@@ -71,7 +73,7 @@ class PlackettLuce(OverRows):
         return top_indices(stop_gradient(self._perturbed(shape, rng)), k)
 
     def log_prob(self, indices: Array, *, ordered: bool = True) -> Array:
-        """log P of drawing `indices` in this order; in any order with ordered=False.
+        """Return log P of drawing `indices` in this order, or in any order with ordered=False.
 
         Args:
             indices: integers, (…, k): the shape of the batch with any number of dimensions of
@@ -109,7 +111,7 @@ class PlackettLuce(OverRows):
         link: LinkName | Link = "logistic",
         hard: bool = False,
     ) -> Array:
-        """soft_topk of logits + Gumbel noise: a k-hot sample, relaxed so that gradients pass.
+        """Return soft_topk of logits + Gumbel noise, a relaxed k-hot sample with gradients.
 
         Args:
             k, temperature, link: as for `soft_topk`; towards temperature 0 the k-hot of `sample`.

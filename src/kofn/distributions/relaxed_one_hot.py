@@ -1,4 +1,4 @@
-"""The law of relaxed one-hot samples: what `gumbel_softmax` draws, with its density."""
+"""The distribution of the relaxed one-hot samples of `gumbel_softmax`, and its density."""
 
 from __future__ import annotations
 

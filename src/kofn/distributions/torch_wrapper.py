@@ -1,4 +1,4 @@
-"""To torch.distributions: kofn's answers in its classes."""
+"""Wrappers that make kofn's distributions torch.distributions and pyro distributions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _(p: Wrapped, q: Wrapped) -> Tensor:
 def wrapped(own: Any) -> Wrapped:
     """`own` as torch has it; where pyro is imported as pyro has it, too."""
     if type(own).__name__ not in SUPPORTS:
-        raise TypeError(f"to_torch knows no {type(own).__name__}")
+        raise TypeError(f"to_torch does not support {type(own).__name__}")
     kind = _of_pyro() if PYRO in sys.modules else Wrapped
     return kind(own.entries_last())
 

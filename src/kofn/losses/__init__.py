@@ -1,8 +1,8 @@
-"""What to minimise so that a choice meets its target. docs/losses.md says which for what.
+"""Losses between scores and targets. docs/losses.md says which loss to use when.
 
-Targets are integers, the index of the one right entry (the batch shape), or weights with the shape
-of the scores: one-hot, k-hot, or soft. Rows whose integer is `ignore_index`, and wholly masked
-ones, count 0 and leave the mean; a mean over nothing is 0.
+Targets are integers, the index of the correct entry (the batch shape), or weights with the shape
+of the scores: one-hot, k-hot, or soft. Rows whose integer is `ignore_index`, and fully masked
+rows, have loss 0 and are excluded from the mean; a mean over no rows is 0.
 """
 
 from kofn.losses.fenchel_young import (

@@ -1,4 +1,4 @@
-"""Fenchel–Young losses: convex, 0 where the weights are the target, their gradient p − t."""
+"""Fenchel–Young losses: convex losses with gradient p − t, which are 0 at p = t."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def fenchel_young_loss(
     mask: Array | None = None,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """L = S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T with k = Σt: convex, ≥ 0, and 0 only where p = t.
+    """Return the Fenchel–Young loss S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T with k = Σt.
+
+    The loss is convex in the scores, ≥ 0, and 0 only where p = t.
 
     Its gradient in the scores is (soft_topk(scores, k) − target)/T. With the default link and
     one-hot targets it is cross-entropy of scores/T; "linear" gives the sparsemax loss, "entmax"
@@ -40,10 +42,10 @@ def fenchel_young_loss(
         target: weights in [0, 1] with the shape of `scores`, one-hot, k-hot or soft, or integers
             without `dim`; no gradient reaches it. Weight on an entry that cannot be chosen makes
             the loss infinite.
-        reduction: "mean" over the rows that have an entry in play, "sum", or "none".
+        reduction: "mean" over the rows with an available entry, "sum", or "none".
 
     Returns:
-        A scalar, or the batch shape for "none"; float32 for half-precision scores. Wholly masked
+        A scalar, or the batch shape for "none"; float32 for half-precision scores. Fully masked
         rows count 0.
 
     Raises:
@@ -76,11 +78,11 @@ def softmax_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """−Σ w·t·log softmax(scores/T): torch.nn.functional.cross_entropy, option for option.
+    """Return the cross-entropy −Σ w·t·log softmax(scores/T), as torch's cross_entropy does.
 
-    Beside its options there are a mask, a temperature per row, any dim, and two more frameworks.
-    Here a score of −inf is an entry out of play, to label smoothing too, and the mean over nothing
-    is 0, not NaN.
+    It has the options of torch.nn.functional.cross_entropy, and also a mask, a temperature per
+    row, any dim, and support for NumPy and JAX. A score of −inf excludes its entry, also from
+    label smoothing, and the mean over no rows is 0, not NaN.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`. `dim` holds the classes: the last by
@@ -88,9 +90,9 @@ def softmax_loss(
         target: integers, the index of the class, with the batch shape (`scores.shape` without
             `dim`); or weights with the shape of `scores`. No gradient reaches it.
         weight: one number per class, (n,).
-        label_smoothing: the share of the target, in [0, 1], that is spread evenly over the entries
-            in play.
-        ignore_index: rows with this integer count 0 and leave the mean; it need not be an index.
+        label_smoothing: the share of the target, in [0, 1], that is spread evenly over the
+            available entries.
+        ignore_index: rows with this integer have loss 0 and are not part of the mean.
         reduction: "mean", "sum" or "none". For integers the mean is over class weights, else over
             rows.
 
@@ -99,9 +101,9 @@ def softmax_loss(
 
     Raises:
         TypeError, ValueError: as for `soft_topk`; a target, weight or option of the wrong kind or
-            shape; an index that is neither in [0, n) nor `ignore_index`. To look at it must cost
-            no waiting: in arrays on other devices and of JAX, and in what is compiled or mapped,
-            the row of such an index is NaN instead.
+            shape; an index that is neither in [0, n) nor `ignore_index`. In JAX arrays, arrays on
+            other devices, and compiled or transformed code, such a row is NaN instead, because
+            reading the index would wait for the device.
 
     Example:
         >>> import numpy as np
@@ -135,10 +137,9 @@ def sparsemax_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """The convex loss whose gradient is (sparsemax(scores/T) − target)/T.
+    """Return the convex loss whose gradient is (sparsemax(scores/T) − target)/T.
 
-    It is exactly 0 once the target leads by T: an easy row is left alone, where cross-entropy
-    never rests.
+    It is exactly 0 once the target's score leads by T, where cross-entropy is still positive.
 
     Args:
         scores, target, temperature, dim, mask, label_smoothing, ignore_index: as for
@@ -177,7 +178,7 @@ def entmax_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """The convex loss whose gradient is (entmax(scores/T, alpha) − target)/T.
+    """Return the convex loss whose gradient is (entmax(scores/T, alpha) − target)/T.
 
     alpha = 1 is cross-entropy (of a soft target less its entropy), alpha = 2 the sparsemax loss.
 
@@ -218,7 +219,7 @@ def topk_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """The multi-label loss whose gradient is (soft_topk(scores, k) − target)/T, k = Σ target.
+    """Return the multi-label loss with gradient (soft_topk(scores, k) − target)/T, k = Σ target.
 
     The labels of a row should be its k largest scores; which k differs from row to row. Unlike
     binary cross-entropy per entry it has no bias to learn, and unlike softmax cross-entropy on a
@@ -228,8 +229,8 @@ def topk_loss(
         scores, temperature, dim, mask, label_smoothing, ignore_index: as for `softmax_loss`.
         target: k-hot weights in [0, 1] with the shape of `scores`, of any real dtype or boolean;
             or integers, for k = 1. A row without labels costs 0.
-        link: as for `soft_topk`: "exponential" is the heir of cross-entropy, "linear" and "entmax"
-            are 0 where all labels lead by enough.
+        link: as for `soft_topk`: "exponential" generalises cross-entropy; with "linear" and
+            "entmax" the loss is 0 where all labels lead by enough.
         weight: one number per class, (n,); a row has the mean of its labels'.
         reduction: "mean" (over those weights), "sum" or "none".
 
@@ -254,7 +255,7 @@ def topk_loss(
 
 
 def cross_entropy(log_p: ArrayT, labels: Target, reduction: str) -> ArrayT:
-    """−Σ w·t·log p of rows, reduced as PyTorch does."""
+    """Return −Σ w·t·log p of rows, reduced as in PyTorch."""
     each = labels.each if labels.by_class is None else labels.each * labels.by_class
     return reduced(-chosen_terms(each, log_p), labels, reduction, plain_mean=not labels.integers)
 
@@ -269,7 +270,7 @@ def _gap(
     reduction: str,
     **options: Any,
 ) -> Array:
-    """The Fenchel–Young loss of any link and target."""
+    """Return the Fenchel–Young loss of any link and target."""
     check_reduction(reduction)
     link = table.resolve(link)
     what = given(scores, only_one(scores, dim), link, temperature, dim, mask)

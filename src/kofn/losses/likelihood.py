@@ -1,4 +1,4 @@
-"""Losses on the weights of a map: likelihoods of its own kind, and accuracy itself."""
+"""Losses on the weights of a map: negative log-likelihoods and smoothed accuracies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sparse_softmax_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """log Σ_S e^{scores/T} − scores_t/T, S the k largest scores or the nucleus: the top alone pays.
+    """Return log Σ_S e^{scores/T} − scores_t/T, where S is the k largest scores or the nucleus.
 
     The target need not be among them: outside of S it is still pulled up, against the whole of S.
     The other entries outside get no gradient: for fine-tuning rather than from scratch. ≥ 0, and
@@ -99,10 +99,10 @@ def topk_cross_entropy(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """−log Σ_j P_K(j)·soft_topk(scores, j)_t: the target among the k largest, k random.
+    """Return −log Σ_j P_K(j)·soft_topk(scores, j)_t, a smoothed top-k accuracy with random k.
 
-    For a metric such as top-5 accuracy, or half top-1 and half top-5. In logarithms all the way,
-    so a target far below still gets its gradient (with a link of infinite tails).
+    Use it for a metric such as top-5 accuracy, or half top-1 and half top-5. It is computed from
+    logarithms, so a target far below still gets a gradient (with a link of infinite tails).
 
     Args:
         scores, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction: as for
@@ -163,17 +163,17 @@ def epsilon_cross_entropy(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """−log((p_t + ε)/(1 + nε)), p the weights of a map with zeros: finite where p_t = 0.
+    """Return −log((p_t + ε)/(1 + nε)) of weights p, which is finite where p_t = 0.
 
-    Not convex, and where p_t = 0 without a gradient: the convex loss of such a map is
-    `sparsemax_loss`, `entmax_loss` or `topk_loss`. This is for comparison, and to evaluate.
+    It is not convex, and has no gradient where p_t = 0. Use it for comparison and evaluation; to
+    train maps with exact zeros, use `sparsemax_loss`, `entmax_loss` or `topk_loss`.
 
     Args:
         scores, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction: as for
             `sparsemax_loss`.
         target: as for `softmax_loss`; with several labels k is their number, nε becomes nε/k and
             the loss is the mean over them.
-        epsilon: > 0, what each weight is raised by.
+        epsilon: > 0, added to each weight.
         link: of the map `soft_topk`; "linear" is sparsemax.
 
     Returns:
@@ -215,10 +215,10 @@ def accuracy_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """−p_t: minus the accuracy, smoothed; of k labels minus the share among the k chosen.
+    """Return −p_t, the negative smoothed accuracy; for k labels, the mean of −p over them.
 
-    Bounded, so robust to wrong labels, and flat where a row is plainly right or wrong: for
-    fine-tuning after cross-entropy rather than from scratch.
+    The loss is bounded, so wrong labels matter less, and nearly flat for rows that are clearly
+    right or wrong: use it for fine-tuning after cross-entropy rather than from scratch.
 
     Args:
         scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for
@@ -258,7 +258,7 @@ def perturbed_accuracy_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> ArrayT:
-    """−Pr(the target is the largest of scores + T·noise): the expected accuracy under noise.
+    """Return −Pr(target is the largest of scores + T·noise), the negative expected accuracy.
 
     Args:
         scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for

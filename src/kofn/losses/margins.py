@@ -1,4 +1,4 @@
-"""Cross-entropy of cosines with a margin: AM-softmax and ArcFace, with the logits they are of."""
+"""Cross-entropy of cosines with a margin: AM-softmax and ArcFace."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def am_softmax(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> tuple[ArrayT, ArrayT]:
-    """(loss, logits), logits = (cos − margin·target)/T: the target must lead by the margin.
+    """Return (loss, logits) of AM-softmax, logits = (cos − margin·target)/T.
 
-    Trained to classify, used to retrieve. Accuracy is that of `cosines`; the logits are what the
-    loss saw.
+    The target must lead by the margin. Use it to train embeddings for retrieval by classification.
+    Measure accuracy from `cosines`, not from the logits, which contain the margin.
 
     Args:
         cosines: of the angle between each embedding and each class's centre, (…, n) along `dim`:
@@ -87,7 +87,7 @@ def arcface(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> tuple[ArrayT, ArrayT]:
-    """(loss, logits), the target's logit cos(φ + margin)/T where its cosine is cos φ.
+    """Return (loss, logits) of ArcFace; the target's logit is cos(φ + margin)/T for a cosine cos φ.
 
     The margin is an angle. Beyond φ = π − margin, where cos(φ + margin) would rise again, the
     logit goes on falling as (cos φ − margin·sin margin)/T. At cos φ = ±1, where the slope of

@@ -1,4 +1,4 @@
-"""Targets of every form as weights per entry, and what a reduction needs of them."""
+"""Conversion of all forms of targets to weights per entry, and the reductions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Target(NamedTuple):
-    """Rows last, as those of the scores; without gradient."""
+    """A target in the form of the rows of scores, without a gradient."""
 
     each: Array  # (…, n), zeros in ignored rows, NaN where an index is out of range
     weight: Array  # per row, the class weights of its labels
@@ -88,7 +88,7 @@ def target_of(
 
 
 def reduced(loss: Array, target: Target, reduction: str, *, plain_mean: bool = False) -> Array:
-    """Losses per row, weighted already, as their mean over what counts, their sum, or themselves.
+    """Reduce weighted losses per row to their mean over the rows that count, their sum, or none.
 
     The mean is over class weights, or over rows.
     """
@@ -109,7 +109,7 @@ def check_reduction(reduction: Any) -> None:
 
 
 def _are_indices(target: Any, scores: Array, dim: int) -> bool:
-    """Whether `target` has one index per row, not one weight per entry."""
+    """Return whether `target` has one index per row, not one weight per entry."""
     check_same_kind("target", target, scores)
     shape, whole = tuple(target.shape), tuple(scores.shape)
     if shape == whole:
@@ -130,7 +130,7 @@ def _are_indices(target: Any, scores: Array, dim: int) -> bool:
 
 
 def _check_indices(target: Array, ignored: int, n: int) -> None:
-    """Refuse one out of range where to look at it waits for nothing."""
+    """Raise an error for an index out of range, if reading it does not wait for a device."""
     if not is_at_hand(target):
         return
     wrong = (target != ignored) & ((target < 0) | (target >= n))
@@ -154,14 +154,14 @@ def _class_weights(weight: Any, scores: Array, dim: int, x: Array) -> Array:
 
 
 def chosen_terms(each: Array, values: Array) -> Array:
-    """Σ t·value over entries with weight: an infinite value costs where it is wanted only."""
+    """Return Σ t·value over entries with t > 0, so that other infinite values do not count."""
     xp = namespace(values)
     wanted = each != 0
     return xp.sum(xp.where(wanted, each * xp.where(wanted, values, 0.0), 0.0), axis=-1)
 
 
 def mean_over_labels(each: Array, values: Array) -> Array:
-    """Σ t·value/Σt; 0 for a row without labels."""
+    """Return Σ t·value/Σt; 0 for a row without labels."""
     xp = namespace(values)
     total = xp.sum(each, axis=-1)
     some = total > 0

@@ -1,4 +1,4 @@
-"""Metrics: what a choice is like, read off weights or off a map."""
+"""Metrics of weights and of maps: sparsity, softness and sensitivity."""
 
 from kofn.metrics.entropies import renyi_entropy, tsallis_entropy
 from kofn.metrics.jacobian import jacobian_norm

@@ -1,4 +1,4 @@
-"""Tsallis' and Rényi's entropies of weights: one family of powers, with Shannon's at alpha = 1."""
+"""Tsallis and Rényi entropies of weights; alpha = 1 is Shannon's entropy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUGE = 1e30
 def tsallis_entropy(
     weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None
 ) -> ArrayT:
-    """Σ(p − p^α)/(α − 1), which is (1 − Σp^α)/(α − 1) for weights in sum 1; at α = 1 `entropy`.
+    """Return Σ(p − p^α)/(α − 1), the Tsallis entropy for Σp = 1; `entropy` for α = 1.
 
     α = 0 counts the entries with weight (less Σp), α = 2 is the Gini impurity 1 − Σp². What
     `entmax(x, alpha)` maximises, Σpx + H, has H = `tsallis_entropy(p, alpha)/alpha`.
@@ -55,7 +55,7 @@ def tsallis_entropy(
 def renyi_entropy(
     weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None
 ) -> ArrayT:
-    """ln(Σp^α/Σp)/(1 − α), which is ln Σp^α/(1 − α) for weights in sum 1; at α = 1 `entropy`.
+    """Return ln(Σp^α/Σp)/(1 − α), the Rényi entropy for Σp = 1; `entropy` for α = 1.
 
     α = 0 is the logarithm of how many entries have weight, α = 2 that of `effective_support`,
     α = ∞ is −ln max p. Weights in another sum, say k, are what Rényi calls an incomplete

@@ -27,7 +27,7 @@ def jacobian_norm(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """‖J‖ of soft_topk, J = ∂p/∂(scores/T) = diag(w) − wwᵀ/W, w = F′((scores − θ)/T), W = Σw.
+    """Return ‖J‖ of soft_topk, J = ∂p/∂(scores/T) = diag(w) − wwᵀ/W, w = F′, W = Σw.
 
     Divided by the temperature it is that of ∂p/∂scores: how much of a gradient comes back, and
     how steep the map is. "l2" is the largest eigenvalue, exactly, found without the matrix;

@@ -1,4 +1,4 @@
-"""DTensor: which shards the search for a temperature takes; see rows/sharded.py."""
+"""Sharding rules of the temperature search for DTensor; see `rows/sharded.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From how soft a choice should be to the temperature: `kofn.temperature_for`."""
+"""`kofn.temperature_for`: the temperature at which a choice has a given softness."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def temperature_for(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """The warmest T at which soft_topk(scores, k, temperature=T) is no softer than asked for.
+    """Return the largest T at which soft_topk(scores, k, temperature=T) is not softer than given.
 
-    How soft is said by one of two numbers. `support` is metrics.effective_support, over how many
-    entries the weight is spread: 1.5·k is soft, 1.05·k nearly hard. `gap` is metrics.hard_gap in
-    "l1", twice the weight outside the k largest. Both rise with T for every link, so there is one
-    such T, and halving finds it. For the softmax family say k = 1 and link="exponential",
-    "linear" or "entmax".
+    Give the softness as `support` or `gap`. `support` is metrics.effective_support, the effective
+    number of entries: 1.5·k is soft, 1.05·k nearly hard. `gap` is metrics.hard_gap in "l1", twice
+    the weight outside the k largest. Both increase with T for every link, so T is unique, and
+    bisection finds it. For the softmax family, use k = 1 and link="exponential", "linear" or
+    "entmax".
 
     Args:
         scores, k, link, dim, mask: as for `soft_topk`.
@@ -51,8 +51,8 @@ def temperature_for(
             A number, or an array that broadcasts to the batch shape. gap=0 asks for the warmest T
             that is hard to rounding: of a bounded link the one at which its support just fits
             between the k-th score and the next.
-        per_row: one T for each row. Else one for all of them, at which the mean over rows is what
-            was asked for; rows with no entry in play do not count.
+        per_row: return one T per row. Otherwise one T for all rows, at which the mean over the
+            rows has the given value; rows without available entries do not count.
 
     Returns:
         T, in the units of the scores: the batch shape with `per_row`, else a single number as an
@@ -87,7 +87,7 @@ def temperature_for(
     """
     if (support is None) == (gap is None):
         both = "both" if support is not None else "neither"
-        raise TypeError(f"give either support= or gap=, how soft the choice should be; got {both}")
+        raise TypeError(f"give either support= or gap=, the softness of the choice; got {both}")
     if not isinstance(per_row, bool):
         raise TypeError(f"per_row must be True or False; got {per_row!r}")
     link = table.resolve(link).map_alpha(stop_gradient)

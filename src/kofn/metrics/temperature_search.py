@@ -1,4 +1,4 @@
-"""The warmest temperature at which a choice is no softer than asked for, by halving."""
+"""The search for the largest temperature with at most a given softness, by bisection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for a temperature as a torch operator: opaque to torch.compile, mapped by vmap."""
+"""The search for a temperature as a custom torch operator, for torch.compile and vmap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def temperature(
     name: str,
     per_row: bool,
 ) -> Tensor:
-    """A solver of temperature_search.py, without gradient: some sixty maps that nobody need trace.
+    """Run a search of `metrics/temperature_search.py`, without a gradient and without tracing it.
 
     α, where the link has one, is `alpha`, per row, or `number`, one for all of them.
     """

@@ -1,8 +1,6 @@
-"""What a relaxation does to a choice: how sparse, how soft, how far from hard, how steep.
+"""Metrics of weights: support, sparsity, entropy, distance to the hard choice, violations of order.
 
-Most measure weights, whichever map they came from; `jacobian_norm` measures a map at
-given scores. `temperature_for` goes the other way: from how soft it should be to the temperature.
-All answer with the batch shape.
+They accept weights of any map and return one number per row.
 """
 
 from __future__ import annotations
@@ -31,13 +29,15 @@ __all__ = [
 def support_size(
     weights: ArrayT, *, above: float = 0.0, dim: int = -1, mask: Array | None = None
 ) -> ArrayT:
-    """#{p > above}: how many entries have weight. Of a soft map all have; see effective_support.
+    """Return the number of entries with p > above.
+
+    A link with infinite tails gives every entry a weight; see `effective_support`.
 
     Args:
         weights: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
         above: a number ≥ 0. 1e-3, say, counts what matters where no weight is exactly 0.
         dim: the dimension of the choice.
-        mask: boolean, broadcasts to `weights`; False entries are as if deleted.
+        mask: boolean, broadcasts to `weights`; False entries are excluded.
 
     Returns:
         The number with the batch shape (`weights.shape` without `dim`), in floats (float32 for
@@ -60,7 +60,7 @@ def support_size(
 
 
 def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
-    """#{p = 0}/n: the share of entries that have no weight at all, of those in play.
+    """Return the share of the available entries whose weight is exactly 0.
 
     Args:
         weights, dim, mask: as for `support_size`.
@@ -85,7 +85,7 @@ def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Ar
 
 
 def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
-    """(Σp)²/Σp²: over how many entries the weight is spread. k if hard, n if all are equal.
+    """Return (Σp)²/Σp², the effective number of entries: k for a hard choice, n for equal weights.
 
     m equal weights and zeros have an effective support of m; small weights count little, so that
     it means the same for maps with exact zeros and for maps without. It rises with the
@@ -122,7 +122,7 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
 
 
 def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
-    """−Σ p·ln p in nats: 0 where every weight is 0 or 1; at k = 1 the entropy of the choice.
+    """Return −Σ p·ln p in nats: 0 where every weight is 0 or 1; for k = 1, Shannon's entropy.
 
     `tsallis_entropy` and `renyi_entropy` are its relatives with powers.
 
@@ -156,7 +156,7 @@ def hard_gap(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """‖p − hard_topk‖: how far the weights are from the choice they would be rounded to.
+    """Return ‖p − hard_topk‖, the distance of the weights from the nearest hard choice.
 
     In "l1" it is twice the weight that lies outside the k largest (for a whole k), from 0 to
     2k(1 − k/n), and rises with the temperature for every link. In "linf" it is the one entry that
@@ -165,7 +165,7 @@ def hard_gap(
 
     Args:
         weights, dim, mask: as for `support_size`.
-        k: how many were chosen; 1 for the softmax family. A number, or an array that broadcasts
+        k: number of chosen entries; 1 for the softmax family. A number, or an array that broadcasts
             to the batch shape.
         norm: "l1" or "linf".
 
@@ -199,7 +199,7 @@ def hard_gap(
 def order_violations(
     scores: ArrayT, weights: Array, *, dim: int = -1, mask: Array | None = None
 ) -> ArrayT:
-    """How many entries outweigh one whose score is at least theirs. 0 for every map of kofn.
+    """Count entries with a larger weight than an entry with a score at least as large.
 
     A weight counts as larger only by more than two roundings. The articles' iterated
     constructions fail this law; so may weights that were learned or rescaled.

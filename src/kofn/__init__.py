@@ -1,4 +1,4 @@
-"""kofn: k-of-n choices that learn. Everything public, in reading order."""
+"""kofn: exact differentiable top-k, and related maps, losses and distributions."""
 
 from kofn import classic, estimators, links, losses, metrics, schedules
 from kofn.arrays.when_imported import import_after as _import_after
@@ -52,21 +52,21 @@ __all__ = [
     "gumbel_softmax",
     "normal_rsample",
     "estimators",
-    # what they are made of
+    # links and schedules
     "links",
     "Link",
     # training towards a choice
     "losses",
     "fenchel_young_loss",
     "schedules",
-    # knowing what a choice does
+    # metrics
     "metrics",
     "temperature_for",
-    # what came before
+    # older maps, for comparison
     "classic",
 ]
 
 
 def __dir__() -> list[str]:
-    """What there is to use; the modules behind it have names of their own."""
+    """List the public names only."""
     return sorted([*__all__, "__version__"])

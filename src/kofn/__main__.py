@@ -1,4 +1,4 @@
-"""`python -m kofn` is the command `kofn`."""
+"""Run the command `kofn` by `python -m kofn`."""
 
 from kofn.commands.app import main
 

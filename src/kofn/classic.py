@@ -1,6 +1,6 @@
-"""Older ways to a smooth top-k, each with a flaw that `soft_topk` does not have.
+"""Older smooth top-k maps, each with a flaw that `soft_topk` does not have.
 
-For comparison and to reproduce; the docstrings say what fails, the tests show it.
+They are for comparison and reproduction; the docstrings name the flaws, and the tests show them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def iterative_soft_topk(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """k times p ← p + softmax((1 − p)∘x), x = (scores − min scores)/T: "soft-k-max".
+    """Repeat p ← p + softmax((1 − p)∘x) k times, x = (scores − min scores)/T ("soft-k-max").
 
-    Flaws: weights above 1; an order that is not that of the scores; k passes. It sums to k, a
-    shift changes nothing, and towards temperature 0 it is the hard top-k for k < n; for k = n it
-    is not all ones, for what was chosen is put level with the smallest score.
+    Flaws: weights above 1; an order that differs from that of the scores; k passes. The weights
+    sum to k, do not change if all scores are shifted, and tend to the hard top-k as T → 0 for
+    k < n. For k = n they are not all ones, because chosen entries get the smallest score.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`, but for scores of +inf, which give NaN.
         k: an integer in [0, n].
 
     Returns:
-        Weights like `scores`, in sum k.
+        Weights like `scores` that sum to k.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.
@@ -66,7 +66,7 @@ def weighted_soft_topk(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """k times p ← p + (1 − p)∘e^x/Σ (1 − p)∘e^x, x = scores/T.
+    """Repeat p ← p + (1 − p)∘e^x/Σ (1 − p)∘e^x k times, x = scores/T.
 
     Flaw: towards temperature 0 it is not the hard top-k. With k = 2 it tends to (1.5, 0.5, 0, …),
     for 1 − p of the largest is as small as e^x of it is large; with k = 3 a factor 1 − p is
@@ -77,7 +77,7 @@ def weighted_soft_topk(
         scores, k, temperature, dim, mask: as for `iterative_soft_topk`.
 
     Returns:
-        Numbers like `scores`, in sum k.
+        Numbers like `scores` that sum to k.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.
@@ -101,16 +101,16 @@ def ones_and_softmax(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """1 at the k − 1 largest scores, softmax(scores/T) of the others.
+    """Return 1 at the k − 1 largest scores and softmax(scores/T) of the others.
 
     Flaws: it jumps where the (k − 1)-th and k-th score change places, equal scores get unequal
-    weights, and the k − 1 largest have no gradient: what they are has been chosen hard.
+    weights, and the k − 1 largest have no gradient, because they are a hard choice.
 
     Args:
         scores, k, temperature, dim, mask: as for `iterative_soft_topk`.
 
     Returns:
-        Weights like `scores`, in [0, 1] and in sum k; ties to the lowest index.
+        Weights like `scores`, in [0, 1], that sum to k; ties to the lowest index.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.

@@ -1,4 +1,4 @@
-"""For torch.onnx.export(dynamo=True): what ONNX has no operator for, in operators that it has.
+"""Translations of kofn's operators to ONNX, for torch.onnx.export(dynamo=True).
 
     torch.onnx.export(model, args, dynamo=True, custom_translation_table=kofn.onnx.translations())
 
@@ -39,7 +39,7 @@ REACH = 128.0
 
 
 def translations() -> dict[Callable, Callable]:
-    """What torch.onnx.export's `custom_translation_table` needs to know of kofn.
+    """Return the `custom_translation_table` of kofn's operators for torch.onnx.export.
 
     The threshold is found by halving a bracket a fixed number of times, for the links of
     `kofn.links` with a number for alpha; the batch may be dynamic. Refused, by name, are links of

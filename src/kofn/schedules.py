@@ -1,4 +1,4 @@
-"""Temperatures over a training run: a schedule is a function of the step, and nothing else.
+"""Temperature schedules for training: functions of the step, without state.
 
     cool = schedules.exponential(1.0, 0.1, steps=1000)
     for step in range(2000):
@@ -75,7 +75,7 @@ class UntilHard(Schedule):
     gap: float
 
     def next(self, step: int | Array, gap: float | Array) -> Any:
-        """The step after `step`: one more while the measured gap is above `self.gap`, else it.
+        """Return step + 1 while the measured gap is above `self.gap`, else `step`.
 
         Args:
             step: as for the schedule itself.
@@ -98,7 +98,7 @@ class UntilHard(Schedule):
 
 
 def constant(value: float) -> Schedule:
-    """`value` at every step.
+    """Return a schedule with the same value at every step.
 
     Raises:
         TypeError, ValueError: not a finite number.
@@ -113,7 +113,7 @@ def constant(value: float) -> Schedule:
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:
-    """start + (end − start)·step/steps: the same difference at every step.
+    """Return a linear schedule, start + (end − start)·step/steps.
 
     Args:
         start, end: finite numbers. A temperature has to stay above 0; the weight of a loss,
@@ -133,7 +133,7 @@ def linear(start: float, end: float, steps: int) -> Schedule:
 
 
 def cosine(start: float, end: float, steps: int) -> Schedule:
-    """Half a wave, end + (start − end)·(1 + cos(π·step/steps))/2: slow at both ends.
+    """Return a cosine schedule, end + (start − end)·(1 + cos(π·step/steps))/2.
 
     Args:
         start, end, steps: as for `linear`.
@@ -153,7 +153,7 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
 
 
 def exponential(start: float, end: float, steps: int) -> Schedule:
-    """start·(end/start)^(step/steps): the same ratio at every step, the usual way to cool.
+    """Return an exponential schedule, start·(end/start)^(step/steps), the usual way to cool.
 
     Args:
         start, end: finite numbers > 0.
@@ -177,10 +177,10 @@ def exponential(start: float, end: float, steps: int) -> Schedule:
 
 
 def until_hard(start: float, end: float, steps: int, *, gap: float = 0.05) -> UntilHard:
-    """`exponential`, on a clock that stops while the choice is hard: cool no further than needed.
+    """Return an exponential schedule that stops cooling while the choice is hard enough.
 
-    How cold is cold enough depends on the scores, which move while they are trained, so the
-    schedule is told what was measured. `schedule.next(step, gap)` is step + 1 while the measured
+    The temperature needed for a hard choice depends on the scores, which change during training,
+    so the schedule uses a measured gap. `schedule.next(step, gap)` is step + 1 while the measured
     gap is above `gap`, and step once it is not; should the choice soften again the cooling goes
     on. The clock is the caller's: the schedule itself keeps nothing.
 

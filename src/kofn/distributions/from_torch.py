@@ -48,7 +48,7 @@ class Foreign:
         if factors:
             raise ValueError(
                 f"factors must be 0 for a torch.distributions.{type(self.law).__name__}, whose "
-                f"rows are listed each by itself; got {factors}"
+                f"support is listed per row; got {factors}"
             )
         return self.law.enumerate_support(expand=False)
 

@@ -1,4 +1,4 @@
-"""Gradients of E f(S) for a random choice S: what to differentiate instead of the expectation.
+"""Estimators of the gradient of E f(S) for a random choice S.
 
 Every estimator is a function of a distribution, a function f of its samples and a source of
 randomness. What it returns is an estimate of E f whose gradient estimates ∇E f:
@@ -6,10 +6,10 @@ randomness. What it returns is an estimate of E f whose gradient estimates ∇E 
     loss = estimators.leave_one_out(Categorical(logits), f, rng, samples=4)
     loss.mean().backward()
 
-Without bias: `score_function`, `leave_one_out`, `rebar`, and `reparameterized` where samples have
+Unbiased: `score_function`, `leave_one_out`, `rebar`, and `reparameterized` where samples have
 a gradient; `exact` sums instead. With some bias and less variance: `reparameterized` by relaxed
 samples, `straight_through` (SIMPLE, for subsets), `gumbel_rao`, `reinmax`, `perturbed`. `study`
-says how much of either, for an f of yours; docs/estimators.md has them measured.
+measures both for your f; docs/estimators.md has measurements.
 
 The `…_through` functions are the samples themselves, for models that go on computing with them.
 """
@@ -32,7 +32,7 @@ from kofn.estimators.surrogate_samples import (
 from kofn.estimators.table import TABLE
 
 __all__ = [
-    # without bias
+    # unbiased
     "score_function",
     "leave_one_out",
     "rebar",
@@ -53,7 +53,7 @@ __all__ = [
     "Distribution",
     "RunningMean",
     "surrogate",
-    # how good they are
+    # their bias and variance
     "study",
     "Study",
     "TABLE",

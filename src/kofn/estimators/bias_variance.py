@@ -1,4 +1,4 @@
-"""Judging an estimator: its bias and variance, summed over every sample or measured."""
+"""The bias and variance of an estimator, exact by enumeration or measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kofn.estimators.table import TABLE
 
 @dataclass(frozen=True)
 class Study:
-    """What `study` found. Norms are over all logits; gradients have the shape of the logits."""
+    """The result of `study`. Norms are over all logits; gradients have the shape of the logits."""
 
     gradient: np.ndarray
     """∇E f: exact, or as well as it was measured."""
@@ -90,7 +90,7 @@ def study(
     confidence: float = 0.95,
     **options: Any,
 ) -> Study:
-    """Bias and variance of an estimator of ∇E f at `logits`: exact where that can be enumerated.
+    """Find the bias and variance of an estimator of ∇E f at `logits`, exactly if possible.
 
     An estimator whose only randomness is one draw of samples is summed over every tuple of them,
     with their probabilities. One that draws more is run `draws` times. The gradient it is held to

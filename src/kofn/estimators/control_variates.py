@@ -28,7 +28,7 @@ def rebar(
     temperature: float | Array = 0.5,
     scale: float | Array = 1.0,
 ) -> Array:
-    """mean f(s), with the gradient (f(s) − ηf(y))·∇log P(s) + η∇f(y) − η∇f(ỹ).
+    """Return mean f(s), with the gradient (f(s) − ηf(y))·∇log P(s) + η∇f(y) − η∇f(ỹ).
 
     s is the choice of perturbed logits z, y their relaxation, and ỹ the same number as y,
     differentiated as noise that is given s: the three terms in η add up to 0 in expectation, and

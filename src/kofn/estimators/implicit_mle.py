@@ -1,4 +1,4 @@
-"""Finite differences of the choice itself: what it would have been had the gradient been heeded."""
+"""Implicit maximum likelihood: finite differences of the choice along f's gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kofn.estimators.protocol import Function, along, check_samples, mean, needs
 def perturbed(
     choice: Any, f: Function, rng: Any = None, *, samples: int = 1, step: float = 1.0
 ) -> Array:
-    """mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
+    """Return mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
 
     s is the choice of perturbed logits z, and s′ that of z − step·∇f(s), by the same noise: the
     logits move towards the sample that f would rather have had. What is differentiated is no

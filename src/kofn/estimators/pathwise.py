@@ -1,4 +1,4 @@
-"""Estimators that differentiate f at a sample, and the sample in the logits."""
+"""Estimators that differentiate f at a sample, and the sample with respect to the logits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reparameterized(
     temperature: float | Array | None = None,
     hard: bool = False,
 ) -> Array:
-    """mean f(g(noise, parameters)), differentiated through g.
+    """Return mean f(g(noise, parameters)), differentiated through g.
 
     For a `Normal` (or what else has `rsample`) the samples are exact. For discrete choices they
     are relaxed: Gumbel-softmax, its binary twin, or soft_topk of perturbed logits; with hard=True
@@ -78,7 +78,7 @@ def reparameterized(
 def straight_through(
     choice: Distribution, f: Function, rng: Any = None, *, samples: int = 1
 ) -> Array:
-    """mean f(s), its gradient passed to the marginals; for a `KSubset` this is SIMPLE.
+    """Return mean f(s), with its gradient passed to the marginals (SIMPLE for a `KSubset`).
 
     Biased: yes, except where f is linear. How f is written off the samples matters: s² = s on
         them, and not beside them.
@@ -129,7 +129,7 @@ def reinmax(
     samples: int = 1,
     temperature: float | Array = 1.0,
 ) -> Array:
-    """mean f(s) with ReinMax's second-order gradient.
+    """Return mean f(s) with ReinMax's second-order gradient.
 
     Biased: yes, except where f is quadratic (at temperature 1).
     Needs of f: a gradient.

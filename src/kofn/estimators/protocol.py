@@ -1,4 +1,4 @@
-"""What an estimator is given: a distribution and a function of its samples."""
+"""The interface that estimators expect of distributions and functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Function = Callable[[Array], Array]
 
 
 class Distribution(Protocol):
-    """What every estimator needs; some need more, and say so.
+    """The methods that every estimator needs; some estimators need more.
 
     `Categorical`, `Bernoulli`, `KSubset` and `Normal` have all that applies to them; any of
     torch.distributions is taken, too; so may be a class of your own:

@@ -1,4 +1,4 @@
-"""Running an estimator on every tuple of samples, or many times: a row of one batch for each."""
+"""Runs of an estimator on every tuple of samples, or many times, as rows of one batch."""
 
 from __future__ import annotations
 

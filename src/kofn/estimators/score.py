@@ -1,4 +1,4 @@
-"""Score functions: f's values times ∇log P, with what may be subtracted from them."""
+"""Score-function estimators (REINFORCE): values of f times ∇log P, with baselines."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class RunningMean:
         self.weight = self.decay * self.weight + (1 - self.decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` continues from, exactly."""
+        """Return the state that `load_state_dict` restores exactly."""
         return {"total": self.total, "weight": self.weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         self.total, self.weight = state["total"], state["weight"]
 
 
@@ -122,9 +122,9 @@ def score_function(
     samples: int = 1,
     baseline: str | float | Array | RunningMean | None = None,
 ) -> Array:
-    """mean f(S), with the gradient mean (f(S) − b)·∇log P(S): REINFORCE.
+    """Return mean f(S), with the gradient mean (f(S) − b)·∇log P(S): REINFORCE.
 
-    Biased: no, whatever the baseline, of those here.
+    Biased: no, with any of the baselines below.
     Needs of f: values only.
     Calls of f: samples.
 
@@ -134,7 +134,7 @@ def score_function(
             the beginning of it: choices that f takes together are independent factors.
         rng: a torch.Generator, numpy.random.Generator or JAX key; without one torch's global
             generator draws, or NumPy's fresh from the system.
-        samples: how many.
+        samples: number of samples.
         baseline: None; a number, or an array that broadcasts to f's values, which does not depend
             on the samples; a `RunningMean`; or "leave_one_out": the mean of the other samples, of
             which there must be at least two.
@@ -166,7 +166,7 @@ def score_function(
 
 
 def leave_one_out(choice: Distribution, f: Function, rng: Any = None, *, samples: int = 2) -> Array:
-    """`score_function` with each f less the mean of the other samples': RLOO.
+    """Return `score_function` with the mean of the other samples as baseline: RLOO.
 
     Biased: no.
     Needs of f: values only.
@@ -174,7 +174,7 @@ def leave_one_out(choice: Distribution, f: Function, rng: Any = None, *, samples
 
     Args:
         choice, f, rng: as for `score_function`.
-        samples: how many, at least two.
+        samples: number of samples, at least two.
 
     Source: Kool, van Hoof & Welling, "Buy 4 REINFORCE Samples, Get a Baseline for Free!" (2019).
 

@@ -1,6 +1,6 @@
-"""Samples with a gradient that is not theirs: a value to use, a surrogate to differentiate.
+"""Samples with the gradient of a surrogate: straight-through, relaxed, Gumbel–Rao, ReinMax.
 
-Each is the exact sample plus something of value 0. The estimators of `_pathwise` are f of these.
+Each is the exact sample plus a term of value 0. `estimators/pathwise.py` applies f to them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def relaxed_through(
     temperature: float | Array = 1.0,
     hard: bool = False,
 ) -> Array:
-    """The relaxation of perturbed logits: `gumbel_softmax`, for any distribution that has one.
+    """Return a relaxed sample from perturbed logits: `gumbel_softmax` for any distribution.
 
     Args:
         choice: a distribution with `perturb`, `choose` and `relax`.
@@ -117,7 +117,7 @@ def reinmax_through(
     *,
     temperature: float | Array = 1.0,
 ) -> Array:
-    """A sample with the gradient 2·J((p_T + s)/2) − ½·J(p), J(w) = diag(w) − wwᵀ: ReinMax.
+    """Return a sample with the gradient 2·J((p_T + s)/2) − ½·J(p), J(w) = diag(w) − wwᵀ: ReinMax.
 
     Second-order accurate, where straight-through is first-order: exact, as an expectation, where f
     is quadratic (at temperature 1).

@@ -40,7 +40,7 @@ Progress = Callable[[int, float, float, float], Any]
 
 
 class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
-    """p = soft_topk(scores, k, temperature ↓): exactly k columns, learned with a model using them.
+    """Select exactly k columns, with scores trained by soft_topk at a falling temperature.
 
     Each column is standardised, multiplied by its weight p in [0, 1] (the weights sum to k) and
     blurred by Gaussian noise; a small network predicts the target from that, and its loss trains
@@ -240,9 +240,7 @@ def _labels(y: np.ndarray) -> np.ndarray:
     check_classification_targets(y)
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise ValueError(
-            f"y must have at least 2 classes to tell apart; got 1 class, {str(classes[0])!r}"
-        )
+        raise ValueError(f"y must have at least 2 classes; got 1 class, {str(classes[0])!r}")
     return labels.astype(np.int64)
 
 
@@ -257,7 +255,7 @@ def _standardised(values: np.ndarray, importance: np.ndarray | None) -> np.ndarr
     mean = np.average(values, weights=importance)
     spread = float(np.sqrt(np.average((values - mean) ** 2, weights=importance)))
     if not spread > 0:
-        raise ValueError(f"y must vary to be predicted; every value is {values[0]:g}")
+        raise ValueError(f"y must have at least two different values; every value is {values[0]:g}")
     return ((values - mean) / spread).astype(np.float32)
 
 
@@ -291,7 +289,7 @@ def _training() -> Any:
 
 
 def _count(k: Any, n: int) -> int:
-    """How many of n columns k asks for."""
+    """Return the number of columns that k means."""
     if k is None or (isinstance(k, str) and k == "all"):
         return n if k else max(1, n // 2)
     allowed = f'an integer in 1..n_features (here 1..{n}), a share in (0, 1), None or "all"'

@@ -1,9 +1,9 @@
-"""Fused rows: one look after another at a row that stays in cache. README.md says what bounds each.
+"""Compiled kernels for rows: repeated passes over a row that stays in cache (see README.md).
 
-Those of a CPU are compiled by Numba, those of a GPU by Triton; each is imported when such an array
-first comes. Nothing here defines an answer: threshold.py and implicit.py do, these are their faster
-twins, and the tests hold them to it. KOFN_KERNELS=reference in the environment turns them off, "on"
-or nothing leaves them on; it is read at every call, and any other value is a ValueError.
+Numba compiles them for a CPU, Triton for a GPU; each is imported at the first call with such an
+array. They compute the same results as `solver/threshold.py` and `rows/implicit.py`, but faster,
+and the tests compare the two. KOFN_KERNELS=reference in the environment turns them off; "on" or no
+value leaves them on. It is read at every call, and any other value is a ValueError.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kofn.arrays.kinds import Array, dtype_name, is_numpy, is_torch
 
 
 class RowKernels(Protocol):
-    """What a backend answers for rows: scores (…, n); k and temperature per row (…).
+    """The functions of a backend for rows: scores (…, n); k and temperature per row (…).
 
-    θ is two floats' worth, (2, …). The second is NaN in rows that a kernel gave up on; a bool says
-    whether there are any. Who asks finishes them. Whole rows at k = 0, k = n or with a NaN are
-    answered: θ = ∞, −∞, NaN.
+    θ is a sum of two floats, (2, …). The second is NaN in rows that a kernel gave up on; a bool
+    tells whether there are any. The caller solves those rows. For rows with k = 0, k = n or a NaN,
+    θ = ∞, −∞ or NaN.
     """
 
     def kind_of(self, link: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Coefficients that more than one kind of kernel needs."""
+"""Coefficients shared by the CPU and GPU kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fused rows answer, and the numbers by which both sides know it."""
+"""Numbers that name the sums and links in calls of the kernels."""
 
 from __future__ import annotations
 

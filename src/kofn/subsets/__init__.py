@@ -1,1 +1,1 @@
-"""The mathematics of k-subsets: coins given how many fall heads."""
+"""The conditional Bernoulli distribution: independent coins, given the number of heads."""

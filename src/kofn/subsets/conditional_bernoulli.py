@@ -1,8 +1,8 @@
-"""What is asked of a k-subset distribution, row by row: each answer from log Pr(N = k) and tails.
+"""Log-probability, entropy, divergence and marginals of the conditional Bernoulli distribution.
 
-With λ the threshold of `soft_topk` and z = y − λ, subsets of size k are independent coins
-p = σ(z) given that N = k fall heads, whatever λ is; this one makes k the mean of N. So λ is a
-constant to differentiation. Terms are kept as tails, which no large number cancels.
+Let λ be the threshold of `soft_topk` and z = y − λ. Subsets of size k are independent coins with
+p = σ(z), given that N = k of them fall heads. This holds for every λ; this one makes k the mean of
+N, and needs no derivative. Terms are stored as the smaller tail, so that no large terms cancel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kofn.subsets import routes
 
 
 class Rows(NamedTuple):
-    """Rows of logits with every edge case settled."""
+    """Rows of logits, with the special cases resolved."""
 
     logits: Array  # −inf where not in play
     z: Array  # logits − λ, far ones held; −inf in all of a row that leaves no choice

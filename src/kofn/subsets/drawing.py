@@ -1,4 +1,4 @@
-"""Drawing k-subsets, with numbers from the generator of each framework."""
+"""Samples of k-subsets with random numbers from each framework's generator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Logits from marginals: Newton's method on the log-odds, its steps solved by conjugate gradients.
+"""Logits from marginals: Newton's method, with steps solved by conjugate gradients.
 
 π(y) = π* is the stationary point of log Z(y) − ⟨π*, y⟩, which is convex; it has one for every π*
 in (0, 1)ⁿ whose sum is a whole number, and that one up to a constant. The Jacobian H is known by
-its products (`_conditional.covariance`), and is close to diag(π(1 − π)) less a rank of one or two,
+its products (`routes.covariance`), and is close to diag(π(1 − π)) less a rank of one or two,
 so that few products do.
 """
 

@@ -1,9 +1,9 @@
-"""How many of n independent coins fall heads, given exactly: sums over some 20 nodes, each O(n).
+"""Poisson–binomial probabilities by quadrature of the characteristic function, in O(n).
 
 Coin i falls heads with probability p_i = σ(z_i). The number N of heads has the characteristic
 function Π_i t_i(ω), t_i = q_i + p_i e^{iω}, and Pr(N = k) is its Fourier coefficient: a mean over
 L nodes ω = 2πh/L. Given N = k, the coins are the k-subset distribution with logits z. Entries
-with z = −inf are out of play.
+with z = −inf are excluded.
 
 Everything is written around p, so that what is added up is small and float32 keeps its digits:
 
@@ -74,7 +74,7 @@ def coins(z: Array) -> Coins:
 
 
 def log_count(z: Array, k: Array) -> Array:
-    """log Pr(N = k) per row; its gradient is Pr(heads given N = k) − p."""
+    """Return log Pr(N = k) per row; its gradient is Pr(heads given N = k) − p."""
     node, size, angle = _product(z, coins(z), k)
     xp = namespace(z)
     return xp.log(xp.sum(node.weight * size * xp.cos(angle), axis=0))[..., 0]

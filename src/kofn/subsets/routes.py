@@ -1,4 +1,4 @@
-"""Which code adds up the sums of these k-subsets, and which draws them.
+"""The choice of the code for k-subsets: kernel or plain.
 
 Eager torch tensors have their first derivatives as further calls of the same sums, not as graphs
 through the nodes of quadrature.py.

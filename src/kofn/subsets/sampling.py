@@ -1,10 +1,10 @@
-"""Coins given how many fall heads, drawn exactly: split them in two, draw how many fall in each.
+"""Exact samples of coins given the number of heads, by a divide-and-conquer tree.
 
-Up: the distribution of the number of heads in each heap of 1, 2, 4, … coins, by convolution.
-Down: given a heap's number c, one half of it has j of them with probability ∝ Pr(j)·Pr′(c − j).
-All numbers are sums and products of probabilities, so what is impossible has probability 0. A
-distribution is kept on a window around its mean, as wide as the largest deviation there can be
-asks for: shapes depend on n alone, and no loop ends when the data say so. O(n log n) work.
+Up: the distribution of the number of heads in each group of 1, 2, 4, … coins, by convolution.
+Down: if a group has c heads, its first half has j of them with probability ∝ Pr(j)·Pr′(c − j).
+All numbers are sums and products of probabilities, so impossible outcomes have probability 0. A
+distribution is stored on a window around its mean that covers the largest relevant deviation:
+shapes depend on n only, and no loop depends on the data. The work is O(n log n).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kofn.subsets import quadrature
 
 
 class Heaps(NamedTuple):
-    """Heap i, on the last axis, has start + a heads with the a-th probability."""
+    """Groups of coins: group i has start + a heads with the a-th probability."""
 
     probability: Array  # (window, …, heaps)
     start: Array  # (…, heaps), whole numbers

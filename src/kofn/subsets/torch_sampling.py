@@ -1,4 +1,4 @@
-"""The draw of subsets as a torch operator: one node of a compiled graph, mapped by vmap.
+"""Sampling of subsets as a custom torch operator, for torch.compile and vmap.
 
 Traced, its loops over windows would be thousands of nodes. It has no gradient to give.
 """

@@ -1,4 +1,4 @@
-"""The way back: from cotangents of weights to those of scores, k and T; and what a sum is worth."""
+"""The backward pass: from cotangents of weights to those of scores, k and T."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links once more, entry by entry, for compiled rows: links.py says what they are.
+"""The formulas of the links per entry, for the CPU kernels; `links/` defines them.
 
 `kind` is a constant wherever these are called, so each call keeps one branch. What an entry costs
 is decided here: `prepare` does the exponential once, relative to an anchor near the threshold,
@@ -71,7 +71,7 @@ def _(x):
 
 
 def kink(z: Any) -> Any:
-    """How far above the place where F reaches 1 its slope is still the one below: see links.py."""
+    """How far above F = 1 the slope is the one from below: see `links/safe_math.py`."""
 
 
 @overload(kink, jit_options={"forceinline": True})

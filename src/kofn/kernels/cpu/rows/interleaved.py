@@ -1,4 +1,4 @@
-"""One visit to a group of short rows at once, a row to a lane: the loops of loops.py turned over.
+"""One pass over a group of short rows at once, one row per SIMD lane.
 
 A row of 64 is four vectors: adding up across each costs as much as what is added. Here entry i of
 every row of a group is one vector, and a sum over a row stays in its lane. `bring` copies rows into

@@ -1,4 +1,4 @@
-"""What is known of a few rows, each in its lane, and how a row, or all of them, is visited."""
+"""The state of the search for a few rows, one per lane, and the passes over them."""
 
 from __future__ import annotations
 

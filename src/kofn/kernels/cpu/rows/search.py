@@ -1,6 +1,7 @@
 """The thresholds of a few rows: survey each, then look at each until its θ is found.
 
-The rules are those of threshold.py (log-odds Newton, residual split at F > ½, plateau in logs,
+The rules are those of `solver/threshold.py` (log-odds Newton,
+residual split at F > ½, plateau in logs,
 stop on the step, always end). What differs is how little is paid for them: entries are prepared
 once, sums are float32 over blocks and float64 across them, and Halley's third order lets a small
 step be the last without another look. All numbers here are float64 and every visit to a row is a

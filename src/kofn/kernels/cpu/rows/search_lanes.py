@@ -1,4 +1,4 @@
-"""The usual steps of a search, for all lanes of a group at once: vector code over lanes.
+"""The usual steps of the search, for all lanes of a group at once, as vector code.
 
 Each function does what search.py does lane by lane, where nothing unusual is in the way, and calls
 a lane odd where something is. Lanes without a row hold old numbers, and nobody reads their answer.

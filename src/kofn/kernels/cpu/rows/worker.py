@@ -1,4 +1,4 @@
-"""Rows, group after group: what a thread does with those it takes."""
+"""The work of one thread: its rows, group after group."""
 
 from __future__ import annotations
 

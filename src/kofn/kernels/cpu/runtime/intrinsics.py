@@ -1,4 +1,4 @@
-"""What Numba has no word for: memory at an address, calls through one, counters threads share,
+"""Operations that Numba lacks: memory at an address, calls through one, counters threads share,
 and a few vectors that stay in registers or are turned over there.
 """
 

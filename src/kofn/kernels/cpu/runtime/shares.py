@@ -1,4 +1,4 @@
-"""What threads that share some work agree on: the next of it, how much is done, and who may begin.
+"""Shared counters of threads: the next piece of work, the finished work, and the start signal.
 
 A caller may be gone before it begins, or as soon as it is back: a signal's handler raises between
 any two steps of Python. So what must not come apart is one compiled call, which nothing interrupts:

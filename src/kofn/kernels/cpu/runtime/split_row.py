@@ -1,4 +1,4 @@
-"""A visit to one row, by as many threads as there are.
+"""One pass over a long row, shared by several threads.
 
 A row longer than `PART` is visited in parts, always the same ones, whose sums are added in their
 order: no answer depends on the number of threads. The thread that solves the row publishes each

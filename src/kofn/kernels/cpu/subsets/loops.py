@@ -1,4 +1,4 @@
-"""One visit to some coins of a k-subset: the only loops over them on a CPU.
+"""One pass over some coins of a k-subset: the only loops over them on a CPU.
 
 Coins are kept as signed tails u, +p where p ≤ ½ and −q elsewhere. The characteristic function of
 their number is multiplied up in float64, complex number by complex number on lanes that are

@@ -1,4 +1,4 @@
-"""The splits of sampling.py over rows that stay in cache: k of n coins, drawn row by row.
+"""The sampling of `subsets/sampling.py`, row by row, over rows that stay in cache.
 
 The same distributions on the same windows, the same uniform numbers in the same places. Vector code
 needs something long: the many small heaps of the first levels lie side by side, number of heads by

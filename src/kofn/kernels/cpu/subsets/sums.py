@@ -1,4 +1,4 @@
-"""The sums of quadrature.py over rows that stay in cache: what N = k says of each coin, row by row.
+"""The sums of `subsets/quadrature.py`, row by row, over rows that stay in cache.
 
 loops.py has the loops. Rows are dealt out to threads; no answer depends on their number.
 """

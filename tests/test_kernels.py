@@ -12,6 +12,7 @@ import torch
 from numba import cfunc
 
 import kofn
+from kofn.kernels import contract
 from kofn.kernels.cpu.rows import formulas, interleaved, launch, loops
 from kofn.kernels.cpu.runtime import intrinsics, split_row, vector_math
 from kofn.kernels.cpu.runtime import pool as threads
@@ -19,7 +20,7 @@ from kofn.rows import fused, kernel_rows
 from support import GRADIENT, LINKS, WEIGHTS
 
 INF, NAN = np.inf, np.nan
-SERVED = [link for link in LINKS if launch.kind_of(kofn.links.TABLE[link].inner) is not None]
+SERVED = [link for link in LINKS if contract.kind_of(kofn.links.TABLE[link].inner) is not None]
 POWERS = [kofn.links.entmax(alpha) for alpha in (1.2, 1.37, 1.9)]
 
 
@@ -348,6 +349,7 @@ def test_a_second_process_compiles_nothing(fresh, tmp_path):
     code = """
 import numpy as np
 from kofn import soft_topk
+from kofn.kernels import contract
 from kofn.kernels.cpu.rows import formulas, launch, loops, worker
 from kofn.kernels.cpu.runtime import compile
 soft_topk(np.ones((2, 3), np.float32), 1, link="laplace")
@@ -403,7 +405,7 @@ def test_the_threads_of_numpy_are_those_asked_for(monkeypatch):
 def test_a_link_of_ones_own_is_never_taken_for_a_built_in():
     cauchy = kofn.Link(lambda z: 0.5 + np.arctan(z) / np.pi, lambda z: 1 / (np.pi * (1 + z * z)))
     cauchy.name = "logistic"
-    assert launch.kind_of(cauchy) is None
+    assert contract.kind_of(cauchy) is None
 
 
 @pytest.mark.parametrize(

@@ -204,13 +204,13 @@ def test_which_tensors_are_served(monkeypatch):
     import torch
 
     from kofn import kernels
+    from kofn.kernels import gpu as backend
 
     class Fake:
         def __init__(self, dtype):
             self.device, self.dtype = torch.device("cuda", 0), dtype
 
-    monkeypatch.setattr(kernels, "is_torch", lambda x: True)
-    monkeypatch.setattr(kernels, "is_numpy", lambda x: False)
+    monkeypatch.setattr(backend, "is_torch", lambda x: True)
     for version, capability, dtype, served in (
         ("13.0", (9, 0), "torch.float32", True),
         ("13.0", (9, 0), "torch.float64", False),
@@ -219,7 +219,7 @@ def test_which_tensors_are_served(monkeypatch):
     ):
         monkeypatch.setattr(torch.version, "cuda", version)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
-        kernels._gpu.cache_clear()
+        backend._is_supported.cache_clear()
         assert (kernels.serving(Fake(dtype), kofn.links.logistic) is gpu) == served
         assert (kernels.serving_subsets(Fake(dtype)) is gpu_subsets) == served
-    kernels._gpu.cache_clear()
+    backend._is_supported.cache_clear()

@@ -9,8 +9,8 @@ import pytest
 from triton.runtime import interpreter
 
 from kofn import kernels
+from kofn.kernels import cpu
 from kofn.kernels.gpu.rows import launch as gpu
-from kofn.kernels.gpu.subsets import launch as gpu_subsets
 
 
 def pytest_collection_modifyitems(items):
@@ -44,14 +44,8 @@ def prepared_once_a_launch():
 @pytest.fixture(autouse=True)
 def on_gpu(monkeypatch):
     """float32 tensors are served as a GPU's are; what a kernel leaves unwritten holds NaN."""
-    monkeypatch.setattr(
-        kernels,
-        "_cpu",
-        {
-            "kofn.kernels.cpu.rows.launch": gpu,
-            "kofn.kernels.cpu.subsets.launch": gpu_subsets,
-        }.get,
-    )
+    modules = "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"
+    monkeypatch.setattr(kernels, "BACKENDS", (kernels.Backend(cpu.serves, *modules),))
     monkeypatch.setattr(
         gpu,
         "empty",

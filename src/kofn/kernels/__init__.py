@@ -9,11 +9,14 @@ value leaves them on. It is read at every call, and any other value is a ValueEr
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from kofn.arrays.kinds import Array, dtype_name, is_numpy, is_torch
+from kofn.arrays.kinds import Array
+from kofn.kernels import cpu, gpu
+from kofn.kernels.contract import kind_of
 
 
 class RowKernels(Protocol):
@@ -24,8 +27,8 @@ class RowKernels(Protocol):
     θ = ∞, −∞ or NaN.
     """
 
-    def kind_of(self, link: Any) -> int | None:
-        """The kernels' number for an inner link, None where they do not have it."""
+    SERVED: tuple[int, ...]
+    """The numbers of contract.py whose links are served."""
 
     def weights(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, Any, bool]:
         """(weights, θ, whether rows were given up)."""
@@ -58,15 +61,31 @@ class SubsetKernels(Protocol):
     """(z, k, uniforms) -> booleans, k of each row True; or None."""
 
 
+class Backend(NamedTuple):
+    """A folder: whose arrays it serves, the modules that answer RowKernels and SubsetKernels."""
+
+    serves: Callable[[Array], bool]
+    rows: str
+    subsets: str
+
+
+BACKENDS = (
+    Backend(cpu.serves, "kofn.kernels.cpu.rows.launch", "kofn.kernels.cpu.subsets.launch"),
+    Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
+)
+
+
 def serving(x: Array, link: Any) -> RowKernels | None:
     """The backend for such rows, None where there is none."""
-    module = _module(x, "kofn.kernels.cpu.rows.launch", "kofn.kernels.gpu.rows.launch")
-    return None if module is None or module.kind_of(link) is None else module
+    backend = _backend(x)
+    kernels = None if backend is None else _module(backend.rows)
+    return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
 
 
 def serving_subsets(x: Array) -> SubsetKernels | None:
     """The backend for such rows of k-subsets, None where there is none."""
-    return _module(x, "kofn.kernels.cpu.subsets.launch", "kofn.kernels.gpu.subsets.launch")
+    backend = _backend(x)
+    return None if backend is None else _module(backend.subsets)
 
 
 _CHOICES = {"on": True, "reference": False}
@@ -81,36 +100,15 @@ def wanted() -> bool:
     return _CHOICES[chosen]
 
 
-def _module(x: Array, on_cpu: str, on_gpu: str) -> Any:
+def _backend(x: Array) -> Backend | None:
     if not wanted():
         return None
-    if is_numpy(x) or (is_torch(x) and x.device.type == "cpu"):
-        return _cpu(on_cpu)
-    if is_torch(x) and x.device.type == "cuda" and dtype_name(x) == "float32":
-        return _gpu(on_gpu, x.device)
-    return None
+    return next((backend for backend in BACKENDS if backend.serves(x)), None)
 
 
 @lru_cache
-def _cpu(name: str) -> Any:
+def _module(name: str) -> Any:
     try:
         return import_module(name)
-    except ImportError:  # Numba has no release for this Python or machine
+    except ImportError:  # Numba, or Triton, has no release for this Python or machine
         return None
-
-
-@lru_cache
-def _gpu(name: str, device: Any) -> Any:
-    import torch
-
-    # Triton compiles for these, NVIDIA's from 2020 on.
-    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
-        return None
-    try:
-        import triton
-    except ImportError:  # it has no release for this system
-        return None
-    # What torch brought along before 2.13 lacks some of what the kernels are written with.
-    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
-        return None
-    return import_module(name)

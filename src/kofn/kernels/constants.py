@@ -1,4 +1,4 @@
-"""Coefficients shared by the CPU and GPU kernels."""
+"""Numbers that more than one kernel needs, for the same reason."""
 
 from __future__ import annotations
 
@@ -18,3 +18,23 @@ MILLS = (
     3.545063826442842e-05,
     -1.5203482770964945e-05,
 )
+
+HASTINGS = (2.515517, 0.802853, 0.010328), (1.432788, 0.189269, 0.001308)
+"""Φ⁻¹ to 5e-4: t − above/below of t = √(−2 log q) (Abramowitz & Stegun 26.2.23)."""
+
+KINK = 4
+"""Roundings above the place where F reaches 1 up to which its slope is still the one below, as in
+kofn/links/safe_math.py.
+"""
+
+SPREAD = 1e5
+"""Temperatures that scores may be spread over before a census asks where most of them are."""
+
+NEAR_TOP = 1e4
+"""Temperatures below the greatest score in which those count that matter in so wide a row."""
+
+USUAL = 1e15
+"""Larger scores are additive masks, and tell nothing of the others."""
+
+FAINT_SINGLE, FAINT_DOUBLE = 1e-31, 1e-250
+"""Tails that underflow may have taken from, in float32 and float64."""

@@ -1,8 +1,80 @@
-"""Numbers that name the sums and links in calls of the kernels."""
+"""What kernels are told by number on every backend: links with their traits, sums of k-subsets.
+
+A link that kernels serve has one line here. Nothing else in these folders lists links to decide by
+what they have in common; only `formulas.py` of a backend knows them one by one.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
+
+from kofn.links.table import TABLE
+
+
+class Kind(NamedTuple):
+    """What a search wants to know of a link, which is the inner one: z is counted from its edge."""
+
+    link: str  # its name in the table of links
+    two_tails: bool = False
+    """0 < F < 1 everywhere, so that between scores far apart the logs of both tails balance."""
+    bounded: bool = False
+    """F is 0 up to z = 0 and 1 from an end on: a few pieces, looked at afresh by the distance."""
+    capped: bool = False
+    """F comes to 1 at an end, but is 0 only by underflow: then θ is where the least chosen ends."""
+    octaves: bool = False
+    """`prepare` keeps 2^octaves of an entry, which a step of θ multiplies; else z itself."""
+    order: int = 0
+    """The order of Halley's step next to θ: 3 where F′ is continuous and |F″| is no more than F′,
+    roughly; 2 where F′ has kinks; 0 where no step may be the last without another look.
+    """
+    steps: float = 1.0
+    """How many last steps lead beyond the end of a support, from close by."""
+
+
+KINDS = (
+    Kind("logistic", two_tails=True, octaves=True, order=3),
+    Kind("laplace", two_tails=True, octaves=True, order=2),
+    Kind("normal", two_tails=True, order=3),
+    Kind("exponential", capped=True, octaves=True),
+    Kind("linear", bounded=True, steps=2.0),
+    Kind("entmax", bounded=True, steps=3.0),  # at α = 1.5, where F is a square
+    Kind("entmax", bounded=True, steps=6.0),  # elsewhere
+)
+"""The links that kernels serve. A link's number is its place."""
+
+LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(len(KINDS))
+
+
+def _with(trait: str) -> tuple[int, ...]:
+    return tuple(number for number, kind in enumerate(KINDS) if getattr(kind, trait))
+
+
+# Numba and Triton take these for constants.
+TWO_TAILS, BOUNDED, CAPPED, OCTAVES = map(_with, ("two_tails", "bounded", "capped", "octaves"))
+BY_LOGS = 2
+"""The order of a step on the logs of two tails."""
+LAST_STEPS = {3: (1.5e-3, 1.8e-6), 2: (1e-4, 4.5e-9), 0: (0.0, 0.0)}
+"""By order, in float32 and float64: the step whose cube, or square, is lost."""
+LAST_SINGLE, LAST_DOUBLE = (tuple(LAST_STEPS[kind.order][i] for kind in KINDS) for i in (0, 1))
+LAST_BY_LOGS = LAST_STEPS[BY_LOGS]
+STEPS = tuple(kind.steps for kind in KINDS)
+
+_NUMBERS = {TABLE[kind.link].inner.id: number for number, kind in enumerate(KINDS)}
+_ENTMAX = TABLE["entmax"].inner.id
+_SPECIAL_ALPHA = {1.0: EXPONENTIAL, 1.5: SQUARE, 2.0: LINEAR}
+
+
+def kind_of(link: Any) -> int | None:
+    """The kernels' number for an inner link, None where they do not have it."""
+    if link.id != _ENTMAX:
+        return _NUMBERS.get(link.id)
+    alpha = link.alpha
+    if not isinstance(alpha, float):
+        return None
+    # Nearer to 1 the power loses digits; beyond 2 the slope is infinite at the support's end.
+    return _SPECIAL_ALPHA.get(alpha, POWER if 1.2 <= alpha < 2 else None)
+
 
 LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
 """What a kernel that adds up the sums of k-subsets may be asked for."""

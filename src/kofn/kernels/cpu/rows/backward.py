@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kofn.kernels.cpu.rows.formulas import EXPONENTIAL, LAPLACE, LOGISTIC, NORMAL, edge, logs
+from kofn.kernels.cpu.rows.formulas import edge, side_logs
 from kofn.kernels.cpu.rows.interleaved import BRING_BACK, COTANGENT, GIVE_BACK, KEPT
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -144,12 +144,7 @@ def _side_of_logs(row, upper, hi, lo, temperature):
         if is_deleted(score, row.size):
             continue
         z = ((score - hi) - lo) / temperature
-        log_tail, hazard = -math.inf, 1.0
-        if kind == EXPONENTIAL:
-            if not upper and z - 1 < 4 * 2.0**-23:
-                log_tail = min(z - 1, 0.0)
-        elif kind in (LOGISTIC, LAPLACE, NORMAL) and (z > 0) == upper:
-            log_tail, hazard = logs(kind, -abs(z))
+        log_tail, hazard = side_logs(kind, z, upper)
         if not log_tail > -math.inf:
             continue
         if log_tail > peak:

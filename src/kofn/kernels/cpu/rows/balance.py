@@ -22,18 +22,18 @@ def balance(row, theta, temperature, eps):
             left = max(left, v)
     low, high = left, right
     theta = left / 2 + right / 2
-    for _ in range(200):
-        first, _ = logs(kind, (left - theta) / temperature)
-        second, _ = logs(kind, (theta - right) / temperature)
+    for round_ in range(200):
+        first, _ = logs(kind, (left - theta) / temperature, False)
+        second, _ = logs(kind, (right - theta) / temperature, True)
         below, above, below_slope, above_slope = 0.0, 0.0, 0.0, 0.0
         for i in range(row.n):
             v = load(row.x, i, row.size)
             if v <= left and not is_deleted(v, row.size):
-                log_tail, slope = logs(kind, (v - theta) / temperature)
+                log_tail, slope = logs(kind, (v - theta) / temperature, False)
                 below += math.exp(log_tail - first)
                 below_slope += math.exp(log_tail - first) * slope
             elif right <= v < math.inf:
-                log_tail, slope = logs(kind, (theta - v) / temperature)
+                log_tail, slope = logs(kind, (v - theta) / temperature, True)
                 above += math.exp(log_tail - second)
                 above_slope += math.exp(log_tail - second) * slope
         gap = (first - second) + math.log(below / above)
@@ -44,7 +44,9 @@ def balance(row, theta, temperature, eps):
         step = temperature * gap / (below_slope / below + above_slope / above)
         near = abs(step) <= eps * temperature
         target = theta + step
-        if not (near or low < target < high):
+        # A tail that falls faster than any e^−z^n may hold Newton to a temperature a step.
+        slow = round_ >= 20 and round_ % 2 == 0
+        if not near and (slow or not low < target < high):
             target = low / 2 + high / 2
         if near or target == theta:
             return target

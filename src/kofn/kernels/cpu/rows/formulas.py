@@ -15,6 +15,19 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from kofn.kernels.constants import HASTINGS, KINK
+from kofn.kernels.contract import (
+    BOUNDED,
+    EXPONENTIAL,
+    LAPLACE,
+    LINEAR,
+    LOGISTIC,
+    NORMAL,
+    OCTAVES,
+    POWER,
+    SQUARE,
+    TWO_TAILS,
+)
 from kofn.kernels.cpu.runtime.vector_math import (
     LOG2_E,
     exp2,
@@ -26,12 +39,10 @@ from kofn.kernels.cpu.runtime.vector_math import (
     real,
 )
 
-LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
-"""The built-in links; entmax(α) is SQUARE at α = 1.5, where F is a square, POWER elsewhere."""
-
-
-BOUNDED = (LINEAR, SQUARE, POWER)
-"""Those whose weights end at exactly 0; z is counted from there, as in kofn/links/bounded.py."""
+SERVED = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
+"""The links that have a branch in each function here. A bounded one counts z from where its weights
+end at exactly 0, as in kofn/links/bounded.py.
+"""
 
 
 @inline
@@ -76,7 +87,7 @@ def kink(z: Any) -> Any:
 
 @overload(kink, jit_options={"forceinline": True})
 def _(z):
-    room = np.float32(4 * 2.0**-23) if z == types.float32 else 4 * 2.0**-52
+    room = np.float32(KINK * 2.0**-23) if z == types.float32 else KINK * 2.0**-52
     return lambda z: room
 
 
@@ -90,14 +101,14 @@ def exponential(z):
 @inline
 def unit(kind, per_t):
     """What differences are multiplied by for `prepare`: per T, of octaves where it raises 2."""
-    return per_t * LOG2_E if kind in (LOGISTIC, LAPLACE, EXPONENTIAL) else per_t
+    return per_t * LOG2_E if kind in OCTAVES else per_t
 
 
 @inline
 def prepare(kind, z):
     """What the looks need of an entry at z = (x − anchor)·unit; −inf must come out as weight 0."""
     end = far(z)
-    if kind in (LOGISTIC, LAPLACE, EXPONENTIAL):
+    if kind in OCTAVES:
         return exp2(min(z, end)) if z > -end else real(z, 0.0)
     # Differences of clipped values stay finite: no 0·∞ in a slope.
     return min(max(z, -end), end)
@@ -106,7 +117,7 @@ def prepare(kind, z):
 @inline
 def moved(kind, delta):
     """δ, a float64, as `tail` wants it; the exponential link is e^(z − 1). Not for bounded ones."""
-    if kind == NORMAL:
+    if kind not in OCTAVES:
         return delta
     return exp2((delta + 1 if kind == EXPONENTIAL else delta) * LOG2_E)
 
@@ -278,10 +289,10 @@ def quantile(kind, q, alpha):
     if kind == LAPLACE:
         return math.log(2 * q) if q < 0.5 else -math.log(2 * (1 - q))
     if kind == NORMAL:
-        # Hastings' approximation (Abramowitz & Stegun 26.2.23).
+        (a, b, c), (d, e, f) = HASTINGS
         t = math.sqrt(-2 * math.log(min(q, 1 - q)))
-        above = 2.515517 + t * (0.802853 + t * 0.010328)
-        below = 1 + t * (1.432788 + t * (0.189269 + t * 0.001308))
+        above = a + t * (b + t * c)
+        below = 1 + t * (d + t * (e + t * f))
         z = t - above / below
         return -z if q < 0.5 else z
     if kind == EXPONENTIAL:
@@ -298,8 +309,21 @@ def edge(kind, alpha):
 
 
 @inline
-def logs(kind, z):
-    """(log F(z), its slope F′/F) in float64 for z ≤ 0, of the links with two infinite tails."""
+def side_logs(kind, z, upper):
+    """`logs` of an entry on that side of θ; (−∞, 1) of others, and where F has no such tail."""
+    if kind == EXPONENTIAL:
+        return (min(z - 1, 0.0) if not upper and z - 1 < KINK * 2.0**-23 else -math.inf), 1.0
+    if kind in TWO_TAILS and (z > 0) == upper:
+        return logs(kind, z, upper)
+    return -math.inf, 1.0
+
+
+@inline
+def logs(kind, z, upper):
+    """(log F(z), its slope F′/F) far below θ, or those of 1 − F far above, of links with two
+    infinite tails; in float64.
+    """
+    z = -z if upper else z  # what follows is symmetric
     if kind == LOGISTIC:
         e = math.exp(z)
         return z - math.log1p(e), 1 / (1 + e)

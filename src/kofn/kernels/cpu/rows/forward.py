@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from kofn.kernels.cpu.rows.formulas import BOUNDED, EXPONENTIAL, edge
+from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
+from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.interleaved import BRING, GIVE, KEPT
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -65,7 +66,7 @@ def weights(group, lanes, wanted):
             for r in range(count):
                 if lanes.state[r] == ODD:
                     advance(nth(group, r), lanes, round_)
-    if kind == EXPONENTIAL:
+    if kind in CAPPED:
         for r in range(count):
             if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
                 to_end(nth(group, r), lanes)

@@ -14,35 +14,15 @@ from typing import Any
 import numpy as np
 from numba import cfunc
 
-from kofn import links
-from kofn.kernels.cpu.rows import formulas, interleaved, loops, worker
+from kofn.kernels.contract import BOUNDED, kind_of
+from kofn.kernels.cpu.rows import interleaved, loops, worker
+from kofn.kernels.cpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
 from kofn.kernels.cpu.runtime.compile import _named_by_sources, _plain, address, compiled, packed
-from kofn.links import table
-
-KINDS = {
-    links.logistic.id: formulas.LOGISTIC,
-    links.laplace.id: formulas.LAPLACE,
-    links.normal.id: formulas.NORMAL,
-    links.exponential.id: formulas.EXPONENTIAL,
-    links.linear.inner.id: formulas.LINEAR,
-}
 
 _WORDS = intrinsics.REGISTER // 8
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
-
-
-def kind_of(link: Any) -> int | None:
-    """The kernels' number for an inner link, None where they do not have it."""
-    if link.id != table.TABLE["entmax"].inner.id:
-        return KINDS.get(link.id)
-    alpha = link.alpha
-    if not isinstance(alpha, float):
-        return None
-    at = {1.0: formulas.EXPONENTIAL, 1.5: formulas.SQUARE, 2.0: formulas.LINEAR}
-    # Nearer to 1 the power loses digits; beyond 2 the slope is infinite at the support's end.
-    return at.get(alpha, formulas.POWER if 1.2 <= alpha < 2 else None)
 
 
 @cache
@@ -55,7 +35,7 @@ def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
 
 @cache
 def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np.ndarray:
-    if kind in formulas.BOUNDED:  # nothing to prepare
+    if kind in BOUNDED:  # nothing to prepare
         spared = {loops.first_look: loops.look, interleaved.first_look: interleaved.look}
         every = tuple(spared.get(make, make) for make in every)
     by_link = loops.BY_LINK | interleaved.BY_LINK

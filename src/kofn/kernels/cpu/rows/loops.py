@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from kofn.kernels.contract import BOUNDED
 from kofn.kernels.cpu.rows.formulas import (
-    BOUNDED,
     centred,
     deleted,
     distance,

@@ -18,19 +18,19 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.rows.balance import balance
-from kofn.kernels.cpu.rows.formulas import (
+from kofn.kernels.constants import FAINT_DOUBLE, FAINT_SINGLE, NEAR_TOP, SPREAD, USUAL
+from kofn.kernels.contract import (
     BOUNDED,
-    EXPONENTIAL,
-    LAPLACE,
-    LINEAR,
-    LOGISTIC,
+    CAPPED,
+    LAST_BY_LOGS,
+    LAST_DOUBLE,
+    LAST_SINGLE,
     NORMAL,
-    POWER,
-    SQUARE,
-    edge,
-    quantile,
+    STEPS,
+    TWO_TAILS,
 )
+from kofn.kernels.cpu.rows.balance import balance
+from kofn.kernels.cpu.rows.formulas import edge, quantile
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -107,10 +107,10 @@ def read(row, lanes):
     r = row.lane
     lanes.strange[r] = 1.0
     pivot, temperature, k = load(row.x, row.n // 2, row.size), lanes.temperature[r], lanes.k[r]
-    _census(row, lanes, pivot if abs(pivot) < 1e15 else 0.0, 1e15)
-    if lanes.greatest[r] - lanes.least[r] > 1e5 * temperature and lanes.live[r] > 0:
+    _census(row, lanes, pivot if abs(pivot) < USUAL else 0.0, USUAL)
+    if lanes.greatest[r] - lanes.least[r] > SPREAD * temperature and lanes.live[r] > 0:
         mean, variance, usual = lanes.mean[r], lanes.variance[r], lanes.usual[r]
-        _census(row, lanes, lanes.greatest[r], rounded(1e4 * temperature, row.size))
+        _census(row, lanes, lanes.greatest[r], rounded(NEAR_TOP * temperature, row.size))
         if not lanes.usual[r] > k - lanes.top[r]:
             lanes.mean[r], lanes.variance[r], lanes.usual[r] = mean, variance, usual
     if temperature < least_unit(row.size):
@@ -125,7 +125,7 @@ def read(row, lanes):
     elif k >= lanes.top[r] + lanes.live[r]:
         lanes.state[r], lanes.anchor[r] = CLOSED, -math.inf
     elif (
-        not abs(lanes.greatest[r]) <= 1e15
+        not abs(lanes.greatest[r]) <= USUAL
         or temperature < 2.0**-480
         or lanes.variance[r] > (1e6 * temperature) ** 2
         or lanes.usual[r] < lanes.wanted[r]
@@ -174,7 +174,7 @@ def quantiles(row, lanes, k, live, usual):
 @inline
 def is_single(kind, k):
     """Whether F reaches 1 and k is no more: then the greatest score alone bounds θ from below."""
-    return (kind == EXPONENTIAL or kind in BOUNDED) and (k > 0) & (k <= 1)
+    return (kind in CAPPED or kind in BOUNDED) and (k > 0) & (k <= 1)
 
 
 @inline
@@ -244,22 +244,17 @@ def halley(kind, k, n, excess, weight, slope):
 @plain
 def last_step(kind, size):
     """The step after which no further look is needed: its cube, or square at a kink, is lost."""
-    if kind == LOGISTIC or kind == NORMAL:
-        return 1.5e-3 if size == 4 else 1.8e-6
-    if kind == LAPLACE:
-        return 1e-4 if size == 4 else 4.5e-9
-    return 0.0
+    return LAST_SINGLE[kind] if size == 4 else LAST_DOUBLE[kind]
 
 
 @inline
-def beyond(kind, delta, step, below, above, eps):
+def beyond(kind, steps, delta, step, below, above, eps):
     """δ after a last step, where those above ½ are k: with bounded support they may choose hard.
 
     If they have all their weight and others nearly none, these are taken out of the support: F
     meets 0 like a power of the distance, towards whose end Newton's steps go by parts, so a few
-    more of them. If others have none and they nearly all their weight, they get it: to rounding.
+    `steps` of them. If others have none and they nearly all their weight, they get it: to rounding.
     """
-    steps = 2.0 if kind == LINEAR else (3.0 if kind == SQUARE else (6.0 if kind == POWER else 1.0))
     nudge = 2 * eps if above == 0 else (-2 * eps if below == 0 else 0.0)
     nudge = nudge if below + above > 0 else 0.0
     steps = steps if above == 0 else 1.0
@@ -294,8 +289,8 @@ def advance(row, lanes, round_):
     lanes.strange[r] = 1.0
     temperature, wanted, delta = lanes.temperature[r], lanes.wanted[r], lanes.delta[r]
     eps = 2.0**-23 if row.size == 4 else 2.0**-52
-    faint = 1e-31 if row.size == 4 else 1e-250  # tails that underflow may have taken from
-    two_tails = kind == LOGISTIC or kind == LAPLACE or kind == NORMAL
+    faint = FAINT_SINGLE if row.size == 4 else FAINT_DOUBLE
+    two_tails = kind in TWO_TAILS
     below, above, weight, count = lanes.below[r], lanes.above[r], lanes.weight[r], lanes.count[r]
 
     lanes.state[r] = OPEN
@@ -303,7 +298,7 @@ def advance(row, lanes, round_):
     gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
     if excess == 0 and not two_tails:
         last = count == lanes.k[r]
-        lanes.delta[r] = beyond(kind, delta, 0.0, below, above, eps) if last else delta
+        lanes.delta[r] = beyond(kind, 1.0, delta, 0.0, below, above, eps) if last else delta
         lanes.state[r] = FOUND
         return
     if excess > 0:
@@ -322,13 +317,14 @@ def advance(row, lanes, round_):
         ratio = max(below, faint) / max(above, faint)
         step = math.log(ratio) * (below + above) / (2 * weight)
         lanes.leap[r] = math.inf
-        enough = last_step(LAPLACE, row.size) if below > 0 and above > 0 else 0.0
+        enough = LAST_BY_LOGS[0 if row.size == 4 else 1] if below > 0 and above > 0 else 0.0
     tolerance = eps * max(min(weight, wanted), 4 * (below + above))
     near = abs(step) <= enough or abs(step) * weight <= tolerance
     target = delta + step if near else _held(lanes, r, step, gap, excess, round_)
     stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > eps / 2
     if (near or stuck) and count == lanes.k[r]:
-        target = beyond(kind, delta if near else target, step if near else 0.0, below, above, eps)
+        start, by = (delta, step) if near else (target, 0.0)
+        target = beyond(kind, STEPS[kind], start, by, below, above, eps)
     if abs(target) > ANCHORED:
         moved_to = rounded(lanes.anchor[r] + temperature * target, row.size)
         shift = (moved_to - lanes.anchor[r]) / temperature

@@ -11,7 +11,9 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.rows.formulas import BOUNDED, LAPLACE, LOGISTIC, NORMAL, moved
+from kofn.kernels.constants import SPREAD, USUAL
+from kofn.kernels.contract import BOUNDED, STEPS, TWO_TAILS
+from kofn.kernels.cpu.rows.formulas import moved
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -104,7 +106,7 @@ def open_all(address, count, n, kind, size, origin):
         lanes.greatest[r] = lanes.greatest[r] if single else mean + reach
         begin(lanes, r, origin, size)
         # None of it is true of a NaN.
-        plain_row = (reach < 1e5 * temperature) & (abs(pivot) < 1e15)
+        plain_row = (reach < SPREAD * temperature) & (abs(pivot) < USUAL)
         plain_row = plain_row & (temperature >= least_unit(size))
         state = OPEN if plain_row & (k > 0) & (k < n) else ODD
         lanes.state[r] = state if r < count else LOST
@@ -117,8 +119,8 @@ def advance_all(address, kind, size, round_):
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     eps = 2.0**-23 if size == 4 else 2.0**-52
-    one_tail = not (kind == LOGISTIC or kind == LAPLACE or kind == NORMAL)
-    enough = last_step(kind, size)
+    one_tail = kind not in TWO_TAILS
+    enough, steps = last_step(kind, size), STEPS[kind]
     freely = round_ % 3 != 2
     found, searched, odd = np.float64(FOUND), np.float64(OPEN), np.float64(ODD)
     for r in range(LANES):
@@ -145,7 +147,7 @@ def advance_all(address, kind, size, round_):
         tolerance = eps * (least if least > 4 * tails else 4 * tails)
         near = (size_of_step <= enough) | (size_of_step * weight <= tolerance)
         last = near & (count == k)
-        target = beyond(kind, delta, step, below, above, eps) if last else target
+        target = beyond(kind, steps, delta, step, below, above, eps) if last else target
         held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)
         moves = (size_of_step > eps * 1e-3) & (new_high - new_low > eps / 2)
         curved = (count != k) | (tails >= 1) | one_tail

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kofn.kernels.gpu.rows.formulas import DELETED, EXPONENTIAL, INF, LOG2_E, NORMAL, mills
+from kofn.kernels.gpu.rows.formulas import DELETED, INF, LOG2_E, NORMAL, is_capped, mills
 from kofn.kernels.gpu.rows.loops import entries
 
 
@@ -85,7 +85,7 @@ def faint_share(
     slope, product = _side(
         KIND, False, x_row, g_row, here, first, last, left, ((hi - left) + lo) * per_t, per_t, BLOCK
     )
-    if KIND != EXPONENTIAL:  # F has no slope beyond its end
+    if not is_capped(KIND):  # F has no slope beyond its end
         other, another = _side(
             KIND,
             True,

@@ -14,15 +14,22 @@ import math
 import triton
 import triton.language as tl
 
-from kofn.kernels.constants import MILLS as _MILLS
+from kofn.kernels import constants, contract
 
-LOGISTIC = tl.constexpr(0)
-LAPLACE = tl.constexpr(1)
-NORMAL = tl.constexpr(2)
-EXPONENTIAL = tl.constexpr(3)
-LINEAR = tl.constexpr(4)
-SQUARE = tl.constexpr(5)  # entmax(1.5)
-POWER = tl.constexpr(6)  # entmax(α) elsewhere
+LOGISTIC = tl.constexpr(contract.LOGISTIC)
+LAPLACE = tl.constexpr(contract.LAPLACE)
+NORMAL = tl.constexpr(contract.NORMAL)
+EXPONENTIAL = tl.constexpr(contract.EXPONENTIAL)
+LINEAR = tl.constexpr(contract.LINEAR)
+SQUARE = tl.constexpr(contract.SQUARE)
+POWER = tl.constexpr(contract.POWER)
+
+SERVED = tuple(
+    kind.value for kind in (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
+)
+"""The links that have a branch in each function here, and, with tails other than e^−|z|, in far.py
+and in `_balance` of one_program.py.
+"""
 
 EPS = tl.constexpr(2.0**-23)
 TINY = tl.constexpr(2.0**-126)
@@ -30,12 +37,44 @@ INF = tl.constexpr(math.inf)
 NAN = tl.constexpr(math.nan)
 LOG2_E = tl.constexpr(1 / math.log(2))
 LN_2 = tl.constexpr(math.log(2))
-MILLS = tl.constexpr(_MILLS)
+MILLS = tl.constexpr(constants.MILLS)
+ABOVE = tl.constexpr(constants.HASTINGS[0])
+BELOW = tl.constexpr(constants.HASTINGS[1])
 PER_ROOT_2_PI = tl.constexpr(1 / math.sqrt(2 * math.pi))
 DELETED = tl.constexpr(float(-(2.0 - 2.0**-23) * 2.0**126))
 """Half of the least float: a score there or below is out of play, as one of −inf is."""
 # How far above the place where F reaches 1 its slope is still the one below: _pieces.up_to_1.
-KINK = tl.constexpr(4 * 2.0**-23)
+KINK = tl.constexpr(constants.KINK * 2.0**-23)
+
+# What the contract's table says, as constants of Triton: they are part of its cache's key.
+TWO_TAILS = tl.constexpr(contract.TWO_TAILS)
+BOUNDED = tl.constexpr(contract.BOUNDED)
+CAPPED = tl.constexpr(contract.CAPPED)
+OCTAVES = tl.constexpr(contract.OCTAVES)
+
+
+@triton.constexpr_function
+def has_two_tails(kind):
+    """Whether 0 < F < 1 everywhere."""
+    return kind in TWO_TAILS.value
+
+
+@triton.constexpr_function
+def is_bounded(kind):
+    """Whether F is 0 up to an end."""
+    return kind in BOUNDED.value
+
+
+@triton.constexpr_function
+def is_capped(kind):
+    """Whether F is 1 from an end on, and 0 by underflow alone."""
+    return kind in CAPPED.value
+
+
+@triton.constexpr_function
+def is_in_octaves(kind):
+    """Whether distances are powers of 2."""
+    return kind in OCTAVES.value
 
 
 @triton.jit
@@ -66,7 +105,7 @@ def outside(KIND: tl.constexpr, alpha):
 @triton.jit
 def unit(KIND: tl.constexpr, per_t):
     """What distances are multiplied by: per T, of octaves for the links that raise 2."""
-    if KIND == LOGISTIC or KIND == LAPLACE or KIND == EXPONENTIAL:
+    if is_in_octaves(KIND):
         per_t *= LOG2_E
     return per_t
 
@@ -205,10 +244,9 @@ def quantile(KIND: tl.constexpr, q, rest, alpha):
     elif KIND == LAPLACE:
         y = tl.where(q < 0.5, tl.log(2.0 * q), -tl.log(2.0 * rest))
     elif KIND == NORMAL:
-        # Hastings' approximation (Abramowitz & Stegun 26.2.23).
         t = tl.sqrt(-2.0 * tl.log(tl.minimum(q, rest)))
-        above = 2.515517 + t * (0.802853 + t * 0.010328)
-        below = 1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))
+        above = t * (t * ABOVE[2] + ABOVE[1]) + ABOVE[0]
+        below = t * (t * (t * BELOW[2] + BELOW[1]) + BELOW[0]) + 1.0
         size = t - above / below
         y = tl.where(q < 0.5, -size, size)
     elif KIND == EXPONENTIAL:

@@ -13,37 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn import links
-from kofn.kernels.gpu.rows import formulas, many_programs, one_program
-from kofn.links import table
-
-KINDS = {
-    links.logistic.id: formulas.LOGISTIC.value,
-    links.laplace.id: formulas.LAPLACE.value,
-    links.normal.id: formulas.NORMAL.value,
-    links.exponential.id: formulas.EXPONENTIAL.value,
-    links.linear.inner.id: formulas.LINEAR.value,
-}
+from kofn.kernels.contract import kind_of
+from kofn.kernels.gpu.rows import many_programs, one_program
+from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
 LOOKS = 6  # launches for looks at such rows; few need more
-
-
-def kind_of(link: Any) -> int | None:
-    """The kernels' number for an inner link, None where they do not have it."""
-    if link.id != table.TABLE["entmax"].inner.id:
-        return KINDS.get(link.id)
-    alpha = link.alpha
-    if not isinstance(alpha, float):
-        return None
-    at = {
-        1.0: formulas.EXPONENTIAL.value,
-        1.5: formulas.SQUARE.value,
-        2.0: formulas.LINEAR.value,
-    }
-    # Nearer to 1 the power loses digits; beyond 2 the slope is infinite at the support's end.
-    return at.get(alpha, formulas.POWER.value if 1.2 <= alpha < 2 else None)
 
 
 class Shape(NamedTuple):

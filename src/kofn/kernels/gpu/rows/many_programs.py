@@ -16,6 +16,8 @@ from kofn.kernels.gpu.rows.loops import census, look, moments, slope, weigh, wri
 from kofn.kernels.gpu.rows.one_program import degenerate, inner, row_cotangents, scale_of, slope_of
 from kofn.kernels.gpu.rows.one_program import settle as settle_row
 from kofn.kernels.gpu.rows.search import (
+    NEAR_TOP,
+    SPREAD,
     USUAL,
     Row,
     Search,
@@ -152,9 +154,9 @@ def begin(
     bad, usual = _total(sums_at, row, parts, 4, PARTS), _total(sums_at, row, parts, 5, PARTS)
     total, square = _total(sums_at, row, parts, 6, PARTS), _total(sums_at, row, parts, 7, PARTS)
     # Where the scores are spread over many temperatures only the greatest matter.
-    wide = greatest - least > 1e5 * t
+    wide = greatest - least > t * SPREAD
     if tl.max(wide.to(tl.int32)) > 0:
-        near = moments(x_row, here, 0, n, greatest, 1e4 * t, BLOCK)
+        near = moments(x_row, here, 0, n, greatest, t * NEAR_TOP, BLOCK)
         enough = near[0] > k - top
         pivot, usual = tl.where(enough, greatest, pivot), tl.where(enough, near[0], usual)
         total, square = tl.where(enough, near[1], total), tl.where(enough, near[2], square)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kofn.kernels.gpu.rows.formulas import EPS, EXPONENTIAL, INF, NORMAL
+from kofn.kernels.gpu.rows.formulas import EPS, INF, has_two_tails, is_capped
 from kofn.kernels.gpu.rows.search import is_flat
 
 MOST = tl.constexpr(float((2.0 - 2.0**-23) * 2.0**127))
@@ -66,8 +66,8 @@ def judge(KIND: tl.constexpr, row, at, below, above, weight, count):
     bar = tl.where(at == 0, 1e-6 * wanted, EPS * 0.25 * tl.minimum(wanted, below + above))
     found = tl.abs(excess) <= bar
     whole = count == row.k
-    flat = whole & is_flat(below, above) & (KIND <= NORMAL)
-    hard = whole & (excess == 0.0) & (weight == 0.0) & (KIND == EXPONENTIAL)
+    flat = whole & is_flat(below, above) & has_two_tails(KIND)
+    hard = whole & (excess == 0.0) & (weight == 0.0) & is_capped(KIND)
     return found | flat, flat, hard, excess
 
 

@@ -10,7 +10,17 @@ import triton
 import triton.language as tl
 
 from kofn.kernels.gpu.rows.far import edges, faint_share, far_normal_tails, far_tails, top_sums
-from kofn.kernels.gpu.rows.formulas import EPS, EXPONENTIAL, INF, NORMAL, TINY, outside, unit
+from kofn.kernels.gpu.rows.formulas import (
+    EPS,
+    INF,
+    NORMAL,
+    TINY,
+    has_two_tails,
+    is_bounded,
+    is_capped,
+    outside,
+    unit,
+)
 from kofn.kernels.gpu.rows.loops import (
     census,
     look,
@@ -25,6 +35,8 @@ from kofn.kernels.gpu.rows.mend import ENOUGH, between_ends, halve, is_doubtful,
 from kofn.kernels.gpu.rows.search import (
     FLAT,
     HARD,
+    NEAR_TOP,
+    SPREAD,
     USUAL,
     Row,
     advance,
@@ -105,13 +117,13 @@ def settle(KIND: tl.constexpr, x_row, here, n, row, s, closed, alpha, BLOCK: tl.
     doubtful = ~closed & is_doubtful(row, s)
     if tl.max(doubtful.to(tl.int32)) > 0:
         hi, lo, state = _mend(KIND, x_row, here, n, row, hi, lo, state, doubtful, alpha, BLOCK)
-    if KIND == EXPONENTIAL:
+    if is_capped(KIND):
         hard = state == HARD
         if tl.max(hard.to(tl.int32)) > 0:
             # What the others have is not 0, so the least of the k is where F comes to its end.
             _, least = edges(x_row, here, 0, n, hi, lo, BLOCK)
             hi, lo = tl.where(hard, least, hi), tl.where(hard, 0.0, lo)
-    if KIND <= NORMAL:  # two tails
+    if has_two_tails(KIND):
         flat = state == FLAT
         if tl.max(flat.to(tl.int32)) > 0:
             flat_hi, flat_lo = _balance(KIND, x_row, here, n, hi, lo, row.temperature, BLOCK)
@@ -160,7 +172,7 @@ def _survey(x_row, here, n, k, temperature, BLOCK: tl.constexpr, WIDE: tl.conste
     mean, variance = mean_and_variance(pivot, live, total, square)
     # No score is further from the mean than this, which rounding is given its part in.
     reach = tl.sqrt(live * variance + 1e-5 * square)
-    plain = (reach < 1e5 * temperature) & (tl.abs(pivot) < USUAL)
+    plain = (reach < temperature * SPREAD) & (tl.abs(pivot) < USUAL)
     # Below that squares of scores are subnormal, and tell of no reach.
     plain &= temperature >= 2.0**-50
     mean = tl.where(plain, mean, 0.0)
@@ -172,9 +184,9 @@ def _survey(x_row, here, n, k, temperature, BLOCK: tl.constexpr, WIDE: tl.conste
         most = tl.zeros_like(pivot) + USUAL
         number, total, square = moments(x_row, here, 0, n, pivot, most, BLOCK)
         # Where the scores are spread over many temperatures only the greatest matter.
-        wide = high - low > 1e5 * temperature
+        wide = high - low > temperature * SPREAD
         if tl.max(wide.to(tl.int32)) > 0:
-            near = moments(x_row, here, 0, n, high, 1e4 * temperature, BLOCK)
+            near = moments(x_row, here, 0, n, high, temperature * NEAR_TOP, BLOCK)
             enough = wide & (near[0] > k - tops)
             pivot, number = tl.where(enough, high, pivot), tl.where(enough, near[0], number)
             total, square = tl.where(enough, near[1], total), tl.where(enough, near[2], square)
@@ -303,7 +315,7 @@ def scale_of(theta, some, t):
 def degenerate(KIND: tl.constexpr, x_row, g_row, here, n, hi, lo, theta, k, t, BLOCK: tl.constexpr):
     """Cotangents of k and T where ΣF′ is no number, or there is no θ."""
     shared = tl.zeros_like(t)
-    if KIND <= EXPONENTIAL:  # others have no such slopes
+    if not is_bounded(KIND):  # those have no such slopes
         shared = faint_share(KIND, x_row, g_row, here, 0, n, hi, lo, 1.0 / t, BLOCK)
     tops, of_tops = top_sums(x_row, g_row, here, 0, n, BLOCK)
     # Scores of +inf that are more than k share it.

@@ -16,27 +16,31 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from kofn.kernels import constants, contract
 from kofn.kernels.gpu.rows.formulas import (
     EPS,
-    EXPONENTIAL,
     INF,
-    LAPLACE,
-    LINEAR,
-    LOGISTIC,
     NAN,
     NORMAL,
-    SQUARE,
     TINY,
     edge,
+    has_two_tails,
     inverse,
+    is_bounded,
+    is_capped,
     quantile,
 )
 
 ROUNDS = tl.constexpr(128)  # looks before the search ends wherever it is
-FAINT = tl.constexpr(1e-31)  # tails that underflow may have taken from
+FAINT = tl.constexpr(constants.FAINT_SINGLE)
 FLAT = tl.constexpr(2)  # sums say no more: there logs will
 HARD = tl.constexpr(3)  # k entries are beyond the end of an exponential, the others out of reach
-USUAL = tl.constexpr(1e15)  # larger scores are additive masks, and tell nothing of the others
+SPREAD = tl.constexpr(constants.SPREAD)
+NEAR_TOP = tl.constexpr(constants.NEAR_TOP)
+USUAL = tl.constexpr(constants.USUAL)
+LAST = tl.constexpr(contract.LAST_SINGLE)
+LAST_BY_LOGS = tl.constexpr(contract.LAST_BY_LOGS[0])
+STEPS = tl.constexpr(contract.STEPS)
 
 
 class Row(NamedTuple):
@@ -188,15 +192,13 @@ def halley(k, live, total, rest, excess, weight, slope):
 @triton.constexpr_function
 def last_step(kind):
     """The step after which no further look is needed: its cube, or square at a kink, is lost."""
-    if kind == LOGISTIC or kind == NORMAL:
-        return 1.5e-3
-    return 1e-4 if kind == LAPLACE else 0.0
+    return LAST.value[kind]
 
 
 @triton.constexpr_function
 def steps_beyond(kind):
     """How many steps go beyond the end of a link's support, from close by."""
-    return 2.0 if kind == LINEAR else (3.0 if kind == SQUARE else 6.0)
+    return STEPS.value[kind]
 
 
 @triton.jit
@@ -219,7 +221,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     rest = ((row.live + row.top - count) - below) + above
     gap, step = halley(wanted, row.live, total, rest, excess, weight, slope)
     enough = tl.zeros_like(step) + last_step(KIND)
-    if KIND <= NORMAL:  # two tails
+    if has_two_tails(KIND):
         # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
         plateau = active & (count == row.k) & (below + above < 1.0)
         if tl.max(plateau.to(tl.int32)) > 0:
@@ -227,13 +229,13 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
             ratio = tl.maximum(below, FAINT) / tl.maximum(above, FAINT)
             by_logs = tl.log(ratio) * ((below + above) / tl.maximum(2.0 * weight, TINY))
             step = tl.where(plateau, by_logs, step)
-            enough = tl.where(plateau, tl.where(least > 0.0, 1e-4, 0.0), enough)
+            enough = tl.where(plateau, tl.where(least > 0.0, LAST_BY_LOGS, 0.0), enough)
             leap = tl.where(plateau, INF, leap)
             state = tl.where(plateau & is_flat(below, above), FLAT, state)
         stay = state == FLAT
     else:
         stay = excess == 0.0
-        if KIND == EXPONENTIAL:
+        if is_capped(KIND):
             hard = active & stay & (weight == 0.0) & (count == row.k)
             state = tl.where(hard, HARD, state)
     tolerance = tl.maximum(tl.minimum(weight, wanted), 4.0 * (below + above)) * EPS
@@ -247,7 +249,7 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
     low = (low_hi * 0.25 - s.hi * 0.25) + (low_lo * 0.25 - s.lo * 0.25)
     high = (high_hi * 0.25 - s.hi * 0.25) + (high_lo * 0.25 - s.lo * 0.25)
     span = high - low
-    if KIND >= LINEAR:  # as in search.py: k entries have all their weight and others nearly none
+    if is_bounded(KIND):  # as in search.py: k entries have all their weight and others nearly none
         done = near & (above == 0.0) & (count == row.k)
         step = tl.where(done, step * steps_beyond(KIND) + 2 * EPS, step)
     target = step * quarter

@@ -1,0 +1,29 @@
+"""Rows in a GPU's memory, by Triton."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from kofn.arrays.kinds import Array, dtype_name, is_torch
+
+
+def serves(x: Array) -> bool:
+    """Whether such arrays are served: float32 tensors on a device that Triton compiles for."""
+    on_gpu = is_torch(x) and x.device.type == "cuda" and dtype_name(x) == "float32"
+    return on_gpu and _is_supported(x.device)
+
+
+@lru_cache
+def _is_supported(device: Any) -> bool:
+    import torch
+
+    # Triton compiles for these, NVIDIA's from 2020 on.
+    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:
+        import triton
+    except ImportError:  # it has no release for this system
+        return False
+    # What torch brought along before 2.13 lacks some of what the kernels are written with.
+    return bool(tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7))

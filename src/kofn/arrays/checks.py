@@ -54,15 +54,20 @@ def check_number(
     allowed: Said,
     strict: bool = False,
     arrays: bool = True,
+    high: float = math.inf,
+    below: float = math.inf,
 ) -> float:
-    """Return `value` as a float if it is finite and > `low` (≥ `low` unless strict)."""
+    """Return `value` as a float if it is finite and > `low` (≥ `low` unless strict).
+
+    `high` is the largest allowed value; `below` is the smallest value that is too large.
+    """
     real = (numbers.Real, np.floating, np.integer)
     if isinstance(value, NO_NUMBERS) or not isinstance(value, real):
         also = ", or an array" if arrays else ""
         raise TypeError(f"{name} must be {_text(allowed)}{also}; got {shown(value)}")
     number = float(value)
     # A NaN fails every comparison; math.isfinite would break the graph for symbolic numbers.
-    if not low <= number < math.inf or (strict and number == low):
+    if not low <= number < below or number > high or (strict and number == low):
         raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")
     return number
 
@@ -116,14 +121,19 @@ def _refuse_unfit(name: str, value: Any) -> None:
     raise TypeError(f"{name} must not be a {reason}")
 
 
-def check_integer(name: str, value: Any, allowed: Said) -> int:
-    """Return `value` as a Python integer if it is of any integer type."""
+def check_integer(
+    name: str, value: Any, allowed: Said, low: int | None = None, high: int | None = None
+) -> int:
+    """Return `value` as a Python integer if it is of any integer type and in [low, high]."""
     try:
         if isinstance(value, NO_NUMBERS):
             raise TypeError
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be {_text(allowed)}; got {shown(value)}") from None
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise ValueError(f"{name} must be {_text(allowed)}; got {number}")
+    return number
 
 
 def check_count(k: Any, n: int, also: str = "") -> int:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 for _needed in ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib"):
     # Found, not imported: PyTorch alone takes seconds, and `kofn --help` needs none of them.
@@ -17,16 +17,7 @@ for _needed in ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib"):
         )
 
 import typer  # noqa: E402
-from rich.console import Console, Group  # noqa: E402
-from rich.live import Live  # noqa: E402
 from rich.markup import escape  # noqa: E402
-from rich.progress import (  # noqa: E402
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 import kofn  # noqa: E402
 from kofn.commands import files  # noqa: E402
@@ -34,6 +25,7 @@ from kofn.commands.compare import command  # noqa: E402
 from kofn.commands.files import InputError  # noqa: E402
 from kofn.commands.terminal import (  # noqa: E402
     Guarded,
+    TwoBars,
     at_least,
     check_seed,
     chosen,
@@ -251,7 +243,7 @@ def _work(
     from kofn.feature_selection import SoftTopKSelector
 
     # Small matrices are faster on one thread, and much faster if other processes share the cores.
-    with threadpool_limits(limits=1), _Progress(splits * METHODS + 1, steps) as progress:
+    with threadpool_limits(limits=1), TwoBars(splits * METHODS + 1, steps) as progress:
         # clone() deep-copies parameters; it leaves a function alone, but not a bound method.
         selector = SoftTopKSelector(
             k,
@@ -269,39 +261,3 @@ def _work(
         final = clone(selector).fit(table.X, table.y)
         progress.end()
     return final, comparison
-
-
-class _Progress:
-    """Two progress bars on standard error: overall progress and the current training."""
-
-    def __init__(self, pieces: int, steps: int) -> None:
-        console = Console(stderr=True)
-        # 80 columns hold both lines.
-        bars = (TextColumn("{task.description:<17}"), BarColumn(12), MofNCompleteColumn())
-        text = " ".join(f"{name} {{task.fields[{name}]:.3f}}" for name in ("loss", "score"))
-        text += " temperature {task.fields[temperature]:.3f}"
-        self.work = Progress(*bars, TimeElapsedColumn(), console=console)
-        self.training = Progress(*bars, TextColumn(text), console=console)
-        self.pieces = self.work.add_task("", total=pieces, completed=-1)
-        empty: dict[str, Any] = {"loss": 0.0, "score": 0.0, "temperature": 1.0}
-        self.steps = self.training.add_task("training", total=steps, visible=False, **empty)
-        self.live = Live(Group(self.work, self.training), console=console, transient=True)
-
-    def __enter__(self) -> _Progress:
-        self.live.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.live.__exit__(None, None, None)
-
-    def begin(self, what: str, *, trains: bool) -> None:
-        self.work.update(self.pieces, description=what, advance=1)
-        if trains:
-            self.training.update(self.steps, visible=True, completed=0)
-
-    def end(self) -> None:
-        self.work.update(self.pieces, advance=1)
-
-    def trained(self, step: int, loss: float, score: float, temperature: float) -> None:
-        now: dict[str, Any] = {"loss": loss, "score": score, "temperature": temperature}
-        self.training.update(self.steps, completed=step, **now)

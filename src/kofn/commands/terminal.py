@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import (
@@ -168,6 +168,42 @@ def progress_bar(pieces: int) -> Iterator[Callable[[str], None]]:
     """Show a `bar`; yield a function to call before each step."""
     with bar(pieces, 20, -1) as update:
         yield lambda name: update(advance=1, description=escape(name))
+
+
+class TwoBars:
+    """Two progress bars on standard error: overall progress and the current training."""
+
+    def __init__(self, pieces: int, steps: int) -> None:
+        console = Console(stderr=True)
+        # 80 columns hold both lines.
+        bars = (TextColumn("{task.description:<17}"), BarColumn(12), MofNCompleteColumn())
+        text = " ".join(f"{name} {{task.fields[{name}]:.3f}}" for name in ("loss", "score"))
+        text += " temperature {task.fields[temperature]:.3f}"
+        self.work = Progress(*bars, TimeElapsedColumn(), console=console)
+        self.training = Progress(*bars, TextColumn(text), console=console)
+        self.pieces = self.work.add_task("", total=pieces, completed=-1)
+        empty: dict[str, Any] = {"loss": 0.0, "score": 0.0, "temperature": 1.0}
+        self.steps = self.training.add_task("training", total=steps, visible=False, **empty)
+        self.live = Live(Group(self.work, self.training), console=console, transient=True)
+
+    def __enter__(self) -> TwoBars:
+        self.live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.live.__exit__(None, None, None)
+
+    def begin(self, what: str, *, trains: bool) -> None:
+        self.work.update(self.pieces, description=what, advance=1)
+        if trains:
+            self.training.update(self.steps, visible=True, completed=0)
+
+    def end(self) -> None:
+        self.work.update(self.pieces, advance=1)
+
+    def trained(self, step: int, loss: float, score: float, temperature: float) -> None:
+        now: dict[str, Any] = {"loss": loss, "score": score, "temperature": temperature}
+        self.training.update(self.steps, completed=step, **now)
 
 
 def chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:

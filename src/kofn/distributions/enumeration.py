@@ -39,16 +39,12 @@ def every_choice(choice: Any, factors: int | None, most: int) -> Array:
 
 def _checked_factors(factors: Any, most: int) -> int:
     allowed = f"an integer in [0, {most}], the batch dimensions"
-    factors = most if factors is None else check_integer("factors", factors, allowed)
-    if not 0 <= factors <= most:
-        raise ValueError(f"factors must be {allowed}; got {factors}")
-    return factors
+    return most if factors is None else check_integer("factors", factors, allowed, 0, most)
 
 
 def _check_few(log_count: float, most: Any) -> None:
     allowed = "an integer ≥ 0, how many choices are listed at most"
-    if check_integer("enumerate_up_to", most, allowed) < 0:
-        raise ValueError(f"enumerate_up_to must be {allowed}; got {most}")
+    check_integer("enumerate_up_to", most, allowed, 0)
     if log_count > math.log(max(most, 0.5)) + 1e-9 * (1 + log_count):
         digits = log_count / math.log(10)
         size = f"{math.exp(log_count):,.0f}" if digits < 15 else f"10^{digits:.0f}"

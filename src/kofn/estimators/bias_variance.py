@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,29 +148,33 @@ def study(
     choices = problem.choices(enumerate_up_to)
     found = None
     if choices is not None and len(choices.probability) ** samples <= enumerate_up_to:
-        try:
+        # It may have drawn from what is no source; if it is another error, it comes again.
+        with contextlib.suppress(TypeError):
             found = problem.enumerated(estimate, choices, samples)
-        except TypeError:
-            # It may have drawn from what is no source; if it is another error, it comes again.
-            found = None
     if found is None:
         counted.rows = 0
         found = problem.drawn(estimate, rng, draws)
     calls = counted.rows / len(found.values)
-    truth = None
-    if exact is not None:
-        truth = to_numpy(exact).reshape(-1)
-        if truth.size != math.prod(problem.shape):
-            raise ValueError(
-                f"exact must have the shape of logits, {problem.shape}; got {tuple(exact.shape)}"
-            )
-    elif choices is not None:
+    truth = _known(problem, exact)
+    if truth is None and choices is not None:
         truth = problem.exact(f, enumerate_up_to)
     if truth is not None:
         return _judged(found, truth, None, calls, confidence, logits)
     best = partial(reparameterized if hasattr(problem.one, "rsample") else leave_one_out, samples=8)
     reference = problem.drawn(lambda choice, source: best(choice, f, source), other, draws)
     return _judged(found, reference.mean(), reference, calls, confidence, logits)
+
+
+def _known(problem: Problem, exact: Any) -> np.ndarray | None:
+    """The gradient that the caller knows, flat."""
+    if exact is None:
+        return None
+    truth = to_numpy(exact).reshape(-1)
+    if truth.size != math.prod(problem.shape):
+        raise ValueError(
+            f"exact must have the shape of logits, {problem.shape}; got {tuple(exact.shape)}"
+        )
+    return truth
 
 
 def _judged(
@@ -241,8 +246,5 @@ def _check(logits: Any, draws: Any, most: Any, confidence: Any) -> None:
     if is_numpy(logits):
         raise TypeError("study needs a torch.Tensor or jax.Array: NumPy arrays have no gradients")
     for name, value, low in (("draws", draws, 2), ("enumerate_up_to", most, 0)):
-        if check_integer(name, value, f"an integer, at least {low}") < low:
-            raise ValueError(f"{name} must be an integer, at least {low}; got {value}")
-    level = check_number("confidence", confidence, low=0.0, allowed="in (0, 1)", strict=True)
-    if level >= 1:
-        raise ValueError(f"confidence must be in (0, 1); got {confidence!r}")
+        check_integer(name, value, f"an integer, at least {low}", low)
+    check_number("confidence", confidence, low=0.0, below=1.0, allowed="in (0, 1)", strict=True)

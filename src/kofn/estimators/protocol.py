@@ -40,11 +40,7 @@ class Distribution(Protocol):
 
 def check_samples(samples: Any, least: int = 1) -> int:
     """How many samples, as a Python integer."""
-    allowed = f"an integer, at least {least}"
-    number = check_integer("samples", samples, allowed)
-    if number < least:
-        raise ValueError(f"samples must be {allowed}; got {samples}")
-    return number
+    return check_integer("samples", samples, f"an integer, at least {least}", least)
 
 
 def adopted(choice: Any) -> Any:

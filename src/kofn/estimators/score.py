@@ -41,9 +41,7 @@ class RunningMean:
     """
 
     def __init__(self, decay: float = 0.99) -> None:
-        self.decay = check_number("decay", decay, low=0.0, allowed="a number in [0, 1)")
-        if self.decay >= 1:
-            raise ValueError(f"decay must be a number in [0, 1); got {decay!r}")
+        self.decay = check_number("decay", decay, low=0.0, below=1.0, allowed="a number in [0, 1)")
         self.total: Any = 0.0
         self.weight = 0.0
 

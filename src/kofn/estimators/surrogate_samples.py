@@ -97,8 +97,7 @@ def gumbel_rao_through(
     Gradient Estimator" (2021).
     """
     choice = needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
-    if check_integer("draws", draws, "an integer, at least 1") < 1:
-        raise ValueError(f"draws must be an integer, at least 1; got {draws}")
+    check_integer("draws", draws, "an integer, at least 1", 1)
     first, second = split_rng(rng, 2)
     sample = choice.sample(check_shape(shape), first)
     xp = namespace(sample)

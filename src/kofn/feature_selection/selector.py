@@ -6,9 +6,9 @@ together with a small network that may use only what was chosen, and cooled unti
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,6 +27,8 @@ except ImportError as error:
         'install it with: pip install "kofn[cli]"'
     ) from error
 
+from kofn.arrays.checks import check_integer, check_number
+
 if TYPE_CHECKING:
     from kofn.arrays.typing import LinkName
     from kofn.links import Link
@@ -35,6 +37,8 @@ __all__ = ["SoftTopKSelector"]
 
 # A whole-numbered target with more distinct values than this is taken for a quantity.
 MOST_CLASSES = 20
+
+_check_real = partial(check_number, low=0.0, arrays=False)
 
 Progress = Callable[[int, float, float, float], Any]
 
@@ -203,13 +207,13 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"task must be one of {', '.join(map(repr, tasks))}; got {self.task!r}"
             )
-        _check_integer("hidden", self.hidden, 0, "an integer >= 0 (0 for linear models)")
+        check_integer("hidden", self.hidden, "an integer >= 0 (0 for linear models)", 0)
         for name in ("ensemble", "steps", "batch_size"):
-            _check_integer(name, getattr(self, name), 1, "an integer >= 1")
+            check_integer(name, getattr(self, name), "an integer >= 1", 1)
         for name in ("temperature", "final_temperature", "learning_rate", "score_learning_rate"):
-            _check_real(name, getattr(self, name), 0.0, "a finite number > 0", open_low=True)
-        _check_real("noise", self.noise, 0.0, "a finite number >= 0")
-        _check_real("dropout", self.dropout, 0.0, "a number in [0, 1)", below=1.0)
+            _check_real(name, getattr(self, name), allowed="a finite number > 0", strict=True)
+        _check_real("noise", self.noise, allowed="a finite number >= 0")
+        _check_real("dropout", self.dropout, allowed="a number in [0, 1)", below=1.0)
         if self.callback is not None and not callable(self.callback):
             raise TypeError(
                 "callback must be None or callable as callback(step, loss, score, temperature); "
@@ -294,31 +298,6 @@ def _count(k: Any, n: int) -> int:
         return n if k else max(1, n // 2)
     allowed = f'an integer in 1..n_features (here 1..{n}), a share in (0, 1), None or "all"'
     if isinstance(k, numbers.Real) and not isinstance(k, numbers.Integral):
-        _check_real("k", k, 0.0, allowed, open_low=True, below=1.0)
+        _check_real("k", k, allowed=allowed, strict=True, below=1.0)
         return max(1, int(n * float(k)))
-    _check_integer("k", k, 1, allowed, n)
-    return int(k)
-
-
-def _check_integer(name: str, value: Any, low: int, allowed: str, high: int | None = None) -> None:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be {allowed}; got {value!r}")
-    if int(value) < low or (high is not None and int(value) > high):
-        raise ValueError(f"{name} must be {allowed}; got {value!r}")
-
-
-def _check_real(
-    name: str,
-    value: Any,
-    low: float,
-    allowed: str,
-    *,
-    open_low: bool = False,
-    below: float = math.inf,
-) -> None:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be {allowed}; got {value!r}")
-    number = float(value)
-    # Written so that NaN fails too.
-    if not (low <= number < below) or (open_low and number == low):
-        raise ValueError(f"{name} must be {allowed}; got {value!r}")
+    return check_integer("k", k, allowed, 1, n)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from kofn import links
-from kofn.arrays.checks import check_dim
 from kofn.arrays.kinds import Array, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
-from kofn.losses.targets import Target, check_reduction, chosen_terms, reduced, target_of
+from kofn.losses.targets import Target, chosen_terms, prepared, reduced
 from kofn.rows import answers
 from kofn.rows.closed_form import gap
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import given, only_one
 from kofn.rows.settled import rows_of
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
@@ -114,14 +112,11 @@ def softmax_loss(
         >>> softmax_loss(scores, np.array([0, 1]), label_smoothing=0.1).round(4)
         np.float64(1.7386)
     """
-    check_reduction(reduction)
-    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
+    what, labels = prepared(
+        scores, target, temperature, dim, mask, reduction,
+        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
+    )  # fmt: skip
     with quiet(scores):
-        labels = target_of(
-            target, scores, what, check_dim(dim, scores.ndim),
-            weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
-            spread_one=True,
-        )  # fmt: skip
         return cross_entropy(evaluate(answers.log_softmax, rows_of(what)), labels, reduction)
 
 
@@ -271,11 +266,9 @@ def _gap(
     **options: Any,
 ) -> Array:
     """Return the Fenchel–Young loss of any link and target."""
-    check_reduction(reduction)
     link = table.resolve(link)
-    what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
+    what, labels = prepared(scores, target, temperature, dim, mask, reduction, link=link, **options)
     with quiet(scores):
-        labels = target_of(target, scores, what, check_dim(dim, scores.ndim), **options)
         answers.require_integral(link, scores)
         k = namespace(scores).sum(labels.each, axis=-1)
         loss = gap(what._replace(k=k), labels.each)

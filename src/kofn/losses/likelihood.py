@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from kofn import links
 from kofn.arrays.checks import check_dim, check_number
-from kofn.arrays.kinds import Array, cast, compute_dtype, framework, move_axis, namespace, quiet
+from kofn.arrays.kinds import Array, cast, compute_dtype, framework, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
 from kofn.losses.fenchel_young import cross_entropy
-from kofn.losses.targets import Target, check_reduction, mean_over_labels, reduced, target_of
+from kofn.losses.targets import Target, mean_over_labels, missed, prepared, reduced
 from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax_variants import check_support, counted
 from kofn.maps.topk import soft_topk
 from kofn.rows import answers
 from kofn.rows.closed_form import log_weights
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given, given, only_one, without_deleted
+from kofn.rows.given import entries, without_deleted
 from kofn.rows.settled import rows_of
 
 __all__ = [
@@ -75,7 +74,7 @@ def sparse_softmax_loss(
         >>> sparse_softmax_loss(np.array([[2.0, 1.0, 0.0, -1.0]]), np.array([0]), k=2).round(4)
         np.float64(0.3133)
     """
-    what, labels = _start(
+    what, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
     )  # fmt: skip
@@ -133,7 +132,7 @@ def topk_cross_entropy(
     """
     dim = check_dim(dim, scores.ndim) if framework(scores) else dim
     link = table.resolve(link)
-    what, labels = _start(
+    what, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
@@ -145,8 +144,7 @@ def topk_cross_entropy(
             one = log_weights(what._replace(k=xp.full_like(what.k, float(number))))
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
-        loss = -mean_over_labels(labels.each, total) * labels.weight
-        return reduced(loss, labels, reduction)
+        return missed(total, labels, reduction)
 
 
 def epsilon_cross_entropy(
@@ -189,7 +187,7 @@ def epsilon_cross_entropy(
         np.float64(6.9108)
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
-    what, labels = _start(
+    what, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
@@ -237,13 +235,12 @@ def accuracy_loss(
         >>> accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7054)
     """
-    _, labels = _start(
+    _, labels = prepared(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )
     with quiet(scores):
         _, chosen = _chosen(scores, labels, link, temperature, dim, mask)
-        loss = -mean_over_labels(labels.each, chosen) * labels.weight
-        return reduced(loss, labels, reduction)
+        return missed(chosen, labels, reduction)
 
 
 def perturbed_accuracy_loss(
@@ -279,31 +276,14 @@ def perturbed_accuracy_loss(
         >>> perturbed_accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7556)
     """
-    _, labels = _start(
+    _, labels = prepared(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )
     with quiet(scores):
         x = cast(without_deleted(scores), compute_dtype(scores))
         p = perturbed_argmax(x, noise=noise, temperature=temperature, dim=dim, mask=mask)
-        chosen = _as_rows(p, labels, check_dim(dim, scores.ndim))
-        loss = -mean_over_labels(labels.each, chosen) * labels.weight
-        return reduced(loss, labels, reduction)
-
-
-def _start(
-    scores: Array,
-    target: Array,
-    temperature: Any,
-    dim: int,
-    mask: Array | None,
-    reduction: str,
-    link: Link = links.exponential,
-    **options: Any,
-) -> tuple[Given, Target]:
-    check_reduction(reduction)
-    what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
-    with quiet(scores):
-        return what, target_of(target, scores, what, check_dim(dim, scores.ndim), **options)
+        chosen = entries(p, labels.each, check_dim(dim, scores.ndim))
+        return missed(chosen, labels, reduction)
 
 
 def _chosen(
@@ -314,12 +294,7 @@ def _chosen(
     k = xp.sum(labels.each, axis=-1)
     x = cast(without_deleted(scores), compute_dtype(scores))
     p = soft_topk(x, k, link=link, temperature=temperature, dim=dim, mask=mask)
-    return k, _as_rows(p, labels, check_dim(dim, scores.ndim))
-
-
-def _as_rows(p: Array, labels: Target, dim: int) -> Array:
-    xp = namespace(p)
-    return move_axis(p, dim, -1) if p.shape[dim] else xp.zeros_like(labels.each)
+    return k, entries(p, labels.each, check_dim(dim, scores.ndim))
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

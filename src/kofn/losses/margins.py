@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_dim, check_number, check_same_kind
 from kofn.arrays.kinds import (
@@ -21,8 +20,8 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses.fenchel_young import softmax_loss
-from kofn.losses.targets import check_reduction, target_of
-from kofn.rows.given import given, only_one, without_deleted
+from kofn.losses.targets import prepared
+from kofn.rows.given import without_deleted
 
 __all__ = ["am_softmax", "arcface"]
 
@@ -144,12 +143,13 @@ def _with_margin(
     reduction: Reduction,
     **options: Any,
 ) -> tuple[Array, Array]:
-    check_reduction(reduction)
-    what = given(cosines, only_one(cosines, dim), links.exponential, temperature, dim, mask)
+    ignored = options["ignore_index"]
+    what, labels = prepared(
+        cosines, target, temperature, dim, mask, reduction, ignore_index=ignored
+    )
     dim = check_dim(dim, cosines.ndim)
     xp = namespace(cosines)
     with quiet(cosines):
-        labels = target_of(target, cosines, what, dim, ignore_index=options["ignore_index"])
         x = cast(without_deleted(cosines), compute_dtype(cosines))
         wanted = labels.each if x.shape[dim] else labels.each[..., :0]
         wanted = move_axis(wanted, -1, dim)

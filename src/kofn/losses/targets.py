@@ -5,8 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_choice, check_integer, check_number, check_same_kind
+from kofn.arrays.checks import (
+    check_choice,
+    check_dim,
+    check_integer,
+    check_number,
+    check_same_kind,
+)
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -15,11 +22,13 @@ from kofn.arrays.kinds import (
     dtype_name,
     full_like,
     namespace,
+    quiet,
     scalar,
 )
 from kofn.arrays.operations import arange
 from kofn.arrays.tracing import is_at_hand
-from kofn.rows.given import Given, entries
+from kofn.links import Link
+from kofn.rows.given import Given, entries, given, only_one
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -34,7 +43,25 @@ class Target(NamedTuple):
     integers: bool  # whether the labels were indices
 
 
-def target_of(
+def prepared(
+    scores: Array,
+    target: Any,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    reduction: Any,
+    *,
+    link: Link = links.exponential,
+    **options: Any,
+) -> tuple[Given, Target]:
+    """What a loss is given, checked: rows for the choice of one, and their target."""
+    check_reduction(reduction)
+    what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
+    with quiet(scores):
+        return what, _target_of(target, scores, what, check_dim(dim, scores.ndim), **options)
+
+
+def _target_of(
     target: Any,
     scores: Array,
     what: Given,
@@ -45,16 +72,14 @@ def target_of(
     ignore_index: int = -100,
     spread_one: bool = False,
 ) -> Target:
-    """Check and unify; `what` are the rows of `scores` along `dim`, counted from the end.
+    """Targets of every form as one, for the rows of `scores` along `dim`, counted from the end.
 
     Smoothing spreads its share of all the weight, or of 1 as PyTorch's cross-entropy does.
     """
     x = what.scores
     xp = namespace(x)
     allowed = "a number in [0, 1]"
-    smoothing = check_number("label_smoothing", label_smoothing, low=0.0, allowed=allowed)
-    if smoothing > 1:
-        raise ValueError(f"label_smoothing must be {allowed}; got {label_smoothing!r}")
+    smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, allowed=allowed)
     playing = stop_gradient(x) != -math.inf
     counted = xp.any(playing, axis=-1)
     integers = _are_indices(target, scores, dim)
@@ -158,6 +183,11 @@ def chosen_terms(each: Array, values: Array) -> Array:
     xp = namespace(values)
     wanted = each != 0
     return xp.sum(xp.where(wanted, each * xp.where(wanted, values, 0.0), 0.0), axis=-1)
+
+
+def missed(values: Array, target: Target, reduction: str) -> Array:
+    """Minus the mean over a row's labels of values, weighted and reduced."""
+    return reduced(-mean_over_labels(target.each, values) * target.weight, target, reduction)
 
 
 def mean_over_labels(each: Array, values: Array) -> Array:

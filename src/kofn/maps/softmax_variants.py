@@ -58,14 +58,14 @@ def taylor_softmax(
         >>> taylor_softmax(np.array([0.0, -1.0, -5.0])).round(3)  # not monotone below −1
         array([0.1 , 0.05, 0.85])
     """
-    order = check_integer("order", order, f"an even integer from 2 to {MOST}")
+    allowed = f"an even integer from 2 to {MOST}"
+    order = check_integer("order", order, allowed)
     if order % 2:
         raise ValueError(
             f"order must be even; got {order}: a Taylor polynomial of odd order is negative for "
             "scores far below 0, and a weight must not be"
         )
-    if not 2 <= order <= MOST:
-        raise ValueError(f"order must be an even integer from 2 to {MOST}; got {order}")
+    check_integer("order", order, allowed, 2, MOST)
     what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
     with quiet(scores):
         return restore(evaluate(_polynomial, rows_of(what), order=order), scores, dim)
@@ -132,8 +132,7 @@ def check_support(k: Any, p: Any, scores: Array, dim: int) -> None:
             raise ValueError(f"k must be {integers()}; got {k!r}")
         return
     allowed = "a number in (0, 1]"
-    if check_number("p", p, low=0.0, allowed=allowed, strict=True) > 1:
-        raise ValueError(f"p must be {allowed}; got {p!r}")
+    check_number("p", p, low=0.0, high=1.0, allowed=allowed, strict=True)
 
 
 def supported(what: Given, k: int | None, p: float | None) -> Array:

@@ -65,15 +65,18 @@ def cells(result: Result, timing: Timing) -> tuple[str, ...]:
         return (timing.contender.name, shorten(timing.trouble, 32, placeholder="…"), "", "", "", "")
     ratios = []
     for what in PASSES:
-        if what not in timing.ratios:
-            ratios.append("")
-            continue
         low, middle, high = quartiles(timing.ratios[what])
         ratios.append(f"{middle:.2f} ({low:.2f}–{high:.2f})")
+    milliseconds, rate, memory = _of_forward(result, timing)
+    memory = f"{memory} MB" if memory else ""
+    return (timing.contender.name, *ratios, f"{milliseconds:.3f}", rate, memory)
+
+
+def _of_forward(result: Result, timing: Timing) -> tuple[float, str, str]:
+    """The milliseconds, GB/s and MB of the forward pass."""
     _, seconds, _ = quartiles(timing.seconds["forward"])
-    memory = f"{timing.memory['forward'] / 1e6:.1f} MB" if timing.memory else ""
-    rate = f"{result.rate(timing) / 1e9:.2f}"
-    return (timing.contender.name, *ratios, f"{1e3 * seconds:.3f}", rate, memory)
+    memory = f"{timing.memory['forward'] / 1e6:.1f}" if timing.memory else ""
+    return 1e3 * seconds, f"{result.rate(timing) / 1e9:.2f}", memory
 
 
 def machine(threads: int) -> dict[str, Any]:
@@ -134,10 +137,8 @@ def short_cells(result: Result, timing: Timing) -> tuple[str, ...]:
         low, middle, high = quartiles(timing.ratios[what])
         digits = 2 if middle < 10 else 1 if middle < 100 else 0
         ratios.append(f"{middle:.{digits}f} ±{(high - low) / 2:.{digits}f}")
-    _, seconds, _ = quartiles(timing.seconds["forward"])
-    memory = f"{timing.memory['forward'] / 1e6:.1f}" if timing.memory else ""
-    rate = f"{result.rate(timing) / 1e9:.2f}"
-    return (timing.contender.name, *ratios, f"{1e3 * seconds:.4g}", rate, memory)
+    milliseconds, rate, memory = _of_forward(result, timing)
+    return (timing.contender.name, *ratios, f"{milliseconds:.4g}", rate, memory)
 
 
 def as_rich(result: Result) -> Table:

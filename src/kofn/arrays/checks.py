@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework, is_torch
+from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework
 
 Said = str | Callable[[], str]
 """What is allowed: made only for a message that is raised where it names a size, for torch.compile
@@ -46,6 +46,9 @@ def _type(value: Any) -> str:
     return f"{type(value).__qualname__}{hint}"
 
 
+REAL_NUMBERS = (numbers.Real, np.floating, np.integer)
+
+
 def check_number(
     name: str,
     value: Any,
@@ -61,8 +64,10 @@ def check_number(
 
     `high` is the largest allowed value; `below` is the smallest value that is too large.
     """
-    real = (numbers.Real, np.floating, np.integer)
-    if isinstance(value, NO_NUMBERS) or not isinstance(value, real):
+    # Most are of these two types, and numbers.Real takes a while to ask.
+    if type(value) not in (float, int) and (
+        isinstance(value, NO_NUMBERS) or not isinstance(value, REAL_NUMBERS)
+    ):
         also = ", or an array" if arrays else ""
         raise TypeError(f"{name} must be {_text(allowed)}{also}; got {shown(value)}")
     number = float(value)
@@ -90,8 +95,10 @@ def check_temperature(temperature: Any) -> float:
     return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
 
 
-def check_scores(scores: Any, name: str = "scores") -> None:
-    if framework(scores) is None:
+def check_scores(scores: Any, name: str = "scores") -> str:
+    """The name of the dtype of `scores`, an array of floats of one of the frameworks."""
+    kind = framework(scores)
+    if kind is None:
         if type(scores).__module__ == "torch.fx.proxy":
             raise TypeError(
                 f"{name} is a torch.fx.Proxy, which has no shape and no dtype: symbolic_trace "
@@ -103,12 +110,14 @@ def check_scores(scores: Any, name: str = "scores") -> None:
         )
     if isinstance(scores, UNFIT):
         _refuse_unfit(name, scores)
-    if is_torch(scores) and scores.layout is not sys.modules["torch"].strided:
+    if kind == "torch" and scores.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got layout {scores.layout}")
-    if dtype_name(scores) not in FLOATS:
+    dtype = dtype_name(scores)
+    if dtype not in FLOATS:
         raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}; got {scores.dtype}")
     if scores.ndim == 0:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
+    return dtype
 
 
 def _refuse_unfit(name: str, value: Any) -> None:

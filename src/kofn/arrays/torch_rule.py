@@ -33,8 +33,10 @@ class Rule(NamedTuple):
 
 def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
     """Return the result of `rule`, differentiable if one of `tensors` is."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
+    if torch.is_grad_enabled():
+        for tensor in tensors:  # sooner than any() of a generator
+            if tensor.requires_grad:
+                return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
     return rule.value(*tensors)[0]
 
 

@@ -22,20 +22,28 @@ def beside(x: Tensor, values: Tensor) -> Tensor:
 
 def is_plain(x: Tensor) -> bool:
     """Return whether `x` is plain CPU or GPU memory that nothing traces or transforms."""
-    return is_eager(x) and x.device.type in ("cpu", "cuda")
+    return is_eager(x) and (x.is_cpu or x.is_cuda)
+
+
+# Asked in every call, so none of them is looked up there.
+_ORDINARY = (Tensor, torch.nn.Parameter)
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
+_transforms_active = torch._C._are_functorch_transforms_active
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def is_eager(x: Tensor) -> bool:
     """Return whether `x` is a plain tensor on any device that nothing traces or transforms."""
     return (
-        not torch.compiler.is_compiling()
-        and not torch._C._is_tracing()
-        and type(x) in (Tensor, torch.nn.Parameter)
+        not _is_compiling()
+        and not _is_tracing()
+        and type(x) in _ORDINARY
         and x.layout is torch.strided
         and not x._is_zerotensor()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._functorch.is_legacy_batchedtensor(x)
-        and not torch._C._len_torch_dispatch_stack()
+        and not _transforms_active()
+        and not _is_batched(x)
+        and not _dispatch_modes()
         and forward_ad._current_level < 0
     )
 

@@ -25,7 +25,7 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     backend = _serving_eagerly(given)
     if backend is None:
         return None
-    if not is_torch(given.scores):
+    if not _recorded(given):
         return _weights(backend, given)[0]
     from kofn.arrays.torch_rule import Rule, by_rule
 
@@ -36,7 +36,9 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     def pullback(cotangent: Array, numbers: Any, kept: Any) -> Any:
         (x, k, temperature), (theta,) = numbers, kept
         in_scores, in_rows = backend.gradients(x, cotangent, theta, k, temperature, link)
-        return in_scores, *in_rows
+        # Taking a tensor apart costs as much as the rest, and most learn the scores alone.
+        in_k = in_rows[0] if k.requires_grad else None
+        return in_scores, in_k, in_rows[1] if temperature.requires_grad else None
 
     link = given.link
     return by_rule(Rule(value, pullback, _plain(given, reference)), *given[:3])
@@ -94,7 +96,8 @@ def _recorded(given: Given) -> bool:
         return False
     from kofn.arrays.torch_state import is_recorded
 
-    return any(map(is_recorded, given[:3]))
+    x, k, temperature, _ = given
+    return is_recorded(x) or is_recorded(k) or is_recorded(temperature)
 
 
 def _serving_eagerly(given: Given) -> kernels.RowKernels | None:

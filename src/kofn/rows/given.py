@@ -35,6 +35,7 @@ from kofn.arrays.kinds import (
     framework,
     full_like,
     is_jax,
+    is_numpy,
     move_axis,
     namespace,
     quiet,
@@ -47,6 +48,11 @@ TEMPERATURES = {"bfloat16": (2.0**-119, (2 - 2.0**-7) * 2.0**120)} | {
     str(info.dtype): (float(info.smallest_normal / info.eps), float(info.max * info.eps))
     for info in (np.finfo("float16"), np.finfo("float32"), np.finfo("float64"))
 }
+
+
+HALF_TYPES = ("float16", "bfloat16")
+
+NUMBERS = (int, float)  # what most callers give, and cheaper to ask for than for an array
 
 
 class Given(NamedTuple):
@@ -74,10 +80,10 @@ def given(
     detect excluded scores themselves. Half-precision scores are cast before, so they are always
     checked here.
     """
-    check_scores(scores)
+    dtype = check_scores(scores)
     dim = check_dim(dim, scores.ndim)
-    cast_first = compute_dtype(scores) != scores.dtype
-    x = last(scores if keep_deleted and not cast_first else without_deleted(scores), dim)
+    by_caller = keep_deleted and dtype not in HALF_TYPES
+    x = last(scores if by_caller else without_deleted(scores), dim, dtype)
     if mask is not None:
         x = namespace(x).where(last_mask(mask, scores, dim), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
@@ -103,9 +109,10 @@ def without_deleted(scores: Array) -> Array:
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 
-def last(scores: Array, dim: int) -> Array:
+def last(scores: Array, dim: int, dtype: str = "") -> Array:
     """Return `scores` in the compute dtype with `dim` moved to the end and contiguous."""
-    x = cast(scores, compute_dtype(scores))
+    known = dtype in ("float32", "float64") and not is_numpy(scores)
+    x = scores if known else cast(scores, compute_dtype(scores))
     return contiguous(x if dim == -1 else move_axis(x, dim, -1))
 
 
@@ -148,7 +155,7 @@ def restore(weights: Array, scores: Array, dim: int) -> Array:
 
 def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Array:
     """Return k per row; NaN where an array of k is below 0 or above n."""
-    if framework(k) is None:
+    if type(k) in NUMBERS or framework(k) is None:
         return full_like(x, batch, check_k(k, n))
     k = _spread(_per_row("k", k, batch, x, dim), batch, x)
     return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
@@ -162,7 +169,7 @@ def temperature_of(
     Beyond the limits (1e-31 and 4e31 in float32) the map equals the hard top-k, or k/n, exactly.
     """
     floor, ceiling = TEMPERATURES[dtype_name(x)]
-    if framework(temperature) is None:
+    if type(temperature) in NUMBERS or framework(temperature) is None:
         number = check_temperature(temperature)
         return full_like(x, batch, min(max(number, floor), ceiling))
     xp = namespace(x)

@@ -6,10 +6,11 @@ memory included. The search is compiled once; per link and precision only what v
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cfunc
@@ -18,7 +19,14 @@ from kofn.kernels.contract import BOUNDED, kind_of
 from kofn.kernels.cpu.rows import interleaved, loops, worker
 from kofn.kernels.cpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
-from kofn.kernels.cpu.runtime.compile import _named_by_sources, _plain, address, compiled, packed
+from kofn.kernels.cpu.runtime.compile import (
+    _named_by_sources,
+    _plain,
+    address,
+    compiled,
+    packed,
+    zeros,
+)
 
 _WORDS = intrinsics.REGISTER // 8
 
@@ -64,7 +72,7 @@ def gradients(
     x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
 ) -> tuple[Any, Any]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
-    x, cotangent, k, temperature = (packed(a) for a in (x, cotangent, k, temperature))
+    x, cotangent, k, temperature = packed(x), packed(cotangent), packed(k), packed(temperature)
     out, in_rows = _empty(x, x.shape), _empty(x, (2, *k.shape))
     numbers = [address(k), address(temperature), *_halves(in_rows)]
     arrays = [address(x), address(cotangent), address(out), *_halves(theta), *numbers]
@@ -92,6 +100,35 @@ def _halves(pair: Any) -> tuple[int, int]:
     return first, first + prod(pair.shape[1:]) * pair.itemsize
 
 
+class _Plan(NamedTuple):
+    """How rows of one length, link and precision are dealt out: the same at every call."""
+
+    run: Callable[..., Any]
+    visits: np.ndarray
+    visits_at: int
+    group: int  # rows that a thread searches together
+    chunk: int  # rows that a thread takes at once
+    room: int  # words of its own memory that are not shared with a team
+    width: int  # words of its own memory
+
+
+@lru_cache(maxsize=512)
+def _plan(
+    function: Callable[..., Any], kind: int, size: int, n: int, cotangent: bool, answer: bool
+) -> _Plan:
+    number = np.float32 if size == 4 else np.float64
+    of_rows = interleaved if n <= interleaved.SHORT else loops
+    if function is worker.forward:
+        visits = _visits(of_rows.FORWARD, kind, number)
+    else:
+        visits = _visits(of_rows.BACKWARD if cotangent else loops.VALUE, kind, number)
+    group = worker.together(n, 3 if cotangent else 2)
+    chunk = max(group, GRAIN // n // group * group)
+    room = worker.room(n, group, answer)
+    width = -(-(room + split_row.room(n)) // _WORDS) * _WORDS
+    return _Plan(compiled(function), visits, address(visits), group, chunk, room, width)
+
+
 def _deal(
     function: Callable[..., Any], link: Any, x: Any, arrays: list[int], others: tuple[Any, ...]
 ) -> bool:
@@ -100,31 +137,24 @@ def _deal(
     A row's answer does not depend on who works on it, or with whom. `arrays` are the addresses of x
     and `others`, which stay with the work for as long as a thread has it (see shares.py).
     """
-    n, count = x.shape[-1], prod(x.shape[:-1])
-    kind, number = kind_of(link), np.float32 if x.itemsize == 4 else np.float64
-    of_rows = interleaved if n <= interleaved.SHORT else loops
-    if function is worker.forward:
-        visits = _visits(of_rows.FORWARD, kind, number)
-    else:
-        visits = _visits(of_rows.BACKWARD if arrays[1] else loops.VALUE, kind, number)
+    *batch, n = x.shape
+    count, kind, size = prod(batch), kind_of(link), x.itemsize
+    assert kind is not None  # it was asked for by `serving`
+    plan = _plan(function, kind, size, n, arrays[1] != 0, arrays[2] != 0)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
-    group = worker.together(n, 3 if arrays[1] else 2)
-    chunk = max(group, GRAIN // n // group * group)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    room = worker.room(n, group, bool(arrays[2]))
-    width = -(-(room + split_row.room(n)) // _WORDS) * _WORDS
-    own = np.zeros(crew * width + _WORDS)
-    memory = address(own)
+    own, memory = zeros(crew * plan.width + _WORDS)
     memory += -memory % intrinsics.REGISTER
-    shared = memory + 8 * room if crew > count and n > split_row.PART else 0
-    shape = [group, n, x.itemsize, kind, shared, address(visits)]
-    job = np.array([0, 0, count, chunk, 0, *shape, *arrays])
-    run, first = compiled(function), address(job)
+    shared = memory + 8 * plan.room if crew > count and n > split_row.PART else 0
+    shape = [plan.group, n, size, kind, shared, plan.visits_at]
+    job = array("q", [0, 0, count, plan.chunk, 0, *shape, *arrays])
+    first = job.buffer_info()[0]
     keep = job, own, x, others
     if shared:
         pool.offer([(shared,)] * (crew - 1), compiled(split_row.assist), keep)
     elif crew > 1:
-        helpers = [(first, memory + 8 * i * width, alpha, False) for i in range(1, crew)]
-        pool.offer(helpers, run, keep)
-    run(first, memory, alpha, True)
-    return bool(job[worker.GIVEN_UP])
+        width = 8 * plan.width
+        helpers = [(first, memory + i * width, alpha, False) for i in range(1, crew)]
+        pool.offer(helpers, plan.run, keep)
+    plan.run(first, memory, alpha, True)
+    return job[worker.GIVEN_UP] != 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,15 @@ def _plain(x: Any) -> bool:
 def packed(x: Any) -> Any:
     """`x` in rows without gaps: itself, or one copy."""
     return np.asarray(x, order="C") if _plain(x) else x.resolve_neg().contiguous()
+
+
+def zeros(words: int) -> tuple[Any, int]:
+    """(so many words of memory, all 0, its address)."""
+    if words <= 4096:  # asking NumPy for an address takes longer than clearing these
+        own = array("d", bytes(8 * words))
+        return own, own.buffer_info()[0]
+    large = np.zeros(words)
+    return large, address(large)
 
 
 def address(x: Any) -> int:

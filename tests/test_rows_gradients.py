@@ -329,3 +329,26 @@ def test_choices_of_next_to_nothing_or_all_meet_the_oracle(link, k, road):
         for got, wanted, size in zip(found, *exact, strict=True):
             error = np.linalg.norm(got.double().numpy() - np.asarray(wanted, float))
             assert error <= 3e-5 * np.linalg.norm(wanted) + 1e-12 * size, (got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "temperature"),
+    [
+        ("soft_topk", "linear", 1e-19),
+        ("soft_topk", "linear", 1e-31),
+        ("soft_topk_threshold", "logistic", 1e-12),
+    ],
+)
+def test_a_hard_choice_does_not_move_with_a_tiny_temperature(name, link, temperature):
+    """In float32 by the plain code: entries that are out of reach are divided by T³ = 0 there."""
+    v = torch.tensor([1.0, -2.0, 0.5, 3.0])
+    leaves = [
+        torch.tensor(a, requires_grad=True) for a in ([1.5, 0.3, -0.2, -1.0], 2.0, temperature)
+    ]
+    answer = getattr(kofn, name)(*leaves[:2], link=link, temperature=leaves[2])
+    first = torch.autograd.grad(
+        (answer * v if answer.ndim else answer).sum(), leaves, create_graph=True
+    )
+    assert first[2] == 0
+    pushed = (first[0] * v).sum() + 1.3 * first[1] + 0.7 * first[2]
+    assert all(bool((part == 0).all()) for part in torch.autograd.grad(pushed, leaves))

@@ -134,11 +134,10 @@ def reciprocal(x: Array) -> Array:
 def quotient(x: Array, y: Array, wanted: Array) -> Array:
     """Return x/y with derivatives that avoid y², which may underflow to 0 or overflow.
 
-    Where it is not wanted, JAX gets x, because the second derivative alone may be infinite.
+    Where it is not wanted it is x, because a derivative that is multiplied by 0 may be infinite.
     """
-    if not is_jax(x):
-        return x / y
-    return _quotient(x, namespace(x).where(wanted, y, 1.0))
+    y = namespace(x).where(wanted, y, 1.0)
+    return _quotient(x, y) if is_jax(x) else x / y
 
 
 def _quotient(x: Array, y: Array) -> Array:

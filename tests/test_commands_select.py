@@ -16,6 +16,7 @@ from kofn.commands import app, files
 from kofn.commands.files import InputError
 from kofn.commands.select import compare
 from kofn.commands.select import table as tables
+from kofn.commands.terminal import TwoBars
 
 FILES = ["selection.json", "selection.png"]
 QUICK = ["--splits", "1", "--steps", "3"]
@@ -265,14 +266,14 @@ def sigint():
 
 
 def test_ctrl_c_ends_at_once_with_status_130_and_no_files(here, monkeypatch, sigint):
-    real = app._Progress.trained
+    real = TwoBars.trained
 
     def interrupt(self, step, *now):
         real(self, step, *now)
         if step == 2:
             signal.raise_signal(sigint)
 
-    monkeypatch.setattr(app._Progress, "trained", interrupt)
+    monkeypatch.setattr(TwoBars, "trained", interrupt)
     result = run("data.csv", "--target", "label", "-k", 2)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "kofn: interrupted; nothing was written"

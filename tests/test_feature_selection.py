@@ -217,7 +217,7 @@ def test_refuses_arguments_by_name_value_and_what_is_allowed(options, error, wor
 @pytest.mark.parametrize(
     ("y", "task", "words"),
     [
-        (["a"] * 200, "auto", "at least 2 classes .* got 1 class, 'a'"),
+        (["a"] * 200, "auto", "at least 2 classes; got 1 class, 'a'"),
         ([3.0] * 200, "regression", "y must have at least two .* every value is 3"),
         (["a", "b"] * 100, "regression", "y must be numbers for regression"),
         ([0.5, 1.5] * 100, "classification", "Unknown label type"),

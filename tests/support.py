@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -109,3 +110,65 @@ def single(*values):
 
 def double(*values):
     return tuple(v.double() for v in values)
+
+
+class Segments:
+    """Ragged rows as segments of one long axis, in any order: row `ids[i]` has entry i.
+
+    As strict as the contract: what is not `sum` or `expand` refuses to be differentiated.
+    """
+
+    def __init__(self, ids, rows):
+        self.ids, self.rows = ids, rows
+
+    def min(self, values):
+        return self._reduced(values, "min", math.inf)
+
+    def max(self, values):
+        return self._reduced(values, "max", -math.inf)
+
+    def sum(self, values):
+        if isinstance(values, np.ndarray):
+            return self._reduced(values, "add", 0)
+        if isinstance(values, jax.Array):
+            return jax.ops.segment_sum(values, self.ids, self.rows)
+        return values.new_zeros(self.rows).index_add(0, self.ids, values)
+
+    def count(self, flags):
+        return self.sum(flags.long() if isinstance(flags, torch.Tensor) else flags.astype(int))
+
+    def any(self, flags):
+        return self.count(flags) > 0
+
+    def expand(self, per_row):
+        assert per_row.shape == (self.rows,)
+        return per_row[self.ids]
+
+    def _reduced(self, values, how, empty):
+        assert values.shape == self.ids.shape
+        if isinstance(values, np.ndarray):
+            found = np.full(self.rows, empty, values.dtype)
+            getattr(np, {"min": "minimum", "max": "maximum"}.get(how, how)).at(
+                found, self.ids, values
+            )
+            return found
+        if isinstance(values, jax.Array):
+            return _constant(getattr(jax.ops, f"segment_{how}"), values, self.ids, self.rows)
+        assert not values.requires_grad
+        found = values.new_full((self.rows,), empty)
+        return found.scatter_reduce(0, self.ids, values, f"a{how}")
+
+
+jax.tree_util.register_pytree_node(
+    Segments, lambda over: ((over.ids,), over.rows), lambda rows, ids: Segments(*ids, rows)
+)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 3))
+def _constant(function, values, ids, rows):
+    return function(values, ids, rows)
+
+
+@_constant.defjvp
+def _(function, rows, primals, tangents):
+    raise AssertionError("a reduction without a derivative was differentiated")

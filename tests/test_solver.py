@@ -16,7 +16,7 @@ from kofn.rows import answers, implicit
 from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE
 from kofn.solver.threshold import solve
-from support import Framework, every_link
+from support import Framework, Segments, every_link
 
 F32 = np.float32
 PLATEAU = [10, 9.5, 9.2, -9, -10, -9.5, -9.9]
@@ -205,49 +205,20 @@ def test_the_solver_asks_a_row_only_for_its_reductions(rng):
             assert hi[row] + lo[row] == pytest.approx(dense, abs=1e-12)
 
 
-class Segments:
-    """Ragged rows as tensors: row `segment[i]` has entry i."""
-
-    def __init__(self, lengths):
-        self.segment = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-        self.rows = len(lengths)
-
-    def _reduced(self, values, how, empty):
-        return values.new_full((self.rows,), empty).scatter_reduce(0, self.segment, values, how)
-
-    def min(self, values):
-        return self._reduced(values, "amin", math.inf)
-
-    def max(self, values):
-        return self._reduced(values, "amax", -math.inf)
-
-    def sum(self, values):
-        return values.new_zeros(self.rows).index_add(0, self.segment, values)
-
-    def count(self, flags):
-        return self.sum(flags.long())
-
-    def expand(self, per_row):
-        return per_row[self.segment]
-
-
-def _log_weights(rows, over=DENSE):
-    return answers.log_weights(rows, placed=implicit.place(rows, over))
-
-
 def _gap(rows, over=DENSE):
     target = rows.scores.detach() * 0 + 0.25
-    return answers.gap(rows, target, placed=implicit.place(rows, over))
+    return answers.gap(rows, target, over)
 
 
-RAGGED = [answers.weights, implicit.theta, answers.value, _log_weights, _gap]
+RAGGED = [answers.weights, implicit.theta, answers.value, answers.log_weights, _gap]
 
 
 @pytest.mark.parametrize("link", ["logistic", "normal", "exponential"])
 @pytest.mark.parametrize("function", RAGGED, ids=lambda function: function.__name__.strip("_"))
 def test_ragged_rows_have_the_answers_and_derivatives_of_their_rows(function, link, rng):
     lengths = [3, 7, 2, 5]
-    over, chosen = Segments(lengths), table.TABLE[link].inner
+    ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    over, chosen = Segments(ids, len(lengths)), table.TABLE[link].inner
     numbers = ([1.0, 2.5, 0.5, 4.0], [1.0, 0.3, 2.0, 0.7])
 
     def rows(x, k, t):
@@ -267,7 +238,7 @@ def test_ragged_rows_have_the_answers_and_derivatives_of_their_rows(function, li
     ragged = derivatives(lambda rows: function(rows, over), x, k, t, v, u)
     alone = []
     for row in range(len(lengths)):
-        own, one = over.segment == row, slice(row, row + 1)
+        own, one = over.ids == row, slice(row, row + 1)
         of_row = v[own][None] if len(v) == len(x) else v[one]
         alone.append(derivatives(function, x[own][None], k[one], t[one], of_row, u[own][None]))
     for got, parts in zip(ragged, zip(*alone, strict=True), strict=True):

@@ -89,7 +89,9 @@ def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) 
     return of(root, terms)
 
 
-def excess_by_slopes(excess: Callable, slopes: Callable, z: Array, k: Array) -> Array:
+def excess_by_slopes(
+    excess: Callable, slopes: Callable, z: Array, k: Array, total: Callable
+) -> Array:
     """Return excess(z, k) per row, with the derivatives of Σ slopes(z)·z − moved·k.
 
     For JAX; `slopes(z)` returns (slopes, moved). Differentiating `excess` directly would store the
@@ -104,7 +106,7 @@ def excess_by_slopes(excess: Callable, slopes: Callable, z: Array, k: Array) -> 
     @of.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         slope, moved = slopes(primals[0])
-        change = jax.numpy.sum(slope * tangents[0], axis=-1)
+        change = total(slope * tangents[0])
         return of(*primals), change - jax.numpy.where(moved, tangents[1], 0.0)
 
     return of(z, k)

@@ -12,7 +12,7 @@ from kofn.arrays.autodiff import (
 )
 from kofn.arrays.kinds import Array, namespace, scalar
 from kofn.links.link import Link
-from kofn.rows.implicit import Placed, _Equation, distances, place, reached
+from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
 from kofn.solver.equation import far, split
@@ -29,8 +29,8 @@ def weights(
     chosen = xp.where(upper, 1 - high, low) + p.correction
     if has_gradients(p.z, rows.k):
         number, alpha = p.link.parted()
-        equation = _Equation(p.link.id, number, p.over)
-        chosen = chosen + with_gradients_of(equation.remainder, p.z, rows.k, rows.live, alpha)
+        equation, arguments = _Equation(p.link.id, number), (p.z, rows.k, rows.live, alpha)
+        chosen = chosen + with_gradients_of(equation.remainder, *arguments, argument(p.over))
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
     # Set explicitly: a link that is constant outside its support would hide the NaN.
     chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
@@ -38,12 +38,14 @@ def weights(
     return xp.where(rows.live, chosen, others)
 
 
-def log_weights(rows: Rows, placed: Placed | None = None) -> Array:
+def log_weights(
+    rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
+) -> Array:
     """Return log p, from log F below ½ and log(1 − (1 − F)) above, finite where p underflows.
 
     Where p is exactly 0, log p is −∞ with gradient 0.
     """
-    p = placed or place(rows)
+    p = place(rows, over, found)
     xp = namespace(p.z)
     answer = log_of(p, reached(rows, p), rows.live)
     answer = answer + xp.where(p.upper, p.correction, 0.0)  # p is 1 there
@@ -69,9 +71,9 @@ def log_of(p: Placed, z: Array, live: Array) -> Array:
     return xp.where(none, -math.inf, log_low + xp.log1p(-high))
 
 
-def slopes(rows: Rows) -> Array:
+def slopes(rows: Rows, over: Reductions = DENSE) -> Array:
     """Return w = F′(z), for ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is constant."""
-    p = place(rows)
+    p = place(rows, over)
     xp = namespace(p.z)
     moving = rows.live & ~p.over.expand(p.none | p.every)
     slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
@@ -95,9 +97,14 @@ def value(rows: Rows, over: Reductions = DENSE) -> Array:
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 
-def gap(rows: Rows, target: Array, placed: Placed | None = None) -> Array:
+def gap(
+    rows: Rows,
+    target: Array,
+    over: Reductions = DENSE,
+    found: tuple[Array, Array] | None = None,
+) -> Array:
     """Return Σ [G(z) + Ω(t) − t·z] per row, the Fenchel–Young loss; every term is ≥ 0."""
-    p = placed or place(rows)
+    p = place(rows, over, found)
     xp = namespace(p.z)
     missed = xp.where(p.upper, 1 - target, -target)
     straight = xp.where(missed == 0, 0.0, missed * distances(rows, p))
@@ -114,7 +121,7 @@ def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
     """Return softmax, normalised directly, with the same rules for ±inf, masks and NaN."""
     xp = namespace(rows.scores)
     x, t = rows.scores, over.expand(rows.temperature)
-    greatest = over.expand(stop_gradient(over.max(x)))
+    greatest = over.expand(over.max(stop_gradient(x)))
     far_below = ~rows.live | ((stop_gradient(x) - greatest) / t < -far(xp.finfo(x.dtype)))
     raised = xp.exp(quotient(xp.where(far_below, 0.0, x - greatest), t, ~far_below))
     # A NaN in the row gives NaN even if scores of +inf take all the weight.
@@ -132,7 +139,7 @@ def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE)
     entries. The largest entry must be kept.
     """
     xp = namespace(rows.scores)
-    greatest = stop_gradient(over.max(rows.scores))
+    greatest = over.max(stop_gradient(rows.scores))
     some = rows.live & over.expand(rows.k > 0)
     z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)
     # ∞ − ∞ is set to 0; the NaN of a score stays.

@@ -19,30 +19,31 @@ from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 from kofn.rows.threshold_route import threshold
+from kofn.solver.reductions import DENSE, Reductions
 
 
-def log_weights(given: Given) -> Array:
+def log_weights(given: Given, over: Reductions = DENSE) -> Array:
     """Return `answers.log_weights` of the rows of `given`."""
     if not _closed(given):
-        return evaluate(answers.log_weights, rows_of(given))
-    return _by_rule(given, answers.log_weights, _log_pullback)
+        return evaluate(answers.log_weights, rows_of(given, over), over=over)
+    return _by_rule(given, answers.log_weights, _log_pullback, over)
 
 
-def gap(given: Given, target: Array) -> Array:
+def gap(given: Given, target: Array, over: Reductions = DENSE) -> Array:
     """Return `answers.gap` of the rows of `given`, whose derivative in z is p − t."""
     if not _closed(given):
-        return evaluate(answers.gap, rows_of(given), target)
+        return evaluate(answers.gap, rows_of(given, over), target, over=over)
 
-    def answer(rows: Rows, placed: Any = None) -> Array:
-        return answers.gap(rows, target, placed)
+    def answer(rows: Rows, over: Reductions, found: Any = None) -> Array:
+        return answers.gap(rows, target, over, found)
 
     def pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:
         xp = namespace(v)
         chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
-        chosen = xp.where(p.spoiled[..., None], math.nan, chosen)
-        return xp.where(_moving(p, rows), v[..., None] * (chosen - target), 0.0)
+        chosen = xp.where(over.expand(p.spoiled), math.nan, chosen)
+        return xp.where(_moving(p, rows), over.expand(v) * (chosen - target), 0.0)
 
-    return _by_rule(given, answer, pullback)
+    return _by_rule(given, answer, pullback, over)
 
 
 def _closed(given: Given) -> bool:
@@ -60,28 +61,28 @@ def _closed(given: Given) -> bool:
     )
 
 
-def _by_rule(given: Given, answer: Callable, in_z: Callable) -> Array:
+def _by_rule(given: Given, answer: Callable, in_z: Callable, over: Reductions) -> Array:
     """Return answer(rows, placed), with the cotangent of z from in_z(cotangent, placed, rows)."""
     from kofn.arrays.torch_rule import Rule, by_rule
 
     def of(x: Array, temperature: Array) -> Rows:
-        return rows_of(given._replace(scores=x, temperature=temperature))
+        return rows_of(given._replace(scores=x, temperature=temperature), over)
 
     def value(*tensors: Array) -> Any:
         rows = of(*tensors)
-        found = threshold(rows.scores, rows.k, rows.temperature, rows.link)
-        return answer(rows, implicit.place(rows, found=found)), found
+        found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
+        return answer(rows, over, found), found
 
     def pullback(cotangent: Array, tensors: Any, found: Any) -> Any:
         rows = of(*tensors)
-        p = implicit.place(rows, found=found)
+        p = implicit.place(rows, over, found)
         # Cotangents of z = (x − θ)/T that sum to 0.
-        in_x = in_z(cotangent, p, rows) / tensors[1][..., None]
+        in_x = in_z(cotangent, p, rows) / over.expand(tensors[1])
         moved = in_x * implicit.distances(rows, p)
-        return in_x, -namespace(in_x).where(in_x == 0, 0.0, moved).sum(-1)
+        return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
 
     return by_rule(
-        Rule(value, pullback, lambda *tensors: answer(of(*tensors))),
+        Rule(value, pullback, lambda *tensors: answer(of(*tensors), over)),
         given.scores,
         given.temperature,
     )
@@ -94,16 +95,16 @@ def _log_pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:
     z = implicit.reached(rows, p)
     pulled = v * values_and_slopes(lambda z: answers.log_of(p, z, rows.live), z)[1]
     pulled = xp.where(moves, pulled, 0.0)
-    total = xp.sum(slope, axis=-1)
+    total = p.over.sum(slope)
     solvable = total >= implicit.least_weight(total)
     hard = ~(solvable | p.every | p.none | p.spoiled)
-    share = slope / xp.where(solvable, total, math.inf)[..., None]
+    share = slope / p.over.expand(xp.where(solvable, total, math.inf))
 
     def shares() -> Array:
         return share + implicit.shares(p.link, p.z, rows.live, hard, p.over)
 
-    return pulled - only_if(hard, shares, share) * xp.sum(pulled, axis=-1)[..., None]
+    return pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
 
 
 def _moving(p: implicit.Placed, rows: Rows) -> Array:
-    return rows.live & ~(p.every | p.none)[..., None]
+    return rows.live & ~p.over.expand(p.every | p.none)

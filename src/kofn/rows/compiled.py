@@ -8,19 +8,31 @@ from typing import Any
 from kofn.arrays.kinds import Array, is_jax
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows
+from kofn.solver.reductions import DENSE, Reductions
 
 
 def evaluate(
-    function: Callable[..., Array], rows: Rows | Given, *arrays: Array, **settings: Hashable
+    function: Callable[..., Array],
+    rows: Rows | Given,
+    *arrays: Array,
+    over: Reductions = DENSE,
+    **settings: Hashable,
 ) -> Array:
-    """Call function(rows, *arrays, **settings), compiled as a whole for JAX."""
+    """Call function(rows, *arrays, **settings), compiled as a whole for JAX.
+
+    It gets `over`, too, unless the rows are dense.
+    """
     if is_jax(rows.scores):
         from kofn.arrays.jax_compile import bound
         from kofn.rows.jax_threshold import evaluate as compiled
 
         function = bound(function, **settings) if settings else function
-        return compiled(function, rows, *arrays)
-    return function(rows, *arrays, **settings)
+        return compiled(function, rows, _other(over), *arrays)
+    return function(rows, *arrays, **_other(over), **settings)
+
+
+def _other(over: Reductions) -> dict[str, Any]:
+    return {} if over is DENSE else {"over": over}
 
 
 def whole(function: Callable[..., Any], *arguments: Any) -> Any:

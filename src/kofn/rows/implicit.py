@@ -33,7 +33,6 @@ from kofn.rows.threshold_route import threshold
 from kofn.solver.equation import far, split
 from kofn.solver.plateau import at_end, balance
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.solver.threshold import solve
 
 
 class Placed(NamedTuple):
@@ -57,12 +56,7 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
     link, frozen = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
     fixed, count, scale = map(stop_gradient, (x, k, t))
-    if found is not None:
-        hi, lo = found
-    elif over is DENSE:
-        hi, lo = threshold(fixed, count, scale, frozen)
-    else:  # the custom operators support dense rows only
-        hi, lo = solve(fixed, count, scale, frozen, over)
+    hi, lo = found or threshold(fixed, count, scale, frozen, over)
     none, every = hi == math.inf, hi == -math.inf
     spoiled = xp.isnan(hi)
     settled = none | every | spoiled
@@ -82,8 +76,8 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     # A number for alpha is part of the function; an array is an argument.
     number, alpha = link.parted()
     if has_gradients(x, k, t, alpha):
-        equation = _Equation(link.id, number, over)
-        terms = _Terms(distance, t, k, alpha, outside, beyond, live)
+        equation = _Equation(link.id, number)
+        terms = _Terms(distance, t, k, alpha, outside, beyond, live, argument(over))
         delta = _root(equation, delta, terms)
         correction = with_gradients_of(equation.correction, *terms)
     z = xp.where(outside, beyond, quotient(distance, expand(t), ~outside) - expand(delta))
@@ -102,6 +96,16 @@ class _Terms(NamedTuple):
     outside: Array
     beyond: Array
     live: Array
+    over: Any  # None for DENSE
+
+
+def argument(over: Reductions) -> Any:
+    """`over` as an argument of a rule, which on JAX may close over no array; None for DENSE."""
+    return None if over is DENSE else over
+
+
+def _reductions(given: Any) -> Reductions:
+    return DENSE if given is None else given
 
 
 class _Equation(NamedTuple):
@@ -112,22 +116,24 @@ class _Equation(NamedTuple):
 
     link_id: str
     number: float | None
-    over: Reductions
 
     def residual(self, delta: Array, terms: _Terms) -> Array:
         """Return ΣF − k, or the balance of logarithms (without k) where ΣF′ has underflowed."""
+        over = _reductions(terms.over)
         link, z = self._at(delta, terms)
         if link.has_infinite_tails(stop_gradient(z)) is False:
-            return self._excess(link, z, terms.live) - terms.k
-        _, solvable = self._weight(*self._at(stop_gradient(delta), _constant(terms)), terms.live)
+            return _excess(link, z, terms.live, over) - terms.k
+        fixed = self._at(stop_gradient(delta), _constant(terms))
+        _, solvable = _weight(*fixed, terms.live, over)
+
+        def balance_of(z: Array) -> Array:
+            return balance(link, z, terms.live, ~solvable, over).excess
 
         def excess(z: Array, k: Array) -> Array:
-            plain = self._excess(link, z, terms.live) - k
+            plain = _excess(link, z, terms.live, over) - k
 
             def balanced() -> Array:
-                return namespace(z).where(
-                    solvable, plain, self._balance(link, z, terms.live, ~solvable)
-                )
+                return namespace(z).where(solvable, plain, balance_of(z))
 
             return only_if(~solvable, balanced, plain)
 
@@ -135,32 +141,26 @@ class _Equation(NamedTuple):
             plain = namespace(z).where(terms.live, link.pdf(z), 0.0)
 
             def balanced() -> Array:
-                found = gradient(lambda z: self._balance(link, z, terms.live, ~solvable), z)
-                return namespace(z).where(self.over.expand(solvable), plain, found)
+                found = gradient(balance_of, z)
+                return namespace(z).where(over.expand(solvable), plain, found)
 
             return only_if(~solvable, balanced, plain), solvable
 
         if is_jax(z):
-            return excess_by_slopes(excess, slopes, z, terms.k)
+            return excess_by_slopes(excess, slopes, z, terms.k, over.sum)
         return excess(z, terms.k)
-
-    def _excess(self, link: Link, z: Array, live: Array) -> Array:
-        _, low, high = split(link, z, live)
-        return self.over.sum(low - high)
-
-    def _balance(self, link: Link, z: Array, live: Array, where: Array) -> Array:
-        return balance(link, z, live, where, self.over).excess
 
     def gain(self, delta: Array, terms: _Terms) -> Array:
         """Return 1/slope of `residual`; 0 where the slope, and so the gradient, is 0."""
         link, z = self._at(delta, terms)
-        weight, solvable = self._weight(link, z, terms.live)
+        over = _reductions(terms.over)
+        weight, solvable = _weight(link, z, terms.live, over)
         steep = namespace(weight).where(solvable, reciprocal(weight), 0.0)
         if link.has_infinite_tails(stop_gradient(z)) is False:
             return steep
 
         def balanced() -> Array:
-            flat = balance(link, z, terms.live, ~solvable, self.over)
+            flat = balance(link, z, terms.live, ~solvable, over)
             return namespace(z).where(flat.usable, reciprocal(flat.slope), steep)
 
         return only_if(~solvable, balanced, steep)
@@ -171,43 +171,48 @@ class _Equation(NamedTuple):
         k then has a gradient even through a hard choice.
         """
         k, terms = _Terms(*parts).k, _constant(_Terms(*parts))
+        over = _reductions(terms.over)
         link, z = self._at(terms.k * 0, terms)
-        _, solvable = self._weight(link, z, terms.live)
+        _, solvable = _weight(link, z, terms.live, over)
         zeros = namespace(z).zeros_like(z)
 
         def moved() -> Array:
-            return shares(link, z, terms.live, ~solvable, self.over)
+            return shares(link, z, terms.live, ~solvable, over)
 
-        return only_if(~solvable, moved, zeros) * self.over.expand(k - terms.k)
+        return only_if(~solvable, moved, zeros) * over.expand(k - terms.k)
 
-    def remainder(self, z: Array, k: Array, live: Array, alpha: Any) -> Array:
+    def remainder(self, z: Array, k: Array, live: Array, alpha: Any, over: Any) -> Array:
         """Return k − ΣF, which is 0, distributed over the entries like a change of k.
 
         The derivatives of the weights sum to that of k up to rounding errors; this removes them.
         If one entry has nearly all of ΣF′, they are as large as the other entries' derivatives.
         """
         link = by_id(self.link_id, self.number if alpha is None else alpha)
-        _, low, high = split(link, z, live)
-        rest = k - self.over.sum(low - high)
+        over = _reductions(over)
+        rest = k - _excess(link, z, live, over)
         fixed = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
-        weight, solvable = self._weight(fixed, stop_gradient(z), live)
-        slope = namespace(z).where(
-            live & self.over.expand(solvable), fixed.pdf(stop_gradient(z)), 0.0
-        )
-        return slope / self.over.expand(weight) * self.over.expand(rest - stop_gradient(rest))
+        weight, solvable = _weight(fixed, stop_gradient(z), live, over)
+        slope = namespace(z).where(live & over.expand(solvable), fixed.pdf(stop_gradient(z)), 0.0)
+        return slope / over.expand(weight) * over.expand(rest - stop_gradient(rest))
 
     def _at(self, delta: Array, terms: _Terms) -> tuple[Link, Array]:
-        expand = self.over.expand
+        expand = _reductions(terms.over).expand
         z = quotient(terms.distance, expand(terms.t), ~terms.outside) - expand(delta)
         z = namespace(z).where(terms.outside, terms.beyond, z)
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
 
-    def _weight(self, link: Link, z: Array, live: Array) -> tuple[Array, Array]:
-        """Return ΣF′ and whether it is usable; 1 where its terms may have underflowed."""
-        xp = namespace(z)
-        weight = self.over.sum(xp.where(live, link.pdf(z), 0.0))
-        solvable = weight >= least_weight(z)
-        return xp.where(solvable, weight, 1.0), solvable
+
+def _excess(link: Link, z: Array, live: Array, over: Reductions) -> Array:
+    _, low, high = split(link, z, live)
+    return over.sum(low - high)
+
+
+def _weight(link: Link, z: Array, live: Array, over: Reductions) -> tuple[Array, Array]:
+    """(ΣF′ or 1, whether it is ΣF′): not where its terms may have underflowed."""
+    xp = namespace(z)
+    weight = over.sum(xp.where(live, link.pdf(z), 0.0))
+    solvable = weight >= least_weight(z)
+    return xp.where(solvable, weight, 1.0), solvable
 
 
 def least_weight(like: Array) -> float:
@@ -228,7 +233,9 @@ def shares(link: Link, z: Array, live: Array, where: Array, over: Reductions) ->
 
 
 def _constant(terms: _Terms) -> _Terms:
-    return _Terms(*(part if part is None else stop_gradient(part) for part in terms))
+    arrays = terms._replace(over=None)
+    fixed = _Terms(*(part if part is None else stop_gradient(part) for part in arrays))
+    return fixed._replace(over=terms.over)
 
 
 def _root(equation: _Equation, delta: Array, terms: _Terms) -> Array:
@@ -275,7 +282,7 @@ def reached(rows: Rows, p: Placed) -> Array:
         away = xp.where(known, rows.scores, theta) - theta
         return xp.where(known, quotient(away, t, known) - p.link.edge, p.z)
 
-    return only_if(cut, below, p.z)
+    return only_if(p.over.any(cut), below, p.z)
 
 
 def _softmax(values: Array, where: Array, over: Reductions) -> Array:

@@ -21,13 +21,13 @@ from kofn.solver.threshold import solve
 
 
 def evaluate(
-    function: Callable[..., jax.Array], rows: Rows | Given, *arrays: jax.Array
+    function: Callable[..., jax.Array], rows: Rows | Given, over: dict[str, Any], *arrays: jax.Array
 ) -> jax.Array:
     # A link is code, not data, so its id is a static argument.
     link_id = rows.link.id
     number, alpha = rows.link.parted()
     rows = rows._replace(link=None)
-    return _evaluate(function, link_id, number, alpha, rows, *arrays)
+    return _evaluate(function, link_id, number, alpha, rows, over, *arrays)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -37,10 +37,11 @@ def _evaluate(
     number: float | None,
     alpha: jax.Array | None,
     rows: Any,
+    over: dict[str, Any],
     *arrays: jax.Array,
 ) -> jax.Array:
     link_ = by_id(link, number if alpha is None else alpha)
-    return function(rows._replace(link=link_), *arrays)
+    return function(rows._replace(link=link_), *arrays, **over)
 
 
 def threshold(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import (
     Array,
@@ -13,6 +14,7 @@ from kofn.arrays.kinds import (
     namespace,
 )
 from kofn.rows.given import Given
+from kofn.solver.reductions import DENSE, Reductions
 
 
 class Rows(NamedTuple):
@@ -27,17 +29,17 @@ class Rows(NamedTuple):
     link: Any  # an inner Link; its parameter is a number or per row
 
 
-def rows_of(given: Given) -> Rows:
+def rows_of(given: Given, over: Reductions = DENSE) -> Rows:
     """Split the entries of rows into available, always chosen and never chosen ones."""
     x, k, temperature, link = given
     xp = namespace(x)
     top = x == math.inf
     live = ~(top | deleted(x))
-    some_top = ~(xp.max(x, axis=-1) < math.inf)
+    some_top = ~(over.max(stop_gradient(x)) < math.inf)
     x = xp.where(live, x, -math.inf)
     count_top = only_if(
         some_top,
-        lambda: cast(xp.sum(cast(top, x.dtype), axis=-1), x.dtype),
+        lambda: over.sum(cast(top, x.dtype)),
         xp.zeros_like(k),
     )
 

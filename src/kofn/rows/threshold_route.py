@@ -7,11 +7,16 @@ import numpy as np
 from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.links.link import Link
 from kofn.rows import kernel_rows
+from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import solve
 
 
-def threshold(x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, Array]:
+def threshold(
+    x: Array, k: Array, temperature: Array, link: Link, over: Reductions = DENSE
+) -> tuple[Array, Array]:
     """Solve as `kofn.solver.threshold.solve`, by the fastest route, without derivatives."""
+    if over is not DENSE:  # operators and kernels serve dense rows only
+        return solve(x, k, temperature, link, over)
     if is_torch(x):
         from kofn.rows.torch_threshold import threshold as operator
 

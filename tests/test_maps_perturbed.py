@@ -417,7 +417,7 @@ def test_errors():
         perturbed_argmax(x, noise="cauchy")
     with pytest.raises(TypeError, match="noise must be one of"):
         perturbed_argmax(x, noise=np.tanh)
-    with pytest.raises(ValueError, match="kinks are for a noise of your own"):
+    with pytest.raises(ValueError, match="kinks must be None for a built-in noise"):
         perturbed_argmax(x, kinks=(0.0,))
     with pytest.raises(TypeError, match="a number for alpha"):
         perturbed_argmax(x, noise=links.entmax(np.array([1.5, 1.2])))

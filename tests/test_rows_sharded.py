@@ -148,7 +148,7 @@ def test_samples_of_distributed_scores_are_refused():
             lambda: kofn.RelaxedOneHot(x, 0.5).rsample(rng=torch.Generator()),
         )
         for draw in draws:
-            with pytest.raises(TypeError, match=r"draw from its full_tensor\(\)"):
+            with pytest.raises(TypeError, match=r"sample from its full_tensor\(\)"):
                 draw()
 
 

@@ -1,5 +1,6 @@
 """One autograd.Function serves every eager first derivative; autograd must find all of it saved."""
 
+import contextlib
 import gc
 import weakref
 
@@ -93,6 +94,24 @@ def test_hooks_see_all_that_is_saved(name):
     assert packed
     with save_on_cpu():
         torch.testing.assert_close(gradient(BY_RULE[name], x), found)
+
+
+@pytest.mark.parametrize("function", [kofn.soft_topk, kofn.soft_topk_sum])
+def test_what_k_and_the_temperature_get_back_survives_hooks(function):
+    """The way back asks the saved tensors whether they are learned, and hooks replace those."""
+
+    def found(hooks):
+        x, k, t = scores(), *(torch.tensor(a).double().requires_grad_() for a in (2.0, 0.7))
+        with hooks:
+            answer = function(x, k, temperature=t)
+        weighted = answer * torch.arange(1.0, 1 + answer.numel()).reshape(answer.shape)
+        return torch.autograd.grad(weighted.sum(), (x, k, t))
+
+    plain = found(contextlib.nullcontext())
+    assert all(bool(part.abs().max() > 0) for part in plain)
+    copied = saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda copy: copy)
+    for hooks in (copied, save_on_cpu()):
+        assert all(map(torch.equal, found(hooks), plain))
 
 
 @each

@@ -20,10 +20,10 @@ from kofn.kernels.cpu.rows import interleaved, loops, worker
 from kofn.kernels.cpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
 from kofn.kernels.cpu.runtime.compile import (
-    _named_by_sources,
-    _plain,
     address,
     compiled,
+    in_numpy,
+    named_by_sources,
     packed,
     zeros,
 )
@@ -37,7 +37,7 @@ GRAIN = 16_384  # entries a thread takes at once; work is offered to others from
 def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
     """What `make` of loops.py makes for a link and a type, compiled or from the disk."""
     return cfunc(intrinsics.VISIT, cache=True, **loops.OPTIONS)(
-        _named_by_sources(make(kind, number))
+        named_by_sources(make(kind, number))
     )
 
 
@@ -91,7 +91,7 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
 
 
 def _empty(like: Any, shape: tuple[int, ...]) -> Any:
-    return np.empty(shape, like.dtype) if _plain(like) else like.new_empty(shape)
+    return np.empty(shape, like.dtype) if in_numpy(like) else like.new_empty(shape)
 
 
 def _halves(pair: Any) -> tuple[int, int]:

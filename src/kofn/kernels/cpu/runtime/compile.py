@@ -23,7 +23,7 @@ _SOURCES = zlib.crc32(
 )
 
 
-def _named_by_sources(function: Callable[..., Any]) -> Callable[..., Any]:
+def named_by_sources(function: Callable[..., Any]) -> Callable[..., Any]:
     function.__qualname__ = f"{function.__qualname__}_{_SOURCES:08x}"
     return function
 
@@ -31,20 +31,20 @@ def _named_by_sources(function: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., None]:
     """What a thread calls, by addresses; compiled or from the disk."""
-    return njit(error_model="numpy", nogil=True, cache=True)(_named_by_sources(function))
+    return njit(error_model="numpy", nogil=True, cache=True)(named_by_sources(function))
 
 
 _ARRAYS = (np.ndarray, np.generic)  # asked for a dozen times in every call
 
 
-def _plain(x: Any) -> bool:
+def in_numpy(x: Any) -> bool:
     """Whether it is NumPy's, not a tensor."""
     return isinstance(x, _ARRAYS)
 
 
 def packed(x: Any) -> Any:
     """`x` in rows without gaps: itself, or one copy."""
-    return np.asarray(x, order="C") if _plain(x) else x.resolve_neg().contiguous()
+    return np.asarray(x, order="C") if in_numpy(x) else x.resolve_neg().contiguous()
 
 
 def zeros(words: int) -> tuple[Any, int]:
@@ -57,4 +57,4 @@ def zeros(words: int) -> tuple[Any, int]:
 
 
 def address(x: Any) -> int:
-    return x.__array_interface__["data"][0] if _plain(x) else x.data_ptr()
+    return x.__array_interface__["data"][0] if in_numpy(x) else x.data_ptr()

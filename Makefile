@@ -46,9 +46,9 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 	$(BIN)/kofn bench --out benchmarks/results --force
 
 docs: $(READY)  ## draw the pictures of the documentation again
-	$(BIN)/python docs/make_figures.py
-	$(BIN)/python docs/make_subset_figure.py
-	$(BIN)/python docs/make_choosing_figure.py
+	$(BIN)/python docs/make_links_figure.py
+	$(BIN)/python docs/make_subsets_figure.py
+	$(BIN)/python docs/make_maps_figure.py
 
 clean:  ## remove .venv, caches and everything that was generated
 	rm -rf .venv build dist kofn-select kofn-compare kofn-vae .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from test_layers import LEVEL
 from test_readme import ROOT, Block, blocks, run
 
 PAGES = {
@@ -38,3 +39,20 @@ def own_warnings():
 def test_links_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)[)#]", PAGES[name])
     assert [target for target in targets if not (ROOT / "docs" / target).exists()] == []
+
+
+# Pages about the whole library; every other page is named after a room of src/kofn.
+GENERAL = {
+    *("README", "guide", "behaviour", "names", "speed"),
+    *("from_the_articles", "errata", "sources"),
+}
+
+
+def test_pages_are_named_after_rooms() -> None:
+    stems = {name.removesuffix(".md") for name in PAGES} - GENERAL
+    assert [s for s in stems if not any(f"{s}_".startswith(f"{room}_") for room in LEVEL)] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\((\w+\.md)\)", PAGES["README.md"]))
+    assert listed == set(PAGES) - {"README.md"}

@@ -272,7 +272,7 @@ CONSTANT = {"logistic": 1.0, "laplace": 1.0, "normal": np.e}
     temperature=st.floats(0.02, 5.0),
 )
 def test_the_squared_gap_is_of_order_exp_of_minus_delta_over_t(link, seed, k, temperature):
-    """‖p − hard‖² ≤ 2c·k(n − k)·e^(−Δ/T), Δ from the k-th score to the next (docs/choosing.md)."""
+    """‖p − hard‖² ≤ 2c·k(n − k)·e^(−Δ/T), Δ from the k-th score to the next (docs/maps.md)."""
     x = np.random.default_rng(seed).normal(size=7)
     ordered = np.sort(x)[::-1]
     delta = ordered[k - 1] - ordered[k]

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/choosing.md and print its tables: `make docs`."""
+"""Draw the pictures of docs/maps.md and print its tables: `make docs`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def draw_learned(axes: Axes) -> dict[str, list[float]]:
 
 
 def tables(found: dict[str, list[float]]) -> None:
-    """The rows of the tables of docs/choosing.md."""
+    """The rows of the tables of docs/maps.md."""
     print("\n| link | " + " | ".join(f"T = {t:g}" for t in CONSTANT) + " | 1 → 0.03 |")
     for name, shares in found.items():
         print(f"| `{name}` | " + " | ".join(f"{share:.2f}" for share in shares) + " |")
@@ -146,7 +146,7 @@ def main() -> None:
     draw_slope(middle)
     tables(draw_learned(right))
     IMAGES.mkdir(exist_ok=True)
-    path = IMAGES / "choosing.png"
+    path = IMAGES / "maps.png"
     figure.savefig(path, dpi=140, facecolor="white", metadata={"Software": None})
     print(f"\nwrote {path}")
 

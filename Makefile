@@ -49,6 +49,7 @@ docs: $(READY)  ## draw the pictures of the documentation again
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py
 	$(BIN)/python docs/make_maps_figure.py
+	$(BIN)/python docs/make_rooms_figure.py
 
 clean:  ## remove .venv, caches and everything that was generated
 	rm -rf .venv build dist kofn-select kofn-compare kofn-vae .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from test_layers import LEVEL
+from layers import LEVEL
 from test_readme import ROOT, Block, blocks, run
 
 PAGES = {

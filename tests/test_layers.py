@@ -1,55 +1,14 @@
 """The house has floors: an import goes to the same room or to one below it, wherever it stands."""
 
-import ast
 import graphlib
+import importlib.util
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "src" / "kofn"
+from layers import LEVEL, ROOT, imports, modules, rooms_below, without_detours
 
-# From the ground up. Rooms on one line do not know each other.
-FLOORS = (
-    ("arrays",),
-    ("links", "schedules"),
-    ("solver", "kernels"),
-    ("rows",),
-    ("maps", "subsets", "classic"),
-    ("distributions", "losses", "metrics"),
-    ("estimators",),
-    ("feature_selection", "onnx"),
-    ("commands",),
-    ("__main__",),
-)
-LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 FLAT = {"__init__", "__main__", "classic", "onnx", "schedules"}
-
-
-def modules(root):
-    found = {}
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def imports(path, known):
-    """Every module of kofn that a file names: at its top, in a function, or for types only.
-
-    "kofn" itself is the face of all rooms: only the top floors may look at it from inside.
-    """
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} has a relative import, line {node.lineno}"
-            if (node.module or "").partition(".")[0] == "kofn":
-                names = (f"{node.module}.{alias.name}" for alias in node.names)
-                found |= {name if name in known else str(node.module) for name in names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name in known}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known:
-            found.add(node.value)  # import_module("kofn.kernels.cpu.rows.launch")
-    return found
 
 
 def check_no_circle(root):
@@ -128,3 +87,18 @@ def test_tests_are_named_after_rooms():
     rooms = {*LEVEL, *HOUSE}
     lost = {name for name in named if not any(f"{name}_".startswith(f"{r}_") for r in rooms)}
     assert not lost
+
+
+def test_the_figure_shows_every_room_and_every_arrow(tmp_path):
+    path = Path(__file__).parents[1] / "docs" / "make_rooms_figure.py"
+    spec = importlib.util.spec_from_file_location("make_rooms_figure", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert set(script.BOXES) == set(rooms_below(ROOT)) == set(LEVEL)
+    script.draw(tmp_path / "rooms.png")
+    assert (tmp_path / "rooms.png").stat().st_size > 10_000
+
+
+def test_an_arrow_that_others_imply_is_left_out():
+    graph = {"c": {"a", "b"}, "b": {"a"}, "a": set()}
+    assert without_detours(graph) == {"c": {"b"}, "b": {"a"}, "a": set()}

@@ -1,5 +1,6 @@
 """The GPU's kernels where there is no GPU: interpreted on the CPU, and compiled for one."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -50,8 +51,30 @@ def test_interpreted(name, marked):
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-1000:]
 
 
-POINTERS = re.compile("_at$")
 NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
+
+
+def described(kernel, sums):
+    """(the types of its arguments, which of them are multiples of 16), as a launch would say.
+
+    A NamedTuple is one argument with a type for each of its fields.
+    """
+    kinds, aligned = {}, []
+
+    def kind_of(name, *place):
+        if name == "n" or name.endswith("_at"):
+            aligned.append(place)
+        return NUMBERS.get(name) or (sums if name == "sums_at" else "*fp32")
+
+    for i, one in enumerate(inspect.signature(kernel.fn).parameters.values()):
+        bundle = kernel.fn.__globals__.get(one.annotation)
+        if one.annotation == "tl.constexpr":
+            kinds[one.name] = "constexpr"
+        elif bundle:
+            kinds[one.name] = bundle(*(kind_of(f, i, j) for j, f in enumerate(bundle._fields)))
+        else:
+            kinds[one.name] = kind_of(one.name, i)
+    return kinds, aligned
 
 
 @pytest.fixture
@@ -61,16 +84,10 @@ def compiled(tmp_path, monkeypatch):
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
     def compile_(kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", **constants):
-        names = kernel.arg_names
-        kinds = {n: "*fp32" if POINTERS.search(n) else NUMBERS.get(n, "constexpr") for n in names}
-        kinds |= {n: sums for n in names if n == "sums_at"}
-        aligned = [i for i, n in enumerate(names) if n == "n" or POINTERS.search(n)]
-        source = ASTSource(
-            kernel,
-            kinds,
-            constexprs={(names.index(n),): v for n, v in constants.items()},
-            attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
-        )
+        kinds, aligned = described(kernel, sums)
+        places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+        attributes = {place: [["tt.divisibility", 16]] for place in aligned}
+        source = ASTSource(kernel, kinds, constexprs=places, attrs=attributes)
         target = GPUTarget("cuda", capability, 32)
         binary = triton.compile(source, target=target, options={"num_warps": warps, **options}).asm[
             "cubin"
@@ -129,9 +146,9 @@ def test_rows_compile_to_registers_alone(kind, n, capability, compiled):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name == "look_on" else pytest.mark.full)
+        pytest.param(name, marks=() if name == "evaluate" else pytest.mark.full)
         for name in (
-            *("survey", "begin", "look_on", "settle", "weights"),
+            *("survey", "begin", "evaluate", "settle", "weights"),
             *("weigh_back", "slope_back", "gradients"),
         )
     ],

@@ -33,10 +33,10 @@ def first(*names):
 
 @pytest.fixture
 def in_parts(monkeypatch):
-    """Rows as if they were long: looks in parts, then, if those were too few, one program's."""
+    """Rows as if they were long: evaluated in parts, then, where that is too few times, by one."""
     monkeypatch.setattr(gpu, "LONG", 0)
     monkeypatch.setattr(gpu, "PART", 64)
-    monkeypatch.setattr(gpu, "LOOKS", 2)
+    monkeypatch.setattr(gpu, "EVALUATIONS", 2)
 
 
 def cotangents(x, k, t, v, link):
@@ -89,11 +89,11 @@ def test_a_row_to_a_program(link, reference, rng):
     against_the_reference(*single(x, [30.5, 180.0], [0.5, 1.5], v), link, reference)
 
 
-@pytest.mark.parametrize("looks", [1, 6])
+@pytest.mark.parametrize("times", [1, 6])
 @pytest.mark.parametrize("link", ["laplace", "entmax"])
-def test_several_programs_to_a_row(link, looks, reference, rng, in_parts, monkeypatch):
-    """By looks in parts alone, and where most of the search is left to one program."""
-    monkeypatch.setattr(gpu, "LOOKS", looks)
+def test_several_programs_to_a_row(link, times, reference, rng, in_parts, monkeypatch):
+    """Where parts are evaluated often enough, and where one program does most of the search."""
+    monkeypatch.setattr(gpu, "EVALUATIONS", times)
     x, v = 2 * rng.standard_normal((1, 100)), rng.standard_normal((1, 100))
     against_the_reference(*single(x, [20.5], [0.7], v), link, reference)
 
@@ -202,12 +202,12 @@ def test_theta_is_two_floats(link, reference, rng):
         assert torch.norm(got - wanted) <= 5e-6 * torch.norm(wanted)
 
 
-def test_few_looks(monkeypatch, rng):
-    """What a look tells is used in full: the start, the third order, the eye for masks."""
-    looks = []
+def test_few_evaluations(monkeypatch, rng):
+    """Start, third order and masks: searches are short."""
+    kinds = []
 
     def advance(kind, row, search, *sums):
-        looks.append(kind)
+        kinds.append(kind)
         return gpu_search.advance(kind, row, search, *sums)
 
     monkeypatch.setattr(one_program, "advance", advance)
@@ -215,9 +215,9 @@ def test_few_looks(monkeypatch, rng):
     masked = torch.where(torch.arange(64) % 3 == 0, -1e9, x)
 
     def count(*arguments, **options):
-        looks.clear()
+        kinds.clear()
         kofn.soft_topk(*arguments, **options)
-        return len(looks)
+        return len(kinds)
 
     for link, most in (("logistic", 2), ("normal", 2), ("laplace", 3), ("exponential", 4)):
         assert count(x, 10, link=link) <= most

@@ -1,4 +1,4 @@
-"""Visits to rows on a GPU whose choice is hard: tails far out, told from the scores next to θ."""
+"""Passes over a GPU's rows where choice is hard: tails far out, from the scores next to θ."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kofn.kernels.gpu.rows.loops import entries
 
 
 @triton.jit
-def edges(x_row, here, first, last, hi, lo, BLOCK: tl.constexpr):
+def edges(stretch, hi, lo, BLOCK: tl.constexpr):
     """The greatest finite score up to θ and the least above it."""
-    nothing = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    nothing = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     left, right = nothing - INF, nothing + INF
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
         upper = (x - hi[:, None]) - lo[:, None] > 0.0
         left = tl.maximum(left, tl.where(upper | (x <= DELETED), -INF, x))
         right = tl.minimum(right, tl.where(upper, x, INF))
@@ -23,12 +23,12 @@ def edges(x_row, here, first, last, hi, lo, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def far_tails(x_row, here, first, last, left, right, per_t, BLOCK: tl.constexpr):
+def far_tails(stretch, left, right, per_t, BLOCK: tl.constexpr):
     """Σ e^{−a} over the entries a temperatures below `left`, and over those above `right`."""
-    below = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     above = below
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
         under, over = (x - left[:, None]) * per_t[:, None], (right[:, None] - x) * per_t[:, None]
         playing = (under <= 0.0) & (x > DELETED)
         below += tl.where(playing, tl.exp2(under * LOG2_E), 0.0)
@@ -37,14 +37,14 @@ def far_tails(x_row, here, first, last, left, right, per_t, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def far_normal_tails(x_row, here, first, last, left, right, u, v, per_t, BLOCK: tl.constexpr):
+def far_normal_tails(stretch, left, right, u, v, per_t, BLOCK: tl.constexpr):
     """The normal link's tails beyond the edges, u and v temperatures from θ, as search.py's
     `normal_balance` wants them.
     """
-    below = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     above, below_slope, above_slope = below, below, below
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
         under, over = (left[:, None] - x) * per_t[:, None], (x - right[:, None]) * per_t[:, None]
         upper = over >= 0.0
         deep = tl.where(upper, over, under)
@@ -64,69 +64,36 @@ def far_normal_tails(x_row, here, first, last, left, right, u, v, per_t, BLOCK: 
 
 
 @triton.jit
-def faint_share(
-    KIND: tl.constexpr,
-    x_row,
-    g_row,
-    here,
-    first,
-    last,
-    hi,
-    lo,
-    per_t,
-    BLOCK: tl.constexpr,
-):
-    """ΣF′g/ΣF′, what k moves where every F′ has underflowed.
+def faint_share(KIND: tl.constexpr, stretch, g_row, hi, lo, per_t, BLOCK: tl.constexpr):
+    """ΣF′g/ΣF′, the cotangent of k where every F′ has underflowed.
 
-    Each is taken relative to the sum of tails on its side of θ: those two are equal, while z far
-    out knows neither to a digit. Tails are told from the score next to θ.
+    Each side of θ is divided by its own sum of tails: the two sums are equal, but z far out gives
+    neither to a digit. Tails are counted from the score next to θ.
     """
-    left, right = edges(x_row, here, first, last, hi, lo, BLOCK)
-    slope, product = _side(
-        KIND, False, x_row, g_row, here, first, last, left, ((hi - left) + lo) * per_t, per_t, BLOCK
-    )
+    left, right = edges(stretch, hi, lo, BLOCK)
+    near = ((hi - left) + lo) * per_t
+    slope, product = _side(KIND, False, stretch, g_row, left, near, per_t, BLOCK)
     if not is_capped(KIND):  # F has no slope beyond its end
-        other, another = _side(
-            KIND,
-            True,
-            x_row,
-            g_row,
-            here,
-            first,
-            last,
-            right,
-            ((right - hi) - lo) * per_t,
-            per_t,
-            BLOCK,
-        )
+        near = ((right - hi) - lo) * per_t
+        other, another = _side(KIND, True, stretch, g_row, right, near, per_t, BLOCK)
         slope, product = slope + other, product + another
     return product * _per(slope)
 
 
 @triton.jit
 def _side(
-    KIND: tl.constexpr,
-    UPPER: tl.constexpr,
-    x_row,
-    g_row,
-    here,
-    first,
-    last,
-    edge,
-    near,
-    per_t,
-    BLOCK: tl.constexpr,
+    KIND: tl.constexpr, UPPER: tl.constexpr, stretch, g_row, edge, near, per_t, BLOCK: tl.constexpr
 ):
     """(ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails.
 
     `edge` is the score next to θ, `near` temperatures from it.
     """
     near = tl.minimum(near, 1e15)  # no ∞·0
-    total = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     slope, product = total, total
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        g, _ = entries(g_row, here, at, last, 0.0, BLOCK)
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         away = x - edge[:, None] if UPPER else edge[:, None] - x
         there = (away >= 0.0) & (tl.abs(x) < INF) & (x > DELETED)
         deep = tl.where(there, away, INF) * per_t[:, None]
@@ -144,13 +111,13 @@ def _side(
 
 
 @triton.jit
-def top_sums(x_row, g_row, here, first, last, BLOCK: tl.constexpr):
+def top_sums(stretch, g_row, BLOCK: tl.constexpr):
     """(#(+inf), their Σg)."""
-    number = tl.zeros((here.shape[0], BLOCK), tl.float32)
+    number = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     product = number
-    for at in range(first, last, BLOCK):
-        x, _ = entries(x_row, here, at, last, -INF, BLOCK)
-        g, _ = entries(g_row, here, at, last, 0.0, BLOCK)
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         number += tl.where(x == INF, 1.0, 0.0)
         product += tl.where(x == INF, g, 0.0)
     return tl.sum(number, axis=1), tl.sum(product, axis=1)

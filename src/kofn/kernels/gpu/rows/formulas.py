@@ -110,10 +110,10 @@ def unit(KIND: tl.constexpr, per_t):
 
 
 @triton.jit
-def distance(x, hi, lo, per_unit):
+def distance(x, theta):
     """y of each entry: hi is taken off first, which is what makes two floats of θ worth having."""
-    rest = tl.minimum(tl.maximum(lo * per_unit, -1e38), 1e38)  # no ∞ − ∞
-    return (x - hi[:, None]) * per_unit[:, None] - rest[:, None]
+    rest = tl.minimum(tl.maximum(theta.lo * theta.per_unit, -1e38), 1e38)  # no ∞ − ∞
+    return (x - theta.hi[:, None]) * theta.per_unit[:, None] - rest[:, None]
 
 
 @triton.jit

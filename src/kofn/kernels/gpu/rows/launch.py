@@ -16,10 +16,12 @@ from torch import Tensor
 from kofn.kernels.contract import kind_of
 from kofn.kernels.gpu.rows import many_programs, one_program
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
+from kofn.kernels.gpu.rows.many_programs import Parts
+from kofn.kernels.gpu.rows.one_program import Given
 
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
-LOOKS = 6  # launches for looks at such rows; few need more
+EVALUATIONS = 6  # launches that evaluate such rows; few need more
 
 
 class Shape(NamedTuple):
@@ -27,7 +29,7 @@ class Shape(NamedTuple):
 
     rows: int
     block: int  # entries of each at a time, a power of 2
-    wide: int  # the same for the first visit, which waits for memory
+    wide: int  # the same for the first pass, which waits for memory
     warps: int
 
 
@@ -61,71 +63,42 @@ def threshold(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Ten
 def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None) -> Tensor:
     x, k, temperature = packed(x), packed(k), packed(temperature)
     theta = empty(k, (2, *k.shape))
-    count, n = prod(x.shape[:-1]), x.shape[-1]
-    if count == 0:
-        return theta
-    with device_of(x):
-        if n > LONG:
-            _forward_in_parts(x, k, temperature, link, out, theta)
-        else:
-            shape = shape_of(n)
-            one_program.forward[(-(-count // shape.rows),)](
-                x,
-                x if out is None else out,
-                theta,
-                k,
-                temperature,
-                count,
-                n,
-                _alpha(link),
-                KIND=kind_of(link),
-                ROWS=shape.rows,
-                BLOCK=shape.block,
-                WIDE=shape.wide,
-                WRITE=out is not None,
-                num_warps=shape.warps,
-                **OPTIONS,
-            )
+    given = _given(x, k, temperature, theta, link)
+    if given.count:
+        with device_of(x):
+            if given.n > LONG:
+                _forward_in_parts(given, link, out)
+            else:
+                shape = shape_of(given.n)
+                one_program.forward[(-(-given.count // shape.rows),)](
+                    given,
+                    x if out is None else out,
+                    WIDE=shape.wide,
+                    WRITE=out is not None,
+                    **_constants(link, shape),
+                )
     return theta
 
 
-def _forward_in_parts(
-    x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None, theta: Tensor
-) -> None:
-    count, n = k.numel(), x.shape[-1]
-    part, parts = parts_of(n)
-    grid, kind, alpha = (count * parts,), kind_of(link), _alpha(link)
-    together = dict(PARTS=power_of_2(parts), **_IN_PARTS)
+def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
+    part, parts = parts_of(given.n)
+    rows, grid, kind = (given.count,), (given.count * parts,), dict(KIND=kind_of(link), **_IN_PARTS)
+    together = dict(PARTS=power_of_2(parts), **kind)
     # Each launch reads what the one before has left and leaves what the next one reads.
-    sums = [empty(k, (count, many_programs.SUMS.value, parts)) for _ in range(2)]
-    numbers = [empty(k, (count, many_programs.NUMBERS.value)) for _ in range(2)]
-    rows = (k, temperature)
-    many_programs.survey[grid](x, sums[0], n, parts, PART=part, **_IN_PARTS)
-    many_programs.begin[(count,)](
-        x, sums[0], numbers[0], *rows, n, parts, alpha, KIND=kind, **together
-    )
-    for i in range(LOOKS):
-        now, then = i % 2, 1 - i % 2
-        many_programs.look_on[grid](
-            x,
-            sums[now],
-            numbers[now],
-            sums[then],
-            numbers[then],
-            *rows,
-            n,
-            parts,
-            alpha,
-            KIND=kind,
-            FIRST=i == 0,
-            PART=part,
-            **together,
-        )
-    last = LOOKS % 2
-    found = (numbers[last], theta, *rows, count, n, parts, alpha)
-    many_programs.settle[(count,)](x, sums[last], *found, KIND=kind, **together)
+    numbers = (given.count, many_programs.NUMBERS.value)
+    now, then = ((_sums(given, parts), empty(given.k_at, numbers)) for _ in range(2))
+    many_programs.survey[grid](given, now[0], PART=part, **_IN_PARTS)
+    many_programs.begin[rows](given, *now, **together)
+    for i in range(EVALUATIONS):
+        many_programs.evaluate[grid](given, *now, *then, FIRST=i == 0, PART=part, **together)
+        now, then = then, now
+    many_programs.settle[rows](given, *now, **together)
     if out is not None:
-        many_programs.weights[grid](x, out, *found, KIND=kind, PART=part, **_IN_PARTS)
+        many_programs.weights[grid](given, parts, now[1], out, PART=part, **kind)
+
+
+def _sums(given: Given, parts: int) -> Parts:
+    return Parts(empty(given.k_at, (given.count, many_programs.SUMS.value, parts)), parts)
 
 
 def gradients(
@@ -133,56 +106,39 @@ def gradients(
 ) -> tuple[Tensor, Tensor]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
     x, cotangent, k, temperature = (packed(a) for a in (x, cotangent, k, temperature))
-    out, in_rows = empty(x, x.shape), empty(k, (2, *k.shape))
-    count, n = prod(x.shape[:-1]), x.shape[-1]
-    if count == 0:
-        return out, in_rows
-    with device_of(x):
-        if n > LONG:
-            _backward_in_parts(x, cotangent, theta, k, temperature, link, out, in_rows)
-        else:
-            shape = shape_of(n)
-            one_program.backward[(-(-count // shape.rows),)](
-                x,
-                cotangent,
-                theta,
-                k,
-                temperature,
-                out,
-                in_rows,
-                count,
-                n,
-                _alpha(link),
-                KIND=kind_of(link),
-                ROWS=shape.rows,
-                BLOCK=shape.block,
-                num_warps=shape.warps,
-                **OPTIONS,
-            )
-    return out, in_rows
+    given = _given(x, k, temperature, theta, link)
+    answers = empty(x, x.shape), empty(k, (2, *k.shape))
+    if given.count:
+        with device_of(x):
+            if given.n > LONG:
+                _backward_in_parts(given, link, cotangent, answers)
+            else:
+                shape = shape_of(given.n)
+                grid = (-(-given.count // shape.rows),)
+                one_program.backward[grid](given, cotangent, *answers, **_constants(link, shape))
+    return answers
 
 
 def _backward_in_parts(
-    x: Tensor,
-    cotangent: Tensor,
-    theta: Tensor,
-    k: Tensor,
-    temperature: Tensor,
-    link: Any,
-    out: Tensor,
-    in_rows: Tensor,
+    given: Given, link: Any, cotangent: Tensor, answers: tuple[Tensor, Tensor]
 ) -> None:
-    count, n = k.numel(), x.shape[-1]
-    part, parts = parts_of(n)
-    grid = (count * parts,)
-    sums = empty(k, (count, many_programs.SUMS.value, parts))
-    row = (x, cotangent, sums, theta)
-    shape = (count, n, parts, _alpha(link))
+    part, parts = parts_of(given.n)
+    grid, own = (given.count * parts,), _sums(given, parts)
     first = dict(KIND=kind_of(link), PART=part, **_IN_PARTS)
     then = dict(PARTS=power_of_2(parts), **first)
-    many_programs.weigh_back[grid](*row, temperature, *shape, **first)
-    many_programs.slope_back[grid](*row, temperature, *shape, **then)
-    many_programs.gradients[grid](*row, k, temperature, out, in_rows, *shape, **then)
+    many_programs.weigh_back[grid](given, own, cotangent, **first)
+    many_programs.slope_back[grid](given, own, cotangent, **then)
+    many_programs.gradients[grid](given, own, cotangent, *answers, **then)
+
+
+def _given(x: Tensor, k: Tensor, temperature: Tensor, theta: Tensor, link: Any) -> Given:
+    alpha = link.alpha if isinstance(link.alpha, float) else 1.5
+    return Given(x, k, temperature, theta, prod(x.shape[:-1]), x.shape[-1], alpha)
+
+
+def _constants(link: Any, shape: Shape) -> dict[str, Any]:
+    kind, rows = kind_of(link), shape.rows
+    return dict(KIND=kind, ROWS=rows, BLOCK=shape.block, num_warps=shape.warps, **OPTIONS)
 
 
 # Contracting a·b + c is wanted, which Triton is about to want told. Left to itself the assembler
@@ -200,10 +156,6 @@ def parts_of(n: int) -> tuple[int, int]:
 def power_of_2(n: int) -> int:
     """The least that is no less than n."""
     return 1 << (n - 1).bit_length()
-
-
-def _alpha(link: Any) -> float:
-    return link.alpha if isinstance(link.alpha, float) else 1.5
 
 
 def packed(x: Tensor) -> Tensor:

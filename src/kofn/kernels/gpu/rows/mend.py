@@ -1,8 +1,8 @@
 """The threshold of a row that the usual search has left wrong, by bisection, on a GPU.
 
-θ may be next to a score of 1e30 and T be 1, so it is looked for as the oracles of the tests do: in
-the order of floats between all of them, then, between two neighbours, by its distance from one.
-All numbers here are per row. The looks are one_program.py's.
+θ may be next to a score of 1e30 and T be 1, so the bisection is that of the tests' oracles: in the
+order of floats between all of them, then, between two neighbours, by its distance from one.
+All numbers here are per row. one_program.py evaluates the sums.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kofn.kernels.gpu.rows.formulas import EPS, INF, has_two_tails, is_capped
 from kofn.kernels.gpu.rows.search import is_flat
 
 MOST = tl.constexpr(float((2.0 - 2.0**-23) * 2.0**127))
-LINE = tl.constexpr(33)  # looks until two neighbours are left of all floats, the first one included
-ENOUGH = tl.constexpr(33 + 32)  # the last look
+LINE = tl.constexpr(33)  # rounds until two neighbours are left of all floats, with the first
+ENOUGH = tl.constexpr(33 + 32)  # the last round
 
 
 @triton.jit
 def is_doubtful(row, s):
-    """Whether a search that is over may have ended in a wrong place, to be looked at once more.
+    """Whether a search that is over may have ended in a wrong place, and is to be checked.
 
-    Searches that ended after a few looks have, where θ is not far from 0, left nothing to mend.
+    Searches with few rounds, whose θ is not far from 0, never ended in a wrong place.
     """
     near = tl.abs(s.hi) < row.temperature * 1e5
-    return ~near | (s.looks >= 8) | (row.k - row.top < 1e-2)
+    return ~near | (s.rounds >= 8) | (row.k - row.top < 1e-2)
 
 
 @triton.jit
@@ -58,22 +58,23 @@ def whole_line(hi):
 
 
 @triton.jit
-def judge(KIND: tl.constexpr, row, at, below, above, weight, count):
-    """(whether θ is found, whether both tails have underflowed, whether the choice is hard by the
-    exponential link, ΣF − k), from the sums of a look, the first of which is at the search's θ.
+def judge(KIND: tl.constexpr, row, at, sums):
+    """(whether θ is found, whether both tails have underflowed, whether the exponential link's
+    choice is hard, ΣF − k), from the sums of a round. Round 0 is at the search's θ.
     """
+    below, above, count = sums.below, sums.above, sums.count
     excess, wanted = (count - row.k) + below - above, row.k - row.top
     bar = tl.where(at == 0, 1e-6 * wanted, EPS * 0.25 * tl.minimum(wanted, below + above))
     found = tl.abs(excess) <= bar
     whole = count == row.k
     flat = whole & is_flat(below, above) & has_two_tails(KIND)
-    hard = whole & (excess == 0.0) & (weight == 0.0) & is_capped(KIND)
+    hard = whole & (excess == 0.0) & (sums.weight == 0.0) & is_capped(KIND)
     return found | flat, flat, hard, excess
 
 
 @triton.jit
 def halve(at, excess, low, high, anchor, sign):
-    """The bracket after a look at what `between_ends` said."""
+    """The bracket after the evaluation where `between_ends` said."""
     beyond = (excess > 0.0) == (sign > 0.0)
     middle = _middle(low, high)
     if at == LINE:
@@ -88,7 +89,7 @@ def halve(at, excess, low, high, anchor, sign):
 
 @triton.jit
 def between_ends(at, low, high, anchor, sign):
-    """Where to look next, in two floats."""
+    """The next place to evaluate, in two floats."""
     hi, lo = anchor, sign * _number(_middle(low, high))
     if at < LINE:
         hi, lo = lo, tl.zeros_like(lo)

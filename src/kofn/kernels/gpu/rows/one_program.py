@@ -6,10 +6,12 @@ is done waits, unchanged, for the others, so that none depends on its neighbours
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from kofn.kernels.gpu.rows.far import edges, faint_share, far_normal_tails, far_tails, top_sums
+from kofn.kernels.gpu.rows import far, loops, mend
 from kofn.kernels.gpu.rows.formulas import (
     EPS,
     INF,
@@ -21,17 +23,7 @@ from kofn.kernels.gpu.rows.formulas import (
     outside,
     unit,
 )
-from kofn.kernels.gpu.rows.loops import (
-    census,
-    look,
-    moments,
-    slope,
-    survey,
-    weigh,
-    write,
-    write_back,
-)
-from kofn.kernels.gpu.rows.mend import ENOUGH, between_ends, halve, is_doubtful, judge, whole_line
+from kofn.kernels.gpu.rows.loops import Stretch, Theta
 from kofn.kernels.gpu.rows.search import (
     FLAT,
     HARD,
@@ -39,6 +31,7 @@ from kofn.kernels.gpu.rows.search import (
     SPREAD,
     USUAL,
     Row,
+    Survey,
     advance,
     between,
     end_of,
@@ -49,16 +42,22 @@ from kofn.kernels.gpu.rows.search import (
 )
 
 
+class Given(NamedTuple):
+    """What every kernel is told of the rows: where their numbers are, how many there are, and α."""
+
+    x_at: Any  # scores, (count, n)
+    k_at: Any
+    temperature_at: Any
+    theta_at: Any  # two floats' worth, (2, count): an answer forward, an argument backward
+    count: Any
+    n: Any
+    alpha: Any
+
+
 @triton.jit
 def forward(
-    x_at,
+    given: Given,
     out_at,
-    theta_at,
-    k_at,
-    temperature_at,
-    count,
-    n,
-    alpha,
     KIND: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -67,153 +66,154 @@ def forward(
 ):
     """Write θ of each row as two floats, (2, count), and its weights where WRITE.
 
-    The first visit waits for memory, so it asks for WIDE entries at a time.
+    The first pass waits for memory, so it asks for WIDE entries at a time.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < count
-    k = tl.load(k_at + rows, mask=here, other=0.0)
-    t = tl.load(temperature_at + rows, mask=here, other=1.0)
-    x_row = x_at + rows.to(tl.int64) * n
-    live, top, bad, usual, mean, variance, least, greatest = _survey(
-        x_row, here, n, k, t, BLOCK, WIDE
-    )
-    closed, live_weight, theta, top_weight = end_of(k, live, top, bad, t)
-    row = Row(k, live, top, t)
-    s = start(KIND, row, closed, usual, mean, variance, least, greatest, alpha)
-    hi, lo = settle(KIND, x_row, here, n, row, s, closed, alpha, BLOCK)
+    here = rows < given.count
+    k = tl.load(given.k_at + rows, mask=here, other=0.0)
+    t = tl.load(given.temperature_at + rows, mask=here, other=1.0)
+    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    seen = _survey(stretch, k, t, BLOCK, WIDE)
+    end = end_of(k, seen.live, seen.top, seen.bad, t)
+    row = Row(k, seen.live, seen.top, t)
+    search = start(KIND, row, seen, end.closed, given.alpha)
+    hi, lo = settle(KIND, stretch, row, search, end.closed, given.alpha, BLOCK)
     if WRITE:
-        write(
-            KIND,
-            x_row,
-            out_at + rows.to(tl.int64) * n,
-            here,
-            0,
-            n,
-            hi,
-            lo,
-            unit(KIND, 1.0 / t),
-            alpha,
-            closed,
-            live_weight,
-            top_weight,
-            BLOCK,
-        )
-    hi, lo = step_to(hi, lo, -t * outside(KIND, alpha))
-    tl.store(theta_at + rows, tl.where(closed, theta, hi), mask=here)
-    tl.store(theta_at + count + rows, tl.where(closed, 0.0, lo), mask=here)
+        theta = Theta(hi, lo, unit(KIND, 1.0 / t), given.alpha)
+        loops.write(KIND, stretch, row_of(out_at, rows, given), theta, end, BLOCK)
+    store_theta(KIND, given, rows, here, hi, lo, t, end)
 
 
 @triton.jit
-def settle(KIND: tl.constexpr, x_row, here, n, row, s, closed, alpha, BLOCK: tl.constexpr):
-    """θ of rows, two floats, by as many looks as it takes."""
-    per_t = 1.0 / row.temperature
-    per_unit = unit(KIND, per_t)
+def row_of(at, rows, given):
+    """Where the rows of an array like the scores begin."""
+    return at + rows.to(tl.int64) * given.n
+
+
+@triton.jit
+def store_theta(KIND: tl.constexpr, given, rows, here, hi, lo, t, end):
+    hi, lo = step_to(hi, lo, -t * outside(KIND, given.alpha))
+    tl.store(given.theta_at + rows, tl.where(end.closed, end.theta, hi), mask=here)
+    tl.store(given.theta_at + given.count + rows, tl.where(end.closed, 0.0, lo), mask=here)
+
+
+@triton.jit
+def settle(KIND: tl.constexpr, stretch, row, s, closed, alpha, BLOCK: tl.constexpr):
+    """θ of rows, two floats, by as many evaluations as it takes."""
+    per_unit = unit(KIND, 1.0 / row.temperature)
     while tl.max((s.state == 1).to(tl.int32)) > 0:
-        below, above, weight, count, bend = look(
-            KIND, x_row, here, 0, n, s.hi, s.lo, per_unit, alpha, BLOCK
-        )
-        s = advance(KIND, row, s, below, above, weight, count, bend)
+        theta = Theta(s.hi, s.lo, per_unit, alpha)
+        s = advance(KIND, row, s, loops.evaluate(KIND, stretch, theta, BLOCK))
     hi, lo, state = s.hi, s.lo, s.state
-    doubtful = ~closed & is_doubtful(row, s)
+    doubtful = ~closed & mend.is_doubtful(row, s)
     if tl.max(doubtful.to(tl.int32)) > 0:
-        hi, lo, state = _mend(KIND, x_row, here, n, row, hi, lo, state, doubtful, alpha, BLOCK)
+        theta = Theta(hi, lo, per_unit, alpha)
+        hi, lo, state = _mend(KIND, stretch, row, theta, state, doubtful, BLOCK)
     if is_capped(KIND):
         hard = state == HARD
         if tl.max(hard.to(tl.int32)) > 0:
             # What the others have is not 0, so the least of the k is where F comes to its end.
-            _, least = edges(x_row, here, 0, n, hi, lo, BLOCK)
+            _, least = far.edges(stretch, hi, lo, BLOCK)
             hi, lo = tl.where(hard, least, hi), tl.where(hard, 0.0, lo)
     if has_two_tails(KIND):
         flat = state == FLAT
         if tl.max(flat.to(tl.int32)) > 0:
-            flat_hi, flat_lo = _balance(KIND, x_row, here, n, hi, lo, row.temperature, BLOCK)
+            flat_hi, flat_lo = _balance(KIND, stretch, hi, lo, row.temperature, BLOCK)
             hi, lo = tl.where(flat, flat_hi, hi), tl.where(flat, flat_lo, lo)
     return hi, lo
 
 
 @triton.jit
-def _mend(
-    KIND: tl.constexpr, x_row, here, n, row, hi, lo, state, open_, alpha, BLOCK: tl.constexpr
-):
-    """θ and the state of rows whose sum misses k, by bisection: 64 looks, whatever the row.
+def _mend(KIND: tl.constexpr, stretch, row, theta, state, open_, BLOCK: tl.constexpr):
+    """θ and the state of rows whose sum misses k, by bisection: 64 rounds, whatever the row.
 
     First in the order of floats, until θ is between two neighbours, then of its distance from the
     nearer one: what was taken off a score is never much more than what is left of it.
     """
-    per_unit = unit(KIND, 1.0 / row.temperature)
-    low, high, anchor, sign = whole_line(hi)
+    hi, lo = theta.hi, theta.lo
+    low, high, anchor, sign = mend.whole_line(hi)
     at = 0
     while tl.max(open_.to(tl.int32)) > 0:
-        below, above, weight, count, _ = look(
-            KIND, x_row, here, 0, n, hi, lo, per_unit, alpha, BLOCK, True
-        )
-        found, flat, hard, excess = judge(KIND, row, at, below, above, weight, count)
+        here = Theta(hi, lo, theta.per_unit, theta.alpha)
+        sums = loops.evaluate(KIND, stretch, here, BLOCK, True)
+        found, flat, hard, excess = mend.judge(KIND, row, at, sums)
         state = tl.where(open_, tl.where(flat, FLAT, tl.where(hard, HARD, 0)), state)
-        open_ &= ~found & (at < ENOUGH)
-        low, high, anchor, sign = halve(at, excess, low, high, anchor, sign)
+        open_ &= ~found & (at < mend.ENOUGH)
+        low, high, anchor, sign = mend.halve(at, excess, low, high, anchor, sign)
         at += 1
-        next_hi, next_lo = between_ends(at, low, high, anchor, sign)
+        next_hi, next_lo = mend.between_ends(at, low, high, anchor, sign)
         hi, lo = tl.where(open_, next_hi, hi), tl.where(open_, next_lo, lo)
     return hi, lo, state
 
 
 @triton.jit
-def _survey(x_row, here, n, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    """(#finite, #(+inf), #NaN, the number of usual scores, their mean and variance, least and
-    greatest) of each row.
+def _survey(stretch, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """The `Survey` of each row.
 
-    Mean and variance tell where most of the scores are; additive masks such as −1e9 have no say in
-    that. A row without ±inf, NaN and masks shows it in two sums; there least and greatest are only
-    bounds.
+    Two sums suffice for a row without ±inf, NaN and masks; its least and greatest are only bounds.
     """
-    pivot = tl.load(x_row + n // 2, mask=here, other=0.0).to(tl.float32)
-    total, square = survey(x_row, here, 0, n, pivot, WIDE)
-    live = tl.zeros_like(pivot) + n
+    n = stretch.last
+    pivot = tl.load(stretch.x + n // 2, mask=stretch.here, other=0.0).to(tl.float32)
+    total, square = loops.survey(stretch, pivot, WIDE)
+    live, none = tl.zeros_like(pivot) + n, tl.zeros_like(pivot)
     mean, variance = mean_and_variance(pivot, live, total, square)
-    # No score is further from the mean than this, which rounding is given its part in.
+    # No score is further from the mean than this, with room for rounding.
     reach = tl.sqrt(live * variance + 1e-5 * square)
     plain = (reach < temperature * SPREAD) & (tl.abs(pivot) < USUAL)
-    # Below that squares of scores are subnormal, and tell of no reach.
+    # Squares of scores are subnormal below this, and say nothing about the reach.
     plain &= temperature >= 2.0**-50
     mean = tl.where(plain, mean, 0.0)
-    usual, top, bad = live, tl.zeros_like(pivot), tl.zeros_like(pivot)
-    least, greatest = mean - reach, mean + reach
+    seen = Survey(live, none, none, live, mean, variance, mean - reach, mean + reach)
     if tl.max((~plain).to(tl.int32)) > 0:
-        low, high, finite, tops, bads = census(x_row, here, 0, n, BLOCK)
         pivot = tl.where(tl.abs(pivot) < USUAL, pivot, 0.0)
-        most = tl.zeros_like(pivot) + USUAL
-        number, total, square = moments(x_row, here, 0, n, pivot, most, BLOCK)
-        # Where the scores are spread over many temperatures only the greatest matter.
-        wide = high - low > temperature * SPREAD
-        if tl.max(wide.to(tl.int32)) > 0:
-            near = moments(x_row, here, 0, n, high, temperature * NEAR_TOP, BLOCK)
-            enough = wide & (near[0] > k - tops)
-            pivot, number = tl.where(enough, high, pivot), tl.where(enough, near[0], number)
-            total, square = tl.where(enough, near[1], total), tl.where(enough, near[2], square)
-        middle, spread = mean_and_variance(pivot, number, total, square)
-        live, usual = tl.where(plain, live, finite), tl.where(plain, usual, number)
-        top, bad = tl.where(plain, top, tops), tl.where(plain, bad, bads)
-        least, greatest = tl.where(plain, least, low), tl.where(plain, greatest, high)
-        mean, variance = tl.where(plain, mean, middle), tl.where(plain, variance, spread)
-    return live, top, bad, usual, mean, variance, least, greatest
+        census = loops.census(stretch, BLOCK)
+        near = loops.moments(stretch, pivot, none + USUAL, BLOCK)
+        other = survey_of(stretch, k, temperature, census, pivot, near, BLOCK)
+        seen = Survey(
+            tl.where(plain, live, other.live),
+            tl.where(plain, none, other.top),
+            tl.where(plain, none, other.bad),
+            tl.where(plain, live, other.usual),
+            tl.where(plain, mean, other.mean),
+            tl.where(plain, variance, other.variance),
+            tl.where(plain, seen.least, other.least),
+            tl.where(plain, seen.greatest, other.greatest),
+        )
+    return seen
 
 
 @triton.jit
-def _balance(KIND: tl.constexpr, x_row, here, n, hi, lo, temperature, BLOCK: tl.constexpr):
+def survey_of(stretch, k, temperature, census, pivot, near, BLOCK: tl.constexpr):
+    """A `Survey` from a census and the moments of the scores `near` a pivot."""
+    number, total, square = near
+    # Where the scores are spread over many temperatures only the greatest matter.
+    wide = census.greatest - census.least > temperature * SPREAD
+    if tl.max(wide.to(tl.int32)) > 0:
+        highest = loops.moments(stretch, census.greatest, temperature * NEAR_TOP, BLOCK)
+        enough = wide & (highest[0] > k - census.top)
+        pivot = tl.where(enough, census.greatest, pivot)
+        number, total = tl.where(enough, highest[0], number), tl.where(enough, highest[1], total)
+        square = tl.where(enough, highest[2], square)
+    mean, variance = mean_and_variance(pivot, number, total, square)
+    counts = (census.live, census.top, census.bad, number)
+    return Survey(*counts, mean, variance, census.least, census.greatest)
+
+
+@triton.jit
+def _balance(KIND: tl.constexpr, stretch, hi, lo, temperature, BLOCK: tl.constexpr):
     """θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
     per_t = 1.0 / temperature
-    left, right = edges(x_row, here, 0, n, hi, lo, BLOCK)
+    left, right = far.edges(stretch, hi, lo, BLOCK)
     shift = tl.zeros_like(left)
     if KIND == NORMAL:
         gap = tl.minimum((right - left) * per_t, 1e30)
         for _ in range(8):
-            below, above, below_slope, above_slope = far_normal_tails(
-                x_row, here, 0, n, left, right, 0.5 * gap + shift, 0.5 * gap - shift, per_t, BLOCK
-            )
-            shift = normal_balance(shift, gap, below, above, below_slope, above_slope)
+            u, v = 0.5 * gap + shift, 0.5 * gap - shift
+            tails = far.far_normal_tails(stretch, left, right, u, v, per_t, BLOCK)
+            shift = normal_balance(shift, gap, *tails)
     else:
         # So far from θ both tails are pure exponentials.
-        below, above = far_tails(x_row, here, 0, n, left, right, per_t, BLOCK)
+        below, above = far.far_tails(stretch, left, right, per_t, BLOCK)
         shift = 0.5 * tl.log(below / above)
     hi, lo = between(left, right)
     return step_to(hi, lo, temperature * shift)
@@ -221,16 +221,10 @@ def _balance(KIND: tl.constexpr, x_row, here, n, hi, lo, temperature, BLOCK: tl.
 
 @triton.jit
 def backward(
-    x_at,
+    given: Given,
     g_at,
-    theta_at,
-    k_at,
-    temperature_at,
     out_at,
     in_rows_at,
-    count,
-    n,
-    alpha,
     KIND: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -241,52 +235,37 @@ def backward(
     rounding of ḡ.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < count
-    t = tl.load(temperature_at + rows, mask=here, other=1.0)
-    theta = tl.load(theta_at + rows, mask=here, other=INF)
-    rest = tl.load(theta_at + count + rows, mask=here, other=0.0)
-    x_row, g_row = x_at + rows.to(tl.int64) * n, g_at + rows.to(tl.int64) * n
-    hi, lo, solved = inner(KIND, theta, rest, t, alpha)
-    per_unit = unit(KIND, 1.0 / t)
-    total, product = weigh(KIND, x_row, g_row, here, 0, n, hi, lo, per_unit, alpha, BLOCK)
+    here = rows < given.count
+    t, found, solved, theta = load_theta(KIND, given, rows, here)
+    stretch, g_row = (
+        Stretch(row_of(given.x_at, rows, given), here, 0, given.n),
+        row_of(g_at, rows, given),
+    )
+    total, product = loops.weigh(KIND, stretch, g_row, theta, BLOCK)
     some, per_total = slope_of(solved, total)
     mean = product * per_total
-    left_over, moment, lever = slope(
-        KIND, x_row, g_row, here, 0, n, hi, lo, per_unit, mean, alpha, BLOCK
-    )
-    rest, in_k, in_t = row_cotangents(KIND, mean, left_over, moment, lever, per_total, t)
-    write_back(
-        KIND,
-        x_row,
-        g_row,
-        out_at + rows.to(tl.int64) * n,
-        here,
-        0,
-        n,
-        hi,
-        lo,
-        per_unit,
-        mean,
-        rest,
-        scale_of(theta, some, t),
-        alpha,
-        BLOCK,
-    )
+    sums = loops.slope(KIND, stretch, g_row, theta, mean, BLOCK)
+    rest, in_k, in_t = row_cotangents(KIND, mean, sums, per_total, t)
+    scale, out_row = scale_of(found, some, t), row_of(out_at, rows, given)
+    loops.write_back(KIND, stretch, g_row, out_row, theta, mean, rest, scale, BLOCK)
     if tl.max((~some).to(tl.int32)) > 0:
-        k = tl.load(k_at + rows, mask=here, other=0.0)
-        other_k, other_t = degenerate(KIND, x_row, g_row, here, n, hi, lo, theta, k, t, BLOCK)
+        k = tl.load(given.k_at + rows, mask=here, other=0.0)
+        other_k, other_t = degenerate(KIND, stretch, g_row, theta, found, k, t, BLOCK)
         in_k, in_t = tl.where(some, in_k, other_k), tl.where(some, in_t, other_t)
     tl.store(in_rows_at + rows, in_k, mask=here)
-    tl.store(in_rows_at + count + rows, in_t, mask=here)
+    tl.store(in_rows_at + given.count + rows, in_t, mask=here)
 
 
 @triton.jit
-def inner(KIND: tl.constexpr, theta, rest, t, alpha):
-    """(θ in two floats as the passes want it, whether there is one)."""
-    solved = tl.abs(theta) < INF
-    hi, lo = tl.where(solved, theta, 0.0), tl.where(solved, rest, 0.0)
-    hi, lo = step_to(hi, lo, t * outside(KIND, alpha))
-    return hi, lo, solved
+def load_theta(KIND: tl.constexpr, given, rows, here):
+    """(T, θ as it was answered, whether it is finite, θ as passes over the scores take it)."""
+    t = tl.load(given.temperature_at + rows, mask=here, other=1.0)
+    found = tl.load(given.theta_at + rows, mask=here, other=INF)
+    rest = tl.load(given.theta_at + given.count + rows, mask=here, other=0.0)
+    solved = tl.abs(found) < INF
+    hi, lo = tl.where(solved, found, 0.0), tl.where(solved, rest, 0.0)
+    hi, lo = step_to(hi, lo, t * outside(KIND, given.alpha))
+    return t, found, solved, Theta(hi, lo, unit(KIND, 1.0 / t), given.alpha)
 
 
 @triton.jit
@@ -297,8 +276,9 @@ def slope_of(solved, total):
 
 
 @triton.jit
-def row_cotangents(KIND: tl.constexpr, mean, left_over, moment, lever, per_total, t):
+def row_cotangents(KIND: tl.constexpr, mean, sums, per_total, t):
     """(what the mean lacks, the cotangents of k and T)."""
+    left_over, moment, lever = sums
     rest = left_over * per_total
     per_t = 1.0 / t
     octaves = per_t / unit(KIND, per_t)
@@ -307,19 +287,19 @@ def row_cotangents(KIND: tl.constexpr, mean, left_over, moment, lever, per_total
 
 @triton.jit
 def scale_of(theta, some, t):
-    """What F′(g − ḡ) is multiplied by: 0 in a row without slope, NaN in one that holds a NaN."""
+    """The factor of F′(g − ḡ): 0 in a row without slope, NaN in one that holds a NaN."""
     return tl.where(theta != theta, theta, tl.where(some, 1.0 / t, 0.0))
 
 
 @triton.jit
-def degenerate(KIND: tl.constexpr, x_row, g_row, here, n, hi, lo, theta, k, t, BLOCK: tl.constexpr):
-    """Cotangents of k and T where ΣF′ is no number, or there is no θ."""
+def degenerate(KIND: tl.constexpr, stretch, g_row, theta, found, k, t, BLOCK: tl.constexpr):
+    """Cotangents of k and T where ΣF′ is 0 by underflow, or there is no θ."""
     shared = tl.zeros_like(t)
     if not is_bounded(KIND):  # those have no such slopes
-        shared = faint_share(KIND, x_row, g_row, here, 0, n, hi, lo, 1.0 / t, BLOCK)
-    tops, of_tops = top_sums(x_row, g_row, here, 0, n, BLOCK)
+        shared = far.faint_share(KIND, stretch, g_row, theta.hi, theta.lo, 1.0 / t, BLOCK)
+    tops, of_tops = far.top_sums(stretch, g_row, BLOCK)
     # Scores of +inf that are more than k share it.
-    taken = tl.where((theta == INF) & (tops > 0.0) & (k <= tops), of_tops, 0.0)
-    in_k = tl.where(tl.abs(theta) < INF, shared, taken / tl.maximum(tops, 1.0))
-    spoiled = theta != theta
-    return tl.where(spoiled, theta, in_k), tl.where(spoiled, theta, 0.0)
+    taken = tl.where((found == INF) & (tops > 0.0) & (k <= tops), of_tops, 0.0)
+    in_k = tl.where(tl.abs(found) < INF, shared, taken / tl.maximum(tops, 1.0))
+    has_nan = found != found
+    return tl.where(has_nan, found, in_k), tl.where(has_nan, found, 0.0)

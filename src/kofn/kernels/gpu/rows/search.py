@@ -1,10 +1,10 @@
-"""The threshold of a row on a GPU: what to do next, from the sums of one look at it.
+"""The search for the threshold of a row on a GPU: each step follows from one evaluation's sums.
 
-The rules are those of threshold.py and search.py (log-odds Newton by Halley's step, residual split
-at F > ½, plateau in logs, stop on the step, always end), in float32 alone. θ is always a pair of
-floats, and so are the ends of its bracket, which are places that were looked at: nothing has to be
-shifted when θ moves. Distances between them are a quarter of what they are, or those between
-additive masks of ±finfo.max would overflow.
+The rules are those of solver/threshold.py and cpu/rows/search.py (Newton on the log-odds with
+Halley's correction, residual split at F > ½, plateau in logs, stop on the step, always end), in
+float32 alone. θ is always a pair of floats, and so are the ends of its bracket, which are earlier
+values of θ: nothing has to be shifted when θ moves. Distances between them are held as a quarter,
+or those between additive masks of ±finfo.max would overflow.
 
 All numbers here are per row. one_program.py and many_programs.py add up what they need.
 """
@@ -31,9 +31,9 @@ from kofn.kernels.gpu.rows.formulas import (
     quantile,
 )
 
-ROUNDS = tl.constexpr(128)  # looks before the search ends wherever it is
+ROUNDS = tl.constexpr(128)  # evaluations before the search ends wherever it is
 FAINT = tl.constexpr(constants.FAINT_SINGLE)
-FLAT = tl.constexpr(2)  # sums say no more: there logs will
+FLAT = tl.constexpr(2)  # both tails are rounding: the search goes on by logarithms
 HARD = tl.constexpr(3)  # k entries are beyond the end of an exponential, the others out of reach
 SPREAD = tl.constexpr(constants.SPREAD)
 NEAR_TOP = tl.constexpr(constants.NEAR_TOP)
@@ -52,8 +52,30 @@ class Row(NamedTuple):
     temperature: Any
 
 
+class Survey(NamedTuple):
+    """What a search starts from, one number per row."""
+
+    live: Any  # finite scores
+    top: Any  # scores of +inf
+    bad: Any  # NaN
+    usual: Any  # the scores that mean and variance describe, without additive masks such as −1e9
+    mean: Any
+    variance: Any
+    least: Any
+    greatest: Any
+
+
+class End(NamedTuple):
+    """The answer of a row that needs no equation."""
+
+    closed: Any  # whether the row is such a one
+    weight: Any  # of its finite scores
+    theta: Any
+    share: Any  # the weight of each score of +inf, in other rows too
+
+
 class Search(NamedTuple):
-    """Where a search is: θ and its bracket's ends, two floats each, and what decides on a step."""
+    """The state of a search: θ and its bracket's ends, two floats each, and what a step needs."""
 
     hi: Any
     lo: Any
@@ -61,14 +83,33 @@ class Search(NamedTuple):
     low_lo: Any
     high_hi: Any
     high_lo: Any
-    low_gap: Any  # log-odds at the ends, 0 and 1 until they have been looked at
+    low_gap: Any  # log-odds at the ends, 0 and 1 until they are known
     high_gap: Any
-    width: Any  # of the bracket when it was last judged
-    worth: Any  # of a log-odd, in units of T
-    leap: Any  # how far to go beyond the first bracket's inside
+    width: Any  # of the bracket when it was last compared
+    worth: Any  # how far θ moves per unit of log-odds, in units of T
+    leap: Any  # the longest step while an end is unknown
     tries: Any  # steps that the bracket has decided
-    looks: Any
-    state: Any  # 1 while it goes on, 0 when over, else FLAT or HARD
+    rounds: Any  # evaluations
+    state: Any  # 1 while the search goes on, 0 when it is over, else FLAT or HARD
+
+
+class Bracket(NamedTuple):
+    """Those fields of a search that its bracket is made of."""
+
+    low_hi: Any
+    low_lo: Any
+    high_hi: Any
+    high_lo: Any
+    low_gap: Any
+    high_gap: Any
+
+
+class Ends(NamedTuple):
+    """A bracket's ends, counted from θ, a quarter of each; and whether both have been evaluated."""
+
+    low: Any
+    high: Any
+    both: Any
 
 
 @triton.jit
@@ -87,18 +128,16 @@ def step_to(hi, lo, move):
 
 @triton.jit
 def end_of(k, live, top, bad, temperature):
-    """(whether a row needs no equation, the weight of its finite scores then, its θ; the weight
-    that each score of +inf has in any case).
-    """
+    """The `End` of each row."""
     playing = live + top + bad > 0.0
-    spoiled = playing & ((bad > 0.0) | (k != k) | (temperature != temperature))
+    has_nan = playing & ((bad > 0.0) | (k != k) | (temperature != temperature))
     none = (k <= top) | (playing == 0)
     every = k >= top + live
     shared = tl.where(top > 0.0, k / tl.maximum(top, 1.0), 0.0)
     share = tl.where(k != k, k, tl.where(none, shared, 1.0))
-    weight = tl.where(spoiled, NAN, tl.where(none, 0.0, 1.0))
-    theta = tl.where(spoiled, NAN, tl.where(none, INF, -INF))
-    return spoiled | none | every, weight, theta, share
+    weight = tl.where(has_nan, NAN, tl.where(none, 0.0, 1.0))
+    theta = tl.where(has_nan, NAN, tl.where(none, INF, -INF))
+    return End(has_nan | none | every, weight, theta, share)
 
 
 @triton.jit
@@ -109,14 +148,15 @@ def mean_and_variance(pivot, number, total, square):
 
 
 @triton.jit
-def start(KIND: tl.constexpr, row, closed, usual, mean, variance, least, greatest, alpha):
-    """Where to begin. `usual` counts the scores that mean and variance tell of.
+def start(KIND: tl.constexpr, row, seen, closed, alpha):
+    """The search before its first evaluation.
 
     A sum of links at normal scores is close to one wide link, whose quantile is between those of
     the two; for the normal link it is exact.
     """
     # A row that needs no equation is given one that has an answer.
-    live, usual = tl.where(closed, 1.0, row.live), tl.where(closed, 1.0, usual)
+    live, usual = tl.where(closed, 1.0, row.live), tl.where(closed, 1.0, seen.usual)
+    least, greatest = seen.least, seen.greatest
     k, t = tl.where(closed, 0.5, row.k - row.top), row.temperature
     left = live - k
     few = k / tl.maximum(usual, 1.0)
@@ -125,7 +165,7 @@ def start(KIND: tl.constexpr, row, closed, usual, mean, variance, least, greates
     rest = tl.where(few < many, (usual - k) / tl.maximum(usual, 1.0), 0.5 * (left / live))
     normal = quantile(NORMAL, share, rest, alpha)
     own = normal if KIND == NORMAL else quantile(KIND, share, rest, alpha) + edge(KIND, alpha)
-    deviation = tl.sqrt(variance)
+    deviation = tl.sqrt(seen.variance)
     far, own = normal * deviation, t * own
     away = tl.sqrt(far * far + own * own)
     away = tl.where(far + own > 0.0, away, -away)
@@ -135,8 +175,8 @@ def start(KIND: tl.constexpr, row, closed, usual, mean, variance, least, greates
     reach = t * quantile(KIND, k / live, left / live, alpha)
     slack = 1e-6 * (tl.abs(least) + tl.abs(greatest)) + 1e-3 * (t + tl.abs(reach))
     low_lo, high_lo = -reach - slack, slack - reach
-    # In two floats: among scores of 1e9 one cannot tell θ from them.
-    guess, rest = two_sum(mean, t * edge(KIND, alpha) - away)
+    # In two floats: among scores of 1e9 one float does not tell θ from its neighbours.
+    guess, rest = two_sum(seen.mean, t * edge(KIND, alpha) - away)
     hi = tl.minimum(tl.maximum(guess, least + low_lo), greatest + high_lo)
     # More is wanted than there are usual scores: θ is among the masks, and they are alike.
     amid = (k > usual) & (usual < live)
@@ -144,23 +184,10 @@ def start(KIND: tl.constexpr, row, closed, usual, mean, variance, least, greates
     among = t * quantile(KIND, (k - usual) / hidden, left / hidden, alpha)
     lo = tl.where(hi == guess, rest, 0.0)
     hi, lo = tl.where(amid, least, hi), tl.where(amid, -among, lo)
-    zero = tl.zeros_like(hi)
-    return Search(
-        hi,
-        lo,
-        least,
-        low_lo,
-        greatest,
-        high_lo,
-        zero,
-        zero + 1.0,
-        zero + INF,
-        worth,
-        zero + 1.0,
-        closed.to(tl.int32) * 0,
-        closed.to(tl.int32) * 0,
-        tl.where(closed, 0, 1),
-    )
+    zero, none = tl.zeros_like(hi), closed.to(tl.int32) * 0
+    bracket = Bracket(least, low_lo, greatest, high_lo, zero, zero + 1.0)
+    state = tl.where(closed, 0, 1)
+    return Search(hi, lo, *bracket, zero + INF, worth, zero + 1.0, none, none, state)
 
 
 @triton.jit
@@ -191,7 +218,7 @@ def halley(k, live, total, rest, excess, weight, slope):
 
 @triton.constexpr_function
 def last_step(kind):
-    """The step after which no further look is needed: its cube, or square at a kink, is lost."""
+    """The step that may be the last: its cube, or its square at a kink, is below rounding."""
     return LAST.value[kind]
 
 
@@ -208,18 +235,47 @@ def is_flat(below, above):
 
 
 @triton.jit
-def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
-    """A search after one more look.
+def advance(KIND: tl.constexpr, row, s, sums):
+    """A search after one more evaluation."""
+    active, quarter = s.state == 1, 0.25 * row.temperature
+    excess = (sums.count - row.k) + sums.below - sums.above
+    gap, step, enough, leap, state = _step(KIND, row, s.leap, s.state, active, sums, excess)
+    stay = state == FLAT if has_two_tails(KIND) else excess == 0.0
+    tails = sums.below + sums.above
+    tolerance = tl.maximum(tl.minimum(sums.weight, row.k - row.top), 4.0 * tails) * EPS
+    near = (tl.abs(step) <= enough) | (tl.abs(step) * tl.maximum(sums.weight, TINY) <= tolerance)
+    if is_bounded(KIND):  # as in search.py: k entries have all their weight and others nearly none
+        done = near & (sums.above == 0.0) & (sums.count == row.k)
+        step = tl.where(done, step * steps_beyond(KIND) + 2 * EPS, step)
 
-    below and above are Σ F and Σ (1 − F) of the entries up to ½ and above it, weight is ΣF′, count
-    #{F > ½}, slope ΣF″.
+    bracket = _narrowed(s, active, excess, gap)
+    ends = _ends(bracket, s.hi, s.lo)
+    span, free = ends.high - ends.low, active & ~(near | stay)
+    target, width, worth, leap, tries = _held(
+        s, bracket, ends, step, gap, excess, leap, active, free, quarter
+    )
+    stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * (EPS * 0.5))
+    # After many evaluations: all that is between the ends is rounding.
+    rounding = (sums.weight > 0.0) & (span * sums.weight <= tolerance * row.temperature)
+    stuck = stuck | (ends.both & rounding & (span <= quarter * (EPS * 8.0)) & (s.rounds >= 16))
+    move = tl.minimum(tl.maximum(target, -8e37), 8e37) * 4.0
+    hi, lo = step_to(s.hi, s.lo, move)
+    go, over = active & ~stay, near | stay | stuck | (s.rounds + 1 >= ROUNDS)
+    hi, lo = tl.where(go, hi, s.hi), tl.where(go, lo, s.lo)
+    rounds, state = s.rounds + active.to(tl.int32), tl.where((state == 1) & over, 0, state)
+    return Search(hi, lo, *bracket, width, worth, leap, tries, rounds, state)
+
+
+@triton.jit
+def _step(KIND: tl.constexpr, row, leap, state, active, sums, excess):
+    """(the log-odds to close, the step that closes them, the size of a last step; `leap`, `state`).
+
+    Steps are in units of T.
     """
-    active, state, leap = s.state == 1, s.state, s.leap
-    wanted, quarter = row.k - row.top, 0.25 * row.temperature
-    excess = (count - row.k) + below - above
+    below, above, weight, count = sums.below, sums.above, sums.weight, sums.count
     total = (count - row.top - above) + below
     rest = ((row.live + row.top - count) - below) + above
-    gap, step = halley(wanted, row.live, total, rest, excess, weight, slope)
+    gap, step = halley(row.k - row.top, row.live, total, rest, excess, weight, sums.slope)
     enough = tl.zeros_like(step) + last_step(KIND)
     if has_two_tails(KIND):
         # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
@@ -232,49 +288,45 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
             enough = tl.where(plateau, tl.where(least > 0.0, LAST_BY_LOGS, 0.0), enough)
             leap = tl.where(plateau, INF, leap)
             state = tl.where(plateau & is_flat(below, above), FLAT, state)
-        stay = state == FLAT
-    else:
-        stay = excess == 0.0
-        if is_capped(KIND):
-            hard = active & stay & (weight == 0.0) & (count == row.k)
-            state = tl.where(hard, HARD, state)
-    tolerance = tl.maximum(tl.minimum(weight, wanted), 4.0 * (below + above)) * EPS
-    near = (tl.abs(step) <= enough) | (tl.abs(step) * tl.maximum(weight, TINY) <= tolerance)
+    elif is_capped(KIND):
+        hard = active & (excess == 0.0) & (weight == 0.0) & (count == row.k)
+        state = tl.where(hard, HARD, state)
+    return gap, step, enough, leap, state
 
+
+@triton.jit
+def _narrowed(s, active, excess, gap):
+    """The bracket with θ as one of its ends."""
     raised, lowered = active & (excess > 0.0), active & ~(excess > 0.0)
     low_hi, low_lo = tl.where(raised, s.hi, s.low_hi), tl.where(raised, s.lo, s.low_lo)
     high_hi, high_lo = tl.where(lowered, s.hi, s.high_hi), tl.where(lowered, s.lo, s.high_lo)
     low_gap = tl.where(raised, tl.maximum(gap, 1e-30), s.low_gap)
     high_gap = tl.where(lowered, gap, s.high_gap)
-    low = (low_hi * 0.25 - s.hi * 0.25) + (low_lo * 0.25 - s.lo * 0.25)
-    high = (high_hi * 0.25 - s.hi * 0.25) + (high_lo * 0.25 - s.lo * 0.25)
-    span = high - low
-    if is_bounded(KIND):  # as in search.py: k entries have all their weight and others nearly none
-        done = near & (above == 0.0) & (count == row.k)
-        step = tl.where(done, step * steps_beyond(KIND) + 2 * EPS, step)
-    target = step * quarter
+    return Bracket(low_hi, low_lo, high_hi, high_lo, low_gap, high_gap)
 
-    # Most steps are taken as they are. Others are decided by the bracket.
-    both = (low_gap > 0.0) & (high_gap <= 0.0)
-    judged = active & both & (s.looks % 3 == 2)
-    beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(gap) * s.worth, leap))
-    inside = (target > low) & (target < high)
-    odd = active & ~(near | stay) & (judged | beyond | ~inside)
-    width, worth, tries = s.width, s.worth, s.tries
+
+@triton.jit
+def _ends(b, hi, lo):
+    low = (b.low_hi * 0.25 - hi * 0.25) + (b.low_lo * 0.25 - lo * 0.25)
+    high = (b.high_hi * 0.25 - hi * 0.25) + (b.high_lo * 0.25 - lo * 0.25)
+    return Ends(low, high, (b.low_gap > 0.0) & (b.high_gap <= 0.0))
+
+
+@triton.jit
+def _held(s, bracket, ends, step, gap, excess, leap, active, free, quarter):
+    """(a quarter of the move, and the width, worth, leap and tries of a search after it).
+
+    Most steps are taken as they are. Of those that are `free` some are decided by the bracket.
+    """
+    low, high, both, target = ends.low, ends.high, ends.both, step * quarter
+    span, width, worth, tries = high - low, s.width, s.worth, s.tries
+    judged = active & both & (s.rounds % 3 == 2)
+    beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(gap) * worth, leap))
+    odd = free & (judged | beyond | ~((target > low) & (target < high)))
     if tl.max(odd.to(tl.int32)) > 0:
-        other, tries = _by_bracket(
-            s.hi,
-            target,
-            low,
-            high,
-            both,
-            judged & (span > width * 0.5) & (tl.abs(step) > 0.1),
-            low_gap,
-            high_gap,
-            quarter,
-            odd,
-            tries,
-        )
+        # The bracket decides two steps in three; before the third it must have halved.
+        slow = judged & (span > width * 0.5) & (tl.abs(step) > 0.1)
+        other, tries = _by_bracket(s.hi, target, bracket, ends, slow, odd, quarter, tries)
         # A step beyond what the spread of the scores suggests; go past the root to hold it.
         stride = tl.maximum(1.5 * tl.abs(gap) * worth, leap) * quarter
         other = tl.where(beyond, tl.where(excess > 0.0, stride, -stride), other)
@@ -283,38 +335,14 @@ def advance(KIND: tl.constexpr, row, s, below, above, weight, count, slope):
         width = tl.where(judged, span, width)
         worth = tl.where(odd & beyond, 2.0 * worth, worth)
         leap = tl.where(odd & beyond, leap * tl.maximum(leap, 8.0), leap)
-
-    stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * (EPS * 0.5))
-    # After many looks: all that is between the ends is rounding.
-    rounding = (weight > 0.0) & (span * weight <= tolerance * row.temperature)
-    stuck = stuck | (both & rounding & (span <= quarter * (EPS * 8.0)) & (s.looks >= 16))
-    move = tl.minimum(tl.maximum(target, -8e37), 8e37) * 4.0
-    hi, lo = step_to(s.hi, s.lo, move)
-    go, over = active & ~stay, near | stay | stuck | (s.looks + 1 >= ROUNDS)
-    return Search(
-        tl.where(go, hi, s.hi),
-        tl.where(go, lo, s.lo),
-        low_hi,
-        low_lo,
-        high_hi,
-        high_lo,
-        low_gap,
-        high_gap,
-        width,
-        worth,
-        leap,
-        tries,
-        s.looks + active.to(tl.int32),
-        tl.where((state == 1) & over, 0, state),
-    )
+    return target, width, worth, leap, tries
 
 
 @triton.jit
-def _by_bracket(theta, target, low, high, both, slow, low_gap, high_gap, quarter, odd, tries):
-    """A step that the bracket allows, where both its ends are known, and how many it has decided.
-
-    Twice in three looks the bracket may do as it likes; then it must have halved, or is `slow`.
-    """
+def _by_bracket(theta, target, bracket, ends, slow, odd, quarter, tries):
+    """(a step inside the bracket where both its ends are known, how many it has decided)."""
+    low, high, both = ends.low, ends.high, ends.both
+    low_gap, high_gap = bracket.low_gap, bracket.high_gap
     span = high - low
     # A little outside the bracket is as good as just inside.
     under = both & (target <= low) & (target > low - 0.1 * span)

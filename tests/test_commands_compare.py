@@ -34,6 +34,11 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_help_names_every_map():
+    words = " ".join(run("apply", "--help").stdout.split())
+    assert [each.name for each in MAPS if each.name not in words] == []
+
+
 def refused(*arguments, send=None):
     """The one line on standard error of a run that ends with status 2 and writes nothing."""
     before = sorted(os.listdir())

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Guarded,
-    help="Differentiable top-k: choose k of n, and learn the choice.",
+    help="Choose k of n entries by their scores, with exact gradients.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # one-line errors, no boxes
@@ -72,7 +72,7 @@ def _options(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Differentiable top-k: choose k of n, and learn the choice."""
+    """Choose k of n entries by their scores, with exact gradients."""
 
 
 @app.command()
@@ -86,10 +86,13 @@ def select(
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
-    k: Annotated[int | None, typer.Option("-k", help="Number of columns to keep.")] = None,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", help="Number of columns to select; 16 by default for the digits."),
+    ] = None,
     task: Annotated[
         str,
-        typer.Option(help="classification, regression, or auto (decided by the target column)."),
+        typer.Option(help="classification, regression, or auto, which looks at the target column."),
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     splits: Annotated[int, typer.Option(help="Number of random splits to compare on.")] = 10,
@@ -99,10 +102,10 @@ def select(
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
-    """Choose the k most useful columns of a table.
+    """Select the k most useful columns of a table.
 
     Compares soft top-k with other selection methods on random train/test splits, and writes
-    selection.json and selection.png. Without DATA.csv it chooses 16 of the 64 pixels of
+    selection.json and selection.png. Without DATA.csv it selects 16 of the 64 pixels of
     scikit-learn's handwritten digits.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
@@ -137,8 +140,8 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Problem to time: router, attention, vocabulary or pruning. Repeat the option for "
-            "several; all by default.",
+            help="Shape of the scores: router, attention, vocabulary or pruning. Repeat the option "
+            "for several; all by default.",
         ),
     ] = None,
     dtype: Annotated[
@@ -148,7 +151,7 @@ def bench(
     threads: Annotated[
         int | None, typer.Option(help="Number of threads; PyTorch's default if not given.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Maximum timing rounds per contender.")] = 31,
+    rounds: Annotated[int, typer.Option(help="Maximum number of timings of each function.")] = 31,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -157,9 +160,9 @@ def bench(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
-    """Time the maps on this machine, relative to softmax.
+    """Time soft_topk, sparsemax and others, relative to softmax.
 
-    Also times other libraries and common hand-written versions of the same maps.
+    Also times common hand-written code, and other libraries if they are installed.
     """
     # PyTorch's profiler measures memory; by default it prints a line whenever it starts.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

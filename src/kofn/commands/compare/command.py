@@ -21,7 +21,7 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SCORES",
-        help="CSV or .npy file with one row of scores per problem; - reads standard input.",
+        help="CSV or .npy file with rows of scores; - reads standard input.",
     ),
 ]
 K = Annotated[
@@ -33,13 +33,14 @@ Temperature = Annotated[
 Support = Annotated[
     float | None,
     typer.Option(
-        help="Choose the temperature that spreads the weights over about this many entries."
+        help="Find the temperature that spreads the weights over this many entries on average."
     ),
 ]
 Gap = Annotated[
     float | None,
     typer.Option(
-        help="Choose the temperature at which the weights differ from the hard top-k by this sum."
+        help="Find the temperature at which the absolute differences between the weights and the "
+        "hard top-k sum to this number on average."
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")]
@@ -56,9 +57,9 @@ def compare(
     ),
     force: Force = False,
 ) -> None:
-    """Compare the weights and the sparsity of every map on your scores.
+    """Compare soft_topk, softmax, sparsemax and others on your scores.
 
-    Prints two tables, and writes compare.json and compare.png.
+    Prints their weights, sparsity and slopes, and writes compare.json and compare.png.
     """
     from kofn.commands.compare import report, table
     from kofn.commands.compare.compare import compare as compared
@@ -89,7 +90,10 @@ def apply(
     map_: Annotated[
         str | None,
         typer.Option(
-            "--map", help="Map to apply, as named by `kofn compare`; logistic by default."
+            "--map",
+            help="Function to apply: a link of soft_topk (logistic, laplace, normal, exponential, "
+            "linear, entmax), softmax, sparsemax, taylor_softmax, sparse_softmax, "
+            "perturbed_argmax or KSubset; logistic by default.",
         ),
     ] = None,
     alpha: Annotated[
@@ -107,9 +111,10 @@ def apply(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Turn scores into weights, row by row, in the format of the input.
+    """Turn each row of scores into weights that sum to k.
 
-    Prints the weights. An .npy input gives .npy output, which needs --out or a pipe.
+    Prints the weights in the format of the input. An .npy input gives .npy output, which needs
+    --out or a pipe.
     """
     from kofn.commands.compare import table
 
@@ -166,7 +171,7 @@ def _check_hard(**soft: object) -> None:
     for name, value in soft.items():
         if value is not None:
             raise InputError(
-                f"--hard gives weights of 0 and 1 and cannot be combined with --{name}"
+                f"--hard gives weights of 0 and 1; it cannot be combined with --{name}"
             )
 
 

@@ -67,8 +67,10 @@ def metrics_table(comparison: Comparison) -> RichTable:
     over = "" if looked == 1 else f"Means over {looked:,}{part} rows. "
     table = shown_as(
         caption=(
-            f"{over}Support: weights above 0.\nEffective: over how many the weight is spread.\n"
-            "Gap: ‖p − hard top-k‖₁. Slope: ‖∂p/∂scores‖₂.\n0 and 1 without a point are exact."
+            f"{over}Support: number of weights above 0.\n"
+            "Effective: number of entries that share the weight.\n"
+            "Gap: ‖p − hard top-k‖₁. Slope: ‖∂p/∂scores‖₂.\n"
+            "Weights of 0 and 1 without decimals are exact."
         ),
     )
     table.add_column("map")

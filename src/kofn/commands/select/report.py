@@ -95,8 +95,8 @@ def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
         title=escape(title),
         caption=(
             f"Held-out {comparison.score_name}, {drawn}, {HELD_OUT:.0%} held out "
-            f"({comparison.training_rows:,} rows to learn from, {comparison.testing_rows:,} to "
-            f"score).\nΔ: method − soft_topk on the same split{told}."
+            f"({comparison.training_rows:,} rows for training, {comparison.testing_rows:,} for "
+            f"testing).\nΔ: method − soft_topk on the same split{told}."
         ),
     )
     shown.add_column("columns by")

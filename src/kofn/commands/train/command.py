@@ -61,9 +61,10 @@ def vae(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
 ) -> None:
-    """Train a discrete autoencoder on digits and compare gradient estimators.
+    """Train a discrete autoencoder by several gradient estimators.
 
-    Writes checkpoint.pt during training, then vae.json, curves.png and digits.png.
+    The data are scikit-learn's digits. Writes checkpoint.pt during training, then vae.json,
+    curves.png and digits.png.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.train.methods import METHODS, USUAL

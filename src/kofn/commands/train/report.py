@@ -63,7 +63,7 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
 
     result = {
         "data": "scikit-learn digits, a quarter held out",
-        "unit": "nats for an image; larger is better",
+        "unit": "nats per image; larger is better",
         "settings": asdict(settings),
         "samples_of_the_bounds": SAMPLES_AT_THE_END,
         "methods": [summary(name) for name in best_first(settings, results)],
@@ -77,12 +77,12 @@ def as_rich(settings: Settings, results: Results) -> Table:
     """Return a table of each method's bounds, mean ± standard deviation over seeds, best first."""
     seeds = "one seed" if settings.seeds == 1 else f"mean ± deviation of {settings.seeds} seeds"
     shown = table(
-        title="digits encoded as a discrete choice",
+        title="digits, encoded by discrete latents",
         caption=(
-            f"Nats for an image, {seeds}; held-out images, hard samples.\n"
-            "log p(x): by every choice; tight: importance-weighted bound of "
-            f"{SAMPLES_AT_THE_END} samples;\nbound: evidence bound. calls: of the decoder for a "
-            "training image."
+            f"Nats per image, {seeds}; held-out images, hard samples.\n"
+            "bound: evidence lower bound. tight: importance-weighted bound, "
+            f"{SAMPLES_AT_THE_END} samples.\nlog p(x): sum over every choice. calls: decoder calls "
+            "per training image."
         ),
     )
     shown.add_column("trained by", no_wrap=True)
@@ -132,7 +132,7 @@ def curves(settings: Settings, results: Results) -> bytes:
         axes.grid(axis="y", color="#e6e6e6")
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes.spines[["top", "right"]].set_visible(False)
-    left.set_ylabel("evidence bound, hard samples (nats for an image)")
+    left.set_ylabel("evidence bound, hard samples (nats per image)")
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
     return png(figure)
 

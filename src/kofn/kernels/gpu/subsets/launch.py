@@ -28,15 +28,15 @@ def at(what: int, y: Tensor, hi: Tensor, lo: Tensor, k: Tensor, v: Tensor | None
         return out
     part, parts, warps = shape_of(n)
     sums = launch.empty(k, (count, parts, programs.SUMS.value), torch.float64)
-    grid, rows = (count * parts,), (hi, lo, k, sums)
+    grid, given = (count * parts,), programs.Given(y, v, hi, lo, k, sums, n, parts)
     first = dict(PART=part, LANES=32 * warps, num_warps=warps, **OPTIONS)
     then = dict(PARTS=max(LEAST, launch.power_of_2(parts)), **first)
     with launch.device_of(y):
-        programs.tally_parts[grid](y, v, *rows, n, parts, WHAT=what, **first)
-        programs.multiply_parts[grid](y, *rows, n, parts, **then)
+        programs.tally_parts[grid](given, WHAT=what, **first)
+        programs.multiply_parts[grid](given, **then)
         if what == contract.COVARIANCE:
-            programs.others_parts[grid](y, v, *rows, n, parts, **then)
-        programs.write_parts[grid](y, v, *rows, out, n, parts, WHAT=what, **then)
+            programs.others_parts[grid](given, **then)
+        programs.write_parts[grid](given, out, WHAT=what, **then)
     return out
 
 

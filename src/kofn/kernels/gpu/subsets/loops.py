@@ -1,15 +1,16 @@
-"""One visit to a stretch of a row of k-subsets, on a GPU: the sums of quadrature.py.
+"""One pass over a stretch of a row of k-subsets, on a GPU: the sums of quadrature.py.
 
 A thread has coins of its own and all nodes of each, so that a coin's sum over nodes stays with its
 thread; only the product over coins is folded, once. That product is complex and float64, four
 multiplications a coin and node, because at n = 10⁶ float32 has lost it; the rest is float32.
-Coins are kept as signed tails u, +p where p ≤ ½ and −q elsewhere, as in sums.py, which has the
-same visits.
+Coins are kept as signed tails u, +p where p ≤ ½ and −q elsewhere, as in cpu/subsets/sums.py, which
+has the same passes.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -30,6 +31,34 @@ PI = tl.constexpr(math.pi)
 TERMS = tl.constexpr(12)
 SIN = tl.constexpr(tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(12)))
 COS = tl.constexpr(tuple((-1) ** i / math.factorial(2 * i) for i in range(12)))
+
+
+class Stretch(NamedTuple):
+    """The coins of a row that a pass goes over, at z = y − (hi + lo)."""
+
+    y: Any  # the address of the row's first logit
+    first: Any  # the first coin
+    last: Any  # the one after the last
+    hi: Any
+    lo: Any
+
+
+class Nodes(NamedTuple):
+    """Of each node: sin ω, 1 − cos ω, and a complex number, its weight or spectrum."""
+
+    sin: Any
+    versine: Any
+    real: Any
+    imag: Any
+
+
+class Totals(NamedTuple):
+    """The covariance's sums over all coins, with the mean of v."""
+
+    mean: Any
+    sum: Any  # Σδ(v − mean)
+    real: Any  # Σ a(v − mean) per node
+    imag: Any
 
 
 @triton.jit
@@ -61,12 +90,13 @@ def load(row, at, last, other, LANES: tl.constexpr):
 
 
 @triton.jit
-def _coin(y, hi, lo):
-    """(u, whether z > 0) with z = y − (hi + lo); out of play u is 0."""
-    z = (y - hi) - lo
+def _coins(stretch, at, LANES: tl.constexpr):
+    """(u of LANES coins, whether z > 0, y); u is 0 where |z| = ∞."""
+    y = load(stretch.y, at, stretch.last, -INF, LANES)
+    z = (y - stretch.hi) - stretch.lo
     e = tl.exp2(tl.abs(z) * -LOG2_E)
     t = e * inverse(1.0 + e)
-    return tl.where(z > 0.0, -t, t), z > 0.0
+    return tl.where(z > 0.0, -t, t), z > 0.0, y
 
 
 @triton.jit
@@ -78,19 +108,18 @@ def _moments(u):
 
 
 @triton.jit
-def tally(y_row, v_row, first, last, hi, lo, WEIGHTED: tl.constexpr, LANES: tl.constexpr):
+def tally(stretch, v_row, WEIGHTED: tl.constexpr, LANES: tl.constexpr):
     """Σpq, #(z > 0), #(+inf), and Σpq·v where WEIGHTED."""
     variance = tl.zeros((LANES,), tl.float32)
     above, top, weighted = variance, variance, variance
-    for at in range(first, last, LANES):
-        y = load(y_row, at, last, -INF, LANES)
-        u, upper = _coin(y, hi, lo)
+    for at in range(stretch.first, stretch.last, LANES):
+        u, upper, y = _coins(stretch, at, LANES)
         w, _ = _moments(u)
         variance += w
         above += tl.where(upper, 1.0, 0.0)
         top += tl.where(y == INF, 1.0, 0.0)
         if WEIGHTED:
-            v = load(v_row, at, last, 0.0, LANES)
+            v = load(v_row, at, stretch.last, 0.0, LANES)
             # What is out of play may carry anything, NaN included.
             weighted += tl.where(w > 0.0, w * v, 0.0)
     return (
@@ -103,15 +132,15 @@ def tally(y_row, v_row, first, last, hi, lo, WEIGHTED: tl.constexpr, LANES: tl.c
 
 @triton.jit
 def grid(variance, above, k, n, node):
-    """Per node of that number (sin ω, 1 − cos ω, weight·e^{iω(above − k)}); 0 where it counts not.
+    """`Nodes` with weight·e^{iω(above − k)}; all 0 for a node that does not count.
 
-    `_nodes._grid` says how many there are. The phase is what is left of it: e^{iω} of each coin
-    above ½, whose product is taken without, less e^{iωk}.
+    Their number is that of subsets/quadrature.py. The phase is that of e^{iω} per coin above ½,
+    which `multiply` leaves out, less e^{iωk}.
     """
     number = tl.ceil((tl.sqrt(variance) * 6.0 + 9.0) * 0.5) * 2.0 + 1.0
     number = tl.minimum(number, (n + 1 + n % 2).to(tl.float64))
     h, per_number = node.to(tl.float64), 1.0 / number
-    # Beyond the last node there are numbers nobody uses, of bounded size.
+    # Numbers beyond the last node are not used; this bounds their size.
     sine, cosine = _half_turn(tl.minimum(h * per_number, 0.5))
     versine = sine * sine * 2.0
     counts = (h * 2.0 < number) & (versine * variance <= 17.0)
@@ -120,7 +149,7 @@ def grid(variance, above, k, n, node):
     real, imag = _turn(phase - tl.floor(phase + 0.5))
     weight = tl.where(counts, tl.where(h == 0.0, 1.0, 2.0), 0.0) * per_number
     sin, versine = tl.where(counts, sine * cosine * 2.0, 0.0), tl.where(counts, versine, 0.0)
-    return sin, versine, real * weight, imag * weight
+    return Nodes(sin, versine, real * weight, imag * weight)
 
 
 @triton.jit
@@ -135,12 +164,12 @@ def product(real, imag):
 
 
 @triton.jit
-def multiply(y_row, first, last, hi, lo, sin, versine, LANES: tl.constexpr):
+def multiply(stretch, sin, versine, LANES: tl.constexpr):
     """Per node Π t = 1 − |u|(1 − cos ω) + iu sin ω over coins; above ½ it lacks e^{iω}."""
     imag = tl.zeros((sin.shape[0], LANES), tl.float64)
     real = imag + 1.0
-    for at in range(first, last, LANES):
-        u, _ = _coin(load(y_row, at, last, -INF, LANES), hi, lo)
+    for at in range(stretch.first, stretch.last, LANES):
+        u, _, _ = _coins(stretch, at, LANES)
         u = u.to(tl.float64)
         a = 1.0 - versine[:, None] * tl.abs(u)[None, :]
         b = sin[:, None] * u[None, :]
@@ -149,90 +178,78 @@ def multiply(y_row, first, last, hi, lo, sin, versine, LANES: tl.constexpr):
 
 
 @triton.jit
-def spectrum(real, imag, weight_real, weight_imag):
-    """(per node weight·Π t·e^{−iωk}/Pr(N = k) in float32, Pr(N = k))."""
-    real, imag = _times(real, imag, weight_real, weight_imag)
+def spectrum(real, imag, nodes):
+    """(`Nodes` with weight·Π t·e^{−iωk}/Pr(N = k) in float32, Pr(N = k))."""
+    real, imag = _times(real, imag, nodes.real, nodes.imag)
     total = tl.sum(real)
-    return (real / total).to(tl.float32), (imag / total).to(tl.float32), total
+    real, imag = (real / total).to(tl.float32), (imag / total).to(tl.float32)
+    return Nodes(nodes.sin.to(tl.float32), nodes.versine.to(tl.float32), real, imag), total
 
 
 @triton.jit
-def _shift(w, r, sin, versine, real, imag):
+def _shift(w, r, nodes):
     """(π − p)/w."""
-    over = inverse(1.0 - versine[:, None] * (w + w)[None, :])
-    above = (versine * real)[:, None] * r[None, :] + (sin * imag)[:, None]
+    over = inverse(1.0 - nodes.versine[:, None] * (w + w)[None, :])
+    above = (nodes.versine * nodes.real)[:, None] * r[None, :] + (nodes.sin * nodes.imag)[:, None]
     return -tl.sum(above * over, axis=0)
 
 
 @triton.jit
-def write(
-    WHAT: tl.constexpr,
-    y_row,
-    out_row,
-    first,
-    last,
-    hi,
-    lo,
-    sin,
-    versine,
-    real,
-    imag,
-    LANES: tl.constexpr,
-):
+def write(WHAT: tl.constexpr, stretch, out_row, nodes, LANES: tl.constexpr):
     """Tails given N = k, or marginals."""
-    for at in range(first, last, LANES):
-        u, upper = _coin(load(y_row, at, last, -INF, LANES), hi, lo)
+    for at in range(stretch.first, stretch.last, LANES):
+        u, upper, _ = _coins(stretch, at, LANES)
         w, r = _moments(u)
-        rho = _shift(w, r, sin, versine, real, imag)
+        rho = _shift(w, r, nodes)
         t = tl.abs(u)
         # Rounding may leave [0, 1] by its own size.
         answer = tl.minimum(tl.maximum(t + u * (1.0 - t) * rho, 0.0), 1.0)
         if WHAT == MARGINALS:
             answer = tl.where(upper, 1.0 - answer, answer)
         columns = at + tl.arange(0, LANES)
-        tl.store(out_row + columns, answer, mask=columns < last)
+        tl.store(out_row + columns, answer, mask=columns < stretch.last)
 
 
 @triton.jit
-def close(WHAT: tl.constexpr, y_row, out_row, first, last, theta, k, top, LANES: tl.constexpr):
+def close(WHAT: tl.constexpr, stretch, out_row, theta, k, top, LANES: tl.constexpr):
     """A row without a choice to make, or with a NaN, as conditional_bernoulli.py answers it."""
     of_top = tl.where((theta < 0.0) | (top <= k), 1.0, tl.where(theta != theta, theta, k / top))
     others = tl.where(theta != theta, theta, tl.where(theta > 0.0, 0.0, 1.0))
-    for at in range(first, last, LANES):
-        y = load(y_row, at, last, -INF, LANES)
+    for at in range(stretch.first, stretch.last, LANES):
+        y = load(stretch.y, at, stretch.last, -INF, LANES)
         answer = tl.zeros((LANES,), tl.float32)
         if WHAT == MARGINALS:
             answer += tl.where(y <= DELETED, 0.0, tl.where(y == INF, of_top, others))
         columns = at + tl.arange(0, LANES)
-        tl.store(out_row + columns, answer, mask=columns < last)
+        tl.store(out_row + columns, answer, mask=columns < stretch.last)
 
 
 @triton.jit
-def _slope(w, r, sin, versine):
+def _slope(w, r, nodes):
     """a = ∂ log t/∂z without the mean iwω."""
-    over = w[None, :] * inverse(1.0 - versine[:, None] * (w + w)[None, :])
-    return over * r[None, :] * -versine[:, None], over * sin[:, None]
+    over = w[None, :] * inverse(1.0 - nodes.versine[:, None] * (w + w)[None, :])
+    return over * r[None, :] * -nodes.versine[:, None], over * nodes.sin[:, None]
 
 
 @triton.jit
-def _centred(y_row, v_row, at, last, hi, lo, mean, LANES: tl.constexpr):
+def _centred(stretch, v_row, at, mean, LANES: tl.constexpr):
     """(u, pq, q − p, v − mean); H does not see a constant, and without it nothing large cancels."""
-    u, _ = _coin(load(y_row, at, last, -INF, LANES), hi, lo)
+    u, _, _ = _coins(stretch, at, LANES)
     w, r = _moments(u)
-    # What has no say may carry any v, NaN included.
-    return u, w, r, tl.where(w > 0.0, load(v_row, at, last, 0.0, LANES) - mean, 0.0)
+    # Where w is 0 there may be any v, NaN included.
+    return u, w, r, tl.where(w > 0.0, load(v_row, at, stretch.last, 0.0, LANES) - mean, 0.0)
 
 
 @triton.jit
-def others(y_row, v_row, first, last, hi, lo, mean, sin, versine, real, imag, LANES: tl.constexpr):
-    """(Σδ(v − mean), and per node Σ a(v − mean)): of all coins, each to be taken off again."""
+def others(stretch, v_row, mean, nodes, LANES: tl.constexpr):
+    """(Σδ(v − mean), and per node Σ a(v − mean)) of all coins; a coin's own is taken off later."""
     total = tl.zeros((LANES,), tl.float32)
     first_sums = tl.zeros((NODES, LANES), tl.float32)
     second_sums = first_sums
-    for at in range(first, last, LANES):
-        _, w, r, g = _centred(y_row, v_row, at, last, hi, lo, mean, LANES)
-        total += w * _shift(w, r, sin, versine, real, imag) * g
-        x, y = _slope(w, r, sin, versine)
+    for at in range(stretch.first, stretch.last, LANES):
+        _, w, r, g = _centred(stretch, v_row, at, mean, LANES)
+        total += w * _shift(w, r, nodes) * g
+        x, y = _slope(w, r, nodes)
         first_sums += x * g[None, :]
         second_sums += y * g[None, :]
     return (
@@ -243,33 +260,18 @@ def others(y_row, v_row, first, last, hi, lo, mean, sin, versine, real, imag, LA
 
 
 @triton.jit
-def write_covariance(
-    y_row,
-    v_row,
-    out_row,
-    first,
-    last,
-    hi,
-    lo,
-    mean,
-    total,
-    first_sums,
-    second_sums,
-    sin,
-    versine,
-    real,
-    imag,
-    LANES: tl.constexpr,
-):
+def write_covariance(stretch, v_row, out_row, totals, nodes, LANES: tl.constexpr):
     """H(v − mean): over pairs by nodes, Re[c·a(Σag − ag)] − δ(Σδg − δg); π(1 − π)g besides."""
-    for at in range(first, last, LANES):
-        u, w, r, g = _centred(y_row, v_row, at, last, hi, lo, mean, LANES)
-        rho = _shift(w, r, sin, versine, real, imag)
-        x, y = _slope(w, r, sin, versine)
-        p, q = first_sums[:, None] - x * g[None, :], second_sums[:, None] - y * g[None, :]
-        pairs = real[:, None] * (x * p - y * q) - imag[:, None] * (x * q + y * p)
+    for at in range(stretch.first, stretch.last, LANES):
+        u, w, r, g = _centred(stretch, v_row, at, totals.mean, LANES)
+        rho = _shift(w, r, nodes)
+        x, y = _slope(w, r, nodes)
+        p, q = totals.real[:, None] - x * g[None, :], totals.imag[:, None] - y * g[None, :]
+        real, imag = _times(x, y, p, q)
+        pairs = nodes.real[:, None] * real - nodes.imag[:, None] * imag
         delta, t = w * rho, tl.abs(u)
         tail = t + u * (1.0 - t) * rho
-        answer = tl.sum(pairs, axis=0) - delta * (total - delta * g) + tail * (1.0 - tail) * g
+        own = tail * (1.0 - tail) * g
+        answer = tl.sum(pairs, axis=0) - delta * (totals.sum - delta * g) + own
         columns = at + tl.arange(0, LANES)
-        tl.store(out_row + columns, answer, mask=columns < last)
+        tl.store(out_row + columns, answer, mask=columns < stretch.last)

@@ -6,24 +6,20 @@ of the next launch adds it up again in the same order. Short rows are one part.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from kofn.kernels.gpu.rows.formulas import INF
+from kofn.kernels.gpu.subsets import loops
 from kofn.kernels.gpu.subsets.loops import (
     COVARIANCE,
     GROUP,
     LOG_COUNT,
     NODES,
-    close,
-    grid,
-    multiply,
-    others,
-    product,
-    spectrum,
-    tally,
-    write,
-    write_covariance,
+    Stretch,
+    Totals,
 )
 
 # Where a part keeps its four tallies, its product per node, and for the covariance a sum and then
@@ -33,136 +29,104 @@ OTHERS = tl.constexpr(4 + 2 * NODES.value)
 SUMS = tl.constexpr(5 + 4 * NODES.value)
 
 
+class Given(NamedTuple):
+    """What every kernel is told: where rows and the sums of parts are, and how many there are."""
+
+    y_at: Any  # logits
+    v_at: Any  # what the covariance is multiplied with
+    hi_at: Any  # λ in two floats; ±∞ or NaN in rows without one
+    lo_at: Any
+    k_at: Any
+    sums_at: Any
+    n: Any
+    parts: Any
+
+
+class Place(NamedTuple):
+    """The part that a program works on."""
+
+    row: Any
+    own_at: Any  # where it keeps its sums
+    theta: Any  # λ as it was given
+    k: Any
+    stretch: Any
+
+
 @triton.jit
-def tally_parts(
-    y_at,
-    v_at,
-    hi_at,
-    lo_at,
-    k_at,
-    sums_at,
-    n,
-    parts,
-    WHAT: tl.constexpr,
-    PART: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    row, at, first, last = _place(n, parts, PART)
-    hi, lo, _, _ = _ends(hi_at, lo_at, k_at, row)
-    found = tally(y_at + row * n, v_at + row * n, first, last, hi, lo, WHAT == COVARIANCE, LANES)
+def tally_parts(given: Given, WHAT: tl.constexpr, PART: tl.constexpr, LANES: tl.constexpr):
+    here = _place(given, PART)
+    v_row = given.v_at + here.row * given.n
+    found = loops.tally(here.stretch, v_row, WHAT == COVARIANCE, LANES)
     for i in tl.static_range(4):
-        tl.store(sums_at + at + i, found[i])
+        tl.store(here.own_at + i, found[i])
 
 
 @triton.jit
-def multiply_parts(
-    y_at,
-    hi_at,
-    lo_at,
-    k_at,
-    sums_at,
-    n,
-    parts,
-    PART: tl.constexpr,
-    PARTS: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    row, at, first, last = _place(n, parts, PART)
-    hi, lo, _, k = _ends(hi_at, lo_at, k_at, row)
-    tallies = _tallies(sums_at, row, parts, PARTS)
+def multiply_parts(given: Given, PART: tl.constexpr, PARTS: tl.constexpr, LANES: tl.constexpr):
+    here = _place(given, PART)
+    tallies = _tallies(given, here.row, PARTS)
     for some in tl.static_range(0, NODES, GROUP):
         node = some + tl.arange(0, GROUP)
-        sin, versine, _, _ = grid(tallies[0], tallies[1], k, n, node)
-        real, imag = tl.zeros_like(sin) + 1.0, tl.zeros_like(sin)
-        if tl.max(sin) > 0.0:  # else none of these counts
-            real, imag = multiply(y_at + row * n, first, last, hi, lo, sin, versine, LANES)
-        tl.store(sums_at + at + PRODUCT + node, real)
-        tl.store(sums_at + at + PRODUCT + NODES + node, imag)
+        nodes = loops.grid(tallies[0], tallies[1], here.k, given.n, node)
+        real, imag = tl.zeros_like(nodes.sin) + 1.0, tl.zeros_like(nodes.sin)
+        if tl.max(nodes.sin) > 0.0:  # else none of these counts
+            real, imag = loops.multiply(here.stretch, nodes.sin, nodes.versine, LANES)
+        tl.store(here.own_at + PRODUCT + node, real)
+        tl.store(here.own_at + PRODUCT + NODES + node, imag)
 
 
 @triton.jit
-def others_parts(
-    y_at,
-    v_at,
-    hi_at,
-    lo_at,
-    k_at,
-    sums_at,
-    n,
-    parts,
-    PART: tl.constexpr,
-    PARTS: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    row, at, first, last = _place(n, parts, PART)
-    hi, lo, _, k = _ends(hi_at, lo_at, k_at, row)
-    tallies = _tallies(sums_at, row, parts, PARTS)
-    sin, versine, real, imag, _ = _spectrum(sums_at, row, parts, k, n, tallies, PARTS)
-    mean = _mean(tallies[3], tallies[0])
-    total, first_sums, second_sums = others(
-        y_at + row * n, v_at + row * n, first, last, hi, lo, mean, sin, versine, real, imag, LANES
-    )
+def others_parts(given: Given, PART: tl.constexpr, PARTS: tl.constexpr, LANES: tl.constexpr):
+    here = _place(given, PART)
+    tallies = _tallies(given, here.row, PARTS)
+    nodes, _ = _spectrum(given, here, tallies, PARTS)
+    v_row, mean = given.v_at + here.row * given.n, _mean(tallies)
+    total, real, imag = loops.others(here.stretch, v_row, mean, nodes, LANES)
     node = tl.arange(0, NODES)
-    tl.store(sums_at + at + OTHERS, total)
-    tl.store(sums_at + at + OTHERS + 1 + node, first_sums)
-    tl.store(sums_at + at + OTHERS + 1 + NODES + node, second_sums)
+    tl.store(here.own_at + OTHERS, total)
+    tl.store(here.own_at + OTHERS + 1 + node, real)
+    tl.store(here.own_at + OTHERS + 1 + NODES + node, imag)
 
 
 @triton.jit
 def write_parts(
-    y_at,
-    v_at,
-    hi_at,
-    lo_at,
-    k_at,
-    sums_at,
+    given: Given,
     out_at,
-    n,
-    parts,
     WHAT: tl.constexpr,
     PART: tl.constexpr,
     PARTS: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    row, _, first, last = _place(n, parts, PART)
-    hi, lo, theta, k = _ends(hi_at, lo_at, k_at, row)
-    tallies = _tallies(sums_at, row, parts, PARTS)
-    sin, versine, real, imag, count = _spectrum(sums_at, row, parts, k, n, tallies, PARTS)
-    y_row, v_row, out_row = y_at + row * n, v_at + row * n, out_at + row * n
+    here = _place(given, PART)
+    theta, stretch = here.theta, here.stretch
+    tallies = _tallies(given, here.row, PARTS)
+    nodes, count = _spectrum(given, here, tallies, PARTS)
+    v_row, out_row = given.v_at + here.row * given.n, out_at + here.row * given.n
     if WHAT == LOG_COUNT:
-        _store_log(out_at + row, theta, count)  # each part the same
+        _store_log(out_at + here.row, theta, count)  # each part the same
     elif tl.abs(theta) >= INF or theta != theta:
-        close(WHAT, y_row, out_row, first, last, theta, k, tallies[2], LANES)
+        loops.close(WHAT, stretch, out_row, theta, here.k, tallies[2], LANES)
     elif WHAT == COVARIANCE:
-        write_covariance(
-            y_row,
-            v_row,
-            out_row,
-            first,
-            last,
-            hi,
-            lo,
-            _mean(tallies[3], tallies[0]),
-            _total(sums_at, row, parts, OTHERS, PARTS).to(tl.float32),
-            _totals(sums_at, row, parts, OTHERS + 1, PARTS).to(tl.float32),
-            _totals(sums_at, row, parts, OTHERS + 1 + NODES, PARTS).to(tl.float32),
-            sin,
-            versine,
-            real,
-            imag,
-            LANES,
-        )
+        total = _total(given, here.row, OTHERS, PARTS).to(tl.float32)
+        real = _totals(given, here.row, OTHERS + 1, PARTS).to(tl.float32)
+        imag = _totals(given, here.row, OTHERS + 1 + NODES, PARTS).to(tl.float32)
+        totals = Totals(_mean(tallies), total, real, imag)
+        loops.write_covariance(stretch, v_row, out_row, totals, nodes, LANES)
     else:
-        write(WHAT, y_row, out_row, first, last, hi, lo, sin, versine, real, imag, LANES)
+        loops.write(WHAT, stretch, out_row, nodes, LANES)
 
 
 @triton.jit
-def _ends(hi_at, lo_at, k_at, row):
-    """(λ as two floats, 0 where there is none; λ as it came; k)."""
-    theta = tl.load(hi_at + row)
+def _place(given, PART: tl.constexpr):
+    row = (tl.program_id(0) // given.parts).to(tl.int64)
+    part = tl.program_id(0) % given.parts
+    first = part * PART
+    last = tl.minimum(first + PART, given.n)
+    theta, k = tl.load(given.hi_at + row), tl.load(given.k_at + row)
     solved = tl.abs(theta) < INF
-    lo = tl.where(solved, tl.load(lo_at + row), 0.0)
-    return tl.where(solved, theta, 0.0), lo, theta, tl.load(k_at + row)
+    hi, lo = tl.where(solved, theta, 0.0), tl.where(solved, tl.load(given.lo_at + row), 0.0)
+    stretch = Stretch(given.y_at + row * given.n, first, last, hi, lo)
+    return Place(row, given.sums_at + (row * given.parts + part) * SUMS, theta, k, stretch)
 
 
 @triton.jit
@@ -171,54 +135,47 @@ def _store_log(at, theta, count):
 
 
 @triton.jit
-def _mean(weighted, variance):
-    return tl.where(variance > 0.0, weighted / variance, 0.0).to(tl.float32)
+def _mean(tallies):
+    """Of v, weighted by pq."""
+    variance = tallies[0]
+    return tl.where(variance > 0.0, tallies[3] / variance, 0.0).to(tl.float32)
 
 
 @triton.jit
-def _place(n, parts, PART: tl.constexpr):
-    """(the row of this program, where its part keeps its sums, where that begins and ends)."""
-    row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
-    first = part * PART
-    return row, (row * parts + part) * SUMS, first, tl.minimum(first + PART, n)
-
-
-@triton.jit
-def _total(sums_at, row, parts, i, PARTS: tl.constexpr):
+def _total(given, row, i, PARTS: tl.constexpr):
+    """The sum of one number of each part."""
     part = tl.arange(0, PARTS)
-    return tl.sum(tl.load(sums_at + (row * parts + part) * SUMS + i, mask=part < parts, other=0.0))
+    at = given.sums_at + (row * given.parts + part) * SUMS + i
+    return tl.sum(tl.load(at, mask=part < given.parts, other=0.0))
 
 
 @triton.jit
-def _every(sums_at, row, parts, i, other, PARTS: tl.constexpr):
+def _every(given, row, i, other, PARTS: tl.constexpr):
     """A number per node of each part, (NODES, PARTS)."""
     node, part = tl.arange(0, NODES), tl.arange(0, PARTS)
-    at = ((row * parts + part) * SUMS)[None, :] + (node + i)[:, None]
-    return tl.load(sums_at + at, mask=(part < parts)[None, :], other=other)
+    at = ((row * given.parts + part) * SUMS)[None, :] + (node + i)[:, None]
+    return tl.load(given.sums_at + at, mask=(part < given.parts)[None, :], other=other)
 
 
 @triton.jit
-def _totals(sums_at, row, parts, i, PARTS: tl.constexpr):
-    return tl.sum(_every(sums_at, row, parts, i, 0.0, PARTS), axis=1)
+def _totals(given, row, i, PARTS: tl.constexpr):
+    return tl.sum(_every(given, row, i, 0.0, PARTS), axis=1)
 
 
 @triton.jit
-def _tallies(sums_at, row, parts, PARTS: tl.constexpr):
-    return (
-        _total(sums_at, row, parts, 0, PARTS),
-        _total(sums_at, row, parts, 1, PARTS),
-        _total(sums_at, row, parts, 2, PARTS),
-        _total(sums_at, row, parts, 3, PARTS),
+def _tallies(given, row, PARTS: tl.constexpr):
+    found = ()
+    for i in tl.static_range(4):
+        found += (_total(given, row, i, PARTS),)
+    return found
+
+
+@triton.jit
+def _spectrum(given, here, tallies, PARTS: tl.constexpr):
+    """(`Nodes` with the spectrum, Pr(N = k))."""
+    nodes = loops.grid(tallies[0], tallies[1], here.k, given.n, tl.arange(0, NODES))
+    real, imag = loops.product(
+        _every(given, here.row, PRODUCT, 1.0, PARTS),
+        _every(given, here.row, PRODUCT + NODES, 0.0, PARTS),
     )
-
-
-@triton.jit
-def _spectrum(sums_at, row, parts, k, n, tallies, PARTS: tl.constexpr):
-    """(sin ω, 1 − cos ω and the spectrum in float32, Pr(N = k))."""
-    sin, versine, weight_real, weight_imag = grid(tallies[0], tallies[1], k, n, tl.arange(0, NODES))
-    real, imag = product(
-        _every(sums_at, row, parts, PRODUCT, 1.0, PARTS),
-        _every(sums_at, row, parts, PRODUCT + NODES, 0.0, PARTS),
-    )
-    real, imag, count = spectrum(real, imag, weight_real, weight_imag)
-    return sin.to(tl.float32), versine.to(tl.float32), real, imag, count
+    return loops.spectrum(real, imag, nodes)

@@ -41,6 +41,34 @@ def test_links_lead_somewhere(name: str) -> None:
     assert [target for target in targets if not (ROOT / "docs" / target).exists()] == []
 
 
+def anchors(page: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+FRONT = {
+    name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")
+}
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [*(("docs", name) for name in PAGES), *(("", name) for name in FRONT)]
+)
+def test_anchors_exist(folder: str, name: str) -> None:
+    page = PAGES[name] if folder else FRONT[name]
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page):
+        text = (ROOT / folder / target).read_text(encoding="utf-8") if target else page
+        assert anchor in anchors(text), f"{name}: {target}#{anchor}"
+
+
+def test_the_tests_that_pages_name_exist() -> None:
+    kernels = (ROOT / "src" / "kofn" / "kernels" / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", "".join([*PAGES.values(), *FRONT.values(), kernels])))
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py"))
+    assert sorted(named - set(re.findall(r"def (test_\w+)\(", code))) == []
+
+
 # Pages about the whole library; every other page is named after a room of src/kofn.
 GENERAL = {
     *("README", "guide", "behaviour", "names", "speed"),

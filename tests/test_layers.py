@@ -2,6 +2,7 @@
 
 import graphlib
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def test_the_figure_shows_every_room_and_every_arrow(tmp_path):
     assert set(script.BOXES) == set(rooms_below(ROOT)) == set(LEVEL)
     script.draw(tmp_path / "rooms.png")
     assert (tmp_path / "rooms.png").stat().st_size > 10_000
+
+
+def test_contributing_lists_every_room_with_its_floor():
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = {
+        room.removesuffix(".py"): int(floor) - 1
+        for floor, rooms in re.findall(r"^\| (\d+) \| (.*?) \|", text, re.MULTILINE)
+        for room in re.findall(r"`([\w.]+)/?`", rooms)
+    }
+    assert listed == {room: level for room, level in LEVEL.items() if room != "__main__"}
 
 
 def test_an_arrow_that_others_imply_is_left_out():

@@ -76,6 +76,12 @@ def kind_of(link: Any) -> int | None:
     return _SPECIAL_ALPHA.get(alpha, POWER if 1.2 <= alpha < 2 else None)
 
 
+def link_of(kind: int, alpha: float) -> Any:
+    """The inner link of a number; α counts for entmax alone."""
+    link = TABLE[KINDS[kind].link].inner
+    return link.at(alpha) if link.id == _ENTMAX else link
+
+
 LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
 """What a kernel that adds up the sums of k-subsets may be asked for."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, is_torch
+from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.rows import answers
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish, in_memory
@@ -22,6 +22,10 @@ from kofn.rows.settled import Rows, rows_of
 
 def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     """Return the weights of `given` from a kernel, or None if no kernel supports the rows."""
+    if is_jax(given.scores):
+        from kofn.rows.jax_weights import weights as traced
+
+        return traced(given, reference)
     backend = _serving_eagerly(given)
     if backend is None:
         return None

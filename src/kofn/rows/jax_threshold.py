@@ -16,6 +16,7 @@ except ImportError:  # JAX before 0.8
 
 from kofn.links.link import Link, by_id
 from kofn.rows.given import Given
+from kofn.rows.jax_operators import Operator, Settings, bind, make, served
 from kofn.rows.settled import Rows
 from kofn.solver.threshold import solve
 
@@ -47,29 +48,29 @@ def _evaluate(
 def threshold(
     x: jax.Array, k: jax.Array, temperature: jax.Array, link: Link
 ) -> tuple[jax.Array, jax.Array]:
-    return _threshold(x, k, temperature, link.id, *link.parted())
+    number, alpha = link.parted()
+    settings = Settings(link.id, number, served(link))
+    return _threshold(settings, x, k, temperature, *([] if alpha is None else [alpha]))
 
 
-@partial(jax.jit, static_argnums=(3, 4))
-def _threshold(
-    x: jax.Array,
-    k: jax.Array,
-    temperature: jax.Array,
-    link: str,
-    number: float | None,
-    alpha: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:
-    def rows(x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: Any) -> Any:
-        return solve(x, k, temperature, by_id(link, number if alpha is None else alpha))
+@partial(jax.jit, static_argnums=0)
+def _threshold(settings: Settings, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+    high, low = bind(_primitive, _operator, *arrays, settings=settings)
+    return high, low
 
-    each = _rows_in_cache(x)
-    if each is None:
-        return rows(x, k, temperature, alpha)
 
-    def grouped(*arrays: Any) -> Any:
-        return _in_groups(rows, each, *arrays)
+def _solve(*arrays: jax.Array, settings: Settings, grouped: bool) -> Any:
+    def rows(
+        x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: jax.Array | None = None
+    ) -> Any:
+        return solve(x, k, temperature, settings.link_of(alpha))
 
-    return jax.lax.platform_dependent(x, k, temperature, alpha, cpu=grouped, default=rows)
+    each = _rows_in_cache(arrays[0]) if grouped else None
+    return rows(*arrays) if each is None else _in_groups(rows, each, *arrays)
+
+
+_operator = Operator("kofn_threshold", (1, 1), (0,), False, _solve)
+_primitive = make(_operator)
 
 
 IN_CACHE = 1 << 17
@@ -79,11 +80,10 @@ IN_CACHE = 1 << 17
 def _rows_in_cache(x: jax.Array) -> int | None:
     """Return how many rows to solve at a time; None for all of them at once.
 
-    None is for few rows, an unknown number, or rows sharded over a mesh, which groups would split.
+    None is for few rows or an unknown number.
     """
     count, n = math.prod(x.shape[:-1]), x.shape[-1]
-    layout = getattr(getattr(x.aval, "sharding", None), "spec", ())
-    if not isinstance(count * n, int) or any(axis is not None for axis in layout):
+    if not isinstance(count * n, int):
         return None
     groups = -(-count * n // IN_CACHE)
     return None if groups < 2 or count < 2 else -(-count // groups)
@@ -103,7 +103,7 @@ def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any)
         filled = jax.numpy.pad(array, [(0, groups * each - count)] + [(0, 0)] * len(tail))
         return filled.reshape(groups, each, *tail)
 
-    parts = (parted(x, n), *(part if part is None else parted(part) for part in per_row))
+    parts = (parted(x, n), *map(parted, per_row))
     answers = jax.lax.map(lambda part: rows(*part), parts)
     return jax.tree.map(lambda a: a.reshape(-1)[:count].reshape(batch), answers)
 

@@ -113,7 +113,7 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def _plan(
+def plan_of(
     function: Callable[..., Any], kind: int, size: int, n: int, cotangent: bool, answer: bool
 ) -> _Plan:
     number = np.float32 if size == 4 else np.float64
@@ -140,7 +140,7 @@ def _deal(
     *batch, n = x.shape
     count, kind, size = prod(batch), kind_of(link), x.itemsize
     assert kind is not None  # it was asked for by `serving`
-    plan = _plan(function, kind, size, n, arrays[1] != 0, arrays[2] != 0)
+    plan = plan_of(function, kind, size, n, arrays[1] != 0, arrays[2] != 0)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     own, memory = zeros(crew * plan.width + _WORDS)

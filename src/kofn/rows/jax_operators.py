@@ -1,0 +1,143 @@
+"""Operations of rows that JAX does not look into: one kernel on a CPU, array code elsewhere.
+
+An operator is a JAX primitive, so vmap, scan, shard_map and explicit meshes know what to do with
+it, and the choice between kernel and array code is made where a program is lowered. Only there is
+it known for which platform, on how many devices, and whether the program is exported, which native
+calls are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from kofn import kernels
+from kofn.kernels.contract import kind_of
+from kofn.links.link import Link, by_id
+from kofn.rows.jax_lost import finish_at
+
+
+class Settings(NamedTuple):
+    """What an operator is told that is not an array."""
+
+    link: str
+    number: float | None  # α, if it is a number
+    kernels: bool  # whether a kernel may serve
+    reference: Any = None  # the function of settled rows whose answers these are
+
+    def link_of(self, alpha: jax.Array | None = None) -> Link:
+        return by_id(self.link, self.number if alpha is None else alpha)
+
+
+class Operator(NamedTuple):
+    """How an operator is computed."""
+
+    name: str
+    like: tuple[int, ...]  # the arguments that its answers have shape and dtype of
+    entries: tuple[int, ...]  # the arguments with an entry per score; the others have one per row
+    back: bool | None  # which kernel: forward or back; None if there is none
+    plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=)
+
+
+def native() -> Any:
+    """Return the module of kernels that XLA can call, or None if there are none here."""
+    module = _native()
+    return module if module is not None and module.available(finish_at) else None
+
+
+@lru_cache
+def _native() -> Any:
+    try:
+        return import_module("kofn.kernels.cpu.xla.targets")
+    except ImportError:  # Numba has no release for this Python or machine, or JAX has no jax.ffi
+        return None
+
+
+def served(link: Link) -> bool:
+    """Whether kernels serve such a link here, and are wanted."""
+    return kernels.wanted() and kind_of(link) is not None and _native() is not None
+
+
+def make(operator: Operator) -> Primitive:
+    primitive = Primitive(operator.name)
+    primitive.multiple_results = True
+    primitive.def_impl(partial(_run, primitive))
+    primitive.def_abstract_eval(partial(_abstract, operator))
+    batching.primitive_batchers[primitive] = partial(_batched, primitive, operator)
+    mlir.register_lowering(primitive, partial(_lowered, operator))
+    mlir.register_lowering(primitive, partial(_lowered_for_cpu, operator), platform="cpu")
+    return primitive
+
+
+def _run(primitive: Primitive, *arrays: jax.Array, **settings: Any) -> Any:
+    with jax.disable_jit(False):
+        return _compiled(primitive, **settings)(*arrays)
+
+
+@lru_cache(maxsize=512)
+def _compiled(primitive: Primitive, **settings: Any) -> Any:
+    return jax.jit(partial(primitive.bind, **settings))
+
+
+def _abstract(operator: Operator, *arrays: Any, settings: Settings) -> list[Any]:
+    return [arrays[i].update(weak_type=False) for i in operator.like]
+
+
+def _batched(
+    primitive: Primitive, operator: Operator, arrays: Any, axes: Any, *, settings: Settings
+) -> Any:
+    """Move the new dimension to the front; repeat the arrays that do not have it."""
+    size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
+
+    def first(array: Any, axis: int | None) -> Any:
+        if axis is None:
+            return jax.numpy.broadcast_to(array, (size, *array.shape))
+        return jax.numpy.moveaxis(array, axis, 0)
+
+    parts = map(first, arrays, axes)
+    return bind(primitive, operator, *parts, settings=settings), (0,) * len(operator.like)
+
+
+def bind(primitive: Primitive, operator: Operator, *arrays: Any, settings: Settings) -> Any:
+    """Call an operator with its arrays sharded over the same mesh axes."""
+    rows = [a.max(-1) if i in operator.entries else a for i, a in enumerate(arrays)]
+    zero: Any = sum(map(jax.numpy.zeros_like, rows))
+    zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
+    return primitive.bind(*(a + z for a, z in zip(arrays, zeros, strict=True)), settings=settings)
+
+
+def _lowered(operator: Operator, context: Any, *values: Any, settings: Settings) -> Any:
+    plain = partial(operator.plain, settings=settings, grouped=False)
+    return mlir.lower_fun(plain, multiple_results=True)(context, *values)
+
+
+def _lowered_for_cpu(operator: Operator, context: Any, *values: Any, settings: Settings) -> Any:
+    module = context.module_context
+    if not _whole(module.axis_context):
+        return _lowered(operator, context, *values, settings=settings)
+    parameters = getattr(module, "lowering_parameters", None)
+    wanted = settings.kernels and operator.back is not None
+    if wanted and not getattr(parameters, "for_export", True) and (found := native()):
+        x, answer = context.avals_in[0], not set(operator.entries).isdisjoint(operator.like)
+        plan = found.plan(operator.back, settings.link_of(), x.shape[-1], x.dtype, answer)
+        return jax.ffi.ffi_lowering(found.ROWS)(context, *values, **plan)
+    plain = partial(operator.plain, settings=settings, grouped=True)
+    return mlir.lower_fun(plain, multiple_results=True)(context, *values)
+
+
+def _whole(axes: Any) -> bool:
+    """Whether an array of the program is in one piece here: on one device, or one's part of it.
+
+    XLA would gather the parts of a sharded array for a native call, and for rows in groups.
+    """
+    devices = getattr(axes, "num_devices", None)
+    if devices is not None:
+        return devices == 1
+    manual = getattr(axes, "manual_axes", None)
+    return manual is not None and set(manual) == set(axes.mesh.axis_names)

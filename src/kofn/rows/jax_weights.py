@@ -1,0 +1,121 @@
+"""Weights of rows for JAX, with derivatives of any order: three operators, closed under rules.
+
+The tangent of weights is linear in those of scores, k and T, and its transpose is what the kernels'
+backward pass computes. What is not linear, the derivatives of either in scores, k or T, comes from
+the array code of `implicit.py`, which is differentiable to any order. So first derivatives are
+kernels, forward mode and second derivatives are array code around the same θ.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+from jax.interpreters import ad
+
+from kofn.rows import answers, jax_lost
+from kofn.rows.given import Given
+from kofn.rows.jax_operators import Operator, Settings, bind, make, served
+from kofn.rows.settled import rows_of
+from kofn.rows.threshold_route import threshold
+
+jax_lost.weights_by(answers.weights)
+
+
+def weights(given: Given, reference: Any) -> jax.Array | None:
+    """Return the weights of `given`, or None if no kernel serves the link."""
+    if not served(given.link):
+        return None
+    number, _ = given.link.parted()
+    return _weights(Settings(given.link.id, number, True, reference), *given[:3])
+
+
+@partial(jax.jit, static_argnums=0)
+def _weights(settings: Settings, *arrays: jax.Array) -> jax.Array:
+    return _bind(_WEIGH, *arrays, settings=settings)[2]
+
+
+def _plain(x: Any, k: Any, t: Any, *, settings: Settings, found: Any = None) -> jax.Array:
+    rows = rows_of(Given(x, k, t, settings.link_of()))
+    if settings.reference is answers.weights:
+        return answers.weights(rows, found=found)
+    return settings.reference(rows)
+
+
+def _weighed(x: Any, k: Any, t: Any, *, settings: Settings, grouped: bool) -> Any:
+    """θ and the weights."""
+    rows = rows_of(Given(x, k, t, settings.link_of()))
+    found = threshold(rows.scores, rows.k, rows.temperature, rows.link)
+    return *found, _plain(x, k, t, settings=settings, found=found)
+
+
+def _pushed(
+    x: Any, k: Any, t: Any, hi: Any, lo: Any, *tangents: Any, settings: Settings, grouped: bool
+) -> Any:
+    """The tangent of the weights."""
+    function = partial(_plain, settings=settings, found=(hi, lo))
+    return [jax.jvp(function, (x, k, t), tangents)[1]]
+
+
+def _pulled(
+    x: Any, k: Any, t: Any, hi: Any, lo: Any, cotangent: Any, *, settings: Settings, grouped: bool
+) -> Any:
+    """The cotangents of scores, k and T."""
+    function = partial(_plain, settings=settings, found=(hi, lo))
+    return jax.vjp(function, x, k, t)[1](cotangent)
+
+
+_WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), False, _weighed)
+_PUSH = Operator("kofn_tangents", (0,), (0, 5), None, _pushed)
+_PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), True, _pulled)
+_primitives = {operator: make(operator) for operator in (_WEIGH, _PUSH, _PULL)}
+_NUMBERS = 5  # x, k, T and both floats of θ; what follows is linear
+
+
+def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
+    return bind(_primitives[operator], operator, *arrays, settings=settings)
+
+
+def _weigh_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    hi, lo, found = _bind(_WEIGH, *primals, settings=settings)
+    tangents = map(ad.instantiate_zeros, tangents)
+    (pushed,) = _bind(_PUSH, *primals, hi, lo, *tangents, settings=settings)
+    # θ is a constant of the array code, which differentiates around it.
+    none = (ad.Zero(part.aval) for part in (hi, lo))
+    return [hi, lo, found], [*none, pushed]
+
+
+def _linear_jvp(operator: Operator, primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    """The tangent of an operator that is linear in what follows θ."""
+    found = _bind(operator, *primals, settings=settings)
+    numbers, linear = primals[:_NUMBERS], primals[_NUMBERS:]
+    moving, following = tangents[:3], map(ad.instantiate_zeros, tangents[_NUMBERS:])
+    if all(isinstance(tangent, ad.Zero) for tangent in moving):
+        return found, _bind(operator, *numbers, *following, settings=settings)
+
+    def around(x: Any, k: Any, t: Any, *linear: Any) -> Any:
+        arrays = x, k, t, *numbers[3:], *linear
+        return list(operator.plain(*arrays, settings=settings, grouped=False))
+
+    moved = (*map(ad.instantiate_zeros, moving), *following)
+    return found, jax.jvp(around, (*numbers[:3], *linear), moved)[1]
+
+
+def _push_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
+    numbers, linear = arrays[:_NUMBERS], arrays[_NUMBERS:]
+    pulled = _bind(_PULL, *numbers, ad.instantiate_zeros(cotangents[0]), settings=settings)
+    wanted = map(ad.is_undefined_primal, linear)
+    return [None] * _NUMBERS + [p if w else None for p, w in zip(pulled, wanted, strict=True)]
+
+
+def _pull_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
+    tangents = map(ad.instantiate_zeros, cotangents)
+    return [None] * _NUMBERS + _bind(_PUSH, *arrays[:_NUMBERS], *tangents, settings=settings)
+
+
+ad.primitive_jvps[_primitives[_WEIGH]] = _weigh_jvp
+for _operator in (_PUSH, _PULL):
+    ad.primitive_jvps[_primitives[_operator]] = partial(_linear_jvp, _operator)
+ad.primitive_transposes[_primitives[_PUSH]] = _push_transposed
+ad.primitive_transposes[_primitives[_PULL]] = _pull_transposed

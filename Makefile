@@ -12,7 +12,7 @@ READY := .venv/.ready
 # Byte code is compiled when a module is first used, not for all of PyTorch, SymPy and JAX.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-# One thread per test process: the processes fill the cores.
+# One thread per test process, because there are as many processes as cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
@@ -27,7 +27,7 @@ demo: $(READY)  ## choose 16 of the 64 pixels of handwritten digits and draw the
 test: $(READY)  ## run the test suite
 	$(PYTEST)
 
-test-all: $(READY)  ## run the full grid (marker `full`), then what kernels serve without them
+test-all: $(READY)  ## run all tests (marker `full` too), then most of them again without kernels
 	XLA_FLAGS= $(PYTEST) -m "full or not full"
 	KOFN_KERNELS=reference $(PYTEST) -m "full or not full" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
@@ -45,13 +45,13 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 
-docs: $(READY)  ## draw the pictures of the documentation again
+docs: $(READY)  ## draw the pictures of the documentation
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py
 	$(BIN)/python docs/make_maps_figure.py
 	$(BIN)/python docs/make_rooms_figure.py
 
-clean:  ## remove .venv, caches and everything that was generated
+clean:  ## remove .venv, caches and all generated files
 	rm -rf .venv build dist kofn-select kofn-compare kofn-vae .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,11 +1,12 @@
-"""Every estimator of ∇E f on problems from the literature, judged by kofn.estimators.study: tables.
+"""Bias and deviation of every estimator of ∇E f, on problems from the literature: tables.
 
     python benchmarks/estimators.py
 
-Estimators whose only randomness is their samples are summed over all of those, so their figures
-are exact; the others are drawn, and their bias has a bound that holds with confidence 95 %. All
-figures are for the mean of two samples, in norm, relative to the exact gradient. A few minutes on
-one core of a CPU; the figures do not depend on the machine, beyond rounding and the bounds.
+If samples are the only randomness of an estimator, `kofn.estimators.study` sums over all of them,
+and the figures are exact. Otherwise it draws, and the bias has a bound with 95 % confidence. All
+figures are for the mean of two samples: norms, relative to the exact gradient. This takes a few
+minutes on one core. The figures do not depend on the machine, except for rounding and within the
+bounds.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ SUBSETS: list[tuple[str, str, dict[str, Any]]] = [
 
 def studied(rows: Iterable[tuple[str, str, dict[str, Any]]], f: Callable[[Tensor], Tensor],
             logits: Tensor, mean: float, **more: Any) -> list[tuple[str, Study]]:  # fmt: skip
-    """Each estimator of `rows`; a running mean is taken where it tends to, E f."""
+    """Study each estimator of `rows`; a running mean is replaced by its limit, E f."""
     found = []
     for label, name, options in rows:
         settled = {**options, "baseline": mean} if "baseline" in options else options

@@ -1,10 +1,11 @@
-"""The rest of the softmax family beside torch.softmax on the same tensor: a table.
+"""Time other maps and losses, relative to torch.softmax of the same tensor: a table.
 
     python benchmarks/family.py
 
-Each function is first held against its own answer in float64. Then softmax and it run in turn, so
-that what slows the machine slows both, and the median of the ratios of neighbours is printed:
-forward, and forward with backward. float32 on this machine's CPU, torch's own number of threads.
+The script first compares each function with its own result in float64. Then softmax and the
+function run alternately, so that anything that slows the machine slows both. The table has the
+median of the ratios of neighbouring runs: forward, and forward with backward. float32 on this
+machine's CPU, with PyTorch's own number of threads.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def passes(function: Function, x: Tensor, target: Tensor) -> list[Callable[[], o
 
 
 def check(name: str, function: Function, x: Tensor, target: Tensor) -> None:
-    """Refuse to time a wrong answer or a wrong gradient."""
+    """Stop if a result or a gradient is wrong."""
 
     def both(x: Tensor) -> tuple[Tensor, Tensor]:
         leaf = x.clone().requires_grad_()
@@ -96,7 +97,7 @@ def seconds(function: Callable[[], object]) -> float:
 
 
 def ratio(function: Callable[[], object], beside: Callable[[], object]) -> float:
-    """The median of what `function` took over what `beside` took a moment before."""
+    """The median of the time of `function` divided by that of `beside` just before."""
     function(), beside()
     found: list[float] = []
     end = time.perf_counter() + SECONDS

@@ -1,4 +1,4 @@
-"""KSubset beside softmax and soft_topk on the same tensor, in milliseconds: a table.
+"""Time KSubset, soft_topk and softmax of the same tensor, in milliseconds: a table.
 
     python benchmarks/subset_speed.py
 
@@ -31,7 +31,7 @@ def best(function: Callable[[], object]) -> float:
 
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
-    print(f"{torch.get_num_threads()} threads, milliseconds, in brackets against softmax\n")
+    print(f"{torch.get_num_threads()} threads, milliseconds; in brackets, divided by softmax\n")
     print("| Shape, k | softmax | soft_topk | marginals | with backward | log_prob | sample |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for shape, k in CASES:

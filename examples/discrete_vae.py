@@ -1,10 +1,11 @@
-"""A discrete autoencoder of digits in one file: copy it, and change what you like.
+"""A discrete autoencoder of digits in one file, to copy and change.
 
     python examples/discrete_vae.py                    # Gumbel-softmax, annealed
     python examples/discrete_vae.py leave_one_out      # another estimator of kofn.estimators
 
-Each image of scikit-learn's digits goes through three categorical choices of eight. Half a minute
-on one core. `kofn train vae` compares all the ways to train it, with checkpoints and pictures.
+Each image of scikit-learn's digits is encoded by three categorical choices of eight. This takes
+half a minute on one core. `kofn train vae` compares all training methods, with checkpoints and
+pictures.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def train(model: Autoencoder, images: Tensor, name: str, rng: torch.Generator) -
 
 @torch.no_grad()
 def bound(model: Autoencoder, images: Tensor, rng: torch.Generator) -> float:
-    """The evidence bound in nats for an image, by hard samples whatever the training saw."""
+    """The evidence lower bound in nats per image, by hard samples."""
     choice = model.choice(images)
     z = choice.sample((4,), rng)
     prior = -FACTORS * math.log(CATEGORIES)
@@ -84,7 +85,9 @@ def bound(model: Autoencoder, images: Tensor, rng: torch.Generator) -> float:
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "reparameterized"
     if name not in estimators.TABLE:
-        raise SystemExit(f"an estimator is needed: {', '.join(estimators.TABLE)}; got {name!r}")
+        raise SystemExit(
+            f"the estimator must be one of {', '.join(estimators.TABLE)}; got {name!r}"
+        )
     torch.manual_seed(0)
     rng = torch.Generator().manual_seed(0)
     data = torch.tensor(load_digits().data, dtype=torch.float32)

@@ -2,9 +2,9 @@
 
     python examples/gates.py            # the table, 5 seeds, a minute
 
-Each input belongs to one of eight groups, and each group has a linear map of its own: the eight
-experts are these maps, and do not learn. A linear router that sees the group sends each input to
-two experts. The right gates are 1 and 0; the error is in units of the answers' variance.
+Each input belongs to one of eight groups, and each group has its own linear map. The eight experts
+are these maps, and they are not trained. A linear router sees the group and sends each input to two
+experts. The right gates are 1 and 0. The error is the squared error divided by the variance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Gates = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def soft(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The soft weights of the two chosen, as topk_gates gives them."""
+    """The soft weights of the two chosen experts, from topk_gates."""
     return topk_gates(scores, K)
 
 
@@ -36,13 +36,13 @@ def shared(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def stock(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The two largest of softmax(scores), divided by their sum, as most routers have it."""
+    """The two largest entries of softmax(scores), divided by their sum, as in most routers."""
     gates, chosen = scores.softmax(-1).topk(K)
     return gates / gates.sum(-1, keepdim=True), chosen
 
 
 def both(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixture weights from a softmax of the chosen, with the soft top-k's gradient of choosing."""
+    """A softmax of the chosen scores, and the gradient of the soft top-k for the choice."""
     gates, chosen = topk_gates(scores, K)
     once = 1 + gates - gates.detach()  # 1, with a gradient to every score
     return scores.gather(-1, chosen).softmax(-1) * once, chosen

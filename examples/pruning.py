@@ -3,15 +3,15 @@
     python examples/pruning.py                       # the table: 5 seeds, some ten minutes
     python examples/pruning.py --seeds 1 --keep 0.02 # a first look
 
-A perceptron 64–300–100–10 classifies scikit-learn's digits. Three ways to end with the same number
-of weights, each trained for the same number of steps at the learning rate that served it best:
+A perceptron 64–300–100–10 classifies scikit-learn's digits. Three methods end with the same number
+of weights. Each trains for the same number of steps, at the learning rate that suits it best:
 
 - soft top-k: every weight w has a score s, and the network uses w · soft_topk(s, k, T) over all
-  layers at once. k falls from n to what is kept, then T goes on falling; for the last tenth the
-  choice is hard.
-- gradual magnitude pruning: every 20 steps the smallest |w| of all layers are set to 0 along the
-  cubic schedule of Zhu & Gupta (2017), and stay 0.
-- magnitude, then fine-tuning: trained dense, cut once to the k largest |w|, trained on.
+  layers at once. k falls from n to the number of weights to keep; T goes on falling. In the last
+  tenth of the steps the choice is hard.
+- gradual magnitude pruning: every 20 steps the smallest |w| of all layers become 0 and stay 0, by
+  the cubic schedule of Zhu & Gupta (2017).
+- magnitude, then fine-tuning: train all weights, keep the k largest |w|, and train these.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Data = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Perceptron:
-    """Weights of He's deviation √(2/fan in), all in one vector; biases 0."""
+    """All weights in one vector, with He's initial deviation √(2/fan in); biases 0."""
 
     def __init__(self) -> None:
         parts = [torch.randn(out * given) * math.sqrt(2 / given) for out, given in SHAPES]
@@ -47,7 +47,7 @@ class Perceptron:
         self.biases = [torch.zeros(out, requires_grad=True) for out, _ in SHAPES]
 
     def __call__(self, x: Tensor, weights: Tensor) -> Tensor:
-        """The classes' scores, with `weights` in place of its own."""
+        """The scores of the classes, computed with these weights."""
         parts = weights.split([out * given for out, given in SHAPES])
         for layer, (part, shape, bias) in enumerate(zip(parts, SHAPES, self.biases, strict=True)):
             x = F.linear(F.relu(x) if layer else x, part.view(shape), bias)
@@ -57,7 +57,7 @@ class Perceptron:
 def train(
     data: Data, net: Perceptron, used: Callable[[int], Tensor], scores: list[Tensor]
 ) -> float:
-    """Adam, with the weights `used(step)`; the held-out accuracy with used(STEPS)."""
+    """Train by Adam with the weights `used(step)`; return the held-out accuracy at the end."""
     images, labels, held_out, answers = data
     groups = [{"params": [net.weights, *net.biases]}, {"params": scores, "lr": 20 * RATE}]
     optimizer = torch.optim.Adam(groups if scores else groups[:1], lr=RATE)
@@ -89,7 +89,7 @@ def soft(data: Data, kept: int) -> float:
 
 
 def magnitude(data: Data, kept: int, share: Callable[[float], float]) -> float:
-    """share(part of the steps done) of the weights are kept, `kept` at the least."""
+    """Keep the share `share(progress)` of the weights, and at least `kept`."""
     net, mask = Perceptron(), torch.ones(N)
 
     def used(step: int) -> Tensor:

@@ -1,11 +1,11 @@
 """How many latent units of a sparse autoencoder never fire? Hard top-k against a soft gradient.
 
-    python examples/sparse_autoencoder.py            # the table, 3 seeds, a minute
+    python examples/sparse_autoencoder.py            # the table, 3 seeds, two minutes
 
-Both autoencoders keep the k largest of their latent units and learn scikit-learn's digits. With the
-hard top-k a unit that is not chosen gets no gradient; with `soft_topk(hard=True)` the same units
-are kept, and the gradient of the soft weights reaches the others. Reconstruction is the share of
-the held-out variance that is left; a unit is dead if no training image fires it.
+Two autoencoders learn scikit-learn's digits and keep the k largest of their latent units. With the
+hard top-k, a unit that is not chosen gets no gradient. `soft_topk(hard=True)` keeps the same units,
+and the gradient of the soft weights reaches the other units. The table has the unexplained share of
+the held-out variance, and the share of dead units, which are 0 for every training image.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Choice = Callable[[Tensor], Tensor]
 
 
 def hard(activations: Tensor) -> Tensor:
-    """1 for the k largest; what is chosen has a gradient through its own activation alone."""
+    """1 for the k largest, without a gradient; the chosen activations have their own."""
     return hard_topk(activations.detach(), K)
 
 
 def soft(activations: Tensor) -> Tensor:
-    """The same numbers, with the gradient of soft weights."""
+    """The same values, with the gradient of soft weights."""
     return soft_topk(activations, K, hard=True, temperature=TEMPERATURE)
 
 
@@ -44,7 +44,7 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.encode, self.decode = nn.Linear(64, LATENT), nn.Linear(LATENT, 64)
         self.choose = choose
-        with torch.no_grad():  # the usual start: unit directions, read as they are written
+        with torch.no_grad():  # the usual start: unit directions, the same for encoder and decoder
             self.decode.weight /= self.decode.weight.norm(dim=0)
             self.encode.weight.copy_(self.decode.weight.T)
 
@@ -65,7 +65,7 @@ def digits(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def run(choose: Choice, seed: int) -> tuple[float, float]:
-    """(share of the held-out variance that is left, share of dead units)."""
+    """(unexplained share of the held-out variance, share of dead units)."""
     torch.manual_seed(seed)
     train, test = digits(seed)
     net = Autoencoder(choose)
@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)
-    print(f"{K} of {LATENT} units{'':16s}variance left      dead units")
+    print(f"{K} of {LATENT} units{'':16s}unexplained        dead units")
     for name, choose in WAYS.items():
         lefts, deads = zip(*(run(choose, seed) for seed in seeds), strict=True)
         cells = (f"{statistics.mean(v):.3f} ± {statistics.pstdev(v):.3f}" for v in (lefts, deads))

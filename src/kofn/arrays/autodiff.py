@@ -90,26 +90,26 @@ def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) 
 
 
 def excess_by_slopes(
-    excess: Callable, slopes: Callable, z: Array, k: Array, total: Callable
+    excess: Callable, slopes: Callable, z: Array, k: Array, constants: Any, total: Callable
 ) -> Array:
-    """Return excess(z, k) per row, with the derivatives of Σ slopes(z)·z − moved·k.
+    """Return excess(z, k, constants) per row, with the derivatives of Σ slopes·z − moved·k.
 
-    For JAX; `slopes(z)` returns (slopes, moved). Differentiating `excess` directly would store the
-    intermediate arrays of all its branches, also of the branch not taken.
+    For JAX; `slopes(z, constants)` returns (slopes, moved). Differentiating `excess` directly would
+    store the intermediate arrays of all its branches, also of the branch not taken.
     """
     jax = sys.modules["jax"]
 
     @jax.custom_jvp
-    def of(z: Any, k: Any) -> Any:
-        return excess(z, k)
+    def of(z: Any, k: Any, constants: Any) -> Any:
+        return excess(z, k, constants)
 
     @of.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        slope, moved = slopes(primals[0])
+        slope, moved = slopes(primals[0], primals[2])
         change = total(slope * tangents[0])
         return of(*primals), change - jax.numpy.where(moved, tangents[1], 0.0)
 
-    return of(z, k)
+    return of(z, k, constants)
 
 
 def gradient(function: Callable, x: Array) -> Array:

@@ -19,6 +19,7 @@ from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 from kofn.rows.threshold_route import threshold
+from kofn.solver.plateau import Entries
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -101,7 +102,8 @@ def _log_pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:
     share = slope / p.over.expand(xp.where(solvable, total, math.inf))
 
     def shares() -> Array:
-        return share + implicit.shares(p.link, p.z, rows.live, hard, p.over)
+        row = Entries(p.z, rows.scores, rows.temperature, rows.live, p.over)
+        return share + implicit.shares(p.link, row, hard)
 
     return pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
 

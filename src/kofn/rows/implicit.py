@@ -26,12 +26,12 @@ from kofn.arrays.autodiff import (
     with_gradients_of,
 )
 from kofn.arrays.flow import only_if, zeros_of
-from kofn.arrays.kinds import Array, is_jax, namespace, quiet, scalar
+from kofn.arrays.kinds import Array, full_like, is_jax, namespace, quiet, scalar
 from kofn.links.link import Link, by_id
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import threshold
 from kofn.solver.equation import far, split
-from kofn.solver.plateau import at_end, balance
+from kofn.solver.plateau import Entries, at_end, balance
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -66,8 +66,8 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
 
     limit = far(xp.finfo(x.dtype))
     z = ((fixed - expand(hi)) - expand(lo)) / expand(scale)
-    # In the far tails, z is a constant: z may overflow where x does not (finfo.min/0.5).
-    outside = ~live | (xp.abs(z) >= limit) | expand(settled)
+    # z may overflow where x does not (finfo.min/0.5).
+    outside = ~live | _constant_tail(frozen.map_alpha(expand), z, expand(scale)) | expand(settled)
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
 
@@ -77,13 +77,35 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     number, alpha = link.parted()
     if has_gradients(x, k, t, alpha):
         equation = _Equation(link.id, number)
-        terms = _Terms(distance, t, k, alpha, outside, beyond, live, argument(over))
+        terms = _Terms(distance, t, k, alpha, outside, beyond, live, fixed, argument(over))
         delta = _root(equation, delta, terms)
         correction = with_gradients_of(equation.correction, *terms)
-    z = xp.where(outside, beyond, quotient(distance, expand(t), ~outside) - expand(delta))
+    z = _capped(distance, expand(t), expand(delta), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
     theta = hi + lo + t * (delta - rows.link.edge)
     return Placed(link, z, upper, theta, none, every, spoiled, correction, over)
+
+
+def _constant_tail(link: Link, z: Array, t: Array) -> Array:
+    """Return where z is capped, and a constant: its derivatives would overflow, or are 0."""
+    xp = namespace(z)
+    limit = far(xp.finfo(z.dtype))
+    cut = xp.abs(z) >= limit
+    if link.has_infinite_tails(z) is False:
+        return cut
+    unit = xp.minimum(t, xp.ones_like(t))
+    with quiet(z):
+        slope = xp.abs(z) / unit / unit * link.cdf_slope(full_like(z, (), -limit))
+    return cut & ~(slope < float(xp.finfo(z.dtype).max) / 1024)  # a margin for sums
+
+
+def _capped(distance: Array, t: Array, delta: Array, outside: Array, beyond: Array) -> Array:
+    """Return z = distance/T − δ, or `beyond`: a constant where `outside`, elsewhere as its cap."""
+    z = quotient(distance, t, ~outside) - delta
+    fixed, xp = stop_gradient(z), namespace(z)
+    # Beyond the cap, a constant for the value, and what moves for the derivatives.
+    z = xp.where(xp.abs(fixed) >= far(xp.finfo(z.dtype)), beyond + (z - fixed), z)
+    return xp.where(outside, beyond, z)
 
 
 class _Terms(NamedTuple):
@@ -96,6 +118,7 @@ class _Terms(NamedTuple):
     outside: Array
     beyond: Array
     live: Array
+    scores: Array  # as constants
     over: Any  # None for DENSE
 
 
@@ -126,29 +149,30 @@ class _Equation(NamedTuple):
         fixed = self._at(stop_gradient(delta), _constant(terms))
         _, solvable = _weight(*fixed, terms.live, over)
 
-        def balance_of(z: Array) -> Array:
-            return balance(link, z, terms.live, ~solvable, over).excess
+        def balance_of(z: Array, places: Any) -> Array:
+            return balance(link, Entries(z, *places, terms.live, over), ~solvable).excess
 
-        def excess(z: Array, k: Array) -> Array:
+        def excess(z: Array, k: Array, places: Any) -> Array:
             plain = _excess(link, z, terms.live, over) - k
 
             def balanced() -> Array:
-                return namespace(z).where(solvable, plain, balance_of(z))
+                return namespace(z).where(solvable, plain, balance_of(z, places))
 
             return only_if(~solvable, balanced, plain)
 
-        def slopes(z: Array) -> Any:
+        def slopes(z: Array, places: Any) -> Any:
             plain = namespace(z).where(terms.live, link.pdf(z), 0.0)
 
             def balanced() -> Array:
-                found = gradient(balance_of, z)
+                found = gradient(lambda z: balance_of(z, places), z)
                 return namespace(z).where(over.expand(solvable), plain, found)
 
             return only_if(~solvable, balanced, plain), solvable
 
+        places = (terms.scores, stop_gradient(terms.t))
         if is_jax(z):
-            return excess_by_slopes(excess, slopes, z, terms.k, over.sum)
-        return excess(z, terms.k)
+            return excess_by_slopes(excess, slopes, z, terms.k, places, over.sum)
+        return excess(z, terms.k, places)
 
     def gain(self, delta: Array, terms: _Terms) -> Array:
         """Return 1/slope of `residual`; 0 where the slope, and so the gradient, is 0."""
@@ -160,7 +184,7 @@ class _Equation(NamedTuple):
             return steep
 
         def balanced() -> Array:
-            flat = balance(link, z, terms.live, ~solvable, over)
+            flat = balance(link, _entries(z, terms), ~solvable)
             return namespace(z).where(flat.usable, reciprocal(flat.slope), steep)
 
         return only_if(~solvable, balanced, steep)
@@ -177,7 +201,7 @@ class _Equation(NamedTuple):
         zeros = namespace(z).zeros_like(z)
 
         def moved() -> Array:
-            return shares(link, z, terms.live, ~solvable, over)
+            return shares(link, _entries(z, terms), ~solvable)
 
         return only_if(~solvable, moved, zeros) * over.expand(k - terms.k)
 
@@ -197,8 +221,8 @@ class _Equation(NamedTuple):
 
     def _at(self, delta: Array, terms: _Terms) -> tuple[Link, Array]:
         expand = _reductions(terms.over).expand
-        z = quotient(terms.distance, expand(terms.t), ~terms.outside) - expand(delta)
-        z = namespace(z).where(terms.outside, terms.beyond, z)
+        outside, beyond = terms.outside, terms.beyond
+        z = _capped(terms.distance, expand(terms.t), expand(delta), outside, beyond)
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
 
 
@@ -221,14 +245,18 @@ def least_weight(like: Array) -> float:
     return float(info.smallest_normal) / float(info.eps)
 
 
-def shares(link: Link, z: Array, live: Array, where: Array, over: Reductions) -> Array:
+def _entries(z: Array, terms: _Terms) -> Entries:
+    return Entries(z, terms.scores, stop_gradient(terms.t), terms.live, _reductions(terms.over))
+
+
+def shares(link: Link, row: Entries, where: Array) -> Array:
     """Return F′/ΣF′, as a constant, in the rows `where`, in which every F′ has underflowed."""
-    xp = namespace(z)
-    alone = _softmax(link.log_pdf(z), live & over.expand(where), over)
-    if link.has_infinite_tails(z) is False:
+    xp, over = namespace(row.z), row.over
+    alone = _softmax(link.log_pdf(row.z), row.live & over.expand(where), over)
+    if link.has_infinite_tails(row.z) is False:
         return alone
     # Far out, F′ is e^{−z²/2}, say: the two tails have no accurate digits, but they balance.
-    flat = balance(link, z, live, where, over)
+    flat = balance(link, row, where)
     return xp.where(over.expand(flat.usable), flat.slopes / over.expand(flat.slope), alone)
 
 

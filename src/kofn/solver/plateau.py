@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.links.link import Link
+from kofn.solver.equation import far
 
 if TYPE_CHECKING:
     from kofn.solver.reductions import Reductions
@@ -27,13 +28,27 @@ class Balance(NamedTuple):
     usable: Array  # rows with both tails
 
 
-def balance(link: Link, z: Array, live: Array, where: Array, over: Reductions) -> Balance:
-    """Return the balance of entries z in rows `where`, differentiable in z and the parameter."""
+class Entries(NamedTuple):
+    """Rows to balance. All but z are constants; temperature is per row."""
+
+    z: Array
+    scores: Array
+    temperature: Array
+    live: Array
+    over: Reductions
+
+
+def balance(link: Link, row: Entries, where: Array) -> Balance:
+    """Return the balance in rows `where`, differentiable in z and the parameter of the link."""
+    z, over = row.z, row.over
     xp = namespace(z)
-    asked = live & over.expand(where)
+    asked = row.live & over.expand(where)
     upper = asked & link.above_half(stop_gradient(z))
-    below, slopes_below = _log_sum(link.log_cdf, link.cdf_slope, link, z, asked & ~upper, over)
-    above, slopes_above = _log_sum(link.log_sf, link.sf_slope, link, z, upper, over)
+    lower = asked & ~upper
+    greatest = over.max(xp.where(lower, row.scores, -math.inf))
+    least = over.min(xp.where(upper, row.scores, math.inf))
+    below, slopes_below = _log_sum(link.log_cdf, link.cdf_slope, link, row, lower, greatest)
+    above, slopes_above = _log_sum(link.log_sf, link.sf_slope, link, row, upper, least)
     usable = where & (below > -math.inf) & (above > -math.inf)
     slopes = xp.where(over.expand(usable), slopes_below + slopes_above, 0.0)
     excess = xp.where(usable, below, 0.0) - xp.where(usable, above, 0.0)
@@ -42,20 +57,30 @@ def balance(link: Link, z: Array, live: Array, where: Array, over: Reductions) -
 
 
 def _log_sum(
-    log_tail: Any, slope: Any, link: Link, z: Array, where: Array, over: Reductions
+    log_tail: Any, slope: Any, link: Link, row: Entries, where: Array, nearest: Array
 ) -> tuple[Array, Array]:
-    """Return the log of a sum of tails, and its absolute derivative in each z."""
+    """Return the log of a sum of tails, and its absolute derivative in each z.
+
+    `nearest` is the score next to θ among the entries `where`.
+    """
+    z, over = row.z, row.over
     xp = namespace(z)
     half = link.median(z)
     # The logarithm of a tail of 0 has no derivative.
     some = where & (log_tail(xp.where(where, stop_gradient(z), half)) > -math.inf)
     z = xp.where(some, z, half)
-    logs = log_tail(z)
+    logs, fixed = log_tail(z), stop_gradient(z)
     greatest = over.max(xp.where(some, stop_gradient(logs), -math.inf))
     found = greatest > -math.inf
-    raised = xp.exp(xp.where(some, logs - over.expand(xp.where(found, greatest, 0.0)), -math.inf))
+    ratio = logs - over.expand(xp.where(found, greatest, 0.0))
+    away = xp.where(some, row.scores, 0.0) - over.expand(xp.where(found, nearest, 0.0))
+    away = xp.where(some, away, 0.0) / over.expand(row.temperature)
+    # Far from θ, two z may round to one number though the scores differ: −10⁹ next to 0 and 1.
+    close, capped = xp.abs(away) <= xp.abs(fixed) / 64, xp.abs(fixed) >= far(xp.finfo(z.dtype))
+    exact = xp.where(away == 0, 0.0, -xp.abs(away) * slope(fixed - xp.where(close, away / 2, 0.0)))
+    ratio = xp.where(some & (close | capped), exact + moving(logs), ratio)
+    raised = xp.exp(xp.where(some, ratio, -math.inf))
     total = xp.where(found, over.sum(raised), 1.0)
-    fixed = stop_gradient(z)
     slopes = xp.where(some, stop_gradient(raised) * slope(fixed), 0.0)
     return greatest + xp.log(total), slopes / over.expand(stop_gradient(total))
 

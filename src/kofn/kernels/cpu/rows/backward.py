@@ -137,7 +137,7 @@ def _share_of_logs(row, hi, lo, temperature):
 def _side_of_logs(row, upper, hi, lo, temperature):
     """(ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails."""
     kind = row.kind
-    peak = -math.inf
+    peak, nearest = -math.inf, math.nan  # the greatest logarithm of a tail, and its score
     total, slope, product = 0.0, 0.0, 0.0
     for i in range(row.n):
         score = load(row.x, i, row.size)
@@ -147,10 +147,16 @@ def _side_of_logs(row, upper, hi, lo, temperature):
         log_tail, hazard = side_logs(kind, z, upper)
         if not log_tail > -math.inf:
             continue
-        if log_tail > peak:
-            scale = math.exp(peak - log_tail)
-            total, slope, product, peak = total * scale, slope * scale, product * scale, log_tail
-        share = math.exp(log_tail - peak)
+        ratio = log_tail - peak
+        away = (score - nearest) / temperature
+        # Far from θ, two z may round to one number though the scores differ.
+        if abs(away) <= abs(z) / 64:
+            ratio = side_logs(kind, z - away / 2, upper)[1] * (-away if upper else away)
+        if ratio > 0:
+            scale = math.exp(-ratio)
+            total, slope, product = total * scale, slope * scale, product * scale
+            peak, nearest, ratio = log_tail, score, 0.0
+        share = math.exp(ratio)
         total += share
         slope += share * hazard
         product += share * hazard * load(row.g, i, row.size)

@@ -149,10 +149,10 @@ class _Equation(NamedTuple):
         fixed = self._at(stop_gradient(delta), _constant(terms))
         _, solvable = _weight(*fixed, terms.live, over)
 
-        def balance_of(z: Array, places: Any) -> Array:
-            return balance(link, Entries(z, *places, terms.live, over), ~solvable).excess
+        def balance_of(z: Array, places: Places) -> Array:
+            return balance(link, Entries(z, *places, over), ~solvable).excess
 
-        def excess(z: Array, k: Array, places: Any) -> Array:
+        def excess(z: Array, k: Array, places: Places) -> Array:
             plain = _excess(link, z, terms.live, over) - k
 
             def balanced() -> Array:
@@ -160,7 +160,7 @@ class _Equation(NamedTuple):
 
             return only_if(~solvable, balanced, plain)
 
-        def slopes(z: Array, places: Any) -> Any:
+        def slopes(z: Array, places: Places) -> Any:
             plain = namespace(z).where(terms.live, link.pdf(z), 0.0)
 
             def balanced() -> Array:
@@ -169,7 +169,7 @@ class _Equation(NamedTuple):
 
             return only_if(~solvable, balanced, plain), solvable
 
-        places = (terms.scores, stop_gradient(terms.t))
+        places = (terms.scores, stop_gradient(terms.t), terms.live)
         if is_jax(z):
             return excess_by_slopes(excess, slopes, z, terms.k, places, over.sum)
         return excess(z, terms.k, places)
@@ -243,6 +243,10 @@ def least_weight(like: Array) -> float:
     """Return the least ΣF′ whose relevant terms are all normal numbers."""
     info = namespace(like).finfo(like.dtype)
     return float(info.smallest_normal) / float(info.eps)
+
+
+Places = tuple[Array, Array, Array]
+"""Scores, temperature and live entries, which `Entries` adds to z."""
 
 
 def _entries(z: Array, terms: _Terms) -> Entries:

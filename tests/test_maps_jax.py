@@ -222,7 +222,7 @@ def test_the_square_of_a_temperature_may_leave_single_precision(name, link, temp
     plain = torch.autograd.grad(loss, leaves, create_graph=True)
     pushed = (plain[0] * torch.tensor(v)).sum() + 1.3 * plain[1] + 0.7 * plain[2]
     again = torch.autograd.grad(pushed, leaves)
-    # At a large T the derivative in T is next to 0: what rounding leaves is relative to p/T and θ/T.
+    # At a large T the derivative in T is next to 0; what rounding leaves of it is in units of 1/T.
     unit = 1.0 if "threshold" in name or "sum" in name else 1 / temperature
     for at, (got, wanted) in enumerate(zip([*first, *second], [*theirs, *again], strict=True)):
         wanted = np.asarray(wanted.detach())

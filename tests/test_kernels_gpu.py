@@ -46,7 +46,7 @@ def test_interpreted(name, marked):
         cwd=HERE.parent,
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=3600,
     )
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-1000:]
 

@@ -31,8 +31,8 @@ def cotangents(x, k, t, v, link):
     ("count", "n", "link"),
     [
         *((128, 9, link) for link in ("exponential", "linear")),
-        *(pytest.param(8192, 9, link, marks=pytest.mark.full) for link in EVERY),
-        *(pytest.param(256, 100, link, marks=pytest.mark.full) for link in EVERY),
+        *(pytest.param(2048, 9, link, marks=pytest.mark.full) for link in EVERY),
+        *(pytest.param(64, 100, link, marks=pytest.mark.full) for link in EVERY),
     ],
 )
 def test_the_laws_hold(count, n, link, rng, reference):

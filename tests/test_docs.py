@@ -62,6 +62,23 @@ def test_anchors_exist(folder: str, name: str) -> None:
         assert anchor in anchors(text), f"{name}: {target}#{anchor}"
 
 
+def test_the_kernels_readme_lists_their_files() -> None:
+    kernels = ROOT / "src" / "kofn" / "kernels"
+    rows = [
+        re.findall(r"`([\w/]+\.py)`", row.split("|")[1])
+        for row in re.findall(r"^\|.*$", (kernels / "README.md").read_text(encoding="utf-8"), re.M)
+    ]
+    # A name without a folder is in the folder of the name before it.
+    listed = {
+        kernels / row[0].rpartition("/")[0] / name if "/" not in name else kernels / name
+        for row in rows
+        for name in row
+    }
+    files = {path for path in kernels.rglob("*.py") if path.name != "__init__.py"}
+    assert {str(path.relative_to(kernels)) for path in files - listed} == set()
+    assert [str(path) for path in listed if not path.exists()] == []
+
+
 def test_the_tests_that_pages_name_exist() -> None:
     kernels = (ROOT / "src" / "kofn" / "kernels" / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", "".join([*PAGES.values(), *FRONT.values(), kernels])))

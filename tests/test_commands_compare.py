@@ -240,8 +240,8 @@ def test_bad_scores_are_refused_in_one_line(here, command, name):
         (["compare", "x.csv", "-k", 6], "-k must be above 0 and below 6"),
         (["compare", "x.csv", "-k", 0], "-k must be above 0 and below 6"),
         (["apply", "x.csv", "--map", "cubic"], "--map must be one of logistic, laplace"),
-        (["apply", "x.csv", "--map", "softmax", "-k", 2], "--map softmax chooses 1; got k = 2"),
-        (["apply", "x.csv", "--map", "KSubset", "-k", 2.5], "needs a whole k of 2 or more"),
+        (["apply", "x.csv", "--map", "softmax", "-k", 2], "--map softmax needs k = 1; got k = 2"),
+        (["apply", "x.csv", "--map", "KSubset", "-k", 2.5], "needs an integer k of 2 or more"),
         (["apply", "x.csv", "--map", "normal", "--alpha", 2], "--alpha needs --map entmax"),
         (["apply", "x.csv", "--map", "entmax", "--alpha", 0.5], "--alpha must be a finite number"),
         (

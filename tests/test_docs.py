@@ -62,6 +62,22 @@ def test_anchors_exist(folder: str, name: str) -> None:
         assert anchor in anchors(text), f"{name}: {target}#{anchor}"
 
 
+def test_commands_print_what_the_page_says(tmp_path, monkeypatch) -> None:
+    from typer.testing import CliRunner
+
+    from kofn.commands import app
+
+    monkeypatch.chdir(tmp_path)
+    console = re.findall(r"^```console\n(.*?)^```$", PAGES["commands.md"], re.S | re.M)
+    found = re.findall(
+        r"^\$ echo \"(.*)\" \| kofn (.*)\n((?:[^$].*\n|\n)*)", "".join(console), re.M
+    )
+    assert len(found) == 2
+    for sent, arguments, promise in found:
+        printed = CliRunner().invoke(app.app, arguments.split(), input=sent).output
+        assert " ".join(promise.split()) in " ".join(printed.split())
+
+
 def test_the_kernels_readme_lists_their_files() -> None:
     kernels = ROOT / "src" / "kofn" / "kernels"
     rows = [

@@ -143,7 +143,7 @@ def named(name: str, k: float, alpha: float | None) -> Map:
         link = links.entmax(alpha)
         found = Map(name, lambda x, k, t: soft_topk(x, k, link=link, temperature=t))
     if not found.serves(k) or (name == found.at_one and k != 1):
-        wanted = "chooses 1" if k != 1 and not found.whole else "needs a whole k of 2 or more"
+        wanted = "needs k = 1" if k != 1 and not found.whole else "needs an integer k of 2 or more"
         raise InputError(f"--map {name} {wanted}; got k = {k:g}")
     return found
 

@@ -14,7 +14,7 @@ from numba import cfunc
 import kofn
 from kofn.kernels import contract
 from kofn.kernels.cpu.rows import formulas, interleaved, launch, loops
-from kofn.kernels.cpu.runtime import intrinsics, split_row, vector_math
+from kofn.kernels.cpu.runtime import intrinsics, memory, split_row, vector_math
 from kofn.kernels.cpu.runtime import pool as threads
 from kofn.rows import fused, kernel_rows
 from support import GRADIENT, LINKS, WEIGHTS
@@ -33,7 +33,12 @@ def poisoned(monkeypatch):
             return np.full(shape, NAN, like.dtype)
         return like.new_full(shape, NAN)
 
-    monkeypatch.setattr(launch, "_empty", poison)
+    def memory_of(x):
+        return memory.memory_of(x)._replace(
+            empty=poison, empty_like=lambda like: poison(like, like.shape)
+        )
+
+    monkeypatch.setattr(launch, "memory_of", memory_of)
 
 
 @pytest.fixture
@@ -59,7 +64,7 @@ def test_the_variable_that_turns_kernels_off_knows_two_values(monkeypatch):
     x = np.array([2.0, 1.0, 0.5])
     for value, on in (("on", True), ("", True), ("reference", False)):
         monkeypatch.setenv("KOFN_KERNELS", value)
-        assert (kofn.kernels.serving(x, kofn.links.logistic) is launch) == on
+        assert (kofn.kernels.serving(x, kofn.links.logistic, "numpy") is launch) == on
     monkeypatch.setenv("KOFN_KERNELS", "bogus")
     for call in (kofn.soft_topk, kofn.soft_topk_sum, kofn.soft_topk_threshold):
         with pytest.raises(ValueError, match="must be 'on' or 'reference', got 'bogus'"):

@@ -225,9 +225,8 @@ def test_which_tensors_are_served(monkeypatch):
 
     class Fake:
         def __init__(self, dtype):
-            self.device, self.dtype = torch.device("cuda", 0), dtype
+            self.device, self.dtype, self.is_cpu = torch.device("cuda", 0), dtype, False
 
-    monkeypatch.setattr(backend, "is_torch", lambda x: True)
     for version, capability, dtype, served in (
         ("13.0", (9, 0), "torch.float32", True),
         ("13.0", (9, 0), "torch.float64", False),
@@ -237,6 +236,6 @@ def test_which_tensors_are_served(monkeypatch):
         monkeypatch.setattr(torch.version, "cuda", version)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
         backend._is_supported.cache_clear()
-        assert (kernels.serving(Fake(dtype), kofn.links.logistic) is gpu) == served
-        assert (kernels.serving_subsets(Fake(dtype)) is gpu_subsets) == served
+        assert (kernels.serving(Fake(dtype), kofn.links.logistic, "torch") is gpu) == served
+        assert (kernels.serving_subsets(Fake(dtype), "torch") is gpu_subsets) == served
     backend._is_supported.cache_clear()

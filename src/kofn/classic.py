@@ -11,13 +11,13 @@ from typing import Any
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_count, check_dim, check_scores
-from kofn.arrays.kinds import Array, full_like, namespace, quiet
+from kofn.arrays.checks import check_count
+from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import marked, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.rows import answers
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import given, restore
+from kofn.rows.given import ONE, given
 from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
@@ -129,11 +129,10 @@ def ones_and_softmax(
 def _apply(
     function: Callable[..., Array], scores: Array, k: int, temperature: Any, dim: int, mask: Any
 ) -> Array:
-    check_scores(scores)
-    k = check_count(k, scores.shape[check_dim(dim, scores.ndim)])
-    what = given(scores, k, links.exponential, temperature, dim, mask)
-    with quiet(scores):
-        return restore(evaluate(function, rows_of(what), k=k), scores, dim)
+    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
+    k = check_count(k, checked.form.n)
+    with checked.form.quiet():
+        return checked.form.restored(evaluate(function, rows_of(checked), k=k))
 
 
 def _plain(rows: Rows) -> Rows:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kofn.arrays.flow import zeros_of
-from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, of_torch
 
 
 def stop_gradient(x: Array) -> Array:
@@ -26,9 +26,8 @@ def has_gradients(*arrays: Any) -> bool:
     """Return whether a derivative in any of these arrays may be needed."""
     if not is_torch(arrays[0]):
         return not is_numpy(arrays[0])
-    from kofn.arrays.torch_state import is_eager, is_recorded
-
-    return any(not is_eager(x) or is_recorded(x) for x in arrays if is_torch(x))
+    state = of_torch("state")
+    return any(not state.is_eager(x) or state.is_recorded(x) for x in arrays if is_torch(x))
 
 
 def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
@@ -37,9 +36,7 @@ def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
     The values keep their graph with respect to the other inputs of `function`.
     """
     if is_torch(x):
-        from kofn.arrays.torch_state import values_and_slopes as of_torch
-
-        return of_torch(function, x)
+        return of_torch("state").values_and_slopes(function, x)
     if not is_jax(x):
         raise TypeError("NumPy arrays have no gradients; pass a torch.Tensor or jax.Array")
     values, pull = sys.modules["jax"].vjp(function, stop_gradient(x))

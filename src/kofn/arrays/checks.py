@@ -95,8 +95,8 @@ def check_temperature(temperature: Any) -> float:
     return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
 
 
-def check_scores(scores: Any, name: str = "scores") -> str:
-    """The name of the dtype of `scores`, an array of floats of one of the frameworks."""
+def check_scores(scores: Any, name: str = "scores") -> tuple[str, str]:
+    """Return the framework and the dtype's name of `scores`, an array of floats."""
     kind = framework(scores)
     if kind is None:
         if type(scores).__module__ == "torch.fx.proxy":
@@ -117,7 +117,7 @@ def check_scores(scores: Any, name: str = "scores") -> str:
         raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}; got {scores.dtype}")
     if scores.ndim == 0:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
-    return dtype
+    return kind, dtype
 
 
 def _refuse_unfit(name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from functools import partial
 from typing import Any
@@ -13,6 +14,13 @@ Array = Any
 """A numpy.ndarray, torch.Tensor or jax.Array; every function returns the kind it was given."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def of_torch(part: str) -> Any:
+    """Return a module of this room that imports PyTorch: torch_state or torch_rule."""
+    # An import statement takes half a microsecond, even for a module that is there.
+    name = f"kofn.arrays.torch_{part}"
+    return sys.modules.get(name) or importlib.import_module(name)
 
 
 def is_torch(x: object) -> bool:
@@ -41,12 +49,19 @@ def framework(x: object) -> str | None:
 
 def namespace(x: Array) -> Any:
     """Return the array-API namespace of `x`."""
-    # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
     if is_torch(x):
+        return namespace_of("torch")
+    return namespace_of("jax" if is_jax(x) else "numpy")
+
+
+def namespace_of(kind: str) -> Any:
+    """Return the array-API namespace of a framework."""
+    # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
+    if kind == "torch":
         import array_api_compat.torch as xp
 
         return xp
-    return sys.modules["jax"].numpy if is_jax(x) else np
+    return np if kind == "numpy" else sys.modules["jax"].numpy
 
 
 def move_axis(x: Array, source: int, destination: int) -> Array:
@@ -130,10 +145,10 @@ def full_like(like: Array, shape: tuple[int, ...], value: float) -> Array:
 def constant(like: Array, values: np.ndarray) -> Array:
     """Return `values` as an array with the framework, dtype and device of `like`."""
     if is_torch(like):
-        from kofn.arrays.torch_state import beside
-
         torch = sys.modules["torch"]
-        return beside(like, torch.as_tensor(values, dtype=like.dtype, device=like.device))
+        return of_torch("state").beside(
+            like, torch.as_tensor(values, dtype=like.dtype, device=like.device)
+        )
     return namespace(like).asarray(values, dtype=like.dtype)
 
 
@@ -167,9 +182,9 @@ def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Array
     draw = getattr(sys.modules["torch"], name)
     if rng is None:
         return draw(shape, dtype=like.dtype, device=like.device)
-    from kofn.arrays.torch_state import untraced
-
-    return untraced(partial(draw, dtype=like.dtype, device=like.device, generator=rng), shape)
+    return of_torch("state").untraced(
+        partial(draw, dtype=like.dtype, device=like.device, generator=rng), shape
+    )
 
 
 def quiet(x: Array) -> contextlib.AbstractContextManager:

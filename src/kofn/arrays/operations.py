@@ -7,16 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from kofn.arrays.kinds import Array, cast, contiguous, full_like, is_jax, is_torch, namespace
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    contiguous,
+    full_like,
+    is_jax,
+    is_torch,
+    namespace,
+    of_torch,
+)
 
 
 def arange(like: Array, count: int) -> Array:
     """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
     if is_torch(like):
-        from kofn.arrays.torch_state import beside
-
         torch = sys.modules["torch"]
-        return beside(like, torch.arange(count, dtype=like.dtype, device=like.device))
+        return of_torch("state").beside(
+            like, torch.arange(count, dtype=like.dtype, device=like.device)
+        )
     return namespace(like).arange(count, dtype=like.dtype)
 
 

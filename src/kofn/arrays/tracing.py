@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, of_torch
 
 
 def is_compiling() -> bool:
@@ -19,12 +19,12 @@ def is_compiling() -> bool:
 def is_known(x: Array) -> bool:
     """Return whether the values of `x` can be read: nothing traces or maps over it."""
     if is_torch(x):
-        from kofn.arrays.torch_state import is_eager
-
-        return is_eager(x)
+        return of_torch("state").is_eager(x)
     return not (is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer))
 
 
 def is_at_hand(x: Array) -> bool:
     """Return whether the values of `x` can be read without waiting for a device."""
-    return is_known(x) and (is_numpy(x) or (is_torch(x) and x.device.type == "cpu"))
+    if is_torch(x):
+        return x.device.type == "cpu" and of_torch("state").is_eager(x)
+    return is_numpy(x)

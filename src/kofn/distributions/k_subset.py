@@ -12,26 +12,21 @@ from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_count,
-    check_dim,
     check_ends,
     check_other,
     check_per_row,
     check_rng,
     check_same_kind,
-    check_scores,
     check_shape,
 )
+from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
     Array,
     adopt,
     cast,
-    contiguous,
     dtype_name,
     framework,
-    full_like,
     most_precise_dtype,
-    move_axis,
-    namespace,
     quiet,
 )
 from kofn.arrays.random import with_gumbel
@@ -39,7 +34,7 @@ from kofn.arrays.tracing import is_known
 from kofn.distributions.base import Discrete, OverRows
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
-from kofn.rows.given import Given, given, restore
+from kofn.rows.given import Given, given
 from kofn.subsets import conditional_bernoulli, drawing, fitting
 
 __all__ = ["KSubset"]
@@ -121,11 +116,10 @@ class KSubset(OverRows, Discrete):
             >>> choice.k, choice.marginals().round(3)
             (array(2, dtype=int32), array([0.9, 0.6, 0.4, 0.1]))
         """
-        check_scores(pi, "pi")
-        dim = check_dim(dim, pi.ndim)
-        xp = namespace(pi)
+        form = form_of(pi, dim, "pi")
+        xp, dim = form.xp, form.dim
         eps = float(xp.finfo(pi.dtype).eps)
-        with quiet(pi):
+        with form.quiet():
             target = cast(stop_gradient(pi), most_precise_dtype(pi))
             total = xp.sum(target, axis=dim)
             k = xp.asarray(xp.round(total))
@@ -137,11 +131,11 @@ class KSubset(OverRows, Discrete):
                     f"entries from {float(xp.min(target)):.6g} to {float(xp.max(target)):.6g} and "
                     f"sums from {float(xp.min(total)):.12g} to {float(xp.max(total)):.12g}"
                 )
-            target = _last(target, dim)
+            target = form.entries(target)
             k = xp.where(good, k, 0.0)
             logits = whole(fitting.fit, target, k, 8 * eps)
             logits = xp.where(good[..., None], logits, math.nan)
-            return cls(restore(logits, pi, dim), cast(k, xp.int32), dim)
+            return cls(form.restored(logits), cast(k, xp.int32), dim)
 
     def log_partition(self) -> Array:
         """log Z = log Σ_S exp Σ_{i∈S} logits_i, with the batch shape; its gradient is `marginals`.
@@ -157,8 +151,9 @@ class KSubset(OverRows, Discrete):
         Not the weights of `soft_topk`, from which they differ by O(1/k); see docs/subsets.md.
         """
         with quiet(self.logits):
-            what = self._given()
-            return self._restore(conditional_bernoulli.marginals_of(what.scores, what.k))
+            checked = self._given()
+            marginals = conditional_bernoulli.marginals_of(checked.scores, checked.k)
+            return checked.form.restored(marginals)
 
     @property
     def variance(self) -> Array:
@@ -272,23 +267,21 @@ class KSubset(OverRows, Discrete):
             return self._restore(whole(conditional_bernoulli.covariance, rows, v))
 
     def _rows(self) -> conditional_bernoulli.Rows:
-        what = self._given()
-        return whole(conditional_bernoulli.rows_of, what.scores, what.k)
+        checked = self._given()
+        return whole(conditional_bernoulli.rows_of, checked.scores, checked.k)
 
     def _given(self) -> Given:
         return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
 
     def _entries(self, values: Array) -> Array:
-        return _last(adopt(values, self.logits), self.dim)
+        return self._form.entries(adopt(values, self.logits))
 
     def _restore(self, values: Array) -> Array:
-        return restore(values, self.logits, self.dim)
+        return self._form.restored(values)
 
-
-def _last(values: Array, dim: int) -> Array:
-    """`values` with `dim` last; a row without entries has one, 0, as in `given` one out of play."""
-    values = contiguous(move_axis(values, dim, -1))
-    return values if values.shape[-1] else full_like(values, (*values.shape[:-1], 1), 0)
+    @property
+    def _form(self) -> Form:
+        return form_of(self.logits, self.dim)
 
 
 def _check_k(k: Any, logits: Array, batch: tuple[int, ...], dim: int) -> Any:

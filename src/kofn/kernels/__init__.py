@@ -20,7 +20,8 @@ from kofn.kernels.contract import kind_of
 
 
 class RowKernels(Protocol):
-    """The functions of a backend for rows: scores (…, n); k and temperature per row (…).
+    """The functions of a backend for rows: scores (…, n); k and temperature per row (…), or each a
+    float for all rows.
 
     θ is a sum of two floats, (2, …). The second is NaN in rows that a kernel gave up on; a bool
     tells whether there are any. The caller solves those rows. For rows with k = 0, k = n or a NaN,
@@ -39,7 +40,10 @@ class RowKernels(Protocol):
     def gradients(
         self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any
     ) -> tuple[Any, Any]:
-        """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
+        """Cotangents of the scores, (…, n), and of k and temperature, (2, …).
+
+        The latter are not read where both are numbers.
+        """
 
     values: Any
     """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
@@ -62,9 +66,11 @@ class SubsetKernels(Protocol):
 
 
 class Backend(NamedTuple):
-    """A folder: whose arrays it serves, the modules that answer RowKernels and SubsetKernels."""
+    """A folder: which arrays of which framework it serves, and the modules that answer RowKernels
+    and SubsetKernels.
+    """
 
-    serves: Callable[[Array], bool]
+    serves: Callable[[Array, str], bool]
     rows: str
     subsets: str
 
@@ -75,16 +81,16 @@ BACKENDS = (
 )
 
 
-def serving(x: Array, link: Any) -> RowKernels | None:
+def serving(x: Array, link: Any, framework: str) -> RowKernels | None:
     """The backend for such rows, None where there is none."""
-    backend = _backend(x)
+    backend = _backend(x, framework)
     kernels = None if backend is None else _module(backend.rows)
     return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
 
 
-def serving_subsets(x: Array) -> SubsetKernels | None:
+def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
     """The backend for such rows of k-subsets, None where there is none."""
-    backend = _backend(x)
+    backend = _backend(x, framework)
     return None if backend is None else _module(backend.subsets)
 
 
@@ -100,10 +106,13 @@ def wanted() -> bool:
     return _CHOICES[chosen]
 
 
-def _backend(x: Array) -> Backend | None:
+def _backend(x: Array, framework: str) -> Backend | None:
     if not wanted():
         return None
-    return next((backend for backend in BACKENDS if backend.serves(x)), None)
+    for backend in BACKENDS:
+        if backend.serves(x, framework):
+            return backend
+    return None
 
 
 @lru_cache

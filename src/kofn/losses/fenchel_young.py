@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kofn import links
-from kofn.arrays.kinds import Array, namespace, quiet
+from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
 from kofn.losses.targets import Target, chosen_terms, prepared, reduced
@@ -112,12 +112,12 @@ def softmax_loss(
         >>> softmax_loss(scores, np.array([0, 1]), label_smoothing=0.1).round(4)
         np.float64(1.7386)
     """
-    what, labels = prepared(
+    checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
     )  # fmt: skip
-    with quiet(scores):
-        return cross_entropy(evaluate(answers.log_softmax, rows_of(what)), labels, reduction)
+    with checked.form.quiet():
+        return cross_entropy(evaluate(answers.log_softmax, rows_of(checked)), labels, reduction)
 
 
 def sparsemax_loss(
@@ -267,9 +267,11 @@ def _gap(
 ) -> Array:
     """Return the Fenchel–Young loss of any link and target."""
     link = table.resolve(link)
-    what, labels = prepared(scores, target, temperature, dim, mask, reduction, link=link, **options)
-    with quiet(scores):
+    checked, labels = prepared(
+        scores, target, temperature, dim, mask, reduction, link=link, **options
+    )
+    with checked.form.quiet():
         answers.require_integral(link, scores)
-        k = namespace(scores).sum(labels.each, axis=-1)
-        loss = gap(what._replace(k=k), labels.each)
+        k = checked.form.xp.sum(labels.each, axis=-1)
+        loss = gap(checked._replace(k=k), labels.each)
         return reduced(loss * labels.weight, labels, reduction)

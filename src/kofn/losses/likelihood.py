@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kofn.arrays.checks import check_dim, check_number
-from kofn.arrays.kinds import Array, cast, compute_dtype, framework, namespace, quiet
+from kofn.arrays.checks import check_number
+from kofn.arrays.form import Form
+from kofn.arrays.kinds import Array, cast, compute_dtype, namespace
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
 from kofn.losses.fenchel_young import cross_entropy
@@ -20,7 +21,7 @@ from kofn.maps.topk import soft_topk
 from kofn.rows import answers
 from kofn.rows.closed_form import log_weights
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import entries, without_deleted
+from kofn.rows.given import without_deleted
 from kofn.rows.settled import rows_of
 
 __all__ = [
@@ -74,13 +75,13 @@ def sparse_softmax_loss(
         >>> sparse_softmax_loss(np.array([[2.0, 1.0, 0.0, -1.0]]), np.array([0]), k=2).round(4)
         np.float64(0.3133)
     """
-    what, labels = prepared(
+    checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
     )  # fmt: skip
-    check_support(k, p, scores, dim)
-    with quiet(scores):
-        log_p = evaluate(answers.log_softmax, rows_of(what), counted(what, k, p))
+    check_support(k, p, checked.form.n)
+    with checked.form.quiet():
+        log_p = evaluate(answers.log_softmax, rows_of(checked), counted(checked, k, p))
         return cross_entropy(log_p, labels, reduction)
 
 
@@ -130,18 +131,17 @@ def topk_cross_entropy(
         >>> topk_cross_entropy(scores, np.array([1]), (0.5, 0.5)).round(4)
         np.float64(0.7844)
     """
-    dim = check_dim(dim, scores.ndim) if framework(scores) else dim
     link = table.resolve(link)
-    what, labels = prepared(
+    checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
-    shares = _distribution(k, scores.shape[dim])
-    xp = namespace(scores)
-    with quiet(scores):
+    shares = _distribution(k, checked.form.n)
+    xp = checked.form.xp
+    with checked.form.quiet():
         total = None
         for number, share in shares:
-            one = log_weights(what._replace(k=xp.full_like(what.k, float(number))))
+            one = log_weights(checked._replace(k=xp.full_like(checked.k, float(number))))
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
         return missed(total, labels, reduction)
@@ -187,14 +187,14 @@ def epsilon_cross_entropy(
         np.float64(6.9108)
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
-    what, labels = prepared(
+    checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
-    xp = namespace(scores)
-    with quiet(scores):
-        k, chosen = _chosen(scores, labels, link, temperature, dim, mask)
-        n = xp.sum(cast(what.scores != -math.inf, k.dtype), axis=-1)
+    xp = checked.form.xp
+    with checked.form.quiet():
+        k, chosen = _chosen(scores, checked.form, labels, link, temperature, mask)
+        n = xp.sum(cast(checked.scores != -math.inf, k.dtype), axis=-1)
         whole = xp.log1p(n * epsilon / xp.where(k > 0, k, 1.0))
         loss = whole - mean_over_labels(labels.each, xp.log(chosen + epsilon))
         loss = xp.where(k == 0, 0.0, loss)
@@ -235,11 +235,11 @@ def accuracy_loss(
         >>> accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7054)
     """
-    _, labels = prepared(
+    checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )
-    with quiet(scores):
-        _, chosen = _chosen(scores, labels, link, temperature, dim, mask)
+    with checked.form.quiet():
+        _, chosen = _chosen(scores, checked.form, labels, link, temperature, mask)
         return missed(chosen, labels, reduction)
 
 
@@ -276,25 +276,23 @@ def perturbed_accuracy_loss(
         >>> perturbed_accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7556)
     """
-    _, labels = prepared(
+    checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )
-    with quiet(scores):
+    with checked.form.quiet():
         x = cast(without_deleted(scores), compute_dtype(scores))
         p = perturbed_argmax(x, noise=noise, temperature=temperature, dim=dim, mask=mask)
-        chosen = entries(p, labels.each, check_dim(dim, scores.ndim))
-        return missed(chosen, labels, reduction)
+        return missed(checked.form.entries(p), labels, reduction)
 
 
 def _chosen(
-    scores: Array, labels: Target, link: Any, temperature: Any, dim: int, mask: Any
+    scores: Array, form: Form, labels: Target, link: Any, temperature: Any, mask: Any
 ) -> tuple[Array, Array]:
     """(k, the weights of the k chosen), as many as there are labels; rows last."""
-    xp = namespace(scores)
-    k = xp.sum(labels.each, axis=-1)
+    k = form.xp.sum(labels.each, axis=-1)
     x = cast(without_deleted(scores), compute_dtype(scores))
-    p = soft_topk(x, k, link=link, temperature=temperature, dim=dim, mask=mask)
-    return k, entries(p, labels.each, check_dim(dim, scores.ndim))
+    p = soft_topk(x, k, link=link, temperature=temperature, dim=form.dim, mask=mask)
+    return k, form.entries(p)
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_dim, check_number, check_same_kind
+from kofn.arrays.checks import check_number, check_same_kind
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -15,7 +15,6 @@ from kofn.arrays.kinds import (
     framework,
     move_axis,
     namespace,
-    quiet,
     scalar,
 )
 from kofn.arrays.typing import ArrayT, Reduction
@@ -144,39 +143,38 @@ def _with_margin(
     **options: Any,
 ) -> tuple[Array, Array]:
     ignored = options["ignore_index"]
-    what, labels = prepared(
+    checked, labels = prepared(
         cosines, target, temperature, dim, mask, reduction, ignore_index=ignored
     )
-    dim = check_dim(dim, cosines.ndim)
-    xp = namespace(cosines)
-    with quiet(cosines):
+    form, dim = checked.form, checked.form.dim
+    xp = form.xp
+    with form.quiet():
         x = cast(without_deleted(cosines), compute_dtype(cosines))
-        wanted = labels.each if x.shape[dim] else labels.each[..., :0]
+        wanted = labels.each if form.n else labels.each[..., :0]
         wanted = move_axis(wanted, -1, dim)
         # An index out of range marks none; a cosine of −inf is out of play and has no angle.
         wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
         shape = [1] * x.ndim
-        shape[dim] = x.shape[dim]
-        m = _margin(margin, cosines, dim, x)
+        shape[dim] = form.n
+        m = _margin(margin, cosines, form.n, x)
         m = m if m.ndim == 0 else m.reshape(shape)
         # Both branches of a `where` are differentiated.
         at = xp.where(wanted == 0, 0.0, x)
         moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
-        t = move_axis(what.temperature[..., None], -1, dim)
+        t = move_axis(checked.temperature[..., None], -1, dim)
         logits = moved / t
         loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, cast(logits, cosines.dtype)
 
 
-def _margin(margin: Any, cosines: Array, dim: int, x: Array) -> Array:
+def _margin(margin: Any, cosines: Array, n: int, x: Array) -> Array:
     if framework(margin) is None:
         number = check_number("margin", margin, low=0.0, allowed="a number ≥ 0")
         return scalar(x, number)
     check_same_kind("margin", margin, cosines, "cosines")
-    wanted = (cosines.shape[dim],)
-    if tuple(margin.shape) not in ((), wanted):
+    if tuple(margin.shape) not in ((), (n,)):
         raise ValueError(
-            f"margin must be one number, or one for each of the entries along dim, {wanted}; "
+            f"margin must be one number, or one for each of the entries along dim, {(n,)}; "
             f"got the shape {tuple(margin.shape)}"
         )
     return cast_like(margin, x)

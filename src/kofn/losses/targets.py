@@ -9,11 +9,11 @@ from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_choice,
-    check_dim,
     check_integer,
     check_number,
     check_same_kind,
 )
+from kofn.arrays.form import Form
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -22,13 +22,12 @@ from kofn.arrays.kinds import (
     dtype_name,
     full_like,
     namespace,
-    quiet,
     scalar,
 )
 from kofn.arrays.operations import arange
 from kofn.arrays.tracing import is_at_hand
 from kofn.links import Link
-from kofn.rows.given import Given, entries, given, only_one
+from kofn.rows.given import ONE, Given, given
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -56,47 +55,44 @@ def prepared(
 ) -> tuple[Given, Target]:
     """What a loss is given, checked: rows for the choice of one, and their target."""
     check_reduction(reduction)
-    what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
-    with quiet(scores):
-        return what, _target_of(target, scores, what, check_dim(dim, scores.ndim), **options)
+    checked = given(scores, ONE, link, temperature, dim, mask)
+    with checked.form.quiet():
+        return checked, _target_of(target, scores, checked, **options)
 
 
 def _target_of(
     target: Any,
     scores: Array,
-    what: Given,
-    dim: int,
+    checked: Given,
     *,
     weight: Any = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     spread_one: bool = False,
 ) -> Target:
-    """Targets of every form as one, for the rows of `scores` along `dim`, counted from the end.
+    """Targets of every form as one, for the rows of `scores`.
 
     Smoothing spreads its share of all the weight, or of 1 as PyTorch's cross-entropy does.
     """
-    x = what.scores
-    xp = namespace(x)
+    x, form = checked.scores, checked.form
+    xp = form.xp
     allowed = "a number in [0, 1]"
     smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, allowed=allowed)
     playing = stop_gradient(x) != -math.inf
     counted = xp.any(playing, axis=-1)
-    integers = _are_indices(target, scores, dim)
+    integers = _are_indices(target, scores, form)
     if integers:
         ignored = check_integer("ignore_index", ignore_index, "an integer")
         index = adopt(target, scores)
         used = index != ignored
         counted = counted & used
-        n = scores.shape[dim]
-        _check_indices(target, ignored, n)
+        _check_indices(target, ignored, form.n)
         each = cast(arange(x, x.shape[-1]) == cast_like(index, x)[..., None], x.dtype)
-        wrong = used & ((index < 0) | (index >= n))
+        wrong = used & ((index < 0) | (index >= form.n))
         each = xp.where(wrong[..., None], math.nan, xp.where(used[..., None], each, 0.0))
     else:
-        each = cast(stop_gradient(adopt(target, scores)), x.dtype)
-        each = entries(each, x, dim)
-    by_class = None if weight is None else _class_weights(weight, scores, dim, x)
+        each = form.entries(cast(stop_gradient(adopt(target, scores)), x.dtype))
+    by_class = None if weight is None else _class_weights(weight, scores, form.n, x)
     total = xp.sum(each, axis=-1)
     if by_class is None:
         each_row = xp.ones_like(total)
@@ -133,21 +129,19 @@ def check_reduction(reduction: Any) -> None:
     check_choice("reduction", reduction, REDUCTIONS)
 
 
-def _are_indices(target: Any, scores: Array, dim: int) -> bool:
+def _are_indices(target: Any, scores: Array, form: Form) -> bool:
     """Return whether `target` has one index per row, not one weight per entry."""
     check_same_kind("target", target, scores)
-    shape, whole = tuple(target.shape), tuple(scores.shape)
+    shape, whole, batch = tuple(target.shape), tuple(scores.shape), form.batch
     if shape == whole:
         return False
-    batch = list(whole)
-    del batch[dim]
-    if shape != tuple(batch):
+    if shape != batch:
         kept = list(whole)
-        kept[dim] = 1
-        meant = f"; for indices squeeze it to {tuple(batch)}" if shape == tuple(kept) else ""
+        kept[form.dim] = 1
+        meant = f"; for indices squeeze it to {batch}" if shape == tuple(kept) else ""
         raise ValueError(
             f"target must have the shape of scores, {whole}, for weights, or without dim, "
-            f"{tuple(batch)}, for indices; got {shape}{meant}"
+            f"{batch}, for indices; got {shape}{meant}"
         )
     if not dtype_name(target).startswith(("int", "uint")):
         raise TypeError(f"target of indices must be integers; got dtype {target.dtype}")
@@ -166,16 +160,15 @@ def _check_indices(target: Array, ignored: int, n: int) -> None:
         )
 
 
-def _class_weights(weight: Any, scores: Array, dim: int, x: Array) -> Array:
+def _class_weights(weight: Any, scores: Array, n: int, x: Array) -> Array:
     check_same_kind("weight", weight, scores)
-    wanted = (scores.shape[dim],)
-    if tuple(weight.shape) != wanted:
+    if tuple(weight.shape) != (n,):
         raise ValueError(
-            f"weight must have one number for each of the entries along dim, {wanted}; "
+            f"weight must have one number for each of the entries along dim, {(n,)}; "
             f"got the shape {tuple(weight.shape)}"
         )
     weight = stop_gradient(cast_like(weight, x))
-    return weight if wanted[0] else full_like(x, (1,), 1.0)
+    return weight if n else full_like(x, (1,), 1.0)
 
 
 def chosen_terms(each: Array, values: Array) -> Array:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.flow import accumulated, stacked
-from kofn.arrays.kinds import Array, cast, is_torch, namespace, scalar
+from kofn.arrays.kinds import Array, cast, is_torch, namespace, of_torch, scalar
 from kofn.links.link import by_id
 from kofn.maps.argmax_nodes import (
     Kinks,
@@ -67,16 +67,13 @@ def weights(rows: Rows, kinks: Kinks) -> Array:
 
 def probabilities(y: Array, noise: Noise) -> Array:
     """Return p per entry, differentiable in y; the maximum of y is 0, excluded entries are −inf."""
-    if is_torch(y):
-        from kofn.arrays.torch_rule import Rule, by_rule
-        from kofn.arrays.torch_state import is_eager
+    if is_torch(y) and of_torch("state").is_eager(y):
 
-        if is_eager(y):
+        def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+            return (jacobian_product(tensors[0], noise, cotangent),)
 
-            def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-                return (jacobian_product(tensors[0], noise, cotangent),)
-
-            return by_rule(Rule(lambda y: (evaluate(y, noise), ()), pullback), y)
+        rule = of_torch("rule").Rule(lambda y: (evaluate(y, noise), ()), pullback)
+        return of_torch("rule").by_rule(rule, y)
     p = evaluate(stop_gradient(y), noise)
     if not has_gradients(y):
         return p

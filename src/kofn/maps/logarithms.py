@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kofn import links
-from kofn.arrays.kinds import Array, quiet
+from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.rows.closed_form import log_weights
-from kofn.rows.given import given, only_one, restore
+from kofn.rows.given import ONE, given
 
 __all__ = ["log_entmax", "log_soft_topk"]
 
@@ -46,9 +46,9 @@ def log_soft_topk(
         >>> log_soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
         array([-0.232, -0.536, -0.774, -1.83 ])
     """
-    what = given(scores, k, table.resolve(link), temperature, dim, mask)
-    with quiet(scores):
-        return restore(log_weights(what), scores, dim)
+    checked = given(scores, k, table.resolve(link), temperature, dim, mask)
+    with checked.form.quiet():
+        return checked.form.restored(log_weights(checked))
 
 
 def log_entmax(
@@ -77,5 +77,5 @@ def log_entmax(
         >>> log_entmax(np.array([1.0, 0.5, -1.0])).round(3)
         array([-0.395, -1.121,   -inf])
     """
-    link, one = links.entmax(alpha), only_one(scores, dim)
-    return log_soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)
+    link = links.entmax(alpha)
+    return log_soft_topk(scores, ONE, link=link, temperature=temperature, dim=dim, mask=mask)

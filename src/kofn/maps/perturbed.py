@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from kofn import links
 from kofn.arrays.checks import check_number
-from kofn.arrays.kinds import Array, quiet
+from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
 from kofn.maps import argmax_quadrature
 from kofn.maps.softmax import softmax
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import given, only_one, restore
+from kofn.rows.given import ONE, given
 from kofn.rows.settled import rows_of
 
 __all__ = ["perturbed_argmax"]
@@ -89,12 +89,12 @@ def perturbed_argmax(
         ends = tuple((z, 1.0) for z in places)
     if noise == GUMBEL:
         return softmax(scores, temperature=temperature, dim=dim, mask=mask)
-    what = given(scores, only_one(scores, dim), link, temperature, dim, mask)
-    with quiet(scores):
+    checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True)
+    with checked.form.quiet():
         # Its parameter stays a number: it determines the support of the noise.
-        rows = rows_of(what)._replace(link=link.inner)
+        rows = rows_of(checked)._replace(link=link.inner)
         p = evaluate(argmax_quadrature.weights, rows, kinks=ends or ())
-        return restore(p, scores, dim)
+        return checked.form.restored(p)
 
 
 def _resolve(noise: str | Link) -> Link:

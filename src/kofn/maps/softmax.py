@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from kofn import links
-from kofn.arrays.kinds import Array, quiet
+from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
+from kofn.arrays.kinds import Array, cast_like, deleted
 from kofn.arrays.typing import ArrayT
-from kofn.maps.topk import _weighted, _weights, soft_topk
+from kofn.maps.topk import soft_topk, weights_of
 from kofn.rows import answers
-from kofn.rows.given import given, only_one, restore
+from kofn.rows.given import ONE, Given, given
 
 
 def softmax(
@@ -45,12 +48,11 @@ def softmax(
         >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
         array([0.75, 0.25, 0.  ])
     """
-    one = only_one(scores, dim)
-    what = given(scores, one, links.exponential, temperature, dim, mask, keep_deleted=True)
-    with quiet(scores):
+    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
+    with checked.form.quiet():
         if weights is not None:
-            what = _weighted(what, weights, scores, dim)
-        return restore(_weights(what, answers.softmax), scores, dim)
+            checked = _weighted(checked.per_row(), weights, scores)
+        return checked.form.restored(weights_of(checked, answers.softmax))
 
 
 def sparsemax(
@@ -81,8 +83,7 @@ def sparsemax(
         >>> sparsemax(np.array([1.0, 0.5, -1.0]))
         array([0.75, 0.25, 0.  ])
     """
-    one = only_one(scores, dim)
-    return soft_topk(scores, one, link="linear", temperature=temperature, dim=dim, mask=mask)
+    return soft_topk(scores, ONE, link="linear", temperature=temperature, dim=dim, mask=mask)
 
 
 def entmax(
@@ -117,5 +118,19 @@ def entmax(
         >>> entmax(np.array([1.0, 0.5, -1.0])).round(3)
         array([0.674, 0.326, 0.   ])
     """
-    link, one = links.entmax(alpha), only_one(scores, dim)
-    return soft_topk(scores, one, link=link, temperature=temperature, dim=dim, mask=mask)
+    link = links.entmax(alpha)
+    return soft_topk(scores, ONE, link=link, temperature=temperature, dim=dim, mask=mask)
+
+
+def _weighted(given: Given, weights: Array, scores: Array) -> Given:
+    """Add T·log w to the scores."""
+    check_same_kind("weights", weights, scores)
+    check_real("weights", weights)
+    check_broadcasts("weights", tuple(weights.shape), tuple(scores.shape), "the shape of scores")
+    x, xp = given.scores, given.form.xp
+    w = given.form.entries(xp.broadcast_to(cast_like(weights, x), scores.shape))
+    raised = x + given.temperature[..., None] * xp.log(xp.where(w > 0, w, 1.0))
+    # A w of NaN or below 0 gives NaN; an excluded entry stays excluded.
+    out = (w == 0) | deleted(x)
+    raised = xp.where(w >= 0, raised, math.nan)
+    return given._replace(scores=xp.where(out, -math.inf, raised))

@@ -7,15 +7,15 @@ from typing import Any
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_dim, check_integer, check_number
-from kofn.arrays.kinds import Array, cast, is_torch, namespace, quiet
+from kofn.arrays.checks import check_integer, check_number
+from kofn.arrays.kinds import Array, cast, is_torch, namespace
 from kofn.arrays.operations import cumulative_sums, kth_largest
 from kofn.arrays.typing import ArrayT
 from kofn.maps.taylor_zeros import MOST, Zeros, zeros
+from kofn.maps.topk import weights_of
 from kofn.rows import answers
-from kofn.rows import fused as fused_rows
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given, given, only_one, restore
+from kofn.rows.given import ONE, Given, given
 from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
@@ -66,9 +66,9 @@ def taylor_softmax(
             "scores far below 0, and a weight must not be"
         )
     check_integer("order", order, allowed, 2, MOST)
-    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
-    with quiet(scores):
-        return restore(evaluate(_polynomial, rows_of(what), order=order), scores, dim)
+    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
+    with checked.form.quiet():
+        return checked.form.restored(evaluate(_polynomial, rows_of(checked), order=order))
 
 
 def sparse_softmax(
@@ -110,20 +110,17 @@ def sparse_softmax(
         >>> sparse_softmax(np.array([2.0, 1.0, 0.0, -1.0]), p=0.9).round(3)
         array([0.665, 0.245, 0.09 , 0.   ])
     """
-    what = given(scores, only_one(scores, dim), links.exponential, temperature, dim, mask)
-    check_support(k, p, scores, dim)
-    with quiet(scores):
-        what = what._replace(scores=supported(what, k, p))
-        fused = fused_rows.weights(what, answers.softmax)
-        weights = evaluate(answers.softmax, rows_of(what)) if fused is None else fused
-        return restore(weights, scores, dim)
+    checked = given(scores, ONE, links.exponential, temperature, dim, mask)
+    check_support(k, p, checked.form.n)
+    with checked.form.quiet():
+        checked = checked._replace(scores=supported(checked, k, p))
+        return checked.form.restored(weights_of(checked, answers.softmax))
 
 
-def check_support(k: Any, p: Any, scores: Array, dim: int) -> None:
+def check_support(k: Any, p: Any, n: int) -> None:
     if (k is None) == (p is None):
         raise ValueError(f"give k or p, one of the two; got k = {k!r} and p = {p!r}")
     if k is not None:
-        n = scores.shape[check_dim(dim, scores.ndim)]
 
         def integers() -> str:
             return f"an integer in [1, n] (here n = {n})"
@@ -135,9 +132,9 @@ def check_support(k: Any, p: Any, scores: Array, dim: int) -> None:
     check_number("p", p, low=0.0, high=1.0, allowed=allowed, strict=True)
 
 
-def supported(what: Given, k: int | None, p: float | None) -> Array:
+def supported(given: Given, k: int | None, p: float | None) -> Array:
     """Return the scores with −inf outside the support; rows with a NaN are unchanged."""
-    x = what.scores
+    x = given.scores
     xp = namespace(x)
     fixed = stop_gradient(x)
     if k == 0 or (p is not None and p >= 1):
@@ -146,7 +143,7 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
         last = kth_largest(fixed, k)
     else:
         ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
-        share = answers.softmax(rows_of(what._replace(scores=ordered)))
+        share = answers.softmax(rows_of(given._replace(scores=ordered)))
         # An entry is kept while the total weight of those before it is below p.
         before = cumulative_sums(share) - share
         last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)
@@ -154,12 +151,12 @@ def supported(what: Given, k: int | None, p: float | None) -> Array:
     return xp.where((fixed < last[..., None]) & ~bad, -math.inf, x)
 
 
-def counted(what: Given, k: int | None, p: float | None) -> Array:
+def counted(given: Given, k: int | None, p: float | None) -> Array:
     """Return the share of each entry in the support: 0, 1, or equal shares for ties at the k-th."""
-    x = stop_gradient(what.scores)
+    x = stop_gradient(given.scores)
     xp = namespace(x)
     if k is None or k == 0:
-        return cast(supported(what._replace(scores=x), k, p) != -math.inf, x.dtype)
+        return cast(supported(given._replace(scores=x), k, p) != -math.inf, x.dtype)
     last = kth_largest(x, k)[..., None]
     above, level = cast(x > last, x.dtype), cast(x == last, x.dtype)
     left = k - xp.sum(above, axis=-1)[..., None]

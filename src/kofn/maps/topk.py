@@ -8,15 +8,14 @@ from collections.abc import Callable
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_broadcasts, check_dim, check_real, check_same_kind
-from kofn.arrays.kinds import Array, cast, cast_like, deleted, move_axis, namespace, quiet
+from kofn.arrays.kinds import Array, cast, deleted, move_axis
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.rows import answers, implicit
 from kofn.rows import fused as fused_rows
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given, entries, given, restore
+from kofn.rows.given import Given, given
 from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold", "topk_gates"]
@@ -75,12 +74,12 @@ def soft_topk(
         >>> soft_topk(np.ones(4) + additive, 3, mask=additive > -1)
         array([1., 1., 0., 0.])
     """
-    what = given(scores, k, table.resolve(link), temperature, dim, mask, keep_deleted=True)
-    with quiet(scores):
-        chosen = _weights(what)
+    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
+    with checked.form.quiet():
+        chosen = weights_of(checked)
         if hard:
-            chosen = _hard(what) + (chosen - stop_gradient(chosen))
-    return restore(chosen, scores, dim)
+            chosen = _hard(checked) + (chosen - stop_gradient(chosen))
+    return checked.form.restored(chosen)
 
 
 def soft_topk_threshold(
@@ -113,9 +112,9 @@ def soft_topk_threshold(
         >>> soft_topk_threshold(np.array([[4.0, 2.0, 0.0], [9.0, 1.0, 0.0]]), 1.5).round(3)
         array([2.  , 1.66])
     """
-    what = given(scores, k, table.resolve(link), temperature, dim, mask, keep_deleted=True)
-    with quiet(scores):
-        return evaluate(implicit.theta, rows_of(what))
+    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
+    with checked.form.quiet():
+        return evaluate(implicit.theta, rows_of(checked))
 
 
 def soft_topk_sum(
@@ -152,10 +151,10 @@ def soft_topk_sum(
     """
     link = table.resolve(link)
     answers.require_integral(link, scores)
-    what = given(scores, k, link, temperature, dim, mask, keep_deleted=True)
-    with quiet(scores):
-        fused = fused_rows.value(what)
-        return evaluate(answers.value, rows_of(what)) if fused is None else fused
+    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True)
+    with checked.form.quiet():
+        fused = fused_rows.value(checked)
+        return evaluate(answers.value, rows_of(checked)) if fused is None else fused
 
 
 def topk_gates(
@@ -197,13 +196,13 @@ def topk_gates(
         k = operator.index(k)
     except TypeError:
         raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
-    what = given(scores, k, table.resolve(link), temperature, dim, mask)
-    with quiet(scores):
-        indices = top_indices(stop_gradient(what.scores), k)
-        gates = take_along_last(_weights(what), indices)
-    dim = check_dim(dim, scores.ndim)
-    indices = indices if dim == -1 else move_axis(indices, -1, dim)
-    return restore(gates, scores, dim), indices
+    checked = given(scores, k, table.resolve(link), temperature, dim, mask)
+    form = checked.form
+    with form.quiet():
+        indices = top_indices(stop_gradient(checked.scores), k)
+        gates = take_along_last(weights_of(checked), indices)
+    indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
+    return form.restored(gates), indices
 
 
 def hard_topk(
@@ -227,40 +226,25 @@ def hard_topk(
         >>> hard_topk(np.array([1.0, 3.0, 3.0, 2.0]), 2.5)
         array([0. , 1. , 1. , 0.5])
     """
-    what = given(scores, k, links.logistic, 1.0, dim, mask)
-    with quiet(scores):
-        return restore(_hard(what), scores, dim)
+    checked = given(scores, k, links.logistic, 1.0, dim, mask)
+    with checked.form.quiet():
+        return checked.form.restored(_hard(checked))
 
 
-def _weighted(what: Given, weights: Array, scores: Array, dim: int) -> Given:
-    """Add T·log w to the scores."""
-    check_same_kind("weights", weights, scores)
-    check_real("weights", weights)
-    check_broadcasts("weights", tuple(weights.shape), tuple(scores.shape), "the shape of scores")
-    x, xp = what.scores, namespace(scores)
-    w = xp.broadcast_to(cast_like(weights, x), scores.shape)
-    w = entries(w, x, check_dim(dim, scores.ndim))
-    raised = x + what.temperature[..., None] * xp.log(xp.where(w > 0, w, 1.0))
-    # A w of NaN or below 0 gives NaN; an excluded entry stays excluded.
-    out = (w == 0) | deleted(x)
-    raised = xp.where(w >= 0, raised, math.nan)
-    return what._replace(scores=xp.where(out, -math.inf, raised))
+def weights_of(given: Given, reference: Callable[[Rows], Array] = answers.weights) -> Array:
+    """Return the weights of rows by the fastest route: `reference`, or a kernel that is as good."""
+    fused = fused_rows.weights(given, reference)
+    return evaluate(reference, rows_of(given)) if fused is None else fused
 
 
-def _weights(what: Given, reference: Callable[[Rows], Array] = answers.weights) -> Array:
-    fused = fused_rows.weights(what, reference)
-    return evaluate(reference, rows_of(what)) if fused is None else fused
-
-
-def _hard(what: Given) -> Array:
-    order = stop_gradient(what.scores)
-    xp = namespace(order)
+def _hard(given: Given) -> Array:
+    order, k = map(stop_gradient, given.per_row()[:2])
+    xp = given.form.xp
     # The inverse of a permutation is its argsort.
     # NaN comes last, as in NumPy and JAX, so that +inf is still chosen.
     known = xp.where(xp.isnan(order), -math.inf, order)
     rank = cast(xp.argsort(top_indices(known, order.shape[-1]), axis=-1), order.dtype)
-    left = stop_gradient(what.k)[..., None] - rank
     playing = ~deleted(order)
-    chosen = xp.where(playing, xp.clip(left, 0.0, 1.0), 0.0)
-    bad = xp.any(xp.isnan(order), axis=-1) | xp.isnan(what.k)
+    chosen = xp.where(playing, xp.clip(k[..., None] - rank, 0.0, 1.0), 0.0)
+    bad = xp.any(xp.isnan(order), axis=-1) | xp.isnan(k)
     return xp.where(bad[..., None] & playing & (order != math.inf), math.nan, chosen)

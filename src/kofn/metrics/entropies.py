@@ -9,7 +9,7 @@ import numpy as np
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
-from kofn.arrays.kinds import Array, namespace, quiet
+from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.typing import ArrayT
 from kofn.rows.given import weights_in_play
 
@@ -47,9 +47,9 @@ def tsallis_entropy(
         [3.0, 1.3863, 0.75]
     """
     alpha = check_number("alpha", alpha, low=0.0, allowed="a finite number ≥ 0", arrays=False)
-    p, _ = weights_in_play(weights, dim, mask)
-    with quiet(p):
-        return namespace(p).sum(_powers(p, alpha)[1], axis=-1)
+    p, _, form = weights_in_play(weights, dim, mask)
+    with form.quiet():
+        return form.xp.sum(_powers(p, alpha)[1], axis=-1)
 
 
 def renyi_entropy(
@@ -84,9 +84,9 @@ def renyi_entropy(
     allowed = "a number ≥ 0, or infinity"
     infinite = isinstance(alpha, (float, np.floating)) and alpha == math.inf
     alpha = HUGE if infinite else check_number("alpha", alpha, low=0, allowed=allowed, arrays=False)
-    p, _ = weights_in_play(weights, dim, mask)
-    with quiet(p):
-        return _renyi(p, alpha) if p.shape[-1] else namespace(p).sum(p, axis=-1)
+    p, _, form = weights_in_play(weights, dim, mask)
+    with form.quiet():
+        return _renyi(p, alpha) if p.shape[-1] else form.xp.sum(p, axis=-1)
 
 
 def _renyi(p: Array, alpha: float) -> Array:

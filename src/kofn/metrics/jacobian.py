@@ -7,13 +7,13 @@ from typing import Literal
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.flow import repeat
-from kofn.arrays.kinds import Array, full_like, namespace, quiet
+from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.rows import answers
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import given
+from kofn.rows.given import Given, given
 from kofn.rows.settled import Rows, rows_of
 
 
@@ -56,10 +56,11 @@ def jacobian_norm(
     """
     check_choice("norm", norm, ("l1", "l2"))
     link = table.resolve(link).map_alpha(stop_gradient)
-    what = given(stop_gradient(scores), k, link, temperature, dim, mask)
-    what = what._replace(k=stop_gradient(what.k), temperature=stop_gradient(what.temperature))
-    with quiet(scores):
-        return evaluate(_spectral if norm == "l2" else _summed, rows_of(what))
+    checked = given(stop_gradient(scores), k, link, temperature, dim, mask)
+    x, k, t = map(stop_gradient, checked[:3])
+    with checked.form.quiet():
+        rows = rows_of(Given(x, k, t, checked.link))
+        return evaluate(_spectral if norm == "l2" else _summed, rows)
 
 
 def _spectral(rows: Rows) -> Array:

@@ -6,17 +6,14 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_dim, check_number, check_per_row, check_real, check_same_kind
+from kofn.arrays.checks import check_number, check_per_row, check_real, check_same_kind
 from kofn.arrays.kinds import (
     Array,
     cast,
     compute_dtype,
     framework,
     is_jit_tracing,
-    is_torch,
     most_precise_dtype,
-    namespace,
-    quiet,
 )
 from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import ArrayT, LinkName
@@ -92,22 +89,21 @@ def temperature_for(
         raise TypeError(f"per_row must be True or False; got {per_row!r}")
     link = table.resolve(link).map_alpha(stop_gradient)
     name, wanted = ("gap", gap) if support is None else ("support", support)
-    what = _checked(scores, k, link, dim, mask)
-    n = scores.shape[dim]
-    with quiet(scores):
-        target = _target(name, wanted, k, n, check_dim(dim, scores.ndim), what)
-        target = target if per_row else mean_of(target, playing(what))
-        return cast(_solved(name, per_row, what, target), compute_dtype(scores))
+    checked = _checked(scores, k, link, dim, mask)
+    with checked.form.quiet():
+        target = _target(name, wanted, k, checked)
+        target = target if per_row else mean_of(target, playing(checked))
+        return cast(_solved(name, per_row, checked, target), compute_dtype(scores))
 
 
-def _solved(name: str, per_row: bool, what: Given, target: Array) -> Array:
-    if is_torch(what.scores) and (is_compiling() or is_jit_tracing()):
+def _solved(name: str, per_row: bool, given: Given, target: Array) -> Array:
+    if given.form.kind == "torch" and (is_compiling() or is_jit_tracing()):
         from kofn.metrics.torch_temperature import temperature as operator
 
-        x, k, _, link = what
+        x, k, _, link, _ = given
         number, alpha = link.parted()
         return operator(x, k, target, alpha, link.id, number, name, per_row)
-    return evaluate(SOLVERS[name, per_row], what, target)
+    return evaluate(SOLVERS[name, per_row], given._replace(form=None), target)
 
 
 def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
@@ -119,14 +115,14 @@ def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
     return given(scores, k, link, 1.0, dim, mask)
 
 
-def _target(name: str, wanted: Any, k: Any, n: int, dim: int, what: Given) -> Array:
+def _target(name: str, wanted: Any, k: Any, given: Given) -> Array:
     """What was asked for, per row; numbers are checked against what a number k can give."""
-    batch, xp = tuple(what.k.shape), namespace(what.k)
+    batch, n, xp = tuple(given.k.shape), given.form.n, given.form.xp
     if framework(wanted) is not None:
-        check_same_kind(name, wanted, what.scores)
+        check_same_kind(name, wanted, given.scores)
         check_real(name, wanted)
-        wanted = check_per_row(name, wanted, batch, dim)
-        return xp.broadcast_to(cast(stop_gradient(wanted), what.k.dtype), batch)
+        wanted = check_per_row(name, wanted, batch, given.form.dim)
+        return xp.broadcast_to(cast(stop_gradient(wanted), given.k.dtype), batch)
     known = framework(k) is None
     low, high = 0.0, math.inf
     if known and name == "support":
@@ -144,4 +140,4 @@ def _target(name: str, wanted: Any, k: Any, n: int, dim: int, what: Given) -> Ar
     number = check_number(name, wanted, low=low, allowed=allowed)
     if number > high * (1 + 1e-12):
         raise ValueError(f"{name} must be {allowed()}; got {wanted!r}")
-    return xp.zeros_like(what.k) + number
+    return xp.zeros_like(given.k) + number

@@ -9,12 +9,12 @@ import math
 from typing import Literal
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_choice, check_dim, check_number, check_same_kind, check_scores
-from kofn.arrays.kinds import Array, cast, namespace, quiet
+from kofn.arrays.checks import check_choice, check_number, check_same_kind, check_scores
+from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.maps.topk import hard_topk
-from kofn.rows.given import last, weights_in_play, without_deleted
+from kofn.rows.given import weights_in_play, without_deleted
 
 __all__ = [
     "effective_support",
@@ -53,9 +53,9 @@ def support_size(
         array([2., 1.])
     """
     level = check_number("above", above, low=0.0, allowed="a finite number ≥ 0", arrays=False)
-    p, _ = weights_in_play(weights, dim, mask)
-    with quiet(p):
-        xp = namespace(p)
+    p, _, form = weights_in_play(weights, dim, mask)
+    with form.quiet():
+        xp = form.xp
         return xp.sum(cast(p > level, p.dtype), axis=-1) + _nan_of(p)
 
 
@@ -77,9 +77,9 @@ def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Ar
         >>> metrics.sparsity(sparsemax(np.array([1.0, 0.5, -1.0, -2.0])))
         np.float64(0.5)
     """
-    p, playing = weights_in_play(weights, dim, mask)
-    with quiet(p):
-        xp = namespace(p)
+    p, playing, form = weights_in_play(weights, dim, mask)
+    with form.quiet():
+        xp = form.xp
         zeros = xp.sum(cast((p == 0) & playing, p.dtype), axis=-1)
         return zeros / xp.sum(cast(playing, p.dtype), axis=-1) + _nan_of(p)
 
@@ -111,9 +111,9 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
         ...     for t in (0.1, 1.0, 10.0)]
         [2.15, 3.31, 3.99]
     """
-    p, _ = weights_in_play(weights, dim, mask)
-    with quiet(p):
-        xp = namespace(p)
+    p, _, form = weights_in_play(weights, dim, mask)
+    with form.quiet():
+        xp = form.xp
         # In units of the largest, whose square neither overflows nor underflows.
         greatest = stop_gradient(xp.max(xp.abs(p), axis=-1)) if p.shape[-1] else xp.sum(p, axis=-1)
         p = p / xp.where(greatest > 0, greatest, 1.0)[..., None]
@@ -142,9 +142,9 @@ def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Arr
         >>> metrics.entropy(softmax(np.zeros(4))).round(4)  # ln 4
         np.float64(1.3863)
     """
-    p, _ = weights_in_play(weights, dim, mask)
-    with quiet(p):
-        xp = namespace(p)
+    p, _, form = weights_in_play(weights, dim, mask)
+    with form.quiet():
+        xp = form.xp
         return xp.sum(-p * xp.log(xp.where(p == 0, 1.0, p)), axis=-1)
 
 
@@ -184,12 +184,12 @@ def hard_gap(
         [np.float64(1.243), np.float64(0.461)]
     """
     check_choice("norm", norm, ("l1", "linf"))
-    p, _ = weights_in_play(weights, dim, mask)
+    p, _, form = weights_in_play(weights, dim, mask)
     hard = hard_topk(weights, k, dim=dim, mask=mask)
-    with quiet(p):
-        xp = namespace(p)
+    with form.quiet():
+        xp = form.xp
         # Where fewer than k were in play the rest of them have weight 0 and were not choosable.
-        hard = xp.where(p == 0, 0.0, last(hard, check_dim(dim, weights.ndim)))
+        hard = xp.where(p == 0, 0.0, form.last(hard))
         off = xp.abs(p - hard)
         if norm == "l1" or p.shape[-1] == 0:
             return xp.sum(off, axis=-1)
@@ -223,15 +223,14 @@ def order_violations(
     """
     check_scores(scores)
     check_same_kind("weights", weights, scores)
-    p, playing = weights_in_play(weights, dim, mask)
+    p, playing, form = weights_in_play(weights, dim, mask)
     if tuple(weights.shape) != tuple(scores.shape):
         raise ValueError(
             f"weights must have the shape of scores, {tuple(scores.shape)}; "
             f"got {tuple(weights.shape)}"
         )
-    xp = namespace(p)
-    scores = without_deleted(scores)
-    x = xp.where(playing, last(scores, check_dim(dim, scores.ndim)), -math.inf)
+    xp = form.xp
+    x = xp.where(playing, form.rows(without_deleted(scores)), -math.inf)
     x, p = stop_gradient(x), stop_gradient(p)
     n = p.shape[-1]
     if n < 2:
@@ -243,7 +242,7 @@ def order_violations(
     ordered = take_along_last(p, order)
     least = cumulative_min(ordered)[..., :-1]
     rounding = 2 * float(namespace(weights).finfo(weights.dtype).eps)
-    with quiet(p):
+    with form.quiet():
         over = ordered[..., 1:] > least * (1 + rounding)
         bad = xp.where(playing & xp.isnan(x), math.nan, 0.0)
         return xp.sum(cast(over, p.dtype), axis=-1) + _nan_of(p + bad)

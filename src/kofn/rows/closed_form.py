@@ -13,7 +13,7 @@ from typing import Any
 
 from kofn.arrays.autodiff import values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, is_torch, namespace
+from kofn.arrays.kinds import Array, is_torch, namespace, of_torch
 from kofn.rows import answers, implicit
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
@@ -49,22 +49,20 @@ def gap(given: Given, target: Array, over: Reductions = DENSE) -> Array:
 
 def _closed(given: Given) -> bool:
     """Return whether eager torch records operations on scores and temperature only."""
-    x, k, temperature, link = given
+    x, k, temperature, link, _ = given
     if not is_torch(x):
         return False
-    from kofn.arrays.torch_state import is_eager, is_recorded
-
+    state = of_torch("state")
     others = [k] if link.alpha is None or isinstance(link.alpha, float) else [k, link.alpha]
     return (
-        (is_recorded(x) or is_recorded(temperature))
-        and all(is_eager(a) for a in (x, temperature, *others))
+        (state.is_recorded(x) or state.is_recorded(temperature))
+        and all(state.is_eager(a) for a in (x, temperature, *others))
         and not any(a.requires_grad for a in others)
     )
 
 
 def _by_rule(given: Given, answer: Callable, in_z: Callable, over: Reductions) -> Array:
     """Return answer(rows, placed), with the cotangent of z from in_z(cotangent, placed, rows)."""
-    from kofn.arrays.torch_rule import Rule, by_rule
 
     def of(x: Array, temperature: Array) -> Rows:
         return rows_of(given._replace(scores=x, temperature=temperature), over)
@@ -82,11 +80,8 @@ def _by_rule(given: Given, answer: Callable, in_z: Callable, over: Reductions) -
         moved = in_x * implicit.distances(rows, p)
         return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
 
-    return by_rule(
-        Rule(value, pullback, lambda *tensors: answer(of(*tensors), over)),
-        given.scores,
-        given.temperature,
-    )
+    rule = of_torch("rule").Rule(value, pullback, lambda *tensors: answer(of(*tensors), over))
+    return of_torch("rule").by_rule(rule, given.scores, given.temperature)
 
 
 def _log_pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:

@@ -13,29 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays.checks import (
-    check_dim,
     check_k,
     check_mask,
     check_per_row,
     check_real,
     check_same_kind,
-    check_scores,
     check_temperature,
 )
 from kofn.arrays.flow import alike
+from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
     Array,
     adopt,
-    cast,
     cast_like,
-    compute_dtype,
-    contiguous,
     deleted,
     dtype_name,
     framework,
     full_like,
     is_jax,
-    is_numpy,
     move_axis,
     namespace,
     quiet,
@@ -49,19 +44,32 @@ TEMPERATURES = {"bfloat16": (2.0**-119, (2 - 2.0**-7) * 2.0**120)} | {
     for info in (np.finfo("float16"), np.finfo("float32"), np.finfo("float64"))
 }
 
-
 HALF_TYPES = ("float16", "bfloat16")
 
 NUMBERS = (int, float)  # what most callers give, and cheaper to ask for than for an array
+
+ONE: Any = object()
+"""As k, the choice of one entry; of none along an empty dimension."""
 
 
 class Given(NamedTuple):
     """The checked arguments of a map: scores with `dim` last, in the compute dtype."""
 
     scores: Array  # −inf where excluded
-    k: Array  # NaN where an array of k is out of range
-    temperature: Array
+    k: Any  # per row, NaN where out of range; or one float for all rows
+    temperature: Any  # per row, or one float for all rows
     link: Any  # an inner Link; its parameter is a number or per row
+    form: Any = None  # the Form of the caller's scores
+
+    def per_row(self) -> Given:
+        """Return the same with arrays where k and the temperature were numbers."""
+        x, k, t, link, form = self
+        if type(k) is not float and type(t) is not float:
+            return self
+        batch = tuple(x.shape[:-1])
+        k = full_like(x, batch, k) if type(k) is float else k
+        t = full_like(x, batch, t) if type(t) is float else t
+        return Given(x, k, t, link, form)
 
 
 def given(
@@ -72,36 +80,36 @@ def given(
     dim: int,
     mask: Any,
     *,
-    keep_deleted: bool = False,
+    for_kernels: bool = False,
 ) -> Given:
     """Check the arguments and bring them to a common form.
 
-    `keep_deleted` skips a pass over the scores, for callers who use the kernels or `rows_of`: these
-    detect excluded scores themselves. Half-precision scores are cast before, so they are always
-    checked here.
+    `for_kernels` is for callers who use the kernels or `rows_of`. These detect excluded scores
+    themselves, which saves a pass over the scores (half-precision ones are cast before, so they are
+    always checked here), and they accept numbers in place of arrays.
     """
-    dtype = check_scores(scores)
-    dim = check_dim(dim, scores.ndim)
-    by_caller = keep_deleted and dtype not in HALF_TYPES
-    x = last(scores if by_caller else without_deleted(scores), dim, dtype)
+    form = form_of(scores, dim)
+    by_caller = for_kernels and form.dtype_name not in HALF_TYPES
+    x = form.rows(scores if by_caller else without_deleted(scores))
     if mask is not None:
-        x = namespace(x).where(last_mask(mask, scores, dim), x, -math.inf)
+        x = form.xp.where(last_mask(mask, scores, form), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one excluded entry, so that a row has a minimum
         x = full_like(x, (*batch, 1), -math.inf)
-    link = _link_of(link, batch, x, dim)
-    k, t = _k_of(k, batch, n, x, dim), temperature_of(temperature, batch, x, dim)
-    if link.parted()[1] is None:
-        x, k, t = alike(x, k, t)
-        return Given(x, k, t, link)
-    x, k, t, alpha = alike(x, k, t, link.alpha)
-    return Given(x, k, t, link.at(alpha))
+    link = link.inner
+    if link.alpha is not None:
+        link = _link_of(link, batch, x, form.dim)
+    k = _k_of(min(1, n) if k is ONE else k, batch, n, x, form.dim)
+    found = Given(x, k, _temperature_of(temperature, batch, x, form.dim), link, form)
+    if for_kernels and form.kind != "jax":
+        return found
+    return _alike(found.per_row()) if form.kind == "jax" else found.per_row()
 
 
-def only_one(scores: Array, dim: int) -> int:
-    """Check the arguments with k = 1, or k = 0 along an empty dimension."""
-    check_scores(scores)
-    return min(1, scores.shape[check_dim(dim, scores.ndim)])
+def _alike(given: Given) -> Given:
+    alpha = given.link.parted()[1]
+    x, k, t, *alphas = alike(*given[:3], *(() if alpha is None else (alpha,)))
+    return Given(x, k, t, given.link.at(*alphas) if alphas else given.link, given.form)
 
 
 def without_deleted(scores: Array) -> Array:
@@ -109,69 +117,44 @@ def without_deleted(scores: Array) -> Array:
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 
-def last(scores: Array, dim: int, dtype: str = "") -> Array:
-    """Return `scores` in the compute dtype with `dim` moved to the end and contiguous."""
-    known = dtype in ("float32", "float64") and not is_numpy(scores)
-    x = scores if known else cast(scores, compute_dtype(scores))
-    return contiguous(x if dim == -1 else move_axis(x, dim, -1))
-
-
-def last_mask(mask: Any, scores: Array, dim: int, of: str = "scores") -> Array:
-    """Return where an entry may be chosen, with `dim` last."""
+def last_mask(mask: Any, scores: Array, form: Form, of: str = "scores") -> Array:
+    """Return where an entry may be chosen, with the dimension of the rows last."""
     check_mask(mask, scores, of)
-    xp = namespace(scores)
-    mask = xp.broadcast_to(adopt(mask, scores), scores.shape)
-    return mask if dim == -1 else move_axis(mask, dim, -1)
+    mask = form.xp.broadcast_to(adopt(mask, scores), scores.shape)
+    return mask if form.dim == -1 else move_axis(mask, form.dim, -1)
 
 
-def weights_in_play(weights: Array, dim: int, mask: Array | None) -> tuple[Array, Any]:
-    """Return weights with `dim` last in the compute dtype, 0 where masked, and the mask."""
-    check_scores(weights, "weights")
-    dim = check_dim(dim, weights.ndim)
-    p = last(weights, dim)
-    xp = namespace(p)
+def weights_in_play(weights: Array, dim: int, mask: Array | None) -> tuple[Array, Any, Form]:
+    """Return weights as rows, 0 where masked, the mask, and the form of the weights."""
+    form = form_of(weights, dim, "weights")
+    p, xp = form.rows(weights), form.xp
     if mask is None:
-        return p, xp.ones_like(p, dtype=xp.bool)
-    playing = last_mask(mask, weights, dim, "weights")
-    return xp.where(playing, p, 0.0), playing
+        return p, xp.ones_like(p, dtype=xp.bool), form
+    playing = last_mask(mask, weights, form, "weights")
+    return xp.where(playing, p, 0.0), playing, form
 
 
-def entries(values: Array, rows: Array, dim: int) -> Array:
-    """Bring an array of the scores' shape to the form of the rows."""
-    xp = namespace(values)
-    if values.shape[dim] == 0:
-        return xp.zeros_like(rows)
-    return contiguous(move_axis(values, dim, -1))
-
-
-def restore(weights: Array, scores: Array, dim: int) -> Array:
-    """Return weights in the dtype of `scores`, with the last dimension moved back to `dim`."""
-    dim = check_dim(dim, scores.ndim)
-    weights = cast(weights, scores.dtype)
-    if scores.shape[dim] == 0:
-        weights = weights[..., :0]
-    return weights if dim == -1 else move_axis(weights, -1, dim)
-
-
-def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Array:
-    """Return k per row; NaN where an array of k is below 0 or above n."""
+def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Any:
+    """Return k as a number, or per row: NaN where an array of k is below 0 or above n."""
     if type(k) in NUMBERS or framework(k) is None:
-        return full_like(x, batch, check_k(k, n))
+        return check_k(k, n)
     k = _spread(_per_row("k", k, batch, x, dim), batch, x)
     return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
 
 
-def temperature_of(
-    temperature: Any, batch: tuple[int, ...], x: Array, dim: int | None = None
-) -> Array:
+def temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
     """Return T per row, limited so that T·eps is a normal number and T·F⁻¹ does not overflow.
 
     Beyond the limits (1e-31 and 4e31 in float32) the map equals the hard top-k, or k/n, exactly.
     """
+    t = _temperature_of(temperature, batch, x, None)
+    return full_like(x, batch, t) if type(t) is float else t
+
+
+def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array, dim: int | None) -> Any:
     floor, ceiling = TEMPERATURES[dtype_name(x)]
     if type(temperature) in NUMBERS or framework(temperature) is None:
-        number = check_temperature(temperature)
-        return full_like(x, batch, min(max(number, floor), ceiling))
+        return min(max(check_temperature(temperature), floor), ceiling)
     xp = namespace(x)
     temperature = _per_row("temperature", temperature, batch, x, dim)
     with quiet(x):
@@ -182,9 +165,6 @@ def temperature_of(
 
 
 def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
-    link = link.inner
-    if link.alpha is None:
-        return link
     if framework(link.alpha) is None:
         # A number stays a number, which is cheaper; few do under jit, where it is a constant.
         dynamic = is_jax(x) and link.alpha not in (1.0, 1.5, 2.0)

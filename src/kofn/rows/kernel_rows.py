@@ -20,7 +20,7 @@ def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None
 
     A torch tensor has memory here, because transforms have been resolved before the operator runs.
     """
-    backend = kernels.serving(x, link)
+    backend = kernels.serving(x, link, "torch" if is_torch(x) else "numpy")
     if backend is None:
         return None
     theta, lost = backend.threshold(x, k, temperature, link)
@@ -35,7 +35,7 @@ def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, tuple[Array, A
     This uses float64, in which squares of float32 scores neither overflow nor underflow. Returns
     the indices of these rows, the rows, and their θ in float64.
     """
-    x, k, temperature = (in_memory(array) for array in given[:3])
+    x, k, temperature = (in_memory(array) for array in given.per_row()[:3])
     found_before = in_memory(theta)
     lost, info = np.isnan(found_before[1]), np.finfo(x.dtype)
     scores, count, scale = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))

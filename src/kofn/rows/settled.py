@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 
 def rows_of(given: Given, over: Reductions = DENSE) -> Rows:
     """Split the entries of rows into available, always chosen and never chosen ones."""
-    x, k, temperature, link = given
+    x, k, temperature, link, _ = given.per_row()
     xp = namespace(x)
     top = x == math.inf
     live = ~(top | deleted(x))

@@ -13,7 +13,7 @@ import numpy as np
 
 from kofn import kernels, links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, is_torch
+from kofn.arrays.kinds import Array, framework, is_torch, of_torch
 from kofn.kernels.contract import COVARIANCE, LOG_COUNT, MARGINALS, TAILS
 from kofn.rows.compiled import whole
 from kofn.rows.threshold_route import threshold
@@ -27,7 +27,6 @@ def marginals(y: Array, k: Array, plain: Callable[[Array, Array], Array]) -> Arr
         return plain(y, k)
     if not is_torch(y):
         return kernel.at(MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k)
-    from kofn.arrays.torch_rule import Rule, by_rule
 
     def value(y: Array, k: Array) -> Any:
         placed = threshold(y, k, k.new_ones(k.shape), links.logistic)
@@ -37,7 +36,8 @@ def marginals(y: Array, k: Array, plain: Callable[[Array, Array], Array]) -> Arr
         y, k = tensors
         return kernel.at(COVARIANCE, y, *placed, k, cotangent), None
 
-    return by_rule(Rule(value, pullback, plain), y, k)
+    rule = of_torch("rule").Rule(value, pullback, plain)
+    return of_torch("rule").by_rule(rule, y, k)
 
 
 def log_count(z: Array, k: Array) -> Array:
@@ -83,22 +83,19 @@ def _by_sums(what: int, plain: Callable, pullback: Callable, z: Array, k: Array)
         kernel = _kernel_for(stop_gradient(z))
         return kernel.evaluate(what, z, k) if kernel else plain(z, k)
 
-    if is_torch(z):
-        from kofn.arrays.torch_rule import Rule, by_rule
-        from kofn.arrays.torch_state import is_eager
-
-        if not is_eager(z):
-            return plain(z, k)
-        return by_rule(Rule(lambda z, k: (value(z, k), ()), pullback), z, k)
-    return value(z, k)
+    if not is_torch(z):
+        return value(z, k)
+    if not of_torch("state").is_eager(z):
+        return plain(z, k)
+    rule = of_torch("rule").Rule(lambda z, k: (value(z, k), ()), pullback)
+    return of_torch("rule").by_rule(rule, z, k)
 
 
 def _kernel_for(*arrays: Array) -> Any:
     """The module with the fused rows, None where none serve these arrays."""
-    for x in arrays:
-        if is_torch(x):
-            from kofn.arrays.torch_state import is_plain, is_recorded
-
-            if not is_plain(x) or is_recorded(x):
-                return None
-    return kernels.serving_subsets(arrays[0])
+    kind = str(framework(arrays[0]))
+    if kind == "torch":
+        state = of_torch("state")
+        if not all(state.is_plain(x) and not state.is_recorded(x) for x in arrays):
+            return None
+    return kernels.serving_subsets(arrays[0], kind)

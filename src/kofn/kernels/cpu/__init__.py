@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kofn.arrays.kinds import Array, is_numpy, is_torch
+from kofn.arrays.kinds import Array
 
 
-def serves(x: Array) -> bool:
+def serves(x: Array, framework: str) -> bool:
     """Whether such arrays are served: NumPy's, and torch's on the CPU."""
-    return is_numpy(x) or (is_torch(x) and x.device.type == "cpu")
+    return framework == "numpy" or (framework == "torch" and x.is_cpu)

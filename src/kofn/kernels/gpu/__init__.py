@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from kofn.arrays.kinds import Array, dtype_name, is_torch
+from kofn.arrays.kinds import Array, dtype_name
 
 
-def serves(x: Array) -> bool:
+def serves(x: Array, framework: str) -> bool:
     """Whether such arrays are served: float32 tensors on a device that Triton compiles for."""
-    on_gpu = is_torch(x) and x.device.type == "cuda" and dtype_name(x) == "float32"
+    on_gpu = framework == "torch" and x.device.type == "cuda" and dtype_name(x) == "float32"
     return on_gpu and _is_supported(x.device)
 
 

@@ -19,14 +19,8 @@ from kofn.kernels.contract import BOUNDED, kind_of
 from kofn.kernels.cpu.rows import interleaved, loops, worker
 from kofn.kernels.cpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
-from kofn.kernels.cpu.runtime.compile import (
-    address,
-    compiled,
-    in_numpy,
-    named_by_sources,
-    packed,
-    zeros,
-)
+from kofn.kernels.cpu.runtime.compile import compiled, named_by_sources, zeros
+from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of
 
 _WORDS = intrinsics.REGISTER // 8
 
@@ -53,51 +47,41 @@ def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np
 
 def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
     """(weights, θ, whether rows were given up) of NumPy arrays or torch tensors."""
-    x, k, temperature = packed(x), packed(k), packed(temperature)
-    out, theta = _empty(x, x.shape), _empty(x, (2, *k.shape))
-    high, low = _halves(theta)
-    arrays = [address(x), 0, address(out), high, low, address(k), address(temperature), 0, 0]
-    return out, theta, _deal(worker.forward, link, x, arrays, (out, theta, k, temperature))
+    memory = memory_of(x)
+    x = memory.packed(x)
+    out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
+    lost = _deal(worker.forward, memory, link, x, k, temperature, theta, out=out)
+    return out, theta, lost
 
 
 def threshold(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
     """(θ as two floats' worth, (2, …), whether rows were given up)."""
-    x, k, temperature = packed(x), packed(k), packed(temperature)
-    theta = _empty(x, (2, *k.shape))
-    arrays = [address(x), 0, 0, *_halves(theta), address(k), address(temperature), 0, 0]
-    return theta, _deal(worker.forward, link, x, arrays, (theta, k, temperature))
+    memory = memory_of(x)
+    x = memory.packed(x)
+    theta = memory.empty(x, (2, *x.shape[:-1]))
+    return theta, _deal(worker.forward, memory, link, x, k, temperature, theta)
 
 
 def gradients(
     x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
 ) -> tuple[Any, Any]:
-    """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
-    x, cotangent, k, temperature = packed(x), packed(cotangent), packed(k), packed(temperature)
-    out, in_rows = _empty(x, x.shape), _empty(x, (2, *k.shape))
-    numbers = [address(k), address(temperature), *_halves(in_rows)]
-    arrays = [address(x), address(cotangent), address(out), *_halves(theta), *numbers]
-    _deal(worker.after, link, x, arrays, (cotangent, theta, k, temperature, out, in_rows))
+    """Cotangents of the scores, (…, n), and of k and temperature, (2, …), None of two numbers."""
+    memory = memory_of(x)
+    x, cotangent = memory.packed(x), memory.packed(cotangent)
+    out, in_rows = memory.empty_like(x), None
+    if type(k) is not float or type(temperature) is not float:
+        in_rows = memory.empty(x, (2, *x.shape[:-1]))
+    _deal(worker.after, memory, link, x, k, temperature, theta, cotangent, out, in_rows)
     return out, in_rows
 
 
 def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     """S_k and its slope in the temperature, (2, …), from θ."""
-    x, k, temperature = packed(x), packed(k), packed(temperature)
-    out = _empty(x, (2, *k.shape))
-    numbers = [address(k), address(temperature), *_halves(out)]
-    arrays = [address(x), 0, 0, *_halves(theta), *numbers]
-    _deal(worker.after, link, x, arrays, (theta, k, temperature, out))
+    memory = memory_of(x)
+    x = memory.packed(x)
+    out = memory.empty(x, (2, *x.shape[:-1]))
+    _deal(worker.after, memory, link, x, k, temperature, theta, two=out)
     return out
-
-
-def _empty(like: Any, shape: tuple[int, ...]) -> Any:
-    return np.empty(shape, like.dtype) if in_numpy(like) else like.new_empty(shape)
-
-
-def _halves(pair: Any) -> tuple[int, int]:
-    """Where the two rows of numbers of a (2, …) begin."""
-    first = address(pair)
-    return first, first + prod(pair.shape[1:]) * pair.itemsize
 
 
 class _Plan(NamedTuple):
@@ -129,32 +113,62 @@ def plan_of(
     return _Plan(compiled(function), visits, address(visits), group, chunk, room, width)
 
 
+def _in_memory(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any, int]:
+    """(numbers of each row, their address) of an array, or of one number for all rows."""
+    if type(numbers) is not float:
+        numbers = memory.packed(numbers)
+        return numbers, memory.address(numbers)
+    each = array("f" if size == 4 else "d", (numbers,)) * count
+    return each, each.buffer_info()[0]
+
+
 def _deal(
-    function: Callable[..., Any], link: Any, x: Any, arrays: list[int], others: tuple[Any, ...]
+    function: Callable[..., Any],
+    memory: Memory,
+    link: Any,
+    x: Any,
+    k: Any,
+    temperature: Any,
+    theta: Any,
+    cotangent: Any = None,
+    out: Any = None,
+    two: Any = None,
 ) -> bool:
     """Rows to threads; whether one was given up.
 
-    A row's answer does not depend on who works on it, or with whom. `arrays` are the addresses of x
-    and `others`, which stay with the work for as long as a thread has it (see shares.py).
+    A row's answer does not depend on who works on it, or with whom. The arrays stay with the work
+    for as long as a thread has it (see shares.py).
     """
-    *batch, n = x.shape
-    count, kind, size = prod(batch), kind_of(link), x.itemsize
+    n, size, kind, address = x.shape[-1], x.itemsize, kind_of(link), memory.address
+    count = prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
-    plan = plan_of(function, kind, size, n, arrays[1] != 0, arrays[2] != 0)
+    plan = plan_of(function, kind, size, n, cotangent is not None, out is not None)
+    k, k_at = _in_memory(k, memory, count, size)
+    temperature, temperature_at = _in_memory(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    own, memory = zeros(crew * plan.width + _WORDS)
-    memory += -memory % intrinsics.REGISTER
-    shared = memory + 8 * plan.room if crew > count and n > split_row.PART else 0
-    shape = [plan.group, n, size, kind, shared, plan.visits_at]
-    job = array("q", [0, 0, count, plan.chunk, 0, *shape, *arrays])
+    own, scratch = zeros(crew * plan.width + _WORDS)
+    scratch += -scratch % intrinsics.REGISTER
+    shared = scratch + 8 * plan.room if crew > count and n > split_row.PART else 0
+    high, cotangent_at = address(theta), 0 if cotangent is None else address(cotangent)
+    out_at = 0 if out is None else address(out)
+    low = high + count * size
+    # Two numbers of each row are written after θ, wanted or not: then over k and T of that row.
+    one, other = k_at, temperature_at
+    if two is not None:
+        one = address(two)
+        other = one + count * size
+    work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, shared, plan.visits_at
+    places = address(x), cotangent_at, out_at, high, low, k_at, temperature_at, one, other
+    job = array("q", (*work, *places))
     first = job.buffer_info()[0]
-    keep = job, own, x, others
-    if shared:
-        pool.offer([(shared,)] * (crew - 1), compiled(split_row.assist), keep)
-    elif crew > 1:
-        width = 8 * plan.width
-        helpers = [(first, memory + i * width, alpha, False) for i in range(1, crew)]
-        pool.offer(helpers, plan.run, keep)
-    plan.run(first, memory, alpha, True)
+    if crew > 1:
+        keep = job, own, x, k, temperature, theta, cotangent, out, two
+        if shared:
+            pool.offer([(shared,)] * (crew - 1), compiled(split_row.assist), keep)
+        else:
+            each = range(1, crew)
+            shares = [(first, scratch + 8 * plan.width * i, alpha, False) for i in each]
+            pool.offer(shares, plan.run, keep)
+    plan.run(first, scratch, alpha, True)
     return job[worker.GIVEN_UP] != 0

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from kofn.kernels.cpu.runtime.memory import address
+
 # Numba's cache on disk goes by a function's name, its file and the value of what it closes over.
 # What that misses, the other files a kernel is made of, becomes part of the name.
 _SOURCES = zlib.crc32(
@@ -34,19 +36,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., None]:
     return njit(error_model="numpy", nogil=True, cache=True)(named_by_sources(function))
 
 
-_ARRAYS = (np.ndarray, np.generic)  # asked for a dozen times in every call
-
-
-def in_numpy(x: Any) -> bool:
-    """Whether it is NumPy's, not a tensor."""
-    return isinstance(x, _ARRAYS)
-
-
-def packed(x: Any) -> Any:
-    """`x` in rows without gaps: itself, or one copy."""
-    return np.asarray(x, order="C") if in_numpy(x) else x.resolve_neg().contiguous()
-
-
 def zeros(words: int) -> tuple[Any, int]:
     """(so many words of memory, all 0, its address)."""
     if words <= 4096:  # asking NumPy for an address takes longer than clearing these
@@ -54,7 +43,3 @@ def zeros(words: int) -> tuple[Any, int]:
         return own, own.buffer_info()[0]
     large = np.zeros(words)
     return large, address(large)
-
-
-def address(x: Any) -> int:
-    return x.__array_interface__["data"][0] if in_numpy(x) else x.data_ptr()

@@ -16,7 +16,7 @@ import numpy as np
 from kofn.arrays.kinds import is_torch, namespace
 from kofn.kernels import contract
 from kofn.kernels.cpu.runtime import compile, pool
-from kofn.kernels.cpu.runtime.compile import address, packed
+from kofn.kernels.cpu.runtime.memory import address, memory_of
 from kofn.kernels.cpu.subsets import sampling, sums
 
 GRAIN = 4096  # coins a thread takes at once
@@ -30,9 +30,10 @@ def evaluate(what: int, z: Any, k: Any, v: Any = None) -> Any:
 
 def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
     """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
-    y, hi, lo, k = packed(y), packed(hi), packed(lo), packed(k)
-    v = y if v is None else packed(v)
-    out = _empty(y, y.shape[:-1] if what == contract.LOG_COUNT else y.shape)
+    memory = memory_of(y)
+    y, hi, lo, k = map(memory.packed, (y, hi, lo, k))
+    v = y if v is None else memory.packed(v)
+    out = memory.empty(y, y.shape[:-1] if what == contract.LOG_COUNT else y.shape)
     run = sums.serve_single if y.itemsize == 4 else sums.serve_double
     _deal(run, y, [y.shape[-1], y.itemsize, what], [y, hi, lo, k, v, out])
     return out
@@ -40,7 +41,7 @@ def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
 
 def draw(z: Any, k: Any, uniforms: Any) -> Any:
     """`kofn.subsets.sampling.draw`."""
-    z, k, uniforms = packed(z), packed(k), packed(uniforms)
+    z, k, uniforms = map(memory_of(z).packed, (z, k, uniforms))
     n, samples = z.shape[-1], prod(uniforms.shape[: uniforms.ndim - z.ndim])
     shape = (*uniforms.shape[:-1], n)
     out = (
@@ -81,7 +82,3 @@ def _deal(function: Callable[..., None], y: Any, numbers: list[int], arrays: lis
     run, first = compile.compiled(function), address(job)
     pool.offer([(first, False)] * (crew - 1), run, (job, arrays))
     run(first, True)
-
-
-def _empty(like: Any, shape: tuple[int, ...]) -> Any:
-    return like.new_empty(shape) if is_torch(like) else np.empty(shape, like.dtype)

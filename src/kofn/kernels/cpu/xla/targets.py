@@ -17,7 +17,8 @@ from numba import cfunc, types
 from kofn.kernels.contract import KINDS, kind_of
 from kofn.kernels.cpu.rows import interleaved, launch, worker
 from kofn.kernels.cpu.runtime import shares
-from kofn.kernels.cpu.runtime.compile import address, named_by_sources
+from kofn.kernels.cpu.runtime.compile import named_by_sources
+from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.xla import handler
 
 ROWS = "kofn_rows"

@@ -49,19 +49,20 @@ def shape_of(n: int) -> Shape:
 values = None  # S_k goes by θ
 
 
-def weights(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tensor, Tensor, bool]:
+def weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:
     """(weights, θ, False): (…, n) and two floats' worth, (2, …). No row is given up."""
     out = empty(x, x.shape)
     return out, _forward(x, k, temperature, link, out), False
 
 
-def threshold(x: Tensor, k: Tensor, temperature: Tensor, link: Any) -> tuple[Tensor, bool]:
+def threshold(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, bool]:
     """(θ as two floats' worth, (2, …), False)."""
     return _forward(x, k, temperature, link, None), False
 
 
-def _forward(x: Tensor, k: Tensor, temperature: Tensor, link: Any, out: Tensor | None) -> Tensor:
-    x, k, temperature = packed(x), packed(k), packed(temperature)
+def _forward(x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None) -> Tensor:
+    x = packed(x)
+    k, temperature = _per_row(k, x), _per_row(temperature, x)
     theta = empty(k, (2, *k.shape))
     given = _given(x, k, temperature, theta, link)
     if given.count:
@@ -102,10 +103,11 @@ def _sums(given: Given, parts: int) -> Parts:
 
 
 def gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Tensor, temperature: Tensor, link: Any
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
 ) -> tuple[Tensor, Tensor]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
-    x, cotangent, k, temperature = (packed(a) for a in (x, cotangent, k, temperature))
+    x, cotangent = packed(x), packed(cotangent)
+    k, temperature = _per_row(k, x), _per_row(temperature, x)
     given = _given(x, k, temperature, theta, link)
     answers = empty(x, x.shape), empty(k, (2, *k.shape))
     if given.count:
@@ -161,6 +163,10 @@ def power_of_2(n: int) -> int:
 def packed(x: Tensor) -> Tensor:
     """`x` in rows without gaps: itself, or one copy."""
     return x.resolve_neg().contiguous()
+
+
+def _per_row(value: Any, x: Tensor) -> Tensor:
+    return x.new_full(x.shape[:-1], value) if isinstance(value, float) else packed(value)
 
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

@@ -1,0 +1,42 @@
+"""Main memory of NumPy arrays and torch tensors, by address: which of the two is asked once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Memory(NamedTuple):
+    """What a launch does with arrays of a framework."""
+
+    packed: Callable[[Any], Any]
+    """An array in rows without gaps: itself, or one copy."""
+    address: Callable[[Any], int]
+    empty: Callable[[Any, tuple[int, ...]], Any]
+    """empty(like, shape)"""
+    empty_like: Callable[[Any], Any]
+
+
+_NUMPY = Memory(
+    lambda x: np.asarray(x, order="C"),
+    lambda x: x.__array_interface__["data"][0],
+    lambda like, shape: np.empty(shape, like.dtype),
+    np.empty_like,
+)
+_TORCH = Memory(
+    lambda x: x.resolve_neg().contiguous(),
+    lambda x: x.data_ptr(),
+    lambda like, shape: like.new_empty(shape),
+    lambda x: sys.modules["torch"].empty_like(x),
+)
+
+
+def memory_of(x: Any) -> Memory:
+    return _NUMPY if isinstance(x, (np.ndarray, np.generic)) else _TORCH
+
+
+def address(x: Any) -> int:
+    return memory_of(x).address(x)

@@ -106,3 +106,10 @@ def take_along_first(x: Array, numbers: Array) -> Array:
         return x.gather(0, numbers.long())
     indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.intp)
     return namespace(x).take_along_axis(x, indices, axis=0)
+
+
+def same(a: Array, b: Array) -> bool:
+    """Return whether two arrays in main memory are equal; a NaN is equal to nothing."""
+    if type(a) is not type(b) or a.dtype != b.dtype:
+        return False
+    return bool(sys.modules["torch"].equal(a, b)) if is_torch(a) else np.array_equal(a, b)

@@ -28,3 +28,8 @@ def is_at_hand(x: Array) -> bool:
     if is_torch(x):
         return x.device.type == "cpu" and of_torch("state").is_eager(x)
     return is_numpy(x)
+
+
+def may_be_kept(x: Array) -> bool:
+    """Return whether what is computed from `x` now is of use later, also under autograd."""
+    return not (is_torch(x) and sys.modules["torch"].is_inference_mode_enabled())

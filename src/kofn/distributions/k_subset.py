@@ -29,13 +29,14 @@ from kofn.arrays.kinds import (
     most_precise_dtype,
     quiet,
 )
+from kofn.arrays.operations import same
 from kofn.arrays.random import with_gumbel
-from kofn.arrays.tracing import is_known
+from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
 from kofn.distributions.base import Discrete, OverRows
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
 from kofn.rows.given import Given, given
-from kofn.subsets import conditional_bernoulli, drawing, fitting
+from kofn.subsets import conditional_bernoulli, drawing, fitting, routes
 
 __all__ = ["KSubset"]
 
@@ -78,6 +79,8 @@ class KSubset(OverRows, Discrete):
     parts = ("logits", "k", "dim", "mask")
     said = ("k", "dim")
     k: Any
+    _solved: Any = None
+    """(logits, k, threshold) of the last rows: constants, whose memory nobody else has."""
 
     def __init__(
         self, logits: Array, k: int | Array, dim: int = -1, mask: Array | None = None
@@ -152,8 +155,10 @@ class KSubset(OverRows, Discrete):
         """
         with quiet(self.logits):
             checked = self._given()
-            marginals = conditional_bernoulli.marginals_of(checked.scores, checked.k)
-            return checked.form.restored(marginals)
+            y, k = checked.scores, checked.k
+            return checked.form.restored(
+                conditional_bernoulli.marginals_of(y, k, self._threshold(y, k))
+            )
 
     @property
     def variance(self) -> Array:
@@ -268,7 +273,28 @@ class KSubset(OverRows, Discrete):
 
     def _rows(self) -> conditional_bernoulli.Rows:
         checked = self._given()
-        return whole(conditional_bernoulli.rows_of, checked.scores, checked.k)
+        y, k = checked.scores, checked.k
+        return whole(conditional_bernoulli.rows_of, y, k, self._threshold(y, k))
+
+    def _threshold(self, y: Array, k: Array) -> tuple[Array, Array] | None:
+        """Return the rows' threshold, which is solved for once; None where each use solves it.
+
+        That is so for traced and transformed arrays, whose values must not outlive the trace; on
+        devices, where to see that the logits are the same as before would wait; and for +inf.
+        """
+        if not is_at_hand(y):
+            return None
+        solved = self._solved
+        if solved is None or not (same(solved[0], y) and same(solved[1], k)):
+            if bool((y == math.inf).any()):
+                return None
+            solved = stop_gradient(y), k, routes.threshold(y, k)
+            if may_be_kept(y):
+                self._solved = solved
+        return solved[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_solved"}
 
     def _given(self) -> Given:
         return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kofn import links
 from kofn.arrays.autodiff import not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
-from kofn.rows import threshold_route
 from kofn.rows.compiled import whole
 from kofn.solver.equation import far
 from kofn.subsets import routes
@@ -32,8 +30,10 @@ class Rows(NamedTuple):
     endless: Array  # rows whose log Z is ∞, for a logit of +inf is chosen
 
 
-def rows_of(y: Array, k: Array) -> Rows:
+def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Rows:
     """Logits y (…, n), −inf where masked, and k per row, NaN where that is a bad one.
+
+    `found` is their `routes.threshold`, for logits without +inf.
 
     Logits of +inf are the limit of large ones: chosen first; more than k of them share evenly.
     """
@@ -47,8 +47,7 @@ def rows_of(y: Array, k: Array) -> Rows:
     y = xp.where(amid & ~top & ~xp.isnan(y), -math.inf, y)
     k = xp.where(amid[..., 0], k, k - count)
 
-    one = xp.ones_like(k)
-    hi, lo = threshold_route.threshold(stop_gradient(y), k, one, links.logistic)
+    hi, lo = found or routes.threshold(y, k)
     spoiled = xp.isnan(hi)
     closed = (xp.isinf(hi) | spoiled)[..., None]
     hi = xp.where(closed[..., 0], 0.0, hi)
@@ -83,9 +82,9 @@ def log_partition(rows: Rows) -> Array:
     return _or_nan(rows, xp.where(rows.endless, math.inf, answer))
 
 
-def marginals_of(y: Array, k: Array) -> Array:
-    """Marginals of logits y, −inf where masked, by the fastest route there is."""
-    return routes.marginals(y, k, lambda y, k: whole(marginals, whole(rows_of, y, k)))
+def marginals_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Array:
+    """Marginals of logits y, −inf where masked, by the fastest route; `found` as for `rows_of`."""
+    return routes.marginals(y, k, lambda y, k: whole(marginals, whole(rows_of, y, k, found)), found)
 
 
 def marginals(rows: Rows) -> Array:

@@ -9,27 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from kofn import kernels, links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, framework, is_torch, of_torch
+from kofn.arrays.kinds import Array, framework, is_torch, namespace, of_torch
 from kofn.kernels.contract import COVARIANCE, LOG_COUNT, MARGINALS, TAILS
 from kofn.rows.compiled import whole
-from kofn.rows.threshold_route import threshold
+from kofn.rows.threshold_route import threshold as any_threshold
 from kofn.subsets import quadrature, sampling
 
 
-def marginals(y: Array, k: Array, plain: Callable[[Array, Array], Array]) -> Array:
+def threshold(y: Array, k: Array) -> tuple[Array, Array]:
+    """Return λ as a sum of two numbers per row: with it, the coins y − λ have k heads on average.
+
+    It is a constant: every λ gives the same distribution.
+    """
+    return any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
+
+
+def marginals(
+    y: Array, k: Array, plain: Callable[[Array, Array], Array], found: Any = None
+) -> Array:
     """Marginals of logits y, −inf where masked; `plain` has them in differentiable code."""
     kernel = _kernel_for(stop_gradient(y))
     if kernel is None:
         return plain(y, k)
     if not is_torch(y):
-        return kernel.at(MARGINALS, y, *threshold(y, k, np.ones_like(k), links.logistic), k)
+        return kernel.at(MARGINALS, y, *(found or threshold(y, k)), k)
 
     def value(y: Array, k: Array) -> Any:
-        placed = threshold(y, k, k.new_ones(k.shape), links.logistic)
+        placed = found or threshold(y, k)
         return kernel.at(MARGINALS, y, *placed, k), placed
 
     def pullback(cotangent: Array, tensors: Any, placed: Any) -> Any:

@@ -1,0 +1,112 @@
+"""Arguments are checked once in a call, and the framework of an array is found out once."""
+
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+import kofn
+from kofn.arrays import checks, form, kinds
+from kofn.losses import topk_loss
+
+QUESTIONS = ("is_torch", "is_jax", "is_numpy", "framework", "namespace")
+CHECKS = ("check_scores", "check_dim")
+SCORES = torch.tensor([[2.0, 1.0, 0.5, -1.0], [0.0, 3.0, 1.0, 2.0]])
+
+
+def calls(function):
+    """How often a call asks for a framework, not counting questions that a question asks."""
+    asks = {getattr(kinds, name).__code__ for name in QUESTIONS}
+    named = {getattr(checks, name).__code__: name for name in CHECKS}
+    found = Counter()
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code in asks and frame.f_back.f_code not in asks:
+            found["framework"] += 1
+        elif event == "call" and frame.f_code in named:
+            found[named[frame.f_code]] += 1
+
+    function()  # what is imported and compiled once is no part of it
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_an_eager_call_asks_for_the_framework_once(learned):
+    x = SCORES.clone().requires_grad_(learned)
+    for map_of in (
+        lambda: kofn.soft_topk(x, 2),
+        lambda: kofn.softmax(x),
+        lambda: kofn.sparsemax(x),
+    ):
+        assert calls(map_of) == {"framework": 1, "check_scores": 1, "check_dim": 1}
+
+
+def test_a_call_with_numpy_asks_for_the_framework_rarely():
+    assert calls(lambda: kofn.soft_topk(SCORES.numpy(), 2))["framework"] <= 3
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_every_map_and_loss_checks_its_scores_once(dim):
+    x, target = SCORES, (SCORES > 0.7).float()
+    for function in (
+        lambda: kofn.sparsemax(x, dim=dim),
+        lambda: kofn.soft_topk_sum(x, 1, dim=dim),
+        lambda: kofn.soft_topk_threshold(x, 1, dim=dim),
+        lambda: kofn.topk_gates(x, 1, dim=dim),
+        lambda: kofn.hard_topk(x, 1, dim=dim),
+        lambda: kofn.log_entmax(x, dim=dim),
+        lambda: kofn.sparse_softmax(x, k=1, dim=dim),
+        lambda: kofn.perturbed_argmax(x, dim=dim),
+        lambda: kofn.metrics.entropy(x.abs(), dim=dim),
+        lambda: kofn.classic.ones_and_softmax(x, 1, dim=dim),
+        lambda: topk_loss(x, target, dim=dim),
+    ):
+        found = calls(function)
+        assert (found["check_scores"], found["check_dim"]) == (1, 1)
+
+
+def test_the_form_of_an_array_brings_rows_there_and_back():
+    x = np.arange(6, dtype=">f4").reshape(2, 3)
+    shape = form.form_of(x, 0)
+    assert (shape.kind, shape.dim, shape.n, shape.batch) == ("numpy", -2, 2, (3,))
+    rows = shape.rows(x)
+    assert rows.shape == (3, 2)
+    assert rows.dtype == np.float32
+    assert rows.flags.c_contiguous
+    back = shape.restored(rows)
+    assert back.dtype == x.dtype
+    assert np.array_equal(back, x)
+    none = form.form_of(torch.zeros(2, 0, dtype=torch.bfloat16), -1)
+    assert none.entries(torch.zeros(2, 0)).shape == (2, 1)
+    assert none.restored(torch.zeros(2, 1)).shape == (2, 0)
+
+
+def test_numbers_for_k_and_temperature_are_what_arrays_of_them_are():
+    """Kernels take numbers as they are; derivatives come to arrays only."""
+    v = torch.tensor([[0.3, -1.0, 0.2, 2.0], [1.0, 0.4, -0.7, 0.1]])
+    for dtype in (torch.float32, torch.float64):
+        x = SCORES.to(dtype).requires_grad_()
+        k, t = (torch.full((2,), number, dtype=dtype, requires_grad=True) for number in (1.5, 0.7))
+        expected = kofn.soft_topk(x, k, temperature=t)
+        in_x, in_k, in_t = torch.autograd.grad(expected, (x, k, t), v.to(dtype))
+        for count, scale, learned, wanted in (
+            (1.5, 0.7, (x,), (in_x,)),
+            (k, 0.7, (x, k), (in_x, in_k)),
+            (1.5, t, (x, t), (in_x, in_t)),
+            (1.5, t, (t,), (in_t,)),
+        ):
+            p = kofn.soft_topk(x, count, temperature=scale)
+            assert torch.equal(p, expected)
+            found = torch.autograd.grad(p, learned, v.to(dtype), create_graph=False)
+            assert all(map(torch.equal, found, wanted))
+        values = [kofn.soft_topk_sum(x, *pair) for pair in ((k,), (1.5,))]
+        slopes = [torch.autograd.grad(value.sum(), x)[0] for value in values]
+        assert torch.equal(*values)
+        assert torch.equal(*slopes)

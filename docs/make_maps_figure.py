@@ -35,13 +35,13 @@ RUNS, COLUMNS, PLANTED, SAMPLES, STEPS = 32, 40, 5, 100, 300
 
 
 def boundary(rows: np.ndarray) -> np.ndarray:
-    """Δ: from the k-th score of each row to the next."""
+    """Δ, the gap between the k-th largest score of each row and the next."""
     ordered = -np.sort(-rows, axis=-1)
     return ordered[:, K - 1] - ordered[:, K]
 
 
 def draw_gap(axes: Axes) -> None:
-    """The squared error in units of T = Δ, row by row its own; the median over the rows."""
+    """The squared error against Δ/T, each row with its own Δ; the median over the rows."""
     ratio = np.linspace(0.2, 24, 120)
     delta = boundary(ROWS)
     for name, colour in COLOURS.items():
@@ -54,12 +54,12 @@ def draw_gap(axes: Axes) -> None:
     axes.plot(ratio, 2 * K * (N - K) * np.exp(-ratio), ":", color=FAINT, lw=1.5)
     axes.text(11, 6e-2, "2k(n − k) e^(−Δ/T)", color=FAINT, fontsize=9)
     axes.set(yscale="log", ylim=(1e-12, 1e2), xlabel="Δ / T", ylabel="‖p − hard top-k‖²")
-    axes.set_title("How fast it becomes hard", loc="left")
+    axes.set_title("How fast weights become hard", loc="left")
     axes.legend(frameon=False, fontsize=8.5, loc="lower left")
 
 
 def draw_slope(axes: Axes) -> None:
-    """How much of a gradient comes back, where all links are equally soft."""
+    """The size of the gradient, at temperatures at which all links are equally soft."""
     shares = np.geomspace(1e-3, 0.85, 20)
     for name, colour in COLOURS.items():
         slopes = []
@@ -73,11 +73,11 @@ def draw_slope(axes: Axes) -> None:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_yticks([2, 3, 5, 10], ["2", "3", "5", "10"])
     axes.minorticks_off()
-    axes.set_title("How much gradient comes back", loc="left")
+    axes.set_title("How much gradient is left", loc="left")
 
 
 def learned(link: str, cool: Callable[[int], float]) -> np.ndarray:
-    """The share of the planted columns among the chosen, run by run."""
+    """The share of the true columns among the chosen ones, per run."""
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(RUNS, SAMPLES, COLUMNS, generator=rng)
     x[..., 1::2] = 0.7 * x[..., ::2] + 0.51**0.5 * x[..., 1::2]  # each has a neighbour like it
@@ -103,7 +103,7 @@ def learned(link: str, cool: Callable[[int], float]) -> np.ndarray:
 
 
 def draw_learned(axes: Axes) -> dict[str, list[float]]:
-    """Recovered columns by temperature, at a constant one and with a schedule."""
+    """The share of true columns found, at constant temperatures and with a schedule."""
     cooled = schedules.exponential(1.0, 0.03, steps=STEPS - 1)
     found = {}
     for name, colour in COLOURS.items():
@@ -114,7 +114,7 @@ def draw_learned(axes: Axes) -> dict[str, list[float]]:
     axes.set(xscale="log", xlim=(0.024, 11), ylim=(0, 1.02), xlabel="temperature")
     axes.set_xticks([0.03, 0.1, 0.3, 1, 3, 8], ["0.03", "0.1", "0.3", "1", "3", "1→0.03"])
     axes.minorticks_off()
-    axes.set_ylabel("planted columns found")
+    axes.set_ylabel("share of the true columns found")
     axes.set_title("What a training run finds", loc="left")
     return found
 

@@ -149,6 +149,28 @@ def test_gradients_are_those_of_the_eager_kernels(name, link):
         assert np.allclose(a, b.grad, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
+@pytest.mark.parametrize("shape", [(5, 7), pytest.param((3, 600), marks=full)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_marginals_of_subsets_are_those_of_the_eager_kernels(shape, dtype, monkeypatch):
+    x, c = numbers(*shape, dtype=dtype), numbers(*shape, dtype=dtype, seed=1)
+    x[0, 0], x[1, 2], x[2, 1] = np.nan, -np.inf, np.inf
+
+    def marginals(x):
+        return kofn.KSubset(x, 3).marginals()
+
+    loss = jax.grad(lambda x: (marginals(x) * c).sum())
+    leaf = torch.tensor(x, requires_grad=True)
+    marginals(leaf).backward(torch.tensor(c))
+    assert NAME in text(loss, x)
+    assert same(jax.jit(marginals)(x), marginals(x))
+    assert same(jax.jit(loss)(x), leaf.grad)
+    assert same(jax.vmap(marginals)(jnp.asarray(x)), marginals(x))
+    x = jnp.asarray(x, float)[3]
+    bent = jax.jit(jax.hessian(lambda x: (marginals(x) * c[0]).sum()))(x)
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    assert near(bent, jax.jit(jax.hessian(lambda x: (marginals(x) * c[0]).sum()))(x))
+
+
 def test_half_types_are_served():
     x = jnp.asarray(numbers(4, 9), jnp.bfloat16)
     p = jax.jit(lambda x: kofn.soft_topk(x, 2))(x)
@@ -286,7 +308,7 @@ def program():
 def sharded():
     """Print what is wrong with programs over eight devices."""
     mesh = jax.make_mesh((8,), ("rows",), axis_types=(AxisType.Auto,))
-    x, place = numbers(64, 2048, dtype="f"), NamedSharding(mesh, P("rows"))
+    x, place = numbers(128, 2048, dtype="f"), NamedSharding(mesh, P("rows"))
     spread = jax.device_put(x, place)
     loss = row("logistic")
     for name, function in {

@@ -41,8 +41,8 @@ class Operator(NamedTuple):
     name: str
     like: tuple[int, ...]  # the arguments that its answers have shape and dtype of
     entries: tuple[int, ...]  # the arguments with an entry per score; the others have one per row
-    back: bool | None  # which kernel: forward or back; None if there is none
     plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=)
+    plan: Callable[..., Any] | None = None  # for a kernel: (module, x, settings) -> its attributes
 
 
 def native() -> Any:
@@ -59,9 +59,23 @@ def _native() -> Any:
         return None
 
 
+def wanted() -> bool:
+    """Whether there are kernels here, and they are wanted."""
+    return kernels.wanted() and _native() is not None
+
+
 def served(link: Link) -> bool:
-    """Whether kernels serve such a link here, and are wanted."""
-    return kernels.wanted() and kind_of(link) is not None and _native() is not None
+    return kind_of(link) is not None and wanted()
+
+
+def row_plan(back: bool, answer: bool) -> Callable[..., Any]:
+    """Return what has the attributes of a call for rows, forward or back, with entries or none."""
+
+    def plan(module: Any, x: Any, settings: Settings) -> dict[str, Any]:
+        found: dict[str, Any] = module.plan(back, settings.link_of(), x.shape[-1], x.dtype, answer)
+        return found
+
+    return plan
 
 
 def make(operator: Operator) -> Primitive:
@@ -122,11 +136,11 @@ def _lowered_for_cpu(operator: Operator, context: Any, *values: Any, settings: S
     if not _whole(module.axis_context):
         return _lowered(operator, context, *values, settings=settings)
     parameters = getattr(module, "lowering_parameters", None)
-    wanted = settings.kernels and operator.back is not None
-    if wanted and not getattr(parameters, "for_export", True) and (found := native()):
-        x, answer = context.avals_in[0], not set(operator.entries).isdisjoint(operator.like)
-        plan = found.plan(operator.back, settings.link_of(), x.shape[-1], x.dtype, answer)
-        return jax.ffi.ffi_lowering(found.ROWS)(context, *values, **plan)
+    exported = getattr(parameters, "for_export", True)
+    found = native() if settings.kernels and operator.plan and not exported else None
+    if operator.plan and found:
+        attributes = operator.plan(found, context.avals_in[0], settings)
+        return jax.ffi.ffi_lowering(found.ROWS)(context, *values, **attributes)
     plain = partial(operator.plain, settings=settings, grouped=True)
     return mlir.lower_fun(plain, multiple_results=True)(context, *values)
 

@@ -16,7 +16,7 @@ except ImportError:  # JAX before 0.8
 
 from kofn.links.link import Link, by_id
 from kofn.rows.given import Given
-from kofn.rows.jax_operators import Operator, Settings, bind, make, served
+from kofn.rows.jax_operators import Operator, Settings, bind, make, row_plan, served
 from kofn.rows.settled import Rows
 from kofn.solver.threshold import solve
 
@@ -69,7 +69,7 @@ def _solve(*arrays: jax.Array, settings: Settings, grouped: bool) -> Any:
     return rows(*arrays) if each is None else _in_groups(rows, each, *arrays)
 
 
-_operator = Operator("kofn_threshold", (1, 1), (0,), False, _solve)
+_operator = Operator("kofn_threshold", (1, 1), (0,), _solve, row_plan(False, False))
 _primitive = make(_operator)
 
 

@@ -16,7 +16,7 @@ from jax.interpreters import ad
 
 from kofn.rows import answers, jax_lost
 from kofn.rows.given import Given
-from kofn.rows.jax_operators import Operator, Settings, bind, make, served
+from kofn.rows.jax_operators import Operator, Settings, bind, make, row_plan, served
 from kofn.rows.settled import rows_of
 from kofn.rows.threshold_route import threshold
 
@@ -66,9 +66,9 @@ def _pulled(
     return jax.vjp(function, x, k, t)[1](cotangent)
 
 
-_WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), False, _weighed)
-_PUSH = Operator("kofn_tangents", (0,), (0, 5), None, _pushed)
-_PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), True, _pulled)
+_WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), _weighed, row_plan(False, True))
+_PUSH = Operator("kofn_tangents", (0,), (0, 5), _pushed)
+_PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), _pulled, row_plan(True, True))
 _primitives = {operator: make(operator) for operator in (_WEIGH, _PUSH, _PULL)}
 _NUMBERS = 5  # x, k, T and both floats of θ; what follows is linear
 

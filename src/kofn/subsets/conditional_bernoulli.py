@@ -8,7 +8,7 @@ N, and needs no derivative. Terms are stored as the smaller tail, so that no lar
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
@@ -84,7 +84,11 @@ def log_partition(rows: Rows) -> Array:
 
 def marginals_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Array:
     """Marginals of logits y, −inf where masked, by the fastest route; `found` as for `rows_of`."""
-    return routes.marginals(y, k, lambda y, k: whole(marginals, whole(rows_of, y, k, found)), found)
+    return routes.marginals(y, k, _marginals_by_arrays, found)
+
+
+def _marginals_by_arrays(y: Array, k: Array, found: Any = None) -> Array:
+    return whole(marginals, whole(rows_of, y, k, found))
 
 
 def marginals(rows: Rows) -> Array:

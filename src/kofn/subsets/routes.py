@@ -26,13 +26,16 @@ def threshold(y: Array, k: Array) -> tuple[Array, Array]:
     return any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
 
 
-def marginals(
-    y: Array, k: Array, plain: Callable[[Array, Array], Array], found: Any = None
-) -> Array:
+def marginals(y: Array, k: Array, plain: Callable[..., Array], found: Any = None) -> Array:
     """Marginals of logits y, −inf where masked; `plain` has them in differentiable code."""
+    if framework(y) == "jax":
+        from kofn.subsets.jax_marginals import marginals as traced
+
+        answer = traced(y, k, plain, found)
+        return plain(y, k, found) if answer is None else answer
     kernel = _kernel_for(stop_gradient(y))
     if kernel is None:
-        return plain(y, k)
+        return plain(y, k, found)
     if not is_torch(y):
         return kernel.at(MARGINALS, y, *(found or threshold(y, k)), k)
 
@@ -44,7 +47,7 @@ def marginals(
         y, k = tensors
         return kernel.at(COVARIANCE, y, *placed, k, cotangent), None
 
-    rule = of_torch("rule").Rule(value, pullback, plain)
+    rule = of_torch("rule").Rule(value, pullback, lambda y, k: plain(y, k, found))
     return of_torch("rule").by_rule(rule, y, k)
 
 

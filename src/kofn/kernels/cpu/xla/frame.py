@@ -17,7 +17,8 @@ from kofn.kernels.cpu.runtime.shares import plain
 VERSION = (0, 3)
 
 # Words of XLA_FFI_CallFrame, of which these are the ones read here.
-EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, RESULT_COUNT, ATTRIBUTES = 1, 2, 3, 9, 14, 12, 20
+EXTENSION, API, CONTEXT, ARGUMENT_COUNT, ARGUMENTS = 1, 2, 3, 7, 9
+RESULT_COUNT, RESULTS, ATTRIBUTES = 12, 14, 20
 FRAME = 22
 _METADATA = 1
 

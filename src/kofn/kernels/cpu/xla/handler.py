@@ -12,24 +12,26 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from kofn.kernels.cpu.rows import launch, worker
+from kofn.kernels.cpu.rows import worker
 from kofn.kernels.cpu.runtime import intrinsics, split_row
 from kofn.kernels.cpu.runtime.compile import compiled
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
+from kofn.kernels.cpu.runtime.shares import CHUNK as CHUNK_OF
 from kofn.kernels.cpu.runtime.shares import COUNT, plain
+from kofn.kernels.cpu.subsets import sums
 from kofn.kernels.cpu.xla import frame as xla
 from kofn.kernels.cpu.xla.frame import foreign, integers, nth, words_at
 
 # What Python tells this code, by a table whose address is that of a symbol: then no address is in
 # a compiled program, and this code may be kept on disk.
 SYMBOL = "kofn_xla_table"
-FINISH, CALLOC, FREE, FORWARD, AFTER, ASSIST, MISSING, MEMORY, FAILED = range(9)
+FINISH, CALLOC, FREE, FORWARD, AFTER, ASSIST, SINGLE, DOUBLE, MISSING, MEMORY, FAILED = range(11)
 VISITS = 16
 TABLE = 128
 
 # The attribute "plan" of a call, after "alpha".
-TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH = range(8)
-PLAN = 8
+TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE = range(9)
+PLAN = 9
 _ALPHA_AT, _PLAN_AT = 0, 1
 
 # The memory of a call: how many threads may look at it, α, a job, a ticket of each thread.
@@ -66,6 +68,7 @@ def _alpha(block):
 
 
 _forward, _after, _assist = map(compiled, (worker.forward, worker.after, split_row.assist))
+_single, _double = map(compiled, (sums.serve_single, sums.serve_double))
 
 
 def forward(ticket):
@@ -83,6 +86,26 @@ def after(ticket):
     words = words_at(ticket, _TICKET)
     block, leads = words[_BLOCK], words[_LEADS] != 0
     _after(block + 8 * _JOB, words[_OWN], _alpha(block), leads)
+    if not leads:
+        _release(block)
+    return 0
+
+
+def single(ticket):
+    """A thread's share of sums of k-subsets, in float32."""
+    words = words_at(ticket, _TICKET)
+    block, leads = words[_BLOCK], words[_LEADS] != 0
+    _single(block + 8 * _JOB, leads)
+    if not leads:
+        _release(block)
+    return 0
+
+
+def double(ticket):
+    """The same in float64."""
+    words = words_at(ticket, _TICKET)
+    block, leads = words[_BLOCK], words[_LEADS] != 0
+    _double(block + 8 * _JOB, leads)
     if not leads:
         _release(block)
     return 0
@@ -113,8 +136,9 @@ def serve(frame):
 
 @plain
 def _deal(frame, plan, known, count, n):
-    crew = 1 if n * count < 2 * launch.GRAIN else xla.threads(frame)
-    shared = crew > count and n > split_row.PART
+    of_rows = plan[TASK] == FORWARD or plan[TASK] == AFTER
+    crew = 1 if n * count < plan[ALONE] else xla.threads(frame)
+    shared = of_rows and crew > count and n > split_row.PART
     crew = crew if shared else min(crew, -(-count // plan[CHUNK]))
     first = -(-8 * (_TICKETS + _TICKET * crew) // _REGISTER) * _REGISTER
     block = foreign(known[CALLOC], (1, first + _REGISTER + 8 * crew * plan[WIDTH]))
@@ -126,12 +150,17 @@ def _deal(frame, plan, known, count, n):
     words[_REFERENCES] = 1
     carray(pointer(block), _JOB, np.float64)[_ALPHA] = xla.number(frame, _ALPHA_AT)
     job = words[_JOB:_TICKETS]
-    _fill(frame, plan, known, count, n, job)
-    job[worker.TEAM] = memory + 8 * plan[ROOM] if shared else 0
+    job[COUNT], job[CHUNK_OF] = count, plan[CHUNK]
+    team = memory + 8 * plan[ROOM] if shared else 0
+    if of_rows:
+        _fill(frame, plan, known, n, job)
+        job[worker.TEAM] = team
+    else:
+        _fill_sums(frame, plan, n, job)
     for i in range(crew):
         at = _TICKETS + _TICKET * i
         words[at + _BLOCK], words[at + _LEADS] = block, i == 0
-        words[at + _OWN] = job[worker.TEAM] if shared and i else memory + 8 * plan[WIDTH] * i
+        words[at + _OWN] = team if shared and i else memory + 8 * plan[WIDTH] * i
     task = known[plan[TASK]]
     for i in range(1, crew):
         fetch_add(block + 8 * _REFERENCES, 1)
@@ -139,19 +168,18 @@ def _deal(frame, plan, known, count, n):
         if not xla.schedule(frame, known[ASSIST] if shared else task, ticket):
             fetch_add(block + 8 * _REFERENCES, -1)
     foreign(task, (block + 8 * _TICKETS,))
-    problem = 0
-    if job[worker.GIVEN_UP] != 0 and foreign(known[FINISH], (block + 8 * _ALPHA,)) != 0:
+    problem, lost = 0, plan[TASK] == FORWARD and job[worker.GIVEN_UP] != 0
+    if lost and foreign(known[FINISH], (block + 8 * _ALPHA,)) != 0:
         problem = xla.error(frame, known[FAILED])
     _release(block)
     return problem
 
 
 @plain
-def _fill(frame, plan, known, count, n, job):
-    """Write the job of `count` rows of n; the buffers stand as rows/jax_threshold.py has them."""
+def _fill(frame, plan, known, n, job):
+    """Write the job of rows of n; the buffers stand as rows/jax_weights.py has them."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
-    job[COUNT], job[COUNT + 1] = count, plan[CHUNK]
     job[worker.TOGETHER], job[worker.N], job[worker.KIND] = plan[GROUP], n, plan[KIND]
     job[worker.SIZE], job[worker.VISITS] = plan[SIZE], known[plan[SLOT]]
     job[worker.X], job[worker.K], job[worker.TEMPERATURE] = (
@@ -169,3 +197,15 @@ def _fill(frame, plan, known, count, n, job):
             nth(found, 1),
             nth(found, 2),
         )
+
+
+@plain
+def _fill_sums(frame, plan, n, job):
+    """Write the job of k-subsets of n; the buffers stand as subsets/jax_marginals.py has them."""
+    words = words_at(frame, xla.FRAME)
+    given, last = words[xla.ARGUMENTS], words[xla.ARGUMENT_COUNT] - 1
+    job[sums.N], job[sums.SIZE], job[sums.WHAT] = n, plan[SIZE], plan[KIND]
+    job[sums.Y], job[sums.K] = nth(given, 0), nth(given, 1)
+    job[sums.HI], job[sums.LO] = nth(given, 2), nth(given, 3)
+    job[sums.V] = nth(given, last if last > 3 else 0)
+    job[sums.OUT] = nth(words[xla.RESULTS], 0)

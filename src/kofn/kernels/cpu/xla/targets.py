@@ -19,6 +19,7 @@ from kofn.kernels.cpu.rows import interleaved, launch, worker
 from kofn.kernels.cpu.runtime import shares
 from kofn.kernels.cpu.runtime.compile import named_by_sources
 from kofn.kernels.cpu.runtime.memory import address
+from kofn.kernels.cpu.subsets import launch as subsets
 from kofn.kernels.cpu.xla import handler
 
 ROWS = "kofn_rows"
@@ -90,27 +91,43 @@ def plan(back: bool, link: Any, n: int, dtype: Any, answer: bool) -> dict[str, A
     """The attributes of a call for rows of n, whose visits are compiled then."""
     kind, size = kind_of(link), dtype.itemsize
     assert kind is not None  # it was asked for by `serving`
-    _compile(back)
+    task = handler.AFTER if back else handler.FORWARD
+    _compile(task)
+    _compile(handler.ASSIST)
     function = worker.after if back else worker.forward
     found = launch.plan_of(function, kind, size, n, back, answer)
     short = n <= interleaved.SHORT
     slot = handler.VISITS + (((back * 2 + short) * len(KINDS) + kind) * 2 + (size == 8))
     _TABLE[slot] = found.visits_at
     _KEPT.append(found.visits)
-    task = handler.AFTER if back else handler.FORWARD
-    numbers = [task, slot, kind, size, found.group, found.chunk, found.room, found.width]
+    room = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
+    numbers = [task, slot, kind, size, *room]
     return {"alpha": np.float64(alpha), "plan": np.array(numbers, np.int64)}
 
 
+def plan_of_sums(what: int, n: int, dtype: Any) -> dict[str, Any]:
+    """The attributes of a call for `what` of contract.py, sums of k-subsets of n."""
+    task = handler.SINGLE if dtype.itemsize == 4 else handler.DOUBLE
+    _compile(task)
+    chunk = max(1, subsets.GRAIN // max(n, 1))
+    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, 0, 2 * subsets.GRAIN]
+    return {"alpha": np.float64(0), "plan": np.array(numbers, np.int64)}
+
+
+_TASKS = {
+    handler.FORWARD: handler.forward,
+    handler.AFTER: handler.after,
+    handler.ASSIST: handler.assist,
+    handler.SINGLE: handler.single,
+    handler.DOUBLE: handler.double,
+}
+
+
 @cache
-def _compile(back: bool) -> None:
+def _compile(task: int) -> None:
     """Compile what a thread does, or take it from the disk."""
-    for place, function in (
-        (handler.AFTER, handler.after) if back else (handler.FORWARD, handler.forward),
-        (handler.ASSIST, handler.assist),
-    ):
-        _TABLE[place] = _native(function).address
+    _TABLE[task] = _native(_TASKS[task]).address
 
 
 @cache

@@ -1,0 +1,90 @@
+"""Marginals of k-subsets for JAX: two operators, with derivatives of any order.
+
+The tangent of marginals is the covariance of the coins times that of the logits, which is its own
+transpose. Derivatives of the covariance come from array code.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+from jax.interpreters import ad
+
+from kofn import links
+from kofn.arrays.autodiff import stop_gradient
+from kofn.kernels.contract import COVARIANCE, MARGINALS
+from kofn.rows.jax_operators import Operator, Settings, bind, make, wanted
+from kofn.rows.threshold_route import threshold
+
+
+def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.Array | None:
+    """Return the marginals of logits y, or None without kernels.
+
+    `plain` is their array code; `found` is the threshold, if it is known.
+    """
+    return _marginals(Settings("", None, True, plain), y, k, found) if wanted() else None
+
+
+@partial(jax.jit, static_argnums=0)
+def _marginals(settings: Settings, y: jax.Array, k: jax.Array, found: Any) -> jax.Array:
+    if found is None:
+        found = threshold(stop_gradient(y), k, jax.numpy.ones_like(k), links.logistic)
+    return _bind(_MARGINALS, y, k, *found, settings=settings)[0]
+
+
+def _plain(y: Any, k: Any, hi: Any, lo: Any, *, settings: Settings, grouped: bool = False) -> Any:
+    return [settings.reference(y, k)]
+
+
+def _pushed(
+    y: Any, k: Any, hi: Any, lo: Any, v: Any, *, settings: Settings, grouped: bool = False
+) -> Any:
+    """The tangent of marginals along v: the covariance times v."""
+    function = partial(_plain, k=k, hi=hi, lo=lo, settings=settings)
+    return jax.jvp(function, (y,), (v,))[1]
+
+
+def _plan(what: int, module: Any, y: Any, settings: Settings) -> Any:
+    return module.plan_of_sums(what, y.shape[-1], y.dtype)
+
+
+_MARGINALS = Operator("kofn_marginals", (0,), (0,), _plain, partial(_plan, MARGINALS))
+_COVARIANCE = Operator("kofn_covariance", (0,), (0, 4), _pushed, partial(_plan, COVARIANCE))
+_primitives = {operator: make(operator) for operator in (_MARGINALS, _COVARIANCE)}
+
+
+def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
+    return bind(_primitives[operator], operator, *arrays, settings=settings)
+
+
+def _marginals_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    found = _bind(_MARGINALS, *primals, settings=settings)
+    moved = ad.instantiate_zeros(tangents[0])
+    return found, _bind(_COVARIANCE, *primals, moved, settings=settings)
+
+
+def _covariance_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    found = _bind(_COVARIANCE, *primals, settings=settings)
+    y, k, hi, lo, v = primals
+    in_y, in_v = tangents[0], ad.instantiate_zeros(tangents[-1])
+    if isinstance(in_y, ad.Zero):
+        return found, _bind(_COVARIANCE, y, k, hi, lo, in_v, settings=settings)
+
+    def around(y: Any, v: Any) -> Any:
+        return _pushed(y, k, hi, lo, v, settings=settings)
+
+    return found, jax.jvp(around, (y, v), (in_y, in_v))[1]
+
+
+def _covariance_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
+    pulled = _bind(
+        _COVARIANCE, *arrays[:-1], ad.instantiate_zeros(cotangents[0]), settings=settings
+    )
+    return [None] * 4 + pulled
+
+
+ad.primitive_jvps[_primitives[_MARGINALS]] = _marginals_jvp
+ad.primitive_jvps[_primitives[_COVARIANCE]] = _covariance_jvp
+ad.primitive_transposes[_primitives[_COVARIANCE]] = _covariance_transposed

@@ -93,7 +93,7 @@ class Ragged:
 
     def given(self, x, k, t, *alpha):
         link = self.outer(alpha).inner
-        return Given(x, k, t, link.at(*alpha) if alpha else link)
+        return Given(x, k, t, link.with_alpha(*alpha) if alpha else link)
 
     def told(self, answer, dense):
         """An answer or a gradient as numbers, per segment or per entry in the segments' order."""

@@ -76,7 +76,7 @@ def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any
     return state
 
 
-def materialised(*arrays: Array) -> tuple[Array, ...]:
+def barrier(*arrays: Array) -> tuple[Array, ...]:
     """Return the arrays, stored in memory; XLA would recompute shared terms for every sum."""
     return sys.modules["jax"].lax.optimization_barrier(arrays) if is_jax(arrays[0]) else arrays
 

@@ -79,7 +79,7 @@ def kind_of(link: Any) -> int | None:
 def link_of(kind: int, alpha: float) -> Any:
     """The inner link of a number; α counts for entmax alone."""
     link = TABLE[KINDS[kind].link].inner
-    return link.at(alpha) if link.id == _ENTMAX else link
+    return link.with_alpha(alpha) if link.id == _ENTMAX else link
 
 
 LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)

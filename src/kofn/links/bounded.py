@@ -28,10 +28,10 @@ class Bounded(BuiltIn):
         self._inner = inner
         self.alpha = inner.alpha
 
-    def at(self, alpha: Array) -> Link:
+    def with_alpha(self, alpha: Array) -> Link:
         link = object.__new__(Bounded)
         link.name, link.id, link._infinite_tails = self.name, self.id, False
-        link._inner, link.alpha = self._inner.at(alpha), alpha
+        link._inner, link.alpha = self._inner.with_alpha(alpha), alpha
         return link
 
     @property
@@ -135,7 +135,7 @@ class Power(BuiltIn):
         super().__init__(name, infinite_tails=False)
         self.alpha = alpha
 
-    def at(self, alpha: Array) -> Link:
+    def with_alpha(self, alpha: Array) -> Link:
         link = object.__new__(Power)
         link.name, link.id, link._infinite_tails = self.name, self.id, False
         link.alpha = alpha

@@ -183,16 +183,16 @@ class Link:
         """Return the z, for mean zero, that is z = 0 of the inner link."""
         return 0.0
 
-    def at(self, alpha: Array) -> Link:
+    def with_alpha(self, alpha: Array) -> Link:
         """Return this link with its parameter, if it has one, set to a value per row or entry."""
         return self
 
     def map_alpha(self, function: Callable[[Array], Array]) -> Link:
         """Return this link with `function` applied to its parameter, if that is an array."""
         number = self.alpha is None or isinstance(self.alpha, float)
-        return self if number else self.at(function(self.alpha))
+        return self if number else self.with_alpha(function(self.alpha))
 
-    def parted(self) -> tuple[float | None, Array | None]:
+    def static_and_array_alpha(self) -> tuple[float | None, Array | None]:
         """Return the parameter as (number, array), of which at least one is None."""
         return (self.alpha, None) if isinstance(self.alpha, float) else (None, self.alpha)
 
@@ -263,7 +263,7 @@ def by_id(link_id: str, alpha: Array | float | None) -> Link:
             f"this process has no link with the id {link_id!r}; your own links exist only in the "
             "process that made them, so a program saved with one cannot run in another process"
         )
-    return link if alpha is None else link.at(alpha)
+    return link if alpha is None else link.with_alpha(alpha)
 
 
 def zero_at_ends(q: Array) -> Array:

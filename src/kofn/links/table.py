@@ -43,7 +43,7 @@ def entmax(alpha: float | Array = 1.5) -> Link:
     """
     if framework(alpha) is None:
         alpha = check_number("alpha", alpha, low=1.0, allowed="a finite number ≥ 1")
-    return _entmax.at(alpha)
+    return _entmax.with_alpha(alpha)
 
 
 def resolve(link: str | Link) -> Link:

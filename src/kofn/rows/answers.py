@@ -28,7 +28,7 @@ def weights(
     upper, low, high = split(p.link, p.z, rows.live)
     chosen = xp.where(upper, 1 - high, low) + p.correction
     if has_gradients(p.z, rows.k):
-        number, alpha = p.link.parted()
+        number, alpha = p.link.static_and_array_alpha()
         equation, arguments = _Equation(p.link.id, number), (p.z, rows.k, rows.live, alpha)
         chosen = chosen + with_gradients_of(equation.remainder, *arguments, argument(p.over))
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))

@@ -107,9 +107,9 @@ def given(
 
 
 def _alike(given: Given) -> Given:
-    alpha = given.link.parted()[1]
+    alpha = given.link.static_and_array_alpha()[1]
     x, k, t, *alphas = alike(*given[:3], *(() if alpha is None else (alpha,)))
-    return Given(x, k, t, given.link.at(*alphas) if alphas else given.link, given.form)
+    return Given(x, k, t, given.link.with_alpha(*alphas) if alphas else given.link, given.form)
 
 
 def without_deleted(scores: Array) -> Array:
@@ -168,10 +168,10 @@ def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
     if framework(link.alpha) is None:
         # A number stays a number, which is cheaper; few do under jit, where it is a constant.
         dynamic = is_jax(x) and link.alpha not in (1.0, 1.5, 2.0)
-        return link.at(full_like(x, batch, link.alpha)) if dynamic else link
+        return link.with_alpha(full_like(x, batch, link.alpha)) if dynamic else link
     alpha = _spread(_per_row("alpha", link.alpha, batch, x, dim), batch, x)
     good = (alpha >= 1) & (alpha < math.inf)
-    return link.at(namespace(x).where(good, alpha, math.nan))
+    return link.with_alpha(namespace(x).where(good, alpha, math.nan))
 
 
 def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:

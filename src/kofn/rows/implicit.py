@@ -74,7 +74,7 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     delta = zeros_of(lo)
     correction: Any = 0.0
     # A number for alpha is part of the function; an array is an argument.
-    number, alpha = link.parted()
+    number, alpha = link.static_and_array_alpha()
     if has_gradients(x, k, t, alpha):
         equation = _Equation(link.id, number)
         terms = _Terms(distance, t, k, alpha, outside, beyond, live, fixed, argument(over))

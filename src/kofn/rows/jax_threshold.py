@@ -26,7 +26,7 @@ def evaluate(
 ) -> jax.Array:
     # A link is code, not data, so its id is a static argument.
     link_id = rows.link.id
-    number, alpha = rows.link.parted()
+    number, alpha = rows.link.static_and_array_alpha()
     rows = rows._replace(link=None)
     return _evaluate(function, link_id, number, alpha, rows, over, *arrays)
 
@@ -48,7 +48,7 @@ def _evaluate(
 def threshold(
     x: jax.Array, k: jax.Array, temperature: jax.Array, link: Link
 ) -> tuple[jax.Array, jax.Array]:
-    number, alpha = link.parted()
+    number, alpha = link.static_and_array_alpha()
     settings = Settings(link.id, number, served(link))
     return _threshold(settings, x, k, temperature, *([] if alpha is None else [alpha]))
 

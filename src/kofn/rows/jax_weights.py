@@ -27,7 +27,7 @@ def weights(given: Given, reference: Any) -> jax.Array | None:
     """Return the weights of `given`, or None if no kernel serves the link."""
     if not served(given.link):
         return None
-    number, _ = given.link.parted()
+    number, _ = given.link.static_and_array_alpha()
     return _weights(Settings(given.link.id, number, True, reference), *given[:3])
 
 

@@ -20,7 +20,7 @@ def threshold(
     if is_torch(x):
         from kofn.rows.torch_threshold import threshold as operator
 
-        number, alpha = link.parted()
+        number, alpha = link.static_and_array_alpha()
         return operator(x, k, temperature, alpha, link.id, number)
     if is_jax(x):
         from kofn.rows.jax_threshold import threshold as compiled

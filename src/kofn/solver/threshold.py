@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kofn.arrays.flow import materialised, only_if, while_loop
+from kofn.arrays.flow import barrier, only_if, while_loop
 from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
 from kofn.links.link import Link
 from kofn.solver.beside import Place, beside
@@ -179,7 +179,7 @@ def _balance(p: Problem, z: Array) -> _Newton:
     # A cdf of the user's may round to just below 0.
     tail = xp.where(p.live & (tail > 0), tail, 0.0)
     density = xp.where(p.live, density, 0.0)
-    upper, tail, density = materialised(upper, tail, density)
+    upper, tail, density = barrier(upper, tail, density)
     missing = cast(p.over.count(upper), z.dtype) - p.k
     below, above = p.over.sum(xp.where(upper, 0.0, tail)), p.over.sum(xp.where(upper, tail, 0.0))
     weight = p.over.sum(density)

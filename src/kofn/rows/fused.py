@@ -33,8 +33,8 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     if not _is_recorded(given):
         return _weights(backend, given)[0]
 
-    def value(*tensors: Array) -> Any:
-        found, theta = _weights(backend, _with(given, tensors))
+    def value(*_: Array) -> Any:  # of the tensors of `given`
+        found, theta = _weights(backend, given)
         return found, (theta,)
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
@@ -58,11 +58,10 @@ def value(given: Given) -> Array | None:
     if not _is_recorded(given):
         return backend.values(given.scores, _threshold(backend, given), *given[1:4])[0]
 
-    def value(*tensors: Array) -> Any:
-        now = _with(given, tensors)
-        found, theta = _weights(backend, now)
-        values, in_temperature = backend.values(now.scores, theta, *now[1:4])
-        center = theta.sum(0) - now.temperature * now.link.edge
+    def value(*_: Array) -> Any:
+        found, theta = _weights(backend, given)
+        values, in_temperature = backend.values(given.scores, theta, *given[1:4])
+        center = theta.sum(0) - given.temperature * given.link.edge
         return values.clone(), (found, center, in_temperature)
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:

@@ -78,6 +78,11 @@ def test_commands_print_what_the_page_says(tmp_path, monkeypatch) -> None:
         assert " ".join(promise.split()) in " ".join(printed.split())
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("src/**/*.py"))
+    assert set(re.findall(r"docs/(\w+\.md)", code)) - set(PAGES) == set()
+
+
 def test_the_kernels_readme_lists_their_files() -> None:
     kernels = ROOT / "src" / "kofn" / "kernels"
     rows = [

@@ -68,8 +68,8 @@ def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any
         return sys.modules["jax"].lax.while_loop(condition, body, state)
     if is_jit_tracing():
         raise RuntimeError(
-            "torch.jit.trace cannot record a loop that ends when its numbers say so, as "
-            "KSubset.from_marginals needs; call it outside of what is traced"
+            "torch.jit.trace cannot record a loop whose length depends on values, as "
+            "KSubset.from_marginals needs; call it outside of the traced function"
         )
     while condition(state):
         state = body(state)

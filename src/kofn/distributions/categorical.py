@@ -78,7 +78,7 @@ def gumbel_softmax(
 
     Towards temperature 0 it is the one-hot of `gumbel_max`, and its gradient's variance grows
     like 1/temperature. As an estimator of ∇E f it is biased; `kofn.estimators` measures by how
-    much. The noise is finite whatever the generator draws.
+    much. The noise is always finite.
 
     Args:
         logits, rng, shape, dim, mask: as for `gumbel_max`.

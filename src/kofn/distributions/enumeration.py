@@ -22,7 +22,7 @@ def every_choice(choice: Any, factors: int | None, most: int) -> Array:
     if is_jit_tracing():
         raise RuntimeError(
             "torch.jit.trace would record the choices of this batch as constants; call support(), "
-            "and what enumerates, outside of what is traced"
+            "and functions that enumerate, outside of the traced function"
         )
     batch, dim = choice.batch_shape, getattr(choice, "dim", None)
     factors = _checked_factors(factors, len(batch))

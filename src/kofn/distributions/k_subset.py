@@ -44,13 +44,13 @@ __all__ = ["KSubset"]
 class KSubset(OverRows, Discrete):
     """The conditional Bernoulli distribution: P(S) ∝ exp Σ_{i∈S} logits_i for subsets of size k.
 
-    Shaped like a torch.distributions object, for tensors, JAX arrays (it is a pytree) and NumPy
-    arrays. Every answer is exact to rounding and costs O(n) for any k; nothing is approximated and
-    no table of k rows is made. A temperature T is logits/T.
+    It has the methods of torch.distributions, for tensors, JAX arrays (it is a pytree) and NumPy
+    arrays. Every result is exact up to rounding and costs O(n) for any k, without approximations
+    and without a table of k rows. For a temperature T, pass logits/T.
 
     Args:
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape. −inf is never
-            chosen; +inf is chosen first, and where there are more than k of those, k of them.
+            chosen; +inf is chosen first; if there are more than k of them, k of these.
         k: the size of the subsets, an integer in [0, n] for n = logits.shape[dim], or an array of
             integers that broadcasts to the batch shape (`logits.shape` without `dim`).
         dim: the dimension of the n entries.
@@ -149,7 +149,7 @@ class KSubset(OverRows, Discrete):
             return whole(conditional_bernoulli.log_partition, self._rows())
 
     def marginals(self) -> Array:
-        """Return π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k. The articles' GradTopK.
+        """Return π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k (also known as GradTopK).
 
         Not the weights of `soft_topk`, from which they differ by O(1/k); see docs/subsets.md.
         """

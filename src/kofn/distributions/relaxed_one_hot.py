@@ -19,8 +19,8 @@ class RelaxedOneHot(OverRows):
     """p(w) = (n−1)!·T^{n−1}·Π_i (a_i w_i^{−T−1})/(Σ_i a_i w_i^{−T})^n on the simplex, a = e^logits.
 
     The density of `gumbel_softmax` samples, along the last dimension, with respect to n − 1 of the
-    n weights. Near a corner weights of float32 are 0 to rounding, and the density of their
-    logarithms is the one to compute: `log_sample` and `log_prob(…, logs=True)`.
+    n weights. Near a corner, float32 weights round to 0. Use their logarithms there: `log_rsample`
+    and `log_prob(…, logs=True)`.
 
     Args:
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, (…, n). An entry of −inf has

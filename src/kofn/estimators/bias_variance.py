@@ -93,23 +93,23 @@ def study(
 ) -> Study:
     """Find the bias and variance of an estimator of ∇E f at `logits`, exactly if possible.
 
-    An estimator whose only randomness is one draw of samples is summed over every tuple of them,
-    with their probabilities. One that draws more is run `draws` times. The gradient it is held to
-    is exact, by `estimators.exact`, while there are few enough choices, or as given; else it is
-    measured too, by an estimator without bias, and its error is part of the bounds.
+    If one draw of samples is the only randomness of an estimator, `study` sums over every tuple of
+    samples, with their probabilities. Otherwise it runs the estimator `draws` times. It compares
+    with the exact gradient, from `estimators.exact` or as given. If there are too many choices for
+    that, it measures the gradient by an estimator without bias, and the bounds include its error.
 
     Args:
         estimator: a function like those here, or its name.
         f: as for `score_function`, of one row: (samples, rows, …) to (samples, rows), each row by
-            itself, where what follows has the shape of `logits`.
+            itself; … stands for the shape of `logits`.
         logits: what to differentiate in, a torch.Tensor or jax.Array of any shape: one problem,
             all dimensions of the batch taken by f together.
         distribution: from logits, with any number of rows before them, to a distribution.
-        samples: for each estimate.
+        samples: number of samples per estimate.
         rng: as for `score_function`.
-        draws: how many estimates where they are drawn.
+        draws: number of estimates, if they are drawn.
         exact: the gradient, if known; the shape of `logits`.
-        enumerate_up_to: how many choices, or tuples of them, are summed at most.
+        enumerate_up_to: the largest number of choices, or tuples of them, to sum over.
         confidence: of the bounds, in (0, 1).
         **options: passed to the estimator.
 

@@ -30,17 +30,17 @@ def rebar(
 ) -> Array:
     """Return mean f(s), with the gradient (f(s) − ηf(y))·∇log P(s) + η∇f(y) − η∇f(ỹ).
 
-    s is the choice of perturbed logits z, y their relaxation, and ỹ the same number as y,
-    differentiated as noise that is given s: the three terms in η add up to 0 in expectation, and
-    take away of the variance what y knows of s.
+    s is the choice that perturbed logits z make, y is their relaxation, and ỹ has the value of y
+    but the derivatives of noise given s. The three terms with η add up to 0 in expectation, and
+    reduce the variance because y and s are correlated.
 
     Biased: no, for any η and temperature.
     Needs of f: a gradient, and to accept relaxed samples.
     Calls of f: 2·samples, one of the two with a gradient.
 
     Args:
-        choice: a `Categorical` or `Bernoulli`, or what else has `perturb`, `choose`, `relax` and
-            `conditioned`.
+        choice: a `Categorical` or `Bernoulli`, or any distribution with `perturb`, `choose`,
+            `relax` and `conditioned`.
         f, rng, samples: as for `score_function`.
         temperature: > 0, of the relaxation.
         scale: η, a number or an array that broadcasts to f's values; 0 is the score function.

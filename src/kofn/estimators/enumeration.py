@@ -24,14 +24,14 @@ def exact(
     Calls of f: every choice once: n^factors for categories, C(n, k) for subsets.
 
     Args:
-        choice: a `Categorical`, `Bernoulli` or `KSubset`, or what else has `log_prob` and
+        choice: a `Categorical`, `Bernoulli` or `KSubset`, or any distribution with `log_prob` and
             `support(factors)`.
         f: as for `score_function`, with every choice on the first axis. Rows of the batch are
             handed to f with size 1, since their choices are the same; what f returns must
             broadcast to (choices,) + the batch without its factors.
         rng: not used; every estimator takes one.
-        factors: how many of the last batch dimensions f takes together.
-        enumerate_up_to: how many choices are summed at most; 200,000 if None.
+        factors: number of last batch dimensions that f takes together.
+        enumerate_up_to: the largest number of choices to sum over; 200,000 if None.
 
     Returns:
         E f with the batch shape, without the factors. A choice of probability 0 adds nothing,

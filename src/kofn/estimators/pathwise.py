@@ -80,8 +80,8 @@ def straight_through(
 ) -> Array:
     """Return mean f(s), with its gradient passed to the marginals (SIMPLE for a `KSubset`).
 
-    Biased: yes, except where f is linear. How f is written off the samples matters: s² = s on
-        them, and not beside them.
+    Biased: yes, unless f is linear. The bias depends on how f is defined between the samples: s²
+        equals s at samples, but not elsewhere.
     Needs of f: a gradient.
     Calls of f: samples, with a gradient.
 

@@ -216,9 +216,10 @@ def topk_loss(
 ) -> ArrayT:
     """Return the multi-label loss with gradient (soft_topk(scores, k) − target)/T, k = Σ target.
 
-    The labels of a row should be its k largest scores; which k differs from row to row. Unlike
+    It trains the labels of a row to be its k largest scores; k may differ between rows. Unlike
     binary cross-entropy per entry it has no bias to learn, and unlike softmax cross-entropy on a
-    k-hot target it lets every label have weight 1. Convex, ≥ 0, and 0 only where they coincide.
+    k-hot target it lets every label have weight 1. It is convex and ≥ 0, and 0 only where the
+    weights equal the target.
 
     Args:
         scores, temperature, dim, mask, label_smoothing, ignore_index: as for `softmax_loss`.

@@ -49,15 +49,15 @@ def sparse_softmax_loss(
 ) -> ArrayT:
     """Return log Σ_S e^{scores/T} − scores_t/T, where S is the k largest scores or the nucleus.
 
-    The target need not be among them: outside of S it is still pulled up, against the whole of S.
-    The other entries outside get no gradient: for fine-tuning rather than from scratch. ≥ 0, and
-    0 only where S is the target alone. For `k` continuous and convex, a maximum of log-sum-exps
-    over sets of k; of equal scores where the k largest end each counts its share. For `p` it jumps
+    The target does not have to be in S: outside of S, its score is still raised against all of S.
+    Other entries outside of S get no gradient, so use it for fine-tuning rather than from the
+    start. It is ≥ 0, and 0 only if S is the target alone. With `k` it is continuous and convex, as
+    a maximum of log-sum-exps over sets of k; ties for the last place share it. With `p` it jumps
     where the nucleus changes, and the jump has no gradient.
 
     Args:
         scores, target, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction:
-            as for `softmax_loss`; several labels are each held against S.
+            as for `softmax_loss`; each of several labels is compared with S.
         k, p: as for `sparse_softmax`.
 
     Returns:

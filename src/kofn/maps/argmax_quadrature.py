@@ -8,7 +8,8 @@ normalised so that Σp = 1. Its Jacobian is an integral of the same terms,
 
 without the noise's φ′, so it is exact where h jumps, too. The nodes are Gauss–Legendre nodes on
 panels that end at quantiles of the maximum, found from L, and at the jumps and kinks of an entry's
-φ. The nodes are processed one at a time, so that memory stays O(n). docs/perturbed.md derives it.
+φ. The nodes are processed one at a time, so that memory stays O(n).
+See docs/maps_perturbed.md.
 """
 
 from __future__ import annotations

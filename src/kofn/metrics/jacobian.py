@@ -45,7 +45,7 @@ def jacobian_norm(
     Raises:
         TypeError, ValueError: as for `soft_topk`; ValueError for another norm.
 
-    Source: docs/choosing.md.
+    Source: docs/metrics.md.
 
     Example:
         >>> import numpy as np

@@ -45,24 +45,23 @@ def temperature_for(
     Args:
         scores, k, link, dim, mask: as for `soft_topk`.
         support: in [k, n], or `gap`: from 0 to that of equal weights, 2k(1 − k/n) for a whole k.
-            A number, or an array that broadcasts to the batch shape. gap=0 asks for the warmest T
-            that is hard to rounding: of a bounded link the one at which its support just fits
-            between the k-th score and the next.
+            A number, or an array that broadcasts to the batch shape. gap=0 gives the largest T at
+            which the choice is hard up to rounding: for a bounded link, its support then just fits
+            between the k-th largest score and the next.
         per_row: return one T per row. Otherwise one T for all rows, at which the mean over the
             rows has the given value; rows without available entries do not count.
 
     Returns:
         T, in the units of the scores: the batch shape with `per_row`, else a single number as an
-        array without dimensions; float32 for half-precision scores. No gradient. It is halved
-        down to 1e-12 of itself, in float64 (in JAX's default float32, 1e-6), given the weights
-        that the dtype gives.
+        array without dimensions; float32 for half-precision scores. No gradient. The bisection
+        ends at a relative width of 1e-12 in float64 (1e-6 in JAX's default float32).
 
-        Always a number > 0 that soft_topk takes, but for a row with a NaN (or a bad k), which
-        makes NaN of its T and of a common one. What cannot be reached is answered by the end it
-        is nearest to: ties at the boundary stay soft however cold, and get 1e-18 times the
-        smallest distance to the largest score; where more is asked for than equal weights have,
-        1e6 times the largest distance. A row on which the temperature has no effect (all scores
-        equal, all or none chosen, nothing in play) gets its largest distance, or 1.
+        T is > 0 and valid for soft_topk, except that a NaN or an invalid k in a row makes its T
+        NaN, and also a common T. If no temperature gives the wanted value, T is at one end of its
+        range. Ties at the boundary stay soft at any temperature: T is then 1e-18 times the smallest
+        distance to the largest score. If the value is more than that of equal weights, T is 1e6
+        times the largest distance. A row on which the temperature has no effect (equal scores, all
+        or none chosen, no available entries) gets its largest distance, or 1.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`; both or none of `support` and `gap`; a number

@@ -89,7 +89,7 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
 
     m equal weights and zeros have an effective support of m; small weights count little, so that
     it means the same for maps with exact zeros and for maps without. It rises with the
-    temperature, for every link (docs/choosing.md). At k = 1 it is the inverse participation
+    temperature, for every link (docs/metrics.md). At k = 1 it is the inverse participation
     ratio; e to the power of `entropy`, the perplexity, is larger.
 
     Args:
@@ -170,8 +170,8 @@ def hard_gap(
         norm: "l1" or "linf".
 
     Returns:
-        A number with the batch shape. It is a difference: of a gap below the rounding of the
-        weights nothing is left.
+        A number with the batch shape. It is a difference, so a gap below the rounding error of
+        the weights is 0.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`; ValueError for another norm.
@@ -201,8 +201,8 @@ def order_violations(
 ) -> ArrayT:
     """Count entries with a larger weight than an entry with a score at least as large.
 
-    A weight counts as larger only by more than two roundings. The articles' iterated
-    constructions fail this law; so may weights that were learned or rescaled.
+    A weight counts as larger only by more than two roundings. The iterated
+    definitions in `kofn.classic` have violations; so may weights that were learned or rescaled.
 
     Args:
         scores: what the weights were made from, of the same shape.

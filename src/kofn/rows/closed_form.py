@@ -1,7 +1,7 @@
 """Logarithms and losses of rows, with first derivatives in closed form for eager torch.
 
 These derivatives avoid the Newton steps of `rows/implicit.py`. Gradients in k or alpha, second
-derivatives, transforms and compilers use the plain code instead. docs/gradients.md has the
+derivatives, transforms and compilers use the plain code instead. docs/rows.md has the
 formulas.
 """
 

@@ -7,7 +7,7 @@ The solver's θ is a constant. In PyTorch two Newton steps from it, whose value 
 carry the derivatives of the implicit function: one step gives the first, two give the second (the
 third is infinite or NaN). They are plain array code, so every transform that can differentiate a
 sum can differentiate them. For JAX, dδ = dr/W is a custom rule that is itself differentiable, to
-any order. docs/gradients.md derives this and lists alternatives that silently fail.
+any order. docs/rows.md derives this and lists alternatives that silently fail.
 """
 
 from __future__ import annotations

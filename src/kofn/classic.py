@@ -136,7 +136,7 @@ def _apply(
 
 
 def _plain(rows: Rows) -> Rows:
-    """In units of the temperature, which becomes 1, and k becomes 1 where there is an entry."""
+    """Divide the scores by the temperature, which becomes 1; k becomes 1 in rows with entries."""
     xp = namespace(rows.scores)
     x = xp.where(rows.live, rows.scores, 0.0) / rows.temperature[..., None]
     x = xp.where(rows.live, x, -math.inf)  # divided, it would make NaN of T's gradient

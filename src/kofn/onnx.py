@@ -69,7 +69,7 @@ def _threshold(
     link: str = "logistic",
     number: Optional[float] = None,  # noqa: UP045
 ) -> Sequence[Any]:
-    """θ = the ⌈k⌉-th largest score, and what is missing to it, found by halving."""
+    """Return θ as the ⌈k⌉-th largest score and a distance from it, found by bisection."""
     tail = _tail_of(link, number, alpha)
     sort, last = _sorted(x), op.Constant(value_ints=[-1])
     live = op.Not(op.IsInf(x))
@@ -115,20 +115,20 @@ def _temperature(
 def _sort(
     self: TensorType, *, stable: bool = True, dim: int = -1, descending: bool = False
 ) -> Sequence[Any]:
-    """ONNX's TopK gives equal numbers in the order of their indices: it is stable."""
+    """Sort by ONNX's TopK, which is stable: it returns equal numbers in the order of indices."""
     size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]), axis=0)
     return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def _where(condition: TensorType, self: TensorType, other: TensorType) -> Any:
-    """onnxruntime has no Where of booleans."""
+    """Return a Where of booleans, which onnxruntime lacks."""
     if self.dtype is not None and self.dtype.name == "BOOL":
         return op.Or(op.And(condition, self), op.And(op.Not(condition), other))
     return op.Where(condition, self, other)
 
 
 def _erfc(self: TensorType) -> Any:
-    """The exporter's is 1 − Erf, which is 0 from 4 on."""
+    """Return erfc; the exporter's own is 1 − Erf, which is 0 from 4 on."""
     y = _erfc_above_0(op.Abs(self))
     return op.Where(op.Less(self, 0.0), op.Sub(2.0, y), y)
 
@@ -150,7 +150,7 @@ ERFC = (
 
 
 def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tuple[Any, Any]]:
-    """z ↦ (F > ½, the smaller of F and 1 − F) of a built-in link, named as operators name it."""
+    """Return the function z ↦ (F > ½, the smaller of F and 1 − F) of a built-in link."""
     if alpha is not None:
         raise ValueError("an alpha per row has no ONNX translation; export with a number for alpha")
     if link in SYMMETRIC:
@@ -192,7 +192,7 @@ def _parts(cdf: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Any]]:
 
 
 def _sum(tail: Callable[[Any], tuple[Any, Any]], z: Any, live: Any, last: Any) -> Any:
-    """ΣF as a count and small terms, so that no large ones cancel."""
+    """Return ΣF as a count and small terms, so that no large ones cancel."""
     upper, smaller = tail(z)
     upper = op.And(upper, live)
     signed = op.Where(live, op.Where(upper, op.Neg(smaller), smaller), _like(z, 0.0))
@@ -206,7 +206,7 @@ def _sorted(x: Any) -> Any:
 
 
 def _ranked(sort: Any, rank: Any, open_: Any) -> Any:
-    """The score of this rank, from 0, of rows that have one; 0 elsewhere."""
+    """Return the score of this rank (from 0) in rows that have one; 0 elsewhere."""
     rank = op.Cast(op.Where(open_, rank, _like(rank, 0.0)), to=7)
     found = op.GatherElements(sort, _wide(rank), axis=-1)
     found = op.Squeeze(found, op.Constant(value_ints=[-1]))

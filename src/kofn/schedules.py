@@ -34,7 +34,7 @@ class Schedule:
     steps: int
 
     def __call__(self, step: float | Array) -> Any:
-        """The value at `step`.
+        """Return the value at `step`.
 
         Args:
             step: a number ≥ 0, whole or not (epochs may be counted in parts). Or an array, which
@@ -55,7 +55,7 @@ class Schedule:
         return self._at(xp.clip(step / self.steps, 0.0, 1.0), xp)
 
     def _at(self, done: Any, xp: Any) -> Any:
-        """The value after a share `done` of the way; exact at 0 and 1 in every shape."""
+        """Return the value after a share `done` of the steps; exact at 0 and 1."""
         if self.shape == "exponential":
             return self.start ** (1 - done) * self.end**done
         if self.shape == "cosine":

@@ -22,17 +22,17 @@ class Form(NamedTuple):
 
     @property
     def xp(self) -> Any:
-        """The framework's array-API namespace."""
+        """Return the framework's array-API namespace."""
         return namespace_of(self.kind)
 
     @property
     def n(self) -> int:
-        """How many entries a row has."""
+        """Return the number of entries of a row."""
         return self.shape[self.dim]
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """The shape without `dim`."""
+        """Return the batch shape: the shape without `dim`."""
         shape = list(self.shape)
         del shape[self.dim]
         return tuple(shape)

@@ -23,7 +23,7 @@ def import_after(name: str, ours: str) -> None:
 
 
 class _Finder:  # no subclass: importing importlib.abc takes a third of kofn's import time
-    """Finds `name` where the others do, and has its loader import `ours` when it is done."""
+    """Finds `name` by the other finders, and imports `ours` after it has been loaded."""
 
     def __init__(self, name: str, ours: str) -> None:
         self.name, self.ours = name, ours

@@ -26,7 +26,7 @@ from kofn.rows.given import without_deleted
 
 
 class Distribution(ABC):
-    """One for each entry of an array, the first of its `parts`, or for each row of it.
+    """Base class: one distribution per entry of an array, the first of its `parts`, or per row.
 
     For JAX it is a pytree of these parts.
     """
@@ -49,12 +49,12 @@ class Distribution(ABC):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """One distribution each."""
+        """Return the batch shape: one distribution per element."""
         return tuple(self._first.shape)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """The shape of one sample of one of them."""
+        """Return the shape of one sample of one distribution."""
         return ()
 
     def __repr__(self) -> str:
@@ -64,10 +64,10 @@ class Distribution(ABC):
 
     @abstractmethod
     def log_prob(self, value: Array, /) -> Array:
-        """log P of each, shape + the batch."""
+        """Return log P of each sample, of shape `shape + batch_shape`."""
 
     def expand(self, batch_shape: int | tuple[int, ...]) -> Any:
-        """The same distributions, repeated to a larger batch shape without copying.
+        """Return the distributions repeated to a larger batch shape, without copying.
 
         Args:
             batch_shape: what the present one broadcasts to.
@@ -90,7 +90,7 @@ class Distribution(ABC):
         return larger
 
     def _shape_of(self, part: str, batch: tuple[int, ...]) -> tuple[int, ...]:
-        """Of a part of a distribution with this batch shape."""
+        """Return the shape of a part of a distribution with this batch shape."""
         return batch
 
     def to_torch(self) -> Any:
@@ -118,7 +118,7 @@ class Distribution(ABC):
         return wrapped(self)
 
     def entries_last(self) -> Any:
-        """The same with the entries of a sample along the last dimension."""
+        """Return the same distribution with the entries of a sample along the last dimension."""
         return self
 
 
@@ -130,20 +130,20 @@ class Discrete(Distribution):
 
     @abstractmethod
     def marginals(self) -> Array:
-        """The mean of a sample, like `logits`."""
+        """Return the mean of a sample, in the shape of `logits`."""
 
     @property
     def mean(self) -> Array:
-        """The mean of a sample: `marginals`, like `logits`."""
+        """Return the mean of a sample, which is `marginals`, in the shape of `logits`."""
         return self.marginals()
 
     @abstractmethod
     def log_choices(self) -> float:
-        """The logarithm of how many choices there are, the same for every row."""
+        """Return the logarithm of the number of choices, the same for every row."""
 
     @abstractmethod
     def _choices(self) -> np.ndarray:
-        """All of them for one row, entries last."""
+        """Return all choices of one row, with the entries last."""
 
     def support(self, factors: int | None = 0, *, enumerate_up_to: int = ENUMERATE_UP_TO) -> Array:
         """Return every choice, (choices,) + logits.shape; for small numbers of choices.
@@ -162,7 +162,7 @@ class Discrete(Distribution):
     def enumerate_support(
         self, expand: bool = True, *, enumerate_up_to: int = ENUMERATE_UP_TO
     ) -> Array:
-        """As torch.distributions has it: every choice of each row, (choices,) + logits.shape.
+        """Return every choice of each row, (choices,) + logits.shape, as in torch.distributions.
 
         Args:
             expand: False leaves the batch dimensions at size 1.
@@ -174,7 +174,7 @@ class Discrete(Distribution):
 
 
 class OverRows(Distribution):
-    """One for each row of `logits`, along `dim`."""
+    """Base class of distributions with one distribution per row of `logits`, along `dim`."""
 
     logits: Array
     dim: int = -1
@@ -190,14 +190,14 @@ class OverRows(Distribution):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """The shape of `logits` without `dim`: one distribution each."""
+        """Return the shape of `logits` without `dim`: one distribution per element."""
         shape = list(self.logits.shape)
         del shape[self.dim]
         return tuple(shape)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """The entries of one sample; they lie along `dim`."""
+        """Return the shape of one sample: its number of entries, which lie along `dim`."""
         return (self.logits.shape[self.dim],)
 
     def entries_last(self) -> Any:
@@ -218,7 +218,7 @@ class OverRows(Distribution):
         return (*batch[:place], *self.event_shape, *batch[place:])
 
     def _playing(self) -> Array:
-        """Logits in the compute dtype, −inf where masked or deleted."""
+        """Return the logits in the compute dtype, −inf where masked or deleted."""
         xp = namespace(self.logits)
         y = cast(without_deleted(self.logits), compute_dtype(self.logits))
         return y if self.mask is None else xp.where(adopt(self.mask, y), y, -math.inf)

@@ -54,17 +54,17 @@ class Bernoulli(Discrete):
         self._register()
 
     def probs(self) -> Array:
-        """P(1), like `logits`."""
+        """Return P(1), in the shape of `logits`."""
         with quiet(self.logits):
             y = self._settled()
             return cast(special(y).expit(y), self.logits.dtype)
 
     def marginals(self) -> Array:
-        """The mean of a sample: `probs`, under the name it has for every distribution here."""
+        """Return the mean of a sample, `probs`; every distribution here has this name."""
         return self.probs()
 
     def log_prob(self, sample: Array) -> Array:
-        """log P(sample), entry by entry; −inf where it is impossible, NaN for neither 0 nor 1.
+        """Return log P(sample) per entry; −inf if it is impossible, NaN if it is neither 0 nor 1.
 
         Args:
             sample: booleans, or numbers 0 and 1, with the shape of `logits` behind any number of
@@ -85,7 +85,7 @@ class Bernoulli(Discrete):
             return xp.where(~chosen & (sample != 0), math.nan, answer)
 
     def entropy(self) -> Array:
-        """−P log P − (1 − P) log(1 − P), entry by entry."""
+        """Return −P log P − (1 − P) log(1 − P) per entry."""
         with quiet(self.logits):
             xp, y = namespace(self.logits), self._settled()
             size = xp.where(y > 0, y, -y)
@@ -95,7 +95,7 @@ class Bernoulli(Discrete):
             return xp.where(finite, softplus(-size) + size * special(y).expit(-size), 0.0)
 
     def kl(self, other: Bernoulli) -> Array:
-        """Σ P log(P/P_other), entry by entry; ∞ where `other` excludes what this does not.
+        """Return Σ P log(P/P_other) per entry; ∞ if `other` excludes a value that this does not.
 
         Args:
             other: a Bernoulli of the same kind with logits of the same shape.
@@ -113,18 +113,18 @@ class Bernoulli(Discrete):
             return not_below_0(total)
 
     def mode(self) -> Array:
-        """1 where it is the likelier; 0 in a tie."""
+        """Return 1 where it is more likely than 0; 0 in a tie."""
         return cast(self.choose(self._settled()), self.logits.dtype)
 
     @property
     def variance(self) -> Array:
-        """P(1)·P(0), like `logits`."""
+        """Return P(1)·P(0), in the shape of `logits`."""
         with quiet(self.logits):
             y = self._settled()
             return cast(special(y).expit(y) * special(y).expit(-y), self.logits.dtype)
 
     def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """Zeros and ones.
+        """Draw zeros and ones.
 
         Args:
             shape: the shape of the samples; () for one.
@@ -136,20 +136,20 @@ class Bernoulli(Discrete):
         return cast(self.choose(self.perturb(shape, rng)), self.logits.dtype)
 
     def log_choices(self) -> float:
-        """log 2."""
+        """Return log 2."""
         return math.log(2)
 
     def _choices(self) -> np.ndarray:
         return np.arange(2.0)
 
     def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """logits + logistic noise, shape + logits.shape, differentiable; float32 for half."""
+        """Return differentiable logits + logistic noise, shape + logits.shape; float32 for half."""
         shape, rng = check_shape(shape), check_rng(rng, self.logits)
         y = self._settled()
         return y + _logistic(rng, (*shape, *y.shape), y)
 
     def perturb_given(self, sample: Array, rng: Any = None) -> Array:
-        """`perturb`, given what it is that it chooses: differentiable, like `sample`."""
+        """Draw perturbed logits given their choice: differentiable, in the shape of `sample`."""
         rng = check_rng(rng, self.logits)
         xp = namespace(self.logits)
         with quiet(self.logits):
@@ -160,7 +160,7 @@ class Bernoulli(Discrete):
             return xp.where(sample == 1, up, down)
 
     def conditioned(self, perturbed: Array) -> Array:
-        """`perturbed`, with the gradient that `perturb_given` has by the same noise (once)."""
+        """Return `perturbed` with the first derivative of `perturb_given` for the same noise."""
         xp = namespace(perturbed)
         with quiet(perturbed):
             z, y = stop_gradient(perturbed), self._settled()
@@ -170,12 +170,12 @@ class Bernoulli(Discrete):
             return z + a * moved
 
     def choose(self, perturbed: Array) -> Array:
-        """1 where `perturbed` > 0, without a gradient."""
+        """Return 1 where `perturbed` > 0, without a gradient."""
         xp, z = namespace(perturbed), stop_gradient(perturbed)
         return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
 
     def relax(self, perturbed: Array, temperature: float | Array) -> Array:
-        """σ(perturbed/temperature): what `choose` is the limit of.
+        """Return σ(perturbed/temperature), whose limit at temperature 0 is `choose`.
 
         Args:
             temperature: > 0; a number, or an array that broadcasts to `perturbed` and may carry a
@@ -196,7 +196,7 @@ class Bernoulli(Discrete):
 
 
 def log_odds(p: Array) -> Array:
-    """log p/(1 − p), with gradient 0 at the ends."""
+    """Return log p/(1 − p), with gradient 0 at p = 0 and p = 1."""
     xp, end = namespace(p), (p == 0) | (p == 1)
     inside = xp.where(end, 0.5, p)
     odds = xp.log(inside) - xp.log1p(-inside)

@@ -160,15 +160,15 @@ class Categorical(OverRows, Discrete):
         self._register()
 
     def probs(self) -> Array:
-        """P(i), like `logits`."""
+        """Return P(i), in the shape of `logits`."""
         return softmax(self.logits, dim=self.dim, mask=self.mask)
 
     def marginals(self) -> Array:
-        """The mean of a sample: `probs`, under the name it has for every distribution here."""
+        """Return the mean of a sample, `probs`; every distribution here has this name."""
         return self.probs()
 
     def log_prob(self, sample: Array) -> Array:
-        """log P(sample): −inf where it is not one-hot, or not possible.
+        """Return log P(sample): −inf if it is not one-hot, or impossible.
 
         Args:
             sample: booleans, or numbers 0 and 1, with the shape of `logits` behind any number of
@@ -194,13 +194,13 @@ class Categorical(OverRows, Discrete):
             return xp.where(unknown, math.nan, answer)
 
     def entropy(self) -> Array:
-        """−Σ P log P, with the batch shape."""
+        """Return −Σ P log P, with the batch shape."""
         with quiet(self.logits):
             log_p = self._log_probs()
             return self._mean(log_p, -log_p)
 
     def kl(self, other: Categorical) -> Array:
-        """Σ P log(P/P_other), with the batch shape; ∞ where `other` excludes what this does not.
+        """Return Σ P log(P/P_other), with the batch shape; ∞ if `other` excludes a possible entry.
 
         Args:
             other: a Categorical of the same kind with logits of the same shape and the same dim.
@@ -220,12 +220,12 @@ class Categorical(OverRows, Discrete):
             return xp.where(spoiled, math.nan, answer)
 
     def mode(self) -> Array:
-        """The likeliest one-hot, ties to the lowest index."""
+        """Return the most likely one-hot vector; ties go to the lowest index."""
         return hard_topk(self.logits, self._one(), dim=self.dim, mask=self.mask)
 
     @property
     def variance(self) -> Array:
-        """P(1 − P), like `logits`."""
+        """Return P(1 − P), in the shape of `logits`."""
         xp = namespace(self.logits)
         with quiet(self.logits):
             log_p = self._log_probs()
@@ -233,7 +233,7 @@ class Categorical(OverRows, Discrete):
             return cast(xp.where(log_p == -math.inf, 0.0, spread), self.logits.dtype)
 
     def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """One-hot samples, by `gumbel_max`.
+        """Draw one-hot samples, by `gumbel_max`.
 
         Args:
             shape: the shape of the samples; () for one.
@@ -246,21 +246,21 @@ class Categorical(OverRows, Discrete):
         return cast(self.choose(self.perturb(shape, rng)), self.logits.dtype)
 
     def log_choices(self) -> float:
-        """log n."""
+        """Return log n."""
         return math.log(max(self.event_shape[0], 1))
 
     def _choices(self) -> np.ndarray:
         return np.eye(self.event_shape[0])
 
     def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """logits + Gumbel noise, up to a constant of the row, differentiable.
+        """Return logits + Gumbel noise, up to a constant per row, differentiable.
 
         Of several +inf the noise decides. shape + logits.shape; float32 for half precision.
         """
         return with_gumbel(self._settled(), self.dim, shape, rng)
 
     def perturb_given(self, sample: Array, rng: Any = None) -> Array:
-        """`perturb`, given what it is that it chooses: differentiable, like `sample`.
+        """Draw perturbed logits given their choice: differentiable, in the shape of `sample`.
 
         The largest of all is logits' logsumexp + noise, whichever it is; the others are below it.
         Source: Maddison, Tarlow & Minka (2014).
@@ -278,7 +278,7 @@ class Categorical(OverRows, Discrete):
             return xp.where(chosen, top, below)
 
     def conditioned(self, perturbed: Array) -> Array:
-        """`perturbed`, with the gradient that `perturb_given` has by the same noise (once).
+        """Return `perturbed` with the first derivative of `perturb_given` for the same noise.
 
         Given the choice, its own entry moves with logsumexp alone, and one below it by what is
         between: a = 1 − e^{−(top − z)} with its logit, 1 − a with logsumexp.
@@ -294,18 +294,18 @@ class Categorical(OverRows, Discrete):
             return z + xp.where(possible, moved, 0.0)
 
     def choose(self, perturbed: Array) -> Array:
-        """The one-hot of the largest along dim, without a gradient."""
+        """Return the one-hot vector of the largest entry along dim, without a gradient."""
         return hard_topk(perturbed, self._one(), dim=self.dim)
 
     def relax(self, perturbed: Array, temperature: float | Array) -> Array:
-        """softmax(perturbed/temperature): what `choose` is the limit of."""
+        """Return softmax(perturbed/temperature), whose limit at temperature 0 is `choose`."""
         return softmax(perturbed, temperature=temperature, dim=self.dim)
 
     def _one(self) -> int:
         return min(1, self.logits.shape[self.dim])
 
     def _settled(self) -> Array:
-        """Logits that play, less the largest of their row; of +inf those alone, if there are."""
+        """Return available logits minus the row's largest; if any is +inf, only these remain."""
         xp = namespace(self.logits)
         y = self._playing()
         top = y == math.inf
@@ -313,7 +313,7 @@ class Categorical(OverRows, Discrete):
         return centred(xp.where(first, xp.where(top, scalar(y, 0.0), -math.inf), y), self.dim)
 
     def _normalised(self) -> tuple[Array, Array]:
-        """Settled logits y and log Σ e^y, 0 for a row with nothing left."""
+        """Return the settled logits y and log Σ e^y, which is 0 for a row without entries."""
         xp, y = namespace(self.logits), self._settled()
         possible = y != -math.inf
         total = xp.sum(xp.where(possible, xp.exp(xp.where(possible, y, 0.0)), 0.0), axis=self.dim)
@@ -324,7 +324,7 @@ class Categorical(OverRows, Discrete):
         return y - namespace(y).expand_dims(log_total, axis=self.dim)
 
     def _mean(self, log_p: Array, terms: Array) -> Array:
-        """Σ p·terms over what is possible."""
+        """Return Σ p·terms over the possible entries."""
         xp = namespace(log_p)
         possible = log_p != -math.inf
         p = xp.where(possible, xp.exp(xp.where(possible, log_p, 0.0)), 0.0)
@@ -332,7 +332,7 @@ class Categorical(OverRows, Discrete):
 
 
 def logits_of(logits: Array | None, probs: Array | None, logit: Callable[[Array], Array]) -> Array:
-    """The one that is given of the two, as logits."""
+    """Return logits from `logits` or `probs`, whichever is given."""
     if (logits is None) == (probs is None):
         raise TypeError(
             "logits or probs must be given, and not both; got "
@@ -346,6 +346,6 @@ def logits_of(logits: Array | None, probs: Array | None, logit: Callable[[Array]
 
 
 def log(p: Array) -> Array:
-    """log p, with gradient 0 at 0."""
+    """Return log p, with gradient 0 at 0."""
     xp = namespace(p)
     return xp.where(p == 0, -math.inf, xp.log(xp.where(p == 0, 1.0, p)))

@@ -15,7 +15,7 @@ ENUMERATE_UP_TO = 200_000
 
 
 def every_choice(choice: Any, factors: int | None, most: int) -> Array:
-    """Each choice of a row with each for every other of the last `factors` batch axes.
+    """Return all combinations of the rows' choices over the last `factors` batch axes.
 
     `factors` and `most` are as for `Discrete.support`.
     """

@@ -15,7 +15,7 @@ from kofn.distributions.torch_wrapper import Wrapped
 
 
 def unwrapped(law: td.Distribution) -> Any:
-    """What an estimator can ask for samples, for a distribution of torch's."""
+    """Return a distribution that estimators accept, for one of torch.distributions."""
     if isinstance(law, Wrapped):
         return law.own
     if type(law) in (td.OneHotCategorical, td.OneHotCategoricalStraightThrough):
@@ -28,7 +28,7 @@ def unwrapped(law: td.Distribution) -> Any:
 
 
 class Foreign:
-    """Any other distribution of torch's, by torch's own samples."""
+    """A wrapper of any other torch distribution, which uses torch's own samples."""
 
     def __init__(self, law: td.Distribution) -> None:
         self.law = law

@@ -141,7 +141,7 @@ class KSubset(OverRows, Discrete):
             return cls(form.restored(logits), cast(k, xp.int32), dim)
 
     def log_partition(self) -> Array:
-        """log Z = log Σ_S exp Σ_{i∈S} logits_i, with the batch shape; its gradient is `marginals`.
+        """Return log Z = log Σ_S exp Σ_{i∈S} logits_i; its gradient is `marginals`.
 
         float32 for half-precision logits, like everything with the batch shape.
         """
@@ -162,12 +162,12 @@ class KSubset(OverRows, Discrete):
 
     @property
     def variance(self) -> Array:
-        """π(1 − π), of the smaller of the two, like `logits`."""
+        """Return π(1 − π), in the shape of `logits`, from the smaller of the two factors."""
         with quiet(self.logits):
             return self._restore(whole(conditional_bernoulli.variance, self._rows()))
 
     def log_prob(self, subset: Array) -> Array:
-        """log P(subset): −inf where it is not one of the subsets, its size included.
+        """Return log P(subset): −inf if it is not k-hot, or impossible.
 
         Args:
             subset: booleans, or numbers 0 and 1, with the shape of `logits` behind any number of
@@ -185,12 +185,12 @@ class KSubset(OverRows, Discrete):
             return whole(conditional_bernoulli.log_prob, self._rows(), self._entries(subset))
 
     def entropy(self) -> Array:
-        """−Σ_S P(S) log P(S), with the batch shape."""
+        """Return −Σ_S P(S) log P(S), with the batch shape."""
         with quiet(self.logits):
             return whole(conditional_bernoulli.entropy, self._rows())
 
     def kl(self, other: KSubset) -> Array:
-        """Σ_S P(S) log(P(S)/P_other(S)), with the batch shape; ∞ where `other` excludes an S.
+        """Return Σ_S P(S) log(P(S)/P_other(S)), with the batch shape; ∞ if `other` excludes an S.
 
         Args:
             other: a KSubset of the same kind with logits of the same shape and the same dim.
@@ -200,7 +200,7 @@ class KSubset(OverRows, Discrete):
             return whole(conditional_bernoulli.kl, self._rows(), other._rows())
 
     def mode(self) -> Array:
-        """The likeliest subset: ones at the k largest logits, ties to the lowest index."""
+        """Return the most likely subset: ones at the k largest logits, ties to the lowest index."""
         return hard_topk(self.logits, self.k, dim=self.dim, mask=self.mask)
 
     def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
@@ -222,7 +222,7 @@ class KSubset(OverRows, Discrete):
             return self._restore(whole(conditional_bernoulli.drawn, rows, heads))
 
     def log_choices(self) -> float:
-        """log C(n, k), ∞ for an array of k, for which there is no one list."""
+        """Return log C(n, k); ∞ for an array of k, which has no common list of choices."""
         if framework(self.k) is not None:
             return math.inf
         n, k = self.event_shape[0], int(self.k)
@@ -241,7 +241,7 @@ class KSubset(OverRows, Discrete):
         return rows
 
     def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """logits + Gumbel noise, up to a constant of the row; float32 for half precision.
+        """Return logits + Gumbel noise, up to a constant per row; float32 for half precision.
 
         Its k largest are `PlackettLuce`'s draw, another distribution than this one. What
         perturbs, such as `estimators.reparameterized`, has that in its bias.
@@ -249,15 +249,15 @@ class KSubset(OverRows, Discrete):
         return with_gumbel(self._playing(), self.dim, shape, rng)
 
     def choose(self, perturbed: Array) -> Array:
-        """The k-hot of the k largest along dim, without a gradient."""
+        """Return the k-hot vector of the k largest entries along dim, without a gradient."""
         return hard_topk(perturbed, self.k, dim=self.dim)
 
     def relax(self, perturbed: Array, temperature: float | Array) -> Array:
-        """soft_topk(perturbed, k, temperature): what `choose` is the limit of."""
+        """Return soft_topk(perturbed, k, temperature), whose limit at 0 is `choose`."""
         return soft_topk(perturbed, self.k, temperature=temperature, dim=self.dim)
 
     def covariance_vector_product(self, v: Array) -> Array:
-        """H v, H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without making H.
+        """Return H v for H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without building H.
 
         Args:
             v: an array with the shape of `logits`.

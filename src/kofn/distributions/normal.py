@@ -84,18 +84,18 @@ class Normal(Distribution):
         self._register()
 
     def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """shape + mean.shape, differentiable: `normal_rsample`."""
+        """Draw differentiable samples by `normal_rsample`, of shape shape + mean.shape."""
         shape, rng = check_shape(shape), check_rng(rng, self.mean)
         mean, scale = self._parameters()
         noise = standard_normal(rng, (*shape, *mean.shape), mean)
         return cast(mean + scale * noise, self.mean.dtype)
 
     def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """`rsample` without its gradient."""
+        """Draw as `rsample`, without a gradient."""
         return stop_gradient(self.rsample(shape, rng))
 
     def log_prob(self, value: Array) -> Array:
-        """The log-density, entry by entry.
+        """Return the log-density per entry.
 
         Args:
             value: numbers with the shape of `mean` behind any number of dimensions of samples.
@@ -111,14 +111,14 @@ class Normal(Distribution):
             return -(z * z) / 2 - namespace(mean).log(scale) - 0.5 * math.log(2 * math.pi)
 
     def entropy(self) -> Array:
-        """log scale + ½ log 2πe, entry by entry."""
+        """Return log scale + ½ log 2πe per entry."""
         mean, scale = self._parameters()
         xp = namespace(mean)
         with quiet(mean):
             return xp.zeros_like(mean) + xp.log(scale) + 0.5 * math.log(2 * math.pi * math.e)
 
     def kl(self, other: Normal) -> Array:
-        """The divergence from `other`, entry by entry; its mean has the same shape as this one."""
+        """Return the divergence from `other` per entry; both means have the same shape."""
         check_other(self, other, "mean")
         (mean, scale), (about, width) = self._parameters(), other._parameters()
         with quiet(mean):
@@ -127,13 +127,13 @@ class Normal(Distribution):
 
     @property
     def variance(self) -> Array:
-        """scale², like `mean`."""
+        """Return scale², in the shape of `mean`."""
         mean, scale = self._parameters()
         xp = namespace(mean)
         return cast(xp.broadcast_to(scale * scale, mean.shape), self.mean.dtype)
 
     def mode(self) -> Array:
-        """The mean."""
+        """Return the mean."""
         return self.mean
 
     def _parameters(self) -> tuple[Array, Array]:

@@ -131,7 +131,7 @@ class PlackettLuce(OverRows):
         return cast(weights, self.logits.dtype)
 
     def _perturbed(self, shape: Any, rng: Any) -> Array:
-        """In float32 at least: the few digits of half precision would make ties of the noise."""
+        """Return perturbed logits in float32 or float64: half precision would cause ties."""
         return with_gumbel(self._playing(), -1, shape, rng)
 
     def _check_indices(self, indices: Any) -> None:
@@ -145,14 +145,14 @@ class PlackettLuce(OverRows):
 
 
 class _Sums(NamedTuple):
-    """log Σ e^y as largest + excess. In one number a large y would leave its excess no digits."""
+    """log Σ e^y as largest + excess, since one number would lose the excess for a large y."""
 
     largest: Array  # of the y, a constant; as low as a number can be where there are none
     excess: Array  # in [0, log n]
 
 
 def _sum_of(y: Array) -> _Sums:
-    """Of the last axis."""
+    """Return the sum over the last axis."""
     xp = namespace(y)
     y = xp.concat([y, full_like(y, (*y.shape[:-1], 1), -math.inf)], axis=-1)
     largest = xp.clip(stop_gradient(xp.max(y, axis=-1)), float(xp.finfo(y.dtype).min), None)
@@ -170,7 +170,7 @@ def _joined(one: _Sums, other: _Sums) -> _Sums:
 
 
 def _sums_from_each(y: Array, rest: _Sums) -> _Sums:
-    """log(Σ_{i ≥ j} e^{y_i} + e^rest) for each j of the last axis, by doubling what is added up."""
+    """Return log(Σ_{i ≥ j} e^{y_i} + e^rest) for each j of the last axis, by recursive doubling."""
     xp, n = namespace(y), y.shape[-1]
     sums = _Sums(
         xp.concat([stop_gradient(y), rest.largest[..., None]], axis=-1),
@@ -188,7 +188,7 @@ def _sums_from_each(y: Array, rest: _Sums) -> _Sums:
 
 
 def _in_order(drawn: Array, rest: _Sums) -> Array:
-    """Σ_j y_j − log Σ e^y over what is left before the j-th draw: each near its own largest."""
+    """Return Σ_j y_j − log Σ e^y over the entries that are left before draw j."""
     left = _sums_from_each(drawn, rest)
     return namespace(drawn).sum((drawn - left.largest) - left.excess, axis=-1)
 
@@ -198,7 +198,7 @@ class _Node(NamedTuple):
 
 
 def _in_any_order(drawn: Array, rest: _Sums) -> Array:
-    """log Pr of the k in any order, a race: arrivals at rates w = e^y, the k before the others.
+    """Return log Pr of the k in any order, as a race: the k arrive first, at rates w = e^y.
 
     With R the rate of the others Pr = ∫ Re^{−Rt} Π(1 − e^{−wt}) dt, in s = log Rt an integrand that
     is analytic, falls off as e^s to the left and faster to the right, and peaks no more sharply
@@ -217,7 +217,7 @@ def _in_any_order(drawn: Array, rest: _Sums) -> Array:
     speed = xp.where(speed < slow, slow, speed)
 
     def log_arrived(item: _Node) -> tuple[Array]:
-        """Σ log(1 − e^{−wt})"""
+        """Return Σ log(1 − e^{−wt})."""
         x = speed + item.log_time
         early, late = x < -18, x > 6
         time = xp.exp(xp.where(early | late, 0.0, x))

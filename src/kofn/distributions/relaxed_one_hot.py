@@ -60,22 +60,22 @@ class RelaxedOneHot(OverRows):
         self._register()
 
     def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """Weights, shape + logits.shape, differentiable in the logits and the temperature."""
+        """Draw weights, shape + logits.shape, differentiable in the logits and the temperature."""
         return gumbel_softmax(self.logits, self.temperature, rng=rng, shape=shape)
 
     def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """`rsample` without its gradient."""
+        """Draw as `rsample`, without a gradient."""
         return stop_gradient(self.rsample(shape, rng))
 
     def log_rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-        """Logarithms of weights, drawn without rounding any to 0; differentiable."""
+        """Draw logarithms of weights, none of which rounds to 0; differentiable."""
         with quiet(self.logits):
             noisy = self._choice.perturb(shape, rng)
             scaled = noisy / namespace(noisy).expand_dims(self._temperature(noisy), axis=-1)
             return cast(Categorical(scaled)._log_probs(), self.logits.dtype)
 
     def log_prob(self, value: Array, *, logs: bool = False) -> Array:
-        """The log-density at `value`; −inf where it puts weight on an entry of −inf, or none.
+        """Return the log-density at `value`; −inf if it has weight at a logit of −inf, or none.
 
         Args:
             value: weights that sum to 1, shape + logits.shape.

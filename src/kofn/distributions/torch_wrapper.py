@@ -26,7 +26,7 @@ SUPPORTS = {
 
 
 class Wrapped(td.Distribution):
-    """A distribution of kofn's as torch has them: the entries of a sample last."""
+    """A kofn distribution as a torch distribution, with the entries of a sample last."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  # kofn has checked its own
 
@@ -93,7 +93,7 @@ def _(p: Wrapped, q: Wrapped) -> Tensor:
 
 
 def wrapped(own: Any) -> Wrapped:
-    """`own` as torch has it; where pyro is imported as pyro has it, too."""
+    """Return `own` as a torch distribution, and also as a pyro one if pyro is imported."""
     if type(own).__name__ not in SUPPORTS:
         raise TypeError(f"to_torch does not support {type(own).__name__}")
     kind = _of_pyro() if PYRO in sys.modules else Wrapped
@@ -105,7 +105,7 @@ def _of_pyro() -> type[Wrapped]:
     mixin = sys.modules[PYRO].TorchDistributionMixin
 
     class WrappedForPyro(Wrapped, mixin):  # type: ignore[misc, valid-type]
-        """What pyro.sample takes."""
+        """A wrapped distribution that pyro.sample accepts."""
 
     return WrappedForPyro
 

@@ -52,18 +52,18 @@ class Study:
 
     @property
     def enumerated(self) -> bool:
-        """Whether every figure is exact."""
+        """Return whether every figure is exact."""
         return self.draws == 0
 
     @property
     def unbiased(self) -> bool:
-        """Whether a bias of 0 is within the bounds (or within rounding)."""
+        """Return whether a bias of 0 is within the bounds (or within rounding)."""
         scale = float(np.linalg.norm(self.gradient)) + math.sqrt(self.variance)
         return self.bias <= self.bias_bound + self.rounding * scale
 
     @property
     def relative(self) -> tuple[float, float, float]:
-        """Bias, its bound and the standard deviation, each divided by ‖gradient‖."""
+        """Return bias, its bound and the standard deviation, each divided by ‖gradient‖."""
         size = float(np.linalg.norm(self.gradient)) or math.nan
         return self.bias / size, self.bias_bound / size, math.sqrt(self.variance) / size
 
@@ -166,7 +166,7 @@ def study(
 
 
 def _known(problem: Problem, exact: Any) -> np.ndarray | None:
-    """The gradient that the caller knows, flat."""
+    """Return the gradient that the caller knows, flattened."""
     if exact is None:
         return None
     truth = to_numpy(exact).reshape(-1)
@@ -213,7 +213,7 @@ def _judged(
 
 
 def _radius(covariance: np.ndarray, confidence: float) -> float:
-    """How long a normal vector of this covariance is at most, with this confidence."""
+    """Return a bound for the length of a normal vector with this covariance, at this confidence."""
     total = float(np.trace(covariance)) if covariance.ndim else 0.0
     if total == 0:
         return 0.0
@@ -225,7 +225,7 @@ def _radius(covariance: np.ndarray, confidence: float) -> float:
 
 
 def _quantile(share: float) -> float:
-    """Of the standard normal distribution."""
+    """Return a quantile of the standard normal distribution."""
     from statistics import NormalDist  # takes longer to import than the rest of this package
 
     return NormalDist().inv_cdf(share)

@@ -59,7 +59,7 @@ def exact(
 
 
 def _one_shape(choice: Any) -> tuple[int, ...]:
-    """The shape of one sample of each row."""
+    """Return the shape of one sample of each row."""
     if hasattr(choice, "logits"):
         return tuple(choice.logits.shape)
     return (*choice.batch_shape, *choice.event_shape)

@@ -103,7 +103,7 @@ def gumbel_rao(
     temperature: float | Array = 1.0,
     draws: int = 10,
 ) -> Array:
-    """`reparameterized(hard=True)` averaged over `draws` of the noise behind each sample.
+    """Return `reparameterized(hard=True)`, averaged over `draws` of each sample's noise.
 
     Biased: yes, exactly as straight-through Gumbel-softmax is.
     Needs of f: a gradient.

@@ -32,19 +32,19 @@ class Distribution(Protocol):
     """
 
     def sample(self, shape: Any, rng: Any) -> Array:
-        """Samples without a gradient: shape + the batch and one sample's own dimensions."""
+        """Draw samples without a gradient: shape + batch shape + the shape of one sample."""
 
     def log_prob(self, sample: Array) -> Array:
-        """log P of each, shape + the batch; differentiable in what the distribution is made of."""
+        """Return log P of each sample, shape + batch shape, differentiable in the parameters."""
 
 
 def check_samples(samples: Any, least: int = 1) -> int:
-    """How many samples, as a Python integer."""
+    """Return the number of samples as a Python integer."""
     return check_integer("samples", samples, f"an integer, at least {least}", least)
 
 
 def adopted(choice: Any) -> Any:
-    """`choice`; one of torch.distributions as a distribution for estimators."""
+    """Return `choice`; wrap it if it is one of torch.distributions."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(choice, torch.distributions.Distribution):
         return choice
@@ -54,7 +54,7 @@ def adopted(choice: Any) -> Any:
 
 
 def needs(choice: Any, estimator: str, *methods: str) -> Any:
-    """`choice`, adopted; TypeError unless it has these methods."""
+    """Return `choice`, adopted; raise TypeError unless it has these methods."""
     choice = adopted(choice)
     missing = [name for name in methods if not hasattr(choice, name)]
     if missing:
@@ -70,7 +70,7 @@ def name_of(choice: Any) -> str:
 
 
 def values_of(f: Function, z: Array) -> Array:
-    """f(z), if that has one number for each sample."""
+    """Return f(z), checked to have one number for each sample."""
     values = f(z)
     check_same_kind("what f returns", values, z, "the samples")
     if values.ndim == 0 or values.shape[0] != z.shape[0]:
@@ -82,7 +82,7 @@ def values_of(f: Function, z: Array) -> Array:
 
 
 def together(log_prob: Array, values: Array) -> Array:
-    """log P of what f takes together: the trailing dimensions that `values` has not, added up."""
+    """Return log P, summed over the trailing dimensions that f takes together."""
     check_same_kind("values", values, log_prob, "log_prob")
     shape, wanted = tuple(values.shape), tuple(log_prob.shape)
     if shape != wanted[: len(shape)]:
@@ -93,12 +93,12 @@ def together(log_prob: Array, values: Array) -> Array:
 
 
 def added(x: Array, ndim: int) -> Array:
-    """The sum over all but the first `ndim` dimensions."""
+    """Return the sum over all but the first `ndim` dimensions."""
     return namespace(x).sum(x, axis=tuple(range(ndim, x.ndim))) if x.ndim > ndim else x
 
 
 def along(choice: Any, terms: Array, values: Array) -> Array:
-    """The sum of a term for each logit over what f takes together: entries, and factors."""
+    """Return the sum of a term per logit over the entries and factors that f takes together."""
     # Coins have no dimension of entries: each is a factor.
     terms = namespace(terms).moveaxis(terms, getattr(choice, "dim", -1), -1)
     return added(terms, values.ndim)

@@ -25,7 +25,7 @@ NEVER = "perturb", "perturb_given", "rsample"
 
 
 class Found(NamedTuple):
-    """Estimates, one a row, with how likely each is; or drawn, all alike."""
+    """Estimates, one per row, with their probabilities; equal ones if they were drawn."""
 
     gradients: np.ndarray  # (estimates, logits)
     values: np.ndarray
@@ -48,7 +48,7 @@ class Choices(NamedTuple):
 
 
 class Counted:
-    """f, and for how many samples it was asked."""
+    """f, and the number of samples that it was called with."""
 
     def __init__(self, f: Callable[[Array], Array]) -> None:
         self.f, self.rows = f, 0
@@ -60,18 +60,18 @@ class Counted:
 
 
 class OtherNoise(Exception):
-    """An estimator draws more than samples."""
+    """Raised if an estimator draws anything but samples."""
 
 
 class NoSource:
-    """What is handed on where samples are replayed: any use of it is refused, not unseen."""
+    """A generator for replayed samples, which raises an error at any use."""
 
     def __getattr__(self, name: str) -> Any:
         raise OtherNoise
 
 
 class Problem:
-    """Logits and the distribution they make, copied as often as there are estimates."""
+    """Logits and their distribution, with one copy per estimate."""
 
     def __init__(self, logits: Array, distribution: Callable[[Array], Any]) -> None:
         self.logits = stop_gradient(logits)
@@ -87,7 +87,7 @@ class Problem:
         return xp.broadcast_to(self.logits, (count, *self.shape)) + xp.zeros_like(self.logits)
 
     def choices(self, most: int) -> Choices | None:
-        """All of them; None where they cannot be enumerated or are too many."""
+        """Return all choices; None if they cannot be enumerated or are too many."""
         if not hasattr(self.one, "support") or self._count() > most:
             return None
         limit = {"enumerate_up_to": most} if isinstance(self.one, Discrete) else {}
@@ -113,7 +113,7 @@ class Problem:
     def enumerated(
         self, estimate: Callable[[Any, Any], Array], choices: Choices, samples: int
     ) -> Found | None:
-        """Every tuple of choices for samples; None if the estimator draws anything else."""
+        """Run on every tuple of choices as samples; None if the estimator draws anything else."""
         each = range(len(choices.probability))
         index = np.array(list(itertools.product(each, repeat=samples)), dtype=np.intp)
 
@@ -148,7 +148,7 @@ class Problem:
     def _gradients(
         self, function: Callable[[Any], Array], count: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, logits) and (rows,): each row's gradient is its own, for rows are independent."""
+        """Return the gradient of each row and its value; rows are independent."""
         values, gradients = values_and_slopes(
             lambda y: function(self.distribution(y)), self.rows(count)
         )
@@ -156,12 +156,12 @@ class Problem:
 
 
 def _picked(x: Array, index: np.ndarray) -> Array:
-    """x[index] along the first axis."""
+    """Return x[index] along the first axis."""
     return x[index.tolist() if is_torch(x) else index]
 
 
 def _replayed(choice: Any, samples: Array) -> Any:
-    """`choice`, whose next samples are these, once."""
+    """Return `choice` with these as its next samples, once."""
     choice, left = copy.copy(choice), [samples]
 
     def sample(shape: Any, rng: Any) -> Array:

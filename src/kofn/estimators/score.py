@@ -47,11 +47,11 @@ class RunningMean:
 
     @property
     def mean(self) -> Any:
-        """The mean so far, as if it had not begun at 0; 0 before the first update."""
+        """Return the mean so far, corrected for its start at 0; 0 before the first update."""
         return self.total / self.weight if self.weight else 0.0
 
     def update(self, values: Array) -> None:
-        """Add the mean of all `values`."""
+        """Add the mean of all `values` to the running mean."""
         if not is_known(values):
             raise TypeError(
                 "a RunningMean cannot be updated while jax.jit or torch.compile traces it; keep "
@@ -73,7 +73,7 @@ class RunningMean:
 def surrogate(
     values: Array, log_prob: Array, *, baseline: str | float | Array | RunningMean | None = None
 ) -> Array:
-    """Σ f over samples / m, with the gradient Σ (f − b)·∇log P / m: what `score_function` returns.
+    """Return Σ f/m over m samples, with the gradient Σ (f − b)·∇log P/m, as `score_function`.
 
     For values that come from elsewhere, a simulator or an environment.
 
@@ -189,7 +189,7 @@ def leave_one_out(choice: Distribution, f: Function, rng: Any = None, *, samples
 
 
 def _weight(values: Array, baseline: Any) -> Array:
-    """f − b, without a gradient."""
+    """Return f − b, without a gradient."""
     fixed = stop_gradient(values)
     if baseline is None:
         return fixed

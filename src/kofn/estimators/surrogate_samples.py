@@ -17,7 +17,7 @@ from kofn.estimators.protocol import adopted, name_of, needs
 
 
 def marginals_through(choice: Any, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
-    """s + (π − stop π): an exact sample s whose gradient is the marginals'.
+    """Return s + (π − stop π): an exact sample s with the gradient of the marginals.
 
     For a `Categorical` the classical straight-through estimator, for a `KSubset` SIMPLE. Exact, as
     an expectation, where f is linear; biased elsewhere, but of small variance.
@@ -144,7 +144,7 @@ def reinmax_through(
 
 
 def _tangent(choice: Categorical | Bernoulli, weights: Array, logits: Array) -> Array:
-    """0, with the gradient of the probabilities in the logits where they are `weights`."""
+    """Return 0, with the gradient of the probabilities, evaluated at `weights`, in the logits."""
     change = moving(logits)
     if isinstance(choice, Bernoulli):
         return weights * (1 - weights) * change

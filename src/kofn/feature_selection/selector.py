@@ -222,7 +222,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def find_task(y: np.ndarray) -> str:
-    """The kind of y: "regression" for real values or many whole numbers, or "classification".
+    """Return "regression" for a y of real values or many integers, else "classification".
 
     Args:
         y: (n,) the target.
@@ -266,7 +266,7 @@ def _standardised(values: np.ndarray, importance: np.ndarray | None) -> np.ndarr
 def _merged(
     X: np.ndarray, target: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Equal rows as one, with the sum of their weights, whose mean becomes 1; None if all are 1.
+    """Merge equal rows and add their weights, scaled to mean 1; None if all weights are 1.
 
     So that a row of weight 2 and a row given twice are the same to every step of the training.
     """

@@ -19,7 +19,7 @@ def train(
     target: np.ndarray,
     importance: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Scores, their weights at the end, and the last loss.
+    """Train; return the scores, their final weights, and the last loss.
 
     `importance` multiplies each row's loss; its mean is 1, and None stands for equal rows.
     """
@@ -106,7 +106,7 @@ class _Networks:
 def _loss(
     answers: torch.Tensor, wanted: torch.Tensor, classes: int, factors: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean loss over networks and rows; accuracy, or R² in units of the target's variance."""
+    """Return the mean loss over networks and rows, and the accuracy or R²."""
     count = answers.shape[0]
     repeated = wanted.expand(count, -1).reshape(-1)
     answers = answers.reshape(repeated.shape[0], -1)

@@ -32,15 +32,15 @@ class RowKernels(Protocol):
     """The numbers of contract.py whose links are served."""
 
     def weights(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, Any, bool]:
-        """(weights, θ, whether rows were given up)."""
+        """Return (weights, θ, whether the kernel gave up on rows)."""
 
     def threshold(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, bool]:
-        """(θ, whether rows were given up)."""
+        """Return (θ, whether the kernel gave up on rows)."""
 
     def gradients(
         self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any
     ) -> tuple[Any, Any]:
-        """Cotangents of the scores, (…, n), and of k and temperature, (2, …).
+        """Return the cotangents of the scores, (…, n), and of k and temperature, (2, …).
 
         The latter are not read where both are numbers.
         """
@@ -50,16 +50,16 @@ class RowKernels(Protocol):
 
 
 class SubsetKernels(Protocol):
-    """What a backend answers for rows of k-subsets: logits (…, n), k per row (…).
+    """The functions of a backend for k-subsets: rows of logits (…, n); k per row (…).
 
     `what` is a number of contract.py.
     """
 
     def evaluate(self, what: int, z: Array, k: Array, v: Array | None = None) -> Any:
-        """The sum `what` of coins z, and for COVARIANCE of entries v."""
+        """Return the sum `what` of coins z, and for COVARIANCE of entries v."""
 
     def at(self, what: int, y: Array, hi: Array, lo: Array, k: Array, v: Any = None) -> Any:
-        """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
+        """Return the same for logits y and their threshold; hi is ±∞ or NaN in rows without one."""
 
     draw: Any
     """(z, k, uniforms) -> booleans, k of each row True; or None."""
@@ -82,14 +82,14 @@ BACKENDS = (
 
 
 def serving(x: Array, link: Any, framework: str) -> RowKernels | None:
-    """The backend for such rows, None where there is none."""
+    """Return the backend for these rows, or None."""
     backend = _backend(x, framework)
     kernels = None if backend is None else _module(backend.rows)
     return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
 
 
 def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
-    """The backend for such rows of k-subsets, None where there is none."""
+    """Return the backend for these rows of k-subsets, or None."""
     backend = _backend(x, framework)
     return None if backend is None else _module(backend.subsets)
 
@@ -98,7 +98,7 @@ _CHOICES = {"on": True, "reference": False}
 
 
 def wanted() -> bool:
-    """What KOFN_KERNELS says."""
+    """Return whether the environment variable KOFN_KERNELS allows kernels."""
     chosen = os.environ.get("KOFN_KERNELS") or "on"
     if chosen not in _CHOICES:
         allowed = " or ".join(repr(choice) for choice in _CHOICES)

@@ -13,7 +13,7 @@ from kofn.links.table import TABLE
 
 
 class Kind(NamedTuple):
-    """What a search wants to know of a link, which is the inner one: z is counted from its edge."""
+    """The traits of an inner link (with z measured from its edge) that a search needs."""
 
     link: str  # its name in the table of links
     two_tails: bool = False
@@ -66,7 +66,7 @@ _SPECIAL_ALPHA = {1.0: EXPONENTIAL, 1.5: SQUARE, 2.0: LINEAR}
 
 
 def kind_of(link: Any) -> int | None:
-    """The kernels' number for an inner link, None where they do not have it."""
+    """Return the kernels' number of an inner link, or None if they do not have it."""
     if link.id != _ENTMAX:
         return _NUMBERS.get(link.id)
     alpha = link.alpha
@@ -77,7 +77,7 @@ def kind_of(link: Any) -> int | None:
 
 
 def link_of(kind: int, alpha: float) -> Any:
-    """The inner link of a number; α counts for entmax alone."""
+    """Return the inner link of a number; only entmax uses α."""
     link = TABLE[KINDS[kind].link].inner
     return link.with_alpha(alpha) if link.id == _ENTMAX else link
 
@@ -87,7 +87,7 @@ LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
 
 
 def splits(n: int) -> int:
-    """How many uniform numbers the drawing of a k-subset takes from a row of n coins."""
+    """Return how many uniform numbers a sample of a k-subset takes for a row of n coins."""
     return 0 if n < 2 else (n + 1) // 2 + splits((n + 1) // 2)
 
 

@@ -288,7 +288,7 @@ def perturbed_accuracy_loss(
 def _chosen(
     scores: Array, form: Form, labels: Target, link: Any, temperature: Any, mask: Any
 ) -> tuple[Array, Array]:
-    """(k, the weights of the k chosen), as many as there are labels; rows last."""
+    """Return the number of labels k, and the weights of soft_topk for it; rows last."""
     k = form.xp.sum(labels.each, axis=-1)
     x = cast(without_deleted(scores), compute_dtype(scores))
     p = soft_topk(x, k, link=link, temperature=temperature, dim=form.dim, mask=mask)
@@ -296,7 +296,7 @@ def _chosen(
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:
-    """(number, probability) of each k that is possible."""
+    """Return (k, probability) for each possible k."""
     allowed = "an integer in [1, n], or probabilities of 1, 2, … up to n that sum to 1"
     if isinstance(k, (int, np.integer)) and not isinstance(k, bool):
         numbers = [(int(k), 1.0)]
@@ -313,7 +313,7 @@ def _distribution(k: Any, n: int) -> list[tuple[int, float]]:
 
 
 def _logaddexp(a: Array, b: Array) -> Array:
-    """log(e^a + e^b), its gradient 0 where both are −∞."""
+    """Return log(e^a + e^b), with gradient 0 where both are −∞."""
     xp = namespace(a)
     none = (a == -math.inf) & (b == -math.inf)
     # PyTorch's own has second derivatives of NaN where they are far apart.

@@ -121,7 +121,7 @@ def arcface(
 
 
 def _turned(cosine: Array, margin: Array) -> Array:
-    """cos(φ + margin) for cos φ, falling all the way."""
+    """Return cos(φ + margin) for cos φ, continued so that it decreases in φ everywhere."""
     xp = namespace(cosine)
     square = (1 - cosine) * (1 + cosine)
     # Within rounding of ±1 the slope of the root would be what the dtype allows, not what it is.

@@ -53,7 +53,7 @@ def prepared(
     link: Link = links.exponential,
     **options: Any,
 ) -> tuple[Given, Target]:
-    """What a loss is given, checked: rows for the choice of one, and their target."""
+    """Check the arguments of a loss; return rows with k = 1, and their target."""
     check_reduction(reduction)
     checked = given(scores, ONE, link, temperature, dim, mask)
     with checked.form.quiet():
@@ -70,7 +70,7 @@ def _target_of(
     ignore_index: int = -100,
     spread_one: bool = False,
 ) -> Target:
-    """Targets of every form as one, for the rows of `scores`.
+    """Convert a target of any form to weights for the rows of `scores`.
 
     Smoothing spreads its share of all the weight, or of 1 as PyTorch's cross-entropy does.
     """
@@ -179,7 +179,7 @@ def chosen_terms(each: Array, values: Array) -> Array:
 
 
 def missed(values: Array, target: Target, reduction: str) -> Array:
-    """Minus the mean over a row's labels of values, weighted and reduced."""
+    """Return minus the mean of values over a row's labels, weighted and reduced."""
     return reduced(-mean_over_labels(target.each, values) * target.weight, target, reduction)
 
 

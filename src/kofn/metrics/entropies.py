@@ -113,7 +113,7 @@ def _renyi(p: Array, alpha: float) -> Array:
 
 
 def _logarithm(ratio: Array, share: Array, e: float) -> Array:
-    """−ln(ratio)/e of ratio = 1 − e·share, from the one of the two that has its digits."""
+    """Return −ln(ratio)/e for ratio = 1 − e·share, from the more accurate of the two."""
     xp = namespace(ratio)
     if e == 0:
         return share
@@ -123,7 +123,7 @@ def _logarithm(ratio: Array, share: Array, e: float) -> Array:
 
 
 def _powers(p: Array, alpha: float) -> tuple[Array, Array]:
-    """(p^α, (p − p^α)/(α − 1)) per entry; NaN of a negative one, and 0^α = 0 for α = 0, too."""
+    """Return (p^α, (p − p^α)/(α − 1)) per entry; NaN if p < 0, and 0^α = 0 also for α = 0."""
     xp = namespace(p)
     positive = p > 0
     p = xp.where(p >= 0, p, math.nan)

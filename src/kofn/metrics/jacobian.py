@@ -78,7 +78,7 @@ def _summed(rows: Rows) -> Array:
 
 
 def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
-    """(the largest slope, all in units of it, whose squares do not underflow)."""
+    """Return the largest slope, and all slopes divided by it, so that no square underflows."""
     w = answers.slopes(rows)
     xp = namespace(w)
     scale = xp.max(w, axis=-1)
@@ -86,7 +86,7 @@ def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
 
 
 def _largest_eigenvalue(u: Array) -> Array:
-    """Of diag(u) − uuᵀ/Σu, for u in [0, 1] whose largest entry is 1 (or all are 0).
+    """Return that of diag(u) − uuᵀ/Σu, for u in [0, 1] with the largest entry 1 (or all 0).
 
     It lies between the two largest entries, where Σ u_i/(u_i − λ) rises from −∞ to ∞ through 0:
     the secular equation of a rank-one change, halved as often as the dtype has bits. Distances

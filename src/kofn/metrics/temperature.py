@@ -106,7 +106,7 @@ def _solved(name: str, per_row: bool, given: Given, target: Array) -> Array:
 
 
 def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
-    """The arguments as rows, in the dtype that has the most digits, without gradients."""
+    """Return the arguments as rows, in the most precise dtype, without gradients."""
     given(scores, k, link, 1.0, dim, mask)
     precise = most_precise_dtype(scores)
     k = k if framework(k) is None else stop_gradient(k)
@@ -115,7 +115,7 @@ def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
 
 
 def _target(name: str, wanted: Any, k: Any, given: Given) -> Array:
-    """What was asked for, per row; numbers are checked against what a number k can give."""
+    """Return the wanted value per row; check a number against the range for a number k."""
     batch, n, xp = tuple(given.k.shape), given.form.n, given.form.xp
     if framework(wanted) is not None:
         check_same_kind(name, wanted, given.scores)

@@ -16,7 +16,7 @@ COLDEST, WARMEST = 2.0**-60, 2.0**20
 
 
 def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Array:
-    """T by halving the bracket in log T: the end of it that is no softer than the target."""
+    """Return T by bisection in log T: the end of the bracket that is no softer than the target."""
     xp = namespace(what.scores)
     x = what.scores
     finite = ~xp.isinf(x)
@@ -61,7 +61,7 @@ def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Ar
 
 
 class _Search(NamedTuple):
-    """log T between two ends, and how soft the choice was at the first of each."""
+    """The state of the search: a bracket of log T, and the softness at its first ends."""
 
     low: Array
     high: Array
@@ -83,7 +83,7 @@ def _support(what: Given, temperature: Array) -> Array:
 
 
 def _gap(what: Given, temperature: Array) -> Array:
-    """‖p − hard‖₁ as twice what is too much, Σp being the same: nothing cancels near hard."""
+    """Return ‖p − hard‖₁ as twice the positive part of p − hard, so that nothing cancels."""
     p = _weights(what, temperature)
     xp = namespace(p)
     over = p - hard_topk(what.scores, what.k)
@@ -102,7 +102,7 @@ def mean_of(values: Array, counted: Array) -> Array:
 
 
 def _all(reduction: Callable, values: Array, empty: float) -> Array:
-    """The reduction over all rows, `empty` where there are none."""
+    """Reduce over all rows; return `empty` if there are none."""
     xp = namespace(values)
     return reduction(values) if math.prod(values.shape) else xp.sum(values) + empty
 

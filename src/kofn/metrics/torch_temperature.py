@@ -37,7 +37,7 @@ def _(x, k, target, alpha, link, number, name, per_row):  # type: ignore[no-unty
 
 @temperature.register_vmap
 def _(info, in_dims, x, k, target, alpha, *rest):  # type: ignore[no-untyped-def]
-    """One item after another: a temperature for a batch is for one of them."""
+    """Run one item after another, because a temperature for a batch belongs to one item."""
 
     def item(value: Tensor | None, dim: int | None, i: int) -> Tensor | None:
         return value if value is None or dim is None else value.select(dim, i)

@@ -249,6 +249,6 @@ def order_violations(
 
 
 def _nan_of(p: Array) -> Array:
-    """0 per row, NaN where the row has one."""
+    """Return 0 per row, NaN if the row has a NaN."""
     xp = namespace(p)
     return xp.sum(xp.where(xp.isnan(p), math.nan, xp.zeros_like(p)), axis=-1)

@@ -20,7 +20,7 @@ _weights: list[Callable[..., Any]] = []
 
 
 def weights_by(function: Callable[..., Any]) -> None:
-    """Say what has the weights of settled rows with their threshold; it is above this floor."""
+    """Set the function that computes weights from a threshold; it is in a file above this one."""
     _weights[:] = [function]
 
 

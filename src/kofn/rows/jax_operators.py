@@ -1,4 +1,4 @@
-"""Operations of rows that JAX does not look into: one kernel on a CPU, array code elsewhere.
+"""JAX primitives for rows: one kernel call on a CPU, array code elsewhere.
 
 An operator is a JAX primitive, so vmap, scan, shard_map and explicit meshes know what to do with
 it, and the choice between kernel and array code is made where a program is lowered. Only there is
@@ -24,7 +24,7 @@ from kofn.rows.jax_lost import finish_at
 
 
 class Settings(NamedTuple):
-    """What an operator is told that is not an array."""
+    """The static arguments of an operator."""
 
     link: str
     number: float | None  # α, if it is a number
@@ -60,7 +60,7 @@ def _native() -> Any:
 
 
 def wanted() -> bool:
-    """Whether there are kernels here, and they are wanted."""
+    """Return whether there are kernels here, and they are not turned off."""
     return kernels.wanted() and _native() is not None
 
 
@@ -146,7 +146,7 @@ def _lowered_for_cpu(operator: Operator, context: Any, *values: Any, settings: S
 
 
 def _whole(axes: Any) -> bool:
-    """Whether an array of the program is in one piece here: on one device, or one's part of it.
+    """Return whether an array of the program is on one device, or is one device's part of it.
 
     XLA would gather the parts of a sharded array for a native call, and for rows in groups.
     """

@@ -1,4 +1,4 @@
-"""Weights of rows for JAX, with derivatives of any order: three operators, closed under rules.
+"""Weights of rows for JAX, with derivatives of any order, from three primitives.
 
 The tangent of weights is linear in those of scores, k and T, and its transpose is what the kernels'
 backward pass computes. What is not linear, the derivatives of either in scores, k or T, comes from
@@ -44,7 +44,7 @@ def _plain(x: Any, k: Any, t: Any, *, settings: Settings, found: Any = None) -> 
 
 
 def _weighed(x: Any, k: Any, t: Any, *, settings: Settings, grouped: bool) -> Any:
-    """θ and the weights."""
+    """Return θ and the weights."""
     rows = rows_of(Given(x, k, t, settings.link_of()))
     found = threshold(rows.scores, rows.k, rows.temperature, rows.link)
     return *found, _plain(x, k, t, settings=settings, found=found)
@@ -53,7 +53,7 @@ def _weighed(x: Any, k: Any, t: Any, *, settings: Settings, grouped: bool) -> An
 def _pushed(
     x: Any, k: Any, t: Any, hi: Any, lo: Any, *tangents: Any, settings: Settings, grouped: bool
 ) -> Any:
-    """The tangent of the weights."""
+    """Return the tangent of the weights."""
     function = partial(_plain, settings=settings, found=(hi, lo))
     return [jax.jvp(function, (x, k, t), tangents)[1]]
 
@@ -61,7 +61,7 @@ def _pushed(
 def _pulled(
     x: Any, k: Any, t: Any, hi: Any, lo: Any, cotangent: Any, *, settings: Settings, grouped: bool
 ) -> Any:
-    """The cotangents of scores, k and T."""
+    """Return the cotangents of scores, k and T."""
     function = partial(_plain, settings=settings, found=(hi, lo))
     return jax.vjp(function, x, k, t)[1](cotangent)
 
@@ -87,7 +87,7 @@ def _weigh_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
 
 
 def _linear_jvp(operator: Operator, primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    """The tangent of an operator that is linear in what follows θ."""
+    """Return the tangent of an operator that is linear in its arguments after θ."""
     found = _bind(operator, *primals, settings=settings)
     numbers, linear = primals[:_NUMBERS], primals[_NUMBERS:]
     moving, following = tangents[:3], map(ad.instantiate_zeros, tangents[_NUMBERS:])

@@ -8,7 +8,7 @@ from kofn.arrays.kinds import Array, namespace
 
 
 class Reductions(Protocol):
-    """The only way in which code of `solver` and `rows` touches a row.
+    """The only operations over a row that `solver` and `rows` use.
 
     There are two kinds of arrays: those with a number per entry, and those with one per row. Each
     kind has one shape, or one that broadcasts with it, and may hold rows as it likes: as the last
@@ -27,16 +27,16 @@ class Reductions(Protocol):
     """
 
     def min(self, values: Array) -> Array:
-        """Per entry to per row."""
+        """Reduce numbers per entry to one per row."""
 
     def max(self, values: Array) -> Array:
-        """Per entry to per row."""
+        """Reduce numbers per entry to one per row."""
 
     def sum(self, values: Array) -> Array:
-        """Per entry to per row; of the entries' shape, or of one that broadcasts with it."""
+        """Sum numbers per entry to one per row; their shape may broadcast with the entries'."""
 
     def count(self, flags: Array) -> Array:
-        """How many of a row's flags are set, in any dtype of numbers."""
+        """Count the set flags of each row, in any dtype of numbers."""
 
     def any(self, flags: Array) -> Array:
         """Flags per entry to flags of any shape, of which one is set if one is among the entries,
@@ -44,7 +44,7 @@ class Reductions(Protocol):
         """
 
     def expand(self, per_row: Array) -> Array:
-        """Per row, numbers or flags, to a shape that broadcasts with entries."""
+        """Expand numbers or flags per row to a shape that broadcasts with the entries."""
 
 
 class DenseRows:

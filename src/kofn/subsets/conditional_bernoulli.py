@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Rows:
-    """Logits y (…, n), −inf where masked, and k per row, NaN where that is a bad one.
+    """Return rows of logits y (…, n), −inf where masked, with k per row, NaN if it is invalid.
 
     `found` is their `routes.threshold`, for logits without +inf.
 
@@ -72,7 +72,7 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
 
 
 def log_partition(rows: Rows) -> Array:
-    """log Z = kλ + Σ log(1 + e^z) + log Pr(N = k)."""
+    """Return log Z = kλ + Σ log(1 + e^z) + log Pr(N = k)."""
     xp = namespace(rows.z)
     upper = rows.z > 0
     above = xp.sum(xp.where((upper | rows.must), _finite(rows.logits), 0.0), axis=-1)
@@ -83,7 +83,7 @@ def log_partition(rows: Rows) -> Array:
 
 
 def marginals_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Array:
-    """Marginals of logits y, −inf where masked, by the fastest route; `found` as for `rows_of`."""
+    """Return marginals of logits y, −inf where masked, by the fastest code; see `rows_of`."""
     return routes.marginals(y, k, _marginals_by_arrays, found)
 
 
@@ -108,7 +108,7 @@ def covariance(rows: Rows, v: Array) -> Array:
 
 
 def log_prob(rows: Rows, subset: Array) -> Array:
-    """log Pr(S) = Σ_S log p + Σ_{not S} log q − log Pr(N = k); −inf for an impossible S."""
+    """Return log Pr(S) = Σ_S log p + Σ_{not S} log q − log Pr(N = k); −inf if impossible."""
     xp = namespace(rows.z)
     chosen, coin = subset == 1, rows.z != -math.inf
     wrong = coin & (chosen != (rows.z > 0))
@@ -122,14 +122,14 @@ def log_prob(rows: Rows, subset: Array) -> Array:
 
 
 def entropy(rows: Rows) -> Array:
-    """log Pr(N = k) + Σ [log(1 + e^{−|z|}) + |z|·tail]: only the first term is negative."""
+    """Return log Pr(N = k) + Σ [log(1 + e^{−|z|}) + |z|·tail]; only the first term is negative."""
     terms = _overlap(rows) + _share(rows.size, routes.tails(rows.z, rows.k))
     answer = _log_count(rows) + namespace(terms).sum(terms, axis=-1)
     return _or_nan(rows, answer)
 
 
 def kl(rows: Rows, other: Rows) -> Array:
-    """E log Pr − E log Pr′, each as in `log_prob`, entry by entry; ∞ where Pr′ excludes an S."""
+    """Return E log Pr − E log Pr′, term by term as in `log_prob`; ∞ if Pr′ excludes an S."""
     xp = namespace(rows.z)
     z, u = rows.z, other.z
     tail, coin, coin_other = routes.tails(z, rows.k), z != -math.inf, u != -math.inf
@@ -150,12 +150,12 @@ def kl(rows: Rows, other: Rows) -> Array:
 
 
 def drawn(rows: Rows, heads: Array) -> Array:
-    """The subset whose coins fell as `heads` says."""
+    """Return the subset for the coins that are heads."""
     return _entries_or_nan(rows, cast(heads | rows.must, rows.z.dtype))
 
 
 def _log_count(rows: Rows) -> Array:
-    """log Pr(N = k); 0, not rounding, where there are no coins."""
+    """Return log Pr(N = k); exactly 0 if there are no coins."""
     xp = namespace(rows.z)
     some = xp.any(rows.z != -math.inf, axis=-1)
     return xp.where(some, routes.log_count(rows.z, rows.k), 0.0)
@@ -175,13 +175,13 @@ def _finite(y: Array) -> Array:
 
 
 def _share(size: Array, probability: Array) -> Array:
-    """size·probability; 0 for what is impossible, however far."""
+    """Return size·probability; 0 if it is impossible, even for an infinite size."""
     xp = namespace(size)
     some = probability > 0
     return xp.where(some, size, 0.0) * xp.where(some, probability, 0.0)
 
 
 def _overlap(rows: Rows) -> Array:
-    """log(1 + e^{−|z|}) = −log max(p, q); 0 where out of play."""
+    """Return log(1 + e^{−|z|}) = −log max(p, q); 0 for excluded entries."""
     xp = namespace(rows.z)
     return xp.where(rows.z != -math.inf, xp.log1p(xp.exp(-rows.size)), 0.0)

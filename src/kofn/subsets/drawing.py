@@ -11,7 +11,7 @@ from kofn.subsets.routes import heads
 
 
 def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
-    """`sampling.draw` with numbers from `rng`: booleans, shape + z.shape."""
+    """Return booleans, shape + z.shape, from `sampling.draw` with random numbers from `rng`."""
     uniforms = uniform(rng, (*shape, *z.shape[:-1], splits(z.shape[-1])), z)
     if is_torch(z):
         from kofn.subsets.torch_sampling import draw as operator

@@ -19,7 +19,7 @@ PRODUCTS = 8  # with H in each
 
 
 def fit(target: Array, k: Array, precise: float) -> Array:
-    """Logits (…, n) whose marginals are `target` to `precise`; ∓∞ where that is 0 or 1."""
+    """Return logits (…, n) whose marginals are `target` to `precise`; ∓∞ where it is 0 or 1."""
     xp = namespace(target)
     inside = (target > 0) & (target < 1)
     wanted = _log_odds(xp.where(inside, target, 0.5))
@@ -60,7 +60,7 @@ def _log_odds(p: Array) -> Array:
 
 
 def _solved(rows: conditional_bernoulli.Rows, right: Array, weight: Array) -> Array:
-    """d with H d = right, preconditioned by the diagonal `weight`, to half the digits.
+    """Solve H d = right for d to half the digits, preconditioned by the diagonal `weight`.
 
     Newton's next round finds the rest; beyond, what is left may be rounding of H.
     """

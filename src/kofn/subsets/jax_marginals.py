@@ -1,4 +1,4 @@
-"""Marginals of k-subsets for JAX: two operators, with derivatives of any order.
+"""Marginals of k-subsets for JAX, with derivatives of any order, from two primitives.
 
 The tangent of marginals is the covariance of the coins times that of the logits, which is its own
 transpose. Derivatives of the covariance come from array code.
@@ -41,7 +41,7 @@ def _plain(y: Any, k: Any, hi: Any, lo: Any, *, settings: Settings, grouped: boo
 def _pushed(
     y: Any, k: Any, hi: Any, lo: Any, v: Any, *, settings: Settings, grouped: bool = False
 ) -> Any:
-    """The tangent of marginals along v: the covariance times v."""
+    """Return the tangent of the marginals along v: the covariance times v."""
     function = partial(_plain, k=k, hi=hi, lo=lo, settings=settings)
     return jax.jvp(function, (y,), (v,))[1]
 

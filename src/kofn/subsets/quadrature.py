@@ -37,7 +37,7 @@ from kofn.arrays.operations import arange
 
 
 class Coins(NamedTuple):
-    """Per entry; zeros where out of play."""
+    """Coins: arrays per entry; zeros for excluded entries."""
 
     tail: Array  # min(p, q)
     sign: Array  # +1 where that is p, −1 where it is q
@@ -46,7 +46,7 @@ class Coins(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Per node and row, (nodes, …, 1); a row's superfluous nodes have weight 0."""
+    """Nodes: arrays per node and row, (nodes, …, 1); superfluous nodes of a row have weight 0."""
 
     angle: Array
     sin: Array
@@ -55,7 +55,7 @@ class Node(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """Node by node, weight·Π t·e^{−iωk}/Pr(N = k): their real parts sum to 1."""
+    """weight·Π t·e^{−iωk}/Pr(N = k) per node; the real parts sum to 1."""
 
     sin: Array
     versine: Array
@@ -81,7 +81,7 @@ def log_count(z: Array, k: Array) -> Array:
 
 
 def tails(z: Array, k: Array) -> Array:
-    """Pr(heads given N = k) where p ≤ ½, of tails elsewhere: the smaller of the two, mostly."""
+    """Return Pr(heads given N = k) where p ≤ ½, else Pr(tails …): mostly the smaller of the two."""
     coin = coins(z)
     spectrum = _spectrum(z, coin, k)
     answer = coin.tail * (1 + coin.sign * (1 - coin.tail) * _shift(coin, spectrum))
@@ -91,7 +91,7 @@ def tails(z: Array, k: Array) -> Array:
 
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
-    """H v with H the covariance of the k-subset, which is the Jacobian of its marginals.
+    """Return H v for the covariance H of the k-subset, which is the Jacobian of its marginals.
 
     H_ij = E[a_i a_j] − δ_i δ_j off the diagonal, where δ = π − p = E[a] and E is the mean over
     nodes; π_i(1 − π_i) on it.
@@ -126,13 +126,13 @@ def _row_sum(values: Array) -> Array:
 
 
 def _slope(coin: Coins, node: Spectrum) -> tuple[Array, Array]:
-    """a = ∂ log t/∂z without the mean iwω."""
+    """Return a = ∂ log t/∂z without the mean iwω."""
     over = coin.w / (1 - 2 * coin.w * node.versine)
     return -over * coin.r * node.versine, over * node.sin
 
 
 def _shift(coin: Coins, spectrum: Spectrum) -> Array:
-    """(π − p)/w."""
+    """Return (π − p)/w."""
 
     def shift(item: Spectrum) -> Array:
         above = coin.r * (item.versine * item.real) + item.sin * item.imag
@@ -151,7 +151,7 @@ def _spectrum(z: Array, coin: Coins, k: Array) -> Spectrum:
 
 
 def _product(z: Array, coin: Coins, k: Array) -> tuple[Node, Array, Array]:
-    """|Π t| and the phase of Π t·e^{−iωk}, at each node."""
+    """Return |Π t| and the phase of Π t·e^{−iωk} at each node."""
     xp = namespace(z)
     surplus = cast(xp.sum(z > 0, axis=-1), z.dtype) - k
     excess = surplus[..., None] + _row_sum(coin.sign * coin.tail)  # Σp − k
@@ -168,7 +168,7 @@ def _product(z: Array, coin: Coins, k: Array) -> tuple[Node, Array, Array]:
 
 
 def _grid(z: Array, w: Array) -> Node:
-    """As many nodes as N's standard deviation √V asks for, and of those the ones that count.
+    """Return the nodes that the standard deviation √V of N requires, without negligible ones.
 
     L nodes mistake N = k ± L for k: L²/2V ≥ 36 (18 in float32) puts that below rounding, and so
     many that N cannot reach k ± L are always enough. A node's |Π t| is at most e^{−V(1 − cos ω)}.

@@ -27,7 +27,7 @@ def threshold(y: Array, k: Array) -> tuple[Array, Array]:
 
 
 def marginals(y: Array, k: Array, plain: Callable[..., Array], found: Any = None) -> Array:
-    """Marginals of logits y, −inf where masked; `plain` has them in differentiable code."""
+    """Return the marginals of logits y, −inf where masked; `plain` is the differentiable code."""
     if framework(y) == "jax":
         from kofn.subsets.jax_marginals import marginals as traced
 
@@ -52,7 +52,7 @@ def marginals(y: Array, k: Array, plain: Callable[..., Array], found: Any = None
 
 
 def log_count(z: Array, k: Array) -> Array:
-    """`quadrature.log_count`: log Pr(N = k)."""
+    """Return log Pr(N = k), as `quadrature.log_count`."""
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         z, k = tensors
@@ -64,7 +64,7 @@ def log_count(z: Array, k: Array) -> Array:
 
 
 def tails(z: Array, k: Array) -> Array:
-    """`quadrature.tails`: of each coin the probability of its rarer side, given N = k."""
+    """Return the probability of each coin's rarer side given N = k, as `quadrature.tails`."""
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         z, k = tensors
@@ -74,13 +74,13 @@ def tails(z: Array, k: Array) -> Array:
 
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
-    """`quadrature.covariance`, the covariance of the coins times v; plain code under a graph."""
+    """Return the covariance of the coins times v, as `quadrature.covariance`."""
     kernel = _kernel_for(z, v)
     return kernel.evaluate(COVARIANCE, z, k, v) if kernel else quadrature.covariance(z, k, v)
 
 
 def heads(z: Array, k: Array, uniforms: Array) -> Array:
-    """`sampling.draw` by the fastest route there is."""
+    """Draw as `sampling.draw`, by the fastest available code."""
     kernel = _kernel_for(z)
     if kernel and kernel.draw:
         return kernel.draw(z, k, uniforms)
@@ -88,7 +88,7 @@ def heads(z: Array, k: Array, uniforms: Array) -> Array:
 
 
 def _by_sums(what: int, plain: Callable, pullback: Callable, z: Array, k: Array) -> Array:
-    """The sums by a kernel where one serves, and where a derivative is wanted by `pullback`."""
+    """Compute the sums by a kernel if there is one, with `pullback` as their derivative."""
 
     def value(z: Array, k: Array) -> Array:
         kernel = _kernel_for(stop_gradient(z))
@@ -103,7 +103,7 @@ def _by_sums(what: int, plain: Callable, pullback: Callable, z: Array, k: Array)
 
 
 def _kernel_for(*arrays: Array) -> Any:
-    """The module with the fused rows, None where none serve these arrays."""
+    """Return the module with the kernels for these arrays, or None."""
     kind = str(framework(arrays[0]))
     if kind == "torch":
         state = of_torch("state")

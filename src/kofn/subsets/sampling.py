@@ -27,7 +27,7 @@ class Heaps(NamedTuple):
 
 
 def draw(z: Array, k: Array, uniforms: Array) -> Array:
-    """Booleans (…, n), k of each row True; `uniforms` (…, splits(n)) may have more axes before."""
+    """Return booleans (…, n), k of each row True, from `uniforms` (…, splits(n))."""
     xp = namespace(z)
     samples = tuple(uniforms.shape[:-1])
     count, used = xp.broadcast_to(k, samples)[..., None], 0
@@ -41,7 +41,7 @@ def draw(z: Array, k: Array, uniforms: Array) -> Array:
 
 
 def _levels(z: Array) -> list[Heaps]:
-    """Heaps of 1, 2, 4, … coins, down to the two halves of a row."""
+    """Return groups of 1, 2, 4, … coins, up to the two halves of a row."""
     xp = namespace(z)
     coin = quadrature.coins(z)
     other = 1 - coin.tail
@@ -58,7 +58,7 @@ def _levels(z: Array) -> list[Heaps]:
 
 
 def _even(level: Heaps) -> Heaps:
-    """An even number of heaps: one more, without coins, if need be."""
+    """Return an even number of groups; add an empty group if necessary."""
     if level.mean.shape[-1] % 2 == 0:
         return level
     xp = namespace(level.mean)
@@ -75,7 +75,7 @@ def _even(level: Heaps) -> Heaps:
 
 
 def _joined(level: Heaps, size: int) -> Heaps:
-    """The first half of the heaps each with one of the second: `size` coins a heap."""
+    """Join each group of the first half with one of the second: `size` coins per group."""
     xp = namespace(level.mean)
     half = level.mean.shape[-1] // 2
     probability, start, mean = level
@@ -93,14 +93,14 @@ def _joined(level: Heaps, size: int) -> Heaps:
 
 
 def _without_dust(probability: Array) -> Array:
-    """Without what is so small that a product could be subnormal, which processors are slow at."""
+    """Set values to 0 whose products could be subnormal, which are slow on processors."""
     xp = namespace(probability)
     dust = math.sqrt(float(xp.finfo(probability.dtype).smallest_normal))
     return xp.where(probability < dust, 0.0, probability)
 
 
 def _first(level: Heaps, count: Array, uniform: Array) -> Array:
-    """How many of the heads of each pair of heaps are in the first of the two."""
+    """Draw how many heads of each pair of groups are in the first of the two."""
     xp = namespace(count)
     half, window = count.shape[-1], level.probability.shape[0]
     one = contiguous(level.probability[..., :half])

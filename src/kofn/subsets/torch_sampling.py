@@ -13,7 +13,7 @@ from kofn.subsets import routes
 
 
 def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    """`kofn.subsets.routes.heads`."""
+    """Draw as `kofn.subsets.routes.heads`."""
     return (routes.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
 
 
@@ -29,7 +29,7 @@ def _(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
 
 @heads.register_vmap
 def _(info, in_dims, z, k, uniforms):  # type: ignore[no-untyped-def]
-    """The mapped dimension becomes the first of the batch, behind those of the samples."""
+    """Move the mapped dimension to the front of the batch, after the sample dimensions."""
 
     def at(value: Tensor, dim: int | None, place: int) -> Tensor:
         if dim is None:

@@ -6,5 +6,5 @@ from kofn.arrays.kinds import Array
 
 
 def serves(x: Array, framework: str) -> bool:
-    """Whether such arrays are served: NumPy's, and torch's on the CPU."""
+    """Return whether the array is one that these kernels can use: NumPy's, or torch's on a CPU."""
     return framework == "numpy" or (framework == "torch" and x.is_cpu)

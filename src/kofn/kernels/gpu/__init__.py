@@ -9,7 +9,7 @@ from kofn.arrays.kinds import Array, dtype_name
 
 
 def serves(x: Array, framework: str) -> bool:
-    """Whether such arrays are served: float32 tensors on a device that Triton compiles for."""
+    """Return whether the array is a float32 tensor on a device that Triton compiles for."""
     on_gpu = framework == "torch" and x.device.type == "cuda" and dtype_name(x) == "float32"
     return on_gpu and _is_supported(x.device)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from kofn.kernels.contract import BOUNDED, kind_of
 from kofn.kernels.cpu.rows import interleaved, loops, worker
 from kofn.kernels.cpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
-from kofn.kernels.cpu.runtime.compile import compiled, named_by_sources, zeros
+from kofn.kernels.cpu.runtime.compile import compiled, kept, zeros
 from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of
 
 _WORDS = intrinsics.REGISTER // 8
@@ -30,9 +30,7 @@ GRAIN = 16_384  # entries a thread takes at once; work is offered to others from
 @cache
 def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
     """What `make` of loops.py makes for a link and a type, compiled or from the disk."""
-    return cfunc(intrinsics.VISIT, cache=True, **loops.OPTIONS)(
-        named_by_sources(make(kind, number))
-    )
+    return kept(partial(cfunc, intrinsics.VISIT, **loops.OPTIONS), make(kind, number))
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,19 @@ def named_by_sources(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def kept(compiler: Callable[..., Any], function: Callable[..., Any]) -> Any:
+    """compiler(cache=True)(function), or without a cache where Numba may write nowhere."""
+    function = named_by_sources(function)
+    try:
+        return compiler(cache=True)(function)
+    except RuntimeError:  # "no locator available"
+        return compiler(cache=False)(function)
+
+
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., None]:
     """What a thread calls, by addresses; compiled or from the disk."""
-    return njit(error_model="numpy", nogil=True, cache=True)(named_by_sources(function))
+    return kept(partial(njit, error_model="numpy", nogil=True), function)
 
 
 def zeros(words: int) -> tuple[Any, int]:

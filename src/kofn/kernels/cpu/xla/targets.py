@@ -6,7 +6,7 @@ import ctypes
 import sys
 import traceback
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax.ffi
@@ -17,7 +17,7 @@ from numba import cfunc, types
 from kofn.kernels.contract import KINDS, kind_of
 from kofn.kernels.cpu.rows import interleaved, launch, worker
 from kofn.kernels.cpu.runtime import shares
-from kofn.kernels.cpu.runtime.compile import named_by_sources
+from kofn.kernels.cpu.runtime.compile import kept
 from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.subsets import launch as subsets
 from kofn.kernels.cpu.xla import handler
@@ -132,8 +132,7 @@ def _compile(task: int) -> None:
 
 @cache
 def _native(function: Callable[[int], int]) -> Any:
-    compile_ = cfunc(types.int64(types.int64), cache=True, error_model="numpy")
-    return compile_(named_by_sources(function))
+    return kept(partial(cfunc, types.int64(types.int64), error_model="numpy"), function)
 
 
 def _capsule(function: Callable[[int], int]) -> Any:

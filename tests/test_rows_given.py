@@ -1,5 +1,6 @@
 """Arguments are checked once in a call, and the framework of an array is found out once."""
 
+import subprocess
 import sys
 from collections import Counter
 
@@ -110,3 +111,20 @@ def test_numbers_for_k_and_temperature_are_what_arrays_of_them_are():
         slopes = [torch.autograd.grad(value.sum(), x)[0] for value in values]
         assert torch.equal(*values)
         assert torch.equal(*slopes)
+
+
+@pytest.mark.parametrize(
+    "first", ["torch, kofn", pytest.param("kofn, torch", marks=pytest.mark.full)]
+)
+def test_the_first_call_of_a_process_may_be_a_compiled_one(first):
+    code = f"""
+import {first}
+torch.set_num_threads(1)
+of = torch.compile(
+    lambda x: kofn.soft_topk(x, 2) + kofn.KSubset(x, 2).entropy(), fullgraph=True, backend="eager"
+)
+x = torch.tensor([2.0, 1.0, 0.5, -1.0])
+found, expected = of(x), kofn.soft_topk(x, 2) + kofn.KSubset(x, 2).entropy()
+assert torch.allclose(found, expected, atol=1e-5)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

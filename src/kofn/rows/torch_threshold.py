@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
 
+# Loaded with PyTorch, because torch.compile cannot trace an import in the first call.
+from kofn.arrays import torch_rule as torch_rule
+from kofn.arrays import torch_state as torch_state
 from kofn.links.link import by_id
 from kofn.rows import kernel_rows
 from kofn.solver.threshold import solve

@@ -61,7 +61,7 @@ def draw(z: Any, k: Any, uniforms: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _levels(n: int, double: bool) -> np.ndarray:
-    """What sampling.py needs to know of each level: how many heaps there are, on what windows."""
+    """What sampling.py needs to know of each level: how many nodes there are, on what windows."""
     found, number, window, size, cells, starts = [], n, 2, 1, 0, 0
     while number > 1:
         number += number % 2

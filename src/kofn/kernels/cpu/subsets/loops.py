@@ -170,10 +170,12 @@ def others(w, r, g, versine):
 
 
 @each
-def pairs(w, r, g, versine, sin, real_part, imag_part, first, second, out):
-    """Add Re[c·a(b − a·g)] of one node."""
+def pairs(w, r, g, node, sums, out):
+    """Add Re[c·a(b − a·g)] of one node: (sin ω, 1 − cos ω, Re c, Im c) and the two sums of a·g."""
     widest_vectors()
-    one = real(w[0], 1.0)
+    one, sin, versine = real(w[0], 1.0), real(w[0], node[0]), real(w[0], node[1])
+    real_part, imag_part = real(w[0], node[2]), real(w[0], node[3])
+    first, second = real(w[0], sums[0]), real(w[0], sums[1])
     for i in range(w.size):
         over = quotient(w[i], one - (w[i] + w[i]) * versine)
         x, y = -over * r[i] * versine, over * sin

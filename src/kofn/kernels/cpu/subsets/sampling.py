@@ -1,9 +1,10 @@
 """The sampling of `subsets/sampling.py`, row by row, over rows that stay in cache.
 
-The same distributions on the same windows, the same uniform numbers in the same places. Vector code
-needs something long: the many small heaps of the first levels lie side by side, number of heads by
-number of heads; a large heap's numbers are what is contiguous in the others. Each sample of a row
-goes down the one tree of that row.
+The same distributions on the same windows, the same uniform numbers in the same places. A node of
+the tree is a set of coins, with the distribution of its number of heads; each level halves the
+number of nodes. Vector code needs long loops: on the first levels, with many small nodes, the same
+number of heads of all nodes is contiguous; on the others all numbers of a node. Each sample of a
+row goes down the one tree of that row.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from kofn.kernels.cpu.subsets.loops import each, plain, prepare
 
 # A job, the integers that every thread on it is told: those of shares.py first.
 N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(4, 14)
-# Of a level: how many heaps, numbers of heads kept of each, and where both begin in memory;
-# how far apart the numbers of one heap are there, and the first numbers of two heaps.
-HEAPS, WINDOW, FIRST, COINS, STEP, APART = range(6)
+# Of a level: how many nodes, and numbers of heads kept of each; where its probabilities and its
+# first numbers of heads begin in memory; how far apart there are two numbers of a node, two nodes.
+NODES, WINDOW, FIRST, STARTS, STEP, APART = range(6)
 
 SMALL = 32
-"""The largest heaps, in coins, that lie side by side."""
+"""The largest nodes, in coins, that lie side by side."""
 
 
 @each
-def _side_by_side(below, wide, heaps, half, here, apart):
-    """All pairs of heaps, i and half + i, at once."""
+def _side_by_side(below, wide, nodes, half, here, apart):
+    """All pairs of nodes, i and half + i, at once."""
     widest_vectors()
     here[:] = real(below[0], 0.0)
     for a in range(wide):
-        one = below[a * heaps : a * heaps + half]
+        one = below[a * nodes : a * nodes + half]
         for b in range(wide):
-            two = below[b * heaps + half : b * heaps + 2 * half]
+            two = below[b * nodes + half : b * nodes + 2 * half]
             into = here[(a + b) * apart : (a + b) * apart + half]
             for i in range(half):
                 into[i] += one[i] * two[i]
@@ -44,7 +45,7 @@ def _side_by_side(below, wide, heaps, half, here, apart):
 
 @each
 def _convolve(a, b, out):
-    """One pair of heaps."""
+    """One pair of nodes."""
     widest_vectors()
     out[:] = real(a[0], 0.0)
     for i in range(a.size):
@@ -62,30 +63,30 @@ def _without_dust(found, dust, out):
 
 
 @plain
-def _leaves(u, heaps, dust, probability, mean):
-    """Heaps of one coin, from its signed tail."""
+def _leaves(u, nodes, dust, probability, mean):
+    """Nodes of one coin, from its signed tail."""
     zero, one, n = real(u[0], 0.0), real(u[0], 1.0), u.size
-    for i in range(heaps):
+    for i in range(nodes):
         tail = abs(u[i]) if i < n else zero
         other = one - tail
         tail = tail if tail >= dust else zero
         upper = i < n and math.copysign(1.0, u[i]) < 0
         probability[i] = tail if upper else other
-        probability[heaps + i] = mean[i] = other if upper else tail
+        probability[nodes + i] = mean[i] = other if upper else tail
 
 
 @plain
 def _climb(shapes, levels, dust, probability, start, mean, found):
-    """From heaps of one coin, whose means are there, to the two halves of the row."""
-    start[: shapes[0, HEAPS]] = 0
+    """From nodes of one coin, whose means are there, to the two halves of the row."""
+    start[: shapes[0, NODES]] = 0
     for level in range(1, levels):
         below, here = shapes[level - 1], shapes[level]
-        heaps, half, wide = below[HEAPS], below[HEAPS] // 2, below[WINDOW]
-        starts, window = here[COINS], here[WINDOW]
+        nodes, half, wide = below[NODES], below[NODES] // 2, below[WINDOW]
+        starts, window = here[STARTS], here[WINDOW]
         if here[APART] == 1:
-            cells = probability[here[FIRST] : here[FIRST] + here[HEAPS] * window]
-            into = probability[below[FIRST] : below[FIRST] + heaps * wide]
-            _side_by_side(into, wide, heaps, half, cells, here[HEAPS])
+            cells = probability[here[FIRST] : here[FIRST] + here[NODES] * window]
+            into = probability[below[FIRST] : below[FIRST] + nodes * wide]
+            _side_by_side(into, wide, nodes, half, cells, here[NODES])
             _without_dust(cells, dust, cells)
             start[starts : starts + half] = 0
             for i in range(half):
@@ -95,7 +96,7 @@ def _climb(shapes, levels, dust, probability, start, mean, found):
                 both = found[: 2 * wide - 1]
                 if below[APART] == 1:
                     for j in range(wide):
-                        at = below[FIRST] + j * heaps + i
+                        at = below[FIRST] + j * nodes + i
                         found[2 * wide + j] = probability[at]
                         found[3 * wide + j] = probability[at + half]
                     _convolve(found[2 * wide : 3 * wide], found[3 * wide : 4 * wide], both)
@@ -103,7 +104,7 @@ def _climb(shapes, levels, dust, probability, start, mean, found):
                     at = below[FIRST] + i * wide
                     two = at + half * wide
                     _convolve(probability[at : at + wide], probability[two : two + wide], both)
-                first = start[below[COINS] + i] + start[below[COINS] + half + i]
+                first = start[below[STARTS] + i] + start[below[STARTS] + half + i]
                 mean[i] += mean[half + i]
                 moved = first
                 at = here[FIRST] + i * window
@@ -117,7 +118,7 @@ def _climb(shapes, levels, dust, probability, start, mean, found):
                 low, high = max(moved, first), min(moved + window, first + both.size)
                 found_here = both[low - first : high - first]
                 _without_dust(found_here, dust, into[low - moved : high - moved])
-        if half < here[HEAPS]:  # one without coins, to make their number even
+        if half < here[NODES]:  # one without coins, to make their number even
             for j in range(window):
                 at = here[FIRST] + half * here[APART] + j * here[STEP]
                 probability[at] = 1 if j == 0 else 0
@@ -130,14 +131,14 @@ def _descend(shapes, levels, k, probability, start, uniforms, count):
     count[0], used = k, 0
     for level in range(levels - 1, -1, -1):
         here = shapes[level]
-        half, window, step, apart = here[HEAPS] // 2, here[WINDOW], here[STEP], here[APART]
+        half, window, step, apart = here[NODES] // 2, here[WINDOW], here[STEP], here[APART]
         for i in range(half):
             heads = count[i]
             one = here[FIRST] + i * apart
             two = one + half * apart
-            first = start[here[COINS] + i]
-            less = heads - first - start[here[COINS] + half + i]
-            # Heads of the first heap beyond where its window begins: between low and high.
+            first = start[here[STARTS] + i]
+            less = heads - first - start[here[STARTS] + half + i]
+            # Heads of the first node beyond where its window begins: between low and high.
             low, high = max(0, less - window + 1), min(window - 1, less)
             total = real(probability[0], 0.0)
             if low < high:
@@ -155,19 +156,27 @@ def _descend(shapes, levels, k, probability, start, uniforms, count):
 
 
 @plain
-def _rows(job, words, shapes, zs, ks, uniforms, outs):
+def _rows(job, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), OUT + 1, np.int64)
     n, samples, splits, levels = words[N], words[SAMPLES], words[SPLITS], words[LEVELS]
-    rows, coins, top = words[COUNT], shapes[0, HEAPS], shapes[levels - 1]
+    rows, every = words[COUNT], words[COUNT] * samples
+    shapes = carray(pointer(words[SHAPES]), (levels, 6), np.int64)
+    zs, ks = carray(pointer(words[Z]), rows * n, number), carray(pointer(words[K]), rows, number)
+    uniforms = carray(pointer(words[U]), every * splits, number)
+    outs = carray(pointer(words[OUT]), every * n, np.bool_)
+    nodes, top = shapes[0, NODES], shapes[levels - 1]
     dust = real(zs[0], math.sqrt(2.0 ** (-126 if zs.itemsize == 4 else -1022)))
-    u, mean = np.empty(n, zs.dtype), np.empty(coins, zs.dtype)
-    probability = np.empty(top[FIRST] + top[HEAPS] * top[WINDOW], zs.dtype)
+    u, mean = np.empty(n, zs.dtype), np.empty(nodes, zs.dtype)
+    probability = np.empty(top[FIRST] + top[NODES] * top[WINDOW], zs.dtype)
     found = np.empty(4 * top[WINDOW], zs.dtype)
-    start, count = np.empty(top[COINS] + top[HEAPS], np.int64), np.empty(coins, np.int64)
+    start, count = np.empty(top[STARTS] + top[NODES], np.int64), np.empty(nodes, np.int64)
     first, last = take(job)
     while first < last:
         for i in range(first, last):
             prepare(zs[i * n : (i + 1) * n], real(zs[0], 0.0), real(zs[0], 0.0), u)
-            _leaves(u, coins, dust, probability, mean)
+            _leaves(u, nodes, dust, probability, mean)
             _climb(shapes, levels, dust, probability, start, mean, found)
             for sample in range(samples):
                 at = sample * rows + i
@@ -178,32 +187,15 @@ def _rows(job, words, shapes, zs, ks, uniforms, outs):
                     out[j] = count[j] == 1
         report(job, last - first)
         first, last = take(job)
-
-
-@plain
-def _rows_of(job, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), OUT + 1, np.int64)
-    rows, samples = words[COUNT], words[COUNT] * words[SAMPLES]
-    _rows(
-        job,
-        words,
-        carray(pointer(words[SHAPES]), (words[LEVELS], 6), np.int64),
-        carray(pointer(words[Z]), rows * words[N], number),
-        carray(pointer(words[K]), rows, number),
-        carray(pointer(words[U]), samples * words[SPLITS], number),
-        carray(pointer(words[OUT]), samples * words[N], np.bool_),
-    )
     if leads:
         wait(job)
 
 
 def serve_single(job, leads):
     """Take rows of float32 until there are none."""
-    _rows_of(job, leads, np.float32)
+    _rows(job, leads, np.float32)
 
 
 def serve_double(job, leads):
     """Take rows of float64 until there are none."""
-    _rows_of(job, leads, np.float64)
+    _rows(job, leads, np.float64)

@@ -175,15 +175,7 @@ def _covariance(y, u, v, node, count, variance, part, out):
             into = out[start : start + m]
             into[:] = 0
             for h in range(count):
-                numbers = (
-                    real(w[0], node[h, 1]),
-                    real(w[0], node[h, 0]),
-                    real(w[0], node[h, 2]),
-                    real(w[0], node[h, 3]),
-                    real(w[0], sums[h, 0]),
-                    real(w[0], sums[h, 1]),
-                )
-                pairs(w, r, g, *numbers, into)
+                pairs(w, r, g, node[h], sums[h], into)
             diagonal(block, w, rho, g, real(w[0], total), into)
         if turn == 0:
             mean = total / variance if variance > 0 else 0.0
@@ -191,8 +183,21 @@ def _covariance(y, u, v, node, count, variance, part, out):
 
 
 @plain
-def _rows(job, words, ys, his, los, ks, vs, outs):
-    n, what = words[N], words[WHAT]
+def _rows(job, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), OUT + 1, np.int64)
+    n, what, rows = words[N], words[WHAT], words[COUNT]
+    per_row = 1 if what == LOG_COUNT else n
+    ys, vs = (
+        carray(pointer(words[Y]), rows * n, number),
+        carray(pointer(words[V]), rows * n, number),
+    )
+    his, los = carray(pointer(words[HI]), rows, number), carray(pointer(words[LO]), rows, number)
+    ks, outs = (
+        carray(pointer(words[K]), rows, number),
+        carray(pointer(words[OUT]), rows * per_row, number),
+    )
     node, re, im = np.empty((MOST, 4)), np.empty((MOST, LANES)), np.empty((MOST, LANES))
     table = np.empty((6, TOGETHER))
     # Whole vectors only, so that equal logits meet the same instructions.
@@ -202,22 +207,17 @@ def _rows(job, words, ys, his, los, ks, vs, outs):
     first, last = take(job)
     while first < last:
         for i in range(first, last):
-            y, v, hi, lo, k = (
-                ys[i * n : (i + 1) * n],
-                vs[i * n : (i + 1) * n],
-                his[i],
-                los[i],
-                ks[i],
-            )
-            answer = outs[i : i + 1] if what == LOG_COUNT else outs[i * n : (i + 1) * n]
+            y, v, hi, lo = ys[i * n : (i + 1) * n], vs[i * n : (i + 1) * n], his[i], los[i]
+            answer = outs[i * per_row : (i + 1) * per_row]
             if not abs(hi) < math.inf:
-                _close(y, hi, k, what, answer)
+                _close(y, hi, ks[i], what, answer)
                 continue
             out = answer
             if full > n:
                 room[0, :n], room[0, n:], room[1, :n], room[1, n:] = y, -math.inf, v, 0
                 y, v, out = room[0], room[1], room[2]
-            count, variance, total = _spectrum(y, n, hi, lo, u, np.float64(k), node, re, im, table)
+            k = np.float64(ks[i])
+            count, variance, total = _spectrum(y, n, hi, lo, u, k, node, re, im, table)
             if what == LOG_COUNT:
                 answer[0] = math.log(total)
                 continue
@@ -231,33 +231,15 @@ def _rows(job, words, ys, his, los, ks, vs, outs):
                 answer[:] = out[:n]
         report(job, last - first)
         first, last = take(job)
-
-
-@plain
-def _rows_of(job, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), OUT + 1, np.int64)
-    rows, entries = words[COUNT], words[COUNT] * words[N]
-    _rows(
-        job,
-        words,
-        carray(pointer(words[Y]), entries, number),
-        carray(pointer(words[HI]), rows, number),
-        carray(pointer(words[LO]), rows, number),
-        carray(pointer(words[K]), rows, number),
-        carray(pointer(words[V]), entries, number),
-        carray(pointer(words[OUT]), rows if words[WHAT] == LOG_COUNT else entries, number),
-    )
     if leads:
         wait(job)
 
 
 def serve_single(job, leads):
     """Take rows of float32 until there are none."""
-    _rows_of(job, leads, np.float32)
+    _rows(job, leads, np.float32)
 
 
 def serve_double(job, leads):
     """Take rows of float64 until there are none."""
-    _rows_of(job, leads, np.float64)
+    _rows(job, leads, np.float64)

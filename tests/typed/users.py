@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import kofn
-from kofn import links, losses, metrics
+from kofn import estimators, links, losses, metrics
 
 
 def the_kind_of_the_scores_comes_back(
@@ -32,6 +32,23 @@ def the_kind_of_the_scores_comes_back(
     assert_type(losses.softmax_loss(tensor, tensor, reduction="none"), torch.Tensor)
     assert_type(metrics.entropy(tensor), torch.Tensor)
     assert_type(kofn.gumbel_softmax(tensor, 0.5), torch.Tensor)
+
+
+def a_distribution_answers_in_the_kind_of_its_arrays(
+    tensor: torch.Tensor, jaxed: jax.Array, array: np.ndarray
+) -> None:
+    assert_type(kofn.KSubset(tensor, 2).marginals(), torch.Tensor)
+    assert_type(kofn.KSubset(jaxed, 2).log_prob(jaxed), jax.Array)
+    assert_type(kofn.KSubset(array, 2).expand((3, 4)).variance, np.ndarray)
+    assert_type(kofn.KSubset.from_marginals(tensor).sample(), torch.Tensor)
+    assert_type(kofn.Categorical(probs=array).mean, np.ndarray)
+    assert_type(kofn.Bernoulli(tensor).kl(kofn.Bernoulli(tensor)), torch.Tensor)
+    assert_type(kofn.Normal(array, array).rsample(), np.ndarray)
+    assert_type(kofn.PlackettLuce(jaxed).sample(2), jax.Array)
+    assert_type(kofn.RelaxedOneHot(tensor, 0.5).rsample((3,)), torch.Tensor)
+    assert_type(estimators.surrogate(tensor, tensor), torch.Tensor)
+    kofn.KSubset([1.0, 2.0], 1)  # wrong
+    kofn.Bernoulli(tensor).kl(kofn.Bernoulli(array))  # wrong
 
 
 def names_are_checked(tensor: torch.Tensor, learned: torch.Tensor) -> None:

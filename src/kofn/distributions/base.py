@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
+from kofn.arrays.typing import ArrayT
 from kofn.distributions.enumeration import ENUMERATE_UP_TO, every_choice
 from kofn.rows.given import without_deleted
 
 
-class Distribution(ABC):
+class Distribution(ABC, Generic[ArrayT]):
     """Base class: one distribution per entry of an array, the first of its `parts`, or per row.
 
     For JAX it is a pytree of these parts.
@@ -63,10 +64,10 @@ class Distribution(ABC):
         return f"{type(self).__name__}({name} of shape {shape}{said})"
 
     @abstractmethod
-    def log_prob(self, value: Array, /) -> Array:
+    def log_prob(self, value: Array, /) -> ArrayT:
         """Return log P of each sample, of shape `shape + batch_shape`."""
 
-    def expand(self, batch_shape: int | tuple[int, ...]) -> Any:
+    def expand(self, batch_shape: int | tuple[int, ...]) -> Self:
         """Return the distributions repeated to a larger batch shape, without copying.
 
         Args:
@@ -117,23 +118,23 @@ class Distribution(ABC):
 
         return wrapped(self)
 
-    def entries_last(self) -> Any:
+    def entries_last(self) -> Self:
         """Return the same distribution with the entries of a sample along the last dimension."""
         return self
 
 
-class Discrete(Distribution):
+class Discrete(Distribution[ArrayT]):
     """A discrete distribution, with an enumeration of every choice and with marginals."""
 
     has_enumerate_support = True
-    logits: Array
+    logits: ArrayT
 
     @abstractmethod
-    def marginals(self) -> Array:
+    def marginals(self) -> ArrayT:
         """Return the mean of a sample, in the shape of `logits`."""
 
     @property
-    def mean(self) -> Array:
+    def mean(self) -> ArrayT:
         """Return the mean of a sample, which is `marginals`, in the shape of `logits`."""
         return self.marginals()
 
@@ -145,7 +146,7 @@ class Discrete(Distribution):
     def _choices(self) -> np.ndarray:
         """Return all choices of one row, with the entries last."""
 
-    def support(self, factors: int | None = 0, *, enumerate_up_to: int = ENUMERATE_UP_TO) -> Array:
+    def support(self, factors: int | None = 0, *, enumerate_up_to: int = ENUMERATE_UP_TO) -> ArrayT:
         """Return every choice, (choices,) + logits.shape; for small numbers of choices.
 
         Args:
@@ -161,7 +162,7 @@ class Discrete(Distribution):
 
     def enumerate_support(
         self, expand: bool = True, *, enumerate_up_to: int = ENUMERATE_UP_TO
-    ) -> Array:
+    ) -> ArrayT:
         """Return every choice of each row, (choices,) + logits.shape, as in torch.distributions.
 
         Args:
@@ -173,14 +174,14 @@ class Discrete(Distribution):
         return namespace(every).broadcast_to(every, shape) if expand else every
 
 
-class OverRows(Distribution):
+class OverRows(Distribution[ArrayT]):
     """Base class of distributions with one distribution per row of `logits`, along `dim`."""
 
-    logits: Array
+    logits: ArrayT
     dim: int = -1
     mask: Array | None = None
 
-    def _set(self, logits: Array, dim: int, mask: Array | None) -> None:
+    def _set(self, logits: ArrayT, dim: int, mask: Array | None) -> None:
         check_scores(logits, "logits")
         self.logits = logits
         self.dim = check_dim(dim, logits.ndim)
@@ -200,7 +201,7 @@ class OverRows(Distribution):
         """Return the shape of one sample: its number of entries, which lie along `dim`."""
         return (self.logits.shape[self.dim],)
 
-    def entries_last(self) -> Any:
+    def entries_last(self) -> Self:
         if self.dim == -1:
             return self
         turned, xp = copy.copy(self), namespace(self.logits)

@@ -11,6 +11,7 @@ from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
 from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores, check_shape
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar, special
 from kofn.arrays.random import gumbel
+from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete
 from kofn.distributions.categorical import logits_of
 from kofn.links.safe_math import softplus
@@ -19,7 +20,7 @@ from kofn.rows.given import temperature_of, without_deleted
 __all__ = ["Bernoulli"]
 
 
-class Bernoulli(Discrete):
+class Bernoulli(Discrete[ArrayT]):
     """Independent Bernoulli variables with P(1) = σ(logits), one per entry.
 
     With the methods of `Categorical`, entry by entry: the batch shape is that of `logits`. Their
@@ -45,25 +46,23 @@ class Bernoulli(Discrete):
         array([-0.693, -2.127])
     """
 
-    logits: Array
-
-    def __init__(self, logits: Array | None = None, *, probs: Array | None = None) -> None:
+    def __init__(self, logits: ArrayT | None = None, *, probs: ArrayT | None = None) -> None:
         logits = logits_of(logits, probs, log_odds)
         check_scores(logits, "logits")
         self.logits = logits
         self._register()
 
-    def probs(self) -> Array:
+    def probs(self) -> ArrayT:
         """Return P(1), in the shape of `logits`."""
         with quiet(self.logits):
             y = self._settled()
             return cast(special(y).expit(y), self.logits.dtype)
 
-    def marginals(self) -> Array:
+    def marginals(self) -> ArrayT:
         """Return the mean of a sample, `probs`; every distribution here has this name."""
         return self.probs()
 
-    def log_prob(self, sample: Array) -> Array:
+    def log_prob(self, sample: Array) -> ArrayT:
         """Return log P(sample) per entry; −inf if it is impossible, NaN if it is neither 0 nor 1.
 
         Args:
@@ -84,7 +83,7 @@ class Bernoulli(Discrete):
             answer = -softplus(xp.where(chosen, -y, y))
             return xp.where(~chosen & (sample != 0), math.nan, answer)
 
-    def entropy(self) -> Array:
+    def entropy(self) -> ArrayT:
         """Return −P log P − (1 − P) log(1 − P) per entry."""
         with quiet(self.logits):
             xp, y = namespace(self.logits), self._settled()
@@ -94,7 +93,7 @@ class Bernoulli(Discrete):
             # log(1 + e^−|y|) + |y|·(the smaller of the two): no large numbers cancel.
             return xp.where(finite, softplus(-size) + size * special(y).expit(-size), 0.0)
 
-    def kl(self, other: Bernoulli) -> Array:
+    def kl(self, other: Bernoulli[ArrayT]) -> ArrayT:
         """Return Σ P log(P/P_other) per entry; ∞ if `other` excludes a value that this does not.
 
         Args:
@@ -112,18 +111,18 @@ class Bernoulli(Discrete):
                 total = total + xp.where((ours < math.inf) & (theirs == math.inf), math.inf, term)
             return not_below_0(total)
 
-    def mode(self) -> Array:
+    def mode(self) -> ArrayT:
         """Return 1 where it is more likely than 0; 0 in a tie."""
         return cast(self.choose(self._settled()), self.logits.dtype)
 
     @property
-    def variance(self) -> Array:
+    def variance(self) -> ArrayT:
         """Return P(1)·P(0), in the shape of `logits`."""
         with quiet(self.logits):
             y = self._settled()
             return cast(special(y).expit(y) * special(y).expit(-y), self.logits.dtype)
 
-    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw zeros and ones.
 
         Args:
@@ -142,13 +141,13 @@ class Bernoulli(Discrete):
     def _choices(self) -> np.ndarray:
         return np.arange(2.0)
 
-    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Return differentiable logits + logistic noise, shape + logits.shape; float32 for half."""
         shape, rng = check_shape(shape), check_rng(rng, self.logits)
         y = self._settled()
         return y + _logistic(rng, (*shape, *y.shape), y)
 
-    def perturb_given(self, sample: Array, rng: Any = None) -> Array:
+    def perturb_given(self, sample: Array, rng: Any = None) -> ArrayT:
         """Draw perturbed logits given their choice: differentiable, in the shape of `sample`."""
         rng = check_rng(rng, self.logits)
         xp = namespace(self.logits)
@@ -159,7 +158,7 @@ class Bernoulli(Discrete):
             up, down = softplus(softplus(y) + noise), -softplus(softplus(-y) + noise)
             return xp.where(sample == 1, up, down)
 
-    def conditioned(self, perturbed: Array) -> Array:
+    def conditioned(self, perturbed: Array) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise."""
         xp = namespace(perturbed)
         with quiet(perturbed):
@@ -169,12 +168,12 @@ class Bernoulli(Discrete):
             moved = xp.where(up, moving(softplus(y)), -moving(softplus(-y)))
             return z + a * moved
 
-    def choose(self, perturbed: Array) -> Array:
+    def choose(self, perturbed: Array) -> ArrayT:
         """Return 1 where `perturbed` > 0, without a gradient."""
         xp, z = namespace(perturbed), stop_gradient(perturbed)
         return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
 
-    def relax(self, perturbed: Array, temperature: float | Array) -> Array:
+    def relax(self, perturbed: Array, temperature: float | Array) -> ArrayT:
         """Return σ(perturbed/temperature), whose limit at temperature 0 is `choose`.
 
         Args:

@@ -113,7 +113,7 @@ def gumbel_softmax(
     return cast(weights, logits.dtype)
 
 
-class Categorical(OverRows, Discrete):
+class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
     """The categorical distribution P(i) = e^{logits_i}/Σ e^{logits}, with one-hot samples.
 
     `KSubset` with k = 1, by shorter means, and the plainest distribution that kofn.estimators
@@ -150,24 +150,24 @@ class Categorical(OverRows, Discrete):
 
     def __init__(
         self,
-        logits: Array | None = None,
+        logits: ArrayT | None = None,
         dim: int = -1,
         mask: Array | None = None,
         *,
-        probs: Array | None = None,
+        probs: ArrayT | None = None,
     ) -> None:
         self._set(logits_of(logits, probs, log), dim, mask)
         self._register()
 
-    def probs(self) -> Array:
+    def probs(self) -> ArrayT:
         """Return P(i), in the shape of `logits`."""
         return softmax(self.logits, dim=self.dim, mask=self.mask)
 
-    def marginals(self) -> Array:
+    def marginals(self) -> ArrayT:
         """Return the mean of a sample, `probs`; every distribution here has this name."""
         return self.probs()
 
-    def log_prob(self, sample: Array) -> Array:
+    def log_prob(self, sample: Array) -> ArrayT:
         """Return log P(sample): −inf if it is not one-hot, or impossible.
 
         Args:
@@ -193,13 +193,13 @@ class Categorical(OverRows, Discrete):
             unknown = unknown | xp.any(xp.isnan(log_p), axis=self.dim)
             return xp.where(unknown, math.nan, answer)
 
-    def entropy(self) -> Array:
+    def entropy(self) -> ArrayT:
         """Return −Σ P log P, with the batch shape."""
         with quiet(self.logits):
             log_p = self._log_probs()
             return self._mean(log_p, -log_p)
 
-    def kl(self, other: Categorical) -> Array:
+    def kl(self, other: Categorical[ArrayT]) -> ArrayT:
         """Return Σ P log(P/P_other), with the batch shape; ∞ if `other` excludes a possible entry.
 
         Args:
@@ -219,12 +219,12 @@ class Categorical(OverRows, Discrete):
             spoiled = xp.any(xp.isnan(log_p) | xp.isnan(log_q), axis=self.dim)
             return xp.where(spoiled, math.nan, answer)
 
-    def mode(self) -> Array:
+    def mode(self) -> ArrayT:
         """Return the most likely one-hot vector; ties go to the lowest index."""
         return hard_topk(self.logits, self._one(), dim=self.dim, mask=self.mask)
 
     @property
-    def variance(self) -> Array:
+    def variance(self) -> ArrayT:
         """Return P(1 − P), in the shape of `logits`."""
         xp = namespace(self.logits)
         with quiet(self.logits):
@@ -232,7 +232,7 @@ class Categorical(OverRows, Discrete):
             spread = xp.exp(log_p) * -xp.expm1(log_p)
             return cast(xp.where(log_p == -math.inf, 0.0, spread), self.logits.dtype)
 
-    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw one-hot samples, by `gumbel_max`.
 
         Args:
@@ -252,14 +252,14 @@ class Categorical(OverRows, Discrete):
     def _choices(self) -> np.ndarray:
         return np.eye(self.event_shape[0])
 
-    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Return logits + Gumbel noise, up to a constant per row, differentiable.
 
         Of several +inf the noise decides. shape + logits.shape; float32 for half precision.
         """
         return with_gumbel(self._settled(), self.dim, shape, rng)
 
-    def perturb_given(self, sample: Array, rng: Any = None) -> Array:
+    def perturb_given(self, sample: Array, rng: Any = None) -> ArrayT:
         """Draw perturbed logits given their choice: differentiable, in the shape of `sample`.
 
         The largest of all is logits' logsumexp + noise, whichever it is; the others are below it.
@@ -277,7 +277,7 @@ class Categorical(OverRows, Discrete):
             below = xp.where(possible, -xp.logaddexp(-free, -top), -math.inf)
             return xp.where(chosen, top, below)
 
-    def conditioned(self, perturbed: Array) -> Array:
+    def conditioned(self, perturbed: Array) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise.
 
         Given the choice, its own entry moves with logsumexp alone, and one below it by what is
@@ -293,11 +293,11 @@ class Categorical(OverRows, Discrete):
             moved = a * moving(y) + (1 - a) * moving(xp.expand_dims(log_total, axis=self.dim))
             return z + xp.where(possible, moved, 0.0)
 
-    def choose(self, perturbed: Array) -> Array:
+    def choose(self, perturbed: Array) -> ArrayT:
         """Return the one-hot vector of the largest entry along dim, without a gradient."""
         return hard_topk(perturbed, self._one(), dim=self.dim)
 
-    def relax(self, perturbed: Array, temperature: float | Array) -> Array:
+    def relax(self, perturbed: Array, temperature: float | Array) -> ArrayT:
         """Return softmax(perturbed/temperature), whose limit at temperature 0 is `choose`."""
         return softmax(perturbed, temperature=temperature, dim=self.dim)
 

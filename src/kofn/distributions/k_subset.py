@@ -32,6 +32,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import same
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
+from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete, OverRows
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
@@ -41,7 +42,7 @@ from kofn.subsets import conditional_bernoulli, drawing, fitting, routes
 __all__ = ["KSubset"]
 
 
-class KSubset(OverRows, Discrete):
+class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
     """The conditional Bernoulli distribution: P(S) ∝ exp Σ_{i∈S} logits_i for subsets of size k.
 
     It has the methods of torch.distributions, for tensors, JAX arrays (it is a pytree) and NumPy
@@ -83,14 +84,14 @@ class KSubset(OverRows, Discrete):
     """(logits, k, threshold) of the last rows: constants, whose memory nobody else has."""
 
     def __init__(
-        self, logits: Array, k: int | Array, dim: int = -1, mask: Array | None = None
+        self, logits: ArrayT, k: int | Array, dim: int = -1, mask: Array | None = None
     ) -> None:
         self._set(logits, dim, mask)
         self.k = _check_k(k, logits, self.batch_shape, self.dim)
         self._register()
 
     @classmethod
-    def from_marginals(cls, pi: Array, dim: int = -1) -> KSubset:
+    def from_marginals(cls, pi: ArrayT, dim: int = -1) -> KSubset[ArrayT]:
         """Return the distribution with marginals `pi`; its logits are unique up to a constant.
 
         There is one for all entries in [0, 1] whose sum k is a whole number: of all distributions
@@ -140,7 +141,7 @@ class KSubset(OverRows, Discrete):
             logits = xp.where(good[..., None], logits, math.nan)
             return cls(form.restored(logits), cast(k, xp.int32), dim)
 
-    def log_partition(self) -> Array:
+    def log_partition(self) -> ArrayT:
         """Return log Z = log Σ_S exp Σ_{i∈S} logits_i; its gradient is `marginals`.
 
         float32 for half-precision logits, like everything with the batch shape.
@@ -148,7 +149,7 @@ class KSubset(OverRows, Discrete):
         with quiet(self.logits):
             return whole(conditional_bernoulli.log_partition, self._rows())
 
-    def marginals(self) -> Array:
+    def marginals(self) -> ArrayT:
         """Return π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k (also known as GradTopK).
 
         Not the weights of `soft_topk`, from which they differ by O(1/k); see docs/subsets.md.
@@ -161,12 +162,12 @@ class KSubset(OverRows, Discrete):
             )
 
     @property
-    def variance(self) -> Array:
+    def variance(self) -> ArrayT:
         """Return π(1 − π), in the shape of `logits`, from the smaller of the two factors."""
         with quiet(self.logits):
             return self._restore(whole(conditional_bernoulli.variance, self._rows()))
 
-    def log_prob(self, subset: Array) -> Array:
+    def log_prob(self, subset: Array) -> ArrayT:
         """Return log P(subset): −inf if it is not k-hot, or impossible.
 
         Args:
@@ -184,12 +185,12 @@ class KSubset(OverRows, Discrete):
         with quiet(self.logits):
             return whole(conditional_bernoulli.log_prob, self._rows(), self._entries(subset))
 
-    def entropy(self) -> Array:
+    def entropy(self) -> ArrayT:
         """Return −Σ_S P(S) log P(S), with the batch shape."""
         with quiet(self.logits):
             return whole(conditional_bernoulli.entropy, self._rows())
 
-    def kl(self, other: KSubset) -> Array:
+    def kl(self, other: KSubset[ArrayT]) -> ArrayT:
         """Return Σ_S P(S) log(P(S)/P_other(S)), with the batch shape; ∞ if `other` excludes an S.
 
         Args:
@@ -199,11 +200,11 @@ class KSubset(OverRows, Discrete):
         with quiet(self.logits):
             return whole(conditional_bernoulli.kl, self._rows(), other._rows())
 
-    def mode(self) -> Array:
+    def mode(self) -> ArrayT:
         """Return the most likely subset: ones at the k largest logits, ties to the lowest index."""
         return hard_topk(self.logits, self.k, dim=self.dim, mask=self.mask)
 
-    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw subsets exactly from P, as ones and zeros.
 
         Args:
@@ -228,7 +229,7 @@ class KSubset(OverRows, Discrete):
         n, k = self.event_shape[0], int(self.k)
         return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
-    def support(self, factors: int | None = 0, **limit: int) -> Array:
+    def support(self, factors: int | None = 0, **limit: int) -> ArrayT:
         if framework(self.k) is not None:
             raise TypeError("support needs one k for all rows; got an array")
         return super().support(factors, **limit)
@@ -240,7 +241,7 @@ class KSubset(OverRows, Discrete):
         np.put_along_axis(rows, members.reshape(-1, k), 1.0, axis=1)
         return rows
 
-    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Return logits + Gumbel noise, up to a constant per row; float32 for half precision.
 
         Its k largest are `PlackettLuce`'s draw, another distribution than this one. What
@@ -248,15 +249,15 @@ class KSubset(OverRows, Discrete):
         """
         return with_gumbel(self._playing(), self.dim, shape, rng)
 
-    def choose(self, perturbed: Array) -> Array:
+    def choose(self, perturbed: Array) -> ArrayT:
         """Return the k-hot vector of the k largest entries along dim, without a gradient."""
         return hard_topk(perturbed, self.k, dim=self.dim)
 
-    def relax(self, perturbed: Array, temperature: float | Array) -> Array:
+    def relax(self, perturbed: Array, temperature: float | Array) -> ArrayT:
         """Return soft_topk(perturbed, k, temperature), whose limit at 0 is `choose`."""
         return soft_topk(perturbed, self.k, temperature=temperature, dim=self.dim)
 
-    def covariance_vector_product(self, v: Array) -> Array:
+    def covariance_vector_product(self, v: Array) -> ArrayT:
         """Return H v for H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without building H.
 
         Args:

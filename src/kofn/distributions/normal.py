@@ -52,7 +52,7 @@ def normal_rsample(
     return Normal(mean, scale).rsample(shape, rng)
 
 
-class Normal(Distribution):
+class Normal(Distribution[ArrayT]):
     """Independent normal distributions N(mean, scale²), one per entry.
 
     The continuous member of what kofn.estimators takes, to compare reparameterisation with the
@@ -74,7 +74,7 @@ class Normal(Distribution):
     parts = ("mean", "scale")
     has_rsample = True
 
-    def __init__(self, mean: Array, scale: Array) -> None:
+    def __init__(self, mean: ArrayT, scale: Array) -> None:
         check_scores(mean, "mean")
         check_same_kind("scale", scale, mean, "mean")
         check_scores(scale, "scale")
@@ -83,18 +83,18 @@ class Normal(Distribution):
         self.scale = scale
         self._register()
 
-    def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw differentiable samples by `normal_rsample`, of shape shape + mean.shape."""
         shape, rng = check_shape(shape), check_rng(rng, self.mean)
         mean, scale = self._parameters()
         noise = standard_normal(rng, (*shape, *mean.shape), mean)
         return cast(mean + scale * noise, self.mean.dtype)
 
-    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw as `rsample`, without a gradient."""
         return stop_gradient(self.rsample(shape, rng))
 
-    def log_prob(self, value: Array) -> Array:
+    def log_prob(self, value: Array) -> ArrayT:
         """Return the log-density per entry.
 
         Args:
@@ -110,14 +110,14 @@ class Normal(Distribution):
             z = (cast(adopt(value, mean), mean.dtype) - mean) / scale
             return -(z * z) / 2 - namespace(mean).log(scale) - 0.5 * math.log(2 * math.pi)
 
-    def entropy(self) -> Array:
+    def entropy(self) -> ArrayT:
         """Return log scale + ½ log 2πe per entry."""
         mean, scale = self._parameters()
         xp = namespace(mean)
         with quiet(mean):
             return xp.zeros_like(mean) + xp.log(scale) + 0.5 * math.log(2 * math.pi * math.e)
 
-    def kl(self, other: Normal) -> Array:
+    def kl(self, other: Normal[ArrayT]) -> ArrayT:
         """Return the divergence from `other` per entry; both means have the same shape."""
         check_other(self, other, "mean")
         (mean, scale), (about, width) = self._parameters(), other._parameters()
@@ -126,13 +126,13 @@ class Normal(Distribution):
             return (ratio * ratio + distance * distance - 1) / 2 - namespace(mean).log(ratio)
 
     @property
-    def variance(self) -> Array:
+    def variance(self) -> ArrayT:
         """Return scale², in the shape of `mean`."""
         mean, scale = self._parameters()
         xp = namespace(mean)
         return cast(xp.broadcast_to(scale * scale, mean.shape), self.mean.dtype)
 
-    def mode(self) -> Array:
+    def mode(self) -> ArrayT:
         """Return the mean."""
         return self.mean
 

@@ -11,7 +11,7 @@ from kofn.arrays.flow import stacked
 from kofn.arrays.kinds import Array, adopt, cast, dtype_name, full_like, move_axis, namespace, quiet
 from kofn.arrays.operations import arange, marked, take_along_last, top_indices
 from kofn.arrays.random import with_gumbel
-from kofn.arrays.typing import LinkName
+from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributions.base import OverRows
 from kofn.links import Link
 from kofn.maps.topk import soft_topk
@@ -20,7 +20,7 @@ from kofn.rows.compiled import whole
 __all__ = ["PlackettLuce"]
 
 
-class PlackettLuce(OverRows):
+class PlackettLuce(OverRows[ArrayT]):
     """The Plackett–Luce distribution: draws in sequence, without replacement, by softmax.
 
     P(i₁, i₂, …) = Π_j e^{logits_{i_j}}/Σ_{i not yet drawn} e^{logits_i}.
@@ -50,11 +50,11 @@ class PlackettLuce(OverRows):
         np.float64(0.514)
     """
 
-    def __init__(self, logits: Array) -> None:
+    def __init__(self, logits: ArrayT) -> None:
         self._set(logits, -1, None)
         self._register()
 
-    def sample(self, k: int, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def sample(self, k: int, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw the indices of k entries, in the order of the draws.
 
         Args:
@@ -72,7 +72,7 @@ class PlackettLuce(OverRows):
         k = check_count(k, self.logits.shape[-1])
         return top_indices(stop_gradient(self._perturbed(shape, rng)), k)
 
-    def log_prob(self, indices: Array, *, ordered: bool = True) -> Array:
+    def log_prob(self, indices: Array, *, ordered: bool = True) -> ArrayT:
         """Return log P of drawing `indices` in this order, or in any order with ordered=False.
 
         Args:
@@ -110,7 +110,7 @@ class PlackettLuce(OverRows):
         shape: int | tuple[int, ...] = (),
         link: LinkName | Link = "logistic",
         hard: bool = False,
-    ) -> Array:
+    ) -> ArrayT:
         """Return soft_topk of logits + Gumbel noise, a relaxed k-hot sample with gradients.
 
         Args:

@@ -8,6 +8,7 @@ from typing import Any
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_ends, check_per_row, check_same_kind, check_temperature
 from kofn.arrays.kinds import Array, adopt, cast, framework, namespace, quiet, special
+from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import OverRows
 from kofn.distributions.categorical import Categorical, gumbel_softmax, log, logits_of
 from kofn.rows.given import temperature_of
@@ -15,7 +16,7 @@ from kofn.rows.given import temperature_of
 __all__ = ["RelaxedOneHot"]
 
 
-class RelaxedOneHot(OverRows):
+class RelaxedOneHot(OverRows[ArrayT]):
     """p(w) = (n−1)!·T^{n−1}·Π_i (a_i w_i^{−T−1})/(Σ_i a_i w_i^{−T})^n on the simplex, a = e^logits.
 
     The density of `gumbel_softmax` samples, along the last dimension, with respect to n − 1 of the
@@ -46,7 +47,7 @@ class RelaxedOneHot(OverRows):
     temperature: Any
 
     def __init__(
-        self, logits: Array | None = None, temperature: Any = None, *, probs: Array | None = None
+        self, logits: ArrayT | None = None, temperature: Any = None, *, probs: ArrayT | None = None
     ) -> None:
         logits = logits_of(logits, probs, log)
         self._set(logits, -1, None)
@@ -59,22 +60,22 @@ class RelaxedOneHot(OverRows):
         self.temperature = temperature
         self._register()
 
-    def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw weights, shape + logits.shape, differentiable in the logits and the temperature."""
         return gumbel_softmax(self.logits, self.temperature, rng=rng, shape=shape)
 
-    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw as `rsample`, without a gradient."""
         return stop_gradient(self.rsample(shape, rng))
 
-    def log_rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+    def log_rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw logarithms of weights, none of which rounds to 0; differentiable."""
         with quiet(self.logits):
             noisy = self._choice.perturb(shape, rng)
             scaled = noisy / namespace(noisy).expand_dims(self._temperature(noisy), axis=-1)
             return cast(Categorical(scaled)._log_probs(), self.logits.dtype)
 
-    def log_prob(self, value: Array, *, logs: bool = False) -> Array:
+    def log_prob(self, value: Array, *, logs: bool = False) -> ArrayT:
         """Return the log-density at `value`; −inf if it has weight at a logit of −inf, or none.
 
         Args:

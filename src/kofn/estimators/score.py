@@ -8,6 +8,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_broadcasts, check_number, check_same_kind
 from kofn.arrays.kinds import Array, cast, framework, namespace
 from kofn.arrays.tracing import is_known
+from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import (
     Distribution,
     Function,
@@ -71,8 +72,8 @@ class RunningMean:
 
 
 def surrogate(
-    values: Array, log_prob: Array, *, baseline: str | float | Array | RunningMean | None = None
-) -> Array:
+    values: ArrayT, log_prob: Array, *, baseline: str | float | Array | RunningMean | None = None
+) -> ArrayT:
     """Return Σ f/m over m samples, with the gradient Σ (f − b)·∇log P/m, as `score_function`.
 
     For values that come from elsewhere, a simulator or an environment.

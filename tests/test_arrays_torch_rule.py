@@ -191,3 +191,16 @@ def test_what_a_rule_keeps_is_seen_by_hooks_and_freed():
     assert made[-1]() is None
     with pytest.raises(RuntimeError, match="second time"):
         answer.backward()
+
+
+@each
+def test_a_rule_keeps_nothing_beside_what_autograd_saves(name):
+    """Else neither hooks that move saved tensors elsewhere nor checkpoints would free memory."""
+    x = scores() * 1
+    with saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda tensor: tensor):
+        answer = BY_RULE[name](x)
+    held = weakref.ref(x)
+    del x
+    gc.collect()
+    assert held() is None
+    assert answer.requires_grad

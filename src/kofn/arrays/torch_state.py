@@ -48,6 +48,19 @@ def is_eager(x: Tensor) -> bool:
     )
 
 
+def is_compiled() -> bool:
+    """Return whether torch.compile traces the caller, outside of transforms, dual numbers, export.
+
+    Reading the level of forward mode makes the compiler trace again for dual numbers.
+    """
+    return (
+        _is_compiling()
+        and not torch.compiler.is_exporting()
+        and not _transforms_active()
+        and forward_ad._current_level < 0
+    )
+
+
 @torch.compiler.disable(  # type: ignore[no-untyped-call]
     reason="torch.compile cannot trace a torch.Generator; draw outside of it"
 )

@@ -1,7 +1,7 @@
 """Weights and values of rows from fused kernels, with first derivatives for eager torch.
 
-torch.compile, torch.func, forward mode and second derivatives use the reference instead, whose
-operations they can see.
+torch.compile calls the kernels as operators (see torch_fused.py). torch.func, forward mode and
+second derivatives use the reference instead, whose operations they can see.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from kofn import kernels
 from kofn.arrays.kinds import Array, of_torch
-from kofn.rows import answers
+from kofn.rows import answers, kernel_weights
 from kofn.rows.given import Given
-from kofn.rows.kernel_rows import finish, in_memory
 from kofn.rows.settled import Rows, rows_of
 
 
@@ -29,23 +26,24 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         return traced(given, reference)
     backend = _serving_eagerly(given)
     if backend is None:
-        return None
+        # Compilers fuse the few operations of softmax, which needs no search.
+        return _by_operator(given, "weights_of") if reference is answers.weights else None
     if not _is_recorded(given):
-        return _weights(backend, given)[0]
+        return kernel_weights.weights(backend, given)[0]
+    numbers = _without_tensors(given)
 
-    def value(*_: Array) -> Any:  # of the tensors of `given`
-        found, theta = _weights(backend, given)
+    def value(*tensors: Array) -> Any:
+        found, theta = kernel_weights.weights(backend, _with(numbers, tensors))
         return found, (theta,)
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        x, k, temperature, link, _ = _with(given, tensors)
+        x, k, temperature, link, _ = _with(numbers, tensors)
         in_scores, in_rows = backend.gradients(x, cotangent, kept[0], k, temperature, link)
         if len(tensors) == 1:
             return (in_scores,)
         # Taking a tensor apart costs as much as the rest, and most learn the scores alone.
-        numbers = enumerate((k, temperature))
-        each = (in_rows[i] if a.requires_grad else None for i, a in numbers if type(a) is not float)
-        return in_scores, *each
+        arrays = ((i, a) for i, a in enumerate((k, temperature)) if type(a) is not float)
+        return in_scores, *(in_rows[i] if a.requires_grad else None for i, a in arrays)
 
     return _by_rule(given, value, pullback, reference)
 
@@ -53,24 +51,23 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
 def value(given: Given) -> Array | None:
     """Return S_k of rows, with slopes p, θ and −Σ Ω(p); None if no kernel supports the rows."""
     backend = _serving_eagerly(given)
-    if backend is None or backend.values is None:
+    if backend is None:
+        return _by_operator(given, "value_of")
+    if backend.values is None:
         return None
     if not _is_recorded(given):
-        return backend.values(given.scores, _threshold(backend, given), *given[1:4])[0]
+        theta = kernel_weights.threshold(backend, given)
+        return backend.values(given.scores, theta, *given[1:4])[0]
 
-    def value(*_: Array) -> Any:
-        found, theta = _weights(backend, given)
-        values, in_temperature = backend.values(given.scores, theta, *given[1:4])
-        center = theta.sum(0) - given.temperature * given.link.edge
-        return values.clone(), (found, center, in_temperature)
+    numbers = _without_tensors(given)
+
+    def value(*tensors: Array) -> Any:
+        answer, *kept = kernel_weights.value(backend, _with(numbers, tensors))
+        return answer, kept
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        found, center, in_temperature = kept
-        each = cotangent[..., None] * found
-        # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
-        slopes = zip(
-            given[1:3], (center.masked_fill(center.isinf(), 0.0), in_temperature), strict=True
-        )
+        each = cotangent[..., None] * kept[0]
+        slopes = zip(numbers[1:3], kept[1:], strict=True)
         in_rows = (cotangent * slope for number, slope in slopes if type(number) is not float)
         return each.masked_fill(tensors[0] == math.inf, 0.0), *in_rows
 
@@ -78,8 +75,10 @@ def value(given: Given) -> Array | None:
 
 
 def _by_rule(given: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]) -> Array:
+    numbers = _without_tensors(given)
+
     def plain(*tensors: Array) -> Array:
-        return reference(rows_of(_with(given, tensors)))
+        return reference(rows_of(_with(numbers, tensors)))
 
     rule = of_torch("rule")
     return rule.by_rule(rule.Rule(value, pullback, plain), *_tensors(given))
@@ -90,8 +89,17 @@ def _tensors(given: Given) -> list[Array]:
     return [array for array in given[:3] if type(array) is not float]
 
 
+def _without_tensors(given: Given) -> Given:
+    """Return `given` without its tensors: a rule that kept them would hold their memory.
+
+    Hooks on saved tensors and checkpoints let go of what autograd saves, and of nothing else.
+    """
+    x, k, t, link, form = given
+    return Given(None, k if type(k) is float else None, t if type(t) is float else None, link, form)
+
+
 def _with(given: Given, tensors: Sequence[Array]) -> Given:
-    """Return `given` with other `_tensors`."""
+    """Return `given` with these `_tensors`."""
     if len(tensors) == 1:
         return Given(tensors[0], *given[1:])
     left = iter(tensors)
@@ -99,21 +107,13 @@ def _with(given: Given, tensors: Sequence[Array]) -> Given:
     return Given(x, k, t, given.link, given.form)
 
 
-def _weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
-    """Return (weights, θ), including the rows that a kernel gave up on."""
-    found, theta, lost = backend.weights(*given[:4])
-    if lost:
-        where, rows, placed = finish(given, theta)
-        with np.errstate(all="ignore"):
-            in_memory(found)[where] = answers.weights(rows, found=placed)
-    return found, theta
+def _by_operator(given: Given, name: str) -> Array | None:
+    """Return the answer of torch_fused's function, or None if nothing compiles these rows."""
+    if given.form.kind != "torch":
+        return None
+    from kofn.rows import torch_fused
 
-
-def _threshold(backend: kernels.RowKernels, given: Given) -> Array:
-    theta, lost = backend.threshold(*given[:4])
-    if lost:
-        finish(given, theta)
-    return theta
+    return getattr(torch_fused, name)(given) if torch_fused.serves(given) else None
 
 
 def _is_recorded(given: Given) -> bool:

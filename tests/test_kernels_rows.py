@@ -8,7 +8,7 @@ import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.rows import fused, kernel_rows
 from rows_of_users import draw, hold, hold_gradients
-from support import LINKS
+from support import LINKS, SMOOTH
 
 INF = np.inf
 LOWEST = float(np.finfo("float32").min)
@@ -162,3 +162,20 @@ def test_gradients_of_odd_rows_are_those_in_float64(count, link, rng, monkeypatc
     ours = cotangents(*single, link)
     monkeypatch.setenv("KOFN_KERNELS", "reference")
     hold_gradients(rows, v, ours, lambda *given: cotangents(*given, link), link)
+
+
+@pytest.mark.parametrize("link", [*SMOOTH, "exponential"])
+@pytest.mark.parametrize("temperature", [1e30, 3e31])
+def test_a_threshold_beyond_the_greatest_float_is_finite(link, temperature):
+    """θ is T·ln(4/k) above equal scores of finfo.max; the gradient is that of equal zeros."""
+
+    def gradients(shift, t):
+        x = torch.full((4,), shift, requires_grad=True)
+        k = torch.tensor(6e-5, requires_grad=True)
+        p = kofn.soft_topk(x, k, link=link, temperature=t)
+        in_x, in_k = torch.autograd.grad(p, (x, k), torch.tensor([1.0, 0.5, -0.5, 0.2]))
+        return t * in_x.numpy(), in_k.numpy()
+
+    far = gradients(torch.finfo(torch.float32).max, temperature)
+    for got, wanted in zip(far, gradients(0.0, 1.0), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)

@@ -83,14 +83,19 @@ BACKENDS = (
 
 def serving(x: Array, link: Any, framework: str) -> RowKernels | None:
     """Return the backend for these rows, or None."""
-    backend = _backend(x, framework)
-    kernels = None if backend is None else _module(backend.rows)
+    kernels = for_rows(x, framework) if wanted() else None
     return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
+
+
+def for_rows(x: Array, framework: str) -> RowKernels | None:
+    """Return the backend for these arrays, whatever KOFN_KERNELS says, or None."""
+    backend = _backend(x, framework)
+    return None if backend is None else _module(backend.rows)
 
 
 def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
     """Return the backend for these rows of k-subsets, or None."""
-    backend = _backend(x, framework)
+    backend = _backend(x, framework) if wanted() else None
     return None if backend is None else _module(backend.subsets)
 
 
@@ -107,8 +112,6 @@ def wanted() -> bool:
 
 
 def _backend(x: Array, framework: str) -> Backend | None:
-    if not wanted():
-        return None
     for backend in BACKENDS:
         if backend.serves(x, framework):
             return backend

@@ -32,13 +32,17 @@ def serves(given: Given) -> bool:
     return alpha is None and _is_served(x.device.type, x.dtype, given.link.id, number)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@torch.compiler.assume_constant_result
 def _is_served(device: str, dtype: torch.dtype, link: str, number: float | None) -> bool:
-    return _backend(torch.empty(0, dtype=dtype, device=device), by_id(link, number)) is not None
+    like = torch.empty(0, dtype=dtype, device=device)
+    return kernels.serving(like, by_id(link, number), "torch") is not None
 
 
-def _backend(x: Tensor, link: Any) -> kernels.RowKernels | None:
-    return kernels.serving(x, link, "torch")
+def _backend(x: Tensor) -> kernels.RowKernels:
+    """Return the kernels that `serves` has found; a later KOFN_KERNELS does not change the road."""
+    backend = kernels.for_rows(x, "torch")
+    assert backend is not None
+    return backend
 
 
 def weights_of(given: Given) -> Tensor:
@@ -64,7 +68,7 @@ def weights(
 ) -> tuple[Tensor, Tensor]:
     """Return the weights, and θ as two floats, for the backward pass."""
     given = _given(x, k, temperature, link, number)
-    return kernel_weights.weights(_backend(x, given.link), given)
+    return kernel_weights.weights(_backend(x), given)
 
 
 @weights.register_fake
@@ -84,7 +88,7 @@ def weights_backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the cotangents of the scores, and those of k and the temperature as (2, …)."""
     which = by_id(link, number)
-    return _backend(x, which).gradients(x, cotangent, theta, k, temperature, which)
+    return _backend(x).gradients(x, cotangent, theta, k, temperature, which)
 
 
 @weights_backward.register_fake
@@ -98,7 +102,7 @@ def value(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return S_k and its slopes in the scores, k and the temperature."""
     given = _given(x, k, temperature, link, number)
-    answer, in_scores, in_k, in_t = kernel_weights.value(_backend(x, given.link), given)
+    answer, in_scores, in_k, in_t = kernel_weights.value(_backend(x), given)
     return answer, in_scores.masked_fill(x == torch.inf, 0.0), in_k, in_t.clone()
 
 

@@ -187,6 +187,9 @@ def store(address, i, size, value):
         carray(pointer(address), i + 1, np.float64)[i] = value
 
 
+MOST_SINGLE = float(np.finfo(np.float32).max)
+
+
 @inline
 def rounded(value, size):
     """`value` as the scores' type holds it."""
@@ -199,5 +202,6 @@ def two_floats(anchor, offset, size):
     total = anchor + offset
     part = total - anchor
     rest = (anchor - (total - part)) + (offset - part)
-    high = rounded(total, size)
+    # θ may lie beyond the greatest number of that type, and is no infinity all the same.
+    high = rounded(min(max(total, -MOST_SINGLE), MOST_SINGLE), size) if size == 4 else total
     return high, (total - high) + rest

@@ -94,7 +94,7 @@ def _without_tensors(given: Given) -> Given:
 
     Hooks on saved tensors and checkpoints let go of what autograd saves, and of nothing else.
     """
-    x, k, t, link, form = given
+    _, k, t, link, form = given
     return Given(None, k if type(k) is float else None, t if type(t) is float else None, link, form)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from kofn.rows import torch_threshold
+from kofn.rows import torch_fused, torch_threshold
 
 
 def placements(batch: int) -> list[Any]:
@@ -23,3 +23,26 @@ def placements(batch: int) -> list[Any]:
 def _(x: Any, k: Any, temperature: Any, alpha: Any, link: Any, number: Any) -> Any:
     ways = placements(x.ndim - 1)
     return [([way, way], [way, way, way, alpha and way, None, None]) for way in ways]
+
+
+@register_sharding(torch_fused.weights._opoverload)
+def _(x: Any, k: Any, temperature: Any, link: Any, number: Any) -> Any:
+    return [([way, _second(way)], [way, way, way, None, None]) for way in placements(x.ndim - 1)]
+
+
+@register_sharding(torch_fused.weights_backward._opoverload)
+def _(cotangent: Any, x: Any, theta: Any, k: Any, temperature: Any, link: Any, number: Any) -> Any:
+    return [
+        ([way, _second(way)], [way, way, _second(way), way, way, None, None])
+        for way in placements(x.ndim - 1)
+    ]
+
+
+@register_sharding(torch_fused.value._opoverload)
+def _(x: Any, k: Any, temperature: Any, link: Any, number: Any) -> Any:
+    return [([way] * 4, [way, way, way, None, None]) for way in placements(x.ndim - 1)]
+
+
+def _second(way: Any) -> Any:
+    """Return the placement of two numbers per row, which lie along a dimension before the batch."""
+    return Shard(way.dim + 1) if isinstance(way, Shard) else way

@@ -234,3 +234,14 @@ def test_the_square_of_a_temperature_may_leave_single_precision(name, link, temp
             assert -0.2 < float(got) < 0.3
             continue
         assert np.asarray(got) == pytest.approx(wanted, rel=1e-4, abs=1e-5 * size)
+
+
+@pytest.mark.parametrize("name", ["soft_topk normal", "soft_topk_threshold"])
+@pytest.mark.parametrize("order", [2, pytest.param(3, marks=pytest.mark.full)])
+def test_forward_mode_in_itself_under_jit(name, order):
+    """A rule that closes over an array is an error there: JAX traces it when the array is gone."""
+    derivative = FUNCTIONS[name]
+    for _ in range(order):
+        derivative = jax.jacfwd(derivative)
+    x = numbers((N,), 0)
+    assert near(jax.jit(derivative)(x), derivative(x))

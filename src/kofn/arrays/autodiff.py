@@ -86,25 +86,25 @@ def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) 
     return of(root, terms)
 
 
-def excess_by_slopes(
-    excess: Callable, slopes: Callable, z: Array, k: Array, constants: Any, total: Callable
+def function_by_slopes(
+    function: Callable, change: Callable, z: Array, k: Array, constants: Any
 ) -> Array:
-    """Return excess(z, k, constants) per row, with the derivatives of Σ slopes·z − moved·k.
+    """Return function(z, k, constants), with the derivative change(z, constants, dz, dk).
 
-    For JAX; `slopes(z, constants)` returns (slopes, moved). Differentiating `excess` directly would
-    store the intermediate arrays of all its branches, also of the branch not taken.
+    For JAX. Differentiating `function` directly would store the intermediate arrays of all its
+    branches, also of the branch not taken. Neither function may close over an array: under jit,
+    JAX traces `change` when the arrays around this call are gone.
     """
     jax = sys.modules["jax"]
 
     @jax.custom_jvp
     def of(z: Any, k: Any, constants: Any) -> Any:
-        return excess(z, k, constants)
+        return function(z, k, constants)
 
     @of.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        slope, moved = slopes(primals[0], primals[2])
-        change = total(slope * tangents[0])
-        return of(*primals), change - jax.numpy.where(moved, tangents[1], 0.0)
+        z, _, constants = primals
+        return of(*primals), change(z, constants, *tangents[:2])
 
     return of(z, k, constants)
 

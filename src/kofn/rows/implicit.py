@@ -13,10 +13,11 @@ any order. docs/rows.md derives this and lists alternatives that silently fail.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import (
-    excess_by_slopes,
+    function_by_slopes,
     gradient,
     has_gradients,
     quotient,
@@ -148,31 +149,12 @@ class _Equation(NamedTuple):
             return _excess(link, z, terms.live, over) - terms.k
         fixed = self._at(stop_gradient(delta), _constant(terms))
         _, solvable = _weight(*fixed, terms.live, over)
-
-        def balance_of(z: Array, places: Places) -> Array:
-            return balance(link, Entries(z, *places, over), ~solvable).excess
-
-        def excess(z: Array, k: Array, places: Places) -> Array:
-            plain = _excess(link, z, terms.live, over) - k
-
-            def balanced() -> Array:
-                return namespace(z).where(solvable, plain, balance_of(z, places))
-
-            return only_if(~solvable, balanced, plain)
-
-        def slopes(z: Array, places: Places) -> Any:
-            plain = namespace(z).where(terms.live, link.pdf(z), 0.0)
-
-            def balanced() -> Array:
-                found = gradient(lambda z: balance_of(z, places), z)
-                return namespace(z).where(over.expand(solvable), plain, found)
-
-            return only_if(~solvable, balanced, plain), solvable
-
-        places = (terms.scores, stop_gradient(terms.t), terms.live)
+        row = _Settled(terms.scores, stop_gradient(terms.t), terms.live, solvable, terms.over)
         if is_jax(z):
-            return excess_by_slopes(excess, slopes, z, terms.k, places, over.sum)
-        return excess(z, terms.k, places)
+            return function_by_slopes(
+                partial(_residual, link), partial(_residual_change, link), z, terms.k, row
+            )
+        return _residual(link, z, terms.k, row)
 
     def gain(self, delta: Array, terms: _Terms) -> Array:
         """Return 1/slope of `residual`; 0 where the slope, and so the gradient, is 0."""
@@ -245,8 +227,41 @@ def least_weight(like: Array) -> float:
     return float(info.smallest_normal) / float(info.eps)
 
 
-Places = tuple[Array, Array, Array]
-"""Scores, temperature and live entries, which `Entries` adds to z."""
+class _Settled(NamedTuple):
+    """The constants of a row while z and k move; on JAX, arguments of the rule that uses them."""
+
+    scores: Array
+    temperature: Array
+    live: Array
+    solvable: Array  # rows whose ΣF′ has not underflowed
+    over: Any
+
+    def balance(self, link: Link, z: Array) -> Array:
+        """Return the balance of logarithms in the rows that are not solvable."""
+        row = Entries(z, self.scores, self.temperature, self.live, _reductions(self.over))
+        return balance(link, row, ~self.solvable).excess
+
+
+def _residual(link: Link, z: Array, k: Array, row: _Settled) -> Array:
+    plain = _excess(link, z, row.live, _reductions(row.over)) - k
+
+    def balanced() -> Array:
+        return namespace(z).where(row.solvable, plain, row.balance(link, z))
+
+    return only_if(~row.solvable, balanced, plain)
+
+
+def _residual_change(link: Link, z: Array, row: _Settled, dz: Array, dk: Array) -> Array:
+    """Return the change of `_residual` with z and k. For JAX."""
+    xp, over = namespace(z), _reductions(row.over)
+    plain = xp.where(row.live, link.pdf(z), 0.0)
+
+    def balanced() -> Array:
+        found = gradient(lambda z: row.balance(link, z), z)
+        return xp.where(over.expand(row.solvable), plain, found)
+
+    slopes = only_if(~row.solvable, balanced, plain)
+    return over.sum(slopes * dz) - xp.where(row.solvable, dk, 0.0)
 
 
 def _entries(z: Array, terms: _Terms) -> Entries:

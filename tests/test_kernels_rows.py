@@ -6,7 +6,7 @@ import torch
 
 import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
-from kofn.rows import fused, kernel_rows
+from kofn.rows import kernel_rows, kernel_weights
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS, SMOOTH
 
@@ -63,7 +63,7 @@ def test_units_do_not_matter(link, rng):
 
 def test_tiny_units_need_no_reference(monkeypatch, rng):
     x = rng.standard_normal((20, 40)).astype(np.float32)
-    monkeypatch.setattr(fused, "finish", None)
+    monkeypatch.setattr(kernel_weights, "finish", None)
     soft_topk(x * np.float32(1e-24), 4, temperature=2e-24)
 
 

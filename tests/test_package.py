@@ -84,3 +84,15 @@ def test_version_is_the_one_installed():
     from importlib.metadata import version
 
     assert version("kofn") == kofn.__version__
+
+
+def test_pytorch_s_compiler_is_not_imported_for_eager_calls():
+    """It takes seconds: more than all the rest of kofn beside PyTorch."""
+    code = (
+        "import sys, torch, kofn\n"
+        "x = torch.arange(4.0, requires_grad=True)\n"
+        "kofn.soft_topk(x, 2).sum().backward()\n"
+        "kofn.KSubset(x.detach(), 2).sample(rng=torch.Generator())\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

@@ -61,12 +61,22 @@ def is_compiled() -> bool:
     )
 
 
-@torch.compiler.disable(  # type: ignore[no-untyped-call]
-    reason="torch.compile cannot trace a torch.Generator; draw outside of it"
-)
 def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call function(*arguments) outside of torch.compile, which breaks the graph here."""
-    return function(*arguments)
+    if not _is_compiling():
+        return function(*arguments)
+    from kofn.arrays.torch_untraced import call
+
+    return call(function, *arguments)
+
+
+def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function as torch.compiler.assume_constant_result does.
+
+    That one imports the compiler, which takes over a second, to set this attribute.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def is_recorded(x: Tensor) -> bool:

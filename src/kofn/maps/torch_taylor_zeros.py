@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
+from kofn.arrays.torch_state import constant_result
 from kofn.maps.taylor_zeros import Zeros, zeros
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def constant_zeros(order: int) -> Zeros:
     return zeros(order)

@@ -18,10 +18,9 @@ def threshold(
     if over is not DENSE:  # operators and kernels serve dense rows only
         return solve(x, k, temperature, link, over)
     if is_torch(x):
-        from kofn.rows.torch_threshold import threshold as operator
+        from kofn.rows.torch_threshold import threshold_of
 
-        number, alpha = link.static_and_array_alpha()
-        return operator(x, k, temperature, alpha, link.id, number)
+        return threshold_of(x, k, temperature, link)
     if is_jax(x):
         from kofn.rows.jax_threshold import threshold as compiled
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.torch_state import is_compiled
+from kofn.arrays.torch_state import constant_result, is_compiled
 from kofn.links.link import by_id
 from kofn.rows import kernel_weights
 from kofn.rows.given import Given
@@ -32,7 +32,7 @@ def serves(given: Given) -> bool:
     return alpha is None and _is_served(x.device.type, x.dtype, given.link.id, number)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _is_served(device: str, dtype: torch.dtype, link: str, number: float | None) -> bool:
     like = torch.empty(0, dtype=dtype, device=device)
     return kernels.serving(like, by_id(link, number), "torch") is not None

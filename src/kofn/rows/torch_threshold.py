@@ -14,8 +14,8 @@ from torch.jit._trace import TracerWarning
 
 # Loaded with PyTorch, because torch.compile cannot trace an import in the first call.
 from kofn.arrays import torch_rule as torch_rule
-from kofn.arrays import torch_state as torch_state
-from kofn.links.link import by_id
+from kofn.arrays.torch_state import constant_result, is_plain
+from kofn.links.link import Link, by_id
 from kofn.rows import kernel_rows
 from kofn.solver.threshold import solve
 
@@ -29,11 +29,28 @@ def threshold(
     x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: str, number: float | None
 ) -> tuple[Tensor, Tensor]:
     """Solve for θ; the link's α is `alpha` (per row) or `number` (one for all rows)."""
-    which = by_id(link, number if alpha is None else alpha)
-    fused = kernel_rows.threshold(x, k, temperature, which)
-    hi, lo = solve(x, k, temperature, which) if fused is None else fused.unbind()
+    hi, lo = _solved(x, k, temperature, by_id(link, number if alpha is None else alpha))
     # The outputs of an operator may not share memory.
     return hi.clone(), lo.clone()
+
+
+def _solved(x: Tensor, k: Tensor, temperature: Tensor, link: Link) -> tuple[Tensor, Tensor]:
+    fused = kernel_rows.threshold(x, k, temperature, link)
+    hi, lo = solve(x, k, temperature, link) if fused is None else fused.unbind()
+    return hi, lo
+
+
+def threshold_of(x: Tensor, k: Tensor, temperature: Tensor, link: Link) -> tuple[Tensor, Tensor]:
+    """Return θ as two floats; by the operator only where something traces or transforms `x`.
+
+    The first call of an operator imports PyTorch's compiler, which takes over a second.
+    """
+    if is_plain(x):
+        with torch.no_grad():
+            return _solved(x, k, temperature, link)
+    number, alpha = link.static_and_array_alpha()
+    hi, lo = threshold(x, k, temperature, alpha, link.id, number)
+    return hi, lo
 
 
 @threshold.register_fake
@@ -58,7 +75,7 @@ def _(info, in_dims, x, k, temperature, alpha, link, number):  # type: ignore[no
     return threshold(*rows, link, number), (0, 0)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def integral_ends(link: str) -> tuple[float, float, float]:
     with torch.no_grad():
         return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))

@@ -13,20 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from kofn import soft_topk
+from kofn.commands.compare.report import COLOURS, FAINT
+from kofn.commands.results import INK
 from kofn.links import table
 
 IMAGES = Path(__file__).parent / "images"
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart (its yellow left out).
-COLOURS = {
-    "logistic": "#0072B2",
-    "laplace": "#45A8E2",
-    "normal": "#009E73",
-    "exponential": "#D55E00",
-    "linear": "#222222",
-    "entmax": "#CC79A7",
-}
-INK, FAINT = "#222222", "#8a8a8a"
 SCORES = np.array([3.1, 2.5, 1.7, 1.5, 1.0, 0.7, 0.3, -0.1, -0.5, -1.2, -1.8, -2.6])
 K = 3
 # Where each curve is labelled: z of the point, place of the name, alignment.

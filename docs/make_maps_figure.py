@@ -15,18 +15,11 @@ import torch
 from matplotlib.axes import Axes
 
 from kofn import hard_topk, metrics, schedules, soft_topk, temperature_for
+from kofn.commands.compare.report import COLOURS, FAINT
+from kofn.commands.results import INK
 from kofn.links import table
 
 IMAGES = Path(__file__).parent / "images"
-INK, FAINT = "#222222", "#8a8a8a"
-COLOURS = {
-    "logistic": "#0072B2",
-    "laplace": "#45A8E2",
-    "normal": "#009E73",
-    "exponential": "#D55E00",
-    "linear": "#222222",
-    "entmax": "#CC79A7",
-}
 N, K = 32, 4
 ROWS = np.random.default_rng(0).normal(size=(100, N))
 CONSTANT = (0.03, 0.1, 0.3, 1.0, 3.0)

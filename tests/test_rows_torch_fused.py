@@ -153,6 +153,18 @@ def test_dual_numbers_keep_their_tangent(f):
     assert torch.equal(function(x), f(x))
 
 
+def test_transforms_of_a_compiled_function_see_the_plain_operations():
+    """Also where it was compiled for ordinary tensors before."""
+
+    def loss(x):
+        return topk()(x).square().sum()
+
+    x, function = scores(2, 6), torch.compile(loss, backend="aot_eager")
+    assert torch.equal(function(x), loss(x))
+    for transform in (grad, lambda f: vmap(grad(f)), lambda f: grad(lambda x: grad(f)(x).sum())):
+        assert torch.allclose(transform(function)(x), transform(loss)(x), atol=1e-10)
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"])
 @pytest.mark.parametrize("f", [topk(), total], ids=["weights", "sum"])
 def test_a_second_derivative_through_compiled_code_is_refused(f, backend):

@@ -10,11 +10,12 @@ from kofn.distributions.plackett_luce import PlackettLuce
 from kofn.distributions.relaxed_one_hot import RelaxedOneHot
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
+from kofn.maps.gates import topk_gates
 from kofn.maps.logarithms import log_entmax, log_soft_topk
 from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
-from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold, topk_gates
+from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.metrics.temperature import temperature_for
 
 __version__ = "0.1.0"

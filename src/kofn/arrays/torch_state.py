@@ -79,6 +79,11 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def is_autocast(x: Tensor) -> bool:
+    """Return whether torch.autocast is on for the device of `x`."""
+    return torch.is_autocast_enabled(x.device.type)
+
+
 def is_recorded(x: Tensor) -> bool:
     """Return whether autograd records operations on `x`."""
     return torch.is_grad_enabled() and x.requires_grad

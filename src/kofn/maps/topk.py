@@ -1,15 +1,14 @@
-"""The top-k maps: soft weights, threshold, smoothed sum, gates, and the hard top-k."""
+"""The top-k maps: soft weights, threshold, smoothed sum, and the hard top-k."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted, move_axis
-from kofn.arrays.operations import take_along_last, top_indices
+from kofn.arrays.kinds import Array, cast, deleted
+from kofn.arrays.operations import top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.rows import answers, implicit
@@ -18,7 +17,7 @@ from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, given
 from kofn.rows.settled import Rows, rows_of
 
-__all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold", "topk_gates"]
+__all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 
 
 def soft_topk(
@@ -155,54 +154,6 @@ def soft_topk_sum(
     with checked.form.quiet():
         fused = fused_rows.value(checked)
         return evaluate(answers.value, rows_of(checked)) if fused is None else fused
-
-
-def topk_gates(
-    scores: ArrayT,
-    k: int,
-    *,
-    link: LinkName | Link = "logistic",
-    temperature: float | Array = 1.0,
-    dim: int = -1,
-    mask: Array | None = None,
-) -> tuple[ArrayT, ArrayT]:
-    """Return (gates, indices): the soft_topk weights and the indices of the k largest scores.
-
-    Every score, chosen or not, gets a gradient through the gates, so a router can learn to change
-    its choice.
-
-    Args:
-        k: a Python integer in [0, n].
-        scores, link, temperature, dim, mask: as for `soft_topk`.
-
-    Returns:
-        Two arrays like `scores` with k entries along `dim`, largest score first, ties to the
-        lowest index. If a row has fewer than k available entries, it ends in gates of 0 with the
-        indices of masked entries.
-
-    Raises:
-        TypeError: k is not an integer. Otherwise as for `soft_topk`.
-
-    Example:
-        >>> import numpy as np
-        >>> from kofn import topk_gates
-        >>> gates, indices = topk_gates(np.array([0.1, 2.0, -1.0, 1.5]), 2)
-        >>> gates.round(3), indices
-        (array([0.789, 0.694]), array([1, 3]))
-    """
-    if isinstance(k, bool):
-        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}")
-    try:
-        k = operator.index(k)
-    except TypeError:
-        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
-    checked = given(scores, k, table.resolve(link), temperature, dim, mask)
-    form = checked.form
-    with form.quiet():
-        indices = top_indices(stop_gradient(checked.scores), k)
-        gates = take_along_last(weights_of(checked), indices)
-    indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
-    return form.restored(gates), indices
 
 
 def hard_topk(

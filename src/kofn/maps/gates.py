@@ -1,0 +1,118 @@
+"""Gates: the indices of the k largest scores, and their soft weights."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
+from kofn.arrays.form import Form
+from kofn.arrays.kinds import Array, cast_like, deleted, move_axis, namespace, of_torch
+from kofn.arrays.operations import take_along_last, top_indices
+from kofn.arrays.typing import ArrayT, LinkName
+from kofn.links import Link, table
+from kofn.maps.topk import weights_of
+from kofn.rows.given import HALF_TYPES, Given, given
+
+__all__ = ["topk_gates"]
+
+
+def topk_gates(
+    scores: ArrayT,
+    k: int,
+    *,
+    link: LinkName | Link = "logistic",
+    temperature: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    normalize: bool = False,
+) -> tuple[ArrayT, ArrayT]:
+    """Return (gates, indices): the soft_topk weights and the indices of the k largest scores.
+
+    Every score, chosen or not, gets a gradient through the gates, so a router can learn to change
+    its choice.
+
+    Args:
+        k: a Python integer in [0, n].
+        scores, link, temperature, dim, mask: as for `soft_topk`.
+        bias: added to the scores for the choice only; broadcasts to `scores`. The gates are the
+            weights of the scores without it, and it gets no gradient. It does not make a masked
+            entry available.
+        normalize: divide the gates by their sum; a row whose gates are all 0 keeps them. The scores
+            that are not chosen then get less of the gradient, and none at n = k. At k = 1 every
+            gate would be 1 and every gradient 0, so this is refused.
+
+    Returns:
+        Two arrays like `scores` with k entries along `dim`, largest score (with its bias) first,
+        ties to the lowest index, NaN as −inf. If a row has fewer than k available entries, it ends
+        in gates of 0 with the indices of masked entries. Inside torch.autocast, the gates of
+        half-precision scores are float32.
+
+    Raises:
+        TypeError: k is not an integer. ValueError: `normalize` with k = 1. Otherwise as for
+        `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import topk_gates
+        >>> scores = np.array([0.1, 2.0, -1.0, 1.5])
+        >>> gates, indices = topk_gates(scores, 2)
+        >>> gates.round(3), indices
+        (array([0.789, 0.694]), array([1, 3]))
+        >>> gates, indices = topk_gates(scores, 2, bias=np.array([0.0, 0, 4, 0]), normalize=True)
+        >>> gates.round(3), indices
+        (array([0.133, 0.867]), array([2, 1]))
+    """
+    k = _count(k, normalize)
+    checked = given(scores, k, table.resolve(link), temperature, dim, mask)
+    form = checked.form
+    with form.quiet():
+        indices = top_indices(_for_choice(checked, scores, bias), k)
+        gates = take_along_last(weights_of(checked), indices)
+        gates = _normalized(gates) if normalize else gates
+    indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
+    return _form_of_gates(form, gates).restored(gates), indices
+
+
+def _count(k: Any, normalize: bool) -> int:
+    if isinstance(k, bool):
+        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}")
+    try:
+        k = operator.index(k)
+    except TypeError:
+        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
+    if normalize and k == 1:
+        raise ValueError(
+            "normalize must be False for k = 1: a single gate divided by itself is always 1, and "
+            "the scores would get no gradient"
+        )
+    return k
+
+
+def _for_choice(given: Given, scores: Array, bias: Array | None) -> Array:
+    """Return the scores that decide the choice: with the bias, and −inf for NaN."""
+    x, xp = stop_gradient(given.scores), given.form.xp
+    if bias is not None:
+        check_same_kind("bias", bias, scores)
+        check_real("bias", bias)
+        shape = tuple(scores.shape)
+        check_broadcasts("bias", tuple(bias.shape), shape, "the shape of scores")
+        added = xp.broadcast_to(stop_gradient(cast_like(bias, x)), shape)
+        x = xp.where(deleted(x), -math.inf, x + given.form.entries(added))
+    return xp.where(xp.isnan(x), -math.inf, x)
+
+
+def _normalized(gates: Array) -> Array:
+    xp = namespace(gates)
+    total = xp.sum(gates, axis=-1)[..., None]
+    return gates / xp.where(total > 0, total, 1.0)
+
+
+def _form_of_gates(form: Form, gates: Array) -> Form:
+    """Return the form of the gates: float32 in place of a half type inside torch.autocast."""
+    if form.kind != "torch" or form.dtype_name not in HALF_TYPES:
+        return form
+    return form._replace(dtype=gates.dtype) if of_torch("state").is_autocast(gates) else form

@@ -46,9 +46,24 @@ def a_distribution_answers_in_the_kind_of_its_arrays(
     assert_type(kofn.Normal(array, array).rsample(), np.ndarray)
     assert_type(kofn.PlackettLuce(jaxed).sample(2), jax.Array)
     assert_type(kofn.RelaxedOneHot(tensor, 0.5).rsample((3,)), torch.Tensor)
-    assert_type(estimators.surrogate(tensor, tensor), torch.Tensor)
     kofn.KSubset([1.0, 2.0], 1)  # wrong
     kofn.Bernoulli(tensor).kl(kofn.Bernoulli(array))  # wrong
+
+
+def estimators_answer_in_the_kind_of_their_samples(
+    tensor: torch.Tensor, jaxed: jax.Array, array: np.ndarray
+) -> None:
+    subsets, coins = kofn.KSubset(tensor, 2), torch.distributions.Bernoulli(logits=tensor)
+    assert_type(estimators.surrogate(tensor, tensor), torch.Tensor)
+    assert_type(estimators.score_function(subsets, lambda s: s @ tensor), torch.Tensor)
+    estimators.leave_one_out(coins, lambda s: s @ tensor, samples=4)
+    assert_type(estimators.exact(kofn.Categorical(jaxed), lambda s: s @ jaxed), jax.Array)
+    assert_type(estimators.rebar(kofn.Bernoulli(tensor), lambda s: s @ tensor), torch.Tensor)
+    assert_type(estimators.gumbel_rao(kofn.Categorical(jaxed), lambda s: s @ jaxed), jax.Array)
+    assert_type(estimators.marginals_through(subsets), torch.Tensor)
+    assert_type(estimators.relaxed_through(kofn.Categorical(tensor)), torch.Tensor)
+    estimators.score_function(subsets, lambda s: array)  # wrong
+    estimators.exact(tensor, lambda s: s)  # wrong
 
 
 def names_are_checked(tensor: torch.Tensor, learned: torch.Tensor) -> None:

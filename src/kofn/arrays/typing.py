@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ArrayT = TypeVar("ArrayT", bound="torch.Tensor | jax.Array | np.ndarray")
 """The kind of the scores, which is that of the answer."""
+ArrayT_co = TypeVar("ArrayT_co", bound="torch.Tensor | jax.Array | np.ndarray", covariant=True)
+"""The same for a class that only returns such arrays."""
 
 LinkName = Literal["logistic", "laplace", "normal", "exponential", "linear", "entmax"]
 NoiseName = Literal["normal", "uniform", "logistic", "laplace", "gumbel"]

@@ -8,7 +8,9 @@ from typing import Any
 from kofn.arrays.autodiff import stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, framework
+from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import (
+    Distribution,
     Function,
     along,
     check_samples,
@@ -20,14 +22,14 @@ from kofn.estimators.protocol import (
 
 
 def rebar(
-    choice: Any,
-    f: Function,
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
     rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array = 0.5,
     scale: float | Array = 1.0,
-) -> Array:
+) -> ArrayT:
     """Return mean f(s), with the gradient (f(s) − ηf(y))·∇log P(s) + η∇f(y) − η∇f(ỹ).
 
     s is the choice that perturbed logits z make, y is their relaxation, and ỹ has the value of y
@@ -54,19 +56,19 @@ def rebar(
     Source: Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein, "REBAR" (2017), with its coupling of
     the two relaxations; Grathwohl et al. (2018) for several categories.
     """
-    choice = needs(choice, "rebar", "log_prob", "perturb", "choose", "relax", "conditioned")
-    noisy = choice.perturb((check_samples(samples),), rng)
-    dtype = choice.logits.dtype
-    sample = cast(choice.choose(noisy), dtype)
+    law = needs(choice, "rebar", "log_prob", "perturb", "choose", "relax", "conditioned")
+    noisy = law.perturb((check_samples(samples),), rng)
+    dtype = law.logits.dtype
+    sample = cast(law.choose(noisy), dtype)
     values = values_of(f, sample)
-    relaxed = cast(choice.relax(noisy, temperature), dtype)
-    given = cast(choice.relax(choice.conditioned(noisy), temperature), dtype)
+    relaxed = cast(law.relax(noisy, temperature), dtype)
+    given = cast(law.relax(law.conditioned(noisy), temperature), dtype)
     soft, slopes = values_and_slopes(partial(values_of, f), relaxed)
     if framework(scale) is None:
         check_number("scale", scale, low=-float("inf"), allowed="a finite number, or an array")
     weight = stop_gradient(values - scale * stop_gradient(soft))
-    log_prob = together(choice.log_prob(sample), values)
+    log_prob = together(law.log_prob(sample), values)
     # y and ỹ are one number: only their gradients differ.
     change = (relaxed - stop_gradient(relaxed)) - (given - stop_gradient(given))
-    path = along(choice, slopes * change, values)
+    path = along(law, slopes * change, values)
     return mean(values + weight * (log_prob - stop_gradient(log_prob)) + scale * path)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn.arrays.kinds import Array, namespace
-from kofn.estimators.protocol import Function, added, needs
+from kofn.arrays.kinds import namespace
+from kofn.arrays.typing import ArrayT
+from kofn.estimators.protocol import Distribution, Function, added, needs
 
 
 def exact(
-    choice: Any,
-    f: Function,
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
     rng: Any = None,
     *,
     factors: int = 0,
     enumerate_up_to: int | None = None,
-) -> Array:
+) -> ArrayT:
     """Return Σ_s P(s)·f(s), which is E f with all its gradients.
 
     Biased: no; the variance is 0.
@@ -47,11 +48,11 @@ def exact(
         >>> estimators.exact(Categorical(np.zeros(3)), lambda s: s @ np.array([0.0, 5.0, 10.0]))
         np.float64(5.0)
     """
-    choice = needs(choice, "exact", "log_prob", "support")
+    law = needs(choice, "exact", "log_prob", "support")
     limit = {} if enumerate_up_to is None else {"enumerate_up_to": enumerate_up_to}
-    every = choice.support(factors, **limit)
+    every = law.support(factors, **limit)
     xp = namespace(every)
-    log_prob = choice.log_prob(xp.broadcast_to(every, (every.shape[0], *_one_shape(choice))))
+    log_prob = law.log_prob(xp.broadcast_to(every, (every.shape[0], *_one_shape(law))))
     log_prob = added(log_prob, log_prob.ndim - factors)
     possible = log_prob != -math.inf
     p = xp.where(possible, xp.exp(xp.where(possible, log_prob, 0.0)), 0.0)

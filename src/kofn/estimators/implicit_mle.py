@@ -7,13 +7,27 @@ from typing import Any
 
 from kofn.arrays.autodiff import moving, stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
-from kofn.arrays.kinds import Array, cast
-from kofn.estimators.protocol import Function, along, check_samples, mean, needs, values_of
+from kofn.arrays.kinds import cast
+from kofn.arrays.typing import ArrayT
+from kofn.estimators.protocol import (
+    Distribution,
+    Function,
+    along,
+    check_samples,
+    mean,
+    needs,
+    values_of,
+)
 
 
 def perturbed(
-    choice: Any, f: Function, rng: Any = None, *, samples: int = 1, step: float = 1.0
-) -> Array:
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
+    rng: Any = None,
+    *,
+    samples: int = 1,
+    step: float = 1.0,
+) -> ArrayT:
     """Return mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
 
     s is the choice of perturbed logits z, and s′ that of z − step·∇f(s), by the same noise: the
@@ -42,13 +56,13 @@ def perturbed(
     Exponential Family Distributions" (2021); Domke, "Implicit Differentiation by Perturbation"
     (2010).
     """
-    choice = needs(choice, "perturbed", "perturb", "choose")
+    law = needs(choice, "perturbed", "perturb", "choose")
     allowed = "a finite number > 0"
     step = check_number("step", step, low=0.0, allowed=allowed, strict=True)
-    logits = choice.perturb((check_samples(samples),), rng)
+    logits = law.perturb((check_samples(samples),), rng)
     noisy = stop_gradient(logits)
-    sample = choice.choose(noisy)
-    values, slopes = values_and_slopes(partial(values_of, f), cast(sample, choice.logits.dtype))
-    target = choice.choose(noisy - step * cast(slopes, noisy.dtype))
-    path = along(choice, (sample - target) / step * moving(logits), values)
+    sample = law.choose(noisy)
+    values, slopes = values_and_slopes(partial(values_of, f), cast(sample, law.logits.dtype))
+    target = law.choose(noisy - step * cast(slopes, noisy.dtype))
+    path = along(law, (sample - target) / step * moving(logits), values)
     return mean(values + cast(path, values.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.arrays.kinds import Array
+from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import Distribution, Function, adopted, check_samples, mean, values_of
 from kofn.estimators.surrogate_samples import (
     gumbel_rao_through,
@@ -15,14 +16,14 @@ from kofn.estimators.surrogate_samples import (
 
 
 def reparameterized(
-    choice: Distribution,
-    f: Function,
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
     rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array | None = None,
     hard: bool = False,
-) -> Array:
+) -> ArrayT:
     """Return mean f(g(noise, parameters)), differentiated through g.
 
     For a `Normal` (or what else has `rsample`) the samples are exact. For discrete choices they
@@ -76,8 +77,8 @@ def reparameterized(
 
 
 def straight_through(
-    choice: Distribution, f: Function, rng: Any = None, *, samples: int = 1
-) -> Array:
+    choice: Distribution[ArrayT], f: Function[ArrayT], rng: Any = None, *, samples: int = 1
+) -> ArrayT:
     """Return mean f(s), with its gradient passed to the marginals (SIMPLE for a `KSubset`).
 
     Biased: yes, unless f is linear. The bias depends on how f is defined between the samples: s²
@@ -95,14 +96,14 @@ def straight_through(
 
 
 def gumbel_rao(
-    choice: Distribution,
-    f: Function,
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
     rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array = 1.0,
     draws: int = 10,
-) -> Array:
+) -> ArrayT:
     """Return `reparameterized(hard=True)`, averaged over `draws` of each sample's noise.
 
     Biased: yes, exactly as straight-through Gumbel-softmax is.
@@ -122,13 +123,13 @@ def gumbel_rao(
 
 
 def reinmax(
-    choice: Distribution,
-    f: Function,
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
     rng: Any = None,
     *,
     samples: int = 1,
     temperature: float | Array = 1.0,
-) -> Array:
+) -> ArrayT:
     """Return mean f(s) with ReinMax's second-order gradient.
 
     Biased: yes, except where f is quadratic (at temperature 1).

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from kofn.arrays.checks import check_integer, check_same_kind
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.typing import ArrayT, ArrayT_co
 
-Function = Callable[[Array], Array]
+Function: TypeAlias = Callable[[ArrayT], ArrayT]
 """f: samples, (samples,) + the shape of one; to (samples,) + the batch, row by row."""
 
 
-class Distribution(Protocol):
+class Distribution(Protocol[ArrayT_co]):
     """The methods that every estimator needs; some estimators need more.
 
     `Categorical`, `Bernoulli`, `KSubset` and `Normal` have all that applies to them; any of
@@ -31,10 +32,11 @@ class Distribution(Protocol):
       limit.
     """
 
-    def sample(self, shape: Any, rng: Any) -> Array:
+    # Any arguments, for a type checker: torch.distributions name theirs otherwise, and take no rng.
+    def sample(self, *shape_and_rng: Any, **named: Any) -> ArrayT_co:
         """Draw samples without a gradient: shape + batch shape + the shape of one sample."""
 
-    def log_prob(self, sample: Array) -> Array:
+    def log_prob(self, sample: Any, /) -> ArrayT_co:
         """Return log P of each sample, shape + batch shape, differentiable in the parameters."""
 
 
@@ -69,7 +71,7 @@ def name_of(choice: Any) -> str:
     return type(getattr(choice, "law", choice)).__name__
 
 
-def values_of(f: Function, z: Array) -> Array:
+def values_of(f: Callable[[Array], Array], z: Array) -> Array:
     """Return f(z), checked to have one number for each sample."""
     values = f(z)
     check_same_kind("what f returns", values, z, "the samples")

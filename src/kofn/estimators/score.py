@@ -114,13 +114,13 @@ def surrogate(
 
 
 def score_function(
-    choice: Distribution,
-    f: Function,
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
     rng: Any = None,
     *,
     samples: int = 1,
     baseline: str | float | Array | RunningMean | None = None,
-) -> Array:
+) -> ArrayT:
     """Return mean f(S), with the gradient mean (f(S) − b)·∇log P(S): REINFORCE.
 
     Biased: no, with any of the baselines below.
@@ -164,7 +164,9 @@ def score_function(
     return surrogate(values_of(f, z), choice.log_prob(z), baseline=baseline)
 
 
-def leave_one_out(choice: Distribution, f: Function, rng: Any = None, *, samples: int = 2) -> Array:
+def leave_one_out(
+    choice: Distribution[ArrayT], f: Function[ArrayT], rng: Any = None, *, samples: int = 2
+) -> ArrayT:
     """Return `score_function` with the mean of the other samples as baseline: RLOO.
 
     Biased: no.

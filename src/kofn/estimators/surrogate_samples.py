@@ -11,12 +11,15 @@ from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.checks import check_integer, check_shape
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.random import split_rng
+from kofn.arrays.typing import ArrayT
 from kofn.distributions.bernoulli import Bernoulli
 from kofn.distributions.categorical import Categorical
-from kofn.estimators.protocol import adopted, name_of, needs
+from kofn.estimators.protocol import Distribution, adopted, name_of, needs
 
 
-def marginals_through(choice: Any, shape: int | tuple[int, ...] = (), rng: Any = None) -> Array:
+def marginals_through(
+    choice: Distribution[ArrayT], shape: int | tuple[int, ...] = (), rng: Any = None
+) -> ArrayT:
     """Return s + (π − stop π): an exact sample s with the gradient of the marginals.
 
     For a `Categorical` the classical straight-through estimator, for a `KSubset` SIMPLE. Exact, as
@@ -39,18 +42,18 @@ def marginals_through(choice: Any, shape: int | tuple[int, ...] = (), rng: Any =
         >>> estimators.marginals_through(choice, (), np.random.default_rng(0)).sum()
         np.float64(2.0)
     """
-    choice = needs(choice, "straight_through", "sample", "marginals")
-    return choice.sample(shape, rng) + moving(choice.marginals())
+    law = needs(choice, "straight_through", "sample", "marginals")
+    return law.sample(shape, rng) + moving(law.marginals())
 
 
 def relaxed_through(
-    choice: Any,
+    choice: Distribution[ArrayT],
     shape: int | tuple[int, ...] = (),
     rng: Any = None,
     *,
     temperature: float | Array = 1.0,
     hard: bool = False,
-) -> Array:
+) -> ArrayT:
     """Return a relaxed sample from perturbed logits: `gumbel_softmax` for any distribution.
 
     Args:
@@ -64,22 +67,22 @@ def relaxed_through(
 
     Source: Jang, Gu & Poole; Maddison, Mnih & Teh (2017); Xie & Ermon (2019) for subsets.
     """
-    choice = needs(choice, "reparameterized", "perturb", "choose", "relax")
-    noisy = choice.perturb(shape, rng)
-    weights = choice.relax(noisy, temperature)
+    law = needs(choice, "reparameterized", "perturb", "choose", "relax")
+    noisy = law.perturb(shape, rng)
+    weights = law.relax(noisy, temperature)
     if hard:
-        weights = choice.choose(noisy) + moving(weights)
-    return cast(weights, choice.logits.dtype)
+        weights = law.choose(noisy) + moving(weights)
+    return cast(weights, law.logits.dtype)
 
 
 def gumbel_rao_through(
-    choice: Any,
+    choice: Distribution[ArrayT],
     shape: int | tuple[int, ...] = (),
     rng: Any = None,
     *,
     temperature: float | Array = 1.0,
     draws: int = 10,
-) -> Array:
+) -> ArrayT:
     """`relaxed_through(hard=True)` with its gradient averaged over noise that gives this sample.
 
     The same expectation, and less variance, at the cost of `draws` relaxations; f sees one sample.
@@ -96,26 +99,26 @@ def gumbel_rao_through(
     Source: Paulus, Maddison & Krause, "Rao-Blackwellizing the Straight-Through Gumbel-Softmax
     Gradient Estimator" (2021).
     """
-    choice = needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
+    law = needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
     check_integer("draws", draws, "an integer, at least 1", 1)
     first, second = split_rng(rng, 2)
-    sample = choice.sample(check_shape(shape), first)
+    sample = law.sample(check_shape(shape), first)
     xp = namespace(sample)
     repeated = xp.broadcast_to(sample, (draws, *sample.shape))
-    noisy = stop_gradient(choice.perturb_given(repeated, second))
+    noisy = stop_gradient(law.perturb_given(repeated, second))
     # What is masked is −inf here, and may be NaN in the logits.
-    change = xp.where(xp.isinf(noisy), 0.0, moving(cast(choice.logits, noisy.dtype)))
-    relaxed = choice.relax(noisy + change, temperature)
+    change = xp.where(xp.isinf(noisy), 0.0, moving(cast(law.logits, noisy.dtype)))
+    relaxed = law.relax(noisy + change, temperature)
     return sample + cast(moving(xp.mean(relaxed, axis=0)), sample.dtype)
 
 
 def reinmax_through(
-    choice: Any,
+    choice: Distribution[ArrayT],
     shape: int | tuple[int, ...] = (),
     rng: Any = None,
     *,
     temperature: float | Array = 1.0,
-) -> Array:
+) -> ArrayT:
     """Return a sample with the gradient 2·J((p_T + s)/2) − ½·J(p), J(w) = diag(w) − wwᵀ: ReinMax.
 
     Second-order accurate, where straight-through is first-order: exact, as an expectation, where f

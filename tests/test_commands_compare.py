@@ -81,7 +81,7 @@ def test_one_score_a_line_is_one_row():
     result = run("apply", "--map", "softmax", send="a name of three words\n2\n1\n0.5\n")
     head, *rows = result.stdout.splitlines()
     assert head == "a name of three words"
-    np.testing.assert_array_equal(np.array(rows, float), softmax(np.array([2, 1, 0.5])))
+    np.testing.assert_allclose(np.array(rows, float), softmax(np.array([2, 1, 0.5])), rtol=1e-15)
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,11 @@ def peak(kind: int, number: Any) -> Visit:
             live, odd = zero, zero
             for i in range(block.size):
                 v = block[i]
-                out_of_play = deleted(v)
-                finite = abs(v) < infinity and not out_of_play
-                greatest = max(greatest, ordered(v) if finite else ordered(-infinity))
+                finite = abs(v) < infinity and not deleted(v)
+                key = ordered(v)  # here, not in the next line: LLVM makes no vectors of a branch
+                greatest = max(greatest, key if finite else ordered(-infinity))
                 live += one if finite else zero
-                odd += zero if finite or out_of_play else one
+                odd += zero if v < infinity else one
             into[2] += live
             into[3] += odd
         into[1] = unordered(greatest, zero)

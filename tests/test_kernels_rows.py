@@ -1,11 +1,15 @@
 """Fused rows where users go: outliers, masks, tiny units, plateaus, whatever the k."""
 
+import platform
+import re
+
 import numpy as np
 import pytest
 import torch
 
 import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
+from kofn.kernels.cpu.rows import launch, loops
 from kofn.rows import kernel_rows, kernel_weights
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS, SMOOTH
@@ -179,3 +183,12 @@ def test_a_threshold_beyond_the_greatest_float_is_finite(link, temperature):
     far = gradients(torch.finfo(torch.float32).max, temperature)
     for got, wanted in zip(far, gradients(0.0, 1.0), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 assembly")
+@pytest.mark.parametrize("name", ["census", "peak"])
+def test_extremes_are_found_by_vector_code(name):
+    """A `peak` that LLVM left scalar took twice as long as the rest of softmax."""
+    made = launch.visit(getattr(loops, name), 0, np.float32)
+    code = made._library.get_asm_str()
+    assert re.search(r"v?(pmaxsd|blendvps|pcmpgtd)\s+.*[xyz]mm", code)

@@ -74,7 +74,7 @@ def test_commands_print_what_the_page_says(tmp_path, monkeypatch) -> None:
     )
     assert len(found) == 2
     for sent, arguments, promise in found:
-        printed = CliRunner().invoke(app.app, arguments.split(), input=sent).output
+        printed = CliRunner().invoke(app.app, arguments.split(), input=sent).stdout
         shown = " ".join(printed.split()[: len(promise.split())])  # the page may stop early
         assert_prints(shown, promise)
 

@@ -141,7 +141,7 @@ def test_the_fused_rows_are_what_serves():
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 130, 513])
 @pytest.mark.parametrize("std", [0.0, 3.0])
 def test_the_same_numbers_give_the_same_subsets(monkeypatch, dtype, n, std):
-    """Levels of one coin up to levels on windows, with heaps that have no partner."""
+    """Levels of one coin up to levels on windows, with groups that have no partner."""
     y, k = rows(n, std, dtype) if n > 1 else (np.zeros((3, 1), dtype), np.array([0, 1, 1]))
     fused, reference = both(
         monkeypatch, lambda: KSubset(y, k).sample((2, 3), np.random.default_rng(n))

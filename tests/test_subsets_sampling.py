@@ -82,7 +82,7 @@ def test_halves_of_a_long_row_share_k_as_they_should(n, k):
 
 
 def test_a_window_holds_all_that_can_happen():
-    """The last two heaps are the even and the odd entries; with ties their counts vary the most."""
+    """The last two groups are the even and odd entries; with ties their counts vary the most."""
     exact, draws = oracles.split_counts(np.zeros(256), 128, 128), 16_000
     drawn = KSubset(np.zeros(256), 128).sample(draws, np.random.default_rng(3))
     observed = np.bincount(drawn[:, ::2].sum(-1).astype(int), minlength=129)

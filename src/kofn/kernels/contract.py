@@ -19,14 +19,14 @@ class Kind(NamedTuple):
     two_tails: bool = False
     """0 < F < 1 everywhere, so that between scores far apart the logs of both tails balance."""
     bounded: bool = False
-    """F is 0 up to z = 0 and 1 from an end on: a few pieces, looked at afresh by the distance."""
+    """F is 0 up to z = 0 and 1 from an end on: a few pieces, computed afresh by the distance."""
     capped: bool = False
     """F comes to 1 at an end, but is 0 only by underflow: then θ is where the least chosen ends."""
     octaves: bool = False
     """`prepare` keeps 2^octaves of an entry, which a step of θ multiplies; else z itself."""
     order: int = 0
     """The order of Halley's step next to θ: 3 where F′ is continuous and |F″| is no more than F′,
-    roughly; 2 where F′ has kinks; 0 where no step may be the last without another look.
+    roughly; 2 where F′ has kinks; 0 where no step may be the last without another evaluation.
     """
     steps: float = 1.0
     """How many last steps lead beyond the end of a support, from close by."""

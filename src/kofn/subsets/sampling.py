@@ -18,11 +18,11 @@ from kofn.kernels.contract import window_of
 from kofn.subsets import quadrature
 
 
-class Heaps(NamedTuple):
-    """Groups of coins: group i has start + a heads with the a-th probability."""
+class Groups(NamedTuple):
+    """Coins in groups: group i has start + a heads with the a-th probability."""
 
-    probability: Array  # (window, …, heaps)
-    start: Array  # (…, heaps), whole numbers
+    probability: Array  # (window, …, groups)
+    start: Array  # (…, groups), whole numbers
     mean: Array
 
 
@@ -40,15 +40,15 @@ def draw(z: Array, k: Array, uniforms: Array) -> Array:
     return count[..., : z.shape[-1]] == 1
 
 
-def _levels(z: Array) -> list[Heaps]:
+def _levels(z: Array) -> list[Groups]:
     """Return groups of 1, 2, 4, … coins, up to the two halves of a row."""
     xp = namespace(z)
     coin = quadrature.coins(z)
     other = 1 - coin.tail
     p = xp.where(coin.sign > 0, coin.tail, other)
     q = xp.where(coin.sign > 0, other, coin.tail)
-    level = Heaps(_without_dust(xp.stack([q, p])), xp.zeros_like(p), p)
-    levels: list[Heaps] = []
+    level = Groups(_without_dust(xp.stack([q, p])), xp.zeros_like(p), p)
+    levels: list[Groups] = []
     while level.mean.shape[-1] > 1:
         levels.append(_even(level))
         if level.mean.shape[-1] <= 2:
@@ -57,7 +57,7 @@ def _levels(z: Array) -> list[Heaps]:
     return levels
 
 
-def _even(level: Heaps) -> Heaps:
+def _even(level: Groups) -> Groups:
     """Return an even number of groups; add an empty group if necessary."""
     if level.mean.shape[-1] % 2 == 0:
         return level
@@ -67,14 +67,14 @@ def _even(level: Heaps) -> Heaps:
     window = probability.shape[0]
     sure = cast(arange(mean, window) == 0, mean.dtype).reshape((window,) + (1,) * mean.ndim)
     sure = xp.broadcast_to(sure, (window, *none.shape))
-    return Heaps(
+    return Groups(
         xp.concat([probability, sure], axis=-1),
         xp.concat([start, none], axis=-1),
         xp.concat([mean, none], axis=-1),
     )
 
 
-def _joined(level: Heaps, size: int) -> Heaps:
+def _joined(level: Groups, size: int) -> Groups:
     """Join each group of the first half with one of the second: `size` coins per group."""
     xp = namespace(level.mean)
     half = level.mean.shape[-1] // 2
@@ -84,12 +84,12 @@ def _joined(level: Heaps, size: int) -> Heaps:
     mean = mean[..., :half] + mean[..., half:]
     window = window_of(size, dtype_name(mean) == "float64")
     if window >= size + 1:
-        return Heaps(probability, start, mean)
+        return Groups(probability, start, mean)
     moved = xp.clip(xp.round(mean) - window // 2, 0, size + 1 - window)
     at = (moved - start) + arange(mean, window).reshape((window,) + (1,) * mean.ndim)
     inside = (at >= 0) & (at < probability.shape[0])
     found = take_along_first(probability, xp.where(inside, at, 0.0))
-    return Heaps(xp.where(inside, found, 0.0), moved, mean)
+    return Groups(xp.where(inside, found, 0.0), moved, mean)
 
 
 def _without_dust(probability: Array) -> Array:
@@ -99,7 +99,7 @@ def _without_dust(probability: Array) -> Array:
     return xp.where(probability < dust, 0.0, probability)
 
 
-def _first(level: Heaps, count: Array, uniform: Array) -> Array:
+def _first(level: Groups, count: Array, uniform: Array) -> Array:
     """Draw how many heads of each pair of groups are in the first of the two."""
     xp = namespace(count)
     half, window = count.shape[-1], level.probability.shape[0]

@@ -9,8 +9,8 @@ from kofn.kernels.cpu.rows.interleaved import BRING_BACK, COTANGENT, GIVE_BACK, 
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     LANES,
-    ODD,
     OPEN,
+    SPECIAL,
     copy_all,
     is_deleted,
     load,
@@ -72,15 +72,15 @@ def _slope(group, lanes):
 
 @plain
 def _centre(group, lanes):
-    """Take what is left of the mean off the odd lanes."""
+    """Take what is left of the mean off the special lanes."""
     row = group.row
     if group.entries:
-        if count_all(group.lanes, ODD):
+        if count_all(group.lanes, SPECIAL):
             visit_all(group, CENTRE)
         copy_all(group, GIVE_BACK, group.entries + KEPT * LANES * row.size, row.out)
         return
     for r in range(group.count):
-        if lanes.state[r] == ODD:
+        if lanes.state[r] == SPECIAL:
             hi, lo, per_t, rest = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.rest[r]
             sums = visit(nth(group, r), CENTRE, hi, lo, per_t, row.alpha, rest)
             lanes.slope[r] -= sums[0]

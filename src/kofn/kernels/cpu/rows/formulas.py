@@ -2,8 +2,8 @@
 
 `kind` is a constant wherever these are called, so each call keeps one branch. What an entry costs
 is decided here: `prepare` does the exponential once, relative to an anchor near the threshold,
-and every further look moves by δ = (θ − anchor)/T with multiplications alone. Links with an end to
-their support have nothing to prepare; they are looked at afresh, by the `distance` from that end.
+and every further evaluation moves by δ = (θ − anchor)/T with multiplications alone. Links with an
+end to their support have nothing to prepare; they are computed afresh, by the `distance` from it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def unit(kind, per_t):
 
 @inline
 def prepare(kind, z):
-    """What the looks need of an entry at z = (x − anchor)·unit; −inf must come out as weight 0."""
+    """What evaluations need of z = (x − anchor)·unit; −inf must come out as weight 0."""
     end = far(z)
     if kind in OCTAVES:
         return exp2(min(z, end)) if z > -end else real(z, 0.0)
@@ -176,8 +176,8 @@ def _base(kind, z, alpha):
 
 
 @inline
-def looked(kind, a, by, inverse, alpha):
-    """What a look adds up: (the smaller tail, that if above ½, F′, F > ½, F″)."""
+def evaluated(kind, a, by, inverse, alpha):
+    """What an evaluation adds up: (the smaller tail, that if above ½, F′, F > ½, F″)."""
     zero, one = real(a, 0.0), real(a, 1.0)
     t, is_upper, first, second = tail(kind, a, by, inverse, alpha)
     upper = one if is_upper else zero

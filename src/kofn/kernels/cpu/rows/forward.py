@@ -13,19 +13,19 @@ from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
     LANES,
-    ODD,
     OPEN,
+    SPECIAL,
     SUMMED,
     copy_all,
     nth,
     visit,
     visit_all,
 )
-from kofn.kernels.cpu.rows.loops import CLOSE, FIRST_LOOK, LOOK, PEAK, SURVEY, WRITE
+from kofn.kernels.cpu.rows.loops import CLOSE, EVALUATION, FIRST_EVALUATION, PEAK, SURVEY, WRITE
 from kofn.kernels.cpu.rows.search import (
     advance,
+    evaluate,
     is_single,
-    look,
     open_softmax,
     peak,
     quantiles,
@@ -57,14 +57,14 @@ def weights(group, lanes, wanted):
     summed = _start(group, lanes)
     for round_ in range(16 * size):
         aim_all(group.lanes, kind, size)
-        if not _look(group, lanes):
+        if not _evaluate(group, lanes):
             break
         if summed:
             sum_up_all(group.lanes)
         advance_all(group.lanes, kind, size, round_)
-        if count_all(group.lanes, ODD):
+        if count_all(group.lanes, SPECIAL):
             for r in range(count):
-                if lanes.state[r] == ODD:
+                if lanes.state[r] == SPECIAL:
                     advance(nth(group, r), lanes, round_)
     if kind in CAPPED:
         for r in range(count):
@@ -116,25 +116,25 @@ def _start(group, lanes):
         for r in range(count):
             if is_single(kind, lanes.k[r]):
                 open_softmax(lanes, r, size)
-    if count_all(group.lanes, ODD):
+    if count_all(group.lanes, SPECIAL):
         for r in range(count):
-            if lanes.state[r] == ODD:
+            if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
     return summed > 0
 
 
 @plain
-def _look(group, lanes):
-    """Look at the rows whose θ is not found; whether there are any."""
+def _evaluate(group, lanes):
+    """Evaluate the rows whose θ is not found; whether there are any."""
     still = count_all(group.lanes, OPEN) + count_all(group.lanes, SUMMED) > 0
     if group.entries:
         if still:
             _prepare(group)
-            visit_all(group, LOOK)
+            visit_all(group, EVALUATION)
         return still
     for r in range(group.count):
         if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
-            look(nth(group, r), lanes)
+            evaluate(nth(group, r), lanes)
     return still
 
 
@@ -142,7 +142,7 @@ def _look(group, lanes):
 def _prepare(group):
     """Rows abreast: prepare those whose anchor has moved."""
     if group.row.kind not in BOUNDED and fresh_all(group.lanes):
-        visit_all(group, FIRST_LOOK)
+        visit_all(group, FIRST_EVALUATION)
 
 
 @plain
@@ -157,7 +157,7 @@ def _write(group, lanes):
         if lanes.state[r] == FOUND:
             each = nth(group, r)
             if lanes.fresh[r] and row.kind not in BOUNDED:
-                visit_at(each, lanes, FIRST_LOOK)
+                visit_at(each, lanes, FIRST_EVALUATION)
             lanes.total[r] = visit_at(each, lanes, WRITE)[0]
 
 

@@ -25,14 +25,14 @@ from kofn.kernels.cpu.rows.formulas import (
     centred,
     deleted,
     distance,
-    looked,
+    evaluated,
     prepare,
     sloped,
     unit,
     weighed,
     written,
 )
-from kofn.kernels.cpu.rows.lanes import LANE, LANES, ODD
+from kofn.kernels.cpu.rows.lanes import LANE, LANES, SPECIAL
 from kofn.kernels.cpu.rows.loops import Visit, census, close, close_back
 from kofn.kernels.cpu.runtime.intrinsics import (
     REGISTER,
@@ -159,7 +159,7 @@ def peak(kind: int, number: Any) -> Visit:
     return visit
 
 
-def first_look(kind: int, number: Any) -> Visit:
+def first_evaluation(kind: int, number: Any) -> Visit:
     """Prepare each entry for the anchor of its lane; where it has not moved, it is as before."""
 
     def visit(x, g, out, n, lanes, a, b, c, d, e):
@@ -180,7 +180,7 @@ def first_look(kind: int, number: Any) -> Visit:
     return visit
 
 
-def look(kind: int, number: Any) -> Visit:
+def evaluate(kind: int, number: Any) -> Visit:
     """Σ of the tails not above ½, and of those above, ΣF′, #{F > ½}, ΣF″; a is α."""
     afresh = kind in BOUNDED
 
@@ -205,7 +205,7 @@ def look(kind: int, number: Any) -> Visit:
                         a = distance(entries[i, SCORE, r], place[0, r], by, place[2, r])
                     else:
                         a = entries[i, KEPT, r]
-                    t, t_above, first, upper, second = looked(kind, a, by, one / by, alpha_)
+                    t, t_above, first, upper, second = evaluated(kind, a, by, one / by, alpha_)
                     own[0, r] += t
                     own[1, r] += t_above
                     own[2, r] += first
@@ -327,7 +327,7 @@ def slope(kind: int, number: Any) -> Visit:
 def centre(kind: int, number: Any) -> Visit:
     """Way back, where rounding left Σu ≠ 0: take F′·rest/T off, and its z from Σuz; a is α.
 
-    Only in lanes that are odd.
+    Only in lanes that are special.
     """
 
     def visit(x, g, out, n, lanes, alpha, b, c, d, e):
@@ -338,17 +338,17 @@ def centre(kind: int, number: Any) -> Visit:
         alpha_ = number(alpha)
         for r in range(LANES):
             own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
-            own[4, r], own[5, r] = into.rest[r], one if into.state[r] == ODD else zero
+            own[4, r], own[5, r] = into.rest[r], one if into.state[r] == SPECIAL else zero
         for start in range(0, n, BLOCK):
             for r in range(LANES):
                 own[0, r] = zero
             for i in range(start, min(start + BLOCK, n)):
                 for r in range(LANES):
-                    per_t, odd = own[3, r], own[5, r] > zero
+                    per_t, special = own[3, r], own[5, r] > zero
                     hi, lo, rest = own[1, r], own[2, r], own[4, r]
                     u, uz = centred(kind, entries[i, SCORE, r], hi, lo, per_t, alpha_, rest)
-                    entries[i, KEPT, r] -= u * per_t if odd else zero
-                    own[0, r] += uz if odd else zero
+                    entries[i, KEPT, r] -= u * per_t if special else zero
+                    own[0, r] += uz if special else zero
             for r in range(LANES):
                 into.slope[r] -= own[0, r]
         never_unroll()
@@ -356,11 +356,11 @@ def centre(kind: int, number: Any) -> Visit:
     return visit
 
 
-BY_LINK = {first_look, look, write, weigh, centre}
+BY_LINK = {first_evaluation, evaluate, write, weigh, centre}
 """The others are the same for all."""
 
 # In the order of passes.FORWARD and passes.BACKWARD; what visits a row alone is from there.
-FORWARD = (survey, census, peak, close, first_look, look, write, bring, give)
+FORWARD = (survey, census, peak, close, first_evaluation, evaluate, write, bring, give)
 BACKWARD = (weigh, slope, centre, close_back, bring, give)
 BRING, GIVE = range(len(FORWARD) - 2, len(FORWARD))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD) - 2, len(BACKWARD))

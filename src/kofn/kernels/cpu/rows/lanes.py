@@ -35,7 +35,7 @@ LANE = np.dtype(
                 *("width", "worth", "leap", "tries", "fresh"),
                 # Whether something was unusual, so that Σp is to be held to k in any case.
                 "strange",
-                # What the last visit saw: a survey total and squares, a look the others.
+                # What the last visit saw: a survey total and squares, an evaluation the others.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
                 # θ as two numbers; on the way back what is left of a total, the sum of sizes, and
                 # the cotangents of k and T.
@@ -50,9 +50,9 @@ LANE = np.dtype(
 PLACE = {name: LANE.fields[name][1] for name in LANE.names}
 """Bytes from the address of the lanes to each number."""
 
-OPEN, ODD, FOUND, LOST, CLOSED, SUMMED = range(6)
-"""States of a lane. An odd one waits for search.py; a closed row needs no equation; a lost one is
-left to the reference; the θ of a summed one is known after the next look."""
+OPEN, SPECIAL, FOUND, LOST, CLOSED, SUMMED = range(6)
+"""States of a lane. A special one waits for search.py; a closed row needs no equation; a lost one
+is left to the reference; the θ of a summed one is known after the next evaluation."""
 
 Row = namedtuple("Row", "lane visits kind size x g out n sums team memo alpha")
 """A row: its lane; addresses of what visits it (loops.py), of its scores, cotangents and answer,

@@ -36,7 +36,7 @@ def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
 @cache
 def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np.ndarray:
     if kind in BOUNDED:  # nothing to prepare
-        spared = {loops.first_look: loops.look, interleaved.first_look: interleaved.look}
+        spared = {layout.first_evaluation: layout.evaluate for layout in (loops, interleaved)}
         every = tuple(spared.get(make, make) for make in every)
     by_link = loops.BY_LINK | interleaved.BY_LINK
     found = [visit(make, kind if make in by_link else 0, number) for make in every]

@@ -21,8 +21,8 @@ from kofn.kernels.cpu.rows.formulas import (
     centred,
     deleted,
     distance,
+    evaluated,
     integral,
-    looked,
     prepare,
     sloped,
     unit,
@@ -107,35 +107,35 @@ def peak(kind: int, number: Any) -> Visit:
         greatest = ordered(-infinity)
         for start in range(0, n, BLOCK):
             block = scores[start : start + BLOCK]
-            live, odd = zero, zero
+            live, special = zero, zero
             for i in range(block.size):
                 v = block[i]
                 finite = abs(v) < infinity and not deleted(v)
                 key = ordered(v)  # here, not in the next line: LLVM makes no vectors of a branch
                 greatest = max(greatest, key if finite else ordered(-infinity))
                 live += one if finite else zero
-                odd += zero if v < infinity else one
+                special += zero if v < infinity else one
             into[2] += live
-            into[3] += odd
+            into[3] += special
         into[1] = unordered(greatest, zero)
 
     return visit
 
 
-def first_look(kind: int, number: Any) -> Visit:
-    """Prepare each entry for the anchor a and a unit of T = 1/b; then what `look` does."""
-    return _look(kind, number, kind not in BOUNDED)
+def first_evaluation(kind: int, number: Any) -> Visit:
+    """Prepare each entry for the anchor a and a unit of T = 1/b; then what `evaluate` does."""
+    return _evaluate(kind, number, kind not in BOUNDED)
 
 
-def look(kind: int, number: Any) -> Visit:
+def evaluate(kind: int, number: Any) -> Visit:
     """Σ of the smaller tails, and of those above ½, ΣF′, #{F > ½}, ΣF″; c is `moved(δ)`.
 
     A bounded link has nothing prepared: θ = a + c there.
     """
-    return _look(kind, number, False)
+    return _evaluate(kind, number, False)
 
 
-def _look(kind: int, number: Any, fresh: bool) -> Visit:
+def _evaluate(kind: int, number: Any, fresh: bool) -> Visit:
     afresh = kind in BOUNDED
 
     def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
@@ -157,7 +157,7 @@ def _look(kind: int, number: Any, fresh: bool) -> Visit:
                     keep[i] = a
                 else:
                     a = keep[i]
-                t, t_above, first, upper, second = looked(kind, a, by_, inverse, alpha_)
+                t, t_above, first, upper, second = evaluated(kind, a, by_, inverse, alpha_)
                 tails += t
                 above += t_above
                 weight += first
@@ -173,7 +173,7 @@ def _look(kind: int, number: Any, fresh: bool) -> Visit:
 
 
 def write(kind: int, number: Any) -> Visit:
-    """F of each entry, of what was prepared in its place, and ΣF; θ as for `look`."""
+    """F of each entry, of what was prepared in its place, and ΣF; θ as for `evaluate`."""
     afresh = kind in BOUNDED
 
     def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
@@ -344,12 +344,12 @@ def close_back(kind: int, number: Any) -> Visit:
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
 """Sums may be taken in any order, so that they become vectors."""
 
-BY_LINK = {first_look, look, write, weigh, centre, integrate}
+BY_LINK = {first_evaluation, evaluate, write, weigh, centre, integrate}
 """The others are the same for all."""
 
-FORWARD = (survey, census, peak, close, first_look, look, write)
+FORWARD = (survey, census, peak, close, first_evaluation, evaluate, write)
 BACKWARD = (weigh, slope, centre, close_back)
 VALUE = (integrate, total)
-SURVEY, CENSUS, PEAK, CLOSE, FIRST_LOOK, LOOK, WRITE = range(len(FORWARD))
+SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE = range(len(FORWARD))
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))

@@ -1,11 +1,11 @@
-"""The thresholds of a few rows: survey each, then look at each until its θ is found.
+"""The thresholds of a few rows: survey each, then evaluate each until its θ is found.
 
 The rules are those of `solver/threshold.py` (log-odds Newton,
 residual split at F > ½, plateau in logs,
 stop on the step, always end). What differs is how little is paid for them: entries are prepared
 once, sums are float32 over blocks and float64 across them, and Halley's third order lets a small
-step be the last without another look. All numbers here are float64 and every visit to a row is a
-call by address (loops.py), so this is compiled once for all links and precisions.
+step be the last without another evaluation. All numbers here are float64 and every visit to a row
+is a call by address (loops.py), so this is compiled once for all links and precisions.
 
 Rows go in groups, each in its lane, and the usual step is computed for all lanes at once by vector
 code (search_lanes.py); what is unusual is done here, lane by lane. No lane knows of another.
@@ -35,8 +35,8 @@ from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
     LOST,
-    ODD,
     OPEN,
+    SPECIAL,
     SUMMED,
     is_deleted,
     load,
@@ -44,7 +44,7 @@ from kofn.kernels.cpu.rows.lanes import (
     visit,
     visit_for_extremes,
 )
-from kofn.kernels.cpu.rows.loops import CENSUS, FIRST_LOOK, LOOK, PEAK, SURVEY
+from kofn.kernels.cpu.rows.loops import CENSUS, EVALUATION, FIRST_EVALUATION, PEAK, SURVEY
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 from kofn.kernels.cpu.runtime.vector_math import inline, log
@@ -69,16 +69,16 @@ def survey(row, lanes):
 
 @plain
 def visit_at(row, lanes, which):
-    """A look, or the writing, at θ; return its sums."""
+    """An evaluation, or the writing, at θ; return its sums."""
     r = row.lane
     return visit(row, which, lanes.base[r], lanes.per_t[r], lanes.by[r], row.alpha, 0.0)
 
 
 @plain
-def look(row, lanes):
+def evaluate(row, lanes):
     """Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″; prepares the row where its anchor has moved."""
     r = row.lane
-    sums = visit_at(row, lanes, FIRST_LOOK if lanes.fresh[r] else LOOK)
+    sums = visit_at(row, lanes, FIRST_EVALUATION if lanes.fresh[r] else EVALUATION)
     lanes.below[r], lanes.above[r], lanes.weight[r] = sums[0] - sums[1], sums[1], sums[2]
     lanes.count[r], lanes.slope[r], lanes.fresh[r] = sums[3], sums[4], 0.0
 
@@ -92,12 +92,12 @@ def peak(row, lanes):
 
 @plain
 def open_softmax(lanes, r, size):
-    """To k ≤ 1 the exponential link cuts no weight to 1, so one look tells θ."""
+    """To k ≤ 1 the exponential link cuts no weight to 1, so one evaluation tells θ."""
     temperature = lanes.temperature[r]
     usual = lanes.bad[r] == 0 and lanes.live[r] > 1 and temperature == temperature
-    # Looks do not tell deleted scores from those next to them; elsewhere θ is far from there.
+    # Evaluations do not tell deleted scores from those next to them; elsewhere θ is far from there.
     usual = usual and not is_deleted(1.125 * lanes.greatest[r], size)
-    lanes.state[r] = SUMMED if usual else ODD
+    lanes.state[r] = SUMMED if usual else SPECIAL
     lanes.anchor[r], lanes.delta[r], lanes.fresh[r] = lanes.greatest[r], -1.0, 1.0
 
 
@@ -233,7 +233,7 @@ def halley(kind, k, n, excess, weight, slope):
     bend = slope * per_weight + weight * (total - rest) * k * each
     bend = 1 - newton * bend / 2
     step = newton / (bend if 0.5 < bend < 2 else (2.0 if bend >= 2 else 0.5))
-    # Linear and square links are where they bend no more: there the next look is the last.
+    # Linear and square links are where they bend no more: there the next evaluation is the last.
     square = weight * weight - 2 * slope * excess
     parabola = 2 * excess / (weight + math.sqrt(square if square > 0 else 0.0))
     step = parabola if kind in BOUNDED else step
@@ -243,7 +243,7 @@ def halley(kind, k, n, excess, weight, slope):
 
 @plain
 def last_step(kind, size):
-    """The step after which no further look is needed: its cube, or square at a kink, is lost."""
+    """The step that may be the last: its cube, or square at a kink, is lost."""
     return LAST_SINGLE[kind] if size == 4 else LAST_DOUBLE[kind]
 
 
@@ -263,7 +263,7 @@ def beyond(kind, steps, delta, step, below, above, eps):
 
 @plain
 def _fallback(low, high, low_gap, high_gap, tries):
-    """Where to look next inside the bracket when Newton's step leaves it.
+    """Where to evaluate next inside the bracket when Newton's step leaves it.
 
     First where the straight line between the log-odds at its ends crosses; then in turn by
     exponents from either end, where masks of −1e9 have stretched it, and in the middle.
@@ -280,10 +280,10 @@ def _fallback(low, high, low_gap, high_gap, tries):
 
 @plain
 def advance(row, lanes, round_):
-    """What the last look at an odd row says about its θ.
+    """What the last evaluation of a special row says about its θ.
 
-    Its k counts the scores of +inf, which every look sees as F = 1; 0 < k − #top < #live. Once θ is
-    found the answer's memory holds the row as prepared, unless it is `fresh`.
+    Its k counts the scores of +inf, where every evaluation has F = 1; 0 < k − #top < #live. Once θ
+    is found the answer's memory holds the row as prepared, unless it is `fresh`.
     """
     r, kind = row.lane, row.kind
     lanes.strange[r] = 1.0
@@ -333,7 +333,7 @@ def advance(row, lanes, round_):
         lanes.high[r] -= shift
         lanes.anchor[r], lanes.fresh[r] = moved_to, 1.0
         if abs(target) > ANCHORED:
-            # Its neighbours in the scores' type are temperatures apart: look at it itself, and
+            # Its neighbours in the scores' type are temperatures apart: evaluate it itself, and
             # leave a θ that is really between them to the reference.
             if near or stuck:
                 lanes.state[r] = LOST
@@ -365,7 +365,7 @@ def _held(lanes, r, step, gap, excess, round_):
     low, high, target = lanes.low[r], lanes.high[r], lanes.delta[r] + step
     low_gap, high_gap = lanes.low_gap[r], lanes.high_gap[r]
     both = low_gap == low_gap and high_gap == high_gap
-    # Twice in three looks the bracket may do as it likes; then it must have halved.
+    # Twice in three evaluations the bracket may do as it likes; then it must have halved.
     slow = False
     if both and round_ % 3 == 2:
         slow = high - low > lanes.width[r] / 2 and abs(step) > 0.1

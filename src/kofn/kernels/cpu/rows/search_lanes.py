@@ -1,7 +1,7 @@
 """The usual steps of the search, for all lanes of a group at once, as vector code.
 
 Each function does what search.py does lane by lane, where nothing unusual is in the way, and calls
-a lane odd where something is. Lanes without a row hold old numbers, and nobody reads their answer.
+a lane special where something is. Lanes without a row hold old numbers; nobody reads their answer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kofn.kernels.cpu.rows.lanes import (
     LANE,
     LANES,
     LOST,
-    ODD,
     OPEN,
+    SPECIAL,
     SUMMED,
     rounded,
     two_floats,
@@ -108,7 +108,7 @@ def open_all(address, count, n, kind, size, origin):
         # None of it is true of a NaN.
         plain_row = (reach < SPREAD * temperature) & (abs(pivot) < USUAL)
         plain_row = plain_row & (temperature >= least_unit(size))
-        state = OPEN if plain_row & (k > 0) & (k < n) else ODD
+        state = OPEN if plain_row & (k > 0) & (k < n) else SPECIAL
         lanes.state[r] = state if r < count else LOST
     never_unroll()
 
@@ -122,7 +122,7 @@ def advance_all(address, kind, size, round_):
     one_tail = kind not in TWO_TAILS
     enough, steps = last_step(kind, size), STEPS[kind]
     freely = round_ % 3 != 2
-    found, searched, odd = np.float64(FOUND), np.float64(OPEN), np.float64(ODD)
+    found, searched, special = np.float64(FOUND), np.float64(OPEN), np.float64(SPECIAL)
     for r in range(LANES):
         delta, k = lanes.delta[r], lanes.k[r]
         low, high, state = lanes.low[r], lanes.high[r], lanes.state[r]
@@ -136,7 +136,7 @@ def advance_all(address, kind, size, round_):
         exact = one_tail & (excess == 0)
         step = 0.0 if exact else step
         size_of_step, target = abs(step), delta + step
-        # What the look has shown, which is kept if the step is a usual one.
+        # What the evaluation has shown, which is kept if the step is a usual one.
         more = excess > 0
         new_low, new_high = delta if more else low, high if more else delta
         new_low_gap, new_high_gap = gap if more else low_gap, high_gap if more else gap
@@ -154,7 +154,7 @@ def advance_all(address, kind, size, round_):
         usual = near | (held & moves & (half_open | freely))
         usual = usual & (abs(target) <= ANCHORED) & curved & (exact | (excess != 0))
         after = found if near else searched
-        after = after if usual else odd
+        after = after if usual else special
         searching = state == OPEN
         go = usual & searching
         lanes.low[r], lanes.high[r] = new_low if go else low, new_high if go else high
@@ -183,7 +183,7 @@ def aim_all(address, kind, size):
 
 @plain
 def sum_up_all(address):
-    """θ of the lanes that one look was enough for."""
+    """θ of the lanes that one evaluation was enough for."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     for r in range(LANES):
@@ -235,7 +235,7 @@ def weigh_all(address, count, size):
 
 @plain
 def centre_all(address, size):
-    """Way back: what rounding has left of the mean; lanes it matters in are odd."""
+    """Way back: what rounding has left of the mean; lanes it matters in are special."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     eps = 2.0**-23 if size == 4 else 2.0**-52
@@ -243,7 +243,7 @@ def centre_all(address, size):
         total, usual = lanes.total[r], lanes.state[r] == OPEN
         matters = usual & (abs(total) > 4 * eps * lanes.size[r])
         lanes.rest[r] = total / lanes.weight[r]
-        lanes.state[r] = ODD if matters else lanes.state[r]
+        lanes.state[r] = SPECIAL if matters else lanes.state[r]
     never_unroll()
 
 

@@ -147,7 +147,7 @@ def turn(typingctx, like, source, step, last, into, into_step, into_last):
 def never_unroll(typingctx):
     """Called last in a function: its loops stay loops until they are made vectors.
 
-    A short loop over a constant number of lanes is unrolled before LLVM looks for vectors, and
+    A short loop over a constant number of lanes is unrolled before LLVM searches for vectors, and
     found again in part if at all.
     """
 

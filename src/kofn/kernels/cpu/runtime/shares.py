@@ -17,7 +17,7 @@ from kofn.kernels.cpu.runtime.intrinsics import fetch, fetch_add, pointer
 # taken at once.
 NEXT, DONE, COUNT, CHUNK = range(4)
 
-PATIENCE = 1 << 16  # looks for a caller to begin: some tens of microseconds
+PATIENCE = 1 << 16  # tries to see a caller begin: some tens of microseconds
 
 plain = njit(error_model="numpy", nogil=True)
 
@@ -25,9 +25,9 @@ plain = njit(error_model="numpy", nogil=True)
 @plain
 def begun(address):
     """Whether the integer at `address`, with which a caller begins, is other than 0 in a while."""
-    looks = 0
-    while fetch(address) == 0 and looks < PATIENCE:
-        looks += 1
+    tries = 0
+    while fetch(address) == 0 and tries < PATIENCE:
+        tries += 1
     return fetch(address) != 0
 
 

@@ -62,7 +62,7 @@ def _take_parts(team):
     words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
     ticket = fetch(team + 8 * TICKET)
     while ticket >= _VISIT and ticket % _VISIT < words[PARTS]:
-        # Since that look the visit may have ended, and another begun: then this takes a part of
+        # Since that test the visit may have ended, and another begun: then this takes a part of
         # that one, all of which is in place before its ticket is.
         ticket = fetch_add(team + 8 * TICKET, 1)
         part = ticket % _VISIT

@@ -2,7 +2,7 @@
 
 A handler never waits for a thread that has not begun: all of the pool may be handlers. It works
 itself until no row is left. A task that starts later finds nothing to do, and the memory that it
-looks at is freed by whoever is last.
+reads is freed by whoever is last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE = range(9)
 PLAN = 9
 _ALPHA_AT, _PLAN_AT = 0, 1
 
-# The memory of a call: how many threads may look at it, α, a job, a ticket of each thread.
+# The memory of a call: how many threads may read it, α, a job, a ticket of each thread.
 _REFERENCES, _ALPHA, _JOB = 0, 1, 2
 _TICKETS = _JOB + worker.WORDS
 _BLOCK, _OWN, _LEADS = range(3)
@@ -57,7 +57,7 @@ def table(typingctx):
 
 @plain
 def _release(block):
-    """Free the memory of a call if nobody else may look at it."""
+    """Free the memory of a call if nobody else may read it."""
     if fetch_add(block + 8 * _REFERENCES, -1) == 1:
         foreign(words_at(table(), TABLE)[FREE], (block,))
 

@@ -26,7 +26,7 @@ ROWS = "kofn_rows"
 """The handler's name in programs."""
 
 _TABLE = np.zeros(handler.TABLE, np.int64)
-_KEPT: list[Any] = [_TABLE]  # memory that native code may look at as long as the process lives
+_KEPT: list[Any] = [_TABLE]  # memory that native code may read as long as the process lives
 
 _MESSAGES = {
     handler.MISSING: b"kofn: the program was compiled elsewhere; trace and compile it here first",

@@ -322,24 +322,24 @@ def _held(s, bracket, ends, step, gap, excess, leap, active, free, quarter):
     span, width, worth, tries = high - low, s.width, s.worth, s.tries
     judged = active & both & (s.rounds % 3 == 2)
     beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(gap) * worth, leap))
-    odd = free & (judged | beyond | ~((target > low) & (target < high)))
-    if tl.max(odd.to(tl.int32)) > 0:
+    special = free & (judged | beyond | ~((target > low) & (target < high)))
+    if tl.max(special.to(tl.int32)) > 0:
         # The bracket decides two steps in three; before the third it must have halved.
         slow = judged & (span > width * 0.5) & (tl.abs(step) > 0.1)
-        other, tries = _by_bracket(s.hi, target, bracket, ends, slow, odd, quarter, tries)
+        other, tries = _by_bracket(s.hi, target, bracket, ends, slow, special, quarter, tries)
         # A step beyond what the spread of the scores suggests; go past the root to hold it.
         stride = tl.maximum(1.5 * tl.abs(gap) * worth, leap) * quarter
         other = tl.where(beyond, tl.where(excess > 0.0, stride, -stride), other)
         other = tl.where((other > low) & (other < high), other, low + span * 0.5)
-        target = tl.where(odd, other, target)
+        target = tl.where(special, other, target)
         width = tl.where(judged, span, width)
-        worth = tl.where(odd & beyond, 2.0 * worth, worth)
-        leap = tl.where(odd & beyond, leap * tl.maximum(leap, 8.0), leap)
+        worth = tl.where(special & beyond, 2.0 * worth, worth)
+        leap = tl.where(special & beyond, leap * tl.maximum(leap, 8.0), leap)
     return target, width, worth, leap, tries
 
 
 @triton.jit
-def _by_bracket(theta, target, bracket, ends, slow, odd, quarter, tries):
+def _by_bracket(theta, target, bracket, ends, slow, special, quarter, tries):
     """(a step inside the bracket where both its ends are known, how many it has decided)."""
     low, high, both = ends.low, ends.high, ends.both
     low_gap, high_gap = bracket.low_gap, bracket.high_gap
@@ -356,7 +356,7 @@ def _by_bracket(theta, target, bracket, ends, slow, odd, quarter, tries):
     middle = _middle(theta * 0.25, low, high, quarter)
     halved = (turn == 0) | (span < 16.0 * quarter)
     by_turn = tl.where(halved, middle, tl.where(turn == 1, high - deep, low + deep))
-    fall = odd & both & (slow | ~((target > low) & (target < high)))
+    fall = special & both & (slow | ~((target > low) & (target < high)))
     target = tl.where(fall, tl.where(tries < 3, low + span * share, by_turn), target)
     return target, tl.where(fall, tries + 1, tries)
 

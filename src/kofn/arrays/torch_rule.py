@@ -36,8 +36,13 @@ def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         for tensor in tensors:  # sooner than any() of a generator
             if tensor.requires_grad:
-                return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
+                return recorded(rule, *tensors)
     return rule.value(*tensors)[0]
+
+
+def recorded(rule: Rule, *tensors: Tensor) -> Tensor:
+    """Return `by_rule` where gradients are known to be on and one of `tensors` has one."""
+    return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
 
 
 class _ByRule(torch.autograd.Function):

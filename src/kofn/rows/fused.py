@@ -45,7 +45,7 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         arrays = ((i, a) for i, a in enumerate((k, temperature)) if type(a) is not float)
         return in_scores, *(in_rows[i] if a.requires_grad else None for i, a in arrays)
 
-    return _by_rule(given, value, pullback, reference)
+    return _by_rule(given, numbers, value, pullback, reference)
 
 
 def value(given: Given) -> Array | None:
@@ -71,17 +71,17 @@ def value(given: Given) -> Array | None:
         in_rows = (cotangent * slope for number, slope in slopes if type(number) is not float)
         return each.masked_fill(tensors[0] == math.inf, 0.0), *in_rows
 
-    return _by_rule(given, value, pullback, answers.value)
+    return _by_rule(given, numbers, value, pullback, answers.value)
 
 
-def _by_rule(given: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]) -> Array:
-    numbers = _without_tensors(given)
-
+def _by_rule(
+    given: Given, numbers: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]
+) -> Array:
     def plain(*tensors: Array) -> Array:
         return reference(rows_of(_with(numbers, tensors)))
 
     rule = of_torch("rule")
-    return rule.by_rule(rule.Rule(value, pullback, plain), *_tensors(given))
+    return rule.recorded(rule.Rule(value, pullback, plain), *_tensors(given))
 
 
 def _tensors(given: Given) -> list[Array]:

@@ -42,7 +42,8 @@ BOXES = {
     "__main__": Box(5.0, 2.3, "python -m kofn"),
     "commands": Box(5.0, 4.6, "kofn select, compare, apply, bench, train"),
     "feature_selection": Box(10.5, 2.9, "SoftTopKSelector"),
-    "onnx": Box(7.6, 2.0, "for torch.onnx"),
+    "onnx": Box(7.9, 2.0, "for torch.onnx"),
+    "nn": Box(6.47, 2.5, "TopKRouter, SparseAttention"),
     "estimators": Box(1.9, 2.7, "gradients of E f(S)"),
     "distributions": Box(1.9, 2.7, "KSubset, Categorical, …"),
     "losses": Box(5.0, 2.7, "topk_loss, softmax_loss, …"),
@@ -108,7 +109,7 @@ def draw_arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float])
 
 def draw(image: Path) -> None:
     graph = without_detours(rooms_below(ROOT))
-    figure, axes = plt.subplots(figsize=(11, 11.2))
+    figure, axes = plt.subplots(figsize=(11, 12.2))
     for level in range(len(FLOORS)):
         draw_floor(axes, level)
     for room in graph:

@@ -14,6 +14,7 @@ FLOORS = (
     ("maps", "subsets", "classic"),
     ("distributions", "losses", "metrics"),
     ("estimators",),
+    ("nn",),
     ("feature_selection", "onnx"),
     ("commands",),
     ("__main__",),

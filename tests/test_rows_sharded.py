@@ -18,12 +18,14 @@ pytestmark = pytest.mark.skipif(
 PROCESSES = 2
 
 
-def run_on_ranks(path):
-    """`same_as_whole` in each of two processes joined by gloo; the first failure is raised."""
+def run_on_ranks(path, task=None):
+    """`task` in each of two processes joined by gloo; the first failure is raised."""
     spawn = multiprocessing.get_context("spawn")
     said = spawn.Queue()
     ranks = [
-        spawn.Process(target=_on_rank, args=(rank, str(path), said), daemon=True)
+        spawn.Process(
+            target=_on_rank, args=(rank, str(path), said, task or same_as_whole), daemon=True
+        )
         for rank in range(PROCESSES)
     ]
     for rank in ranks:
@@ -38,11 +40,11 @@ def run_on_ranks(path):
             rank.kill()
 
 
-def _on_rank(rank, path, said):
+def _on_rank(rank, path, said, task):
     torch.set_num_threads(1)
     try:
         with joined(distributed.FileStore(path, PROCESSES), rank, PROCESSES):
-            same_as_whole()
+            task()
         said.put(None)
     except BaseException:
         said.put(traceback.format_exc())

@@ -1,4 +1,9 @@
-"""kofn: exact differentiable top-k, and related maps, losses and distributions."""
+"""kofn: exact differentiable top-k, and related maps, losses and distributions.
+
+`kofn.nn` has PyTorch modules; it is loaded when it is first used.
+"""
+
+import typing as _typing
 
 from kofn import classic, estimators, links, losses, metrics, schedules
 from kofn.arrays.when_imported import import_after as _import_after
@@ -17,6 +22,9 @@ from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.metrics.temperature import temperature_for
+
+if _typing.TYPE_CHECKING:
+    from kofn import nn as nn
 
 __version__ = "0.1.0"
 
@@ -68,6 +76,15 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> _typing.Any:
+    """Load `kofn.nn`, which needs PyTorch, when it is first used."""
+    if name == "nn":
+        from importlib import import_module
+
+        return import_module("kofn.nn")
+    raise AttributeError(f"module 'kofn' has no attribute {name!r}")
+
+
 def __dir__() -> list[str]:
     """List the public names only."""
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, "nn", "__version__"])

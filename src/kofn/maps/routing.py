@@ -1,0 +1,101 @@
+"""Gates of routers: which experts each token goes to, and the weights of their answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kofn.arrays.autodiff import moving, stop_gradient
+from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.operations import take_along_last, top_indices
+from kofn.links import Link, table
+from kofn.maps.gates import topk_gates
+from kofn.maps.softmax import softmax
+from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
+
+
+class Gating(NamedTuple):
+    """How scores become gates.
+
+    `mixture` is a softmax of the scores at temperature 1, times a factor that is exactly 1 and
+    has the gradient of the soft top-k weight. Otherwise the gate is the soft top-k weight itself.
+    """
+
+    link: str | Link = "logistic"
+    temperature: Any = 1.0
+    mixture: bool = True
+    normalize: bool = True
+
+    @property
+    def soft(self) -> dict[str, Any]:
+        """Return the arguments that the soft top-k maps share."""
+        return dict(link=self.link, temperature=self.temperature)
+
+
+def token_choice(
+    scores: Array, k: int, gating: Gating, bias: Array | None = None, mask: Array | None = None
+) -> tuple[Array, Array]:
+    """Return (gates, indices) of the k largest scores + bias of every row, largest first.
+
+    `mask` has the batch shape; a row where it is False gets gates of 0.
+    """
+    rows = None if mask is None else mask[..., None]
+    normalize = gating.normalize and not gating.mixture
+    gates, indices = topk_gates(scores, k, **gating.soft, mask=rows, bias=bias, normalize=normalize)
+    if gating.mixture:
+        gates = gates_of_mixture(scores, gates, indices, gating.normalize, rows)
+    return gates, indices
+
+
+def gates_of_mixture(
+    scores: Array, weights: Array, indices: Array, normalize: bool, rows: Array | None
+) -> Array:
+    """Return softmax(scores) at the indices, times 1 + weights − stop(weights).
+
+    With `normalize`, the softmax is over the chosen scores alone.
+    """
+    if normalize:
+        share = softmax(take_along_last(scores, indices), mask=rows)
+    else:
+        share = take_along_last(softmax(scores, mask=rows), indices)
+    return share * (1 + moving(weights))
+
+
+def joint_choice(
+    scores: Array, biased: Array, k: Any, dim: int, gating: Gating, mask: Array | None
+) -> tuple[Array, Array]:
+    """Return (weights, chosen): soft top-k weights along `dim`, and the k largest biased scores.
+
+    Both have the shape of `scores`; `chosen` is boolean.
+    """
+    weights = soft_topk(scores, k, dim=dim, mask=mask, **gating.soft)
+    return weights, hard_topk(biased, k, dim=dim, mask=mask) > 0
+
+
+def weights_above(scores: Array, threshold: Array, gating: Gating) -> Array:
+    """Return F((scores − threshold)/T): soft top-k weights for a threshold that is known."""
+    xp = namespace(scores)
+    z = (cast(scores, xp.float32) - threshold) / gating.temperature
+    return cast(table.resolve(gating.link).cdf(z), scores.dtype)
+
+
+def threshold_of(scores: Array, k: Any, dim: int, gating: Gating, mask: Array | None) -> Array:
+    """Return θ of the soft top-k weights along `dim`."""
+    return soft_topk_threshold(scores, k, dim=dim, mask=mask, **gating.soft)
+
+
+def packed(
+    scores: Array, weights: Array, chosen: Array, width: int, gating: Gating
+) -> tuple[Array, Array, Array]:
+    """Return (gates, indices, taken) [T, width]: the chosen experts of a row, largest gate first.
+
+    A row with fewer ends in gates of 0 at experts that it has not chosen, where `taken` is False;
+    a row with more loses its smallest gates.
+    """
+    xp = namespace(scores)
+    gates = weights
+    if gating.mixture:
+        gates = softmax(scores) * (1 + moving(weights))
+    gates = xp.where(chosen, gates, 0.0)
+    # A chosen gate may be 0, as the weights of a bounded link may: it still precedes the others.
+    indices = top_indices(stop_gradient(xp.where(chosen, gates, -1.0)), width)
+    return take_along_last(gates, indices), take_along_last(chosen, indices), indices

@@ -1,0 +1,33 @@
+"""PyTorch modules over kofn's maps: routers for mixtures of experts, and sparse attention.
+
+Import it as `from kofn import nn` or use `kofn.nn`; `import kofn` alone does not load PyTorch.
+"""
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]"'
+    ) from error
+
+from kofn.nn.attention import SparseAttention
+from kofn.nn.attention_function import sparse_attention
+from kofn.nn.dispatch import DispatchPlan, dispatch_plan
+from kofn.nn.key_value_cache import KeyValueCache
+from kofn.nn.router import TopKRouter
+from kofn.nn.router_base import step_routers
+from kofn.nn.router_losses import load_balancing_loss, router_z_loss
+
+__all__ = [
+    # mixtures of experts
+    "TopKRouter",
+    "step_routers",
+    "load_balancing_loss",
+    "router_z_loss",
+    "dispatch_plan",
+    "DispatchPlan",
+    # attention
+    "SparseAttention",
+    "sparse_attention",
+    "KeyValueCache",
+]

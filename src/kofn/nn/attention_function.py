@@ -1,0 +1,161 @@
+"""Attention whose weights are exactly 0 at most positions, or a soft choice of k of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kofn.arrays.checks import check_choice, check_number
+from kofn.arrays.typing import LinkName
+from kofn.links import Link
+from kofn.maps.attention import shared_topk
+from kofn.maps.softmax import entmax, sparsemax
+
+WEIGHTS = ("entmax", "sparsemax", "soft_topk")
+
+
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    *,
+    weights: Literal["entmax", "sparsemax", "soft_topk"] = "entmax",
+    alpha: float | Tensor = 1.5,
+    k: float | Tensor = 8,
+    temperature: float | Tensor = 1.0,
+    link: LinkName | Link = "logistic",
+    hard: bool = False,
+    need_weights: bool = False,
+) -> Any:
+    """Return w·value, where w are sparse weights of the scores query·keyᵀ·scale.
+
+    The arguments are those of torch's `scaled_dot_product_attention`, with its meaning of masks,
+    and what the weights need.
+
+    Args:
+        query: [..., Hq, L, D]. key: [..., H, S, D]. value: [..., H, S, Dv]. Hq is a multiple of H:
+            each key and value head serves Hq/H query heads. The other dimensions are equal.
+        attn_mask: broadcasts to [..., Hq, L, S]. Boolean, True where a position takes part; or
+            floats that are added to the scores, −inf (or the least number of the dtype) where it
+            does not.
+        dropout_p: the share of weights that are set to 0, with the others scaled up. It is always
+            applied; pass 0 in evaluation.
+        is_causal: the last query sees all keys, the one before it all but the last, and so on. For
+            L = S it is what PyTorch does; for L < S it is right for queries that continue a cache,
+            where PyTorch aligns the first query with the first key. May be joined with a mask.
+        scale: 1/√D by default.
+        weights: "entmax" or "sparsemax" of the scores, or "soft_topk", the soft top-k weights
+            divided by k.
+        alpha: for "entmax": ≥ 1; 1 is softmax, 2 sparsemax.
+        k: for "soft_topk": > 0, may be fractional. In a row with fewer than 2k positions to choose
+            from it is half of them (rounded down with `hard`), at least 1: with k at their number,
+            the weights would be uniform and the scores would get no gradient.
+        temperature: divides the scores.
+        link, hard: for "soft_topk"; as there.
+        need_weights: return (output, w [..., Hq, L, S]) with w before dropout.
+
+        alpha, k and temperature are numbers, or tensors that broadcast to [..., Hq, L]: one per
+        head has shape [Hq, 1]. They may have gradients.
+
+    Returns:
+        [..., Hq, L, Dv]. Each row of w sums to 1; a row whose positions are all masked is zeros,
+        and so is its output.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or shape, or is out of range.
+
+    Source: Vaswani et al. (2017); Peters, Niculae & Martins (2019) and Correia, Niculae & Martins,
+    "Adaptively Sparse Transformers" (2019), for entmax.
+
+    Example:
+        >>> import torch
+        >>> from kofn import nn
+        >>> query, key, value = (torch.randn(2, 4, 6, 8) for _ in range(3))
+        >>> output, w = nn.sparse_attention(query, key, value, is_causal=True, need_weights=True)
+        >>> output.shape, bool((w.sum(-1) - 1).abs().max() < 1e-5), bool((w == 0).any())
+        (torch.Size([2, 4, 6, 8]), True, True)
+    """
+    check_choice("weights", weights, WEIGHTS)
+    groups = _groups(query, key, value)
+    allowed = "a number in [0, 1)"
+    check_number("dropout_p", dropout_p, low=0.0, below=1.0, allowed=allowed, arrays=False)
+    check_hard(hard, weights)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    # Scaling the queries is cheaper than scaling the scores, and overflows less in float16.
+    scores = _by_group(query * scale, key.mT, groups)
+    scores, mask = _masked(scores, attn_mask, is_causal)
+    if weights == "entmax":
+        shares = entmax(scores, alpha, temperature=temperature, mask=mask)
+    elif weights == "sparsemax":
+        shares = sparsemax(scores, temperature=temperature, mask=mask)
+    else:
+        shares = shared_topk(scores, k, link=link, temperature=temperature, mask=mask, hard=hard)
+    kept = functional.dropout(shares, dropout_p) if dropout_p else shares
+    output = _by_group(kept, value, groups)
+    return (output, shares) if need_weights else output
+
+
+def check_hard(hard: bool, weights: str) -> None:
+    if hard and weights != "soft_topk":
+        raise ValueError(f"hard is for weights='soft_topk'; got hard=True with {weights!r}")
+
+
+def _groups(query: Tensor, key: Tensor, value: Tensor) -> int:
+    """Return how many query heads share a key head, after a check of the shapes."""
+    shapes = {"query": query.shape, "key": key.shape, "value": value.shape}
+    for name, shape in shapes.items():
+        if len(shape) < 3:
+            raise ValueError(
+                f"{name} must have shape [..., heads, positions, features]; got {tuple(shape)}"
+            )
+    heads = key.shape[-3]
+    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
+        raise ValueError(
+            "query and key must have the same features, and key and value the same heads and "
+            f"positions; got query {tuple(query.shape)}, key {tuple(key.shape)}, "
+            f"value {tuple(value.shape)}"
+        )
+    if heads == 0 or query.shape[-3] % heads or query.shape[:-3] != key.shape[:-3]:
+        raise ValueError(
+            "query must have the batch shape of key and a multiple of its heads; "
+            f"got query {tuple(query.shape)} and key {tuple(key.shape)}"
+        )
+    return query.shape[-3] // heads
+
+
+def _by_group(left: Tensor, right: Tensor, groups: int) -> Tensor:
+    """Return left @ right, where `groups` neighbouring heads of `left` share a head of `right`."""
+    if groups == 1:
+        return left @ right
+    heads, rows = left.shape[-3:-1]
+    joined = left.reshape(*left.shape[:-3], heads // groups, groups * rows, left.shape[-1])
+    return (joined @ right).reshape(*left.shape[:-3], heads, rows, right.shape[-1])
+
+
+def _masked(
+    scores: Tensor, attn_mask: Tensor | None, is_causal: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the scores with an additive mask, and the boolean mask of what takes part."""
+    mask = None
+    if is_causal:
+        length, positions = scores.shape[-2:]
+        mask = torch.ones(length, positions, dtype=torch.bool, device=scores.device)
+        mask = mask.tril(positions - length)
+    if attn_mask is None:
+        return scores, mask
+    if attn_mask.dtype == torch.bool:
+        return scores, attn_mask if mask is None else attn_mask & mask
+    if not attn_mask.is_floating_point():
+        raise TypeError(
+            "attn_mask must be boolean, True where a position takes part, or floats to add; "
+            f"got {attn_mask.dtype}"
+        )
+    return scores + attn_mask.to(scores.dtype), mask

@@ -1,0 +1,66 @@
+"""Masks of torch.nn.MultiheadAttention as masks of scaled_dot_product_attention."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def taking_part(
+    key_padding_mask: Tensor | None, attn_mask: Tensor | None, query: Tensor, positions: int
+) -> Tensor | None:
+    """Return one mask for queries [N, H, L, D]: boolean, True where a position takes part.
+
+    The given masks are True where a position is ignored, or floats to add. If one of them is of
+    floats, so is the answer.
+    """
+    masks = []
+    if key_padding_mask is not None:
+        masks.append(_padding(key_padding_mask, query.shape[0], positions))
+    if attn_mask is not None:
+        masks.append(_attention(attn_mask, tuple(query.shape[:3]), positions))
+    if not masks:
+        return None
+    if all(mask.dtype == torch.bool for mask in masks):
+        return ~(masks[0] | masks[-1])
+    return sum(_added(mask, query.dtype) for mask in masks)  # type: ignore[return-value]
+
+
+def _padding(mask: Tensor, batch: int, positions: int) -> Tensor:
+    _check_dtype("key_padding_mask", mask)
+    mask = mask[None] if mask.ndim == 1 else mask
+    if tuple(mask.shape) != (batch, positions):
+        raise ValueError(
+            f"key_padding_mask must have shape {(batch, positions)}, the items by all keys; "
+            f"got {tuple(mask.shape)}"
+        )
+    return mask[:, None, None]
+
+
+def _attention(mask: Tensor, shape: tuple[int, ...], positions: int) -> Tensor:
+    _check_dtype("attn_mask", mask)
+    batch, heads, length = shape
+    if tuple(mask.shape) == (length, positions):
+        return mask
+    if tuple(mask.shape) == (batch * heads, length, positions):
+        return mask.reshape(batch, heads, length, positions)
+    raise ValueError(
+        f"attn_mask must have shape {(length, positions)} or "
+        f"{(batch * heads, length, positions)}; got {tuple(mask.shape)}"
+    )
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
+
+
+def _check_dtype(name: str, mask: Tensor) -> None:
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(
+            f"{name} must be boolean, True where a position is ignored, or floats to add; "
+            f"got {mask.dtype}"
+        )

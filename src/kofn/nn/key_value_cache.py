@@ -1,0 +1,40 @@
+"""The keys and values of earlier positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class KeyValueCache:
+    """The keys and values of earlier positions, for generating one position after the other.
+
+    Example:
+        >>> import torch
+        >>> from kofn import nn
+        >>> attention = nn.SparseAttention(16, 4, batch_first=True)
+        >>> cache = nn.KeyValueCache()
+        >>> for _ in range(3):
+        ...     x = torch.randn(2, 1, 16)
+        ...     output, _ = attention(x, x, x, is_causal=True, cache=cache)
+        >>> len(cache)
+        3
+    """
+
+    def __init__(self) -> None:
+        self.key: Tensor | None = None
+        self.value: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of positions."""
+        return 0 if self.key is None else self.key.shape[-2]
+
+    def __repr__(self) -> str:
+        return f"KeyValueCache({len(self)} positions)"
+
+    def extended(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append keys and values [N, heads, positions, features]; return all of them."""
+        if self.key is not None and self.value is not None:
+            key, value = torch.cat([self.key, key], -2), torch.cat([self.value, value], -2)
+        self.key, self.value = key, value
+        return key, value

@@ -1,0 +1,106 @@
+"""The parameters of a router, its schedule, its load and its balance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kofn.arrays.checks import check_integer, check_temperature
+from kofn.nn.router_state import SelectionBias, load_statistics, zero_counts
+
+
+class RouterBase(nn.Module):
+    """What every router has beside its way to choose."""
+
+    steps: Tensor
+    counts: Tensor
+    """Tokens per expert since `statistics` was last reset; not saved with the model."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_experts: int,
+        temperature: float | Callable[[Any], Any],
+        balance: float | None,
+        bias: bool,
+        device: Any,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
+        self.num_experts = n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
+        self.temperature = temperature if callable(temperature) else check_temperature(temperature)
+        options: dict[str, Any] = dict(device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.empty(n, hidden_size, **options))
+        self.bias = nn.Parameter(torch.empty(n, **options)) if bias else None
+        self.balance = None if balance is None else SelectionBias(n, balance, device)
+        self.register_buffer("counts", zero_counts(n, device), persistent=False)
+        if callable(temperature):
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as torch.nn.Linear does."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.hidden_size)
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def current_temperature(self) -> Any:
+        """Return the temperature of this step: a number, or a tensor if it follows a schedule."""
+        return self.temperature(self.steps) if callable(self.temperature) else self.temperature
+
+    @torch.no_grad()
+    def step(self, process_group: Any = None) -> None:
+        """Count a step of the optimizer: move the balancing bias, and go on in the schedule.
+
+        Args:
+            process_group: sum the load over the processes of this group, such as
+                torch.distributed.group.WORLD. All of them have to call `step`.
+        """
+        if self.balance is not None:
+            self.balance.step(process_group)
+        if callable(self.temperature):
+            self.steps += 1
+
+    def statistics(self, reset: bool = True) -> dict[str, Tensor]:
+        """Return what the experts got in training since the last call with `reset`.
+
+        Returns:
+            assignments: how many (token, expert) pairs; load [num_experts]: each expert's share of
+            them; entropy: of the load, in nats; experts_in_use: e^entropy; dead_experts: how many
+            got no token; max_violation: the largest load times num_experts, less 1.
+        """
+        found = load_statistics(self.counts)
+        if reset:
+            self.counts.zero_()
+        return found
+
+    @torch.no_grad()
+    def _count(self, counts: Tensor) -> None:
+        self.counts += counts
+        if self.balance is not None:
+            self.balance.counts += counts
+
+
+def step_routers(module: nn.Module, process_group: Any = None) -> None:
+    """Call `step` of every router in a model: once per step of the optimizer.
+
+    Args:
+        module: the model.
+        process_group: as for `TopKRouter.step`.
+
+    Example:
+        >>> import torch
+        >>> from kofn import nn
+        >>> model = torch.nn.Sequential(nn.TopKRouter(16, 8, 2, balance=1e-3))
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> hook = optimizer.register_step_post_hook(lambda *_: nn.step_routers(model))
+    """
+    for each in module.modules():
+        if isinstance(each, RouterBase):
+            each.step(process_group)

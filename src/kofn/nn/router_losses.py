@@ -1,0 +1,103 @@
+"""Losses that even the load of experts and keep the logits of a router small."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kofn.nn.router_state import counts_of
+
+
+def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return E·Σ_e f_e·P_e: 1 if the load is even, more if an expert that is favoured gets more.
+
+    f_e is the share of the choices that name expert e, without a gradient, and P_e the mean of
+    softmax(logits) for it.
+
+    Args:
+        logits: [T, E], as the router returns them.
+        indices: [T, k], the chosen experts.
+        mask: boolean [T], or of a shape that flattens to it; False for padding.
+
+    Returns:
+        A number, float32 for logits in half precision; E if every token goes to one expert. Add it
+        to the loss with a weight such as 0.01. (The loss of transformers has k times this value.)
+
+    Raises:
+        ValueError: the shapes do not fit.
+
+    Source: Fedus, Zoph & Shazeer, "Switch Transformers" (2022).
+
+    Example:
+        >>> import torch
+        >>> from kofn import nn
+        >>> even = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> nn.load_balancing_loss(even, torch.tensor([[0], [1]]))
+        tensor(1.)
+        >>> nn.load_balancing_loss(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.zeros(2, 1).long())
+        tensor(1.9998)
+    """
+    _check(logits, indices)
+    live = _live(logits, mask)
+    num_experts = logits.shape[-1]
+    counts = counts_of(indices, None if live is None else live[:, None], num_experts)
+    share = counts / counts.sum().clamp(min=1)
+    return num_experts * (share * _mean(_wide(logits).softmax(-1), live)).sum()
+
+
+def router_z_loss(logits: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean over tokens of logsumexp(logits)², which keeps logits from growing.
+
+    Args:
+        logits, mask: as for `load_balancing_loss`.
+
+    Returns:
+        A number, float32 for logits in half precision. Add it to the loss with a weight such as
+        0.001.
+
+    Raises:
+        ValueError: the shapes do not fit.
+
+    Source: Zoph et al., "ST-MoE: Designing Stable and Transferable Sparse Expert Models" (2022).
+
+    Example:
+        >>> import torch
+        >>> from kofn import nn
+        >>> nn.router_z_loss(torch.zeros(3, 8))  # (log 8)²
+        tensor(4.3241)
+    """
+    _check(logits)
+    return _mean(_wide(logits).logsumexp(-1).square(), _live(logits, mask))
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _mean(values: Tensor, live: Tensor | None) -> Tensor:
+    """Return the mean over the live tokens; 0 if there is none."""
+    if live is None:
+        return values.sum(0) / max(1, values.shape[0])
+    live = live if values.ndim == 1 else live[:, None]
+    return values.masked_fill(~live, 0.0).sum(0) / live.sum().clamp(min=1)
+
+
+def _live(logits: Tensor, mask: Tensor | None) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool or mask.numel() != logits.shape[0]:
+        raise ValueError(
+            f"mask must be boolean with one entry per token (here {logits.shape[0]}); "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    return mask.flatten()
+
+
+def _check(logits: Tensor, indices: Tensor | None = None) -> None:
+    if logits.ndim != 2:
+        raise ValueError(f"logits must have shape [T, num_experts]; got {tuple(logits.shape)}")
+    if indices is not None and (indices.ndim != 2 or len(indices) != len(logits)):
+        raise ValueError(
+            f"indices must have shape [T, k] with T = {len(logits)}, as the logits have; "
+            f"got {tuple(indices.shape)}"
+        )

@@ -1,0 +1,120 @@
+"""What a router keeps between steps: the bias that evens the load, and running thresholds.
+
+All counters are whole numbers, so that casting a model to bfloat16 does not change them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def is_recomputing() -> bool:
+    """Return whether the caller runs inside a backward pass, as activation checkpointing does."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def load_statistics(counts: Tensor) -> dict[str, Tensor]:
+    """Return the shares of a load and what describes their spread."""
+    total = counts.sum()
+    load = counts / total.clamp(min=1)
+    entropy = torch.special.entr(load).sum()
+    return {
+        "assignments": total,
+        "load": load,
+        "entropy": entropy,
+        "experts_in_use": entropy.exp() * (total > 0),
+        "dead_experts": (counts == 0).sum(),
+        "max_violation": load.max() * len(load) - 1,
+    }
+
+
+class SelectionBias(nn.Module):
+    """A bias per expert, rate·(n − mean n): n rises by 1 in a step that the expert is underused in.
+
+    n falls by 1 where the expert is overused. It is saved as whole numbers, and the bias is
+    computed from it, because small steps of a bfloat16 number would be lost.
+
+    Source: Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts"
+    (2024).
+    """
+
+    net_steps: Tensor
+    counts: Tensor
+    """The load since the last step."""
+
+    def __init__(self, num_experts: int, rate: float, device: Any = None) -> None:
+        super().__init__()
+        self.rate = rate
+        self.register_buffer("net_steps", zero_counts(num_experts, device))
+        self.register_buffer("counts", zero_counts(num_experts, device), persistent=False)
+
+    def forward(self) -> Tensor:
+        """Return the bias [num_experts] in float32."""
+        n = self.net_steps.to(torch.float32)
+        return self.rate * (n - n.mean())
+
+    def step(self, process_group: Any) -> None:
+        """Move n by the load since the last step, summed over the processes of the group."""
+        counts = self.counts.clone()
+        if process_group is not None:
+            torch.distributed.all_reduce(counts, group=process_group)
+        # In whole numbers: counts below the mean get +1, those above −1.
+        self.net_steps += torch.sign(counts.sum() - counts * len(counts))
+        self.counts.zero_()
+
+    def extra_repr(self) -> str:
+        return f"{len(self.net_steps)} experts, rate={self.rate}"
+
+
+class RunningThreshold(nn.Module):
+    """Running means of a selection's cut and of θ, for choosing without seeing other tokens.
+
+    The cut lies halfway between the least chosen score (with its bias) and the greatest other.
+    """
+
+    RATE = 0.01
+    """Weight of a new value; the first 100 values have equal weights."""
+
+    cut: Tensor
+    threshold: Tensor
+    updates: Tensor
+
+    def __init__(self, shape: tuple[int, ...], device: Any = None) -> None:
+        super().__init__()
+        for name in ("cut", "threshold"):
+            zeros = torch.zeros(shape, dtype=torch.float32, device=device)
+            self.register_buffer(name, zeros)
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
+
+    @torch.no_grad()
+    def update(self, cut: Tensor, threshold: Tensor) -> None:
+        """Average in new values; infinite ones and NaN are left out."""
+        self.updates += 1
+        rate = (1 / self.updates).clamp(min=self.RATE)
+        for mean, new in ((self.cut, cut), (self.threshold, threshold)):
+            new = torch.where(new.isfinite(), new.to(mean.dtype), mean)
+            mean += rate.to(mean.dtype) * (new - mean)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> RunningThreshold:
+        # A mean in bfloat16 would stand still: it stays float32 when the model is cast.
+        before = {name: getattr(self, name) for name in ("cut", "threshold")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, kept in before.items():
+            now = getattr(self, name)
+            if now.dtype != torch.float32:
+                setattr(self, name, kept.to(now.device))
+        return self
+
+
+def zero_counts(num_experts: int, device: Any) -> Tensor:
+    return torch.zeros(num_experts, dtype=torch.int64, device=device)
+
+
+def counts_of(indices: Tensor, taken: Tensor | None, num_experts: int) -> Tensor:
+    """Return how many of the indices that are taken name each expert."""
+    ones = torch.ones_like(indices) if taken is None else taken.to(torch.int64)
+    zeros = indices.new_zeros(num_experts)
+    return zeros.scatter_add(0, indices.flatten(), ones.expand_as(indices).flatten())

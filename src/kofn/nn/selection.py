@@ -1,0 +1,113 @@
+"""The ways in which a router's scores become weights and indices of experts."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.maps import routing
+from kofn.maps.routing import Gating
+from kofn.maps.topk import soft_topk
+from kofn.nn.router_state import RunningThreshold
+
+
+class Settings(NamedTuple):
+    """What a selection needs to know of a router."""
+
+    k: float
+    gating: Gating
+    width: int
+    bias: Tensor | None
+    running: RunningThreshold | None
+    learns: bool
+    """Whether the running thresholds are updated."""
+    alone: bool
+    """Whether a token is chosen by the running thresholds, without the others."""
+
+
+class Routed(NamedTuple):
+    weights: Tensor
+    indices: Tensor
+    taken: Tensor | None
+    """Which entries are choices; all, if None. The others are padding, with weight 0."""
+
+
+def hard(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
+    """Each token chooses k experts."""
+    gates, indices = routing.token_choice(scores, int(how.k), how.gating, how.bias, mask)
+    return Routed(gates, indices, None if mask is None else mask[:, None].expand_as(indices))
+
+
+def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
+    """All experts serve every token; the k largest weights count as choices."""
+    rows = None if mask is None else mask[:, None]
+    weights = soft_topk(scores, how.k, mask=rows, **how.gating.soft)
+    weights = weights / how.k if how.gating.normalize else weights
+    indices = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
+    among = torch.zeros_like(scores, dtype=torch.bool)
+    among = among.scatter(-1, scores.detach().topk(math.ceil(how.k), -1).indices, True)
+    return Routed(weights, indices.contiguous(), among if rows is None else among & rows)
+
+
+def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
+    """Each expert chooses its share, k/num_experts, of the tokens."""
+    tokens = _live_tokens(scores, mask)
+    capacity = (tokens * (how.k / scores.shape[-1])).ceil().minimum(tokens)
+    rows = None if mask is None else mask[:, None]
+    return _jointly(scores, capacity, 0, rows, mask, how)
+
+
+def budget(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
+    """The k·tokens largest of all scores are chosen, whichever token they belong to."""
+    total = (_live_tokens(scores, mask) * how.k).floor()
+    rows = None if mask is None else mask[:, None].expand_as(scores).flatten()
+    return _jointly(scores, total, None, rows, mask, how)
+
+
+def _live_tokens(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the number of tokens as a tensor; a number would fix it in a compiled program."""
+    if mask is None:
+        return scores.new_ones(scores.shape[:1], dtype=torch.float32).sum()
+    return mask.sum().to(torch.float32)
+
+
+def _jointly(
+    scores: Tensor,
+    k: Tensor,
+    dim: int | None,
+    entries: Tensor | None,
+    mask: Tensor | None,
+    how: Settings,
+) -> Routed:
+    """Choose along `dim`, or among all entries; `entries` is the mask of what is chosen from."""
+    flat = scores.flatten() if dim is None else scores
+    along = -1 if dim is None else dim
+    biased = flat if how.bias is None else (scores + how.bias).reshape(flat.shape)
+    if how.alone and how.running is not None:
+        weights = routing.weights_above(flat, how.running.threshold, how.gating)
+        chosen = biased > how.running.cut
+    else:
+        weights, chosen = routing.joint_choice(flat, biased, k, along, how.gating, entries)
+        if how.learns and how.running is not None and flat.shape[along]:
+            fixed = flat.detach()
+            theta = routing.threshold_of(fixed, k, along, how.gating, entries)
+            how.running.update(_cut(biased.detach(), chosen, along, entries), theta)
+    if entries is not None:
+        chosen = chosen & entries
+    weights, chosen = weights.reshape(scores.shape), chosen.reshape(scores.shape)
+    gates, taken, indices = routing.packed(scores, weights, chosen, how.width, how.gating)
+    return Routed(gates, indices, taken)
+
+
+def _cut(scores: Tensor, chosen: Tensor, dim: int, entries: Tensor | None) -> Tensor:
+    """Return the middle between the least chosen score and the greatest other one."""
+    others = ~chosen if entries is None else ~chosen & entries
+    least = scores.masked_fill(~chosen, math.inf).amin(dim)
+    greatest = scores.masked_fill(~others, -math.inf).amax(dim)
+    return (least + greatest) / 2
+
+
+SELECTIONS = {"hard": hard, "soft": soft, "expert_choice": expert_choice, "budget": budget}

@@ -1,0 +1,69 @@
+"""The kind of weights of an attention's heads, with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from kofn.arrays.checks import check_choice
+from kofn.links import Link, table
+from kofn.nn.attention_function import WEIGHTS, check_hard, sparse_attention
+from kofn.nn.per_head import PerHead
+
+USED = {
+    "entmax": ("alpha", "temperature"),
+    "sparsemax": ("temperature",),
+    "soft_topk": ("k", "temperature"),
+}
+"""The numbers that each kind of weights needs."""
+
+
+class SparseHeads(nn.Module):
+    """`sparse_attention` with weights of one kind; its numbers may be learned."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        weights: str,
+        numbers: dict[str, Any],
+        learned: Sequence[str],
+        link: str | Link,
+        hard: bool,
+        device: Any,
+    ) -> None:
+        super().__init__()
+        check_choice("weights", weights, WEIGHTS)
+        check_hard(hard, weights)
+        self.weights, self.hard = weights, hard
+        self.link = link if isinstance(link, Link) else table.resolve(link).name
+        used = USED[weights]
+        if isinstance(learned, str) or not set(learned) <= set(used):
+            raise ValueError(
+                f"learned must be a sequence of names out of {used} for weights={weights!r}; "
+                f"got {learned!r}"
+            )
+        for name in used:
+            self.add_module(name, PerHead(name, numbers[name], num_heads, name in learned, device))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        dropout: float,
+        is_causal: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output and the weights of every head."""
+        numbers: dict[str, Any] = {name: each() for name, each in self.named_children()}
+        kind: dict[str, Any] = dict(weights=self.weights, link=self.link, hard=self.hard)
+        return sparse_attention(
+            query, key, value, mask, dropout, is_causal, need_weights=True, **kind, **numbers
+        )
+
+    def extra_repr(self) -> str:
+        if self.weights != "soft_topk":
+            return repr(self.weights)
+        return f"{self.weights!r}, link={self.link!r}" + (", hard=True" if self.hard else "")

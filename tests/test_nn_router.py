@@ -1,0 +1,390 @@
+"""nn.TopKRouter: what it chooses, what learns, and what it remembers."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from kofn import nn, schedules, soft_topk, topk_gates
+from kofn.nn.router_state import RunningThreshold, SelectionBias
+
+T, H, E, K = 12, 16, 8, 2
+
+WAYS = {
+    "hard": {},
+    "raw gates": dict(gates="topk", normalize=False),
+    "soft": dict(selection="soft"),
+    "expert choice": dict(selection="expert_choice", inference_threshold=True),
+    "budget": dict(selection="budget", inference_threshold=True, max_experts=4, balance=1e-2),
+    "annealed": dict(temperature=schedules.exponential(1.0, 0.1, steps=10), balance=1e-2),
+}
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.fixture(autouse=True)
+def own_seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def router(way="hard", k=K, **changes):
+    return nn.TopKRouter(H, E, k, **{**WAYS[way], **changes})
+
+
+def experts_of(weights, indices):
+    """The weights as [T, E], 0 for experts that a token does not have."""
+    return weights.new_zeros(len(weights), E).scatter_add(1, indices, weights)
+
+
+@every_way
+def test_every_logit_gets_a_gradient(way):
+    net, x = router(way), torch.randn(3, 4, H)
+    logits, weights, indices = net(x)
+    assert logits.shape == (T, E)
+    assert weights.shape == indices.shape
+    assert indices.dtype == torch.int64
+    assert ((indices >= 0) & (indices < E)).all()
+    assert torch.equal(logits, x.reshape(T, H) @ net.weight.T)
+    back = torch.randn_like(weights)
+    (grad,) = torch.autograd.grad((weights * back).sum(), logits)
+    assert (grad.abs().sum(0) > 0).all()
+    if way in ("hard", "raw gates", "soft"):
+        assert (grad != 0).all()
+
+
+def test_a_mixture_has_the_values_of_a_softmax_of_the_chosen():
+    logits, weights, indices = router()(torch.randn(T, H))
+    top, chosen = logits.topk(K)
+    assert torch.equal(indices, chosen)
+    assert torch.allclose(weights, top.softmax(-1))
+    logits, weights, indices = router(normalize=False)(torch.randn(T, H))
+    assert torch.allclose(weights, logits.softmax(-1).gather(1, indices))
+
+
+def test_a_mixture_has_the_gradients_of_the_softmax_and_of_the_choice():
+    net, x = router(normalize=False, temperature=0.7), torch.randn(T, H)
+    logits, weights, indices = net(x)
+    back = torch.randn_like(weights)
+    (found,) = torch.autograd.grad((weights * back).sum(), logits)
+    free = logits.detach().requires_grad_()
+    share, chosen = free.softmax(-1).gather(1, indices), soft_topk(free, K, temperature=0.7)
+    chosen = chosen.gather(1, indices)
+    product = share + share.detach() * chosen
+    (wanted,) = torch.autograd.grad((product * back).sum(), free)
+    assert torch.allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_topk_gates_are_those_of_the_map(normalize):
+    net = router("raw gates", normalize=normalize, link="laplace", temperature=0.5)
+    logits, weights, indices = net(torch.randn(T, H))
+    gates = topk_gates(logits, K, link="laplace", temperature=0.5, normalize=normalize)
+    assert torch.equal(weights, gates[0])
+    assert torch.equal(indices, gates[1])
+
+
+def test_soft_weights_of_all_experts():
+    logits, weights, indices = router("soft", k=2.5)(torch.randn(T, H))
+    assert torch.equal(indices, torch.arange(E).expand(T, E))
+    assert torch.allclose(weights, soft_topk(logits, 2.5) / 2.5)
+    assert torch.allclose(weights.sum(-1), torch.ones(T))
+
+
+def test_expert_choice_fills_every_expert():
+    net, x = router("expert choice", k=1.5), torch.randn(T, H)
+    logits, weights, indices = net(x)
+    load = experts_of((weights > 0).float(), indices).sum(0)
+    capacity = -(-T * 3 // (2 * E))
+    assert (load == capacity).all()
+    chosen = experts_of(weights, indices) > 0
+    assert torch.equal(
+        chosen, torch.zeros(T, E).scatter(0, logits.topk(capacity, 0).indices, 1) > 0
+    )
+    assert (weights[:, :-1] >= weights[:, 1:]).all()
+
+
+def test_a_budget_is_spent_where_the_logits_are_largest():
+    net = router("budget", balance=None, max_experts=E)
+    logits, weights, indices = net(torch.randn(T, H) * torch.linspace(0.1, 3, T)[:, None])
+    chosen = experts_of(weights, indices) > 0
+    assert torch.equal(chosen, logits >= logits.flatten().topk(K * T).values[-1])
+    assert len(chosen.sum(-1).unique()) > 1  # experts per token differ
+
+
+def test_a_token_with_too_many_experts_loses_the_smallest_gates():
+    wide, narrow = router("budget", max_experts=E), router("budget", max_experts=2)
+    narrow.load_state_dict(wide.state_dict())
+    x = torch.randn(T, H) * torch.linspace(0.1, 3, T)[:, None]
+    assert torch.equal(wide(x)[1][:, :2], narrow(x)[1])
+
+
+@pytest.mark.parametrize("way", ["expert choice", "budget"])
+def test_running_thresholds_choose_token_by_token(way):
+    """Only in evaluation, and only with inference_threshold, is a token's choice its own."""
+    net, other = router(way), router(way, inference_threshold=False)
+    other.weight = net.weight
+    for _ in range(200):
+        net(torch.randn(64, H))
+    x = torch.randn(64, H)
+    at_once = experts_of(*net(x)[1:])
+    net.eval(), other.eval()
+    one_by_one = torch.cat([experts_of(*net(token[None])[1:]) for token in x])
+    assert torch.allclose(one_by_one, experts_of(*net(x)[1:]), atol=1e-6)
+    assert not torch.allclose(torch.cat([experts_of(*other(t[None])[1:]) for t in x]), one_by_one)
+    assert ((one_by_one > 0) == (at_once > 0)).float().mean() > 0.9
+
+
+def test_running_thresholds_stay_float32_and_skip_infinities():
+    running = RunningThreshold(()).bfloat16()
+    running.update(torch.tensor(1.001), torch.tensor(3.0))
+    running.update(torch.tensor(torch.inf), torch.tensor(4.0))
+    assert running.cut == torch.tensor(1.001)
+    assert running.threshold == torch.tensor(3.5)
+
+
+@every_way
+def test_padding_gets_no_weight_and_counts_nothing(way):
+    net, x = router(way), torch.randn(3, 4, H)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
+    _, weights, indices = net(x, mask)
+    assert (weights[~mask.flatten()] == 0).all()
+    alone = router(way)
+    alone.load_state_dict(net.state_dict())
+    compact = alone(x[mask])
+    assert torch.allclose(experts_of(weights, indices)[mask.flatten()], experts_of(*compact[1:]))
+    assert torch.equal(net.counts, alone.counts)
+
+
+def test_the_bias_moves_against_the_load_and_leaves_the_gates_alone():
+    net = router(balance=0.5)
+    with torch.no_grad():
+        net.weight.zero_()
+        net.weight[:2] = 1.0
+    x = torch.ones(T, H)
+    net(x)
+    assert net.balance.counts.tolist() == [T, T] + [0] * 6
+    net.step()
+    assert net.balance.net_steps.tolist() == [-1, -1] + [1] * 6
+    assert net.balance.counts.sum() == 0
+    assert torch.allclose(net.balance(), 0.5 * torch.tensor([-1.5, -1.5] + [0.5] * 6))
+    for _ in range(20):
+        net.step()  # without load, nothing moves
+    assert net.balance.net_steps.tolist() == [-1, -1] + [1] * 6
+    for _ in range(16):
+        net(x)
+        net.step()
+    logits, weights, indices = net(x)
+    assert torch.allclose(weights, logits.gather(1, indices).softmax(-1))
+
+
+def test_a_balanced_router_gets_an_even_load():
+    loads = []
+    for balance in (None, 1e-2):
+        torch.manual_seed(0)
+        net, x = router(balance=balance), torch.randn(256, H) + 1
+        for _ in range(200):
+            net(x)
+            net.step()
+        net.statistics()
+        net(x)
+        loads.append(net.statistics()["max_violation"])
+    assert loads[0] > 0.5 > 0.1 > loads[1]
+
+
+def test_small_rates_are_not_lost_in_bfloat16():
+    bias = SelectionBias(2, 1e-3).bfloat16()
+    for _ in range(1000):
+        bias.counts += torch.tensor([0, 1])
+        bias.step(None)
+    assert torch.allclose(bias(), torch.tensor([1.0, -1.0]))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_counts_once(use_reentrant):
+    net, x = router("budget"), torch.randn(T, H, requires_grad=True)
+    weights = checkpoint(lambda x: net(x)[1], x, use_reentrant=use_reentrant)
+    weights.sum().backward()
+    assert net.balance.counts.sum() == net.counts.sum() == K * T
+    assert net.running.updates == 1
+
+
+def test_statistics_describe_the_load_since_they_were_reset():
+    net = router()
+    assert net.statistics()["experts_in_use"] == 0
+    with torch.no_grad():
+        net.weight.zero_()
+        net.weight[:2] = 1.0
+    net(torch.ones(T, H))
+    found = net.statistics(reset=False)
+    assert found["load"].tolist() == [0.5, 0.5] + [0] * 6
+    assert found["assignments"] == 2 * T
+    assert found["dead_experts"] == 6
+    assert found["max_violation"] == 3
+    assert torch.allclose(found["experts_in_use"], torch.tensor(2.0))
+    assert net.statistics()["assignments"] == 2 * T
+    net.eval()(torch.ones(T, H))
+    assert net.statistics()["assignments"] == 0
+
+
+def test_a_schedule_follows_the_steps_and_is_resumed():
+    net, x = router("annealed"), torch.randn(T, H)
+    model = torch.nn.Sequential(net)
+    for _ in range(5):
+        nn.step_routers(model)
+    assert net.current_temperature() == pytest.approx(0.1**0.5)
+    again = router("annealed")
+    again.load_state_dict(net.state_dict())
+    for ours, theirs in zip(net(x), again(x), strict=True):
+        assert torch.equal(ours, theirs)
+    fixed = router(temperature=0.1**0.5)
+    fixed.weight = net.weight
+    back = torch.randn(T, K)
+    grads = [torch.autograd.grad((n(x)[1] * back).sum(), n.weight)[0] for n in (net, fixed)]
+    assert torch.allclose(*grads, atol=1e-6)
+
+
+def test_the_state_of_a_plain_router_is_that_of_a_linear_layer():
+    linear = torch.nn.Linear(H, E, bias=False)
+    net = router()
+    net(torch.randn(T, H))
+    net.load_state_dict(linear.state_dict())
+    linear.load_state_dict(net.state_dict())
+    assert set(router("budget").state_dict()) == {
+        *("weight", "balance.net_steps", "running.cut", "running.threshold", "running.updates")
+    }
+
+
+@every_way
+def test_copies_and_saved_routers_are_the_same(way):
+    net, x = router(way), torch.randn(T, H)
+    net(x), net.step()
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    loaded = router(way)
+    loaded.load_state_dict(torch.load(file), strict=True)
+    for other in (loaded, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert repr(other) == repr(net)
+        for ours, theirs in zip(net.eval()(x), other.eval()(x), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "way", [way if way == "annealed" else pytest.param(way, marks=pytest.mark.full) for way in WAYS]
+)
+def test_it_compiles_as_one_graph(way, training):
+    torch._dynamo.reset()
+    net, x = router(way).train(training), torch.randn(T, H)
+    twin = copy.deepcopy(net)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    ours, theirs = compiled(x), twin(x)
+    for found, wanted in zip(ours, theirs, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-6)
+    back = torch.randn_like(ours[1])
+    (ours[1] * back).sum().backward(), (theirs[1] * back).sum().backward()
+    assert torch.allclose(net.weight.grad, twin.weight.grad, atol=1e-5)
+    assert all(torch.allclose(a, b) for a, b in zip(net.buffers(), twin.buffers(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["hard", "budget"])
+def test_an_exported_router_is_right_for_other_numbers_of_tokens(way):
+    net = router(way).eval()
+    tokens = ({0: torch.export.Dim("tokens", min=2)},)
+    program = torch.export.export(net, (torch.randn(T, H),), dynamic_shapes=tokens)
+    x = torch.randn(7, H)
+    for found, wanted in zip(program.module()(x), net(x), strict=True):
+        assert torch.allclose(found, wanted, atol=1e-6)
+
+
+@every_way
+def test_gates_are_float32_under_autocast_and_keep_the_dtype_elsewhere(way):
+    net, x = router(way), torch.randn(T, H)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, weights, _ = net(x)
+    assert (logits.dtype, weights.dtype) == (torch.bfloat16, torch.float32)
+    assert torch.autograd.grad(weights.square().sum(), net.weight)[0].isfinite().all()
+    logits, weights, _ = net.bfloat16()(x.bfloat16())
+    assert (logits.dtype, weights.dtype) == (torch.bfloat16, torch.bfloat16)
+
+
+@every_way
+def test_no_tokens_are_fine(way):
+    _, weights, indices = router(way)(torch.randn(0, H))
+    assert weights.shape == indices.shape
+    assert len(weights) == 0
+
+
+def test_one_expert_is_not_normalized_and_says_so():
+    with pytest.warns(UserWarning, match="normalize=False") as caught:
+        net = router(k=1)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    logits, weights, indices = net(torch.randn(T, H))
+    assert torch.allclose(weights, logits.softmax(-1).gather(1, indices))
+    assert not router(k=1, normalize=False).normalize  # without a warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(hidden_size=0), ValueError, "hidden_size must be an integer ≥ 1; got 0"),
+        (dict(num_experts=2.5), TypeError, "num_experts must be an integer ≥ 1; got 2.5"),
+        (dict(k=9), ValueError, r"k must be an integer in \[1, num_experts\] .*= 8\); got 9"),
+        (dict(k=1.5), TypeError, "k must be an integer"),
+        (dict(k=0, selection="soft"), ValueError, r"k must be a number in \(0, num_experts\]"),
+        (dict(selection="best"), ValueError, "selection must be one of 'hard', .*; got 'best'"),
+        (dict(gates="raw"), ValueError, "gates must be one of 'mixture', 'topk'; got 'raw'"),
+        (dict(gates="mixture", selection="soft"), ValueError, "gates must be 'topk' .* 'mixture'"),
+        (dict(gates="topk", k=8), ValueError, "k must be below num_experts .* no gradient"),
+        (dict(k=1, normalize=True), ValueError, "normalize must be False for k = 1: .*got True"),
+        (dict(normalize=1.5), TypeError, "normalize must be True, False or None; got 1.5"),
+        (dict(normalize=True, selection="budget"), ValueError, "normalize must be False"),
+        (dict(link="cauchy"), ValueError, "link must be a kofn.Link or one of .*; got 'cauchy'"),
+        (dict(temperature=0), ValueError, "temperature must be .*; got 0"),
+        (dict(balance=-1.0), ValueError, "balance must be None or a finite number > 0; got -1.0"),
+        (dict(balance=0.1, selection="soft"), ValueError, "balance is for selection='hard' or"),
+        (dict(inference_threshold=True), ValueError, "inference_threshold is for .*'hard'"),
+        (dict(max_experts=4), ValueError, "max_experts is for selection='expert_choice' or"),
+        (dict(max_experts=1, selection="budget"), ValueError, r"an integer in \[2, 8\].*got 1"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        nn.TopKRouter(**{**dict(hidden_size=H, num_experts=E, k=K), **arguments})
+
+
+def test_a_wrong_mask_is_named():
+    with pytest.raises(ValueError, match=r"mask must have the shape .* \(3, 4\); got \(3,\)"):
+        router()(torch.randn(3, 4, H), torch.ones(3, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"mask must be boolean.* torch.float32"):
+        router()(torch.randn(3, 4, H), torch.ones(3, 4))
+
+
+def test_the_losses_are_their_formulas():
+    logits = torch.randn(T, E, requires_grad=True)
+    indices = logits.topk(K).indices
+    share = torch.bincount(indices.flatten(), minlength=E) / (K * T)
+    wanted = E * (share * logits.softmax(-1).mean(0)).sum()
+    assert torch.allclose(nn.load_balancing_loss(logits, indices), wanted)
+    assert torch.allclose(nn.router_z_loss(logits), logits.logsumexp(-1).square().mean())
+    mask = torch.arange(T) < 5
+    for loss in (
+        lambda *a: nn.load_balancing_loss(a[0], indices[: len(a[0])], *a[1:]),
+        nn.router_z_loss,
+    ):
+        assert torch.allclose(loss(logits, mask), loss(logits[:5]))
+        assert loss(logits, mask & False) == 0
+        (grad,) = torch.autograd.grad(loss(logits, mask), logits)
+        assert (grad[:5] != 0).any()
+        assert (grad[5:] == 0).all()
+    with pytest.raises(ValueError, match="indices must have shape"):
+        nn.load_balancing_loss(logits, indices[:3])
+    with pytest.raises(ValueError, match="mask must be boolean with one entry per token"):
+        nn.router_z_loss(logits, mask[:3])

@@ -163,6 +163,16 @@ def test_a_long_plateau(link, in_parts):
 
 
 @pytest.mark.parametrize("link", SMOOTH)
+def test_a_plateau_with_more_scores_on_one_side(link):
+    """θ is off the middle, by more than one step of Newton's can tell."""
+    ts = [0.08, 0.05, 0.02]
+    x = torch.tensor([0.0, 0, 0, -2]).expand(3, 4)
+    theta = kofn.soft_topk_threshold(x, 3, link=link, temperature=torch.tensor(ts))
+    exact = [exact_threshold((0, 0, 0, -2), 3.0, t, link) for t in ts]
+    assert theta.numpy() == pytest.approx(np.array(exact), abs=2e-6)
+
+
+@pytest.mark.parametrize("link", SMOOTH)
 def test_a_hard_choice_still_learns_k(link, reference):
     """ΣF′ underflows at the low temperatures, softmax(log F′) does not."""
     x, t = torch.tensor([10.0, 9.0, -9.0, -10.0]).expand(4, 4), torch.tensor([1.0, 0.3, 0.1, 0.05])

@@ -22,6 +22,7 @@ from kofn.kernels.gpu.rows.formulas import (
     INF,
     NAN,
     NORMAL,
+    PER_ROOT_2_PI,
     TINY,
     edge,
     has_two_tails,
@@ -384,10 +385,10 @@ def between(left, right):
 def normal_balance(shift, gap, below, above, below_slope, above_slope):
     """The next shift of θ from the middle of a plateau's edges, by Newton on the log of its tails.
 
-    The edges are `gap` temperatures apart. below = Σ Mills(u + a)·e^{−a(2u+a)/2} over the entries
-    a temperatures below the lower edge, u temperatures from θ; below_slope the same without Mills'
-    ratio, the slope; above likewise.
+    The edges are `gap` temperatures apart. below = Σ mills(u + a)·e^{−a(2u+a)/2} over the entries
+    a temperatures below the lower edge, u temperatures from θ; below_slope the same without
+    `mills`, the slope times √(2π); above likewise.
     """
     ratio = tl.log(below / above) - shift * gap
-    shift += ratio / (below_slope / below + above_slope / above)
+    shift += ratio / (PER_ROOT_2_PI * (below_slope / below + above_slope / above))
     return tl.minimum(tl.maximum(shift, -0.4 * gap), 0.4 * gap)

@@ -38,15 +38,19 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_autocast_changes_no_answer(name, dtype):
-    """The scores' dtype is the answer's: no operation of kofn is one that autocast lowers."""
+    """The scores' dtype is the answer's: no operation of kofn is one that autocast lowers.
+
+    Gates of half-precision scores are float32, the same numbers before they are rounded.
+    """
     x = X.to(dtype)
     torch.manual_seed(0)
     expected = CALLS[name](x)
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16):
         answer = CALLS[name](x)
-    assert answer.dtype == expected.dtype
-    assert torch.equal(answer, expected)
+    raised = name == "gates" and dtype == torch.bfloat16
+    assert answer.dtype == (torch.float32 if raised else expected.dtype)
+    assert torch.equal(answer.to(dtype) if raised else answer, expected)
 
 
 def test_lowered_scores_of_an_autocast_model_get_gradients():

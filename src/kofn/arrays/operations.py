@@ -55,6 +55,18 @@ def marked(like: Array, indices: Array) -> Array:
     return nowhere
 
 
+def put_along_last(like: Array, indices: Array, values: Array) -> Array:
+    """Return zeros of the shape of `like` with `values` at the indices along the last axis."""
+    xp = namespace(like)
+    nowhere = xp.zeros_like(like)
+    if is_torch(like):
+        return nowhere.scatter(-1, indices.long(), values)
+    if is_jax(like):
+        return xp.put_along_axis(nowhere, indices, values, axis=-1, inplace=False)
+    np.put_along_axis(nowhere, indices, values, axis=-1)
+    return nowhere
+
+
 def convolved(a: Array, b: Array) -> Array:
     """Convolve a and b, of the same shape, along the first axis, without a gradient.
 

@@ -65,19 +65,35 @@ class SubsetKernels(Protocol):
     """(z, k, uniforms) -> booleans, k of each row True; or None."""
 
 
+class ChoiceKernels(Protocol):
+    """The functions of a backend for hard choices: scores (…, n)."""
+
+    def hard(self, x: Array, k: Any) -> Any:
+        """Return `rows.choice.hard`, for k per row (…) or a float for all rows."""
+
+    def largest(self, x: Array, k: int) -> Any:
+        """Return `rows.choice.largest`, (…, k) of int64."""
+
+
 class Backend(NamedTuple):
-    """A folder: which arrays of which framework it serves, and the modules that answer RowKernels
-    and SubsetKernels.
+    """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
+    SubsetKernels and, unless None, ChoiceKernels.
     """
 
     serves: Callable[[Array, str], bool]
     rows: str
     subsets: str
+    choice: str | None
 
 
 BACKENDS = (
-    Backend(cpu.serves, "kofn.kernels.cpu.rows.launch", "kofn.kernels.cpu.subsets.launch"),
-    Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
+    Backend(
+        cpu.serves,
+        "kofn.kernels.cpu.rows.launch",
+        "kofn.kernels.cpu.subsets.launch",
+        "kofn.kernels.cpu.choice.launch",
+    ),
+    Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch", None),
 )
 
 
@@ -97,6 +113,12 @@ def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
     """Return the backend for these rows of k-subsets, or None."""
     backend = _backend(x, framework) if wanted() else None
     return None if backend is None else _module(backend.subsets)
+
+
+def serving_choice(x: Array, framework: str) -> ChoiceKernels | None:
+    """Return the backend for hard choices of these rows, or None."""
+    backend = _backend(x, framework) if wanted() else None
+    return None if backend is None or backend.choice is None else _module(backend.choice)
 
 
 _CHOICES = {"on": True, "reference": False}

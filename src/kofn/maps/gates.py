@@ -10,10 +10,11 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, cast_like, deleted, move_axis, namespace, of_torch
-from kofn.arrays.operations import take_along_last, top_indices
+from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.maps.topk import weights_of
+from kofn.rows import choice
 from kofn.rows.given import HALF_TYPES, Given, given
 
 __all__ = ["topk_gates"]
@@ -67,10 +68,10 @@ def topk_gates(
         (array([0.133, 0.867]), array([2, 1]))
     """
     k = _count(k, normalize)
-    checked = given(scores, k, table.resolve(link), temperature, dim, mask)
+    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
     form = checked.form
     with form.quiet():
-        indices = top_indices(_for_choice(checked, scores, bias), k)
+        indices = choice.largest(_for_choice(checked, scores, bias), k, form.kind)
         gates = take_along_last(weights_of(checked), indices)
         gates = _normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
@@ -93,7 +94,7 @@ def _count(k: Any, normalize: bool) -> int:
 
 
 def _for_choice(given: Given, scores: Array, bias: Array | None) -> Array:
-    """Return the scores that decide the choice: with the bias, and −inf for NaN."""
+    """Return the scores that decide the choice, with the bias."""
     x, xp = stop_gradient(given.scores), given.form.xp
     if bias is not None:
         check_same_kind("bias", bias, scores)
@@ -102,7 +103,7 @@ def _for_choice(given: Given, scores: Array, bias: Array | None) -> Array:
         check_broadcasts("bias", tuple(bias.shape), shape, "the shape of scores")
         added = xp.broadcast_to(stop_gradient(cast_like(bias, x)), shape)
         x = xp.where(deleted(x), -math.inf, x + given.form.entries(added))
-    return xp.where(xp.isnan(x), -math.inf, x)
+    return x
 
 
 def _normalized(gates: Array) -> Array:

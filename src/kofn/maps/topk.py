@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted
-from kofn.arrays.operations import top_indices
+from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.rows import answers, implicit
+from kofn.rows import answers, choice, implicit
 from kofn.rows import fused as fused_rows
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, given
@@ -75,9 +73,7 @@ def soft_topk(
     """
     checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
     with checked.form.quiet():
-        chosen = weights_of(checked)
-        if hard:
-            chosen = _hard(checked) + (chosen - stop_gradient(chosen))
+        chosen = _hard_of(checked, k) if hard else weights_of(checked)
     return checked.form.restored(chosen)
 
 
@@ -177,9 +173,9 @@ def hard_topk(
         >>> hard_topk(np.array([1.0, 3.0, 3.0, 2.0]), 2.5)
         array([0. , 1. , 1. , 0.5])
     """
-    checked = given(scores, k, links.logistic, 1.0, dim, mask)
+    checked = given(scores, k, links.logistic, 1.0, dim, mask, for_kernels=True)
     with checked.form.quiet():
-        return checked.form.restored(_hard(checked))
+        return checked.form.restored(choice.hard(checked, k))
 
 
 def weights_of(given: Given, reference: Callable[[Rows], Array] = answers.weights) -> Array:
@@ -188,14 +184,10 @@ def weights_of(given: Given, reference: Callable[[Rows], Array] = answers.weight
     return evaluate(reference, rows_of(given)) if fused is None else fused
 
 
-def _hard(given: Given) -> Array:
-    order, k = map(stop_gradient, given.per_row()[:2])
-    xp = given.form.xp
-    # The inverse of a permutation is its argsort.
-    # NaN comes last, as in NumPy and JAX, so that +inf is still chosen.
-    known = xp.where(xp.isnan(order), -math.inf, order)
-    rank = cast(xp.argsort(top_indices(known, order.shape[-1]), axis=-1), order.dtype)
-    playing = ~deleted(order)
-    chosen = xp.where(playing, xp.clip(k[..., None] - rank, 0.0, 1.0), 0.0)
-    bad = xp.any(xp.isnan(order), axis=-1) | xp.isnan(k)
-    return xp.where(bad[..., None] & playing & (order != math.inf), math.nan, chosen)
+def _hard_of(given: Given, k: float | Array) -> Array:
+    """Return the hard top-k with the gradient of the weights; `k` is the caller's."""
+    fused = fused_rows.hard(given, k)
+    if fused is not None:
+        return fused
+    soft = weights_of(given)
+    return choice.hard(given, k) + (soft - stop_gradient(soft))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, of_torch
-from kofn.rows import answers, kernel_weights
-from kofn.rows.given import Given
+from kofn.arrays.kinds import Array, deleted, of_torch
+from kofn.rows import answers, choice, kernel_weights
+from kofn.rows.given import NUMBERS, Given
 from kofn.rows.settled import Rows, rows_of
 
 
@@ -36,6 +36,12 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         found, theta = kernel_weights.weights(backend, _with(numbers, tensors))
         return found, (theta,)
 
+    return _by_rule(given, numbers, value, _pullback_of(backend, numbers), reference)
+
+
+def _pullback_of(backend: kernels.RowKernels, numbers: Given) -> Any:
+    """Return the pullback of a rule for weights that keeps θ."""
+
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         x, k, temperature, link, _ = _with(numbers, tensors)
         in_scores, in_rows = backend.gradients(x, cotangent, kept[0], k, temperature, link)
@@ -45,7 +51,38 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         arrays = ((i, a) for i, a in enumerate((k, temperature)) if type(a) is not float)
         return in_scores, *(in_rows[i] if a.requires_grad else None for i, a in arrays)
 
-    return _by_rule(given, numbers, value, pullback, reference)
+    return pullback
+
+
+def hard(given: Given, k: Any) -> Array | None:
+    """Return the hard top-k with the gradient of the weights, or None if no kernel supports that.
+
+    `k` is the caller's. The weights themselves are not needed, only their θ.
+    """
+    backend = None if given.form.kind == "jax" else _serving_eagerly(given)
+    if backend is None:
+        return None
+    if not _is_recorded(given):
+        return choice.hard(_without_bad_temperatures(given), k)
+    numbers, k = _without_tensors(given), k if type(k) in NUMBERS else None
+
+    def value(*tensors: Array) -> Any:
+        found = _with(numbers, tensors)
+        theta = kernel_weights.threshold(backend, found)
+        return choice.hard(_without_bad_temperatures(found), k), (theta,)
+
+    return _by_rule(given, numbers, value, _pullback_of(backend, numbers), answers.weights)
+
+
+def _without_bad_temperatures(given: Given) -> Given:
+    """Return `given` with a NaN in the place of the scores of rows whose temperature is NaN."""
+    x, k, temperature, link, form = given
+    if type(temperature) is float:
+        return given
+    xp = form.xp
+    finite = ~(deleted(x) | (x == math.inf))
+    bad = xp.isnan(temperature)[..., None] & finite
+    return Given(xp.where(bad, math.nan, x), k, temperature, link, form)
 
 
 def value(given: Given) -> Array | None:

@@ -1,0 +1,1 @@
+"""The k largest scores of a row, without sorting it."""

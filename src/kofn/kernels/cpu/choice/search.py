@@ -1,0 +1,125 @@
+"""The k-th largest score of a row: a bracket, narrowed by counting.
+
+A pass that counts the scores from t on takes a cycle for 16 of them, and some ten passes find the
+k-th of thousands; a sort visits each score far more often. Masked scores and NaN are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.extending import intrinsic
+
+from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
+
+each = njit(error_model="numpy", nogil=True)
+
+
+@each
+def ends(x, lowest):
+    """The least and the greatest of the scores above `lowest`, and whether a score is NaN."""
+    widest_vectors()
+    least, greatest = ordered(real(lowest, math.inf)), ordered(real(lowest, -math.inf))
+    bad = np.int32(0)
+    for i in range(x.size):
+        v = x[i]
+        key, playing = ordered(v), v > lowest
+        least = min(least, key if playing else ordered(real(lowest, math.inf)))
+        greatest = max(greatest, key if playing else ordered(real(lowest, -math.inf)))
+        bad = np.int32(bad | np.int32(v != v))
+    return unordered(least, lowest), unordered(greatest, lowest), bad != 0
+
+
+@each
+def count_from(x, t):
+    """How many scores are at least t."""
+    widest_vectors()
+    count = np.int32(0)  # which fills a vector with twice as many as a wider one
+    for i in range(x.size):
+        count = np.int32(count + np.int32(x[i] >= t))
+    return np.int64(count)
+
+
+@each
+def count_above(x, t):
+    """How many scores are greater than t."""
+    widest_vectors()
+    count = np.int32(0)
+    for i in range(x.size):
+        count = np.int32(count + np.int32(x[i] > t))
+    return np.int64(count)
+
+
+@each
+def least_from(x, t):
+    """The least score that is at least t."""
+    widest_vectors()
+    least = ordered(real(t, math.inf))
+    for i in range(x.size):
+        key = ordered(x[i])
+        least = min(least, key if x[i] >= t else ordered(real(t, math.inf)))
+    return unordered(least, t)
+
+
+@intrinsic
+def _middle(typingctx, low, high):
+    """The float half-way between two, in the order of all floats."""
+
+    def codegen(context, builder, signature, arguments):
+        wide = ir.IntType(128)
+        low, high = (builder.sext(key, wide) for key in arguments)
+        half = builder.ashr(builder.add(low, high), ir.Constant(wide, 1))
+        return builder.trunc(half, arguments[0].type)
+
+    return low(low, high), codegen
+
+
+@each
+def _probe(low, high, from_low, from_high, k, halve):
+    """A number in (low, high): by the line through the logarithms of the counts, or half-way."""
+    width = high - low
+    if not halve and width < real(low, math.inf):
+        share = math.log(from_low / k) / math.log(from_low / max(from_high, 0.5))
+        t = low + width * real(low, share)
+        if low < t < high:
+            return t
+    return unordered(_middle(ordered(low), ordered(high)), low)
+
+
+HALVE = 3
+"""One of so many steps halves the bracket, whatever the scores: this bounds the number of steps."""
+SETTLE = 6
+"""After so many steps, look whether equal scores are why no t has k scores above it."""
+
+
+@each
+def kth_largest(x, k, least, greatest):
+    """(t, above): the k-th largest score and how many are greater; above = −1 if just k reach t.
+
+    For scores from `least` to `greatest` without those below; 1 ≤ k. If there are fewer, they are
+    all chosen.
+    """
+    low, high = least, greatest
+    from_low, from_high = count_from(x, low), count_from(x, high)
+    if from_low <= k:
+        return low, np.int64(-1)
+    if from_high >= k:
+        return high, np.int64(0)
+    step = 0
+    while from_low != k:
+        step += 1
+        t = _probe(low, high, from_low, from_high, k, step % HALVE == 0)
+        count = count_from(x, t)
+        if count >= k:
+            low, from_low = t, count
+        else:
+            high, from_high = t, count
+        if step % SETTLE == 0:
+            low = least_from(x, low)
+            above = count_above(x, low)
+            if above < k:
+                return low, above
+    return low, np.int64(-1)

@@ -1,0 +1,237 @@
+"""The work of one thread: the hard choice of its rows, or the indices of their largest scores."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.choice.search import (
+    count_above,
+    each,
+    ends,
+    kth_largest,
+    least_from,
+)
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
+
+# A job, the integers that every thread on it is told: those of shares.py first; K is the address of
+# a number per row, 0 where there is one for all.
+N, X, K, OUT = range(4, 8)
+WORDS = 8
+
+_SINGLE, _DOUBLE = (float(np.finfo(number).min) / 2 for number in (np.float32, np.float64))
+
+FEW = 512  # scores times k, up to which inserting each score costs less than a search
+RUN = 16  # indices that are sorted by insertion; longer runs are merged
+
+
+@each
+def _ones(x, t, out):
+    """1 where a score is at least t, else 0."""
+    widest_vectors()
+    for i in range(x.size):
+        out[i] = real(t, 1.0) if x[i] >= t else real(t, 0.0)
+
+
+@each
+def _ranked(x, t, left, out):
+    """1 above t, what is left at t, to the lowest index first, 0 below."""
+    zero, one = real(t, 0.0), real(t, 1.0)
+    for i in range(x.size):
+        v = x[i]
+        share = one if v > t else zero
+        if v == t:
+            share = min(max(left, zero), one)
+            left -= one
+        out[i] = share
+
+
+@each
+def _spoil(x, lowest, k, out):
+    """NaN where a row with a NaN, or whose k is NaN, has a score in play; +inf keeps its choice."""
+    for i in range(x.size):
+        v = x[i]
+        if not v <= lowest and (k != k or v != real(lowest, math.inf)):
+            out[i] = real(lowest, math.nan)
+
+
+@each
+def _choose(x, k, lowest, out):
+    least, greatest, bad = ends(x, lowest)
+    if not k > 0 or least > greatest:  # k is 0 or NaN, or nothing is in play
+        out[:] = real(lowest, 0.0)
+    else:
+        whole = math.ceil(k)
+        t, above = kth_largest(x, whole, least, greatest)
+        if above < 0 and k == whole:
+            _ones(x, t, out)
+        else:
+            if above < 0:
+                t = least_from(x, t)
+                above = count_above(x, t)
+            _ranked(x, t, real(lowest, k - above), out)
+    if bad or k != k:
+        _spoil(x, lowest, k, out)
+
+
+@each
+def _insert_all(x, k, lowest, scores, indices):
+    """What `_collect` and `_sort` do, for few scores: keep those chosen so far in order."""
+    found = np.int64(0)
+    for i in range(x.size):
+        v = x[i]
+        if v > lowest and (found < k or v > scores[k - 1]):
+            j = min(found, k - 1)
+            while j > 0 and scores[j - 1] < v:
+                scores[j], indices[j] = scores[j - 1], indices[j - 1]
+                j -= 1
+            scores[j], indices[j] = v, i
+            found = min(found + 1, k)
+    return found
+
+
+@each
+def _collect(x, k, lowest, scores, indices):
+    """Up to k scores that a choice of k takes, and their indices, in the order of the row."""
+    least, greatest, _ = ends(x, lowest)
+    if k < 1 or least > greatest:
+        return np.int64(0)
+    t, above = kth_largest(x, k, least, greatest)
+    ties = k - above if above >= 0 else np.int64(x.size)
+    found = np.int64(0)
+    for i in range(x.size):
+        v = x[i]
+        if v >= t and (v > t or ties > 0):
+            ties -= v == t
+            scores[found], indices[found] = v, i
+            found += 1
+    return found
+
+
+@each
+def _insert(scores, indices):
+    """Sort by falling scores; equal ones stay in their order."""
+    for i in range(1, scores.size):
+        v, index, j = scores[i], indices[i], i
+        while j > 0 and scores[j - 1] < v:
+            scores[j], indices[j] = scores[j - 1], indices[j - 1]
+            j -= 1
+        scores[j], indices[j] = v, index
+
+
+@each
+def _merge(scores, indices, middle, into, indices_into):
+    """The two sorted parts, before `middle` and from it on, as one."""
+    a, b = 0, middle
+    for i in range(scores.size):
+        second = a >= middle or (b < scores.size and scores[b] > scores[a])
+        j = b if second else a
+        into[i], indices_into[i] = scores[j], indices[j]
+        b += second
+        a += not second
+
+
+@each
+def _sort(scores, indices, spare, spare_indices):
+    """Sort by falling scores; the other two are memory of the same size."""
+    n, width = scores.size, RUN
+    for i in range(0, n, width):
+        _insert(scores[i : i + width], indices[i : i + width])
+    while width < n:
+        for i in range(0, n, 2 * width):
+            end, middle = min(i + 2 * width, n), min(width, n - i)
+            part, places = scores[i:end], indices[i:end]
+            _merge(part, places, middle, spare[i:end], spare_indices[i:end])
+        scores[:], indices[:] = spare, spare_indices
+        width *= 2
+
+
+@each
+def _fill(x, lowest, indices, found):
+    """The lowest indices of scores that are not in play, after those found."""
+    i = 0
+    while found < indices.size:
+        if not x[i] > lowest:
+            indices[found] = i
+            found += 1
+        i += 1
+
+
+@each
+def _lowest(xs):
+    """Scores up to this one count as masked."""
+    return real(xs[0], _SINGLE if xs.itemsize == 4 else _DOUBLE)
+
+
+@each
+def _choices(job, k, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    n, rows = words[N], words[COUNT]
+    xs, outs = (
+        carray(pointer(words[X]), rows * n, number),
+        carray(pointer(words[OUT]), rows * n, number),
+    )
+    ks, lowest = carray(pointer(words[K]), rows, number), _lowest(xs)
+    first, last = take(job)
+    while first < last:
+        for r in range(first, last):
+            here = np.float64(ks[r] if words[K] != 0 else real(lowest, k))
+            _choose(xs[r * n : r * n + n], here, lowest, outs[r * n : r * n + n])
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        wait(job)
+
+
+@each
+def _largest(job, k, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    n, rows = words[N], words[COUNT]
+    xs, outs = (
+        carray(pointer(words[X]), rows * n, number),
+        carray(pointer(words[OUT]), rows * k, np.int64),
+    )
+    lowest, scores, spare = _lowest(xs), np.empty(k, xs.dtype), np.empty(k, xs.dtype)
+    spare_indices = np.empty(k, np.int64)
+    first, last = take(job)
+    while first < last:
+        for r in range(first, last):
+            x, indices = xs[r * n : r * n + n], outs[r * k : r * k + k]
+            if 0 < n * k <= FEW:
+                found = _insert_all(x, k, lowest, scores, indices)
+            else:
+                found = _collect(x, k, lowest, scores, indices)
+                _sort(scores[:found], indices[:found], spare[:found], spare_indices[:found])
+            _fill(x, lowest, indices, found)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        wait(job)
+
+
+def choices_single(job, k, leads):
+    """Take rows of float32 until there are none; write their hard choices."""
+    _choices(job, k, leads, np.float32)
+
+
+def choices_double(job, k, leads):
+    """Take rows of float64 until there are none; write their hard choices."""
+    _choices(job, k, leads, np.float64)
+
+
+def largest_single(job, k, leads):
+    """Take rows of float32 until there are none; write the indices of their k largest scores."""
+    _largest(job, k, leads, np.float32)
+
+
+def largest_double(job, k, leads):
+    """Take rows of float64 until there are none; write the indices of their k largest scores."""
+    _largest(job, k, leads, np.float64)

@@ -81,7 +81,8 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_autocast(x: Tensor) -> bool:
     """Return whether torch.autocast is on for the device of `x`."""
-    return torch.is_autocast_enabled(x.device.type)
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def is_recorded(x: Tensor) -> bool:

@@ -97,7 +97,9 @@ def sparse_attention(
     elif weights == "sparsemax":
         shares = sparsemax(scores, temperature=temperature, mask=mask)
     else:
-        shares = shared_topk(scores, k, link=link, temperature=temperature, mask=mask, hard=hard)
+        added = attn_mask is not None and attn_mask.is_floating_point()
+        how: dict[str, Any] = dict(link=link, temperature=temperature, hard=hard)
+        shares = shared_topk(scores, k, mask=mask, additive=added, **how)
     kept = functional.dropout(shares, dropout_p) if dropout_p else shares
     output = _by_group(kept, value, groups)
     return (output, shares) if need_weights else output

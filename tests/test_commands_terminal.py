@@ -192,14 +192,17 @@ def test_a_kernel_setting_that_does_not_exist_is_told(here, monkeypatch):
         assert "KOFN_KERNELS must be" in one_line(run(*arguments))
 
 
-def test_compiling_is_told_once_and_only_if_it_happens(capsys):
-    from numba import njit
+def test_compiling_is_told_once_and_only_if_it_happens(capsys, monkeypatch, tmp_path):
+    from kofn.kernels.cpu.rows import launch
+    from kofn.kernels.cpu.runtime import native
 
+    monkeypatch.setattr(native, "tell", native._tell_terminal)
     for _ in range(3):  # as many commands in one process
         terminal.prepare_kernels()
     assert capsys.readouterr().err == ""
-    njit(lambda x: x + 1)(1)
-    njit(lambda x: x + 2)(1)
+    monkeypatch.setenv("KOFN_CACHE_DIR", str(tmp_path))
+    for name in ("total", "survey"):
+        native._compiled(launch.visit("loops", name, 0, 4))
     assert capsys.readouterr().err.count("kofn: compiling kernels for this machine") == 1
 
 

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from numba import cfunc
 
 import kofn
 from kofn.kernels import contract
-from kofn.kernels.cpu.rows import formulas, interleaved, launch, loops
-from kofn.kernels.cpu.runtime import intrinsics, memory, split_row, vector_math
+from kofn.kernels.cpu.rows import formulas, launch, layout
+from kofn.kernels.cpu.runtime import machine, memory, native, vector_math
 from kofn.kernels.cpu.runtime import pool as threads
+from kofn.kernels.cpu.runtime.layout import PART
 from kofn.rows import kernel_rows, kernel_weights
 from support import GRADIENT, LINKS, WEIGHTS
 
@@ -209,14 +209,11 @@ def test_the_number_of_threads_changes_no_bit(rng):
         assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
 
 
-SHORT = interleaved.SHORT
+SHORT = layout.SHORT
 AROUND = [1, 2, 7, 8, 9, 15, 16, 17, 33, 64, SHORT - 1, SHORT, SHORT + 1, 200]
 
 
-ABREAST = [
-    getattr(interleaved, name) for name in sorted(make.__name__ for make in interleaved.BY_LINK)
-]
-ABREAST += [interleaved.survey, interleaved.peak, interleaved.slope]
+ABREAST = [*sorted(layout.BY_LINK - {"integrate"}), "survey", "peak", "slope"]
 
 
 def of_all_sorts(n, count, dtype, rng):
@@ -274,7 +271,7 @@ def test_short_rows_are_the_reference(link, dtype, reference, rng):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_long_row_is_shared_in_parts_that_depend_on_nothing(count, reference, rng):
-    n = 3 * split_row.PART + 77
+    n = 3 * PART + 77
     x = torch.tensor(rng.standard_normal((count, n)), dtype=torch.float32)
     x[0, :9] = -INF
     v = torch.tensor(rng.standard_normal((count, n)), dtype=torch.float32)
@@ -305,9 +302,7 @@ def test_several_threads_at_once(rng):
     assert all(np.array_equal(a, wanted) for a in answers)
 
 
-@pytest.mark.parametrize(
-    "n", [split_row.PART + 1, pytest.param(3 * split_row.PART - 5, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("n", [PART + 1, pytest.param(3 * PART - 5, marks=pytest.mark.full)])
 @pytest.mark.parametrize("link", SERVED + POWERS[1:2], ids=str)
 def test_rows_in_parts_have_the_gradient_and_the_value_of_the_reference(link, n, reference, rng):
     """Parts that differ, in scores and cotangent: what is added up is no extreme of them."""
@@ -347,35 +342,6 @@ assert os.waitpid(child, 0)[1] == 0
 assert torch.equal(soft_topk(x, 7), wanted)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_a_second_process_compiles_nothing(fresh, tmp_path):
-    code = """
-import numpy as np
-from kofn import soft_topk
-from kofn.kernels import contract
-from kofn.kernels.cpu.rows import formulas, launch, loops, worker
-from kofn.kernels.cpu.runtime import compile
-soft_topk(np.ones((2, 3), np.float32), 1, link="laplace")
-makes = loops.BY_LINK & {*loops.FORWARD}
-visits = [launch.visit(make, formulas.LAPLACE, np.float32) for make in makes]
-hits = compile.compiled(worker.forward).stats.cache_hits
-print(sum(visit.cache_hits for visit in visits) + sum(hits.values()))
-"""
-    environment = os.environ | ({"NUMBA_CACHE_DIR": str(tmp_path)} if fresh else {})
-    hits = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            check=True,
-            capture_output=True,
-            text=True,
-            env=environment,
-        ).stdout.strip()
-        for _ in range(2)
-    ]
-    assert hits[1] == "4"
-    assert not fresh or hits[0] == "0"
 
 
 def test_read_only_and_strided_rows(rng):
@@ -423,18 +389,22 @@ def test_a_link_of_ones_own_is_never_taken_for_a_built_in():
     ],
 )
 def test_loops_are_vectors_of_the_precision_they_are_given(kind):
-    for make in loops.BY_LINK:
-        compiled = cfunc(intrinsics.VISIT, **loops.OPTIONS)(make(kind, np.float32))
-        assert " x float>" in compiled.inspect_llvm()
-        assert " x double>" not in compiled.inspect_llvm()
+    for name in sorted(layout.BY_LINK):
+        code = optimised(launch.visit("loops", name, kind, 4))
+        assert " x float>" in code, name
+        assert " x double>" not in code, name
 
 
-@pytest.mark.parametrize("make", ABREAST)
-def test_lanes_are_vectors_from_first_to_last(make):
+def optimised(code):
+    """What LLVM makes of a compiled function."""
+    return str(machine.optimised(native.translated(code), code.symbol))
+
+
+@pytest.mark.parametrize("name", ABREAST)
+def test_lanes_are_vectors_from_first_to_last(name):
     """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
-    compiled = cfunc(intrinsics.VISIT, **loops.OPTIONS)(make(formulas.LOGISTIC, np.float32))
-    single = re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", compiled.inspect_llvm())
-    assert not single
+    code = optimised(launch.visit("interleaved", name, formulas.LOGISTIC, 4))
+    assert not re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", code)
 
 
 def test_elementary_functions_to_the_last_places():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kofn.kernels.cpu.runtime import compile, shares
+from kofn.kernels.cpu.runtime import layout, native
 
 
 @pytest.mark.parametrize("times", [40, pytest.param(2000, marks=pytest.mark.full)])
@@ -23,13 +23,11 @@ def test_nobody_waits_for_a_caller_who_has_not_begun():
     """Whatever is offered before the caller is interrupted ends by itself, and does nothing."""
     import numpy as np
 
-    from kofn.kernels.cpu.rows import worker
-    from kofn.kernels.cpu.runtime import split_row
+    from kofn.kernels.cpu.rows import launch
+    from kofn.kernels.cpu.rows.layout import WORDS
 
-    job = np.zeros(worker.WORDS, np.int64)
-    job[shares.COUNT] = 1
-    compile.compiled(worker.forward)(
-        compile.address(job), 0, 0.0, False
-    )  # would write to address 0
-    compile.compiled(split_row.assist)(compile.address(job))
-    assert job[shares.NEXT] == job[shares.DONE] == 0
+    job = np.zeros(WORDS, np.int64)
+    job[layout.COUNT] = 1
+    native.function(launch.FORWARD)(job.ctypes.data, 0, 0.0, False)  # would write to address 0
+    native.function(launch.ASSIST)(job.ctypes.data)
+    assert job[layout.NEXT] == job[layout.DONE] == 0

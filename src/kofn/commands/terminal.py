@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any, NoReturn
 
 import typer
@@ -114,24 +114,14 @@ def prepare_kernels() -> None:
     _tell_of_compiling()
 
 
-@cache
 def _tell_of_compiling() -> None:
-    """Report compilation once, if no kernel is compiled yet."""
+    """Report compilation once, if a kernel has to be compiled."""
     try:
-        from numba.core import event
+        from kofn.kernels.cpu.runtime import native
     except ImportError:  # without Numba there is nothing to compile
         return
-
-    class Teller(event.Listener):
-        def on_start(self, _: Any) -> None:
-            event.unregister("numba:run_pass", self)  # type: ignore[no-untyped-call]
-            _tell_of_compiling.cache_clear()
-            _say("compiling kernels for this machine, once; this may take a minute", 0)
-
-        def on_end(self, _: Any) -> None:
-            pass
-
-    event.register("numba:run_pass", Teller())  # type: ignore[no-untyped-call]
+    if native.tell is not None:
+        native.tell = lambda: print(native.COMPILING, file=sys.stderr)
 
 
 def end_on_sigterm() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 from kofn.kernels.cpu.rows.formulas import edge, side_logs
-from kofn.kernels.cpu.rows.interleaved import BRING_BACK, COTANGENT, GIVE_BACK, KEPT
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
-    LANES,
     OPEN,
     SPECIAL,
     copy_all,
@@ -18,7 +16,19 @@ from kofn.kernels.cpu.rows.lanes import (
     visit,
     visit_all,
 )
-from kofn.kernels.cpu.rows.loops import CENTRE, CLOSE_BACK, INTEGRATE, SLOPE, TOTAL, WEIGH
+from kofn.kernels.cpu.rows.layout import (
+    BRING_BACK,
+    CENTRE,
+    CLOSE_BACK,
+    COTANGENT,
+    GIVE_BACK,
+    INTEGRATE,
+    KEPT,
+    LANES,
+    SLOPE,
+    TOTAL,
+    WEIGH,
+)
 from kofn.kernels.cpu.rows.search_lanes import answer_all, centre_all, count_all, weigh_all
 from kofn.kernels.cpu.runtime.split_row import plain
 

@@ -39,11 +39,6 @@ from kofn.kernels.cpu.runtime.vector_math import (
     real,
 )
 
-SERVED = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links that have a branch in each function here. A bounded one counts z from where its weights
-end at exactly 0, as in kofn/links/bounded.py.
-"""
-
 
 @inline
 def distance(x, hi, lo, per_t):

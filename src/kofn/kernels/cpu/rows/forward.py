@@ -8,11 +8,9 @@ import numpy as np
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows.formulas import edge
-from kofn.kernels.cpu.rows.interleaved import BRING, GIVE, KEPT
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
-    LANES,
     OPEN,
     SPECIAL,
     SUMMED,
@@ -21,7 +19,18 @@ from kofn.kernels.cpu.rows.lanes import (
     visit,
     visit_all,
 )
-from kofn.kernels.cpu.rows.loops import CLOSE, EVALUATION, FIRST_EVALUATION, PEAK, SURVEY, WRITE
+from kofn.kernels.cpu.rows.layout import (
+    BRING,
+    CLOSE,
+    EVALUATION,
+    FIRST_EVALUATION,
+    GIVE,
+    KEPT,
+    LANES,
+    PEAK,
+    SURVEY,
+    WRITE,
+)
 from kofn.kernels.cpu.rows.search import (
     advance,
     evaluate,

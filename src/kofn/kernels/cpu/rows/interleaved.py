@@ -32,25 +32,31 @@ from kofn.kernels.cpu.rows.formulas import (
     weighed,
     written,
 )
-from kofn.kernels.cpu.rows.lanes import LANE, LANES, SPECIAL
-from kofn.kernels.cpu.rows.loops import Visit, census, close, close_back
+from kofn.kernels.cpu.rows.lanes import SPECIAL
+from kofn.kernels.cpu.rows.layout import COTANGENT, KEPT, LANE, LANES, PLANES, SCORE
+from kofn.kernels.cpu.rows.loops import (
+    Visit,
+)
+from kofn.kernels.cpu.rows.loops import (
+    census as census,
+)
+from kofn.kernels.cpu.rows.loops import (
+    close as close,
+)
+from kofn.kernels.cpu.rows.loops import (
+    close_back as close_back,
+)
 from kofn.kernels.cpu.runtime.intrinsics import (
-    REGISTER,
     VECTORS,
     never_unroll,
     pointer,
     turn,
     vectors,
 )
+from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
-SHORT = 128
-"""Rows of so many entries are visited abreast."""
-
 BLOCK = 16
-
-SCORE, KEPT, COTANGENT = range(3)
-PLANES = 3
 
 
 def bring(kind: int, number: Any) -> Visit:
@@ -354,13 +360,3 @@ def centre(kind: int, number: Any) -> Visit:
         never_unroll()
 
     return visit
-
-
-BY_LINK = {first_evaluation, evaluate, write, weigh, centre}
-"""The others are the same for all."""
-
-# In the order of passes.FORWARD and passes.BACKWARD; what visits a row alone is from there.
-FORWARD = (survey, census, peak, close, first_evaluation, evaluate, write, bring, give)
-BACKWARD = (weigh, slope, centre, close_back, bring, give)
-BRING, GIVE = range(len(FORWARD) - 2, len(FORWARD))
-BRING_BACK, GIVE_BACK = range(len(BACKWARD) - 2, len(BACKWARD))

@@ -7,45 +7,13 @@ from collections import namedtuple
 import numpy as np
 from numba import carray
 
+from kofn.kernels.cpu.rows.layout import LANE, LANES
 from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
-from kofn.kernels.cpu.runtime.split_row import PART, SUMS, plain, visit_parts
+from kofn.kernels.cpu.runtime.layout import PART, SUMS
+from kofn.kernels.cpu.runtime.split_row import plain, visit_parts
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
 
-LANES = 16
-
 LEAST_SINGLE, LEAST_DOUBLE = (float(np.finfo(number).min) / 2 for number in ("f4", "f8"))
-
-LANE = np.dtype(
-    [
-        *(
-            (name, "f8", (LANES,))
-            for name in (
-                *("state", "k", "temperature", "per_t", "wanted"),
-                # What the survey says. `live` counts finite scores, `top` those of +inf, `bad` the
-                # NaN. Mean, variance and their count, `usual`, tell where most of the scores are;
-                # additive masks such as −1e9 have no say in that. Without ±inf, NaN and masks,
-                # least and greatest are only bounds.
-                *("pivot", "least", "greatest", "live", "top", "bad", "mean", "variance", "usual"),
-                # Quantiles that a start is guessed from.
-                *("bell", "own", "end", "alone"),
-                # θ = anchor + Tδ, told to a visit as `base` and `by`; its bracket in units of T
-                # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
-                # step may leap; whether entries are yet to be prepared for the anchor.
-                *("anchor", "delta", "base", "by", "low", "high", "low_gap", "high_gap"),
-                *("width", "worth", "leap", "tries", "fresh"),
-                # Whether something was unusual, so that Σp is to be held to k in any case.
-                "strange",
-                # What the last visit saw: a survey total and squares, an evaluation the others.
-                *("total", "squares", "below", "above", "weight", "count", "slope"),
-                # θ as two numbers; on the way back what is left of a total, the sum of sizes, and
-                # the cotangents of k and T.
-                *("hi", "lo", "rest", "size", "in_k", "in_t"),
-            )
-        ),
-        ("sums", "f8", (SUMS,)),  # of the visit under way
-    ]
-)
-"""What is known of a group of rows, number by number: a loop over lanes is vector code."""
 
 PLACE = {name: LANE.fields[name][1] for name in LANE.names}
 """Bytes from the address of the lanes to each number."""

@@ -8,39 +8,49 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cfunc
 
 from kofn.kernels.contract import BOUNDED, kind_of
-from kofn.kernels.cpu.rows import interleaved, loops, worker
-from kofn.kernels.cpu.rows.formulas import SERVED as SERVED
-from kofn.kernels.cpu.runtime import intrinsics, pool, split_row
-from kofn.kernels.cpu.runtime.compile import compiled, kept, zeros
-from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of
+from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows.layout import SERVED as SERVED
+from kofn.kernels.cpu.runtime import layout as shared_layout
+from kofn.kernels.cpu.runtime import native, pool
+from kofn.kernels.cpu.runtime.layout import PART, REGISTER
+from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of, zeros
+from kofn.kernels.cpu.runtime.native import Code
 
-_WORDS = intrinsics.REGISTER // 8
+_WORDS = REGISTER // 8
+
+FORWARD = Code("rows.worker", "forward", "qqdq")
+AFTER = Code("rows.worker", "after", "qqdq")
+ASSIST = Code("runtime.split_row", "assist", "q")
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
 
-@cache
-def visit(make: Callable[..., Any], kind: int, number: Any) -> Any:
-    """What `make` of loops.py makes for a link and a type, compiled or from the disk."""
-    return kept(partial(cfunc, intrinsics.VISIT, **loops.OPTIONS), make(kind, number))
+def visit(module: str, name: str, kind: int, size: int) -> Code:
+    """A visit for a link and numbers of that size, by what makes it in loops.py, interleaved.py."""
+    kind = kind if name in layout.BY_LINK else 0
+    return Code(f"rows.{module}", name, native.VISIT, "", kind, f"float{8 * size}")
 
 
-@cache
-def _visits(every: tuple[Callable[..., Any], ...], kind: int, number: Any) -> np.ndarray:
+def visits(code: Code, kind: int, size: int, n: int, cotangent: bool) -> list[Code]:
+    """What visits rows of n in `code`, in the order of their places in memory."""
+    short = n <= layout.SHORT
+    names: tuple[str, ...]
+    if code is FORWARD:
+        names = layout.FORWARD_ABREAST if short else layout.FORWARD
+    elif cotangent:
+        names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
+    else:
+        names, short = layout.VALUE, False
     if kind in BOUNDED:  # nothing to prepare
-        spared = {layout.first_evaluation: layout.evaluate for layout in (loops, interleaved)}
-        every = tuple(spared.get(make, make) for make in every)
-    by_link = loops.BY_LINK | interleaved.BY_LINK
-    found = [visit(make, kind if make in by_link else 0, number) for make in every]
-    return np.array([one.address for one in found])
+        names = tuple("evaluate" if name == "first_evaluation" else name for name in names)
+    return [visit("interleaved" if short else "loops", name, kind, size) for name in names]
 
 
 def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
@@ -48,7 +58,7 @@ def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool
     memory = memory_of(x)
     x = memory.packed(x)
     out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
-    lost = _deal(worker.forward, memory, link, x, k, temperature, theta, out=out)
+    lost = _deal(FORWARD, memory, link, x, k, temperature, theta, out=out)
     return out, theta, lost
 
 
@@ -57,7 +67,7 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
     memory = memory_of(x)
     x = memory.packed(x)
     theta = memory.empty(x, (2, *x.shape[:-1]))
-    return theta, _deal(worker.forward, memory, link, x, k, temperature, theta)
+    return theta, _deal(FORWARD, memory, link, x, k, temperature, theta)
 
 
 def gradients(
@@ -69,7 +79,7 @@ def gradients(
     out, in_rows = memory.empty_like(x), None
     if type(k) is not float or type(temperature) is not float:
         in_rows = memory.empty(x, (2, *x.shape[:-1]))
-    _deal(worker.after, memory, link, x, k, temperature, theta, cotangent, out, in_rows)
+    _deal(AFTER, memory, link, x, k, temperature, theta, cotangent, out, in_rows)
     return out, in_rows
 
 
@@ -78,7 +88,7 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty(x, (2, *x.shape[:-1]))
-    _deal(worker.after, memory, link, x, k, temperature, theta, two=out)
+    _deal(AFTER, memory, link, x, k, temperature, theta, two=out)
     return out
 
 
@@ -95,20 +105,13 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def plan_of(
-    function: Callable[..., Any], kind: int, size: int, n: int, cotangent: bool, answer: bool
-) -> _Plan:
-    number = np.float32 if size == 4 else np.float64
-    of_rows = interleaved if n <= interleaved.SHORT else loops
-    if function is worker.forward:
-        visits = _visits(of_rows.FORWARD, kind, number)
-    else:
-        visits = _visits(of_rows.BACKWARD if cotangent else loops.VALUE, kind, number)
-    group = worker.together(n, 3 if cotangent else 2)
+def plan_of(code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool) -> _Plan:
+    found = np.array([*map(native.address, visits(code, kind, size, n, cotangent))])
+    group = layout.together(n, 3 if cotangent else 2)
     chunk = max(group, GRAIN // n // group * group)
-    room = worker.room(n, group, answer)
-    width = -(-(room + split_row.room(n)) // _WORDS) * _WORDS
-    return _Plan(compiled(function), visits, address(visits), group, chunk, room, width)
+    room = layout.room(n, group, answer)
+    width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
+    return _Plan(native.function(code), found, address(found), group, chunk, room, width)
 
 
 def _in_memory(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any, int]:
@@ -121,7 +124,7 @@ def _in_memory(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any
 
 
 def _deal(
-    function: Callable[..., Any],
+    code: Code,
     memory: Memory,
     link: Any,
     x: Any,
@@ -140,14 +143,14 @@ def _deal(
     n, size, kind, address = x.shape[-1], x.itemsize, kind_of(link), memory.address
     count = prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
-    plan = plan_of(function, kind, size, n, cotangent is not None, out is not None)
+    plan = plan_of(code, kind, size, n, cotangent is not None, out is not None)
     k, k_at = _in_memory(k, memory, count, size)
     temperature, temperature_at = _in_memory(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     own, scratch = zeros(crew * plan.width + _WORDS)
-    scratch += -scratch % intrinsics.REGISTER
-    shared = scratch + 8 * plan.room if crew > count and n > split_row.PART else 0
+    scratch += -scratch % REGISTER
+    shared = scratch + 8 * plan.room if crew > count and n > PART else 0
     high, cotangent_at = address(theta), 0 if cotangent is None else address(cotangent)
     out_at = 0 if out is None else address(out)
     low = high + count * size
@@ -163,10 +166,10 @@ def _deal(
     if crew > 1:
         keep = job, own, x, k, temperature, theta, cotangent, out, two
         if shared:
-            pool.offer([(shared,)] * (crew - 1), compiled(split_row.assist), keep)
+            pool.offer([(shared,)] * (crew - 1), native.function(ASSIST), keep)
         else:
             each = range(1, crew)
             shares = [(first, scratch + 8 * plan.width * i, alpha, False) for i in each]
             pool.offer(shares, plan.run, keep)
     plan.run(first, scratch, alpha, True)
-    return job[worker.GIVEN_UP] != 0
+    return job[layout.GIVEN_UP] != 0

@@ -343,13 +343,3 @@ def close_back(kind: int, number: Any) -> Visit:
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
 """Sums may be taken in any order, so that they become vectors."""
-
-BY_LINK = {first_evaluation, evaluate, write, weigh, centre, integrate}
-"""The others are the same for all."""
-
-FORWARD = (survey, census, peak, close, first_evaluation, evaluate, write)
-BACKWARD = (weigh, slope, centre, close_back)
-VALUE = (integrate, total)
-SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE = range(len(FORWARD))
-WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
-INTEGRATE, TOTAL = range(len(VALUE))

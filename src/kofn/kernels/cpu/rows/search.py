@@ -44,7 +44,7 @@ from kofn.kernels.cpu.rows.lanes import (
     visit,
     visit_for_extremes,
 )
-from kofn.kernels.cpu.rows.loops import CENSUS, EVALUATION, FIRST_EVALUATION, PEAK, SURVEY
+from kofn.kernels.cpu.rows.layout import CENSUS, EVALUATION, FIRST_EVALUATION, PEAK, SURVEY
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 from kofn.kernels.cpu.runtime.vector_math import inline, log

@@ -17,8 +17,6 @@ from kofn.kernels.cpu.rows.formulas import moved
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
-    LANE,
-    LANES,
     LOST,
     OPEN,
     SPECIAL,
@@ -26,6 +24,7 @@ from kofn.kernels.cpu.rows.lanes import (
     rounded,
     two_floats,
 )
+from kofn.kernels.cpu.rows.layout import LANE, LANES
 from kofn.kernels.cpu.rows.search import (
     ANCHORED,
     begin,

@@ -7,39 +7,39 @@ from numba import carray
 
 from kofn.kernels.cpu.rows.backward import cotangents, value
 from kofn.kernels.cpu.rows.forward import weights
-from kofn.kernels.cpu.rows.interleaved import PLANES, SHORT
-from kofn.kernels.cpu.rows.lanes import LANE, LANES, PLACE, Group, Row, load_all, nth, store_all
+from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, store_all
+from kofn.kernels.cpu.rows.layout import (
+    GIVEN_UP,
+    HEAD,
+    HI,
+    KIND,
+    LANE,
+    LO,
+    MEMO,
+    ONE,
+    OUT,
+    SHORT,
+    SIZE,
+    TEAM,
+    TEMPERATURE,
+    TOGETHER,
+    TWO,
+    VISITS,
+    WORDS,
+    G,
+    K,
+    N,
+    X,
+)
 from kofn.kernels.cpu.rows.search_lanes import begin_all
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
 from kofn.kernels.cpu.runtime.split_row import dismiss, plain
 
-# A job, the integers that every thread on it is told: those of shares.py; how many rows were given
-# up; the shape, the address of a team, if there is one, and those of visits and arrays.
-GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, VISITS = range(4, 11)
-X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO = range(11, 20)
-WORDS = 20
-
 _K, _T, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "hi", "lo"))
 _IN_K, _IN_T = PLACE["in_k"], PLACE["in_t"]
 
-# What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
-# prepared where there is no memory of an answer to keep them in, and what it shares with a team.
 _SUMS = PLACE["sums"]
-_MEMO = LANE.itemsize // 8
-_HEAD = -(-(_MEMO + 7) // 8) * 8
-
-
-def together(n: int, arrays: int) -> int:
-    """How many rows of n are a group: as many as stay in the nearest cache with so many arrays."""
-    return LANES if n <= SHORT else max(1, min(LANES, 8192 // arrays // n))
-
-
-def room(n: int, group: int, answers: bool) -> int:
-    """Words of memory a thread needs for rows of n."""
-    if n <= SHORT:
-        return _HEAD + PLANES * LANES * n
-    return _HEAD + (0 if answers else group * n)
 
 
 def forward(job, own, alpha, leads):
@@ -107,7 +107,7 @@ def _group(words, own, first, count, alpha):
     n, size = words[N], words[SIZE]
     at = first * n * size
     x, g = words[X] + at, words[G] + at if words[G] else 0
-    sums, memo, kept = own + _SUMS, own + 8 * _MEMO, own + 8 * _HEAD
+    sums, memo, kept = own + _SUMS, own + 8 * MEMO, own + 8 * HEAD
     out = words[OUT] + at if words[OUT] else kept
     entries = kept if n <= SHORT else 0
     team = kept if words[OUT] or entries else kept + 8 * words[TOGETHER] * n

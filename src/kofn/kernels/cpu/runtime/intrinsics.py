@@ -11,6 +11,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kofn.kernels.cpu.runtime.layout import REGISTER
+
 VISIT = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
 """The one signature of all that visits a row: (x, g, out, n, sums, a, b, c, d, e)."""
 
@@ -77,7 +79,6 @@ def exchange(typingctx, address, value):
     return types.int64(types.int64, types.int64), codegen
 
 
-REGISTER = 64  # bytes of the widest vector
 VECTORS = 8  # what `vectors` has room for
 
 

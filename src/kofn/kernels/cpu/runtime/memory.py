@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,3 +41,12 @@ def memory_of(x: Any) -> Memory:
 
 def address(x: Any) -> int:
     return memory_of(x).address(x)
+
+
+def zeros(words: int) -> tuple[Any, int]:
+    """(so many words of memory, all 0, its address)."""
+    if words <= 4096:  # asking NumPy for an address takes longer than clearing these
+        own = array("d", bytes(8 * words))
+        return own, own.buffer_info()[0]
+    large = np.zeros(words)
+    return large, address(large)

@@ -12,10 +12,7 @@ import numpy as np
 from numba import carray, njit
 
 from kofn.kernels.cpu.runtime.intrinsics import fetch, fetch_add, pointer
-
-# The first integers of a job: the next row, how many are done, how many there are, and how many are
-# taken at once.
-NEXT, DONE, COUNT, CHUNK = range(4)
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, DONE, NEXT
 
 PATIENCE = 1 << 16  # tries to see a caller begin: some tens of microseconds
 
@@ -34,7 +31,7 @@ def begun(address):
 @plain
 def joined(job, leads):
     """Whether to take rows: always for who leads, for others once that one has."""
-    return leads or begun(job + 8 * NEXT)
+    return leads != 0 or begun(job + 8 * NEXT)
 
 
 @plain

@@ -11,23 +11,13 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.runtime.intrinsics import call, exchange, fetch, fetch_add, pointer
+from kofn.kernels.cpu.runtime.layout import HEAD, NUMBERS, PART, SUMS
 from kofn.kernels.cpu.runtime.shares import begun, plain
 
-PART = 1 << 16
-SUMS = 8  # numbers that a visit may add up
-
-# What a team shares: nine integers, five numbers, then the sums of each part.
+# The integers of a team.
 TICKET, DONE, PARTS, ADDRESS, X, G, OUT, N, SIZE = range(9)
-NUMBERS = 9
-HEAD = NUMBERS + 5
-
 _VISIT = 1 << 32  # a ticket is the number of the visit times this, plus the next part
 _OVER = -(1 << 62)
-
-
-def room(n: int) -> int:
-    """Words of memory a team needs for rows of n."""
-    return HEAD + SUMS * -(-n // PART) if n > PART else 0
 
 
 @plain

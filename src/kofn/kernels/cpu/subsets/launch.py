@@ -6,7 +6,6 @@ As in launch.py, kernels take addresses: one compiled version serves NumPy and t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -15,11 +14,18 @@ import numpy as np
 
 from kofn.arrays.kinds import is_torch, namespace
 from kofn.kernels import contract
-from kofn.kernels.cpu.runtime import compile, pool
-from kofn.kernels.cpu.runtime.memory import address, memory_of
-from kofn.kernels.cpu.subsets import sampling, sums
+from kofn.kernels.cpu.runtime import native, pool
+from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.memory import address, memory_of, zeros
+from kofn.kernels.cpu.runtime.native import Code
+from kofn.kernels.cpu.subsets import layout
 
 GRAIN = 4096  # coins a thread takes at once
+
+
+def code_of(module: str, size: int) -> Code:
+    """What a thread calls, in sums.py or sampling.py, for numbers of that size."""
+    return Code(f"subsets.{module}", "serve_single" if size == 4 else "serve_double", "qqq")
 
 
 def evaluate(what: int, z: Any, k: Any, v: Any = None) -> Any:
@@ -34,8 +40,9 @@ def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
     y, hi, lo, k = map(memory.packed, (y, hi, lo, k))
     v = y if v is None else memory.packed(v)
     out = memory.empty(y, y.shape[:-1] if what == contract.LOG_COUNT else y.shape)
-    run = sums.serve_single if y.itemsize == 4 else sums.serve_double
-    _deal(run, y, [y.shape[-1], y.itemsize, what], [y, hi, lo, k, v, out])
+    n, size = y.shape[-1], y.itemsize
+    room = layout.room_of_sums(n)
+    _deal(code_of("sums", size), room, y, [n, size, what], [y, hi, lo, k, v, out])
     return out
 
 
@@ -53,9 +60,9 @@ def draw(z: Any, k: Any, uniforms: Any) -> Any:
         out[:] = k[..., None] == 1
     elif prod(shape):
         levels = _levels(n, z.itemsize == 8)
-        run = sampling.serve_single if z.itemsize == 4 else sampling.serve_double
         numbers = [n, z.itemsize, samples, uniforms.shape[-1], len(levels)]
-        _deal(run, z, numbers, [levels, z, k, uniforms, out])
+        code, room = code_of("sampling", z.itemsize), layout.room_of_samples(n, levels)
+        _deal(code, room, z, numbers, [levels, z, k, uniforms, out])
     return out
 
 
@@ -65,7 +72,7 @@ def _levels(n: int, double: bool) -> np.ndarray:
     found, number, window, size, cells, starts = [], n, 2, 1, 0, 0
     while number > 1:
         number += number % 2
-        places = (number, 1) if size <= sampling.SMALL else (1, window)
+        places = (number, 1) if size <= layout.SMALL else (1, window)
         found.append((number, window, cells, starts, *places))
         cells, starts = cells + number * window, starts + number
         number, size = number // 2, 2 * size
@@ -73,12 +80,16 @@ def _levels(n: int, double: bool) -> np.ndarray:
     return np.array(found)
 
 
-def _deal(function: Callable[..., None], y: Any, numbers: list[int], arrays: list[Any]) -> None:
-    """Rows of y to threads; no answer depends on who works on it."""
+def _deal(code: Code, room: int, y: Any, numbers: list[int], arrays: list[Any]) -> None:
+    """Rows of y to threads, each with `room` words; no answer depends on who works on it."""
     n, count = y.shape[-1], prod(y.shape[:-1])
     chunk = max(1, min(GRAIN // n, count))
     job = np.array([0, 0, count, chunk, *numbers, *(address(a) for a in arrays)])
     crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(y), count)
-    run, first = compile.compiled(function), address(job)
-    pool.offer([(first, False)] * (crew - 1), run, (job, arrays))
-    run(first, True)
+    run, first = native.function(code), address(job)
+    width = -(-8 * room // REGISTER) * REGISTER
+    own, scratch = zeros((crew * width + REGISTER) // 8)
+    scratch += -scratch % REGISTER
+    shares = [(first, scratch + width * i, False) for i in range(1, crew)]
+    pool.offer(shares, run, (job, own, arrays))
+    run(first, scratch, True)

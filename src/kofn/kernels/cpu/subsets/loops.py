@@ -15,9 +15,7 @@ from numba import njit
 from kofn.kernels.cpu.rows import loops
 from kofn.kernels.cpu.rows.formulas import distance, reach
 from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, quotient, real, widest_vectors
-
-LANES = 64  # complex products of one node side by side, in rows longer than a block
-TOGETHER = 16  # nodes side by side, in others, which would pay for folding lanes
+from kofn.kernels.cpu.subsets.layout import LANES, TOGETHER
 
 loop = njit(nogil=True, **loops.OPTIONS)  # sums may be taken in any order
 each = njit(error_model="numpy", nogil=True, fastmath={"contract"})
@@ -59,14 +57,13 @@ def multiply(u, sin, versine, re, im):
 
 
 @each
-def multiply_nodes(u, table):
+def multiply_nodes(u, flat):
     """Of some nodes at once, each a lane; two coins side by side, for what waits for what.
 
-    The rows of `table` are two products, then sin ω and 1 − cos ω: in one array, so that the
-    compiler knows that none is another.
+    In `flat` are two products of each, then sin ω and 1 − cos ω: one array, so that the compiler
+    knows that none is another.
     """
     widest_vectors()
-    flat = table.ravel()
     for i in range(0, u.size, 2):
         first, second = np.float64(u[i]), np.float64(u[i + 1])
         p, q = abs(first), abs(second)

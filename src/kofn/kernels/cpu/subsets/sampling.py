@@ -17,16 +17,11 @@ from numba import carray
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
+from kofn.kernels.cpu.subsets.layout import APART, FIRST, NODES, STARTS, STEP, WINDOW
 from kofn.kernels.cpu.subsets.loops import each, plain, prepare
 
 # A job, the integers that every thread on it is told: those of shares.py first.
 N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(4, 14)
-# Of a level: how many nodes, and numbers of heads kept of each; where its probabilities and its
-# first numbers of heads begin in memory; how far apart there are two numbers of a node, two nodes.
-NODES, WINDOW, FIRST, STARTS, STEP, APART = range(6)
-
-SMALL = 32
-"""The largest nodes, in coins, that lie side by side."""
 
 
 @each
@@ -156,7 +151,13 @@ def _descend(shapes, levels, k, probability, start, uniforms, count):
 
 
 @plain
-def _rows(job, leads, number):
+def _after(at, count):
+    """The address after so many words, where a vector may begin."""
+    return at + 64 * (-(-count // 8))
+
+
+@plain
+def _rows(job, own, leads, number):
     if not joined(job, leads):
         return
     words = carray(pointer(job), OUT + 1, np.int64)
@@ -168,10 +169,14 @@ def _rows(job, leads, number):
     outs = carray(pointer(words[OUT]), every * n, np.bool_)
     nodes, top = shapes[0, NODES], shapes[levels - 1]
     dust = real(zs[0], math.sqrt(2.0 ** (-126 if zs.itemsize == 4 else -1022)))
-    u, mean = np.empty(n, zs.dtype), np.empty(nodes, zs.dtype)
-    probability = np.empty(top[FIRST] + top[NODES] * top[WINDOW], zs.dtype)
-    found = np.empty(4 * top[WINDOW], zs.dtype)
-    start, count = np.empty(top[STARTS] + top[NODES], np.int64), np.empty(nodes, np.int64)
+    cells, starts = top[FIRST] + top[NODES] * top[WINDOW], top[STARTS] + top[NODES]
+    at = own
+    probability, at = carray(pointer(at), cells, number), _after(at, cells)
+    found, at = carray(pointer(at), 4 * top[WINDOW], number), _after(at, 4 * top[WINDOW])
+    mean, at = carray(pointer(at), nodes, number), _after(at, nodes)
+    start, at = carray(pointer(at), starts, np.int64), _after(at, starts)
+    count, at = carray(pointer(at), nodes, np.int64), _after(at, nodes)
+    u = carray(pointer(at), n, number)
     first, last = take(job)
     while first < last:
         for i in range(first, last):
@@ -191,11 +196,11 @@ def _rows(job, leads, number):
         wait(job)
 
 
-def serve_single(job, leads):
+def serve_single(job, own, leads):
     """Take rows of float32 until there are none."""
-    _rows(job, leads, np.float32)
+    _rows(job, own, leads, np.float32)
 
 
-def serve_double(job, leads):
+def serve_double(job, own, leads):
     """Take rows of float64 until there are none."""
-    _rows(job, leads, np.float64)
+    _rows(job, own, leads, np.float64)

@@ -15,9 +15,21 @@ from kofn.kernels.cpu.rows.formulas import deleted
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
 from kofn.kernels.cpu.runtime.vector_math import real
-from kofn.kernels.cpu.subsets.loops import (
+from kofn.kernels.cpu.subsets.layout import (
+    BLOCK,
+    ENTRIES,
+    IM,
     LANES,
+    MOST,
+    NODE,
+    PAIRS,
+    PARTS,
+    RE,
+    TABLE,
     TOGETHER,
+    padded,
+)
+from kofn.kernels.cpu.subsets.loops import (
     centred,
     complement,
     diagonal,
@@ -34,11 +46,11 @@ from kofn.kernels.cpu.subsets.loops import (
     shift,
 )
 
-BLOCK = 512
-MOST = 27  # nodes
-
 # A job, the integers that every thread on it is told: those of shares.py first.
 N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(4, 13)
+
+
+_padded = plain(padded)
 
 
 @plain
@@ -61,14 +73,17 @@ def _products(u, node, count, re, im):
 def _products_of_short(u, node, count, table):
     for first in range(0, count, TOGETHER):
         some = min(count - first, TOGETHER)
-        table[0], table[1], table[2], table[3], table[4:] = 1.0, 0.0, 1.0, 0.0, 0.0
-        for h in range(some):
-            table[4, h], table[5, h] = node[first + h, 0], node[first + h, 1]
+        for h in range(TOGETHER):
+            known = h < some
+            table[h], table[TOGETHER + h] = 1.0, 0.0
+            table[2 * TOGETHER + h], table[3 * TOGETHER + h] = 1.0, 0.0
+            table[4 * TOGETHER + h] = node[first + h, 0] if known else 0.0
+            table[5 * TOGETHER + h] = node[first + h, 1] if known else 0.0
         multiply_nodes(u, table)
         for h in range(some):
-            x, y = table[2, h], table[3, h]
-            node[first + h, 2] = table[0, h] * x - table[1, h] * y
-            node[first + h, 3] = table[0, h] * y + table[1, h] * x
+            a, b = table[h], table[TOGETHER + h]
+            x, y = table[2 * TOGETHER + h], table[3 * TOGETHER + h]
+            node[first + h, 2], node[first + h, 3] = a * x - b * y, a * y + b * x
 
 
 @plain
@@ -148,9 +163,10 @@ def _tails(u, node, count, part, out):
 
 
 @plain
-def _covariance(y, u, v, node, count, variance, part, out):
+def _covariance(y, u, v, node, count, variance, part, sums, out):
     n, mean = y.size, 0.0
-    sums = np.zeros((MOST, 2))
+    for h in range(count):
+        sums[h, 0], sums[h, 1] = 0.0, 0.0
     total = 0.0
     for turn in range(3):  # the mean; what the others add up to; the answer
         for start in range(0, n, BLOCK):
@@ -183,7 +199,14 @@ def _covariance(y, u, v, node, count, variance, part, out):
 
 
 @plain
-def _rows(job, leads, number):
+def _copy(source, rest, into):
+    """An assignment of a whole array would make room for a copy in between."""
+    for i in range(into.size):
+        into[i] = source[i] if i < source.size else rest
+
+
+@plain
+def _rows(job, own, leads, number):
     if not joined(job, leads):
         return
     words = carray(pointer(job), OUT + 1, np.int64)
@@ -198,12 +221,16 @@ def _rows(job, leads, number):
         carray(pointer(words[K]), rows, number),
         carray(pointer(words[OUT]), rows * per_row, number),
     )
-    node, re, im = np.empty((MOST, 4)), np.empty((MOST, LANES)), np.empty((MOST, LANES))
-    table = np.empty((6, TOGETHER))
+    node = carray(pointer(own + 8 * NODE), (MOST, 4), np.float64)
+    re = carray(pointer(own + 8 * RE), (MOST, LANES), np.float64)
+    im = carray(pointer(own + 8 * IM), (MOST, LANES), np.float64)
+    table = carray(pointer(own + 8 * TABLE), 6 * TOGETHER, np.float64)
+    sums = carray(pointer(own + 8 * PAIRS), (MOST, 2), np.float64)
+    part = carray(pointer(own + 8 * PARTS), (4, BLOCK), number)
     # Whole vectors only, so that equal logits meet the same instructions.
-    full = -(-n // LANES) * LANES
-    u, part = np.empty(full, ys.dtype), np.empty((4, BLOCK), ys.dtype)
-    room = np.empty((3, full if full > n else 0), ys.dtype)
+    full = _padded(n)
+    room = carray(pointer(own + 8 * ENTRIES), (4, full), number)
+    u = room[3]
     first, last = take(job)
     while first < last:
         for i in range(first, last):
@@ -214,7 +241,8 @@ def _rows(job, leads, number):
                 continue
             out = answer
             if full > n:
-                room[0, :n], room[0, n:], room[1, :n], room[1, n:] = y, -math.inf, v, 0
+                _copy(y, -math.inf, room[0])
+                _copy(v, 0.0, room[1])
                 y, v, out = room[0], room[1], room[2]
             k = np.float64(ks[i])
             count, variance, total = _spectrum(y, n, hi, lo, u, k, node, re, im, table)
@@ -222,24 +250,24 @@ def _rows(job, leads, number):
                 answer[0] = math.log(total)
                 continue
             if what == COVARIANCE:
-                _covariance(y, u, v, node, count, variance, part, out)
+                _covariance(y, u, v, node, count, variance, part, sums, out)
             else:
                 _tails(u, node, count, part, out)
                 if what == MARGINALS:
                     complement(y, hi, lo, out)
             if full > n:
-                answer[:] = out[:n]
+                _copy(out[:n], 0.0, answer)
         report(job, last - first)
         first, last = take(job)
     if leads:
         wait(job)
 
 
-def serve_single(job, leads):
+def serve_single(job, own, leads):
     """Take rows of float32 until there are none."""
-    _rows(job, leads, np.float32)
+    _rows(job, own, leads, np.float32)
 
 
-def serve_double(job, leads):
+def serve_double(job, own, leads):
     """Take rows of float64 until there are none."""
-    _rows(job, leads, np.float64)
+    _rows(job, own, leads, np.float64)

@@ -12,34 +12,49 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from kofn.kernels.cpu.rows import worker
-from kofn.kernels.cpu.runtime import intrinsics, split_row
-from kofn.kernels.cpu.runtime.compile import compiled
+from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
-from kofn.kernels.cpu.runtime.shares import CHUNK as CHUNK_OF
-from kofn.kernels.cpu.runtime.shares import COUNT, plain
+from kofn.kernels.cpu.runtime.layout import CHUNK as CHUNK_OF
+from kofn.kernels.cpu.runtime.layout import COUNT, PART, REGISTER
+from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.subsets import sums
 from kofn.kernels.cpu.xla import frame as xla
 from kofn.kernels.cpu.xla.frame import foreign, integers, nth, words_at
-
-# What Python tells this code, by a table whose address is that of a symbol: then no address is in
-# a compiled program, and this code may be kept on disk.
-SYMBOL = "kofn_xla_table"
-FINISH, CALLOC, FREE, FORWARD, AFTER, ASSIST, SINGLE, DOUBLE, MISSING, MEMORY, FAILED = range(11)
-VISITS = 16
-TABLE = 128
-
-# The attribute "plan" of a call, after "alpha".
-TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE = range(9)
-PLAN = 9
-_ALPHA_AT, _PLAN_AT = 0, 1
-
-# The memory of a call: how many threads may read it, α, a job, a ticket of each thread.
-_REFERENCES, _ALPHA, _JOB = 0, 1, 2
-_TICKETS = _JOB + worker.WORDS
-_BLOCK, _OWN, _LEADS = range(3)
-_TICKET = 3
-_REGISTER = intrinsics.REGISTER
+from kofn.kernels.cpu.xla.layout import (
+    AFTER,
+    ALONE,
+    ALPHA,
+    ALPHA_AT,
+    ASSIST,
+    BLOCK,
+    CALLOC,
+    CHUNK,
+    CODE,
+    FAILED,
+    FINISH,
+    FORWARD,
+    FREE,
+    GROUP,
+    JOB,
+    KIND,
+    LEADS,
+    MEMORY,
+    MISSING,
+    OWN,
+    PLAN,
+    PLAN_AT,
+    REFERENCES,
+    ROOM,
+    RUN,
+    SIZE,
+    SLOT,
+    SYMBOL,
+    TABLE,
+    TASK,
+    TICKET,
+    TICKETS,
+    WIDTH,
+)
 
 
 @intrinsic
@@ -58,64 +73,58 @@ def table(typingctx):
 @plain
 def _release(block):
     """Free the memory of a call if nobody else may read it."""
-    if fetch_add(block + 8 * _REFERENCES, -1) == 1:
+    if fetch_add(block + 8 * REFERENCES, -1) == 1:
         foreign(words_at(table(), TABLE)[FREE], (block,))
 
 
 @plain
 def _alpha(block):
-    return carray(pointer(block), _JOB, np.float64)[_ALPHA]
+    return carray(pointer(block), JOB, np.float64)[ALPHA]
 
 
-_forward, _after, _assist = map(compiled, (worker.forward, worker.after, split_row.assist))
-_single, _double = map(compiled, (sums.serve_single, sums.serve_double))
+@intrinsic
+def _run_rows(typingctx, address, job, own, alpha, leads):
+    """Call `forward` or `after` of rows/worker.py by its address."""
+
+    def codegen(context, builder, signature, arguments):
+        kinds = [each.type for each in arguments[1:]]
+        function = ir.FunctionType(ir.VoidType(), kinds).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
+        return context.get_dummy_value()
+
+    word = types.int64
+    return types.none(word, word, word, types.float64, word), codegen
 
 
-def forward(ticket):
-    """A thread's share of thresholds, and of weights if wanted."""
-    words = words_at(ticket, _TICKET)
-    block, leads = words[_BLOCK], words[_LEADS] != 0
-    _forward(block + 8 * _JOB, words[_OWN], _alpha(block), leads)
-    if not leads:
-        _release(block)
+@plain
+def _done(words):
+    """A thread other than the caller's has no more to do with a call."""
+    if words[LEADS] == 0:
+        _release(words[BLOCK])
+
+
+def on_rows(ticket):
+    """A thread's share of rows: thresholds, weights or cotangents."""
+    words = words_at(ticket, TICKET)
+    block = words[BLOCK]
+    _run_rows(words[CODE], block + 8 * JOB, words[OWN], _alpha(block), words[LEADS])
+    _done(words)
     return 0
 
 
-def after(ticket):
-    """A thread's share of cotangents."""
-    words = words_at(ticket, _TICKET)
-    block, leads = words[_BLOCK], words[_LEADS] != 0
-    _after(block + 8 * _JOB, words[_OWN], _alpha(block), leads)
-    if not leads:
-        _release(block)
+def on_sums(ticket):
+    """A thread's share of sums of k-subsets."""
+    words = words_at(ticket, TICKET)
+    foreign(words[CODE], (words[BLOCK] + 8 * JOB, words[OWN], words[LEADS]))
+    _done(words)
     return 0
 
 
-def single(ticket):
-    """A thread's share of sums of k-subsets, in float32."""
-    words = words_at(ticket, _TICKET)
-    block, leads = words[_BLOCK], words[_LEADS] != 0
-    _single(block + 8 * _JOB, leads)
-    if not leads:
-        _release(block)
-    return 0
-
-
-def double(ticket):
-    """The same in float64."""
-    words = words_at(ticket, _TICKET)
-    block, leads = words[_BLOCK], words[_LEADS] != 0
-    _double(block + 8 * _JOB, leads)
-    if not leads:
-        _release(block)
-    return 0
-
-
-def assist(ticket):
+def on_long_rows(ticket):
     """Help whoever solves long rows."""
-    words = words_at(ticket, _TICKET)
-    _assist(words[_OWN])
-    _release(words[_BLOCK])
+    words = words_at(ticket, TICKET)
+    foreign(words[CODE], (words[OWN],))
+    _done(words)
     return 0
 
 
@@ -125,7 +134,7 @@ def serve(frame):
     if words[xla.EXTENSION] != 0:
         xla.tell_version(words[xla.EXTENSION])
         return 0
-    plan, known = integers(frame, _PLAN_AT, PLAN), words_at(table(), TABLE)
+    plan, known = integers(frame, PLAN_AT, PLAN), words_at(table(), TABLE)
     if known[plan[SLOT]] == 0:
         return xla.error(frame, known[MISSING])
     count, n = xla.rows_and_entries(words[xla.ARGUMENTS], 0)
@@ -138,38 +147,39 @@ def serve(frame):
 def _deal(frame, plan, known, count, n):
     of_rows = plan[TASK] == FORWARD or plan[TASK] == AFTER
     crew = 1 if n * count < plan[ALONE] else xla.threads(frame)
-    shared = of_rows and crew > count and n > split_row.PART
+    shared = of_rows and crew > count and n > PART
     crew = crew if shared else min(crew, -(-count // plan[CHUNK]))
-    first = -(-8 * (_TICKETS + _TICKET * crew) // _REGISTER) * _REGISTER
-    block = foreign(known[CALLOC], (1, first + _REGISTER + 8 * crew * plan[WIDTH]))
+    first = -(-8 * (TICKETS + TICKET * crew) // REGISTER) * REGISTER
+    block = foreign(known[CALLOC], (1, first + REGISTER + 8 * crew * plan[WIDTH]))
     if block == 0:
         return xla.error(frame, known[MEMORY])
     memory = block + first
-    memory += -memory % _REGISTER
-    words = words_at(block, _TICKETS + _TICKET * crew)
-    words[_REFERENCES] = 1
-    carray(pointer(block), _JOB, np.float64)[_ALPHA] = xla.number(frame, _ALPHA_AT)
-    job = words[_JOB:_TICKETS]
+    memory += -memory % REGISTER
+    words = words_at(block, TICKETS + TICKET * crew)
+    words[REFERENCES] = 1
+    carray(pointer(block), JOB, np.float64)[ALPHA] = xla.number(frame, ALPHA_AT)
+    job = words[JOB:TICKETS]
     job[COUNT], job[CHUNK_OF] = count, plan[CHUNK]
     team = memory + 8 * plan[ROOM] if shared else 0
     if of_rows:
         _fill(frame, plan, known, n, job)
-        job[worker.TEAM] = team
+        job[rows.TEAM] = team
     else:
         _fill_sums(frame, plan, n, job)
     for i in range(crew):
-        at = _TICKETS + _TICKET * i
-        words[at + _BLOCK], words[at + _LEADS] = block, i == 0
-        words[at + _OWN] = team if shared and i else memory + 8 * plan[WIDTH] * i
+        at = TICKETS + TICKET * i
+        words[at + BLOCK], words[at + LEADS] = block, 1 if i == 0 else 0
+        words[at + CODE] = known[RUN + (ASSIST if shared and i else plan[TASK])]
+        words[at + OWN] = team if shared and i else memory + 8 * plan[WIDTH] * i
     task = known[plan[TASK]]
     for i in range(1, crew):
-        fetch_add(block + 8 * _REFERENCES, 1)
-        ticket = block + 8 * (_TICKETS + _TICKET * i)
+        fetch_add(block + 8 * REFERENCES, 1)
+        ticket = block + 8 * (TICKETS + TICKET * i)
         if not xla.schedule(frame, known[ASSIST] if shared else task, ticket):
-            fetch_add(block + 8 * _REFERENCES, -1)
-    foreign(task, (block + 8 * _TICKETS,))
-    problem, lost = 0, plan[TASK] == FORWARD and job[worker.GIVEN_UP] != 0
-    if lost and foreign(known[FINISH], (block + 8 * _ALPHA,)) != 0:
+            fetch_add(block + 8 * REFERENCES, -1)
+    foreign(task, (block + 8 * TICKETS,))
+    problem, lost = 0, plan[TASK] == FORWARD and job[rows.GIVEN_UP] != 0
+    if lost and foreign(known[FINISH], (block + 8 * ALPHA,)) != 0:
         problem = xla.error(frame, known[FAILED])
     _release(block)
     return problem
@@ -180,19 +190,19 @@ def _fill(frame, plan, known, n, job):
     """Write the job of rows of n; the buffers stand as rows/jax_weights.py has them."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
-    job[worker.TOGETHER], job[worker.N], job[worker.KIND] = plan[GROUP], n, plan[KIND]
-    job[worker.SIZE], job[worker.VISITS] = plan[SIZE], known[plan[SLOT]]
-    job[worker.X], job[worker.K], job[worker.TEMPERATURE] = (
+    job[rows.TOGETHER], job[rows.N], job[rows.KIND] = plan[GROUP], n, plan[KIND]
+    job[rows.SIZE], job[rows.VISITS] = plan[SIZE], known[plan[SLOT]]
+    job[rows.X], job[rows.K], job[rows.TEMPERATURE] = (
         nth(given, 0),
         nth(given, 1),
         nth(given, 2),
     )
     if plan[TASK] == FORWARD:
-        job[worker.HI], job[worker.LO] = nth(found, 0), nth(found, 1)
-        job[worker.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
+        job[rows.HI], job[rows.LO] = nth(found, 0), nth(found, 1)
+        job[rows.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
     else:
-        job[worker.HI], job[worker.LO], job[worker.G] = nth(given, 3), nth(given, 4), nth(given, 5)
-        job[worker.OUT], job[worker.ONE], job[worker.TWO] = (
+        job[rows.HI], job[rows.LO], job[rows.G] = nth(given, 3), nth(given, 4), nth(given, 5)
+        job[rows.OUT], job[rows.ONE], job[rows.TWO] = (
             nth(found, 0),
             nth(found, 1),
             nth(found, 2),

@@ -6,32 +6,34 @@ import ctypes
 import sys
 import traceback
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax.ffi
 import numpy as np
 from llvmlite import binding
-from numba import cfunc, types
 
 from kofn.kernels.contract import KINDS, kind_of
-from kofn.kernels.cpu.rows import interleaved, launch, worker
-from kofn.kernels.cpu.runtime import shares
-from kofn.kernels.cpu.runtime.compile import kept
+from kofn.kernels.cpu.rows import launch
+from kofn.kernels.cpu.rows import layout as rows
+from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import address
+from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
-from kofn.kernels.cpu.xla import handler
+from kofn.kernels.cpu.subsets.layout import room_of_sums
+from kofn.kernels.cpu.xla import layout
 
 ROWS = "kofn_rows"
 """The handler's name in programs."""
 
-_TABLE = np.zeros(handler.TABLE, np.int64)
+_TABLE = np.zeros(layout.TABLE, np.int64)
 _KEPT: list[Any] = [_TABLE]  # memory that native code may read as long as the process lives
 
 _MESSAGES = {
-    handler.MISSING: b"kofn: the program was compiled elsewhere; trace and compile it here first",
-    handler.MEMORY: b"kofn: out of memory",
-    handler.FAILED: b"kofn: the reference failed to solve a row; see the error above",
+    layout.MISSING: b"kofn: the program was compiled elsewhere; trace and compile it here first",
+    layout.MEMORY: b"kofn: out of memory",
+    layout.FAILED: b"kofn: the reference failed to solve a row; see the error above",
 }
 
 Finish = Callable[[int, float, int, tuple[int, int], list[int]], None]
@@ -47,15 +49,17 @@ def available(finish: Finish) -> bool:
     # Untried there: data by the name of a symbol.
     if sys.platform == "win32":
         return False
-    binding.add_symbol(handler.SYMBOL, address(_TABLE))
-    _TABLE[handler.CALLOC] = _in_python("PyMem_RawCalloc")
-    _TABLE[handler.FREE] = _in_python("PyMem_RawFree")
+    binding.add_symbol(layout.SYMBOL, address(_TABLE))
+    _TABLE[layout.CALLOC] = _in_python("PyMem_RawCalloc")
+    _TABLE[layout.FREE] = _in_python("PyMem_RawFree")
     for place, text in _MESSAGES.items():
         message = ctypes.create_string_buffer(text)
         _TABLE[place] = ctypes.addressof(message)
         _KEPT.append(message)
     try:
-        jax.ffi.register_ffi_target(ROWS, _capsule(handler.serve), platform="cpu")
+        jax.ffi.register_ffi_target(
+            ROWS, jax.ffi.pycapsule(native.function(_code("serve"))), platform="cpu"
+        )
     except Exception:  # of another version
         return False
     _have(finish)
@@ -72,32 +76,32 @@ def _have(finish: Finish) -> None:
             return 1
         return 0
 
-    _TABLE[handler.FINISH] = _address(called)
+    _TABLE[layout.FINISH] = _address(called)
     _KEPT.append(called)
 
 
-_PLACES = (worker.X, worker.OUT, worker.HI, worker.LO, worker.K, worker.TEMPERATURE)
+_PLACES = (rows.X, rows.OUT, rows.HI, rows.LO, rows.K, rows.TEMPERATURE)
 
 
 def _finish(finish: Finish, at: int) -> None:
     """Call `finish` with the job that stands behind α at an address."""
     alpha = ctypes.c_double.from_address(at).value
-    job = (ctypes.c_int64 * worker.WORDS).from_address(at + 8)
-    rows = job[shares.COUNT], job[worker.N]
-    finish(job[worker.KIND], alpha, job[worker.SIZE], rows, [job[place] for place in _PLACES])
+    job = (ctypes.c_int64 * rows.WORDS).from_address(at + 8)
+    shape = job[COUNT], job[rows.N]
+    finish(job[rows.KIND], alpha, job[rows.SIZE], shape, [job[place] for place in _PLACES])
 
 
 def plan(back: bool, link: Any, n: int, dtype: Any, answer: bool) -> dict[str, Any]:
     """The attributes of a call for rows of n, whose visits are compiled then."""
     kind, size = kind_of(link), dtype.itemsize
     assert kind is not None  # it was asked for by `serving`
-    task = handler.AFTER if back else handler.FORWARD
+    task = layout.AFTER if back else layout.FORWARD
     _compile(task)
-    _compile(handler.ASSIST)
-    function = worker.after if back else worker.forward
+    _compile(layout.ASSIST)
+    function = launch.AFTER if back else launch.FORWARD
     found = launch.plan_of(function, kind, size, n, back, answer)
-    short = n <= interleaved.SHORT
-    slot = handler.VISITS + (((back * 2 + short) * len(KINDS) + kind) * 2 + (size == 8))
+    short = n <= rows.SHORT
+    slot = layout.VISITS + (((back * 2 + short) * len(KINDS) + kind) * 2 + (size == 8))
     _TABLE[slot] = found.visits_at
     _KEPT.append(found.visits)
     room = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
@@ -108,35 +112,35 @@ def plan(back: bool, link: Any, n: int, dtype: Any, answer: bool) -> dict[str, A
 
 def plan_of_sums(what: int, n: int, dtype: Any) -> dict[str, Any]:
     """The attributes of a call for `what` of contract.py, sums of k-subsets of n."""
-    task = handler.SINGLE if dtype.itemsize == 4 else handler.DOUBLE
+    task = layout.SINGLE if dtype.itemsize == 4 else layout.DOUBLE
     _compile(task)
     chunk = max(1, subsets.GRAIN // max(n, 1))
-    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, 0, 2 * subsets.GRAIN]
+    width = -(-room_of_sums(n) // (REGISTER // 8)) * (REGISTER // 8)
+    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, width, 2 * subsets.GRAIN]
     return {"alpha": np.float64(0), "plan": np.array(numbers, np.int64)}
 
 
+def _code(name: str) -> Code:
+    """A function of handler.py."""
+    return Code("xla.handler", name, "q", "q")
+
+
+# Of each task the function that XLA calls, and what that runs.
 _TASKS = {
-    handler.FORWARD: handler.forward,
-    handler.AFTER: handler.after,
-    handler.ASSIST: handler.assist,
-    handler.SINGLE: handler.single,
-    handler.DOUBLE: handler.double,
+    layout.FORWARD: ("on_rows", launch.FORWARD),
+    layout.AFTER: ("on_rows", launch.AFTER),
+    layout.ASSIST: ("on_long_rows", launch.ASSIST),
+    layout.SINGLE: ("on_sums", subsets.code_of("sums", 4)),
+    layout.DOUBLE: ("on_sums", subsets.code_of("sums", 8)),
 }
 
 
 @cache
 def _compile(task: int) -> None:
     """Compile what a thread does, or take it from the disk."""
-    _TABLE[task] = _native(_TASKS[task]).address
-
-
-@cache
-def _native(function: Callable[[int], int]) -> Any:
-    return kept(partial(cfunc, types.int64(types.int64), error_model="numpy"), function)
-
-
-def _capsule(function: Callable[[int], int]) -> Any:
-    return jax.ffi.pycapsule(_native(function).ctypes)
+    name, run = _TASKS[task]
+    _TABLE[layout.RUN + task] = native.address(run)
+    _TABLE[task] = native.address(_code(name))
 
 
 def _in_python(name: str) -> int:

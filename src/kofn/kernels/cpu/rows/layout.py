@@ -1,0 +1,107 @@
+"""What the rows' compiled code and its callers agree on; nothing here needs a compiler.
+
+The words of a job, the memory of a thread, and the visits whose addresses a job brings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kofn.kernels.contract import (
+    EXPONENTIAL,
+    LAPLACE,
+    LINEAR,
+    LOGISTIC,
+    NORMAL,
+    POWER,
+    SQUARE,
+)
+from kofn.kernels.cpu.runtime.layout import SUMS
+
+SERVED = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
+"""The links that have a branch in each function of formulas.py. A bounded one counts z from where
+its weights end at exactly 0, as in kofn/links/bounded.py.
+"""
+
+LANES = 16
+
+SHORT = 128
+"""Rows of so many entries are visited abreast."""
+
+SCORE, KEPT, COTANGENT = range(3)
+PLANES = 3
+"""What there is of each entry of such rows."""
+
+LANE = np.dtype(
+    [
+        *(
+            (name, "f8", (LANES,))
+            for name in (
+                *("state", "k", "temperature", "per_t", "wanted"),
+                # What the survey says. `live` counts finite scores, `top` those of +inf, `bad` the
+                # NaN. Mean, variance and their count, `usual`, tell where most of the scores are;
+                # additive masks such as −1e9 have no say in that. Without ±inf, NaN and masks,
+                # least and greatest are only bounds.
+                *("pivot", "least", "greatest", "live", "top", "bad", "mean", "variance", "usual"),
+                # Quantiles that a start is guessed from.
+                *("bell", "own", "end", "alone"),
+                # θ = anchor + Tδ, told to a visit as `base` and `by`; its bracket in units of T
+                # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
+                # step may leap; whether entries are yet to be prepared for the anchor.
+                *("anchor", "delta", "base", "by", "low", "high", "low_gap", "high_gap"),
+                *("width", "worth", "leap", "tries", "fresh"),
+                # Whether something was unusual, so that Σp is to be held to k in any case.
+                "strange",
+                # What the last visit saw: a survey total and squares, an evaluation the
+                # others.
+                *("total", "squares", "below", "above", "weight", "count", "slope"),
+                # θ as two numbers; on the way back what is left of a total, the sum of sizes, and
+                # the cotangents of k and T.
+                *("hi", "lo", "rest", "size", "in_k", "in_t"),
+            )
+        ),
+        ("sums", "f8", (SUMS,)),  # of the visit under way
+    ]
+)
+"""What is known of a group of rows, number by number: a loop over lanes is vector code."""
+
+# What visits a row, by the names of what makes it in loops.py and interleaved.py.
+FORWARD = ("survey", "census", "peak", "close", "first_evaluation", "evaluate", "write")
+BACKWARD = ("weigh", "slope", "centre", "close_back")
+VALUE = ("integrate", "total")
+SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE = range(len(FORWARD))
+WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
+INTEGRATE, TOTAL = range(len(VALUE))
+
+# The same for rows abreast, which are copied there and back.
+FORWARD_ABREAST = (*FORWARD, "bring", "give")
+BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
+BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
+BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
+
+BY_LINK = {"first_evaluation", "evaluate", "write", "weigh", "centre", "integrate"}
+"""The others are the same for all links."""
+
+# A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
+# rows were given up; the shape, the address of a team, if there is one, and those of visits and
+# arrays.
+GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, VISITS = range(4, 11)
+X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO = range(11, 20)
+WORDS = 20
+
+# What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
+# prepared where there is no memory of an answer to keep them in, and what it shares with a team.
+MEMO = LANE.itemsize // 8
+HEAD = -(-(MEMO + 7) // 8) * 8
+
+
+def together(n: int, arrays: int) -> int:
+    """How many rows of n are a group: as many as stay in the nearest cache with so many arrays."""
+    return LANES if n <= SHORT else max(1, min(LANES, 8192 // arrays // n))
+
+
+def room(n: int, group: int, answers: bool) -> int:
+    """Words of memory a thread needs for rows of n."""
+    if n <= SHORT:
+        return HEAD + PLANES * LANES * n
+    return HEAD + (0 if answers else group * n)

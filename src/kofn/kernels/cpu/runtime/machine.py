@@ -1,0 +1,119 @@
+"""LLVM's part of compiling: from intermediate to native code, and into this process.
+
+It needs llvmlite alone, which is imported in a tenth of a second, Numba in most of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+_engines: list[Any] = []  # the code in use is theirs
+
+
+@cache
+def _initialized() -> None:
+    with contextlib.suppress(RuntimeError):  # releases that do it by themselves refuse
+        llvm.initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@cache
+def processor() -> tuple[str, str]:
+    """Return the processor's name and features, as LLVM calls them."""
+    try:
+        features = llvm.get_host_cpu_features().flatten()
+    except RuntimeError:
+        features = ""
+    return llvm.get_host_cpu_name(), features
+
+
+def identity() -> str:
+    """Return what native code depends on besides its source."""
+    return " ".join((llvmlite.__version__, llvm.get_process_triple(), *processor()))
+
+
+def _target_machine() -> Any:
+    _initialized()
+    target = llvm.Target.from_default_triple()
+    name, features = processor()
+    # LLVM can load code into a process on x86 only without relocation.
+    return target.create_target_machine(
+        cpu=name,
+        features=features,
+        opt=3,
+        reloc="static" if target.name.startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def native(text: str, symbol: str) -> bytes:
+    """Return optimised native code of a module, of which only the symbol can be called.
+
+    The names of the functions that it calls elsewhere stand in front, up to a zero byte.
+    """
+    module = optimised(text, symbol)
+    declared = (each.name for each in module.functions if each.is_declaration)
+    elsewhere = [name for name in declared if not name.startswith("llvm.")]
+    # A later process has not imported Numba, nor does compiled code here hold Python's lock.
+    foreign = [name for name in elsewhere if name.startswith(("NRT_", "numba_", "Py"))]
+    if foreign:
+        raise RuntimeError(f"{symbol} must not call {', '.join(foreign)}")
+    return "\n".join(elsewhere).encode() + b"\0" + _target_machine().emit_object(module)
+
+
+def optimised(text: str, symbol: str) -> Any:
+    """Return a module as this machine's processor should have it."""
+    machine = _target_machine()
+    module = llvm.parse_assembly(text)
+    hide(module, symbol)
+    # Loops in the form that LLVM vectorises, before anything is unrolled.
+    passes, builder = _passes(machine)
+    passes.add_loop_rotate_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_jump_threading_pass()
+    passes.run(module, builder)
+    passes, builder = _passes(machine)
+    passes.run(module, builder)
+    return module
+
+
+def hide(module: Any, symbol: str) -> None:
+    """Make everything that a module defines its own, except the symbol."""
+    for each in (*module.functions, *module.global_variables):
+        if not each.is_declaration and each.name != symbol:
+            each.linkage = "internal"
+
+
+def _passes(machine: Any) -> Any:
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization, tuning.slp_vectorization = True, False
+    builder = llvm.create_pass_builder(machine, tuning)
+    return builder.getModulePassManager(), builder
+
+
+def load(code: bytes, symbol: str) -> int:
+    """Return the address of what `native` returned.
+
+    Raises:
+        RuntimeError: this process lacks what the code calls.
+    """
+    names, _, binary = code.partition(b"\0")
+    _initialized()
+    for name in names.decode().split():
+        # LLVM would end the process.
+        if not llvm.address_of_symbol(name):
+            raise RuntimeError(f"{symbol} calls {name}, which is not in this process")
+    # An engine of its own: an interrupt leaves no symbol behind, half defined.
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(binary))
+    engine.finalize_object()
+    address = engine.get_function_address(symbol)
+    _engines.append(engine)
+    return int(address)

@@ -1,0 +1,138 @@
+"""Compiled functions: from this process, from the disk, or compiled now.
+
+They are known by where they are written, so that a process that finds them on the disk imports
+neither their sources nor Numba. All roads end in the same native code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kofn.kernels.cpu.runtime import machine, store
+
+VISIT = "qqqqqddddd"
+"""What all that visits a row takes: (x, g, out, n, sums, a, b, c, d, e), by array's letters."""
+
+_HOME = "kofn.kernels.cpu"
+
+
+class Code(NamedTuple):
+    """A function: its module in this folder and its name there, and what it takes and returns.
+
+    With a kind of link and a type, the name is that of a function that makes it.
+    """
+
+    module: str
+    name: str
+    takes: str
+    returns: str = ""
+    kind: int | None = None
+    number: str = ""
+
+    @property
+    def symbol(self) -> str:
+        kind = () if self.kind is None else (str(self.kind), self.number)
+        return "kofn_" + "_".join((*self.module.split("."), self.name, *kind))
+
+
+@cache
+def sources() -> str:
+    """Return a digest of all files that compiled functions are made of."""
+    kernels = Path(__file__).parents[2]
+    files = (kernels / "contract.py", kernels / "constants.py", *(kernels / "cpu").rglob("*.py"))
+    return _digest(*(file.read_bytes() for file in sorted(files)))
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+@cache
+def _folder() -> str:
+    """Return the folder in the store for this machine's processor and these sources."""
+    return f"kofn-{_digest(sources().encode(), machine.identity().encode())}"
+
+
+_lock = threading.RLock()
+_addresses: dict[Code, int] = {}
+
+
+def address(code: Code) -> int:
+    """Return the address of a compiled function."""
+    if code not in _addresses:
+        with _lock:
+            if code not in _addresses:
+                _addresses[code] = _stored(code) or _compiled(code)
+    return _addresses[code]
+
+
+def _stored(code: Code) -> int:
+    found = store.read(f"{_folder()}/{code.symbol}")
+    return 0 if found is None else machine.load(found, code.symbol)
+
+
+def _tell_terminal() -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(COMPILING, file=sys.stderr)
+
+
+COMPILING = "kofn: compiling kernels for this machine, once; this may take half a minute"
+tell: Callable[[], None] | None = _tell_terminal
+"""What is called once, before anything is compiled."""
+
+
+def _tell() -> None:
+    global tell
+    once, tell = tell, None
+    if once is not None:
+        once()
+
+
+def _compiled(code: Code) -> int:
+    _tell()
+    found = machine.native(translated(code), code.symbol)
+    store.write(f"{_folder()}/{code.symbol}", found)
+    return machine.load(found, code.symbol)
+
+
+def translated(code: Code) -> str:
+    """Return the function as LLVM's intermediate code."""
+    from kofn.kernels.cpu.runtime.translate import translated
+
+    function = getattr(import_module(f"{_HOME}.{code.module}"), code.name)
+    options: dict[str, Any] = {"error_model": "numpy"}
+    if code.kind is not None:
+        function = function(code.kind, np.dtype(code.number).type)
+        options = import_module(f"{_HOME}.rows.loops").OPTIONS
+    return translated(function, code.takes, code.returns, code.symbol, options)
+
+
+_CTYPES: dict[str, Any] = {"q": ctypes.c_int64, "d": ctypes.c_double, "": None}
+
+
+@cache
+def function(code: Code) -> Callable[..., Any]:
+    """Return a compiled function to call from Python, whose lock it releases."""
+    kind = ctypes.CFUNCTYPE(_CTYPES[code.returns], *(_CTYPES[each] for each in code.takes))
+    return kind(address(code))
+
+
+def _forget() -> None:
+    """Have a lock of its own in a forked child: another thread may have held this one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

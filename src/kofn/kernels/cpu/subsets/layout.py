@@ -1,0 +1,44 @@
+"""What the compiled code for k-subsets and its callers agree on; nothing here needs a compiler."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LANES = 64  # complex products of one node side by side, in rows longer than a block
+TOGETHER = 16  # nodes side by side, in others, which would pay for folding lanes
+BLOCK = 512
+MOST = 27  # nodes
+
+SMALL = 32
+"""The largest nodes of a tree, in coins, that lie side by side."""
+
+# Of a level of a tree: how many nodes, and numbers of heads kept of each; where its probabilities
+# and its first numbers of heads begin in memory; how far apart there are two numbers of a node, two
+# nodes.
+NODES, WINDOW, FIRST, STARTS, STEP, APART = range(6)
+
+# What a thread has of its own for sums, in words from the start: what is kept of each node, its
+# products, some nodes together, the sums of two; then as many numbers as there are entries.
+NODE, RE = 0, 8 * -(-MOST * 4 // 8)
+IM = RE + MOST * LANES
+TABLE = IM + MOST * LANES
+PAIRS = TABLE + 6 * TOGETHER
+PARTS = PAIRS + 8 * -(-MOST * 2 // 8)
+ENTRIES = PARTS + 4 * BLOCK
+
+
+def padded(n: int) -> int:
+    """How many coins whole vectors hold, at least n."""
+    return -(-n // LANES) * LANES
+
+
+def room_of_sums(n: int) -> int:
+    """Words of memory a thread needs for sums of n coins."""
+    return ENTRIES + 4 * padded(n)
+
+
+def room_of_samples(n: int, levels: np.ndarray) -> int:
+    """Words of memory a thread needs to draw among n coins by a tree of these levels."""
+    top, nodes = levels[-1], levels[0, NODES]
+    cells = top[FIRST] + top[NODES] * top[WINDOW]
+    return int(n + 3 * nodes + cells + 4 * top[WINDOW] + top[STARTS] + top[NODES]) + 8 * 8

@@ -1,0 +1,175 @@
+"""Compiled functions on disk: what a later process finds there, and what may be wrong with it."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from kofn.kernels.cpu.rows import launch
+from kofn.kernels.cpu.runtime import machine, native, store
+
+SMALL = launch.visit("loops", "total", 0, 4)  # compiled in a blink
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("KOFN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(native, "tell", None)
+    return tmp_path
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The names of functions that are compiled, not found."""
+    names, original = [], native.translated
+
+    def noted(code):
+        names.append(code.name)
+        return original(code)
+
+    monkeypatch.setattr(native, "translated", noted)
+    return names
+
+
+def in_a_new_process(code):
+    """The address as a process finds it that has not asked before, and Σx by it."""
+    address = native._stored(code) or native._compiled(code)
+    x, sums = np.arange(5, dtype=np.float32), np.zeros(8)
+    function = type(native.function(code))(address)
+    function(x.ctypes.data, 0, 0, 5, sums.ctypes.data, 0, 0, 0, 0, 0)
+    return address, sums[0]
+
+
+def file_of(code, folder):
+    return folder / native._folder() / code.symbol
+
+
+def test_a_second_process_compiles_nothing_and_imports_no_compiler(folder):
+    program = """
+import hashlib, sys
+import numpy as np
+import kofn
+from kofn.kernels.cpu.runtime import native
+original, native.translated = native.translated, lambda code: print(code.name) or original(code)
+x = np.linspace(-1, 1, 300, dtype=np.float32)
+print(hashlib.sha256(kofn.soft_topk(x, 7).tobytes()).hexdigest(), "numba" in sys.modules)
+"""
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=300
+        ).stdout.split()
+        for _ in range(2)
+    )
+    assert len(second) == 2
+    assert second[0] == first[-2]
+    assert second[1] == "False"
+
+
+def test_what_was_compiled_is_found(folder, compiled):
+    assert in_a_new_process(SMALL)[1] == 10
+    assert in_a_new_process(SMALL)[1] == 10
+    assert compiled == ["total"]
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        b"",
+        b"kofn 1\n",
+        pytest.param(lambda data: data[:-1], id="cut"),
+        pytest.param(lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], id="changed"),
+        pytest.param(lambda data: b"x" * len(data), id="other"),
+    ],
+)
+def test_a_file_that_is_not_whole_is_written_anew(spoiled, folder, compiled):
+    in_a_new_process(SMALL)
+    file = file_of(SMALL, folder)
+    whole = file.read_bytes()
+    file.write_bytes(spoiled(whole) if callable(spoiled) else spoiled)
+    assert in_a_new_process(SMALL)[1] == 10
+    assert compiled == ["total", "total"]
+    assert file.read_bytes() == whole  # the same source makes the same code
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path, monkeypatch, compiled):
+    """A file where the folder should be refuses root, too."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KOFN_CACHE_DIR", str(tmp_path / "file"))
+    assert in_a_new_process(SMALL)[1] == 10
+    assert in_a_new_process(SMALL)[1] == 10
+    assert compiled == ["total", "total"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do it all")
+def test_a_read_only_folder_costs_time_only(folder, compiled):
+    folder.chmod(0o500)
+    assert in_a_new_process(SMALL)[1] == 10
+    assert list(folder.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing_behind(folder, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.os, "replace", full)
+    assert in_a_new_process(SMALL)[1] == 10
+    assert list((folder / native._folder()).iterdir()) == []
+
+
+def test_an_interrupt_while_writing_leaves_nothing_behind(folder, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.write("some/name", b"data")
+    assert list((folder / "some").iterdir()) == []
+
+
+def test_threads_may_fill_a_folder_at_once(folder):
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda i: store.write("some/name", bytes([i]) * 100_000), range(40)))
+    assert all(done)
+    assert len(set(store.read("some/name"))) == 1
+    assert [file.name for file in (folder / "some").iterdir()] == ["name"]
+
+
+@pytest.mark.parametrize("unset", [(), ("KOFN_CACHE_DIR",), ("KOFN_CACHE_DIR", "NUMBA_CACHE_DIR")])
+def test_the_folder_is_that_of_the_environment(unset, monkeypatch, tmp_path):
+    monkeypatch.setenv("KOFN_CACHE_DIR", str(tmp_path / "ours"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    for name in unset:
+        monkeypatch.delenv(name)
+    expected = ("ours", "numba", "user")[len(unset)]
+    if expected != "user" or sys.platform == "linux":
+        assert expected in store.folder().parts
+
+
+def test_code_that_calls_what_a_process_lacks_is_refused():
+    with pytest.raises(RuntimeError, match="no_such_function, which is not in this process"):
+        machine.load(b"no_such_function\0", "kofn")
+
+
+def test_compiled_code_calls_nothing_of_pythons():
+    text = (
+        "declare void @PyErr_Clear()\ndefine void @f() {\n call void @PyErr_Clear()\n ret void\n}"
+    )
+    with pytest.raises(RuntimeError, match="f must not call PyErr_Clear"):
+        machine.native(text, "f")
+
+
+def test_numba_compiles_others_functions_as_before():
+    from numba import njit
+
+    native.translated(SMALL)
+
+    @njit
+    def double(x):
+        return 2 * x
+
+    assert double(21) == 42
+    assert double(1.5) == 3

@@ -29,7 +29,7 @@ def folder() -> Path:
         base = os.path.expanduser("~/Library/Caches")
     else:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "kofn"
+    return Path(base, "kofn-kernels")
 
 
 def read(name: str) -> bytes | None:

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from kofn.arrays.kinds import is_torch
-from kofn.kernels.cpu.choice import worker
-from kofn.kernels.cpu.runtime import compile, pool
-from kofn.kernels.cpu.runtime.memory import memory_of
+from kofn.kernels.cpu.runtime import native, pool
+from kofn.kernels.cpu.runtime.memory import memory_of, zeros
+from kofn.kernels.cpu.runtime.native import Code
 
 GRAIN = 16_384  # entries a thread takes at once
+
+
+def code_of(name: str, size: int) -> Code:
+    """What a thread calls, `choices` or `largest` in worker.py, for numbers of that size."""
+    takes = {"choices": "qdq", "largest": "qqqq"}[name]
+    return Code("choice.worker", f"{name}_{'single' if size == 4 else 'double'}", takes)
 
 
 def hard(x: Any, k: Any) -> Any:
@@ -26,12 +31,12 @@ def hard(x: Any, k: Any) -> Any:
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty_like(x)
-    run = worker.choices_single if x.itemsize == 4 else worker.choices_double
+    code = code_of("choices", x.itemsize)
     if type(k) is float:
-        _deal(run, x, k, 0, out)
+        _deal(code, x, k, 0, 0, out)
     else:
         k = memory.packed(k)
-        _deal(run, x, 0.0, memory.address(k), out, k)
+        _deal(code, x, 0.0, memory.address(k), 0, out, k)
     return out
 
 
@@ -44,21 +49,23 @@ def largest(x: Any, k: int) -> Any:
         if is_torch(x)
         else np.empty(shape, np.int64)
     )
-    run = worker.largest_single if x.itemsize == 4 else worker.largest_double
-    _deal(run, x, k, 0, out)
+    _deal(code_of("largest", x.itemsize), x, k, 0, 3 * k, out)
     return out
 
 
 def _deal(
-    function: Callable[..., None], x: Any, k: float | int, k_at: int, out: Any, keep: Any = None
+    code: Code, x: Any, k: float | int, k_at: int, room: int, out: Any, keep: Any = None
 ) -> None:
-    """Rows to threads; no answer depends on who works on it."""
+    """Rows to threads, each with `room` words; no answer depends on who works on it."""
     n, count, address = x.shape[-1], prod(x.shape[:-1]), memory_of(x).address
     if count == 0:
         return
     job = array("q", (0, 0, count, max(1, GRAIN // n), n, address(x), k_at, address(out)))
     crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(x), count)
-    run, first = compile.compiled(function), job.buffer_info()[0]
+    run, first = native.function(code), job.buffer_info()[0]
+    own, scratch = zeros(crew * room) if room else (None, 0)
+    each = [(*((scratch + 8 * room * i,) if room else ()), k) for i in range(crew)]
     if crew > 1:
-        pool.offer([(first, k, False)] * (crew - 1), run, (job, x, out, keep))
-    run(first, k, True)
+        shares = [(first, *given, False) for given in each[1:]]
+        pool.offer(shares, run, (job, own, x, out, keep))
+    run(first, *each[0], True)

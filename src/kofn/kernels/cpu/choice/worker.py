@@ -146,7 +146,8 @@ def _sort(scores, indices, spare, spare_indices):
             end, middle = min(i + 2 * width, n), min(width, n - i)
             part, places = scores[i:end], indices[i:end]
             _merge(part, places, middle, spare[i:end], spare_indices[i:end])
-        scores[:], indices[:] = spare, spare_indices
+        for i in range(n):  # an assignment of whole arrays makes a copy in between
+            scores[i], indices[i] = spare[i], spare_indices[i]
         width *= 2
 
 
@@ -190,7 +191,7 @@ def _choices(job, k, leads, number):
 
 
 @each
-def _largest(job, k, leads, number):
+def _largest(job, own, k, leads, number):
     if not joined(job, leads):
         return
     words = carray(pointer(job), WORDS, np.int64)
@@ -199,8 +200,9 @@ def _largest(job, k, leads, number):
         carray(pointer(words[X]), rows * n, number),
         carray(pointer(words[OUT]), rows * k, np.int64),
     )
-    lowest, scores, spare = _lowest(xs), np.empty(k, xs.dtype), np.empty(k, xs.dtype)
-    spare_indices = np.empty(k, np.int64)
+    lowest, scores = _lowest(xs), carray(pointer(own), k, number)
+    spare = carray(pointer(own + 8 * k), k, number)
+    spare_indices = carray(pointer(own + 16 * k), k, np.int64)
     first, last = take(job)
     while first < last:
         for r in range(first, last):
@@ -227,11 +229,11 @@ def choices_double(job, k, leads):
     _choices(job, k, leads, np.float64)
 
 
-def largest_single(job, k, leads):
+def largest_single(job, own, k, leads):
     """Take rows of float32 until there are none; write the indices of their k largest scores."""
-    _largest(job, k, leads, np.float32)
+    _largest(job, own, k, leads, np.float32)
 
 
-def largest_double(job, k, leads):
+def largest_double(job, own, k, leads):
     """Take rows of float64 until there are none; write the indices of their k largest scores."""
-    _largest(job, k, leads, np.float64)
+    _largest(job, own, k, leads, np.float64)

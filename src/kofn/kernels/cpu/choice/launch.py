@@ -22,7 +22,7 @@ GRAIN = 16_384  # entries a thread takes at once
 
 def code_of(name: str, size: int) -> Code:
     """What a thread calls, `choices` or `largest` in worker.py, for numbers of that size."""
-    takes = {"choices": "qdq", "largest": "qqqq"}[name]
+    takes = {"choices": "qqdq", "largest": "qqqq"}[name]
     return Code("choice.worker", f"{name}_{'single' if size == 4 else 'double'}", takes)
 
 
@@ -63,9 +63,8 @@ def _deal(
     job = array("q", (0, 0, count, max(1, GRAIN // n), n, address(x), k_at, address(out)))
     crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(x), count)
     run, first = native.function(code), job.buffer_info()[0]
-    own, scratch = zeros(crew * room) if room else (None, 0)
-    each = [(*((scratch + 8 * room * i,) if room else ()), k) for i in range(crew)]
+    own, scratch = zeros(crew * room)
     if crew > 1:
-        shares = [(first, *given, False) for given in each[1:]]
+        shares = [(first, scratch + 8 * room * i, k, False) for i in range(1, crew)]
         pool.offer(shares, run, (job, own, x, out, keep))
-    run(first, *each[0], True)
+    run(first, scratch, k, True)

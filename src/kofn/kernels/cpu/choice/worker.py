@@ -219,12 +219,12 @@ def _largest(job, own, k, leads, number):
         wait(job)
 
 
-def choices_single(job, k, leads):
+def choices_single(job, own, k, leads):
     """Take rows of float32 until there are none; write their hard choices."""
     _choices(job, k, leads, np.float32)
 
 
-def choices_double(job, k, leads):
+def choices_double(job, own, k, leads):
     """Take rows of float64 until there are none; write their hard choices."""
     _choices(job, k, leads, np.float64)
 

@@ -127,7 +127,7 @@ def test_running_thresholds_choose_token_by_token(way):
     """Only in evaluation, and only with inference_threshold, is a token's choice its own."""
     net, other = router(way), router(way, inference_threshold=False)
     other.weight = net.weight
-    for _ in range(200):
+    for _ in range(60):
         net(torch.randn(64, H))
     x = torch.randn(64, H)
     at_once = experts_of(*net(x)[1:])

@@ -17,6 +17,11 @@ CHECKS = ("check_scores", "check_dim")
 SCORES = torch.tensor([[2.0, 1.0, 0.5, -1.0], [0.0, 3.0, 1.0, 2.0]])
 
 
+@pytest.fixture(autouse=True)
+def _kernels_serve(monkeypatch):
+    monkeypatch.delenv("KOFN_KERNELS", raising=False)
+
+
 def calls(function):
     """How often a call asks for a framework, not counting questions that a question asks."""
     asks = {getattr(kinds, name).__code__ for name in QUESTIONS}

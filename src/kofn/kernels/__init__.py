@@ -48,6 +48,30 @@ class RowKernels(Protocol):
     values: Any
     """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
 
+    gaps: Any
+    """(x, target, p, θ, k, temperature, link, likely) -> (losses, whether rows are left); or None.
+
+    Fenchel–Young losses and Σ(p − t)z, (2, …); p becomes p − t. The target is an array like x, or
+    one int64 per row: the index of its one label. If `likely`, the losses are −log p of the labels,
+    the sums are 0, and p may be None. Rows that the kernel gave up on have a loss of NaN.
+    """
+
+    LOGARITHMS: tuple[int | None, ...]
+    """The numbers of links that the next two functions serve."""
+
+    def logarithms(
+        self, x: Array, weights: Array, theta: Array, k: Array, temperature: Array, link: Any
+    ) -> Any:
+        """Return log p in the memory of p."""
+
+    def log_gradients(
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any
+    ) -> tuple[Any, Any, bool]:
+        """Return the cotangents of the scores, for those of log p; (2, …), of which the second is
+        that of the temperature and the first NaN in rows that the kernel gave up on; whether there
+        are any.
+        """
+
 
 class SubsetKernels(Protocol):
     """The functions of a backend for k-subsets: rows of logits (…, n); k per row (…).

@@ -8,10 +8,11 @@ from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
-from kofn.losses.targets import Target, chosen_terms, prepared, reduced
-from kofn.rows import answers
+from kofn.losses.targets import Target, log_likelihood, prepared, reduced, weighted
+from kofn.rows import answers, fused
 from kofn.rows.closed_form import gap
 from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
@@ -117,6 +118,10 @@ def softmax_loss(
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
     )  # fmt: skip
     with checked.form.quiet():
+        if labels.labels is not None:
+            loss = fused.label_loss(checked, labels.labels)
+            if loss is not None:
+                return reduced(weighted(loss, labels), labels, reduction, unlimited=True)
         return cross_entropy(evaluate(answers.log_softmax, rows_of(checked)), labels, reduction)
 
 
@@ -252,8 +257,8 @@ def topk_loss(
 
 def cross_entropy(log_p: ArrayT, labels: Target, reduction: str) -> ArrayT:
     """Return −Σ w·t·log p of rows, reduced as in PyTorch."""
-    each = labels.each if labels.by_class is None else labels.each * labels.by_class
-    return reduced(-chosen_terms(each, log_p), labels, reduction, plain_mean=not labels.integers)
+    loss = -log_likelihood(log_p, labels)
+    return reduced(loss, labels, reduction, plain_mean=not labels.integers)
 
 
 def _gap(
@@ -273,6 +278,16 @@ def _gap(
     )
     with checked.form.quiet():
         answers.require_integral(link, scores)
-        k = checked.form.xp.sum(labels.each, axis=-1)
-        loss = gap(checked._replace(k=k), labels.each)
-        return reduced(loss * labels.weight, labels, reduction)
+        loss = weighted(_gaps(checked, labels), labels)
+        return reduced(loss, labels, reduction, unlimited=True)
+
+
+def _gaps(checked: Given, labels: Target) -> Array:
+    # A row with an ignored label does not count, whatever its loss.
+    simple = labels.labels is not None and labels.valid is None
+    checked = checked if simple else checked._replace(k=labels.number())
+    loss = fused.gap(checked, labels.labels if simple else labels.weights)
+    if loss is not None:
+        return loss
+    checked = checked.per_row()._replace(k=labels.number())
+    return gap(checked, labels.dense())

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.checks import check_number
-from kofn.arrays.form import Form
-from kofn.arrays.kinds import Array, cast, compute_dtype, namespace
+from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
 from kofn.losses.fenchel_young import cross_entropy
-from kofn.losses.targets import Target, mean_over_labels, missed, prepared, reduced
+from kofn.losses.targets import Target, mean_over_labels, missed, prepared, reduced, weighted
 from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax_variants import check_support, counted
-from kofn.maps.topk import soft_topk
+from kofn.maps.topk import weights_of
 from kofn.rows import answers
-from kofn.rows.closed_form import log_weights
+from kofn.rows.closed_form import log_weights_of
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import without_deleted
+from kofn.rows.given import Given, without_deleted
 from kofn.rows.settled import rows_of
 
 __all__ = [
@@ -137,11 +136,10 @@ def topk_cross_entropy(
         link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
     shares = _distribution(k, checked.form.n)
-    xp = checked.form.xp
     with checked.form.quiet():
         total = None
         for number, share in shares:
-            one = log_weights(checked._replace(k=xp.full_like(checked.k, float(number))))
+            one = log_weights_of(checked._replace(k=float(number)))
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
         return missed(total, labels, reduction)
@@ -188,17 +186,16 @@ def epsilon_cross_entropy(
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
     checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction,
+        scores, target, temperature, dim, mask, reduction, link=table.resolve(link),
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
     xp = checked.form.xp
     with checked.form.quiet():
-        k, chosen = _chosen(scores, checked.form, labels, link, temperature, mask)
-        n = xp.sum(cast(checked.scores != -math.inf, k.dtype), axis=-1)
+        k, p = labels.number(), _weights(checked, labels)
+        n = xp.sum(cast(~deleted(checked.scores), k.dtype), axis=-1)
         whole = xp.log1p(n * epsilon / xp.where(k > 0, k, 1.0))
-        loss = whole - mean_over_labels(labels.each, xp.log(chosen + epsilon))
-        loss = xp.where(k == 0, 0.0, loss)
-        return reduced(loss * labels.weight, labels, reduction)
+        loss = xp.where(k == 0, 0.0, whole - mean_over_labels(labels, xp.log(p + epsilon)))
+        return reduced(weighted(loss, labels), labels, reduction)
 
 
 def accuracy_loss(
@@ -236,11 +233,11 @@ def accuracy_loss(
         np.float64(-0.7054)
     """
     checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
-    )
+        scores, target, temperature, dim, mask, reduction,
+        link=table.resolve(link), weight=weight, ignore_index=ignore_index,
+    )  # fmt: skip
     with checked.form.quiet():
-        _, chosen = _chosen(scores, checked.form, labels, link, temperature, mask)
-        return missed(chosen, labels, reduction)
+        return missed(_weights(checked, labels), labels, reduction)
 
 
 def perturbed_accuracy_loss(
@@ -285,14 +282,11 @@ def perturbed_accuracy_loss(
         return missed(checked.form.entries(p), labels, reduction)
 
 
-def _chosen(
-    scores: Array, form: Form, labels: Target, link: Any, temperature: Any, mask: Any
-) -> tuple[Array, Array]:
-    """Return the number of labels k, and the weights of soft_topk for it; rows last."""
-    k = form.xp.sum(labels.each, axis=-1)
-    x = cast(without_deleted(scores), compute_dtype(scores))
-    p = soft_topk(x, k, link=link, temperature=temperature, dim=form.dim, mask=mask)
-    return k, form.entries(p)
+def _weights(checked: Given, labels: Target) -> Array:
+    """Return the weights of soft_topk for as many as a row has labels."""
+    if labels.labels is None or labels.used is not None or labels.valid is not None:
+        checked = checked._replace(k=labels.number())
+    return weights_of(checked)
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

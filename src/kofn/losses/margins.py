@@ -150,7 +150,7 @@ def _with_margin(
     xp = form.xp
     with form.quiet():
         x = cast(without_deleted(cosines), compute_dtype(cosines))
-        wanted = labels.each if form.n else labels.each[..., :0]
+        wanted = labels.dense() if form.n else labels.dense()[..., :0]
         wanted = move_axis(wanted, -1, dim)
         # An index out of range marks none; a cosine of −inf is out of play and has no angle.
         wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
@@ -161,7 +161,7 @@ def _with_margin(
         # Both branches of a `where` are differentiated.
         at = xp.where(wanted == 0, 0.0, x)
         moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
-        t = move_axis(checked.temperature[..., None], -1, dim)
+        t = move_axis(checked.per_row().temperature[..., None], -1, dim)
         logits = moved / t
         loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, cast(logits, cosines.dtype)

@@ -19,12 +19,14 @@ from kofn.arrays.kinds import (
     adopt,
     cast,
     cast_like,
+    deleted,
     dtype_name,
     full_like,
+    is_jax,
     namespace,
     scalar,
 )
-from kofn.arrays.operations import arange
+from kofn.arrays.operations import arange, take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links import Link
 from kofn.rows.given import ONE, Given, given
@@ -33,13 +35,50 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Target(NamedTuple):
-    """A target in the form of the rows of scores, without a gradient."""
+    """A target in the form of the rows of scores, without a gradient.
 
-    each: Array  # (…, n), zeros in ignored rows, NaN where an index is out of range
-    weight: Array  # per row, the class weights of its labels
-    counted: Array  # per row, whether it is in the mean
-    by_class: Array | None  # class weights, (n,)
-    integers: bool  # whether the labels were indices
+    Either weights, or one label per row: then no array has an entry for every score.
+    """
+
+    scores: Array  # (…, n)
+    weights: Array | None = None  # (…, n), of any real dtype
+    labels: Array | None = None  # per row, in range; 0 where the caller's is not
+    used: Array | None = None  # rows whose label is not ignored; None: all
+    valid: Array | None = None  # 1, or NaN in rows whose label is out of range; None: all are 1
+    row_weight: Array | None = None  # the class weight of a row's labels; None: all are 1
+    by_class: Array | None = None  # class weights, (n,)
+    integers: bool = False  # whether the caller gave labels
+
+    def dense(self) -> Array:
+        """Return weights per entry: zeros in ignored rows, NaN where a label is out of range."""
+        x = self.scores
+        if self.labels is None:
+            return cast(self.weights, x.dtype)
+        xp = namespace(x)
+        each = cast(arange(x, x.shape[-1]) == cast_like(self.labels, x)[..., None], x.dtype)
+        each = (
+            each
+            if self.valid is None
+            else each + xp.where(self.valid == 1, 0.0, math.nan)[..., None]
+        )
+        return each if self.used is None else xp.where(self.used[..., None], each, 0.0)
+
+    def number(self) -> Array:
+        """Return the sum of a row's weights."""
+        xp, x = namespace(self.scores), self.scores
+        if self.labels is None:
+            return xp.sum(self.weights, axis=-1, dtype=x.dtype)
+        one = full_like(x, tuple(self.labels.shape), 1.0) if self.valid is None else self.valid
+        return one if self.used is None else xp.where(self.used, one, 0.0)
+
+    def chosen(self, values: Array) -> Array:
+        """Return Σ t·value over a row's labels, other infinite values not counting."""
+        xp = namespace(values)
+        if self.labels is None:
+            return _chosen_terms(self.dense(), values)
+        found = take_along_last(values, self.labels[..., None])[..., 0]
+        found = found if self.used is None else xp.where(self.used, found, 0.0)
+        return found if self.valid is None else found * self.valid
 
 
 def prepared(
@@ -55,7 +94,7 @@ def prepared(
 ) -> tuple[Given, Target]:
     """Check the arguments of a loss; return rows with k = 1, and their target."""
     check_reduction(reduction)
-    checked = given(scores, ONE, link, temperature, dim, mask)
+    checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True)
     with checked.form.quiet():
         return checked, _target_of(target, scores, checked, **options)
 
@@ -70,59 +109,122 @@ def _target_of(
     ignore_index: int = -100,
     spread_one: bool = False,
 ) -> Target:
-    """Convert a target of any form to weights for the rows of `scores`.
+    """Convert a target of any form to one for the rows of `scores`.
 
     Smoothing spreads its share of all the weight, or of 1 as PyTorch's cross-entropy does.
     """
-    x, form = checked.scores, checked.form
-    xp = form.xp
-    allowed = "a number in [0, 1]"
+    form, allowed = checked.form, "a number in [0, 1]"
     smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, allowed=allowed)
-    playing = stop_gradient(x) != -math.inf
-    counted = xp.any(playing, axis=-1)
-    integers = _are_indices(target, scores, form)
-    if integers:
+    found = Target(stop_gradient(checked.scores))
+    if _are_indices(target, scores, form):
         ignored = check_integer("ignore_index", ignore_index, "an integer")
-        index = adopt(target, scores)
-        used = index != ignored
-        counted = counted & used
-        _check_indices(target, ignored, form.n)
-        each = cast(arange(x, x.shape[-1]) == cast_like(index, x)[..., None], x.dtype)
-        wrong = used & ((index < 0) | (index >= form.n))
-        each = xp.where(wrong[..., None], math.nan, xp.where(used[..., None], each, 0.0))
+        labels, used, valid = _labels(target, scores, ignored, form.n)
+        found = found._replace(labels=labels, used=used, valid=valid, integers=True)
     else:
-        each = form.entries(cast(stop_gradient(adopt(target, scores)), x.dtype))
-    by_class = None if weight is None else _class_weights(weight, scores, form.n, x)
-    total = xp.sum(each, axis=-1)
-    if by_class is None:
-        each_row = xp.ones_like(total)
-    else:
-        some = total > 0
-        share = xp.sum(each * by_class, axis=-1) / xp.where(some, total, 1.0)
-        each_row = xp.where(some, share, 1.0)
-    if smoothing:
-        n_playing = xp.sum(cast(playing, x.dtype), axis=-1)
-        spread = xp.ones_like(total) if spread_one else total
-        even = xp.where(playing, (spread / xp.clip(n_playing, 1, None))[..., None], 0.0)
-        each = (1 - smoothing) * each + smoothing * even
-    return Target(each, each_row, counted, by_class, integers)
+        found = found._replace(weights=form.entries(stop_gradient(adopt(target, scores))))
+    if weight is not None:
+        found = _weighted(found, _class_weights(weight, scores, form.n, found.scores))
+    return _smoothed(found, smoothing, spread_one) if smoothing else found
 
 
-def reduced(loss: Array, target: Target, reduction: str, *, plain_mean: bool = False) -> Array:
+def _labels(
+    target: Array, scores: Array, ignored: int, n: int
+) -> tuple[Array, Array | None, Array | None]:
+    """Return `labels`, `used` and `valid` of a Target.
+
+    A label out of range is an error if reading it does not wait for a device.
+    """
+    xp, at_hand = namespace(target), is_at_hand(target)
+    index = target if is_jax(target) else cast(target, xp.int64)
+    if at_hand and math.prod(index.shape) > 0:
+        least, most = int(index.min()), int(index.max())
+        if least >= 0 and most < n and not least <= ignored <= most:
+            return adopt(index, scores), None, None
+    used, inside = index != ignored, (index >= 0) & (index < n)
+    wrong = used & ~inside
+    if at_hand and bool(xp.any(wrong)):
+        raise ValueError(
+            f"target must have indices in [0, {n}), or ignore_index, {ignored}; "
+            f"got {int(index[wrong][0])}"
+        )
+    labels, used = adopt(xp.where(used & inside, index, 0), scores), adopt(used, scores)
+    if at_hand:
+        return labels, used, None
+    return labels, used, namespace(scores).where(adopt(wrong, scores), math.nan, 1.0)
+
+
+def _weighted(target: Target, by_class: Array) -> Target:
+    xp = namespace(by_class)
+    if target.labels is not None:
+        each = by_class[target.labels]
+        each = each if target.used is None else xp.where(target.used, each, 1.0)
+        return target._replace(row_weight=each, by_class=by_class)
+    total, each = target.number(), target.dense()
+    some = total > 0
+    share = xp.sum(each * by_class, axis=-1) / xp.where(some, total, 1.0)
+    return target._replace(row_weight=xp.where(some, share, 1.0), by_class=by_class)
+
+
+def _smoothed(target: Target, smoothing: float, spread_one: bool) -> Target:
+    xp, x = namespace(target.scores), target.scores
+    playing = ~deleted(x)
+    each, total = target.dense(), target.number()
+    n_playing = xp.sum(cast(playing, x.dtype), axis=-1)
+    spread = xp.ones_like(total) if spread_one else total
+    even = xp.where(playing, (spread / xp.clip(n_playing, 1, None))[..., None], 0.0)
+    each = (1 - smoothing) * each + smoothing * even
+    return target._replace(weights=each, labels=None)
+
+
+def weighted(loss: Array, target: Target) -> Array:
+    """Return losses times the class weights of their rows."""
+    w = target.row_weight
+    return loss if w is None else namespace(loss).where(w == 0, 0.0, loss) * w
+
+
+def reduced(
+    loss: Array,
+    target: Target,
+    reduction: str,
+    *,
+    plain_mean: bool = False,
+    unlimited: bool = False,
+) -> Array:
     """Reduce weighted losses per row to their mean over the rows that count, their sum, or none.
 
-    The mean is over class weights, or over rows.
+    The mean is over class weights, or over rows. `unlimited` says that a label costs ∞ in a row
+    without an available entry, so that finite losses tell that there is none.
     """
     xp = namespace(loss)
-    loss = xp.where(target.counted, loss, 0.0)
+    counted = None if unlimited and _all_finite(loss, target) else _counted(target)
+    loss = loss if counted is None else xp.where(counted, loss, 0.0)
     if reduction == "none":
         return loss
+    weight = None if plain_mean else target.row_weight
+    if counted is None and weight is None and reduction == "mean":
+        return xp.mean(loss)
     total = xp.sum(loss)
     if reduction == "sum":
         return total
-    each = xp.ones_like(target.weight) if plain_mean else target.weight
-    count = xp.sum(xp.where(target.counted, each, 0.0))
+    each = xp.ones_like(loss) if weight is None else weight
+    count = xp.sum(each if counted is None else xp.where(counted, each, 0.0))
     return total / xp.where(count == 0, 1.0, count)
+
+
+def _all_finite(loss: Array, target: Target) -> bool:
+    """Return whether every row has a label and a loss that is known to be finite."""
+    if target.labels is None or target.used is not None or not is_at_hand(loss):
+        return False
+    return math.prod(loss.shape) > 0 and math.isfinite(stop_gradient(loss).sum())
+
+
+def _counted(target: Target) -> Array | None:
+    """Return the rows with an available entry whose label is not ignored; None for all."""
+    x = target.scores
+    playing = ~deleted(namespace(x).max(x, axis=-1))  # a NaN is the greatest
+    if target.used is not None:
+        return playing & target.used
+    return None if math.prod(x.shape) > 0 and is_at_hand(x) and bool(playing.all()) else playing
 
 
 def check_reduction(reduction: Any) -> None:
@@ -148,18 +250,6 @@ def _are_indices(target: Any, scores: Array, form: Form) -> bool:
     return True
 
 
-def _check_indices(target: Array, ignored: int, n: int) -> None:
-    """Raise an error for an index out of range, if reading it does not wait for a device."""
-    if not is_at_hand(target):
-        return
-    wrong = (target != ignored) & ((target < 0) | (target >= n))
-    if bool(namespace(target).any(wrong)):
-        raise ValueError(
-            f"target must have indices in [0, {n}), or ignore_index, {ignored}; "
-            f"got {int(target[wrong][0])}"
-        )
-
-
 def _class_weights(weight: Any, scores: Array, n: int, x: Array) -> Array:
     check_same_kind("weight", weight, scores)
     if tuple(weight.shape) != (n,):
@@ -171,23 +261,35 @@ def _class_weights(weight: Any, scores: Array, n: int, x: Array) -> Array:
     return weight if n else full_like(x, (1,), 1.0)
 
 
-def chosen_terms(each: Array, values: Array) -> Array:
-    """Return Σ t·value over entries with t > 0, so that other infinite values do not count."""
+def _chosen_terms(each: Array, values: Array) -> Array:
+    """Return Σ t·value over entries with t ≠ 0, so that other infinite values do not count."""
     xp = namespace(values)
     wanted = each != 0
     return xp.sum(xp.where(wanted, each * xp.where(wanted, values, 0.0), 0.0), axis=-1)
 
 
+def log_likelihood(log_p: Array, target: Target) -> Array:
+    """Return Σ w·t·log p of rows, for class weights w."""
+    w = target.by_class
+    if w is None:
+        return target.chosen(log_p)
+    if target.labels is None:
+        return _chosen_terms(target.dense() * w, log_p)
+    return weighted(target.chosen(log_p), target)
+
+
 def missed(values: Array, target: Target, reduction: str) -> Array:
     """Return minus the mean of values over a row's labels, weighted and reduced."""
-    return reduced(-mean_over_labels(target.each, values) * target.weight, target, reduction)
+    return reduced(weighted(-mean_over_labels(target, values), target), target, reduction)
 
 
-def mean_over_labels(each: Array, values: Array) -> Array:
+def mean_over_labels(target: Target, values: Array) -> Array:
     """Return Σ t·value/Σt; 0 for a row without labels."""
+    if target.labels is not None:
+        return target.chosen(values)
     xp = namespace(values)
-    total = xp.sum(each, axis=-1)
+    total = target.number()
     some = total > 0
-    mean = chosen_terms(each, values) / xp.where(some, total, 1.0)
+    mean = target.chosen(values) / xp.where(some, total, 1.0)
     bad = xp.isnan(total)
     return xp.where(bad, scalar(values, math.nan), xp.where(some, mean, 0.0))

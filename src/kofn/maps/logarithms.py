@@ -6,7 +6,7 @@ from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.rows.closed_form import log_weights
+from kofn.rows.closed_form import log_weights_of
 from kofn.rows.given import ONE, given
 
 __all__ = ["log_entmax", "log_soft_topk"]
@@ -46,9 +46,9 @@ def log_soft_topk(
         >>> log_soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
         array([-0.232, -0.536, -0.774, -1.83 ])
     """
-    checked = given(scores, k, table.resolve(link), temperature, dim, mask)
+    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
     with checked.form.quiet():
-        return checked.form.restored(log_weights(checked))
+        return checked.form.restored(log_weights_of(checked))
 
 
 def log_entmax(

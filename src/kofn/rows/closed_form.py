@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kofn.arrays.autodiff import values_and_slopes
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, is_torch, namespace, of_torch
-from kofn.rows import answers, implicit
+from kofn.rows import answers, fused, implicit
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 from kofn.rows.threshold_route import threshold
 from kofn.solver.plateau import Entries
 from kofn.solver.reductions import DENSE, Reductions
+
+
+def log_weights_of(given: Given) -> Array:
+    """Return log p of rows by the fastest route."""
+    found = fused.log_weights(given, partial(_in_rows, in_z=_log_pullback))
+    return log_weights(given.per_row()) if found is None else found
 
 
 def log_weights(given: Given, over: Reductions = DENSE) -> Array:
@@ -73,15 +80,21 @@ def _by_rule(given: Given, answer: Callable, in_z: Callable, over: Reductions) -
         return answer(rows, over, found), found
 
     def pullback(cotangent: Array, tensors: Any, found: Any) -> Any:
-        rows = of(*tensors)
-        p = implicit.place(rows, over, found)
-        # Cotangents of z = (x − θ)/T that sum to 0.
-        in_x = in_z(cotangent, p, rows) / over.expand(tensors[1])
-        moved = in_x * implicit.distances(rows, p)
-        return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
+        return _in_rows(cotangent, of(*tensors), found, in_z, over)
 
     rule = of_torch("rule").Rule(value, pullback, lambda *tensors: answer(of(*tensors), over))
     return of_torch("rule").by_rule(rule, given.scores, given.temperature)
+
+
+def _in_rows(
+    cotangent: Array, rows: Rows, found: Any, in_z: Callable, over: Reductions = DENSE
+) -> tuple[Array, Array]:
+    """Return the cotangents of the scores and the temperature."""
+    p = implicit.place(rows, over, found)
+    # Cotangents of z = (x − θ)/T that sum to 0.
+    in_x = in_z(cotangent, p, rows) / over.expand(rows.temperature)
+    moved = in_x * implicit.distances(rows, p)
+    return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
 
 
 def _log_pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:

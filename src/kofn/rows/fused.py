@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, deleted, of_torch
+from kofn.arrays.kinds import Array, cast, deleted, of_torch
+from kofn.arrays.operations import marked, take_along_last
+from kofn.kernels.contract import kind_of
 from kofn.rows import answers, choice, kernel_weights
 from kofn.rows.given import NUMBERS, Given
 from kofn.rows.settled import Rows, rows_of
@@ -109,6 +111,100 @@ def value(given: Given) -> Array | None:
         return each.masked_fill(tensors[0] == math.inf, 0.0), *in_rows
 
     return _by_rule(given, numbers, value, pullback, answers.value)
+
+
+def log_weights(given: Given, pullback_of: Callable) -> Array | None:
+    """Return log p of rows; None if no kernel supports them, or k has a gradient.
+
+    pullback_of(cotangent, placed, rows) is the cotangent of z in rows that a kernel gives up on.
+    """
+    backend = _serving_eagerly(given)
+    if backend is None or kind_of(given.link) not in backend.LOGARITHMS:
+        return None
+    if not _is_recorded(given):
+        return kernel_weights.log_weights(backend, given)[0]
+    if type(given.k) is not float and given.k.requires_grad:
+        return None
+    numbers = _without_tensors(given)
+
+    def value(*tensors: Array) -> Any:
+        log_p, theta = kernel_weights.log_weights(backend, _with(numbers, tensors))
+        return log_p, (theta,)
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        whole = _with(numbers, tensors)
+        slopes = kernel_weights.log_gradients(backend, whole, cotangent, kept[0], pullback_of)
+        others = [None] if type(whole.k) is not float else []
+        others += [slopes[1]] if type(whole.temperature) is not float else []
+        return slopes[0], *others
+
+    return _by_rule(given, numbers, value, pullback, answers.log_weights)
+
+
+def gap(given: Given, target: Array) -> Array | None:
+    """Return `answers.gap` of rows for a target of weights, or of one int64 label per row.
+
+    None if no kernel supports the rows.
+    """
+
+    def plain(rows: Rows, target: Array) -> Array:
+        if target.ndim < rows.scores.ndim:
+            target = marked(rows.scores, target[..., None])
+        return answers.gap(rows, cast(target, rows.scores.dtype))
+
+    return _of_target(given, target, False, plain)
+
+
+def label_loss(given: Given, labels: Array) -> Array | None:
+    """Return −log softmax at int64 labels, one per row; None if no kernel supports the rows."""
+
+    def plain(rows: Rows, labels: Array) -> Array:
+        return -take_along_last(answers.log_softmax(rows), labels[..., None])[..., 0]
+
+    return _of_target(given, labels, True, plain)
+
+
+def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -> Array | None:
+    backend = _serving_eagerly(given)
+    if backend is None or backend.gaps is None:
+        return None
+
+    def found(given: Given, target: Array) -> tuple[Array, Array, Array]:
+        dense = target.ndim == given.scores.ndim
+        target = cast(target, given.scores.dtype) if dense else target
+        return kernel_weights.gap(backend, given, target, likely)
+
+    if not _is_recorded(given):
+        if likely:
+            return kernel_weights.label_losses(backend, given, target)
+        return found(given, target)[0]
+    numbers = _without_tensors(given)
+
+    def value(target: Array, *tensors: Array) -> Any:
+        loss, *kept = found(_with(numbers, tensors), target)
+        return loss.clone(), kept
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        x, k, temperature, *_ = _with(numbers, tensors[1:])
+        each = cotangent / temperature
+        slopes = [None, each[..., None] * kept[0]]
+        slopes += [None] if type(k) is not float else []
+        if type(temperature) is float:
+            return slopes
+        moved = _moved(x, tensors[0], kept[0]) / temperature if likely else kept[1]
+        return *slopes, -each * moved
+
+    def plain(target: Array, *tensors: Array) -> Array:
+        return reference(rows_of(_with(numbers, tensors)), target)
+
+    rule = of_torch("rule")
+    return rule.by_rule(rule.Rule(value, pullback, plain), target, *_tensors(given))
+
+
+def _moved(x: Array, labels: Array, away: Array) -> Array:
+    """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
+    apart = (x - x.gather(-1, labels[..., None])).masked_fill(away == 0, 0.0)
+    return (away * apart).sum(-1)
 
 
 def _by_rule(

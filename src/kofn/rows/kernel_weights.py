@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kofn import kernels
@@ -9,6 +11,7 @@ from kofn.arrays.kinds import Array
 from kofn.rows import answers
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish, in_memory
+from kofn.rows.settled import rows_of
 
 
 def weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
@@ -36,3 +39,51 @@ def value(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array, Arra
     center = theta.sum(0) - given.temperature * given.link.edge
     # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
     return values.clone(), found, center.masked_fill(center.isinf(), 0.0), in_temperature
+
+
+def log_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
+    """Return (log p, θ as two floats)."""
+    found, theta = weights(backend, given)
+    return backend.logarithms(given.scores, found, theta, *given[1:4]), theta
+
+
+def log_gradients(
+    backend: kernels.RowKernels, given: Given, cotangent: Array, theta: Array, pullback_of: Callable
+) -> tuple[Array, Array]:
+    """Return the cotangents of the scores and the temperature, for one of log p of tensors.
+
+    pullback_of(cotangent, rows, found) is that of scores and temperature in the reference.
+    """
+    x, k, temperature, link, _ = given
+    in_x, in_rows, lost = backend.log_gradients(x, cotangent, theta, k, temperature, link)
+    if lost:
+        where = in_rows[0].isnan()
+        x, k, temperature = (array[where] for array in given.per_row()[:3])
+        found = theta[0][where], theta[1][where]
+        rows = rows_of(Given(x, k, temperature, link))
+        in_x[where], in_rows[1][where] = pullback_of(cotangent[where], rows, found)
+    return in_x, in_rows[1]
+
+
+def gap(
+    backend: kernels.RowKernels, given: Given, target: Array, likely: bool
+) -> tuple[Array, Array, Array]:
+    """Return the losses of rows, p − t, and Σ(p − t)z unless `likely`; see `RowKernels.gaps`."""
+    away, theta = weights(backend, given)
+    found, lost = backend.gaps(given.scores, target, away, theta, *given[1:4], likely)
+    if lost:
+        each = in_memory(found)[0]
+        where = np.isnan(each)
+        x, k, temperature = (in_memory(array)[where] for array in given.per_row()[:3])
+        with np.errstate(all="ignore"):
+            rows = rows_of(Given(x, k, temperature, given.link))
+            placed = tuple(one[where] for one in in_memory(theta))
+            each[where] = answers.gap(rows, in_memory(target)[where], found=placed)
+    return found[0], away, found[1]
+
+
+def label_losses(backend: kernels.RowKernels, given: Given, labels: Array) -> Array:
+    """Return −log softmax at the labels; without memory for weights, if θ is enough."""
+    theta = threshold(backend, given)
+    found, lost = backend.gaps(given.scores, labels, None, theta, *given[1:4], True)
+    return gap(backend, given, labels, True)[0] if lost else found[0]

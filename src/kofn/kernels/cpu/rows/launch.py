@@ -16,6 +16,7 @@ import numpy as np
 
 from kofn.kernels.contract import BOUNDED, kind_of
 from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.runtime import layout as shared_layout
 from kofn.kernels.cpu.runtime import native, pool
@@ -27,7 +28,11 @@ _WORDS = REGISTER // 8
 
 FORWARD = Code("rows.worker", "forward", "qqdq")
 AFTER = Code("rows.worker", "after", "qqdq")
+COMPARE = Code("rows.worker", "compare", "qqdq")
+LOGS = Code("rows.worker", "logs", "qqdq")
 ASSIST = Code("runtime.split_row", "assist", "q")
+
+LIKELY = -1  # in place of a link's number: nothing is visited
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
@@ -42,6 +47,13 @@ def visits(code: Code, kind: int, size: int, n: int, cotangent: bool) -> list[Co
     """What visits rows of n in `code`, in the order of their places in memory."""
     short = n <= layout.SHORT
     names: tuple[str, ...]
+    if code is COMPARE:
+        of_labels = () if kind == LIKELY else layout.LABELLED
+        names = layout.TARGETS if cotangent else of_labels
+        return [visit("loss_loops", name, kind, size) for name in names]
+    if code is LOGS:
+        names = layout.LOG_BACKWARD if cotangent else layout.LOGS
+        return [visit("log_loops", name, kind, size) for name in names]
     if code is FORWARD:
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     elif cotangent:
@@ -92,6 +104,49 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     return out
 
 
+def gaps(
+    x: Any, target: Any, weights: Any, theta: Any, k: Any, temperature: Any, link: Any,
+    likely: bool = False,
+) -> tuple[Any, bool]:  # fmt: skip
+    """(Fenchel–Young losses and Σ(p − t)z, (2, …), whether rows were given up: a loss of NaN).
+
+    Or, if `likely`, −log p of a softmax and zeros.
+
+    The target is an array like x, or labels, integers of 64 bits per row. The weights, packed, are
+    overwritten with p − t.
+    """
+    memory = memory_of(x)
+    x, target = memory.packed(x), memory.packed(target)
+    out = memory.empty(x, (2, *x.shape[:-1]))
+    dense = target if target.ndim == x.ndim else None
+    labels = None if target.ndim == x.ndim else target
+    lost = _deal(
+        COMPARE, memory, link, x, k, temperature, theta, dense, weights, out, labels, likely
+    )
+    return out, lost
+
+
+def logarithms(x: Any, weights: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
+    """The weights, packed, overwritten with their logarithms."""
+    memory = memory_of(x)
+    x = memory.packed(x)
+    _deal(LOGS, memory, link, x, k, temperature, theta, out=weights)
+    return weights
+
+
+def log_gradients(
+    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
+) -> tuple[Any, Any, bool]:
+    """(cotangents of the scores, (…, n); NaN where a row was given up, and those of T, (2, …);
+    whether any row was given up), for cotangents of logarithms.
+    """
+    memory = memory_of(x)
+    x, cotangent = memory.packed(x), memory.packed(cotangent)
+    out, in_rows = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
+    lost = _deal(LOGS, memory, link, x, k, temperature, theta, cotangent, out, in_rows)
+    return out, in_rows, lost
+
+
 class _Plan(NamedTuple):
     """How rows of one length, link and precision are dealt out: the same at every call."""
 
@@ -106,7 +161,7 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=512)
 def plan_of(code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool) -> _Plan:
-    found = np.array([*map(native.address, visits(code, kind, size, n, cotangent))])
+    found = np.array([*map(native.address, visits(code, kind, size, n, cotangent))], np.int64)
     group = layout.together(n, 3 if cotangent else 2)
     chunk = max(group, GRAIN // n // group * group)
     room = layout.room(n, group, answer)
@@ -134,6 +189,8 @@ def _deal(
     cotangent: Any = None,
     out: Any = None,
     two: Any = None,
+    labels: Any = None,
+    likely: bool = False,
 ) -> bool:
     """Rows to threads; whether one was given up.
 
@@ -143,7 +200,9 @@ def _deal(
     n, size, kind, address = x.shape[-1], x.itemsize, kind_of(link), memory.address
     count = prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
-    plan = plan_of(code, kind, size, n, cotangent is not None, out is not None)
+    of_link = kind if not likely else LIKELY
+    answers = out is not None or likely  # else the prepared entries need memory
+    plan = plan_of(code, of_link, size, n, cotangent is not None, answers)
     k, k_at = _in_memory(k, memory, count, size)
     temperature, temperature_at = _in_memory(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
@@ -160,11 +219,13 @@ def _deal(
         one = address(two)
         other = one + count * size
     work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, shared, plan.visits_at
-    places = address(x), cotangent_at, out_at, high, low, k_at, temperature_at, one, other
+    labels_at = 0 if labels is None else address(labels)
+    rows = high, low, k_at, temperature_at, one, other, labels_at, likely
+    places = address(x), cotangent_at, out_at, *rows
     job = array("q", (*work, *places))
     first = job.buffer_info()[0]
     if crew > 1:
-        keep = job, own, x, k, temperature, theta, cotangent, out, two
+        keep = job, own, x, k, temperature, theta, cotangent, out, two, labels
         if shared:
             pool.offer([(shared,)] * (crew - 1), native.function(ASSIST), keep)
         else:

@@ -23,6 +23,12 @@ SERVED = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
 its weights end at exactly 0, as in kofn/links/bounded.py.
 """
 
+LOGARITHMS = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
+"""The links that have a branch in each function of log_formulas.py."""
+
+KNOWS_OMEGA = (LOGISTIC, LAPLACE, EXPONENTIAL, LINEAR, SQUARE, POWER)
+"""The links whose Ω is in loss_formulas.py, so that soft targets need no array code."""
+
 LANES = 16
 
 SHORT = 128
@@ -73,6 +79,13 @@ SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE = range(len(FOR
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))
 
+# Losses and logarithms, by what makes it in loss_loops.py and log_loops.py.
+TARGETS, LABELLED = ("gap", "soft_gap"), ("label_gap",)
+LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope")
+GAP, SOFT_GAP = range(len(TARGETS))
+LOG = LOG_WEIGH = 0
+LOG_SLOPE = 1
+
 # The same for rows abreast, which are copied there and back.
 FORWARD_ABREAST = (*FORWARD, "bring", "give")
 BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
@@ -80,14 +93,15 @@ BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "weigh", "centre", "integrate"}
+BY_LINK |= {*TARGETS, *LABELLED, *LOGS, *LOG_BACKWARD}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
 # rows were given up; the shape, the address of a team, if there is one, and those of visits and
 # arrays.
 GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, VISITS = range(4, 11)
-X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO = range(11, 20)
-WORDS = 20
+X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO, LABELS, LIKELY = range(11, 22)
+WORDS = 22
 
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
 # prepared where there is no memory of an answer to keep them in, and what it shares with a team.

@@ -13,7 +13,9 @@ from kofn.kernels.cpu.rows.layout import (
     HEAD,
     HI,
     KIND,
+    LABELS,
     LANE,
+    LIKELY,
     LO,
     MEMO,
     ONE,
@@ -31,6 +33,8 @@ from kofn.kernels.cpu.rows.layout import (
     N,
     X,
 )
+from kofn.kernels.cpu.rows.logarithms import log_cotangents, logarithms
+from kofn.kernels.cpu.rows.losses import gaps, likelihoods
 from kofn.kernels.cpu.rows.search_lanes import begin_all
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
@@ -87,6 +91,66 @@ def after(job, own, alpha, leads):
                     lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
             store_all(words[ONE], start, group.count, size, own + _IN_K)
             store_all(words[TWO], start, group.count, size, own + _IN_T)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        _leave(job, words)
+
+
+def compare(job, own, alpha, leads):
+    """Take rows whose θ and weights are known until there are none; write the losses of each.
+
+    Their targets are where cotangents would be, or labels. losses.py says what is written.
+    """
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
+    first, last = take(job)
+    while first < last:
+        for start in range(first, last, words[TOGETHER]):
+            group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
+            _tell(words, own, start, group.count)
+            load_all(words[HI], start, group.count, size, own + _HI)
+            load_all(words[LO], start, group.count, size, own + _LO)
+            labels = words[LABELS] + 8 * start if words[LABELS] else 0
+            if words[LIKELY]:
+                lost = likelihoods(group, lanes, labels, words[OUT] != 0)
+            else:
+                lost = gaps(group, lanes, labels)
+            if lost:
+                fetch_add(job + 8 * GIVEN_UP, 1)
+            store_all(words[ONE], start, group.count, size, own + _IN_K)
+            store_all(words[TWO], start, group.count, size, own + _IN_T)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        _leave(job, words)
+
+
+def logs(job, own, alpha, leads):
+    """Take rows whose θ is known until there are none; write log p over their weights.
+
+    With cotangents of those, write the cotangents of the scores, and that of T.
+    """
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
+    first, last = take(job)
+    while first < last:
+        for start in range(first, last, words[TOGETHER]):
+            group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
+            _tell(words, own, start, group.count)
+            load_all(words[HI], start, group.count, size, own + _HI)
+            load_all(words[LO], start, group.count, size, own + _LO)
+            if words[G]:
+                if log_cotangents(group, lanes):
+                    fetch_add(job + 8 * GIVEN_UP, 1)
+                store_all(words[ONE], start, group.count, size, own + _IN_K)
+                store_all(words[TWO], start, group.count, size, own + _IN_T)
+            else:
+                logarithms(group, lanes)
         report(job, last - first)
         first, last = take(job)
     if leads:

@@ -47,6 +47,8 @@ def shape_of(n: int) -> Shape:
 
 
 values = None  # S_k goes by θ
+gaps = None
+LOGARITHMS = ()
 
 
 def weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:

@@ -1,0 +1,105 @@
+"""One visit to a row for a loss, as in loops.py: `out` holds the weights before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.rows.formulas import edge
+from kofn.kernels.cpu.rows.loops import BLOCK, Visit
+from kofn.kernels.cpu.rows.loss_formulas import compared
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+
+
+def gap(kind: int, number: Any) -> Visit:
+    """Σ of the terms of a Fenchel–Young loss, Σ(p − t)z, #soft; p − t over the weights p.
+
+    g holds the target t, of zeros and ones; other entries are soft, and lack their Ω here.
+    """
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+        widest_vectors()
+        scores, targets = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        weights, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        edge_, zero, one = number(edge(kind, alpha)), number(0), number(1)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, ts, ps = scores[start:stop], targets[start:stop], weights[start:stop]
+            total, in_t, soft = zero, zero, zero
+            for i in range(xs.size):
+                t = ts[i]
+                term, away, change = compared(
+                    kind, xs[i], t, ps[i], hi_, lo_, per_t_, alpha_, edge_, False
+                )
+                ps[i] = away
+                total += term
+                in_t += change
+                soft += zero if t == zero else (zero if t == one else one)
+            into[0] += total
+            into[1] += in_t
+            into[2] += soft
+
+    return visit
+
+
+def soft_gap(kind: int, number: Any) -> Visit:
+    """The sum of the terms, with Ω of a soft target, where `out` holds p − t."""
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+        widest_vectors()
+        scores, targets = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        aways, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        edge_, zero = number(edge(kind, alpha)), number(0)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, ts, ds = scores[start:stop], targets[start:stop], aways[start:stop]
+            total = zero
+            for i in range(xs.size):
+                total += compared(
+                    kind, xs[i], ts[i], ds[i] + ts[i], hi_, lo_, per_t_, alpha_, edge_, True
+                )[0]
+            into[0] += total
+
+    return visit
+
+
+def label_gap(kind: int, number: Any) -> Visit:
+    """What `gap` does for a target of one 1, at the score whose address is `label`.
+
+    A float64 holds an address exactly. The loops around the label know its target as a constant.
+    """
+    size = number(0).itemsize
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, label):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        weights = carray(pointer(out), n, number)
+        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        edge_, zero, one = number(edge(kind, alpha)), number(0), number(1)
+        at = (np.int64(label) - x) // size
+        start = 0
+        while start < n:
+            stop, t = min(start + BLOCK, n), zero
+            if start < at < stop:
+                stop = at
+            if start == at:
+                stop, t = at + 1, one
+            xs, ps = scores[start:stop], weights[start:stop]
+            total, in_t = zero, zero
+            for i in range(xs.size):
+                term, away, change = compared(
+                    kind, xs[i], t, ps[i], hi_, lo_, per_t_, alpha_, edge_, False
+                )
+                ps[i] = away
+                total += term
+                in_t += change
+            into[0] += total
+            into[1] += in_t
+            start = stop
+
+    return visit

@@ -1,0 +1,86 @@
+"""Fenchel–Young losses of a group of rows whose weights and thresholds are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, store, visit
+from kofn.kernels.cpu.rows.layout import GAP, KNOWS_OMEGA, SOFT_GAP
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.split_row import plain
+
+
+@plain
+def gaps(group, lanes, labels):
+    """Leave the loss of each row as `in_k`, Σ(p − t)z as `in_t`, and p − t in place of weights p.
+
+    The target of a row is in its cotangent's place, or a label, the index of the one 1. The answer
+    is whether rows are left to the reference, with a loss of NaN: their soft target's Ω is unknown.
+    """
+    lost = False
+    for r in range(group.count):
+        row = nth(group, r)
+        label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
+        hi, lo, per_t = lanes.hi[r], lanes.lo[r], 1 / lanes.temperature[r]
+        if not abs(hi) < math.inf:
+            lanes.in_k[r], lanes.in_t[r] = _closed(row, hi, labels != 0, label), 0.0
+            lost = lost or (hi == hi and lanes.in_k[r] != lanes.in_k[r])
+            continue
+        address = np.float64(row.x + label * row.size)
+        sums = visit(row, GAP, hi, lo, per_t, row.alpha, address)
+        total, in_t, soft = sums[0], sums[1], sums[2]
+        if soft > 0 and row.kind in KNOWS_OMEGA:
+            total = visit(row, SOFT_GAP, hi, lo, per_t, row.alpha, address)[0]
+        elif soft > 0:
+            total = math.nan
+            lost = True
+        lanes.in_k[r], lanes.in_t[r] = total, in_t
+    return lost
+
+
+@plain
+def likelihoods(group, lanes, labels, weighed):
+    """Leave −log p of each row's label as `in_k`, and p − t in place of p = softmax if `weighed`.
+
+    Where the loss does not change with the scores, or is ∞, the weights become 0. Without weights,
+    such a row is left with a loss of NaN; the answer is whether there are any.
+    """
+    lost = False
+    for r in range(group.count):
+        row = nth(group, r)
+        label, size = carray(pointer(labels), r + 1, np.int64)[r], row.size
+        x, hi, lo = load(row.x, label, size), lanes.hi[r], lanes.lo[r]
+        lanes.in_k[r], lanes.in_t[r] = math.nan, 0.0
+        if abs(hi) < math.inf and abs(x) < math.inf and not is_deleted(x, size):
+            lanes.in_k[r] = 1 - ((x - hi) - lo) / lanes.temperature[r]
+            if weighed:
+                store(row.out, label, size, load(row.out, label, size) - 1)
+        elif not weighed:
+            lost = True
+        elif hi == hi:
+            lanes.in_k[r] = -math.log(load(row.out, label, size))
+            for i in range(row.n):
+                store(row.out, i, size, 0.0)
+    return lost
+
+
+@plain
+def _closed(row, hi, labelled, label):
+    """The loss of a row without an equation: 0, ∞ if its target cannot be, NaN if it is soft.
+
+    The weights become cotangents: of 0, or NaN.
+    """
+    total = 0.0
+    for i in range(row.n):
+        x = load(row.x, i, row.size)
+        t = (1.0 if i == label else 0.0) if labelled else load(row.g, i, row.size)
+        out = is_deleted(x, row.size)
+        if x == math.inf or out:
+            total += 0.0 if t == (0.0 if out else 1.0) else math.inf
+        elif t != 0 and t != 1:
+            total = math.nan
+        store(row.out, i, row.size, hi if hi != hi and not (out or x == math.inf) else 0.0)
+    return hi if hi != hi else total

@@ -49,6 +49,7 @@ docs: $(READY)  ## draw the pictures of the documentation
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py
 	$(BIN)/python docs/make_maps_figure.py
+	$(BIN)/python docs/make_nn_figures.py
 	$(BIN)/python docs/make_rooms_figure.py
 
 clean:  ## remove .venv, caches and all generated files

@@ -38,7 +38,8 @@ ROUTERS = {
 }
 
 
-def train(name: str, seed: int) -> tuple[float, float]:
+def train(name: str, seed: int) -> tuple[float, Tensor]:
+    """Return the last errors' mean, and the share of each group at each group's expert."""
     torch.manual_seed(seed)
     net = torch.nn.ParameterDict({"experts": torch.randn(GROUPS, WIDTH, WIDTH) / WIDTH**0.5})
     maps = torch.randn(GROUPS, WIDTH, WIDTH) / WIDTH**0.5
@@ -60,8 +61,8 @@ def train(name: str, seed: int) -> tuple[float, float]:
         optimizer.step()
         errors.append(error.item())
         uses = 0.9 * uses.index_put((group, indices[:, 0]), torch.ones(()), accumulate=True)
-    right = uses[linear_sum_assignment(-uses.numpy())].sum() / uses.sum()
-    return statistics.mean(errors[-50:]), right.item()
+    matched = linear_sum_assignment(-uses.numpy())[1]
+    return statistics.mean(errors[-50:]), uses[:, matched] / uses.sum()
 
 
 def main() -> None:
@@ -70,7 +71,8 @@ def main() -> None:
     seeds = range(parser.parse_args().seeds)
     print(f"{'':24s}error  right expert")
     for name in ROUTERS:
-        errors, rights = zip(*(train(name, seed) for seed in seeds), strict=True)
+        errors, shares = zip(*(train(name, seed) for seed in seeds), strict=True)
+        rights = [share.trace().item() for share in shares]
         print(f"{name:24s}{statistics.mean(errors):.3f}  {statistics.mean(rights):12.2f}", end="  ")
         print(*(f"{error:.3f}" for error in errors))
 

@@ -1,7 +1,9 @@
 """kofn.nn as a whole: when it is loaded, and what it says without PyTorch."""
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
@@ -41,6 +43,19 @@ def test_all_is_exact():
     for name in nn.__all__:
         assert getattr(nn, name).__doc__
         assert getattr(nn, name).__module__.startswith("kofn.nn.")
+
+
+def test_the_pictures_are_drawn(tmp_path, monkeypatch):
+    path = Path(__file__).parents[1] / "docs" / "make_nn_figures.py"
+    spec = importlib.util.spec_from_file_location("make_nn_figures", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "STEPS", 2)
+    monkeypatch.setattr(script.moe, "STEPS", 2)
+    with torch.random.fork_rng():
+        script.draw_attention(tmp_path / "attention.png")
+        script.draw_router(tmp_path / "router.png")
+    assert all(image.stat().st_size > 5_000 for image in tmp_path.glob("*.png"))
 
 
 def test_modules_are_drawn_on_a_device_without_memory_first():

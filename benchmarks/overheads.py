@@ -8,34 +8,9 @@ quote them for two x86-64 cores.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 import timeit
 from functools import wraps
 from typing import Any
-
-FIRST_CALLS = """
-import time
-import numpy as np
-import kofn
-
-for link, dtype in (("logistic", "f4"), ("logistic", "f8"), ("laplace", "f4"), ("linear", "f4")):
-    scores = np.random.default_rng(0).normal(size=(64, 64)).astype(dtype)
-    began = time.process_time()
-    kofn.soft_topk(scores, 3, link=link)
-    print(f"first call, {link}, {scores.dtype}: {time.process_time() - began:.2f} s")
-"""
-
-
-def first_calls() -> None:
-    """Call each link first without a cache on disk, then with the cache, in a new process."""
-    with tempfile.TemporaryDirectory() as cache:
-        for cached in ("no cache on disk", "cached on disk"):
-            print(f"\n{cached}:", flush=True)
-            environment = os.environ | {"NUMBA_CACHE_DIR": cache}
-            subprocess.run([sys.executable, "-c", FIRST_CALLS], env=environment, check=True)
 
 
 def compilation_of_samples() -> None:
@@ -79,7 +54,6 @@ def wrapper() -> None:
 
 
 def main() -> None:
-    first_calls()
     compilation_of_samples()
     wrapper()
 

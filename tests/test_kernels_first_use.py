@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from kofn.kernels.cpu import every
 from kofn.kernels.cpu.rows import launch
-from kofn.kernels.cpu.runtime import machine, native, store
+from kofn.kernels.cpu.rows.layout import SERVED
+from kofn.kernels.cpu.runtime import machine, native, shipped, store
 
 SMALL = launch.visit("loops", "total", 0, 4)  # compiled in a blink
 
@@ -24,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def compiled(monkeypatch):
     """The names of functions that are compiled, not found."""
-    names, original = [], native.translated
+    names, original = [], native.by_numba
 
     def noted(code):
         names.append(code.name)
@@ -160,6 +162,88 @@ def test_compiled_code_calls_nothing_of_pythons():
     )
     with pytest.raises(RuntimeError, match="f must not call PyErr_Clear"):
         machine.native(text, "f")
+
+
+def test_another_user_may_read_the_files(folder):
+    before = os.umask(0o022)
+    try:
+        store.write("some/name", b"data")
+    finally:
+        os.umask(before)
+    assert (folder / "some" / "name").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.fixture
+def stale(monkeypatch, tmp_path):
+    """The file that comes with kofn, made from other sources."""
+    monkeypatch.setattr(shipped, "FILE", tmp_path / "shipped.xz")
+    with monkeypatch.context() as other:
+        other.setattr(shipped, "sources", lambda: "other")
+        shipped.write({SMALL.symbol: "no code"})
+    shipped._contents.cache_clear()
+    yield
+    shipped._contents.cache_clear()
+
+
+def test_what_comes_with_kofn_is_used_for_its_own_sources_only(stale):
+    assert native.translated(SMALL).startswith("; ModuleID")
+    shipped.write({SMALL.symbol: "its code"})
+    shipped._contents.cache_clear()
+    assert native.translated(SMALL) == "its code"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"damaged"])
+def test_without_that_file_numba_translates(stale, content):
+    shipped.FILE.unlink()
+    if content is not None:
+        shipped.FILE.write_bytes(content)
+    assert native.translated(SMALL).startswith("; ModuleID")
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    machine.identity().split()[1] != "x86_64-unknown-linux-gnu", reason="made for another system"
+)
+def test_what_comes_with_kofn_is_of_its_sources():
+    """Otherwise the first call takes ten seconds more: run `make kernels`."""
+    codes = every.functions(SERVED, (4, 8))
+    assert {code.symbol for code in codes} == {*shipped._contents()}
+    for code in (SMALL, *codes[:2]):
+        assert machine.native(native.by_numba(code), code.symbol) == machine.native(
+            shipped.find(code.symbol), code.symbol
+        )
+
+
+def test_warm_compiles_what_is_asked_for_once(folder, monkeypatch, capsys):
+    from kofn.commands import app
+
+    def run(*options):
+        with pytest.raises(SystemExit) as end:
+            app.app(["warm", *options], prog_name="kofn")
+        return end.value.code, capsys.readouterr()
+
+    some = [SMALL, launch.visit("loops", "survey", 0, 4)]
+    monkeypatch.setattr(every, "functions", lambda kinds, sizes: some)
+    status, told = run("--link", "logistic", "--dtype", "float32")
+    assert status == 0
+    assert told.out.startswith(f"2 functions in {folder}, 2 of them compiled now")
+    assert ", 0 of them compiled now" in run()[1].out
+    assert "--link must be one of logistic" in run("--link", "cauchy")[1].err
+    (folder / "file").write_text("")
+    monkeypatch.setenv("KOFN_CACHE_DIR", str(folder / "file"))
+    status, told = run()
+    assert status == 2
+    assert f"cannot write to {folder / 'file'}" in told.err
+
+
+def test_warm_compiles_what_calls_need():
+    codes = {code.symbol for code in every.functions(SERVED, (4, 8))}
+    calls = [(launch.FORWARD, False), (launch.AFTER, True), (launch.AFTER, False)]
+    for kind in SERVED:
+        for n in (1, 128, 129, 100_000):
+            for code, cotangent in calls:
+                needed = launch.visits(code, kind, 4, n, cotangent)
+                assert {code.symbol, *(each.symbol for each in needed)} <= codes
 
 
 def test_numba_compiles_others_functions_as_before():

@@ -35,6 +35,7 @@ from kofn.commands.terminal import (  # noqa: E402
     progress_bar,
 )
 from kofn.commands.train.command import train  # noqa: E402
+from kofn.commands.warm import warm  # noqa: E402
 
 if TYPE_CHECKING:
     from kofn.commands.bench.contenders import Case
@@ -132,6 +133,7 @@ def select(
 
 app.command()(command.compare)
 app.command()(command.apply)
+app.command()(warm)
 
 
 @app.command()

@@ -7,19 +7,18 @@ neither their sources nor Numba. All roads end in the same native code.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import sys
 import threading
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn.kernels.cpu.runtime import machine, store
+from kofn.kernels.cpu.runtime import machine, shipped, store
+from kofn.kernels.cpu.runtime.shipped import digest, sources
 
 VISIT = "qqqqqddddd"
 """What all that visits a row takes: (x, g, out, n, sums, a, b, c, d, e), by array's letters."""
@@ -47,21 +46,9 @@ class Code(NamedTuple):
 
 
 @cache
-def sources() -> str:
-    """Return a digest of all files that compiled functions are made of."""
-    kernels = Path(__file__).parents[2]
-    files = (kernels / "contract.py", kernels / "constants.py", *(kernels / "cpu").rglob("*.py"))
-    return _digest(*(file.read_bytes() for file in sorted(files)))
-
-
-def _digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
-
-
-@cache
 def _folder() -> str:
     """Return the folder in the store for this machine's processor and these sources."""
-    return f"kofn-{_digest(sources().encode(), machine.identity().encode())}"
+    return f"kofn-{digest(sources().encode(), machine.identity().encode())}"
 
 
 _lock = threading.RLock()
@@ -87,7 +74,7 @@ def _tell_terminal() -> None:
         print(COMPILING, file=sys.stderr)
 
 
-COMPILING = "kofn: compiling kernels for this machine, once; this may take half a minute"
+COMPILING = "kofn: compiling kernels for this machine, once; this may take some seconds"
 tell: Callable[[], None] | None = _tell_terminal
 """What is called once, before anything is compiled."""
 
@@ -101,13 +88,35 @@ def _tell() -> None:
 
 def _compiled(code: Code) -> int:
     _tell()
+    return machine.load(_written(code), code.symbol)
+
+
+def _written(code: Code) -> bytes:
     found = machine.native(translated(code), code.symbol)
     store.write(f"{_folder()}/{code.symbol}", found)
-    return machine.load(found, code.symbol)
+    return found
+
+
+def is_kept(code: Code) -> bool:
+    """Return whether later processes find a function on the disk."""
+    return store.read(f"{_folder()}/{code.symbol}") is not None
+
+
+def keep(code: Code) -> bool:
+    """Compile a function for later processes; return whether that was necessary."""
+    if is_kept(code):
+        return False
+    _written(code)
+    return True
 
 
 def translated(code: Code) -> str:
     """Return the function as LLVM's intermediate code."""
+    return shipped.find(code.symbol) or by_numba(code)
+
+
+def by_numba(code: Code) -> str:
+    """Return the same, translated now: many seconds."""
     from kofn.kernels.cpu.runtime.translate import translated
 
     function = getattr(import_module(f"{_HOME}.{code.module}"), code.name)

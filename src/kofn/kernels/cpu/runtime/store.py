@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import sys
-import tempfile
 from pathlib import Path
 
 _HEAD = b"kofn 1\n"
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -49,7 +50,9 @@ def write(name: str, data: bytes) -> bool:
     path = folder() / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+        # Others may read it, unlike what `tempfile` makes.
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     except (OSError, ValueError):
         return False
     try:

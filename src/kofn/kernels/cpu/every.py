@@ -1,0 +1,37 @@
+"""All compiled functions that a link and a precision need, to have them before they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kofn.kernels.cpu.choice import launch as choice
+from kofn.kernels.cpu.rows import launch, layout
+from kofn.kernels.cpu.runtime import native, shipped
+from kofn.kernels.cpu.runtime.native import Code
+from kofn.kernels.cpu.subsets import launch as subsets
+
+# What reads a program that XLA runs; xla/targets.py cannot be imported without JAX.
+_OF_XLA = [
+    Code("xla.handler", name, "q", "q") for name in ("serve", "on_rows", "on_sums", "on_long_rows")
+]
+
+
+def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
+    """Return what rows and k-subsets need, for links by number and bytes per number."""
+    found = [launch.FORWARD, launch.AFTER, launch.ASSIST, *_OF_XLA]
+    kinds = list(kinds)
+    for size in sizes:
+        found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
+        found += [choice.code_of(name, size) for name in ("choices", "largest")]
+        for kind in kinds:
+            for n in (layout.SHORT, layout.SHORT + 1):
+                found += launch.visits(launch.FORWARD, kind, size, n, False)
+                found += launch.visits(launch.AFTER, kind, size, n, True)
+            found += launch.visits(launch.AFTER, kind, size, n, False)
+    return list(dict.fromkeys(found))
+
+
+def ship() -> None:
+    """Translate all of them anew, for `make kernels`."""
+    every = functions(layout.SERVED, (4, 8))
+    shipped.write({code.symbol: native.by_numba(code) for code in every})

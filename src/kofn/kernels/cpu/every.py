@@ -18,7 +18,7 @@ _OF_XLA = [
 
 def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     """Return what rows and k-subsets need, for links by number and bytes per number."""
-    found = [launch.FORWARD, launch.AFTER, launch.ASSIST, *_OF_XLA]
+    found = [launch.FORWARD, launch.AFTER, launch.ASSIST, launch.COMPARE, launch.LOGS, *_OF_XLA]
     kinds = list(kinds)
     for size in sizes:
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
@@ -27,7 +27,10 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
             for n in (layout.SHORT, layout.SHORT + 1):
                 found += launch.visits(launch.FORWARD, kind, size, n, False)
                 found += launch.visits(launch.AFTER, kind, size, n, True)
-            found += launch.visits(launch.AFTER, kind, size, n, False)
+            for code in (launch.AFTER, launch.COMPARE, launch.LOGS):
+                found += launch.visits(code, kind, size, n, False)
+            for code in (launch.COMPARE, launch.LOGS):
+                found += launch.visits(code, kind, size, n, True)
     return list(dict.fromkeys(found))
 
 

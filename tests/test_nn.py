@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import kofn
@@ -45,6 +46,7 @@ def test_all_is_exact():
         assert getattr(nn, name).__module__.startswith("kofn.nn.")
 
 
+@pytest.mark.full
 def test_the_pictures_are_drawn(tmp_path, monkeypatch):
     path = Path(__file__).parents[1] / "docs" / "make_nn_figures.py"
     spec = importlib.util.spec_from_file_location("make_nn_figures", path)

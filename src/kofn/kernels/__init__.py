@@ -99,15 +99,34 @@ class ChoiceKernels(Protocol):
         """Return `rows.choice.largest`, (…, k) of int64."""
 
 
+class NoiseKernels(Protocol):
+    """The functions of a backend for `maps/argmax_quadrature.py`: y (…, n), numbers of quadrature
+    nodes (nodes, …, 1), all of one dtype.
+    """
+
+    SERVED: tuple[int, ...]
+    """The numbers of contract.py whose links are served."""
+
+    def logs(self, y: Array, link: Any, at: Array) -> Any:
+        """Return L = Σ log Φ(m − y) of each node."""
+
+    def spread(self, y: Array, link: Any, at: Array, width: Array) -> tuple[Any, Any, Any]:
+        """Return (Σ over nodes of width·e^L·φ/Φ like y, L, Σ φ/Φ of each node)."""
+
+    def product(self, y: Array, link: Any, at: Array, mass: Array, total: Array, v: Array) -> Any:
+        """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
+
+
 class Backend(NamedTuple):
     """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
-    SubsetKernels and, unless None, ChoiceKernels.
+    SubsetKernels and, unless None, ChoiceKernels and NoiseKernels.
     """
 
     serves: Callable[[Array, str], bool]
     rows: str
     subsets: str
-    choice: str | None
+    choice: str | None = None
+    noise: str | None = None
 
 
 BACKENDS = (
@@ -116,8 +135,9 @@ BACKENDS = (
         "kofn.kernels.cpu.rows.launch",
         "kofn.kernels.cpu.subsets.launch",
         "kofn.kernels.cpu.choice.launch",
+        "kofn.kernels.cpu.noise.launch",
     ),
-    Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch", None),
+    Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
 )
 
 
@@ -143,6 +163,13 @@ def serving_choice(x: Array, framework: str) -> ChoiceKernels | None:
     """Return the backend for hard choices of these rows, or None."""
     backend = _backend(x, framework) if wanted() else None
     return None if backend is None or backend.choice is None else _module(backend.choice)
+
+
+def serving_noise(x: Array, link: Any, framework: str) -> NoiseKernels | None:
+    """Return the backend for sums at nodes with noise of this link, or None."""
+    backend = _backend(x, framework) if wanted() else None
+    kernels = None if backend is None or backend.noise is None else _module(backend.noise)
+    return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
 
 
 _CHOICES = {"on": True, "reference": False}

@@ -12,6 +12,7 @@ from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, nam
 from kofn.arrays.operations import arange
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
+from kofn.rows.noise import serving as noise_kernels
 
 Kinks = tuple[tuple[float, float], ...]
 """(z, Φ(z)) where φ jumps or bends, its ends included; Φ = 1 where it is not known."""
@@ -210,11 +211,16 @@ def _quantiles(y: Array, noise: Noise, scale: Any) -> Array:
     grid, jumps = _grid(y), any(share == 1 for _, share in noise.kinks)
     levels = _along_first(y, grid.levels)
 
+    kernels = noise_kernels(noise.link, y)
+
     def look(at: Array) -> Array:
         def logs(place: Places) -> tuple[Array]:
             return (row_sum(log_cdf(noise.link, scale.place(place.at), y)),)
 
-        (seen,) = stacked(y, logs, Places(at))
+        if kernels is not None:
+            seen = kernels.logs(y, noise.link, cast(scale.place(at), y.dtype))
+        else:
+            (seen,) = stacked(y, logs, Places(at))
         return xp.clip(-xp.log(-seen), -100.0, 100.0)
 
     count = grid.looks_at_jumps if jumps else grid.looks
@@ -273,12 +279,15 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Arra
     there. Their number is read only if that does not wait for a device. The kinks of the largest
     entry always count: the ends of the noise move with it.
     """
+    kinks = scale.within(noise.kinks)
+    if not kinks:
+        return []
     xp = namespace(y)
     low, start = bounds[:1], scale.place(bounds[:1])
     idle = bounds[bounds.shape[0] // 2][None]  # one that is already present
     descending = xp.flip(xp.sort(xp.where(xp.isnan(y), -math.inf, y), axis=-1), axis=-1)
     found = []
-    for kink, share in scale.within(noise.kinks):
+    for kink, share in kinks:
         count = y.shape[-1]
         if share < 1:
             count = min(count, 1 + math.ceil(40 / -math.log(share)) if share else 1)

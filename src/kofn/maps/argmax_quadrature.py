@@ -32,6 +32,7 @@ from kofn.maps.argmax_nodes import (
     row_sum,
     terms,
 )
+from kofn.rows.noise import serving as noise_kernels
 from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 
@@ -71,37 +72,49 @@ def probabilities(y: Array, noise: Noise) -> Array:
     if is_torch(y) and of_torch("state").is_eager(y):
 
         def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-            return (jacobian_product(tensors[0], noise, cotangent),)
+            found = Measure(*kept) if kept else None
+            return (jacobian_product(tensors[0], noise, cotangent, found),)
 
-        rule = of_torch("rule").Rule(lambda y: (evaluate(y, noise), ()), pullback)
+        rule = of_torch("rule").Rule(lambda y: evaluate(y, noise), pullback)
         return of_torch("rule").by_rule(rule, y)
-    p = evaluate(stop_gradient(y), noise)
+    p = evaluate(stop_gradient(y), noise)[0]
     if not has_gradients(y):
         return p
     link = noise.link
     return p + with_gradients_of(partial(_slope, link.id, link.alpha, noise.kinks), y)
 
 
-def evaluate(y: Array, noise: Noise) -> Array:
-    """Return p without derivatives."""
-    xp = namespace(y)
-    measure = measured(y, noise)
-    p = accumulated(y, lambda node: node.mass * hazard(noise.link, node.at, y), measure)
+def evaluate(y: Array, noise: Noise) -> tuple[Array, Measure | tuple[()]]:
+    """Return p without derivatives, and the Measure if kernels have found it."""
+    kernels = noise_kernels(noise.link, y)
+    found: Measure | tuple[()] = ()
+    if kernels is None:
+        measure = measured(y, noise)
+        p = accumulated(y, lambda node: node.mass * hazard(noise.link, node.at, y), measure)
+    else:
+        at, width = (cast(a, y.dtype) for a in nodes(y, noise))
+        p, log_mass, each = kernels.spread(y, noise.link, at, width)
+        found = _normalized(at, width, log_mass, each)
     total = row_sum(p)
-    return p / xp.where(total > 0, total, 1.0)  # so that a single entry has weight exactly 1
+    # So that a single entry has weight exactly 1.
+    return p / namespace(y).where(total > 0, total, 1.0), found
 
 
-def jacobian_product(y: Array, noise: Noise, v: Array) -> Array:
-    """Return J v, differentiable in y and v; J is symmetric."""
+def jacobian_product(y: Array, noise: Noise, v: Array, found: Measure | None = None) -> Array:
+    """Return J v, differentiable in y and v; J is symmetric. `found` is what `evaluate` found."""
     xp = namespace(y)
+    kernels = None if found is None else noise_kernels(noise.link, y, v)
     y = from_the_largest(y, noise)
-    measure = measured(y, noise)
     # J maps a constant to 0. The largest entry's h far exceeds all others at the lower end of
     # the noise; with v = 0 there, no large terms cancel.
     fixed = stop_gradient(y)
     top = cast(fixed == xp.max(fixed, axis=-1)[..., None], y.dtype)
     v = xp.where(fixed == -math.inf, 0.0, v)
     v = v - row_sum(top * v) / row_sum(top)
+    if found is not None and kernels is not None:
+        mass = found.mass * found.total
+        return kernels.product(y, noise.link, found.at, mass, found.total, v)
+    measure = measured(y, noise)
 
     def mean(node: Measure) -> tuple[Array]:
         some = node.total > 0
@@ -145,14 +158,17 @@ def _slope(link_id: str, alpha: float | None, kinks: Kinks, y: Array) -> Array:
 
 def measured(y: Array, noise: Noise) -> Measure:
     """Return nodes and their masses, differentiable in y, also through the breakpoints."""
-    xp = namespace(y)
     at, width = nodes(y, noise)
 
     def logs(place: Places) -> tuple[Array, Array]:
         log_cdf, hazard = terms(noise.link, place.at, y)
         return row_sum(log_cdf), row_sum(hazard)
 
-    log_mass, total = stacked(y, logs, Places(at))
+    return _normalized(at, width, *stacked(y, logs, Places(at)))
+
+
+def _normalized(at: Array, width: Array, log_mass: Array, total: Array) -> Measure:
+    xp = namespace(at)
     log_mass = log_mass - stop_gradient(xp.max(log_mass, axis=0))
     mass = width * xp.exp(log_mass)
     return Measure(at, mass / xp.sum(mass * total, axis=0), total)

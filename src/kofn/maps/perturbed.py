@@ -57,7 +57,8 @@ def perturbed_argmax(
         and 2e-6 in float32. If the noise is links.entmax(alpha) with alpha ≥ 3, the gradient is
         infinite where the largest scores tie.
 
-        The cost is about 110 passes over a row in float32 and 220 in float64; the memory is O(n).
+        The cost is about 110 passes over a row in float32 and 220 in float64, with kernels fewer;
+        the memory is O(n).
         If the pdf jumps at its upper end, as that of "uniform" does, each score close to the
         largest adds the nodes of one panel. A pdf that rises steeply at its lower end needs more:
         entmax(3) about four times as many as entmax(1.5).

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from kofn.kernels.contract import LAPLACE, LOGISTIC, NORMAL
+from kofn.kernels.contract import LAPLACE, LOGISTIC
 from kofn.kernels.cpu.rows.formulas import exponential
 from kofn.kernels.cpu.runtime.vector_math import inline, normal_tail, quotient, real
-
-SERVED = (LOGISTIC, LAPLACE, NORMAL)
-"""The noises that have a branch here."""
 
 
 @inline

@@ -27,7 +27,7 @@ from kofn.kernels.cpu.runtime.vector_math import inline, log, widest_vectors
 N, NODES, Y, AT, MASS, TOTAL, V, OUT = range(4, 12)
 WORDS = 12
 
-Worker = Callable[[Any, Any], None]
+Worker = Callable[[Any, Any, Any], None]
 
 
 @inline
@@ -62,7 +62,7 @@ def logs(kind: int, number: Any) -> Worker:
     """Σ log Φ to TOTAL."""
     infinity = number(math.inf)
 
-    def work(job, leads):
+    def work(job, own, leads):
         widest_vectors()
         if not joined(job, leads):
             return
@@ -71,7 +71,7 @@ def logs(kind: int, number: Any) -> Worker:
         ys = carray(pointer(words[Y]), rows * n, number)
         ats = carray(pointer(words[AT]), nodes * rows, number)
         found = carray(pointer(words[TOTAL]), nodes * rows, number)
-        zero, one, tails = number(0), number(1), np.empty(n, number)
+        zero, one, tails = number(0), number(1), carray(pointer(own), n, number)
         first, last = take(job)
         while first < last:
             for r in range(first, last):
@@ -85,7 +85,7 @@ def logs(kind: int, number: Any) -> Worker:
                         tails[i] = tail if some else one
                     whole = _product(tails)
                     usual = whole > 1e-290
-                    found[node] = np.log(whole) if usual else _sum_of_logs(tails)
+                    found[node] = math.log(whole) if usual else _sum_of_logs(tails)
             report(job, last - first)
             first, last = take(job)
         if leads:
@@ -98,7 +98,7 @@ def spread(kind: int, number: Any) -> Worker:
     """Σ log Φ to V, Σ φ/Φ to TOTAL, and Σ of MASS·ΠΦ·φ/Φ over the nodes to OUT."""
     infinity = number(math.inf)
 
-    def work(job, leads):
+    def work(job, own, leads):
         widest_vectors()
         if not joined(job, leads):
             return
@@ -111,7 +111,8 @@ def spread(kind: int, number: Any) -> Worker:
         totals = carray(pointer(words[TOTAL]), nodes * rows, number)
         found = carray(pointer(words[V]), nodes * rows, number)
         zero, one = number(0), number(1)
-        kept, tails = np.empty(n, number), np.empty(n, number)
+        kept = carray(pointer(own), n, number)
+        tails = carray(pointer(own + 8 * n), n, number)
         first, last = take(job)
         while first < last:
             for r in range(first, last):
@@ -132,7 +133,8 @@ def spread(kind: int, number: Any) -> Worker:
                             part += h
                         total += part
                     whole = _product(tails)
-                    found[node], totals[node] = np.log(whole), total
+                    found[node] = math.log(whole) if whole > 0 else -math.inf
+                    totals[node] = total
                     mass = number(masses[node] * whole)
                     for i in range(n):
                         out[i] += mass * kept[i]
@@ -148,7 +150,7 @@ def product(kind: int, number: Any) -> Worker:
     """Σ over nodes of MASS·h(v − Σhv/TOTAL) to OUT, h = φ/Φ."""
     infinity = number(math.inf)
 
-    def work(job, leads):
+    def work(job, own, leads):
         widest_vectors()
         if not joined(job, leads):
             return
@@ -160,7 +162,7 @@ def product(kind: int, number: Any) -> Worker:
         ats = carray(pointer(words[AT]), nodes * rows, number)
         masses = carray(pointer(words[MASS]), nodes * rows, number)
         totals = carray(pointer(words[TOTAL]), nodes * rows, number)
-        zero, kept = number(0), np.empty(n, number)
+        zero, kept = number(0), carray(pointer(own), n, number)
         first, last = take(job)
         while first < last:
             for r in range(first, last):

@@ -104,8 +104,8 @@ class NoiseKernels(Protocol):
     nodes (nodes, …, 1), all of one dtype.
     """
 
-    SERVED: tuple[int, ...]
-    """The numbers of contract.py whose links are served."""
+    def serves(self, link: Any, y: Array) -> bool:
+        """Return whether there are kernels for noise of this link and rows of this dtype."""
 
     def logs(self, y: Array, link: Any, at: Array) -> Any:
         """Return L = Σ log Φ(m − y) of each node."""
@@ -169,7 +169,7 @@ def serving_noise(x: Array, link: Any, framework: str) -> NoiseKernels | None:
     """Return the backend for sums at nodes with noise of this link, or None."""
     backend = _backend(x, framework) if wanted() else None
     kernels = None if backend is None or backend.noise is None else _module(backend.noise)
-    return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
+    return kernels if kernels is not None and kernels.serves(link, x) else None
 
 
 _CHOICES = {"on": True, "reference": False}

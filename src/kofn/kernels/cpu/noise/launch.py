@@ -17,6 +17,13 @@ from kofn.kernels.cpu.runtime.native import Code
 SERVED = (LOGISTIC, LAPLACE, NORMAL)
 """The noises that have a branch in formulas.py; every other number is taken for the last."""
 
+
+def serves(link: Any, y: Any) -> bool:
+    """Whether there are kernels: in float64 the normal tail is a call per entry, no vector code."""
+    kind = kind_of(link)
+    return kind in SERVED and not (kind == NORMAL and y.itemsize == 8)
+
+
 GRAIN = 512  # entries a thread takes at once; there are dozens of nodes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kofn.kernels.cpu.choice import launch as choice
+from kofn.kernels.cpu.noise import launch as noise
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import native, shipped
 from kofn.kernels.cpu.runtime.native import Code
@@ -23,6 +24,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     for size in sizes:
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
         found += [choice.code_of(name, size) for name in ("choices", "largest")]
+        found += noise.codes(kinds, size)
         for kind in kinds:
             for n in (layout.SHORT, layout.SHORT + 1):
                 found += launch.visits(launch.FORWARD, kind, size, n, False)

@@ -6,6 +6,7 @@ As in rows/launch.py, kernels take addresses: one compiled version serves NumPy 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -20,8 +21,17 @@ SERVED = (LOGISTIC, LAPLACE, NORMAL)
 
 def serves(link: Any, y: Any) -> bool:
     """Whether there are kernels: in float64 the normal tail is a call per entry, no vector code."""
-    kind = kind_of(link)
-    return kind in SERVED and not (kind == NORMAL and y.itemsize == 8)
+    return _serves(kind_of(link), y.itemsize)
+
+
+def _serves(kind: int | None, size: int) -> bool:
+    return kind in SERVED and not (kind == NORMAL and size == 8)
+
+
+def codes(kinds: Iterable[int], size: int) -> list[Code]:
+    """What perturbed_argmax needs, for noises by number and numbers of that size."""
+    names = ("logs", "spread", "product")
+    return [code_of(name, kind, size) for kind in kinds if _serves(kind, size) for name in names]
 
 
 GRAIN = 512  # entries a thread takes at once; there are dozens of nodes

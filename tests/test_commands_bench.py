@@ -63,7 +63,10 @@ def test_bench_times_nothing_that_is_wrong(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--case", "cluster"], "--case must be one of router, attention, vocabulary, pruning"),
+        (
+            ["--case", "cluster"],
+            "--case must be one of router, attention, vocabulary, pruning, losses",
+        ),
         (["--dtype", "float8"], "--dtype must be one of float32, bfloat16"),
         (["--rounds", "1"], "--rounds must be at least 2; got 1"),
         (["--threads", "0"], "--threads must be at least 1; got 0"),

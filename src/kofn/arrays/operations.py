@@ -125,3 +125,14 @@ def same(a: Array, b: Array) -> bool:
     if type(a) is not type(b) or a.dtype != b.dtype:
         return False
     return bool(sys.modules["torch"].equal(a, b)) if is_torch(a) else np.array_equal(a, b)
+
+
+def replaced_along_last(x: Array, indices: Array, values: Array) -> Array:
+    """Return `x` with `values` at the indices along the last axis."""
+    if is_torch(x):
+        return x.scatter(-1, indices.long(), values)
+    if is_jax(x):
+        return namespace(x).put_along_axis(x, indices, values, axis=-1, inplace=False)
+    x = x.copy()
+    np.put_along_axis(x, indices, values, axis=-1)
+    return x

@@ -142,8 +142,8 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Shape of the scores: router, attention, vocabulary or pruning. Repeat the option "
-            "for several; all by default.",
+            help="Shape of the scores: router, attention, vocabulary or pruning; or losses. Repeat "
+            "the option for several; all by default.",
         ),
     ] = None,
     dtype: Annotated[

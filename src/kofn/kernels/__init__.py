@@ -98,6 +98,9 @@ class ChoiceKernels(Protocol):
     def largest(self, x: Array, k: int) -> Any:
         """Return `rows.choice.largest`, (…, k) of int64."""
 
+    def kth_largest(self, x: Array, k: int) -> Any:
+        """Return `rows.choice.kth_in_memory`, (…)."""
+
 
 class NoiseKernels(Protocol):
     """The functions of a backend for `maps/argmax_quadrature.py`: y (…, n), numbers of quadrature

@@ -17,9 +17,10 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
+from kofn.arrays.operations import replaced_along_last, take_along_last
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses.fenchel_young import softmax_loss
-from kofn.losses.targets import prepared
+from kofn.losses.targets import Target, prepared
 from kofn.rows.given import without_deleted
 
 __all__ = ["am_softmax", "arcface"]
@@ -147,24 +148,39 @@ def _with_margin(
         cosines, target, temperature, dim, mask, reduction, ignore_index=ignored
     )
     form, dim = checked.form, checked.form.dim
-    xp = form.xp
     with form.quiet():
         x = cast(without_deleted(cosines), compute_dtype(cosines))
-        wanted = labels.dense() if form.n else labels.dense()[..., :0]
-        wanted = move_axis(wanted, -1, dim)
-        # An index out of range marks none; a cosine of −inf is out of play and has no angle.
-        wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
-        shape = [1] * x.ndim
-        shape[dim] = form.n
+        x = x if dim == -1 else move_axis(x, dim, -1)
         m = _margin(margin, cosines, form.n, x)
-        m = m if m.ndim == 0 else m.reshape(shape)
-        # Both branches of a `where` are differentiated.
-        at = xp.where(wanted == 0, 0.0, x)
-        moved = x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, m) - at))
-        t = move_axis(checked.per_row().temperature[..., None], -1, dim)
-        logits = moved / t
+        move = _moved if labels.labels is None or not form.n else _moved_label
+        t = checked.temperature
+        logits = move(at_target, x, m, labels) / (t if type(t) is float else t[..., None])
+        logits = logits if dim == -1 else move_axis(logits, -1, dim)
         loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, cast(logits, cosines.dtype)
+
+
+def _moved(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
+    """Return the cosines of rows, those of the target with the margin, for weights as a target."""
+    xp, wanted = namespace(x), labels.dense()[..., : x.shape[-1]]
+    # An index out of range marks none; a cosine of −inf is out of play and has no angle.
+    wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
+    # Both branches of a `where` are differentiated.
+    at = xp.where(wanted == 0, 0.0, x)
+    return x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, margin) - at))
+
+
+def _moved_label(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
+    """Return the same for one label per row, which alone is moved."""
+    assert labels.labels is not None
+    xp, place = namespace(x), labels.labels[..., None]
+    found = take_along_last(x, place)
+    margin = margin if margin.ndim == 0 else margin[place]
+    some = ~xp.isinf(stop_gradient(found))
+    for known in (labels.used, None if labels.valid is None else labels.valid == 1):
+        some = some if known is None else some & known[..., None]
+    at = xp.where(some, found, 0.0)
+    return replaced_along_last(x, place, xp.where(some, at_target(at, margin), found))
 
 
 def _margin(margin: Any, cosines: Array, n: int, x: Array) -> Array:

@@ -13,7 +13,7 @@ from kofn.arrays.operations import cumulative_sums, kth_largest
 from kofn.arrays.typing import ArrayT
 from kofn.maps.taylor_zeros import MOST, Zeros, zeros
 from kofn.maps.topk import weights_of
-from kofn.rows import answers
+from kofn.rows import answers, choice
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import ONE, Given, given
 from kofn.rows.settled import Rows, rows_of
@@ -139,6 +139,9 @@ def supported(given: Given, k: int | None, p: float | None) -> Array:
     fixed = stop_gradient(x)
     if k == 0 or (p is not None and p >= 1):
         return x
+    least = None if k is None else choice.kth_in_memory(fixed, k, given.form.kind)
+    if least is not None:
+        return xp.where(fixed < least[..., None], -math.inf, x)
     if k is not None:
         last = kth_largest(fixed, k)
     else:

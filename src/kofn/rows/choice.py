@@ -48,6 +48,15 @@ def largest(x: Array, k: int, kind: str) -> Array:
     return top_indices(_known(x), k) if chooser is None else chooser.largest(x, k)
 
 
+def kth_in_memory(x: Array, k: int, kind: str) -> Array | None:
+    """Return the k-th largest score of each row, k ≥ 1; None if no kernel serves the rows.
+
+    −inf, which is below all scores, in rows with a NaN or without a score in play.
+    """
+    chooser = _serving(x, kind)
+    return None if chooser is None else chooser.kth_largest(x, k)
+
+
 def _serving(x: Array, kind: str) -> kernels.ChoiceKernels | None:
     """Return the kernels for these rows, or None if something traces or transforms them."""
     if kind == "jax" or (kind == "torch" and not of_torch("state").is_plain(x)):

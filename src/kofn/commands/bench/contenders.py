@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import kofn
+from kofn.commands.bench.losses import roads
 
 Map = Callable[[Any], Any]
 
@@ -36,6 +37,7 @@ CASES = (
     Case("attention", (1024, 1024), 32),
     Case("vocabulary", (64, 32768), 64),
     Case("pruning", (1, 4_000_000), 400_000),
+    Case("losses", (128, 1024), 32),
 )
 
 
@@ -64,6 +66,10 @@ def contenders(case: Case) -> Iterator[Contender]:
     """Yield all functions that this environment can run, PyTorch's softmax first."""
     k = case.k
     yield Contender("torch.softmax", "baseline", softmax, softmax)
+    if case.name == "losses":
+        for name, group, road in roads(case.shape, k):
+            yield Contender(name, group, road, road)
+        return
     for name, link in kofn.links.TABLE.items():
         map_ = partial(kofn.soft_topk, k=k, link=link)
         yield Contender(f"soft_topk, {name}", "kofn", map_, map_)

@@ -21,9 +21,13 @@ GRAIN = 16_384  # entries a thread takes at once
 
 
 def code_of(name: str, size: int) -> Code:
-    """What a thread calls, `choices` or `largest` in worker.py, for numbers of that size."""
-    takes = {"choices": "qqdq", "largest": "qqqq"}[name]
-    return Code("choice.worker", f"{name}_{'single' if size == 4 else 'double'}", takes)
+    """What a thread calls, in worker.py or cut.py, for numbers of that size."""
+    takes = {"choices": "qqdq", "largest": "qqqq", "cut": "qqqq"}[name]
+    return Code(
+        "choice.cut" if name == "cut" else "choice.worker",
+        f"{name}_{'single' if size == 4 else 'double'}",
+        takes,
+    )
 
 
 def hard(x: Any, k: Any) -> Any:
@@ -50,6 +54,15 @@ def largest(x: Any, k: int) -> Any:
         else np.empty(shape, np.int64)
     )
     _deal(code_of("largest", x.itemsize), x, k, 0, 3 * k, out)
+    return out
+
+
+def kth_largest(x: Any, k: int) -> Any:
+    """The k-th largest score of each row; −∞ in rows with a NaN or without a score in play."""
+    memory = memory_of(x)
+    x = memory.packed(x)
+    out = memory.empty(x, x.shape[:-1])
+    _deal(code_of("cut", x.itemsize), x, k, 0, 0, out)
     return out
 
 

@@ -26,7 +26,8 @@ def gaps(group, lanes, labels):
         label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], 1 / lanes.temperature[r]
         if not abs(hi) < math.inf:
-            lanes.in_k[r], lanes.in_t[r] = _closed(row, hi, labels != 0, label), 0.0
+            lanes.in_k[r] = _closed(row, hi, labels != 0, label)
+            lanes.in_t[r] = hi if hi != hi else 0.0
             lost = lost or (hi == hi and lanes.in_k[r] != lanes.in_k[r])
             continue
         address = np.float64(row.x + label * row.size)

@@ -1,0 +1,157 @@
+"""Losses and logarithms from the fused rows: what the reference in float64 makes of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
+
+import kofn
+from kofn import links, losses
+from kofn.links import table
+from support import LINKS
+
+INF, NAN = math.inf, math.nan
+EVERY = [*(table.TABLE[name] for name in LINKS), links.entmax(1.3)]
+SOME = ("logistic", "exponential", "entmax")
+links_of = pytest.mark.parametrize(
+    "link",
+    [
+        pytest.param(one, id=str(one), marks=() if one.name in SOME else pytest.mark.full)
+        for one in EVERY
+    ],
+)
+
+
+def rows(rng, n=200):
+    """Rows with a score of +inf, of −inf, a NaN, none available, and scores far apart."""
+    x = (rng.standard_normal((6, n)) * 3).astype(np.float32)
+    x[1, 3], x[2, 5], x[3, 7], x[4], x[5, ::2] = INF, -INF, NAN, -INF, -300
+    return x, np.array([0.5, 1, 2, 1, 1, 0.7], np.float32)
+
+
+def targets(kind, rng, n=200):
+    if kind == "labels":
+        return np.array([3, 3, 5, 2, 1, n - 1])
+    if kind == "hot":
+        return rng.random((6, n)) < 0.1
+    return rng.random((6, n)).astype(np.float32)
+
+
+def names_of(node):
+    """The names of the functions behind an answer."""
+    before = () if node is None else node.next_functions
+    return type(node).__name__ + "".join(names_of(each) for each, _ in before)
+
+
+def both_ways(function, arrays, monkeypatch):
+    """(answer, cotangents) by the kernels in float32, and by the reference in float64."""
+    found = []
+    for road, dtype in (("on", torch.float32), ("reference", torch.float64)):
+        monkeypatch.setenv("KOFN_KERNELS", road)
+        leaves = [torch.tensor(a).to(dtype).requires_grad_() for a in arrays]
+        answer = function(*leaves)
+        assert ("_ByRule" in names_of(answer.grad_fn)) or road == "reference"
+        cotangent = torch.tensor(np.random.default_rng(3).standard_normal(answer.shape))
+        slopes = torch.autograd.grad(answer, leaves, cotangent.to(dtype))
+        found.append([a.detach().double() for a in (answer, *slopes)])
+    return found
+
+
+def meets(got, wanted):
+    assert torch.equal(got[0].isnan(), wanted[0].isnan())
+    assert torch.equal(got[0].isinf(), wanted[0].isinf())
+    finite = wanted[0].isfinite()
+    torch.testing.assert_close(got[0][finite], wanted[0][finite], rtol=2e-6, atol=2e-6)
+    for ours, right in zip(got[1:], wanted[1:], strict=True):
+        known = [0, 1, 2, 4, 5]  # row 3 has the NaN
+        size = 1 + torch.linalg.vector_norm(right[known])
+        assert torch.linalg.vector_norm(ours[known] - right[known]) <= 1e-5 * size
+        assert torch.equal(ours[3].isnan(), right[3].isnan())
+
+
+@pytest.mark.parametrize("kind", ["labels", "hot", "soft"])
+@links_of
+def test_fenchel_young_losses_meet_the_reference(link, kind, rng, monkeypatch):
+    t = torch.tensor(targets(kind, rng))
+
+    def loss(x, temperature):
+        options = dict(link=link, temperature=temperature, reduction="none")
+        return kofn.fenchel_young_loss(x, t, **options)
+
+    meets(*both_ways(loss, rows(rng), monkeypatch))
+
+
+def test_cross_entropy_of_labels_meets_the_reference(rng, monkeypatch):
+    """Also where +inf is a label, or shares with another one."""
+    x, temperature = rows(rng)
+    x[0, [3, 8]] = INF
+    labels = torch.tensor(targets("labels", rng))
+
+    def loss(x, temperature):
+        return losses.softmax_loss(x, labels, temperature=temperature, reduction="none")
+
+    meets(*both_ways(loss, (x, temperature), monkeypatch))
+    plain = loss(torch.tensor(x), torch.tensor(temperature))
+    assert torch.equal(plain.nan_to_num(-1), loss(torch.tensor(x).requires_grad_(),
+                       torch.tensor(temperature)).detach().nan_to_num(-1))  # fmt: skip
+
+
+@links_of
+def test_logarithms_meet_the_reference(link, rng, monkeypatch):
+    k = torch.tensor([1, 7, 2.5, 3, 3, 2])
+
+    def log_p(x, temperature):
+        return kofn.log_soft_topk(x, k.to(x.dtype), link=link, temperature=temperature)
+
+    def check(x, temperature):
+        (got, *ours), (wanted, *right) = both_ways(log_p, (x, temperature), monkeypatch)
+        meets([got, *ours], [wanted, *right])
+
+    if link.alpha is None:
+        check(*rows(rng))
+    else:  # at the end of its support, a logarithm has no bound, and F′/F neither
+        x, temperature = rows(rng)
+        x = np.round(x * 4) / 4
+        check(x, temperature)
+
+
+@pytest.mark.parametrize("name", ["softmax_loss", "topk_loss", "sparsemax_loss", "entmax_loss"])
+def test_losses_of_labels_differentiate_twice(name, rng):
+    x = torch.tensor(rng.standard_normal((3, 7)), requires_grad=True)
+    t = torch.tensor([0.7, 1.0, 1.5], dtype=torch.float64, requires_grad=True)
+    labels, loss = torch.tensor([1, 0, 6]), getattr(losses, name)
+
+    def f(x, t):
+        return loss(x, labels, temperature=t, reduction="none")
+
+    assert torch.autograd.gradcheck(f, (x, t), fast_mode=True)
+    if name != "sparsemax_loss":
+        assert torch.autograd.gradgradcheck(f, (x, t), fast_mode=True)
+
+
+def peak(function):
+    """The most bytes that PyTorch holds while it calls `function`, above what it held before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        function()
+    held = most = 0
+    events = (e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]")
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize("name", ["softmax_loss", "topk_loss", "sparsemax_loss", "entmax_loss"])
+def test_a_loss_takes_no_more_memory_than_cross_entropy(name):
+    x = torch.randn(8, 131072, requires_grad=True)
+    labels = torch.arange(8)
+
+    def run(loss):
+        loss(x, labels).backward()
+        x.grad = None
+
+    run(getattr(losses, name))  # compiles
+    assert peak(lambda: run(getattr(losses, name))) <= peak(lambda: run(F.cross_entropy))

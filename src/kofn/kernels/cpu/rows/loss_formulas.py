@@ -51,7 +51,7 @@ def compared(kind, x, t, p, hi, lo, per_t, alpha, edge, soft):
     fixed = one if playing else zero
     barred = zero if t == fixed else infinity
     away = p - t if finite else zero
-    return (term if finite else barred), away, (away * z if away != zero else zero)
+    return (term if finite else barred), away, (away * (z + edge) if away != zero else zero)
 
 
 @inline

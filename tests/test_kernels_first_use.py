@@ -1,6 +1,7 @@
 """Compiled functions on disk: what a later process finds there, and what may be wrong with it."""
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -208,10 +209,13 @@ def test_what_comes_with_kofn_is_of_its_sources():
     """Otherwise the first call takes ten seconds more: run `make kernels`."""
     assert {*shipped._contents()} <= {code.symbol for code in every.functions(SERVED, (4, 8))}
     some = [launch.visit("loops", name, 0, 4) for name in ("survey", "evaluate", "weigh")]
-    for code in (launch.FORWARD, launch.AFTER, *some):
-        assert machine.native(native.by_numba(code), code.symbol) == machine.native(
-            shipped.find(code.symbol), code.symbol
-        )
+    for code in (launch.FORWARD, *some):
+        assert unnumbered(native.by_numba(code)) == unnumbered(shipped.find(code.symbol))
+
+
+def unnumbered(text):
+    """A module without the numbers that Numba gives functions in the order of their compilation."""
+    return re.sub(r"B\d+v\d+B", "B", text)
 
 
 def test_warm_compiles_what_is_asked_for_once(folder, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """Compiled functions on disk: what a later process finds there, and what may be wrong with it."""
 
+import math
 import os
 import re
 import subprocess
@@ -172,6 +173,38 @@ def test_another_user_may_read_the_files(folder):
     finally:
         os.umask(before)
     assert (folder / "some" / "name").stat().st_mode & 0o777 == 0o644
+
+
+def test_c_s_mathematics_is_found_in_a_process_that_has_not_loaded_it():
+    program = """
+import ctypes
+from kofn.kernels.cpu.runtime import machine
+text = '''declare double @erfc(double)
+define double @f(double %x) {
+  %y = call double @erfc(double %x)
+  ret double %y
+}'''
+address = machine.load(machine.native(text, "f"), "f")
+print(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(address)(1.0))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert float(found.stdout or "nan") == pytest.approx(math.erfc(1)), found.stderr
+
+
+@pytest.mark.parametrize("installed", ["0.61.2", "0.99.0rc1"])
+def test_a_release_of_numba_that_is_not_known_is_tried(installed, monkeypatch):
+    monkeypatch.setattr(native, "version", lambda name: installed)
+    native.require_numba()
+
+    def other_parts(code):
+        raise AttributeError("no such part")
+
+    monkeypatch.setattr(native, "by_numba", other_parts)
+    with (
+        pytest.warns(RuntimeWarning, match=f"not with {installed} .*array code serves"),
+        pytest.raises(ImportError),
+    ):
+        native.require_numba()
 
 
 @pytest.fixture

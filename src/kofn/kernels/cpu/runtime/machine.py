@@ -6,6 +6,8 @@ It needs llvmlite alone, which is imported in a tenth of a second, Numba in most
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import sys
 from functools import cache
 from typing import Any
 
@@ -98,6 +100,20 @@ def _passes(machine: Any) -> Any:
     return builder.getModulePassManager(), builder
 
 
+# C's functions of mathematics, which a process may not have made known to all, or not loaded.
+_MATHEMATICS = {"linux": "libm.so.6", "darwin": "libSystem.dylib", "win32": "ucrtbase.dll"}
+
+
+def _added(name: str) -> bool:
+    """Make a function of mathematics known to LLVM; return whether there is one of this name."""
+    try:
+        function = getattr(ctypes.CDLL(_MATHEMATICS[sys.platform]), name)
+    except (KeyError, OSError, AttributeError):
+        return False
+    llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+    return True
+
+
 def load(code: bytes, symbol: str) -> int:
     """Return the address of what `native` returned.
 
@@ -108,7 +124,7 @@ def load(code: bytes, symbol: str) -> int:
     _initialized()
     for name in names.decode().split():
         # LLVM would end the process.
-        if not llvm.address_of_symbol(name):
+        if not (llvm.address_of_symbol(name) or _added(name)):
             raise RuntimeError(f"{symbol} calls {name}, which is not in this process")
     # An engine of its own: an interrupt leaves no symbol behind, half defined.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())

@@ -10,9 +10,11 @@ import ctypes
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,6 +128,33 @@ def by_numba(code: Code) -> str:
         options = import_module(f"{_HOME}.rows.loops").OPTIONS
     return translated(function, code.takes, code.returns, code.symbol, options)
 
+
+NUMBA = (0, 62), (0, 68)
+"""The first and the last release whose inner parts are known to be as translate.py needs them."""
+
+_SAMPLE = Code("rows.loops", "total", VISIT, kind=0, number="f4")
+
+
+def require_numba() -> None:
+    """Raise ImportError, with a warning, if the installed Numba cannot translate functions."""
+    installed = version("numba")
+    release = tuple(int(part) for part in installed.split(".")[:2])
+    if NUMBA[0] <= release <= NUMBA[1]:
+        return
+    try:
+        by_numba(_SAMPLE)
+    except Exception as error:
+        (_, first), (_, last) = NUMBA
+        warnings.warn(
+            f"kofn's kernels work with Numba 0.{first} to 0.{last}, not with {installed} "
+            f"({error!r}); the slower array code serves instead",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        raise ImportError(f"Numba {installed}") from error
+
+
+require_numba()
 
 _CTYPES: dict[str, Any] = {"q": ctypes.c_int64, "d": ctypes.c_double, "": None}
 

@@ -150,7 +150,8 @@ LOGS = """    if kind == GUMBEL:
 """
 TABLE, FACE = "src/kofn/links/table.py", "src/kofn/links/__init__.py"
 TYPING = "src/kofn/arrays/typing.py"
-CONTRACT, FORMULAS = "src/kofn/kernels/contract.py", "src/kofn/kernels/cpu/rows/formulas.py"
+CONTRACT, ROWS = "src/kofn/kernels/contract.py", "src/kofn/kernels/cpu/rows"
+LAYOUT, FORMULAS = f"{ROWS}/layout.py", f"{ROWS}/formulas.py"
 KIND = '    Kind("gumbel", two_tails=True, octaves=True),\n'
 
 
@@ -175,10 +176,10 @@ SLOW = {
 }
 FAST = {
     CONTRACT: [before(')\n"""The links that kernels serve', KIND), after("POWER", ", GUMBEL")],
+    LAYOUT: [after("    EXPONENTIAL,\n", "    GUMBEL,\n"), after("SERVED = (", "GUMBEL, ")],
     FORMULAS: [
         after("    EXPONENTIAL,\n", "    GUMBEL,\n"),
-        after("SERVED = (", "GUMBEL, "),
-        before("\nSERVED", "EULER = 0.5772156649015329\n"),
+        before("\n\n@inline", "\nEULER = 0.5772156649015329\n"),
         before("    if kind == LINEAR:\n        t = max(", TAIL),
         before("    if kind == LINEAR:\n        return one if", DENSITY),
         before("    size = min(abs(z), far(z))", INTEGRAL),

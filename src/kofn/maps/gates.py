@@ -65,7 +65,7 @@ def topk_gates(
         (array([0.789, 0.694]), array([1, 3]))
         >>> gates, indices = topk_gates(scores, 2, bias=np.array([0.0, 0, 4, 0]), normalize=True)
         >>> gates.round(3), indices
-        (array([0.133, 0.867]), array([2, 1]))
+        (array([0.166, 0.834]), array([2, 1]))
     """
     k = _count(k, normalize)
     checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)

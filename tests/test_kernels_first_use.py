@@ -207,6 +207,28 @@ def test_a_release_of_numba_that_is_not_known_is_tried(installed, monkeypatch):
         native.require_numba()
 
 
+def test_numba_compiles_a_users_functions_after_a_translation():
+    """Both use Numba's own functions for max, min and int; only a user's are finished."""
+    program = """
+import numba, numpy as np
+from kofn.kernels.cpu.rows import launch
+from kofn.kernels.cpu.runtime import native
+native.by_numba(launch.visit("loops", "peak", 0, 4))
+native.by_numba(launch.AFTER)
+
+@numba.njit
+def largest(x, a, b):
+    found = 0.25
+    for v in x:
+        found = max(found, v)
+    return found, int(min(x[0], x[1])), max(a, b), min(a, b)
+
+print(largest(np.array([1.5, 2.5]), 3, 4), largest(np.array([1, 2], np.float32), 3, 4))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "(2.5, 1, 4, 3) (2.0, 1, 4, 3)\n", found.stderr
+
+
 @pytest.fixture
 def stale(monkeypatch, tmp_path):
     """The file that comes with kofn, made from other sources."""

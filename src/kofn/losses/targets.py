@@ -119,6 +119,8 @@ def _target_of(
     if _are_indices(target, scores, form):
         ignored = check_integer("ignore_index", ignore_index, "an integer")
         labels, used, valid = _labels(target, scores, ignored, form.n)
+        # A `where` of two numbers has the framework's default dtype, not that of the rows.
+        valid = None if valid is None else cast(valid, found.scores.dtype)
         found = found._replace(labels=labels, used=used, valid=valid, integers=True)
     else:
         found = found._replace(weights=form.entries(stop_gradient(adopt(target, scores))))

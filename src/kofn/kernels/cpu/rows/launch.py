@@ -172,6 +172,7 @@ def plan_of(code: Code, kind: int, size: int, n: int, cotangent: bool, answer: b
 def _in_memory(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any, int]:
     """(numbers of each row, their address) of an array, or of one number for all rows."""
     if type(numbers) is not float:
+        assert numbers.dtype.itemsize == size, f"{numbers.dtype} per row; rows of {size} bytes"
         numbers = memory.packed(numbers)
         return numbers, memory.address(numbers)
     each = array("f" if size == 4 else "d", (numbers,)) * count

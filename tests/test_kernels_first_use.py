@@ -278,7 +278,7 @@ def test_what_comes_with_kofn_is_of_its_sources():
 def renamed(text):
     """A module with names in their order, as Numba's tell of addresses and of earlier functions."""
     names: dict[str, str] = {}
-    text = re.sub(r"B\d+v\d+B", "B", text)
+    text = re.sub(r"B\d+v\d+B|ILi\d+E", "", text)
     return re.sub(r"@[\w.$]+", lambda name: names.setdefault(name[0], f"@{len(names)}"), text)
 
 

@@ -6,6 +6,7 @@ lost is not missed. Numba's own pools end the process when two threads enter or 
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -17,8 +18,8 @@ import numpy as np
 
 _Work = tuple[Callable[..., None], tuple[Any, ...], Any]
 
-_queue: SimpleQueue[_Work] = SimpleQueue()
-_started = 0
+_queue: SimpleQueue[_Work | None] = SimpleQueue()
+_threads: list[threading.Thread] = []
 _lock = threading.Lock()
 
 
@@ -39,27 +40,37 @@ def offer(shares: list[tuple[Any, ...]], function: Callable[..., None], keep: An
 
     `function` is to release Python's lock; `keep` is the memory it goes by.
     """
-    global _started
     with _lock:
-        while _started < len(shares):
-            name = f"kofn_{_started}"
-            threading.Thread(target=_serve, args=(_queue,), name=name, daemon=True).start()
-            _started += 1
+        while len(_threads) < len(shares):
+            name = f"kofn_{len(_threads)}"
+            thread = threading.Thread(target=_serve, args=(_queue,), name=name, daemon=True)
+            thread.start()
+            _threads.append(thread)
     for share in shares:
         _queue.put((function, share, keep))
 
 
-def _serve(queue: SimpleQueue[_Work]) -> None:
-    while True:
-        function, arguments, keep = queue.get()
+def _serve(queue: SimpleQueue[_Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        function, arguments, keep = work
         function(*arguments)
-        del function, arguments, keep
+        del function, arguments, keep, work
+
+
+@atexit.register
+def _dismiss() -> None:
+    """End the threads: Python would end one that comes back from native code, and the process."""
+    for _ in _threads:
+        _queue.put(None)
+    for thread in _threads:
+        thread.join(1.0)
 
 
 def _forget() -> None:
     """A forked child has the queue's memory and none of its threads."""
-    global _queue, _started, _lock
-    _queue, _started, _lock = SimpleQueue(), 0, threading.Lock()
+    global _queue, _lock
+    _queue, _lock = SimpleQueue(), threading.Lock()
+    _threads.clear()
 
 
 if hasattr(os, "register_at_fork"):

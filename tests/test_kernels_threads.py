@@ -31,3 +31,22 @@ def test_nobody_waits_for_a_caller_who_has_not_begun():
     native.function(launch.FORWARD)(job.ctypes.data, 0, 0.0, False)  # would write to address 0
     native.function(launch.ASSIST)(job.ctypes.data)
     assert job[layout.NEXT] == job[layout.DONE] == 0
+
+
+def test_helpers_end_before_the_process_does():
+    """Python ends a thread that comes back from native code after that, and then all may abort."""
+    program = """
+import atexit, ctypes, threading, time
+
+def told():  # registered first, so it is called last
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith("kofn")])
+
+atexit.register(told)
+from kofn.kernels.cpu.runtime import pool
+
+asleep = ctypes.CDLL(None).usleep
+pool.offer([(200_000,)], asleep, None)
+time.sleep(0.05)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "[]\n", found.stderr

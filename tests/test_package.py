@@ -33,6 +33,11 @@ def test_importing_kofn_imports_no_framework():
     }
 
 
+def test_importing_kofn_imports_little_of_numpy():
+    """numpy.ma alone was a quarter of the import."""
+    assert "False" in run("import sys, kofn; print('numpy.ma' in sys.modules)")
+
+
 def test_numpy_alone_is_enough():
     """The whole NumPy path runs where torch and jax cannot be imported."""
     code = """

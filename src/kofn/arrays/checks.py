@@ -26,9 +26,6 @@ REALS = ("float", "bfloat", "int", "uint")  # prefixes of the names of real dtyp
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """What Python or NumPy counts among the integers, and a caller hardly means."""
 
-UNFIT = (np.ma.MaskedArray, np.matrix)
-"""Subclasses of numpy.ndarray whose own rules would make answers wrong in silence."""
-
 
 def _text(allowed: Said) -> str:
     return allowed if isinstance(allowed, str) else allowed()
@@ -108,7 +105,7 @@ def check_scores(scores: Any, name: str = "scores") -> tuple[str, str]:
         raise TypeError(
             f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; got {_type(scores)}"
         )
-    if isinstance(scores, UNFIT):
+    if kind == "numpy":
         _refuse_unfit(name, scores)
     if kind == "torch" and scores.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got layout {scores.layout}")
@@ -120,14 +117,25 @@ def check_scores(scores: Any, name: str = "scores") -> tuple[str, str]:
     return kind, dtype
 
 
-def _refuse_unfit(name: str, value: Any) -> None:
-    if isinstance(value, np.ma.MaskedArray):
-        reason = (
-            "numpy.ma.MaskedArray, whose mask would be ignored; pass its data and mask=~array.mask"
+def _refuse_unfit(name: str, value: np.ndarray) -> None:
+    """Refuse the subclasses of numpy.ndarray whose own rules would make answers wrong in silence.
+
+    A masked array is known by numpy.ma, which exists where one was made: importing it here would
+    be a quarter of kofn's import.
+    """
+    if type(value) is np.ndarray:
+        return
+    masked = sys.modules.get("numpy.ma")
+    if masked and isinstance(value, masked.MaskedArray):
+        raise TypeError(
+            f"{name} must not be a numpy.ma.MaskedArray, whose mask would be ignored; pass its "
+            "data and mask=~array.mask"
         )
-    else:
-        reason = "numpy.matrix, which always has two dimensions; pass numpy.asarray of it"
-    raise TypeError(f"{name} must not be a {reason}")
+    if isinstance(value, np.matrix):
+        raise TypeError(
+            f"{name} must not be a numpy.matrix, which always has two dimensions; pass "
+            "numpy.asarray of it"
+        )
 
 
 def check_integer(
@@ -251,7 +259,7 @@ def _check_framework(name: str, value: Any, scores: Array, of: str) -> None:
             f"{name} is a {type(value).__qualname__} and {of} a {type(scores).__qualname__}; "
             "convert one of them"
         )
-    if isinstance(value, UNFIT):
+    if kind == "numpy":
         _refuse_unfit(name, value)
 
 

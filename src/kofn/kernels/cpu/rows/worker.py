@@ -76,21 +76,17 @@ def after(job, own, alpha, leads):
     if not joined(job, leads):
         return
     words = carray(pointer(job), WORDS, np.int64)
-    lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
+    lanes = carray(pointer(own), 1, LANE)[0]
     first, last = take(job)
     while first < last:
         for start in range(first, last, words[TOGETHER]):
-            group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
-            _tell(words, own, start, group.count)
-            load_all(words[HI], start, group.count, size, own + _HI)
-            load_all(words[LO], start, group.count, size, own + _LO)
+            group = _searched(words, own, start, last, alpha)
             if words[G]:
                 cotangents(group, lanes)
             else:
                 for r in range(group.count):
                     lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
-            store_all(words[ONE], start, group.count, size, own + _IN_K)
-            store_all(words[TWO], start, group.count, size, own + _IN_T)
+            _write_two(words, own, start, group.count)
         report(job, last - first)
         first, last = take(job)
     if leads:
@@ -105,14 +101,11 @@ def compare(job, own, alpha, leads):
     if not joined(job, leads):
         return
     words = carray(pointer(job), WORDS, np.int64)
-    lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
+    lanes = carray(pointer(own), 1, LANE)[0]
     first, last = take(job)
     while first < last:
         for start in range(first, last, words[TOGETHER]):
-            group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
-            _tell(words, own, start, group.count)
-            load_all(words[HI], start, group.count, size, own + _HI)
-            load_all(words[LO], start, group.count, size, own + _LO)
+            group = _searched(words, own, start, last, alpha)
             labels = words[LABELS] + 8 * start if words[LABELS] else 0
             if words[LIKELY]:
                 lost = likelihoods(group, lanes, labels, words[OUT] != 0)
@@ -120,8 +113,7 @@ def compare(job, own, alpha, leads):
                 lost = gaps(group, lanes, labels)
             if lost:
                 fetch_add(job + 8 * GIVEN_UP, 1)
-            store_all(words[ONE], start, group.count, size, own + _IN_K)
-            store_all(words[TWO], start, group.count, size, own + _IN_T)
+            _write_two(words, own, start, group.count)
         report(job, last - first)
         first, last = take(job)
     if leads:
@@ -136,19 +128,15 @@ def logs(job, own, alpha, leads):
     if not joined(job, leads):
         return
     words = carray(pointer(job), WORDS, np.int64)
-    lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
+    lanes = carray(pointer(own), 1, LANE)[0]
     first, last = take(job)
     while first < last:
         for start in range(first, last, words[TOGETHER]):
-            group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
-            _tell(words, own, start, group.count)
-            load_all(words[HI], start, group.count, size, own + _HI)
-            load_all(words[LO], start, group.count, size, own + _LO)
+            group = _searched(words, own, start, last, alpha)
             if words[G]:
                 if log_cotangents(group, lanes):
                     fetch_add(job + 8 * GIVEN_UP, 1)
-                store_all(words[ONE], start, group.count, size, own + _IN_K)
-                store_all(words[TWO], start, group.count, size, own + _IN_T)
+                _write_two(words, own, start, group.count)
             else:
                 logarithms(group, lanes)
         report(job, last - first)
@@ -177,6 +165,23 @@ def _group(words, own, first, count, alpha):
     team = kept if words[OUT] or entries else kept + 8 * words[TOGETHER] * n
     row = Row(0, words[VISITS], words[KIND], size, x, g, out, n, sums, team, memo, alpha)
     return Group(row, count, own, entries)
+
+
+@plain
+def _searched(words, own, start, last, alpha):
+    """Some rows whose θ is known, with their numbers in their lanes."""
+    group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
+    _tell(words, own, start, group.count)
+    load_all(words[HI], start, group.count, words[SIZE], own + _HI)
+    load_all(words[LO], start, group.count, words[SIZE], own + _LO)
+    return group
+
+
+@plain
+def _write_two(words, own, first, count):
+    """The two numbers of some rows from their lanes."""
+    store_all(words[ONE], first, count, words[SIZE], own + _IN_K)
+    store_all(words[TWO], first, count, words[SIZE], own + _IN_T)
 
 
 @plain

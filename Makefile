@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench docs kernels clean
+.PHONY: help demo test test-all test-extras lint format bench docs kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
@@ -28,9 +28,13 @@ test: $(READY)  ## run the test suite
 	$(PYTEST)
 
 test-all: $(READY)  ## run all tests (marker `full` too), then most of them again without kernels
-	XLA_FLAGS= $(PYTEST) -m "full or not full"
-	KOFN_KERNELS=reference $(PYTEST) -m "full or not full" -k "not jax" \
+	XLA_FLAGS= $(PYTEST) -m "not extras"
+	KOFN_KERNELS=reference $(PYTEST) -m "not extras" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
+
+test-extras: $(READY)  ## install transformers and run the tests that need it (marker `extras`)
+	$(PIP) --no-build-isolation --editable ".[transformers]"
+	$(PYTEST) -m extras
 
 lint: $(READY)  ## check formatting, style and types; changes nothing
 	$(BIN)/ruff format --check .

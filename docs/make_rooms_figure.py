@@ -41,8 +41,9 @@ class Box(NamedTuple):
 BOXES = {
     "__main__": Box(5.0, 2.3, "python -m kofn"),
     "commands": Box(5.0, 4.6, "kofn select, compare, apply, bench, train"),
-    "feature_selection": Box(10.5, 2.9, "SoftTopKSelector"),
-    "onnx": Box(7.9, 2.0, "for torch.onnx"),
+    "feature_selection": Box(10.75, 2.5, "SoftTopKSelector"),
+    "onnx": Box(8.6, 1.45, "for torch.onnx"),
+    "integrations": Box(6.7, 2.0, "for transformers"),
     "nn": Box(6.47, 2.5, "TopKRouter, SparseAttention"),
     "estimators": Box(1.9, 2.7, "gradients of E f(S)"),
     "distributions": Box(1.9, 2.7, "KSubset, Categorical, …"),

@@ -15,7 +15,7 @@ FLOORS = (
     ("distributions", "losses", "metrics"),
     ("estimators",),
     ("nn",),
-    ("feature_selection", "onnx"),
+    ("feature_selection", "onnx", "integrations"),
     ("commands",),
     ("__main__",),
 )

@@ -1,0 +1,12 @@
+"""kofn's routers and attention in the models of Hugging Face transformers.
+
+It needs transformers: `pip install "kofn[transformers]"`.
+"""
+
+try:
+    import transformers  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "kofn.integrations.transformers needs transformers; "
+        'install it with: pip install "kofn[transformers]"'
+    ) from error

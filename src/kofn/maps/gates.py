@@ -73,7 +73,7 @@ def topk_gates(
     with form.quiet():
         indices = choice.largest(_for_choice(checked, scores, bias), k, form.kind)
         gates = take_along_last(weights_of(checked), indices)
-        gates = _normalized(gates) if normalize else gates
+        gates = normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
     return _form_of_gates(form, gates).restored(gates), indices
 
@@ -106,7 +106,8 @@ def _for_choice(given: Given, scores: Array, bias: Array | None) -> Array:
     return x
 
 
-def _normalized(gates: Array) -> Array:
+def normalized(gates: Array) -> Array:
+    """Return gates divided by their sum; a row of zeros stays as it is."""
     xp = namespace(gates)
     total = xp.sum(gates, axis=-1)[..., None]
     return gates / xp.where(total > 0, total, 1.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
-from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.kinds import Array, cast, cast_like, namespace
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.links import Link, table
-from kofn.maps.gates import topk_gates
+from kofn.maps.gates import normalized, topk_gates
 from kofn.maps.softmax import softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
 
@@ -58,6 +58,22 @@ def gates_of_mixture(
     else:
         share = take_along_last(softmax(scores, mask=rows), indices)
     return share * (1 + moving(weights))
+
+
+def gates_of_choice(
+    scores: Array, shares: Array, indices: Array, k: float, gating: Gating
+) -> Array:
+    """Return gates at the indices of a choice that was made elsewhere, in the dtype of `shares`.
+
+    Those of a mixture are the shares, times a factor that is exactly 1 and has the gradient of the
+    soft top-k weight. Others are the soft top-k weights, divided by their sum if normalized.
+    """
+    weights = take_along_last(soft_topk(scores, k, **gating.soft), indices)
+    if gating.mixture:
+        return shares * (1 + cast_like(moving(weights), shares))
+    if gating.normalize:
+        weights = normalized(weights)
+    return cast_like(weights, shares)
 
 
 def joint_choice(

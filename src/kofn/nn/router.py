@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from kofn.arrays.checks import check_choice, check_integer, check_number
+from kofn.arrays.checks import check_integer
 from kofn.arrays.typing import LinkName
-from kofn.links import Link, table
-from kofn.maps.routing import Gating
-from kofn.nn.router_base import RouterBase
-from kofn.nn.router_state import RunningThreshold, counts_of, is_recomputing
-from kofn.nn.selection import SELECTIONS, Settings
-
-JOINT = ("expert_choice", "budget")
-"""The selections that look at all tokens of a call."""
+from kofn.links import Link
+from kofn.nn.routing import Routing
 
 
-class TopKRouter(RouterBase):
+class TopKRouter(Routing):
     """Return (logits, weights, indices): each token's experts, with a gradient for every logit.
 
     logits = hidden_states·weightᵀ. An expert's gate is softmax(logits) times a factor that is
@@ -101,18 +94,31 @@ class TopKRouter(RouterBase):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_choice("selection", selection, tuple(SELECTIONS))
-        balance = _balance(balance, selection)
-        super().__init__(hidden_size, num_experts, temperature, balance, bias, device, dtype)
-        self.k = _k(k, num_experts, selection)
-        self.selection = selection
-        self.gates = _gates(gates, selection, self.k, num_experts)
-        self.normalize = _normalize(normalize, selection, self.k)
-        self.link = link if isinstance(link, Link) else table.resolve(link).name
-        self.max_experts = _width(max_experts, selection, self.k, num_experts)
-        _refuse("inference_threshold", inference_threshold, selection, JOINT)
-        shape = (num_experts,) if selection == "expert_choice" else ()
-        self.running = RunningThreshold(shape, device) if inference_threshold else None
+        super().__init__(
+            num_experts,
+            k,
+            selection=selection,
+            gates=gates,
+            normalize=normalize,
+            link=link,
+            temperature=temperature,
+            balance=balance,
+            inference_threshold=inference_threshold,
+            max_experts=max_experts,
+            device=device,
+        )
+        self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
+        options: dict[str, Any] = dict(device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.empty(num_experts, hidden_size, **options))
+        self.bias = nn.Parameter(torch.empty(num_experts, **options)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as torch.nn.Linear does."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.hidden_size)
+            nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(
         self, hidden_states: Tensor, mask: Tensor | None = None
@@ -122,110 +128,11 @@ class TopKRouter(RouterBase):
         mask = None if mask is None else _mask(mask, hidden_states)
         logits = functional.linear(tokens, self.weight, self.bias)
         scores = logits.float() if torch.is_autocast_enabled(logits.device.type) else logits
-        learns = self.training and not is_recomputing()
-        routed = SELECTIONS[self.selection](scores, mask, self._settings(learns))
-        if learns:
-            self._count(counts_of(routed.indices, routed.taken, self.num_experts))
-        return logits, routed.weights, routed.indices
-
-    def _settings(self, learns: bool) -> Settings:
-        mixture = self.gates == "mixture"
-        gating = Gating(self.link, self.current_temperature(), mixture, self.normalize)
-        bias = None if self.balance is None else self.balance()
-        alone = not self.training
-        return Settings(self.k, gating, self.max_experts, bias, self.running, learns, alone)
+        return logits, *self.choose(scores, mask)
 
     def extra_repr(self) -> str:
-        return _description(self)
-
-
-def _description(router: TopKRouter) -> str:
-    told = {name: getattr(router, name) for name in ("k", "selection", "gates", "normalize")}
-    usual = _width(None, router.selection, router.k, router.num_experts)
-    extra = dict(
-        link=router.link != "logistic" and router.link,
-        temperature=router.temperature != 1.0 and router.temperature,
-        max_experts=router.max_experts != usual and router.max_experts,
-        bias=router.bias is not None,
-    )
-    told |= {name: value for name, value in extra.items() if value is not False}
-    named = ", ".join(f"{name}={value!r}" for name, value in told.items())
-    return f"{router.hidden_size} to {router.num_experts} experts, {named}"
-
-
-def _k(k: Any, num_experts: int, selection: str) -> float:
-    if selection == "hard":
-        allowed = f"an integer in [1, num_experts] (here num_experts = {num_experts})"
-        return check_integer("k", k, allowed, 1, num_experts)
-    allowed = f"a number in (0, num_experts] (here num_experts = {num_experts})"
-    return check_number(
-        "k", k, low=0.0, high=num_experts, strict=True, allowed=allowed, arrays=False
-    )
-
-
-def _gates(gates: str | None, selection: str, k: float, num_experts: int) -> str:
-    if gates is None:
-        return "topk" if selection == "soft" else "mixture"
-    check_choice("gates", gates, ("mixture", "topk"))
-    if gates == "mixture" and selection == "soft":
-        raise ValueError(
-            "gates must be 'topk' for selection='soft', whose weights are the soft top-k's; "
-            "got 'mixture'"
-        )
-    if gates == "topk" and k == num_experts:
-        raise ValueError(
-            f"k must be below num_experts for gates='topk': with k = {k} of {num_experts} every "
-            "gate is 1 and the router gets no gradient"
-        )
-    return gates
-
-
-def _normalize(normalize: bool | None, selection: str, k: float) -> bool:
-    if normalize not in (True, False, None):
-        raise TypeError(f"normalize must be True, False or None; got {normalize!r}")
-    if normalize and selection in JOINT:
-        raise ValueError(
-            f"normalize must be False for selection={selection!r}: the only expert of a token "
-            "would have a gate of 1 that nothing can change; got True"
-        )
-    if normalize and selection == "hard" and k == 1:
-        raise ValueError(
-            "normalize must be False for k = 1: a single gate divided by itself is always 1, and "
-            "the router would learn nothing; got True"
-        )
-    if normalize is None and selection == "hard" and k == 1:
-        warnings.warn(
-            "a single gate (k = 1) is not normalized, because it would always be 1; "
-            "normalize=False says so without this warning",
-            stacklevel=3,
-        )
-    if normalize is None:
-        return selection == "soft" or (selection == "hard" and k > 1)
-    return normalize
-
-
-def _balance(balance: float | None, selection: str) -> float | None:
-    if balance is None:
-        return None
-    _refuse("balance", balance, selection, ("hard", "budget"))
-    allowed = "None or a finite number > 0"
-    return check_number("balance", balance, low=0.0, strict=True, allowed=allowed, arrays=False)
-
-
-def _width(most: int | None, selection: str, k: float, num_experts: int) -> int:
-    if most is None:
-        return int(k) if selection == "hard" else num_experts
-    _refuse("max_experts", most, selection, JOINT)
-    least = math.ceil(k)
-    allowed = f"an integer in [{least}, {num_experts}], at least k and at most num_experts"
-    return check_integer("max_experts", most, allowed, least, num_experts)
-
-
-def _refuse(name: str, value: Any, selection: str, allowed: tuple[str, ...]) -> None:
-    """Refuse an argument that this selection would ignore."""
-    if value and selection not in allowed:
-        named = " or ".join(map(repr, allowed))
-        raise ValueError(f"{name} is for selection={named}; got {value!r} with {selection!r}")
+        extra = ", bias=True" if self.bias is not None else ""
+        return f"{self.hidden_size} to {super().extra_repr()}{extra}"
 
 
 def _mask(mask: Tensor, hidden_states: Tensor) -> Tensor:

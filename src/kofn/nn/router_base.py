@@ -1,8 +1,7 @@
-"""The parameters of a router, its schedule, its load and its balance."""
+"""What every router keeps: its schedule, its load and its balance."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from kofn.nn.router_state import SelectionBias, load_statistics, zero_counts
 
 
 class RouterBase(nn.Module):
-    """What every router has beside its way to choose."""
+    """What every router has beside its parameters and its way to choose."""
 
     steps: Tensor
     counts: Tensor
@@ -22,33 +21,18 @@ class RouterBase(nn.Module):
 
     def __init__(
         self,
-        hidden_size: int,
         num_experts: int,
         temperature: float | Callable[[Any], Any],
         balance: float | None,
-        bias: bool,
         device: Any,
-        dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
-        self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
         self.num_experts = n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
         self.temperature = temperature if callable(temperature) else check_temperature(temperature)
-        options: dict[str, Any] = dict(device=device, dtype=dtype)
-        self.weight = nn.Parameter(torch.empty(n, hidden_size, **options))
-        self.bias = nn.Parameter(torch.empty(n, **options)) if bias else None
         self.balance = None if balance is None else SelectionBias(n, balance, device)
         self.register_buffer("counts", zero_counts(n, device), persistent=False)
         if callable(temperature):
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights as torch.nn.Linear does."""
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            bound = 1 / math.sqrt(self.hidden_size)
-            nn.init.uniform_(self.bias, -bound, bound)
 
     def current_temperature(self) -> Any:
         """Return the temperature of this step: a number, or a tensor if it follows a schedule."""

@@ -10,3 +10,7 @@ except ImportError as error:
         "kofn.integrations.transformers needs transformers; "
         'install it with: pip install "kofn[transformers]"'
     ) from error
+
+from kofn.integrations.transformers.routers.patching import patch_routers, unpatch_routers
+
+__all__ = ["patch_routers", "unpatch_routers"]

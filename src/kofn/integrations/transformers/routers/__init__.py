@@ -1,0 +1,1 @@
+"""Routers of transformers with the gates of kofn: a file per model, and what they share."""

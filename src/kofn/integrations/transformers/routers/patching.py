@@ -1,0 +1,191 @@
+"""patch_routers: models of transformers get routers whose every logit has a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Literal
+
+from transformers import monkey_patching
+
+from kofn.arrays.typing import LinkName
+from kofn.integrations.transformers.routers import table
+from kofn.links import Link
+from kofn.nn.routing import JOINT, Routing
+
+__all__ = ["RouterPatch", "patch_routers", "unpatch_routers"]
+
+
+class RouterPatch:
+    """What `patch_routers` returns: in a `with` block, plain constructors are patched, too."""
+
+    def __init__(self, models: tuple[str, ...]) -> None:
+        self.models = models
+        self._classes: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> RouterPatch:
+        self._classes = monkey_patching.apply_patches()
+        self._classes.__enter__()
+        for model in self.models:
+            table.ACTIVE[model].is_entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Without the error: apply_patches restores nothing after one.
+        if self._classes is not None:
+            self._classes.__exit__(None, None, None)
+        unpatch_routers(*self.models)
+
+    def __repr__(self) -> str:
+        return f"RouterPatch({', '.join(map(repr, self.models))})"
+
+
+def patch_routers(
+    *models: str,
+    selection: Literal["hard", "soft", "expert_choice", "budget"] = "hard",
+    gates: Literal["mixture", "topk"] | None = None,
+    normalize: bool | None = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Callable[[Any], Any] = 1.0,
+    balance: float | None = None,
+    inference_threshold: bool = False,
+    max_experts: int | None = None,
+    verbose: bool = True,
+) -> RouterPatch:
+    """Replace the routers of models of transformers that are made from now on.
+
+    This holds for `from_pretrained` and `from_config`, and in a `with` block also for plain
+    constructors. Models that exist keep their routers.
+
+    Args:
+        models: "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "gpt_oss".
+            k and the number of experts are those of the model's configuration.
+        selection, gates, link, temperature, balance, max_experts: as for `nn.TopKRouter`. The
+            defaults choose the same experts as the stock router, with the same weights. For
+            deepseek_v3 and glm4_moe, which have groups and a correction bias, only
+            selection="hard" without `balance`.
+        normalize: True or False as there. By default, "hard" follows the model: mixtral and gpt_oss
+            normalize, the others do if `norm_topk_prob` says so. With k = 1 they do not, with a
+            warning; "soft" does, the others do not.
+        inference_threshold: as there; it has to be True for "expert_choice" and "budget", because
+            all these models are causal. The choice still sees later tokens in training.
+        verbose: print what is patched.
+
+    Returns:
+        A context manager that ends the patch when it is left. Outside of `with`,
+        `unpatch_routers` ends it.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or is not allowed. If it does not fit
+        a model's configuration, the error comes when the model is made.
+
+    Example:
+        >>> from transformers import AutoModelForCausalLM, MixtralConfig
+        >>> from kofn.integrations.transformers import patch_routers
+        >>> size = dict(hidden_size=16, intermediate_size=8, num_hidden_layers=1, vocab_size=32)
+        >>> config = MixtralConfig(num_attention_heads=2, num_key_value_heads=1, **size)
+        >>> with patch_routers("mixtral", verbose=False):
+        ...     model = AutoModelForCausalLM.from_config(config)
+        >>> model.model.layers[0].mlp.gate
+        KofnMixtralRouter(
+          (routing): Routing(8 experts, k=2, selection='hard', gates='mixture', normalize=True)
+        )
+    """
+    options = dict(
+        selection=selection,
+        gates=gates,
+        normalize=normalize,
+        link=link,
+        temperature=temperature,
+        balance=balance,
+        inference_threshold=inference_threshold,
+        max_experts=max_experts,
+    )
+    _check(models, options)
+    for model in models:
+        stock, ours = table.MODELS[model].stock, table.router_class(model)
+        _check_free(stock, ours)
+        monkey_patching.register_patch_mapping({stock: ours}, overwrite=True)
+        table.ACTIVE[model] = table.Patch(options)
+    if verbose:
+        print(_summary(models, options))
+    return RouterPatch(models)
+
+
+def unpatch_routers(*models: str) -> None:
+    """End what `patch_routers` began; models that exist keep their routers.
+
+    Args:
+        models: as for `patch_routers`; all that are patched, if none is named. One that is not
+            patched is left as it is.
+
+    Raises:
+        ValueError: an unknown model.
+    """
+    _check_names(models)
+    for model in models or tuple(table.ACTIVE):
+        if table.ACTIVE.pop(model, None) is None:
+            continue
+        stock = table.MODELS[model].stock
+        if monkey_patching.get_patch_mapping().get(stock) is table.router_class(model):
+            monkey_patching.unregister_patch_mapping([stock])
+        table.restore_class(model)
+        table.restore_recorders(model)
+
+
+def _check(models: tuple[str, ...], options: dict[str, Any]) -> None:
+    if not models:
+        raise ValueError(f"models must name at least one of {tuple(table.MODELS)}; got none")
+    _check_names(models)
+    selection = options["selection"]
+    settings = {**options, "normalize": options["normalize"] or False}
+    # Everything that does not depend on a configuration is checked now, not in its constructor.
+    Routing(1 << 20, 2, device="meta", **settings)
+    if selection in JOINT and not options["inference_threshold"]:
+        raise ValueError(
+            f"inference_threshold must be True for selection={selection!r}: these models are "
+            "causal, and without it a token's experts depend on later tokens; got False"
+        )
+    for model in models:
+        if table.MODELS[model].groups:
+            _check_groups(model, selection, options["balance"])
+
+
+def _check_groups(model: str, selection: str, balance: float | None) -> None:
+    why = f"for {model!r}, whose router has groups of experts and a correction bias of its own"
+    if selection != "hard":
+        raise ValueError(f"selection must be 'hard' {why}; got {selection!r}")
+    if balance is not None:
+        raise ValueError(f"balance must be None {why}; got {balance!r}")
+
+
+def _check_names(models: tuple[str, ...]) -> None:
+    for model in models:
+        if model not in table.MODELS:
+            raise ValueError(f"models must be among {tuple(table.MODELS)}; got {model!r}")
+
+
+def _check_free(stock: str, ours: type) -> None:
+    now = monkey_patching.get_patch_mapping().get(stock, ours)
+    if now is not ours:
+        raise ValueError(
+            f"{stock} is already replaced by {now.__name__}; "
+            "end that with transformers.monkey_patching.unregister_patch_mapping first"
+        )
+
+
+def _summary(models: tuple[str, ...], options: dict[str, Any]) -> str:
+    told = {name: value for name, value in options.items() if value != table.OPTIONS[name]}
+    told = {"selection": options["selection"], **told}
+    named = ", ".join(f"{name}={value!r}" for name, value in told.items())
+    lines = [f"kofn patches the routers of models that are loaded from now on ({named}):"]
+    for model in models:
+        names = table.MODELS[model]
+        lines.append(f"  {model}: {names.stock} -> {names.ours}")
+    return "\n".join([*lines, "unpatch_routers() ends this."])

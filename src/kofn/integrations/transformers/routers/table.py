@@ -1,0 +1,109 @@
+"""Which models are patched, with which arguments, and how their stock classes come back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Names(NamedTuple):
+    """Names of a model's stock router and of its replacement."""
+
+    stock: str
+    ours: str
+    groups: bool = False
+    """Whether the router has groups of experts and a correction bias of its own."""
+
+
+MODELS = {
+    "mixtral": Names("MixtralTopKRouter", "KofnMixtralRouter"),
+    "qwen2_moe": Names("Qwen2MoeTopKRouter", "KofnQwen2MoeRouter"),
+    "qwen3_moe": Names("Qwen3MoeTopKRouter", "KofnQwen3MoeRouter"),
+    "olmoe": Names("OlmoeTopKRouter", "KofnOlmoeRouter"),
+    "deepseek_v3": Names("DeepseekV3TopkRouter", "KofnDeepseekV3Router", groups=True),
+    "glm4_moe": Names("Glm4MoeTopkRouter", "KofnGlm4MoeRouter", groups=True),
+    "gpt_oss": Names("GptOssTopKRouter", "KofnGptOssRouter"),
+}
+"""Models of transformers by their `model_type`."""
+
+OPTIONS: dict[str, Any] = dict(
+    selection="hard",
+    gates=None,
+    normalize=None,
+    link="logistic",
+    temperature=1.0,
+    balance=None,
+    inference_threshold=False,
+    max_experts=None,
+)
+
+
+class Patch:
+    """What patch_routers was told for one model."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.has_warned = False
+        self.is_entered = False
+        """Whether plain constructors are patched, too, by a `with` block."""
+
+
+ACTIVE: dict[str, Patch] = {}
+
+
+def options_of(model: str) -> dict[str, Any]:
+    """Return the arguments for a new router; the defaults if its model is not patched."""
+    return dict(ACTIVE[model].options if model in ACTIVE else OPTIONS)
+
+
+def warns_now(model: str) -> bool:
+    """Return whether a warning is due: once per call of patch_routers, not once per layer."""
+    if model not in ACTIVE:
+        return True
+    first = not ACTIVE[model].has_warned
+    ACTIVE[model].has_warned = True
+    return first
+
+
+def router_class(model: str) -> type:
+    """Return the class that replaces the stock router of a model."""
+    module = import_module(f"kofn.integrations.transformers.routers.{model}")
+    return getattr(module, MODELS[model].ours)
+
+
+def stock_class(model: str) -> type:
+    ours = router_class(model)
+    return next(each for each in ours.__mro__ if each.__name__ == MODELS[model].stock)
+
+
+@contextmanager
+def restored_on_error(model: str) -> Iterator[None]:
+    """Undo apply_patches after an error in a constructor, since it does not do so itself."""
+    try:
+        yield
+    except Exception:
+        if model not in ACTIVE or not ACTIVE[model].is_entered:
+            restore_class(model)
+        raise
+
+
+def restore_class(model: str) -> None:
+    """Put the stock class back wherever transformers names it."""
+    name, ours, stock = MODELS[model].stock, router_class(model), stock_class(model)
+    for place, module in list(sys.modules.items()):
+        of_transformers = place.partition(".")[0] == "transformers" and module is not None
+        if of_transformers and vars(module).get(name) is ours:
+            setattr(module, name, stock)
+
+
+def restore_recorders(model: str) -> None:
+    """Let the stock classes of a model record the logits of stock routers again."""
+    ours, stock = router_class(model), stock_class(model)
+    for each in vars(sys.modules[stock.__module__]).values():
+        recorders = getattr(each, "_can_record_outputs", None) or {}
+        for recorder in recorders.values():
+            if getattr(recorder, "target_class", None) is ours:
+                recorder.target_class = stock

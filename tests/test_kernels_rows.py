@@ -67,6 +67,28 @@ def test_units_do_not_matter(link, rng):
         assert np.max(np.abs(p - exact)) <= 2e-6
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_many_scores_at_the_end_of_the_support(dtype, rng, monkeypatch):
+    """One more step of θ and all of them enter: the sum of the weights stays k all the same."""
+    monkeypatch.setattr(kernel_weights, "finish", None)  # the kernel answers by itself
+    bound = {"float32": 5e-7, "float64": 1e-14}[dtype]
+    for n in (10, 99, 400, 3000):
+        for k in (1, 2, 5, 7):
+            for _ in range(4):
+                temperature = np.exp2(rng.uniform(-60, 45)).astype(dtype)
+                base = np.dtype(dtype).type(rng.standard_normal()) * temperature
+                x = np.where(np.arange(n) < k, base + temperature, base)
+                p = soft_topk(x, k, link="linear", temperature=float(temperature))
+                assert p.sum(dtype=float) == pytest.approx(k, rel=bound)
+
+
+def test_a_sum_that_was_off_in_tiny_units():
+    unit = np.float32(2.0829783e-19)
+    x = np.array([2, 2, 2, 0, -3, 2, 0, 3, 2], np.float32) * unit
+    p = soft_topk(x, 1, link="linear", temperature=float(unit))
+    assert p.sum(dtype=float) == pytest.approx(1, abs=3e-7)
+
+
 def test_tiny_units_need_no_reference(monkeypatch, rng):
     x = rng.standard_normal((20, 40)).astype(np.float32)
     monkeypatch.setattr(kernel_weights, "finish", None)

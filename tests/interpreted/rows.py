@@ -72,6 +72,16 @@ def against_the_reference(x, k, t, v, link, reference):
         assert torch.all((got - wanted).norm(dim=-1) <= GRADIENT["float32"] * size)
 
 
+@pytest.mark.parametrize(("n", "k"), [(10, 1), (99, 5), (200, 7)])
+def test_many_scores_at_the_end_of_the_support(n, k, rng):
+    """One more step of θ and all of them enter: the sum of the weights stays k all the same."""
+    temperature = np.exp2(rng.uniform(-40, 45, 16)).astype("float32")
+    base = rng.standard_normal(16).astype("float32") * temperature
+    x = np.where(np.arange(n) < k, (base + temperature)[:, None], base[:, None])
+    p = kofn.soft_topk(torch.tensor(x), k, link="linear", temperature=torch.tensor(temperature))
+    assert torch.max(torch.abs(p.double().sum(-1) / k - 1)) <= 5e-7
+
+
 @first("logistic", "linear")
 @pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.full), 33])
 def test_many_rows_to_a_program(link, n, reference, rng):

@@ -25,6 +25,7 @@ from kofn.kernels.contract import (
     LAST_BY_LOGS,
     LAST_DOUBLE,
     LAST_SINGLE,
+    LINEAR,
     NORMAL,
     STEPS,
     TWO_TAILS,
@@ -248,15 +249,25 @@ def last_step(kind, size):
 
 
 @inline
+def moved_by(kind, step, below, weight, others):
+    """At most how much ΣF changes by a step.
+
+    Where θ falls and no score below ½ is in the support of the linear link, all of them may be
+    next to its end: then they enter together.
+    """
+    enter = (kind == LINEAR) & (step < 0) & (below == 0)
+    return abs(step) * (max(weight, others) if enter else weight)
+
+
+@inline
 def beyond(kind, steps, delta, step, below, above, eps):
     """δ after a last step, where those above ½ are k: with bounded support they may choose hard.
 
     If they have all their weight and others nearly none, these are taken out of the support: F
     meets 0 like a power of the distance, towards whose end Newton's steps go by parts, so a few
-    `steps` of them. If others have none and they nearly all their weight, they get it: to rounding.
+    `steps` of them.
     """
-    nudge = 2 * eps if above == 0 else (-2 * eps if below == 0 else 0.0)
-    nudge = nudge if below + above > 0 else 0.0
+    nudge = 2 * eps if (above == 0) & (below > 0) else 0.0
     steps = steps if above == 0 else 1.0
     return delta + steps * step + (nudge if kind in BOUNDED else 0.0)
 
@@ -319,9 +330,11 @@ def advance(row, lanes, round_):
         lanes.leap[r] = math.inf
         enough = LAST_BY_LOGS[0 if row.size == 4 else 1] if below > 0 and above > 0 else 0.0
     tolerance = eps * max(min(weight, wanted), 4 * (below + above))
-    near = abs(step) <= enough or abs(step) * weight <= tolerance
+    change = moved_by(kind, step, below, weight, lanes.live[r] - wanted)
+    near = abs(step) <= enough or change <= tolerance
     target = delta + step if near else _held(lanes, r, step, gap, excess, round_)
-    stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > eps / 2
+    least = eps / 2 * (min(wanted / (lanes.live[r] - wanted), 1.0) if kind == LINEAR else 1.0)
+    stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > least
     if (near or stuck) and count == lanes.k[r]:
         start, by = (delta, step) if near else (target, 0.0)
         target = beyond(kind, STEPS[kind], start, by, below, above, eps)

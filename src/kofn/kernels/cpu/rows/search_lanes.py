@@ -33,6 +33,7 @@ from kofn.kernels.cpu.rows.search import (
     is_single,
     last_step,
     least_unit,
+    moved_by,
 )
 from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -144,7 +145,8 @@ def advance_all(address, kind, size, round_):
         known = leap if leap > known else known
         least = weight if weight < wanted else wanted
         tolerance = eps * (least if least > 4 * tails else 4 * tails)
-        near = (size_of_step <= enough) | (size_of_step * weight <= tolerance)
+        change = moved_by(kind, step, below, weight, lanes.live[r] - wanted)
+        near = (size_of_step <= enough) | (change <= tolerance)
         last = near & (count == k)
         target = beyond(kind, steps, delta, step, below, above, eps) if last else target
         held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)

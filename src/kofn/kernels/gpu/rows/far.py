@@ -5,7 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kofn.kernels.gpu.rows.formulas import DELETED, INF, LOG2_E, NORMAL, is_capped, mills
+from kofn.kernels.gpu.rows.formulas import (
+    DELETED,
+    INF,
+    LOG2_E,
+    NORMAL,
+    PER_ROOT_2_PI,
+    is_capped,
+    mills,
+)
 from kofn.kernels.gpu.rows.loops import entries
 
 
@@ -38,7 +46,7 @@ def far_tails(stretch, left, right, per_t, BLOCK: tl.constexpr):
 
 @triton.jit
 def far_normal_tails(stretch, left, right, u, v, per_t, BLOCK: tl.constexpr):
-    """The normal link's tails beyond the edges, u and v temperatures from θ, as search.py's
+    """The normal link's tails beyond the edges, u and v temperatures from θ, as
     `normal_balance` wants them.
     """
     below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
@@ -127,3 +135,16 @@ def top_sums(stretch, g_row, BLOCK: tl.constexpr):
 def _per(total):
     """1 over a sum, 0 where there is none."""
     return tl.where(total > 0.0, 1.0 / tl.where(total > 0.0, total, 1.0), 0.0)
+
+
+@triton.jit
+def normal_balance(shift, gap, below, above, below_slope, above_slope):
+    """The next shift of θ from the middle of a plateau's edges, by Newton on the log of its tails.
+
+    The edges are `gap` temperatures apart. below = Σ mills(u + a)·e^{−a(2u+a)/2} over the entries
+    a temperatures below the lower edge, u temperatures from θ; below_slope the same without
+    `mills`, the slope times √(2π); above likewise.
+    """
+    ratio = tl.log(below / above) - shift * gap
+    shift += ratio / (PER_ROOT_2_PI * (below_slope / below + above_slope / above))
+    return tl.minimum(tl.maximum(shift, -0.4 * gap), 0.4 * gap)

@@ -36,7 +36,6 @@ from kofn.kernels.gpu.rows.search import (
     between,
     end_of,
     mean_and_variance,
-    normal_balance,
     start,
     step_to,
 )
@@ -210,7 +209,7 @@ def _balance(KIND: tl.constexpr, stretch, hi, lo, temperature, BLOCK: tl.constex
         for _ in range(8):
             u, v = 0.5 * gap + shift, 0.5 * gap - shift
             tails = far.far_normal_tails(stretch, left, right, u, v, per_t, BLOCK)
-            shift = normal_balance(shift, gap, *tails)
+            shift = far.normal_balance(shift, gap, *tails)
     else:
         # So far from θ both tails are pure exponentials.
         below, above = far.far_tails(stretch, left, right, per_t, BLOCK)

@@ -20,9 +20,9 @@ from kofn.kernels import constants, contract
 from kofn.kernels.gpu.rows.formulas import (
     EPS,
     INF,
+    LINEAR,
     NAN,
     NORMAL,
-    PER_ROOT_2_PI,
     TINY,
     edge,
     has_two_tails,
@@ -244,7 +244,8 @@ def advance(KIND: tl.constexpr, row, s, sums):
     stay = state == FLAT if has_two_tails(KIND) else excess == 0.0
     tails = sums.below + sums.above
     tolerance = tl.maximum(tl.minimum(sums.weight, row.k - row.top), 4.0 * tails) * EPS
-    near = (tl.abs(step) <= enough) | (tl.abs(step) * tl.maximum(sums.weight, TINY) <= tolerance)
+    slope, least = _slope(KIND, row, step, sums)
+    near = (tl.abs(step) <= enough) | (tl.abs(step) * slope <= tolerance)
     if is_bounded(KIND):  # as in search.py: k entries have all their weight and others nearly none
         done = near & (sums.above == 0.0) & (sums.count == row.k)
         step = tl.where(done, step * steps_beyond(KIND) + 2 * EPS, step)
@@ -255,9 +256,9 @@ def advance(KIND: tl.constexpr, row, s, sums):
     target, width, worth, leap, tries = _held(
         s, bracket, ends, step, gap, excess, leap, active, free, quarter
     )
-    stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * (EPS * 0.5))
+    stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * least)
     # After many evaluations: all that is between the ends is rounding.
-    rounding = (sums.weight > 0.0) & (span * sums.weight <= tolerance * row.temperature)
+    rounding = (sums.weight > 0.0) & (span * slope <= tolerance * row.temperature)
     stuck = stuck | (ends.both & rounding & (span <= quarter * (EPS * 8.0)) & (s.rounds >= 16))
     move = tl.minimum(tl.maximum(target, -8e37), 8e37) * 4.0
     hi, lo = step_to(s.hi, s.lo, move)
@@ -265,6 +266,22 @@ def advance(KIND: tl.constexpr, row, s, sums):
     hi, lo = tl.where(go, hi, s.hi), tl.where(go, lo, s.lo)
     rounds, state = s.rounds + active.to(tl.int32), tl.where((state == 1) & over, 0, state)
     return Search(hi, lo, *bracket, width, worth, leap, tries, rounds, state)
+
+
+@triton.jit
+def _slope(KIND: tl.constexpr, row, step, sums):
+    """(how fast ΣF may change with θ at most; the width of a bracket that is rounding, in T).
+
+    As search.py's `moved_by`: many scores may be next to the end of the linear link's support.
+    """
+    slope, least = tl.maximum(sums.weight, TINY), tl.zeros_like(step) + EPS * 0.5
+    if KIND == LINEAR:
+        wanted = row.k - row.top
+        others = row.live - wanted
+        enter = (step < 0.0) & (sums.below == 0.0)
+        slope = tl.where(enter, tl.maximum(slope, others), slope)
+        least *= tl.minimum(wanted / tl.maximum(others, TINY), 1.0)
+    return slope, least
 
 
 @triton.jit
@@ -379,16 +396,3 @@ def _middle(theta, low, high, least):
 def between(left, right):
     """The middle of two scores, in two floats."""
     return two_sum(left * 0.5, right * 0.5)
-
-
-@triton.jit
-def normal_balance(shift, gap, below, above, below_slope, above_slope):
-    """The next shift of θ from the middle of a plateau's edges, by Newton on the log of its tails.
-
-    The edges are `gap` temperatures apart. below = Σ mills(u + a)·e^{−a(2u+a)/2} over the entries
-    a temperatures below the lower edge, u temperatures from θ; below_slope the same without
-    `mills`, the slope times √(2π); above likewise.
-    """
-    ratio = tl.log(below / above) - shift * gap
-    shift += ratio / (PER_ROOT_2_PI * (below_slope / below + above_slope / above))
-    return tl.minimum(tl.maximum(shift, -0.4 * gap), 0.4 * gap)

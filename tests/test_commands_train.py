@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from kofn import Categorical, KSubset
 from kofn.commands import app
-from kofn.commands.train import model as models
-from kofn.commands.train import report, training
-from kofn.commands.train.methods import METHODS, USUAL
-from kofn.commands.train.model import INK, Autoencoder, Data, Latent
-from kofn.commands.train.training import CHECKPOINT, Checkpoint, Run, Settings
+from kofn.commands.train import checkpoint
+from kofn.commands.train.checkpoint import CHECKPOINT, Checkpoint
+from kofn.commands.train.vae import model as models
+from kofn.commands.train.vae import report, training
+from kofn.commands.train.vae.methods import METHODS, USUAL
+from kofn.commands.train.vae.model import INK, Autoencoder, Data, Latent
+from kofn.commands.train.vae.training import Run, Settings
 
 FILES = ["checkpoint.pt", "curves.png", "digits.png", "vae.json"]
 SMALL = ["--factors", 2, "--categories", 3, "--items", 4, "-k", 2, "--samples", 2, "--seeds", 1]
@@ -117,16 +119,16 @@ def test_a_break_changes_nothing(here, monkeypatch, sigint, at):
         monkeypatch.setattr(report, name, lambda *results: b"")
     chosen = ["--method", "gumbel-softmax", "--method", "k-hot", *SMALL, "--epochs", 3]
     assert run(*chosen, "--out", "whole").exit_code == 0
-    real, calls = Run.epoch, []
+    real, calls = Run.part, []
 
-    def epoch(self):
+    def part(self):
         calls.append(0)
         if len(calls) == at:
             signal.raise_signal(sigint)
         real(self)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Run, "epoch", epoch)
+        patched.setattr(Run, "part", part)
         result = run(*chosen, "--out", "broken")
     assert result.exit_code == 130
     last = result.stderr.splitlines()[-1]
@@ -149,7 +151,7 @@ def test_a_break_changes_nothing(here, monkeypatch, sigint, at):
 
 
 def test_an_interrupt_before_the_first_epoch_leaves_nothing(here, monkeypatch, sigint):
-    monkeypatch.setattr(Run, "epoch", lambda self: signal.raise_signal(sigint))
+    monkeypatch.setattr(Run, "part", lambda self: signal.raise_signal(sigint))
     result = run(*SMALL)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "kofn: interrupted; nothing was written"
@@ -159,7 +161,7 @@ def test_an_interrupt_before_the_first_epoch_leaves_nothing(here, monkeypatch, s
 def test_the_seed_decides(here):
     def history(seed):
         one = Run(settings("reinmax"), models.digits(0), "reinmax", seed)
-        one.epoch()
+        one.part()
         return one.history
 
     assert history(0) == history(0) != history(1)
@@ -207,10 +209,10 @@ def test_checkpoints_that_cannot_be_resumed(here):
 
 def test_checkpoints_are_written_now_and_then(here, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: clock[0])
     kept = Checkpoint(here / "out", settings("softmax"))
     written = []
-    monkeypatch.setattr(training.files, "write", lambda *a, **k: written.append(clock[0]))
+    monkeypatch.setattr(checkpoint.files, "write", lambda *a, **k: written.append(clock[0]))
     state = Run(settings("softmax"), models.digits(0), "softmax", 0).state()
     for now in (100, 101, 104, 106, 107):
         clock[0] = now
@@ -260,7 +262,7 @@ def test_learning_learns(here):
     """Ten epochs of the exact gradient on eighty digits."""
     one = Run(Settings(("exact",), 10, 2, 4, 4, 2, 2, 1, 0), models.digits(0), "exact", 0)
     for _ in range(10):
-        one.epoch()
+        one.part()
     bounds = [each.training for each in one.history]
     assert bounds[-1] > bounds[0] + 5
     assert np.isfinite(bounds).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from statistics import fmean, stdev
 from typing import Any
 
 from rich import box
@@ -19,6 +20,11 @@ def json_bytes(result: dict[str, Any], *, allow_nan: bool = False) -> bytes:
     whole = {"kofn": kofn.__version__, **result}
     text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=allow_nan)
     return (text + "\n").encode()
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation (denominator n − 1; 0 for one value)."""
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 def table(**options: Any) -> Table:

@@ -1,1 +1,1 @@
-"""`kofn train`: train a discrete autoencoder on handwritten digits."""
+"""`kofn train`: studies of small models, each in a folder of its own."""

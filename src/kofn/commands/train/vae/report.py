@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
 from rich.markup import escape
 from rich.table import Table
 
-from kofn.commands.results import add_figures, json_bytes, picture, png, table
-from kofn.commands.train.methods import METHODS
-from kofn.commands.train.model import INK, SIDE, Autoencoder, Data
-from kofn.commands.train.training import SAMPLES_AT_THE_END, Bounds, Settings
+from kofn.commands.results import add_figures, json_bytes, picture, png, spread, table
+from kofn.commands.train.study import Results
+from kofn.commands.train.vae.methods import METHODS
+from kofn.commands.train.vae.model import INK, SIDE, Autoencoder, Data
+from kofn.commands.train.vae.training import SAMPLES_AT_THE_END, Bounds, Settings
 
 FILES = ("vae.json", "curves.png", "digits.png")
 DRAWN = 16
@@ -21,16 +22,9 @@ DPI = 140
 INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222", "#56B4E9", "#E69F00", "#8a8a8a")
 FIGURES = ("held_out_evidence", "held_out_tight", "held_out", "training")
 
-Results = list[dict[str, Any]]
-
 
 def of_method(results: Results, name: str) -> Results:
     return [each for each in results if each["method"] == name]
-
-
-def spread(values: list[float]) -> tuple[float, float]:
-    """Return the mean and the standard deviation (denominator n − 1; 0 for one value)."""
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 def best_first(settings: Settings, results: Results) -> list[str]:
@@ -46,7 +40,7 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
     """Return all figures of every run as indented UTF-8 JSON."""
 
     def run(each: dict[str, Any]) -> dict[str, Any]:
-        kept = {key: value for key, value in each.items() if key not in ("model", "history")}
+        kept = {key: value for key, value in each.items() if key not in ("key", "model", "history")}
         history = [dict(zip(Bounds._fields, epoch, strict=True)) for epoch in each["history"]]
         return {**kept, "history": history}
 

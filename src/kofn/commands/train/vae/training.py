@@ -1,22 +1,19 @@
-"""Training runs in sequence, with a checkpoint after each epoch that --resume continues."""
+"""One training run of an autoencoder, epoch by epoch."""
 
 from __future__ import annotations
 
-import io
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from kofn import schedules
-from kofn.commands import files
 from kofn.commands.files import InputError
-from kofn.commands.train.methods import METHODS
-from kofn.commands.train.model import Autoencoder, Data, Latent
+from kofn.commands.train.checkpoint import copied
+from kofn.commands.train.vae.methods import METHODS
+from kofn.commands.train.vae.model import Autoencoder, Data, Latent
 
 BATCH = 64
 RATE = 2e-3
@@ -25,9 +22,6 @@ ANNEALED = 0.8  # share of the steps
 SAMPLES_PER_EPOCH = 32
 SAMPLES_AT_THE_END = 128
 MOST_CHOICES = 4096
-BETWEEN_WRITES = 5.0  # seconds
-CHECKPOINT = "checkpoint.pt"
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,11 @@ class Run:
         cooling = max(1, round(ANNEALED * self.steps * settings.epochs))
         self.temperature = schedules.exponential(1.0, COLD, steps=cooling)
 
-    def epoch(self) -> None:
+    @property
+    def done(self) -> int:
+        return len(self.history)
+
+    def part(self) -> None:
         """Train on every image once, then measure the bounds."""
         began, done = time.monotonic(), len(self.history)
         order = torch.randperm(len(self.data.training), generator=self.generator)
@@ -127,16 +125,14 @@ class Run:
             "held_out_evidence": self.model.evidence(self.data.held_out) if few else None,
             "training_evidence": self.model.evidence(self.data.training) if few else None,
             # One model per method is enough to generate digits.
-            "model": _copied(self.model.state_dict()) if self.seed == self.settings.seed else None,
+            "model": copied(self.model.state_dict()) if self.seed == self.settings.seed else None,
         }
 
     def state(self) -> dict[str, Any]:
         """Return a copy of all state that the next epoch depends on."""
         return {
-            "method": self.method.name,
-            "seed": self.seed,
-            "model": _copied(self.model.state_dict()),
-            "optimizer": _copied(self.optimizer.state_dict()),
+            "model": copied(self.model.state_dict()),
+            "optimizer": copied(self.optimizer.state_dict()),
             "generator": self.generator.get_state(),
             "history": [tuple(each) for each in self.history],
             "seconds": self.seconds,
@@ -149,6 +145,10 @@ class Run:
         self.generator.set_state(state["generator"])
         self.history = [Bounds(*each) for each in state["history"]]
         self.seconds = state["seconds"]
+
+    def says(self) -> str:
+        bound = f" bound {self.history[-1].held_out:.1f}" if self.history else ""
+        return f"{self.method.name}, seed {self.seed}:{bound}"
 
     def _bounds(
         self, images: torch.Tensor, epochs: int, samples: int | None = None
@@ -165,96 +165,3 @@ class Run:
             for each in zip(*found, strict=True)
         )
         return loose, tight
-
-
-class Checkpoint:
-    """The finished work, kept in memory and saved to disk from time to time."""
-
-    def __init__(self, out: Path, settings: Settings) -> None:
-        self.out, self.settings = out, settings
-        self.finished: list[dict[str, Any]] = []
-        self.current: dict[str, Any] | None = None
-        self.written = -math.inf
-        self.fresh = False
-
-    @property
-    def path(self) -> Path:
-        return self.out / CHECKPOINT
-
-    def keep(self, current: dict[str, Any] | None) -> None:
-        """Record an epoch; save if the last save is long ago or a run is finished."""
-        self.current, self.fresh = current, True
-        if current is None or time.monotonic() - self.written > BETWEEN_WRITES:
-            self.write()
-
-    def write(self) -> None:
-        if not self.fresh:
-            return
-        buffer = io.BytesIO()
-        torch.save(
-            {
-                "version": VERSION,
-                "settings": asdict(self.settings),
-                "finished": self.finished,
-                "current": self.current,
-            },
-            buffer,
-        )
-        files.write(self.out, {CHECKPOINT: buffer.getvalue()}, force=True)
-        self.written, self.fresh = time.monotonic(), False
-
-    def read(self) -> None:
-        """Load the checkpoint of an earlier run; InputError unless its settings are the same."""
-        path = self.path
-        if not path.is_file():
-            raise InputError(f"--resume needs {path}, which does not exist")
-        try:
-            # Load tensors and plain values only, so that an untrusted file runs no code.
-            found = torch.load(path, weights_only=True)
-            version, settings = found["version"], found["settings"]
-            finished, current = found["finished"], found["current"]
-        except Exception as error:
-            reason = " ".join(str(error).split())[:80] or type(error).__name__
-            raise InputError(f"{path} is not a checkpoint: {reason}") from None
-        if version != VERSION:
-            raise InputError(f"{path} has version {version}; this kofn reads version {VERSION}")
-        for name, wanted in asdict(self.settings).items():
-            if settings.get(name) != wanted:
-                raise InputError(
-                    f"{path} was made with {name} = {settings.get(name)!r}, not {wanted!r}; "
-                    "--resume needs the same options"
-                )
-        self.finished, self.current = finished, current
-        self.written = 0.0
-
-
-def train(
-    settings: Settings, data: Data, checkpoint: Checkpoint, tell: Callable[[str, int, Run], None]
-) -> list[dict[str, Any]]:
-    """Train every unfinished run; return all results in the order of `settings.runs()`."""
-    done = {(each["method"], each["seed"]) for each in checkpoint.finished}
-    for name, seed in settings.runs():
-        if (name, seed) in done:
-            continue
-        run = Run(settings, data, name, seed)
-        waiting = checkpoint.current
-        if waiting is not None and (waiting["method"], waiting["seed"]) == (name, seed):
-            run.load(waiting)
-        tell(name, seed, run)
-        while len(run.history) < settings.epochs:
-            run.epoch()
-            tell(name, seed, run)
-            if len(run.history) < settings.epochs:
-                checkpoint.keep(run.state())
-        checkpoint.finished.append(run.result())
-        checkpoint.keep(None)
-    return checkpoint.finished
-
-
-def _copied(state: Any) -> Any:
-    """Return a copy that shares no memory with the original."""
-    if isinstance(state, torch.Tensor):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        return {key: _copied(value) for key, value in state.items()}
-    return [_copied(value) for value in state] if isinstance(state, list) else state

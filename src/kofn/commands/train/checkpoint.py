@@ -1,0 +1,143 @@
+"""Training runs in sequence, with a checkpoint from time to time that --resume continues."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from kofn.commands import files
+from kofn.commands.files import InputError
+
+BETWEEN_WRITES = 5.0  # seconds
+CHECKPOINT = "checkpoint.pt"
+VERSION = 2
+
+Key = tuple[Any, ...]
+"""What a run is: its method, its seed and so on, as plain values."""
+
+
+class Run(Protocol):
+    """One training run, which can be stopped and continued between two parts."""
+
+    @property
+    def done(self) -> int:
+        """How many parts are finished."""
+
+    def part(self) -> None:
+        """Train for one part more."""
+
+    def state(self) -> dict[str, Any]:
+        """Return a copy of all that the next part depends on: tensors and plain values."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned; training continues exactly as without a stop."""
+
+    def result(self) -> dict[str, Any]:
+        """Return the results of a finished run: tensors and plain values."""
+
+    def says(self) -> str:
+        """Return what the progress bar shows."""
+
+
+class Checkpoint:
+    """The finished work, kept in memory and saved to disk from time to time."""
+
+    def __init__(self, out: Path, settings: Any) -> None:
+        self.out, self.settings = out, settings
+        self.finished: list[dict[str, Any]] = []
+        self.current: dict[str, Any] | None = None
+        self.written = -math.inf
+        self.fresh = False
+
+    @property
+    def path(self) -> Path:
+        return self.out / CHECKPOINT
+
+    def keep(self, current: dict[str, Any] | None) -> None:
+        """Record a part; save if the last save is long ago or a run is finished."""
+        self.current, self.fresh = current, True
+        if current is None or time.monotonic() - self.written > BETWEEN_WRITES:
+            self.write()
+
+    def write(self) -> None:
+        if not self.fresh:
+            return
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "version": VERSION,
+                "settings": asdict(self.settings),
+                "finished": self.finished,
+                "current": self.current,
+            },
+            buffer,
+        )
+        files.write(self.out, {CHECKPOINT: buffer.getvalue()}, force=True)
+        self.written, self.fresh = time.monotonic(), False
+
+    def read(self) -> None:
+        """Load the checkpoint of an earlier run; InputError unless its settings are the same."""
+        path = self.path
+        if not path.is_file():
+            raise InputError(f"--resume needs {path}, which does not exist")
+        try:
+            # Load tensors and plain values only, so that an untrusted file runs no code.
+            found = torch.load(path, weights_only=True)
+            version, settings = found["version"], found["settings"]
+            finished, current = found["finished"], found["current"]
+        except Exception as error:
+            reason = " ".join(str(error).split())[:80] or type(error).__name__
+            raise InputError(f"{path} is not a checkpoint: {reason}") from None
+        if version != VERSION:
+            raise InputError(f"{path} has version {version}; this kofn reads version {VERSION}")
+        for name, wanted in asdict(self.settings).items():
+            if settings.get(name) != wanted:
+                raise InputError(
+                    f"{path} was made with {name} = {settings.get(name)!r}, not {wanted!r}; "
+                    "--resume needs the same options"
+                )
+        self.finished, self.current = finished, current
+        self.written = 0.0
+
+
+def work(
+    keys: Sequence[Key],
+    parts: int,
+    begin: Callable[[Key], Run],
+    checkpoint: Checkpoint,
+    tell: Callable[[Key, Run], None],
+) -> list[dict[str, Any]]:
+    """Train every unfinished run; return all results in the order of `keys`."""
+    done = {tuple(each["key"]) for each in checkpoint.finished}
+    for key in keys:
+        if key in done:
+            continue
+        run = begin(key)
+        waiting = checkpoint.current
+        if waiting is not None and tuple(waiting["key"]) == key:
+            run.load(waiting)
+        tell(key, run)
+        while run.done < parts:
+            run.part()
+            tell(key, run)
+            if run.done < parts:
+                checkpoint.keep({**run.state(), "key": key})
+        checkpoint.finished.append({**run.result(), "key": key})
+        checkpoint.keep(None)
+    return checkpoint.finished
+
+
+def copied(state: Any) -> Any:
+    """Return a copy that shares no memory with the original."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: copied(value) for key, value in state.items()}
+    return [copied(value) for value in state] if isinstance(state, list) else state

@@ -1,0 +1,1 @@
+"""`kofn train vae`: autoencoders with discrete latents, trained by several gradient estimators."""

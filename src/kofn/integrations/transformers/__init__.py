@@ -11,6 +11,7 @@ except ImportError as error:
         'install it with: pip install "kofn[transformers]"'
     ) from error
 
+from kofn.integrations.transformers.attention import register_attention, unregister_attention
 from kofn.integrations.transformers.routers.patching import patch_routers, unpatch_routers
 
-__all__ = ["patch_routers", "unpatch_routers"]
+__all__ = ["patch_routers", "unpatch_routers", "register_attention", "unregister_attention"]

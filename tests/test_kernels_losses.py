@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 import kofn
 from kofn import links, losses
 from kofn.links import table
-from support import LINKS
+from support import LINKS, names_of
 
 INF, NAN = math.inf, math.nan
 EVERY = [*(table.TABLE[name] for name in LINKS), links.entmax(1.3)]
@@ -38,12 +38,6 @@ def targets(kind, rng, n=200):
     if kind == "hot":
         return rng.random((6, n)) < 0.1
     return rng.random((6, n)).astype(np.float32)
-
-
-def names_of(node):
-    """The names of the functions behind an answer."""
-    before = () if node is None else node.next_functions
-    return type(node).__name__ + "".join(names_of(each) for each, _ in before)
 
 
 def both_ways(function, arrays, monkeypatch):

@@ -98,8 +98,23 @@ class ChoiceKernels(Protocol):
     def largest(self, x: Array, k: int) -> Any:
         """Return `rows.choice.largest`, (…, k) of int64."""
 
-    def kth_largest(self, x: Array, k: int) -> Any:
-        """Return `rows.choice.kth_in_memory`, (…)."""
+    def truncated(
+        self,
+        x: Array,
+        k: int | None,
+        p: float | None,
+        temperature: Any,
+        labels: Any,
+        wanted: bool,
+    ) -> tuple[Any, Any]:
+        """Return the weights p of `rows.truncated`, and 0 per row; with labels, int64 per row,
+        p − t, or None unless wanted, and the losses.
+        """
+
+    def truncated_gradients(
+        self, x: Array, weights: Array, cotangent: Array, temperature: Any
+    ) -> tuple[Any, Any]:
+        """Return the cotangents of the scores, (…, n), and of the temperature, (…)."""
 
 
 class NoiseKernels(Protocol):

@@ -15,13 +15,11 @@ from kofn.links import Link, table
 from kofn.losses.fenchel_young import cross_entropy
 from kofn.losses.targets import Target, mean_over_labels, missed, prepared, reduced, weighted
 from kofn.maps.perturbed import perturbed_argmax
-from kofn.maps.softmax_variants import check_support, counted
+from kofn.maps.softmax_variants import check_support
 from kofn.maps.topk import weights_of
-from kofn.rows import answers
+from kofn.rows import truncated
 from kofn.rows.closed_form import log_weights_of
-from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, without_deleted
-from kofn.rows.settled import rows_of
 
 __all__ = [
     "accuracy_loss",
@@ -80,8 +78,11 @@ def sparse_softmax_loss(
     )  # fmt: skip
     check_support(k, p, checked.form.n)
     with checked.form.quiet():
-        log_p = evaluate(answers.log_softmax, rows_of(checked), counted(checked, k, p))
-        return cross_entropy(log_p, labels, reduction)
+        if labels.labels is not None:
+            loss = truncated.label_loss(checked, labels.labels, k, p)
+            if loss is not None:
+                return reduced(weighted(loss, labels), labels, reduction, unlimited=True)
+        return cross_entropy(truncated.log_weights(checked, k, p), labels, reduction)
 
 
 def topk_cross_entropy(

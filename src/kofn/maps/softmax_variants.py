@@ -8,14 +8,12 @@ from typing import Any
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_integer, check_number
-from kofn.arrays.kinds import Array, cast, is_torch, namespace
-from kofn.arrays.operations import cumulative_sums, kth_largest
+from kofn.arrays.kinds import Array, is_torch, namespace
 from kofn.arrays.typing import ArrayT
 from kofn.maps.taylor_zeros import MOST, Zeros, zeros
-from kofn.maps.topk import weights_of
-from kofn.rows import answers, choice
+from kofn.rows import truncated
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import ONE, Given, given
+from kofn.rows.given import ONE, given
 from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
@@ -110,11 +108,10 @@ def sparse_softmax(
         >>> sparse_softmax(np.array([2.0, 1.0, 0.0, -1.0]), p=0.9).round(3)
         array([0.665, 0.245, 0.09 , 0.   ])
     """
-    checked = given(scores, ONE, links.exponential, temperature, dim, mask)
+    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
     check_support(k, p, checked.form.n)
     with checked.form.quiet():
-        checked = checked._replace(scores=supported(checked, k, p))
-        return checked.form.restored(weights_of(checked, answers.softmax))
+        return checked.form.restored(truncated.weights(checked, k, p))
 
 
 def check_support(k: Any, p: Any, n: int) -> None:
@@ -130,41 +127,6 @@ def check_support(k: Any, p: Any, n: int) -> None:
         return
     allowed = "a number in (0, 1]"
     check_number("p", p, low=0.0, high=1.0, allowed=allowed, strict=True)
-
-
-def supported(given: Given, k: int | None, p: float | None) -> Array:
-    """Return the scores with −inf outside the support; rows with a NaN are unchanged."""
-    x = given.scores
-    xp = namespace(x)
-    fixed = stop_gradient(x)
-    if k == 0 or (p is not None and p >= 1):
-        return x
-    least = None if k is None else choice.kth_in_memory(fixed, k, given.form.kind)
-    if least is not None:
-        return xp.where(fixed < least[..., None], -math.inf, x)
-    if k is not None:
-        last = kth_largest(fixed, k)
-    else:
-        ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
-        share = answers.softmax(rows_of(given._replace(scores=ordered)))
-        # An entry is kept while the total weight of those before it is below p.
-        before = cumulative_sums(share) - share
-        last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)
-    bad = xp.any(xp.isnan(fixed), axis=-1)[..., None]
-    return xp.where((fixed < last[..., None]) & ~bad, -math.inf, x)
-
-
-def counted(given: Given, k: int | None, p: float | None) -> Array:
-    """Return the share of each entry in the support: 0, 1, or equal shares for ties at the k-th."""
-    x = stop_gradient(given.scores)
-    xp = namespace(x)
-    if k is None or k == 0:
-        return cast(supported(given._replace(scores=x), k, p) != -math.inf, x.dtype)
-    last = kth_largest(x, k)[..., None]
-    above, level = cast(x > last, x.dtype), cast(x == last, x.dtype)
-    left = k - xp.sum(above, axis=-1)[..., None]
-    equal = xp.sum(level, axis=-1)[..., None]
-    return above + level * left / xp.where(equal > 0, equal, 1.0)
 
 
 def _polynomial(rows: Rows, order: int) -> Array:

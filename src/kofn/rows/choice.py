@@ -26,7 +26,7 @@ from kofn.rows.given import NUMBERS, Given
 def hard(given: Given, k: Any) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
     x = stop_gradient(given.scores)
-    chooser = _serving(x, given.form.kind)
+    chooser = serving(x, given.form.kind)
     if chooser is not None:
         return chooser.hard(x, given.k if type(given.k) is float else stop_gradient(given.k))
     number = type(k) in NUMBERS
@@ -44,20 +44,11 @@ def hard(given: Given, k: Any) -> Array:
 
 def largest(x: Array, k: int, kind: str) -> Array:
     """Return the indices of the k largest scores, largest first; masked ones and NaN come last."""
-    chooser = _serving(x, kind)
+    chooser = serving(x, kind)
     return top_indices(_known(x), k) if chooser is None else chooser.largest(x, k)
 
 
-def kth_in_memory(x: Array, k: int, kind: str) -> Array | None:
-    """Return the k-th largest score of each row, k ≥ 1; None if no kernel serves the rows.
-
-    −inf, which is below all scores, in rows with a NaN or without a score in play.
-    """
-    chooser = _serving(x, kind)
-    return None if chooser is None else chooser.kth_largest(x, k)
-
-
-def _serving(x: Array, kind: str) -> kernels.ChoiceKernels | None:
+def serving(x: Array, kind: str) -> kernels.ChoiceKernels | None:
     """Return the kernels for these rows, or None if something traces or transforms them."""
     if kind == "jax" or (kind == "torch" and not of_torch("state").is_plain(x)):
         return None

@@ -23,7 +23,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     kinds = list(kinds)
     for size in sizes:
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
-        found += [choice.code_of(name, size) for name in ("choices", "largest", "cut")]
+        found += [choice.code_of(name, size) for name in choice.NAMES]
         found += noise.codes(kinds, size)
         for kind in kinds:
             for n in (layout.SHORT, layout.SHORT + 1):

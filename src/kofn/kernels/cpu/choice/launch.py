@@ -14,20 +14,25 @@ import numpy as np
 
 from kofn.arrays.kinds import is_torch
 from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.memory import memory_of, zeros
+from kofn.kernels.cpu.runtime.memory import memory_of, per_row, zeros
 from kofn.kernels.cpu.runtime.native import Code
 
 GRAIN = 16_384  # entries a thread takes at once
 
 
+_PLACES = {
+    "choices": ("choice.worker", "qqdq"),
+    "largest": ("choice.worker", "qqqq"),
+    "truncated": ("choice.truncated", "qqqdq"),
+    "back": ("choice.truncated", "qqqdq"),
+}
+NAMES = tuple(_PLACES)
+
+
 def code_of(name: str, size: int) -> Code:
-    """What a thread calls, in worker.py or cut.py, for numbers of that size."""
-    takes = {"choices": "qqdq", "largest": "qqqq", "cut": "qqqq"}[name]
-    return Code(
-        "choice.cut" if name == "cut" else "choice.worker",
-        f"{name}_{'single' if size == 4 else 'double'}",
-        takes,
-    )
+    """What a thread calls, for numbers of that size."""
+    module, takes = _PLACES[name]
+    return Code(module, f"{name}_{'single' if size == 4 else 'double'}", takes)
 
 
 def hard(x: Any, k: Any) -> Any:
@@ -57,13 +62,44 @@ def largest(x: Any, k: int) -> Any:
     return out
 
 
-def kth_largest(x: Any, k: int) -> Any:
-    """The k-th largest score of each row; −∞ in rows with a NaN or without a score in play."""
+def truncated(
+    x: Any, k: int | None, p: float | None, temperature: Any, labels: Any, wanted: bool
+) -> tuple[Any, Any]:
+    """(weights of the softmax over the k largest scores or a nucleus, 0 per row).
+
+    With labels, int64 per row, weights less 1 at the label, or None if nobody wants these, and the
+    loss.
+    """
     memory = memory_of(x)
     x = memory.packed(x)
-    out = memory.empty(x, x.shape[:-1])
-    _deal(code_of("cut", x.itemsize), x, k, 0, 0, out)
-    return out
+    out, each = memory.empty_like(x) if wanted else None, memory.empty(x, x.shape[:-1])
+    labels = None if labels is None else memory.packed(labels)
+    numbers = k or 0, 1.0 if p is None else p
+    _deal_truncated("truncated", x, temperature, labels, out, each, numbers)
+    return out, each
+
+
+def truncated_gradients(x: Any, weights: Any, cotangent: Any, temperature: Any) -> tuple[Any, Any]:
+    """Cotangents of the scores, and of the temperature per row, for one of these weights."""
+    memory = memory_of(x)
+    x, weights, cotangent = (memory.packed(one) for one in (x, weights, cotangent))
+    out, each = memory.empty_like(x), memory.empty(x, x.shape[:-1])
+    _deal_truncated("back", x, temperature, weights, out, each, (0, 1.0), cotangent)
+    return out, each
+
+
+def _deal_truncated(
+    name: str, x: Any, temperature: Any, given: Any, out: Any, each: Any,
+    numbers: tuple[int, float], cotangent: Any = None,
+) -> None:  # fmt: skip
+    """Rows to threads; `given` are labels or weights."""
+    memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
+    temperature, at = per_row(temperature, memory, count, x.itemsize)
+    places = (0 if one is None else memory.address(one) for one in (given, out, each, cotangent))
+    keep = x, temperature, given, out, each, cotangent
+    room = n if out is None else 0
+    _offer(code_of(name, x.itemsize), n, count, (memory.address(x), at, *places), numbers, room,
+           keep)  # fmt: skip
 
 
 def _deal(
@@ -71,13 +107,26 @@ def _deal(
 ) -> None:
     """Rows to threads, each with `room` words; no answer depends on who works on it."""
     n, count, address = x.shape[-1], prod(x.shape[:-1]), memory_of(x).address
+    _offer(code, n, count, (address(x), k_at, address(out)), (k,), room, (x, out, keep))
+
+
+def _offer(
+    code: Code,
+    n: int,
+    count: int,
+    places: tuple[int, ...],
+    numbers: tuple[float, ...],
+    room: int,
+    keep: tuple[Any, ...],
+) -> None:
+    """Rows to threads, each with `room` words; the first to keep are the scores."""
     if count == 0:
         return
-    job = array("q", (0, 0, count, max(1, GRAIN // n), n, address(x), k_at, address(out)))
-    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(x), count)
+    job = array("q", (0, 0, count, max(1, GRAIN // n), n, *places))
+    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(keep[0]), count)
     run, first = native.function(code), job.buffer_info()[0]
     own, scratch = zeros(crew * room)
     if crew > 1:
-        shares = [(first, scratch + 8 * room * i, k, False) for i in range(1, crew)]
-        pool.offer(shares, run, (job, own, x, out, keep))
-    run(first, scratch, k, True)
+        shares = [(first, scratch + 8 * room * i, *numbers, False) for i in range(1, crew)]
+        pool.offer(shares, run, (job, own, keep))
+    run(first, scratch, *numbers, True)

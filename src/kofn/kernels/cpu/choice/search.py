@@ -65,7 +65,7 @@ def least_from(x, t):
 
 
 @intrinsic
-def _middle(typingctx, low, high):
+def middle(typingctx, low, high):
     """The float half-way between two, in the order of all floats."""
 
     def codegen(context, builder, signature, arguments):
@@ -86,7 +86,7 @@ def _probe(low, high, from_low, from_high, k, halve):
         t = low + width * real(low, share)
         if low < t < high:
             return t
-    return unordered(_middle(ordered(low), ordered(high)), low)
+    return unordered(middle(ordered(low), ordered(high)), low)
 
 
 HALVE = 3

@@ -163,7 +163,7 @@ def _fill(x, lowest, indices, found):
 
 
 @each
-def _lowest(xs):
+def lowest_of(xs):
     """Scores up to this one count as masked."""
     return real(xs[0], _SINGLE if xs.itemsize == 4 else _DOUBLE)
 
@@ -178,7 +178,7 @@ def _choices(job, k, leads, number):
         carray(pointer(words[X]), rows * n, number),
         carray(pointer(words[OUT]), rows * n, number),
     )
-    ks, lowest = carray(pointer(words[K]), rows, number), _lowest(xs)
+    ks, lowest = carray(pointer(words[K]), rows, number), lowest_of(xs)
     first, last = take(job)
     while first < last:
         for r in range(first, last):
@@ -200,7 +200,7 @@ def _largest(job, own, k, leads, number):
         carray(pointer(words[X]), rows * n, number),
         carray(pointer(words[OUT]), rows * k, np.int64),
     )
-    lowest, scores = _lowest(xs), carray(pointer(own), k, number)
+    lowest, scores = lowest_of(xs), carray(pointer(own), k, number)
     spare = carray(pointer(own + 8 * k), k, number)
     spare_indices = carray(pointer(own + 16 * k), k, np.int64)
     first, last = take(job)

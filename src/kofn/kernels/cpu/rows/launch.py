@@ -21,7 +21,7 @@ from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.runtime import layout as shared_layout
 from kofn.kernels.cpu.runtime import native, pool
 from kofn.kernels.cpu.runtime.layout import PART, REGISTER
-from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of, zeros
+from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of, per_row, zeros
 from kofn.kernels.cpu.runtime.native import Code
 
 _WORDS = REGISTER // 8
@@ -169,16 +169,6 @@ def plan_of(code: Code, kind: int, size: int, n: int, cotangent: bool, answer: b
     return _Plan(native.function(code), found, address(found), group, chunk, room, width)
 
 
-def _in_memory(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any, int]:
-    """(numbers of each row, their address) of an array, or of one number for all rows."""
-    if type(numbers) is not float:
-        assert numbers.dtype.itemsize == size, f"{numbers.dtype} per row; rows of {size} bytes"
-        numbers = memory.packed(numbers)
-        return numbers, memory.address(numbers)
-    each = array("f" if size == 4 else "d", (numbers,)) * count
-    return each, each.buffer_info()[0]
-
-
 def _deal(
     code: Code,
     memory: Memory,
@@ -204,8 +194,8 @@ def _deal(
     of_link = kind if not likely else LIKELY
     answers = out is not None or likely  # else the prepared entries need memory
     plan = plan_of(code, of_link, size, n, cotangent is not None, answers)
-    k, k_at = _in_memory(k, memory, count, size)
-    temperature, temperature_at = _in_memory(temperature, memory, count, size)
+    k, k_at = per_row(k, memory, count, size)
+    temperature, temperature_at = per_row(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     own, scratch = zeros(crew * plan.width + _WORDS)

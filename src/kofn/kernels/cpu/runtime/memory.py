@@ -43,6 +43,16 @@ def address(x: Any) -> int:
     return memory_of(x).address(x)
 
 
+def per_row(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any, int]:
+    """(numbers of each row, their address) of an array, or of one number for all rows."""
+    if type(numbers) is not float:
+        assert numbers.dtype.itemsize == size, f"{numbers.dtype} per row; rows of {size} bytes"
+        numbers = memory.packed(numbers)
+        return numbers, memory.address(numbers)
+    each = array("f" if size == 4 else "d", (numbers,)) * count
+    return each, each.buffer_info()[0]
+
+
 def zeros(words: int) -> tuple[Any, int]:
     """(so many words of memory, all 0, its address)."""
     if words <= 4096:  # asking NumPy for an address takes longer than clearing these

@@ -1,0 +1,313 @@
+"""The work of one thread: softmax over the largest scores of its rows, its loss, and its gradient.
+
+Those are the k largest scores, or the nucleus, the fewest with the share p of all the weight. Its
+least score is found as in search.py: a bracket, narrowed by adding up weights instead of counting.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray, njit
+
+from kofn.kernels.cpu.choice.search import (
+    count_above,
+    count_from,
+    each,
+    ends,
+    kth_largest,
+    least_from,
+    middle,
+)
+from kofn.kernels.cpu.choice.worker import lowest_of
+from kofn.kernels.cpu.rows.formulas import exponential
+from kofn.kernels.cpu.rows.loops import BLOCK, OPTIONS
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.vector_math import (
+    inline,
+    ordered,
+    real,
+    unordered,
+    widest_vectors,
+)
+
+# A job, the integers that every thread on it is told: those of shares.py first. LABELS and G are 0
+# where there are none, OUT where nobody wants the weights.
+N, X, T, LABELS, OUT, EACH, G = range(4, 11)
+WORDS = 11
+
+adding = njit(nogil=True, **OPTIONS)
+
+STEPS = 3 * 66
+"""More than the search may take: every third step halves a bracket of at most 2⁶⁴ floats."""
+SETTLE = 4
+"""After so many steps, look whether the bracket has one score only, however often."""
+FAINT = 720.0
+"""Temperatures below the greatest score where e^z is 0, in float64 and float32."""
+
+
+@inline
+def _below(x, greatest, per_t):
+    """z, apart from the sums, which may be taken in any order."""
+    return (x - greatest) * per_t
+
+
+@adding
+def _raise(x, greatest, per_t, lowest, e):
+    """e^((x − greatest)/T) of finite scores in play, 0 of others; the sum."""
+    widest_vectors()
+    zero, whole = real(lowest, 0.0), 0.0
+    for start in range(0, x.size, BLOCK):
+        stop, part = start + BLOCK, zero
+        xs, es = x[start:stop], e[start:stop]
+        for i in range(xs.size):
+            v = xs[i]
+            raised = exponential(_below(v, greatest, per_t)) if v > lowest else zero
+            es[i] = raised
+            part += raised
+        whole += part
+    return whole
+
+
+@adding
+def _mass_from(x, e, t):
+    """The weight of the scores that are at least t."""
+    widest_vectors()
+    zero, whole = real(t, 0.0), 0.0
+    for start in range(0, x.size, BLOCK):
+        stop, part = start + BLOCK, zero
+        xs, es = x[start:stop], e[start:stop]
+        for i in range(xs.size):
+            part += es[i] if xs[i] >= t else zero
+        whole += part
+    return whole
+
+
+@adding
+def _keep(x, e, t, share, lowest):
+    """Leave the weights of scores above t, that share of those at t, none below; the sum."""
+    widest_vectors()
+    zero, whole = real(t, 0.0), 0.0
+    for start in range(0, x.size, BLOCK):
+        stop, part = start + BLOCK, zero
+        xs, es = x[start:stop], e[start:stop]
+        for i in range(xs.size):
+            v = xs[i]
+            kept = es[i] if v > t else (es[i] * share if v == t else zero)
+            es[i] = kept
+            part += kept
+        whole += part
+    return whole
+
+
+@each
+def _scale(e, by):
+    widest_vectors()
+    for i in range(e.size):
+        e[i] *= by
+
+
+@each
+def _between(low, high, halve):
+    """A number between two: their mean, or the middle in the order of all floats."""
+    width = high - low
+    if not halve and width < real(low, math.inf):
+        t = low + width * real(low, 0.5)
+        if low < t < high:
+            return t
+    return unordered(middle(ordered(low), ordered(high)), low)
+
+
+@each
+def nucleus(x, e, share, least, greatest):
+    """A number with the fewest scores from it on whose weights e are that share of all.
+
+    The sums of fewer of the same numbers in the same order are never greater, so there is a number
+    where they pass the share, and the bracket around it becomes less with every step.
+    """
+    low, high = least, greatest
+    wanted = share * _mass_from(x, e, low)
+    if _mass_from(x, e, high) >= wanted:
+        return high
+    for step in range(1, STEPS):
+        t = _between(low, high, step % 3 == 0)
+        if not low < t < high:  # no float is between them
+            break
+        if _mass_from(x, e, t) >= wanted:
+            low = t
+        else:
+            high = t
+        if step % SETTLE == 0:
+            low = least_from(x, low)
+            if count_above(x, low) == count_from(x, high):
+                break
+    return low
+
+
+@each
+def _cut(x, e, k, share, least, greatest):
+    """(t, above): scores from t on are kept, just k of them if above < 0; else as `kth_largest`."""
+    if k > 0:
+        return kth_largest(x, k, least, greatest)
+    if share >= 1:
+        return least, np.int64(-1)
+    return nucleus(x, e, share, least, greatest), np.int64(-1)
+
+
+@each
+def _special(x, lowest, bad, e):
+    """Weights of a row with a NaN, with scores of +inf, which share the weight, or with neither."""
+    infinity, count = real(lowest, math.inf), 0
+    for i in range(x.size):
+        count += x[i] == infinity
+    for i in range(x.size):
+        v = x[i]
+        e[i] = real(lowest, 1.0 / count if v == infinity else 0.0)
+        if bad and v != infinity and not v <= lowest:
+            e[i] = real(lowest, math.nan)
+    return count
+
+
+@each
+def _softmax(x, k, share, t, label, lowest, e):
+    """The weights, or with a label ≥ 0 p − 1 for that one and the loss, as the answer.
+
+    With a label, scores equal to the k-th share the places left; without, all of them are kept.
+    """
+    least, greatest, bad = ends(x, lowest)
+    zero, infinity = real(lowest, 0.0), real(lowest, math.inf)
+    if bad or t != t or not least <= greatest or greatest == infinity:
+        bad = bad or (t != t and greatest < infinity)
+        count = _special(x, lowest, bad, e)
+        if label < 0:
+            return 0.0
+        top = x[label] == infinity
+        for i in range(x.size):  # the loss does not change with the scores
+            e[i] = real(lowest, math.nan) if e[i] != e[i] else zero
+        return math.nan if bad else (math.log(count) if top else math.inf)
+    _raise(x, greatest, real(lowest, 1.0) / t, lowest, e)
+    low = max(least, greatest - real(lowest, FAINT) * t)
+    last, above = _cut(x, e, k, share, least if k > 0 else low, greatest)
+    places = real(lowest, 1.0)
+    if label >= 0 and above >= 0:
+        places = real(lowest, (k - above) / (count_from(x, last) - above))
+    if above < 0:
+        last = least_from(x, last)
+    whole = max(_keep(x, e, last, places, lowest), 1.0)
+    _scale(e, real(lowest, 1 / whole))
+    if label < 0:
+        return 0.0
+    if not x[label] > lowest:
+        e[:] = zero
+        return math.inf
+    e[label] -= real(lowest, 1.0)
+    return math.log(whole) + (np.float64(greatest) - np.float64(x[label])) / t
+
+
+@each
+def _truncated(job, own, k, share, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    n, rows = words[N], words[COUNT]
+    xs = carray(pointer(words[X]), rows * n, number)
+    ts = carray(pointer(words[T]), rows, number)
+    found = carray(pointer(words[EACH]), rows, number)
+    wanted, labelled = words[OUT] != 0, words[LABELS] != 0
+    outs = carray(pointer(words[OUT] if wanted else own), rows * n if wanted else n, number)
+    labels = carray(pointer(words[LABELS] if labelled else own), rows, np.int64)
+    lowest = lowest_of(xs)
+    first, last = take(job)
+    while first < last:
+        for r in range(first, last):
+            out = outs[r * n : r * n + n] if wanted else outs[:n]
+            label = labels[r] if labelled else np.int64(-1)
+            x = xs[r * n : r * n + n]
+            found[r] = _softmax(x, k, share, ts[r], label, lowest, out)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        wait(job)
+
+
+@adding
+def _mean(p, g):
+    """Σpg where p is not 0."""
+    widest_vectors()
+    zero, whole = real(p[0], 0.0), 0.0
+    for start in range(0, p.size, BLOCK):
+        stop, part = start + BLOCK, zero
+        ps, gs = p[start:stop], g[start:stop]
+        for i in range(ps.size):
+            part += ps[i] * gs[i] if ps[i] != zero else zero
+        whole += part
+    return whole
+
+
+@adding
+def _pull(x, p, g, mean, t, start_at, out):
+    """p(g − mean)/T; the answer is −Σ of that times (x − start)/T."""
+    widest_vectors()
+    zero, infinity, whole = real(t, 0.0), real(t, math.inf), 0.0
+    for start in range(0, p.size, BLOCK):
+        stop, part = start + BLOCK, zero
+        xs, ps, gs, outs = x[start:stop], p[start:stop], g[start:stop], out[start:stop]
+        for i in range(ps.size):
+            v, moves = xs[i], ps[i] != zero and xs[i] != infinity
+            u = ps[i] * (gs[i] - mean) / t if moves else zero
+            outs[i] = u
+            part += u * ((v - start_at) / t) if moves else zero
+        whole += part
+    return -whole
+
+
+@each
+def _back(job, own, k, share, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    n, rows = words[N], words[COUNT]
+    xs = carray(pointer(words[X]), rows * n, number)
+    gs = carray(pointer(words[G]), rows * n, number)
+    ps = carray(pointer(words[LABELS]), rows * n, number)
+    outs = carray(pointer(words[OUT]), rows * n, number)
+    ts = carray(pointer(words[T]), rows, number)
+    found = carray(pointer(words[EACH]), rows, number)
+    first, last = take(job)
+    while first < last:
+        for r in range(first, last):
+            at, stop = r * n, r * n + n
+            x, p, g, out = xs[at:stop], ps[at:stop], gs[at:stop], outs[at:stop]
+            mean, some = number(_mean(p, g)), 0
+            while some < n - 1 and p[some] == number(0):
+                some += 1
+            found[r] = _pull(x, p, g, mean, ts[r], x[some], out)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        wait(job)
+
+
+def truncated_single(job, own, k, share, leads):
+    """Take rows of float32 until there are none; write their weights and losses."""
+    _truncated(job, own, k, share, leads, np.float32)
+
+
+def truncated_double(job, own, k, share, leads):
+    """The same for float64."""
+    _truncated(job, own, k, share, leads, np.float64)
+
+
+def back_single(job, own, k, share, leads):
+    """Take rows of float32 until there are none; write the cotangents of the scores and of T.
+
+    The weights are where the labels were.
+    """
+    _back(job, own, k, share, leads, np.float32)
+
+
+def back_double(job, own, k, share, leads):
+    """The same for float64."""
+    _back(job, own, k, share, leads, np.float64)

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import kofn
 from kofn import softmax, sparse_softmax, taylor_softmax
 from kofn.maps.taylor_zeros import zeros
-from support import WEIGHTS, Framework, weight_tolerance, with_gradients
+from support import WEIGHTS, Framework, names_of, weight_tolerance, with_gradients
 
 RNG = np.random.default_rng(6)
 X = RNG.standard_normal((4, 7)) * 2
@@ -110,6 +110,27 @@ def test_taylor_has_a_gradient_in_t_where_differences_of_scores_overflow(name):
         ]
         assert in_t[0] == pytest.approx(0, abs=1e-37)
         assert in_t[1] == pytest.approx((sides[0] - sides[1])[0] / (2 * step), rel=1e-3)
+
+
+@pytest.mark.parametrize("order", [2, 8])
+def test_taylor_of_usual_scores_takes_few_passes_that_meet_the_others(order):
+    """A score out of play, in another row, is what makes it take the others."""
+    rng = np.random.default_rng(order)
+    x, v = rng.standard_normal((2, 5, 9)) * 4
+    x[-1] = math.inf
+    found = []
+    for rows, dtype in ((x[:-1], torch.float32), (x, torch.float64)):
+        leaf = torch.tensor(rows).to(dtype).requires_grad_()
+        t = torch.tensor([0.5, 1, 2, 3, 1][: len(rows)], dtype=dtype).requires_grad_()
+        p = taylor_softmax(leaf, order, temperature=t)
+        assert ("_ByRule" in names_of(p.grad_fn)) == (len(rows) == 4)
+        slopes = torch.autograd.grad(p, (leaf, t), torch.tensor(v[: len(rows)]).to(dtype))
+        found.append([a.detach()[:4].double() for a in (p, *slopes)])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+    for number in (1.0, 2.5):
+        leaf = torch.tensor(x[:-1], requires_grad=True)
+        assert gradcheck(lambda x, t=number: taylor_softmax(x, order, temperature=t), leaf)
 
 
 def test_taylor_tends_to_softmax_and_has_heavier_tails():

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from kofn import links
-from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_integer, check_number
-from kofn.arrays.kinds import Array, is_torch, namespace
+from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
-from kofn.maps.taylor_zeros import MOST, Zeros, zeros
+from kofn.maps import taylor
+from kofn.maps.taylor_zeros import MOST
 from kofn.rows import truncated
-from kofn.rows.compiled import evaluate
 from kofn.rows.given import ONE, given
-from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
 
@@ -66,7 +63,7 @@ def taylor_softmax(
     check_integer("order", order, allowed, 2, MOST)
     checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
     with checked.form.quiet():
-        return checked.form.restored(evaluate(_polynomial, rows_of(checked), order=order))
+        return checked.form.restored(taylor.weights(checked, order))
 
 
 def sparse_softmax(
@@ -127,45 +124,3 @@ def check_support(k: Any, p: Any, n: int) -> None:
         return
     allowed = "a number in (0, 1]"
     check_number("p", p, low=0.0, high=1.0, allowed=allowed, strict=True)
-
-
-def _polynomial(rows: Rows, order: int) -> Array:
-    """Return f(z)/Σf, with f as a product over its complex pairs of zeros a ± ib.
-
-    The factors (z − a)² + b² are never negative and lose no accuracy by cancellation.
-    """
-    xp = namespace(rows.scores)
-    live = rows.live & (rows.k > 0)[..., None]
-    x, t = xp.where(rows.live, rows.scores, 0.0), rows.temperature[..., None]
-    zeros = _zeros(x, order)
-    # f(z)·(T/size)^order: the factor cancels, and prevents the overflow of z and its powers.
-    size = xp.max(xp.abs(stop_gradient(x)), axis=-1)[..., None]
-    least = stop_gradient(t) * max(math.hypot(*zero) for zero in zeros)
-    # Divide by the root twice: XLA multiplies by a reciprocal, which is 0 for the largest numbers.
-    root = xp.sqrt(xp.where(size > least, size, least))
-    x, t = x / root / root, t / root / root
-    raised = xp.ones_like(x)
-    for i, (real, imaginary) in enumerate(zeros):
-        if i and i % 4 == 0:  # four factors do not overflow; a product that underflows counts as 0
-            raised = raised / _largest(raised, live)
-        raised = raised * ((x - real * t) ** 2 + (imaginary * t) ** 2)
-    raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
-    total = xp.sum(raised, axis=-1)[..., None]
-    share = raised / xp.where(total == 0, 1.0, total)
-    return xp.where(rows.top, rows.top_weight[..., None], share)
-
-
-def _largest(values: Array, live: Array) -> Array:
-    """Return a divisor per row; it cancels, so it has no gradient."""
-    xp = namespace(values)
-    greatest = xp.max(xp.where(live, stop_gradient(values), 0.0), axis=-1)[..., None]
-    return xp.where(greatest > 0, greatest, 1.0)
-
-
-def _zeros(like: Array, order: int) -> Zeros:
-    """Return `zeros` without having torch.compile trace their computation."""
-    if not is_torch(like):
-        return zeros(order)
-    from kofn.maps.torch_taylor_zeros import constant_zeros
-
-    return constant_zeros(order)

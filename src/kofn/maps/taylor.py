@@ -1,0 +1,145 @@
+"""Weights of `taylor_softmax`, from the zeros of its polynomial."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, is_torch, namespace, of_torch
+from kofn.arrays.tracing import is_at_hand
+from kofn.maps.taylor_zeros import Zeros, zeros
+from kofn.rows.compiled import evaluate
+from kofn.rows.fused import _is_recorded, _tensors, _with, _without_tensors
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows, rows_of
+
+USUAL = 100.0
+"""The scores, in temperatures, up to which no product of `FACTORS` overflows."""
+FACTORS = 4
+
+
+def weights(given: Given, order: int) -> Array:
+    """Return f(z)/Σf of rows, f the Taylor polynomial of that order."""
+
+    def plain(*tensors: Array) -> Array:
+        again = _with(numbers, tensors)
+        return evaluate(_polynomial, rows_of(again), order=order)
+
+    def value(*tensors: Array) -> Any:
+        answer = _quickly(_with(numbers, tensors), order)
+        return answer, (answer.detach(),)
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        slopes = _slopes(cotangent, _with(numbers, tensors), kept[0], order)
+        return slopes[: len(tensors)]
+
+    numbers = _without_tensors(given)
+    if not _is_usual(given, order):
+        return plain(*_tensors(given))
+    if not _is_recorded(given):
+        return _quickly(given, order)
+    rule = of_torch("rule")
+    return rule.recorded(rule.Rule(value, pullback, plain), *_tensors(given))
+
+
+def _is_usual(given: Given, order: int) -> bool:
+    """Return whether all scores are known, in play and of moderate size: then a few passes do."""
+    x, _, temperature, *_ = given
+    if order > 2 * FACTORS or not is_at_hand(x) or 0 in x.shape:
+        return False
+    x = stop_gradient(x)
+    if type(temperature) is not float:
+        least = float(stop_gradient(temperature).min())
+    else:
+        least = temperature
+    low, high = x.aminmax() if is_torch(x) else (x.min(), x.max())
+    return max(-float(low), float(high)) <= USUAL * least  # False for a NaN
+
+
+def _in_temperatures(given: Given) -> Array:
+    x, _, temperature, *_ = given
+    if type(temperature) is float:
+        return x if temperature == 1 else x / temperature
+    return x / temperature[..., None]
+
+
+def _quickly(given: Given, order: int) -> Array:
+    z, raised = stop_gradient(_in_temperatures(given)), None
+    for zero in zeros(order):
+        each = _factor(z, zero)[1]
+        if raised is None:
+            raised = each
+        else:
+            raised *= each
+    assert raised is not None
+    raised /= namespace(z).sum(raised, axis=-1)[..., None]
+    return raised
+
+
+def _factor(z: Array, zero: tuple[float, float]) -> tuple[Array, Array]:
+    """Return z − a, and (z − a)² + b²."""
+    apart = z - zero[0]
+    square = apart * apart
+    square += zero[1] ** 2
+    return apart, square
+
+
+def _slopes(cotangent: Array, given: Given, p: Array, order: int) -> tuple[Array, Array]:
+    """Return the cotangents of the scores and the temperature, with f′/f = Σ 2(z − a)/factor."""
+    z, slope = _in_temperatures(given), None
+    for zero in zeros(order):
+        apart, square = _factor(z, zero)
+        apart /= square
+        slope = apart if slope is None else slope.add_(apart)
+    assert slope is not None
+    in_z = p * cotangent
+    in_z -= p * in_z.sum(-1, keepdim=True)
+    in_z *= slope.mul_(2.0)
+    temperature = given.temperature
+    if type(temperature) is float:
+        return in_z if temperature == 1 else in_z.div_(temperature), in_z
+    in_temperature = -(in_z * z).sum(-1) / temperature
+    return in_z.div_(temperature[..., None]), in_temperature
+
+
+def _polynomial(rows: Rows, order: int) -> Array:
+    """Return f(z)/Σf, with f as a product over its complex pairs of zeros a ± ib.
+
+    The factors (z − a)² + b² are never negative and lose no accuracy by cancellation.
+    """
+    xp = namespace(rows.scores)
+    live = rows.live & (rows.k > 0)[..., None]
+    x, t = xp.where(rows.live, rows.scores, 0.0), rows.temperature[..., None]
+    zeros = _zeros(x, order)
+    # f(z)·(T/size)^order: the factor cancels, and prevents the overflow of z and its powers.
+    size = xp.max(xp.abs(stop_gradient(x)), axis=-1)[..., None]
+    least = stop_gradient(t) * max(math.hypot(*zero) for zero in zeros)
+    # Divide by the root twice: XLA multiplies by a reciprocal, which is 0 for the largest numbers.
+    root = xp.sqrt(xp.where(size > least, size, least))
+    x, t = x / root / root, t / root / root
+    raised = xp.ones_like(x)
+    for i, (real, imaginary) in enumerate(zeros):
+        if i and i % 4 == 0:  # four factors do not overflow; a product that underflows counts as 0
+            raised = raised / _largest(raised, live)
+        raised = raised * ((x - real * t) ** 2 + (imaginary * t) ** 2)
+    raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
+    total = xp.sum(raised, axis=-1)[..., None]
+    share = raised / xp.where(total == 0, 1.0, total)
+    return xp.where(rows.top, rows.top_weight[..., None], share)
+
+
+def _largest(values: Array, live: Array) -> Array:
+    """Return a divisor per row; it cancels, so it has no gradient."""
+    xp = namespace(values)
+    greatest = xp.max(xp.where(live, stop_gradient(values), 0.0), axis=-1)[..., None]
+    return xp.where(greatest > 0, greatest, 1.0)
+
+
+def _zeros(like: Array, order: int) -> Zeros:
+    """Return `zeros` without having torch.compile trace their computation."""
+    if not is_torch(like):
+        return zeros(order)
+    from kofn.maps.torch_taylor_zeros import constant_zeros
+
+    return constant_zeros(order)

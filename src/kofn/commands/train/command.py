@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from kofn.commands.train.router.command import router
 from kofn.commands.train.vae.command import vae
 
 train = typer.Typer(
@@ -19,3 +20,4 @@ def _group() -> None:
 
 
 train.command()(vae)
+train.command()(router)

@@ -16,7 +16,12 @@ PAGES = {
 @pytest.mark.parametrize(
     ("name", "block"),
     [
-        pytest.param(name, block, id=f"{name} line {block.line}")
+        pytest.param(
+            name,
+            block,
+            id=f"{name} line {block.line}",
+            marks=[pytest.mark.extras] if "transformers" in block.code else [],
+        )
         for name, page in PAGES.items()
         for block in blocks(page)
     ],

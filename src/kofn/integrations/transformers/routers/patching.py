@@ -112,6 +112,7 @@ def patch_routers(
         stock, ours = table.MODELS[model].stock, table.router_class(model)
         _check_free(stock, ours)
         monkey_patching.register_patch_mapping({stock: ours}, overwrite=True)
+        table.record_as(model, table.stock_or_ours(model))
         table.ACTIVE[model] = table.Patch(options)
     if verbose:
         print(_summary(models, options))
@@ -136,7 +137,7 @@ def unpatch_routers(*models: str) -> None:
         if monkey_patching.get_patch_mapping().get(stock) is table.router_class(model):
             monkey_patching.unregister_patch_mapping([stock])
         table.restore_class(model)
-        table.restore_recorders(model)
+        table.record_as(model, table.stock_class(model))
 
 
 def _check(models: tuple[str, ...], options: dict[str, Any]) -> None:

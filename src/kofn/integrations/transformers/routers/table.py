@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -99,11 +100,21 @@ def restore_class(model: str) -> None:
             setattr(module, name, stock)
 
 
-def restore_recorders(model: str) -> None:
-    """Let the stock classes of a model record the logits of stock routers again."""
-    ours, stock = router_class(model), stock_class(model)
-    for each in vars(sys.modules[stock.__module__]).values():
-        recorders = getattr(each, "_can_record_outputs", None) or {}
-        for recorder in recorders.values():
-            if getattr(recorder, "target_class", None) is ours:
-                recorder.target_class = stock
+def record_as(model: str, target: type) -> None:
+    """Let the model's classes record the logits of routers that are instances of `target`."""
+    places = vars(sys.modules[stock_class(model).__module__]).values()
+    for each in places:
+        recorders = vars(each).get("_can_record_outputs") if isinstance(each, type) else None
+        if recorders and "router_logits" in recorders:
+            recorders["router_logits"].target_class = target
+
+
+def stock_or_ours(model: str) -> type:
+    """Return a class whose instances are the model's stock routers and their replacements.
+
+    transformers would let all models record the replacements alone, those that exist already, too.
+    It leaves a class alone whose name it has not been told.
+    """
+    either = ABCMeta("StockOrKofnRouter", (), {})
+    either.register(stock_class(model))
+    return either

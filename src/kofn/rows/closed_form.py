@@ -8,7 +8,7 @@ formulas.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from kofn.solver.reductions import DENSE, Reductions
 
 def log_weights_of(given: Given) -> Array:
     """Return log p of rows by the fastest route."""
-    found = fused.log_weights(given, partial(_in_rows, in_z=_log_pullback))
+    found = fused.log_weights(given, partial(_in_rows, in_z=_log_pullback, constants=()))
     return log_weights(given.per_row()) if found is None else found
 
 
@@ -41,17 +41,7 @@ def gap(given: Given, target: Array, over: Reductions = DENSE) -> Array:
     """Return `answers.gap` of the rows of `given`, whose derivative in z is p − t."""
     if not _closed(given):
         return evaluate(answers.gap, rows_of(given, over), target, over=over)
-
-    def answer(rows: Rows, over: Reductions, found: Any = None) -> Array:
-        return answers.gap(rows, target, over, found)
-
-    def pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:
-        xp = namespace(v)
-        chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
-        chosen = xp.where(over.expand(p.spoiled), math.nan, chosen)
-        return xp.where(_moving(p, rows), over.expand(v) * (chosen - target), 0.0)
-
-    return _by_rule(given, answer, pullback, over)
+    return _by_rule(given, answers.gap, _gap_pullback, over, target)
 
 
 def _closed(given: Given) -> bool:
@@ -68,33 +58,57 @@ def _closed(given: Given) -> bool:
     )
 
 
-def _by_rule(given: Given, answer: Callable, in_z: Callable, over: Reductions) -> Array:
-    """Return answer(rows, placed), with the cotangent of z from in_z(cotangent, placed, rows)."""
+def _by_rule(
+    given: Given, answer: Callable, in_z: Callable, over: Reductions, *constants: Array
+) -> Array:
+    """Return answer(rows, *constants), with the cotangent of z from in_z.
+
+    The tensors go through the rule and not into its closures, which would hold their memory.
+    """
+    numbers = given._replace(scores=None, temperature=None)
 
     def of(x: Array, temperature: Array) -> Rows:
-        return rows_of(given._replace(scores=x, temperature=temperature), over)
+        return rows_of(numbers._replace(scores=x, temperature=temperature), over)
 
-    def value(*tensors: Array) -> Any:
-        rows = of(*tensors)
+    def value(x: Array, temperature: Array, *constants: Array) -> Any:
+        rows = of(x, temperature)
         found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
-        return answer(rows, over, found), found
+        return answer(rows, *constants, over=over, found=found), found
 
     def pullback(cotangent: Array, tensors: Any, found: Any) -> Any:
-        return _in_rows(cotangent, of(*tensors), found, in_z, over)
+        x, temperature, *constants = tensors
+        slopes = _in_rows(cotangent, of(x, temperature), found, in_z, constants, over)
+        return *slopes, *[None] * len(constants)
 
-    rule = of_torch("rule").Rule(value, pullback, lambda *tensors: answer(of(*tensors), over))
-    return of_torch("rule").by_rule(rule, given.scores, given.temperature)
+    def plain(x: Array, temperature: Array, *constants: Array) -> Array:
+        return answer(of(x, temperature), *constants, over=over)
+
+    rule = of_torch("rule")
+    tensors = given.scores, given.temperature, *constants
+    return rule.by_rule(rule.Rule(value, pullback, plain), *tensors)
 
 
 def _in_rows(
-    cotangent: Array, rows: Rows, found: Any, in_z: Callable, over: Reductions = DENSE
+    cotangent: Array,
+    rows: Rows,
+    found: Any,
+    in_z: Callable,
+    constants: Sequence[Array],
+    over: Reductions = DENSE,
 ) -> tuple[Array, Array]:
     """Return the cotangents of the scores and the temperature."""
     p = implicit.place(rows, over, found)
     # Cotangents of z = (x − θ)/T that sum to 0.
-    in_x = in_z(cotangent, p, rows) / over.expand(rows.temperature)
+    in_x = in_z(cotangent, p, rows, *constants) / over.expand(rows.temperature)
     moved = in_x * implicit.distances(rows, p)
     return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
+
+
+def _gap_pullback(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:
+    xp = namespace(v)
+    chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
+    chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
+    return xp.where(_moving(p, rows), p.over.expand(v) * (chosen - target), 0.0)
 
 
 def _log_pullback(v: Array, p: implicit.Placed, rows: Rows) -> Array:

@@ -271,6 +271,18 @@ def test_the_patch_ends_after_an_error_inside():
     assert type(routers(MixtralForCausalLM(config("mixtral")))[0]) is class_of("mixtral")[1]
 
 
+def test_the_patch_ends_after_an_error_elsewhere_in_a_model():
+    from transformers.models.mixtral import modeling_mixtral
+
+    from kofn.integrations.transformers import patch_routers, unpatch_routers
+
+    patch_routers("mixtral", verbose=False)
+    with pytest.raises(KeyError):
+        made("mixtral", hidden_act="unknown")  # apply_patches leaves our class in its place
+    unpatch_routers()
+    assert modeling_mixtral.MixtralTopKRouter is class_of("mixtral")[1]
+
+
 def test_it_prints_what_it_patched(capsys):
     from kofn.integrations.transformers import patch_routers
 

@@ -93,6 +93,23 @@ def test_cross_entropy_of_labels_meets_the_reference(rng, monkeypatch):
                        torch.tensor(temperature)).detach().nan_to_num(-1))  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["softmax_loss", "topk_loss", "sparsemax_loss", "entmax_loss"])
+def test_smoothed_losses_of_labels_meet_the_reference(name, rng, monkeypatch):
+    """With class weights, and with entries out of play, of which the smoothing knows."""
+    x, temperature = (rng.standard_normal((5, 200)) * 3).astype("f4"), np.ones(5, "f4") * 2
+    labels, weight = torch.tensor([3, 0, 199, 7, 7]), torch.tensor(rng.random(200))
+    for by_class in (None, weight):
+        for lost in (False, True):
+            x[0, 5:9] = -INF if lost else 0
+
+            def loss(x, t, w=by_class):
+                options = dict(label_smoothing=0.2, reduction="none", temperature=t)
+                return getattr(losses, name)(x, labels, weight=w, **options)
+
+            for got, wanted in zip(*both_ways(loss, (x, temperature), monkeypatch), strict=True):
+                torch.testing.assert_close(got, wanted, rtol=1e-5, atol=3e-6)
+
+
 @pytest.mark.parametrize("link", [table.TABLE[name] for name in SOME], ids=str)
 def test_logarithms_meet_the_reference(link, rng, monkeypatch):
     k = torch.tensor([1, 7, 2.5, 3, 3, 2])

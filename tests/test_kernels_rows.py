@@ -215,3 +215,13 @@ def test_extremes_are_found_by_vector_code(name):
     """A `peak` that LLVM left scalar took twice as long as the rest of softmax."""
     made = cfunc(intrinsics.VISIT, **loops.OPTIONS)(getattr(loops, name)(0, np.float32))
     assert re.search(r"v?pmaxsd\s+.*[xyz]mm", made._library.get_asm_str())
+
+
+def test_entmax_in_float32_takes_alpha_less_1_before_it_rounds(rng):
+    """The rounding of α was so much of α − 1 that each θ was off to the same side by 1e-6."""
+    x = rng.standard_normal((64, 1000)).astype("f4")
+    for alpha in (1.2, 1.3):
+        one, other = (
+            soft_topk_threshold(rows, 1, link=links.entmax(alpha)) for rows in (x, x.astype("f8"))
+        )
+        assert abs(np.mean(one - other)) < 3e-7

@@ -403,10 +403,10 @@ def test_memory_stays_in_proportion_to_the_row():
     assert peak < 30 * x.nbytes
 
 
-KERNELS = ("normal", "logistic", "laplace")
+KERNELS = ("normal", "logistic", "laplace", "uniform", links.entmax(1.5))
 
 
-@pytest.mark.parametrize("noise", KERNELS)
+@pytest.mark.parametrize("noise", KERNELS, ids=str)
 def test_kernels_meet_array_code(framework, noise, monkeypatch, rng):
     """Also in rows so wide that Π Φ underflows where the search for nodes begins."""
     if framework.name == "jax":
@@ -440,8 +440,10 @@ def test_kernels_serve_eager_calls_and_first_derivatives_alone(monkeypatch):
         for module in (argmax_nodes, argmax_quadrature):
             patch.setattr(module, "hazard", fail)
         patch.setattr(argmax_nodes, "log_cdf", fail)
-        perturbed_argmax(x).square().sum().backward()
-        perturbed_argmax(x.detach().numpy())
+        for noise in KERNELS:
+            for leaf in (x, x.detach().double().requires_grad_()):
+                perturbed_argmax(leaf, noise=noise).square().sum().backward()
+                perturbed_argmax(leaf.detach().numpy(), noise=noise)
     x = x.detach().double().requires_grad_()
     assert gradgradcheck(perturbed_argmax, x, fast_mode=True)
 

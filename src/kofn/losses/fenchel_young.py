@@ -8,6 +8,7 @@ from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
+from kofn.losses import labels as of_labels
 from kofn.losses.targets import Target, log_likelihood, prepared, reduced, weighted
 from kofn.rows import answers, fused
 from kofn.rows.closed_form import gap
@@ -118,10 +119,9 @@ def softmax_loss(
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
     )  # fmt: skip
     with checked.form.quiet():
-        if labels.labels is not None:
-            loss = fused.label_loss(checked, labels.labels)
-            if loss is not None:
-                return reduced(weighted(loss, labels), labels, reduction, unlimited=True)
+        loss = of_labels.likelihoods(checked, labels)
+        if loss is not None:
+            return reduced(loss, labels, reduction, unlimited=True)
         return cross_entropy(evaluate(answers.log_softmax, rows_of(checked)), labels, reduction)
 
 
@@ -284,9 +284,13 @@ def _gap(
 
 def _gaps(checked: Given, labels: Target) -> Array:
     # A row with an ignored label does not count, whatever its loss.
+    smooth = of_labels.gaps(checked, labels)
+    if smooth is not None:
+        return smooth
     simple = labels.labels is not None and labels.valid is None
     checked = checked if simple else checked._replace(k=labels.number())
-    loss = fused.gap(checked, labels.labels if simple else labels.weights)
+    weights = labels.weights if labels.behind is None else labels.dense()
+    loss = fused.gap(checked, labels.labels if simple else weights)
     if loss is not None:
         return loss
     checked = checked.per_row()._replace(k=labels.number())

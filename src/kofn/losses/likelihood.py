@@ -12,6 +12,7 @@ from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
+from kofn.losses import labels as of_labels
 from kofn.losses.fenchel_young import cross_entropy
 from kofn.losses.targets import Target, mean_over_labels, missed, prepared, reduced, weighted
 from kofn.maps.perturbed import perturbed_argmax
@@ -78,10 +79,9 @@ def sparse_softmax_loss(
     )  # fmt: skip
     check_support(k, p, checked.form.n)
     with checked.form.quiet():
-        if labels.labels is not None:
-            loss = truncated.label_loss(checked, labels.labels, k, p)
-            if loss is not None:
-                return reduced(weighted(loss, labels), labels, reduction, unlimited=True)
+        loss = of_labels.likelihoods(checked, labels, k, p)
+        if loss is not None:
+            return reduced(loss, labels, reduction, unlimited=True)
         return cross_entropy(truncated.log_weights(checked, k, p), labels, reduction)
 
 

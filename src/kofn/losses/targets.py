@@ -48,10 +48,15 @@ class Target(NamedTuple):
     row_weight: Array | None = None  # the class weight of a row's labels; None: all are 1
     by_class: Array | None = None  # class weights, (n,)
     integers: bool = False  # whether the caller gave labels
+    behind: Any = None  # the Target of labels that is smoothed; then this one has neither itself
+    smoothing: float = 0.0  # the share that is spread over available entries
+    spread_one: bool = False  # whether it is a share of 1, not of the weight
 
     def dense(self) -> Array:
         """Return weights per entry: zeros in ignored rows, NaN where a label is out of range."""
         x = self.scores
+        if self.behind is not None:
+            return _spread(self.behind, self.smoothing, self.spread_one)
         if self.labels is None:
             return cast(self.weights, x.dtype)
         xp = namespace(x)
@@ -67,13 +72,17 @@ class Target(NamedTuple):
         """Return the sum of a row's weights."""
         xp, x = namespace(self.scores), self.scores
         if self.labels is None:
-            return xp.sum(self.weights, axis=-1, dtype=x.dtype)
+            weights = self.dense() if self.weights is None else self.weights
+            return xp.sum(weights, axis=-1, dtype=x.dtype)
         one = full_like(x, tuple(self.labels.shape), 1.0) if self.valid is None else self.valid
         return one if self.used is None else xp.where(self.used, one, 0.0)
 
     def chosen(self, values: Array) -> Array:
         """Return Σ t·value over a row's labels, other infinite values not counting."""
         xp = namespace(values)
+        if self.behind is not None:
+            own, even = self.behind.chosen(values), mean_in_play(self.scores, values)
+            return (1 - self.smoothing) * own + self.smoothing * even
         if self.labels is None:
             return _chosen_terms(self.dense(), values)
         found = take_along_last(values, self.labels[..., None])[..., 0]
@@ -168,14 +177,27 @@ def _weighted(target: Target, by_class: Array) -> Target:
 
 
 def _smoothed(target: Target, smoothing: float, spread_one: bool) -> Target:
+    if target.labels is None or target.valid is not None or smoothing == 1:
+        return target._replace(weights=_spread(target, smoothing, spread_one), labels=None)
+    kept = target._replace(behind=target, smoothing=smoothing, spread_one=spread_one)
+    return kept._replace(labels=None)
+
+
+def _spread(target: Target, smoothing: float, spread_one: bool) -> Array:
     xp, x = namespace(target.scores), target.scores
     playing = ~deleted(x)
     each, total = target.dense(), target.number()
     n_playing = xp.sum(cast(playing, x.dtype), axis=-1)
     spread = xp.ones_like(total) if spread_one else total
     even = xp.where(playing, (spread / xp.clip(n_playing, 1, None))[..., None], 0.0)
-    each = (1 - smoothing) * each + smoothing * even
-    return target._replace(weights=each, labels=None)
+    return (1 - smoothing) * each + smoothing * even
+
+
+def mean_in_play(scores: Array, values: Array) -> Array:
+    """Return the mean of the values over a row's available entries; 0 where there are none."""
+    xp, playing = namespace(values), ~deleted(scores)
+    count = xp.sum(cast(playing, values.dtype), axis=-1)
+    return xp.sum(xp.where(playing, values, 0.0), axis=-1) / xp.clip(count, 1, None)
 
 
 def weighted(loss: Array, target: Target) -> Array:
@@ -215,7 +237,8 @@ def reduced(
 
 def _all_finite(loss: Array, target: Target) -> bool:
     """Return whether every row has a label and a loss that is known to be finite."""
-    if target.labels is None or target.used is not None or not is_at_hand(loss):
+    labels = target.labels if target.behind is None else target.behind.labels
+    if labels is None or target.used is not None or not is_at_hand(loss):
         return False
     return math.prod(loss.shape) > 0 and math.isfinite(stop_gradient(loss).sum())
 
@@ -275,6 +298,9 @@ def log_likelihood(log_p: Array, target: Target) -> Array:
     w = target.by_class
     if w is None:
         return target.chosen(log_p)
+    if target.behind is not None:
+        own, even = log_likelihood(log_p, target.behind), mean_in_play(target.scores, log_p * w)
+        return (1 - target.smoothing) * own + target.smoothing * even
     if target.labels is None:
         return _chosen_terms(target.dense() * w, log_p)
     return weighted(target.chosen(log_p), target)
@@ -287,7 +313,7 @@ def missed(values: Array, target: Target, reduction: str) -> Array:
 
 def mean_over_labels(target: Target, values: Array) -> Array:
     """Return Σ t·value/Σt; 0 for a row without labels."""
-    if target.labels is not None:
+    if target.labels is not None or target.behind is not None:
         return target.chosen(values)
     xp = namespace(values)
     total = target.number()

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import stacked
-from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, namespace
-from kofn.arrays.operations import arange
+from kofn.arrays.kinds import Array, cast, dtype_name, framework, full_like, move_axis, namespace
+from kofn.arrays.operations import arange, take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
+from kofn.rows import choice
 from kofn.rows.noise import serving as noise_kernels
 
 Kinks = tuple[tuple[float, float], ...]
@@ -95,12 +96,22 @@ class _Grid(NamedTuple):
     looks_at_jumps: int  # where φ jumps at its upper end, which gives L a kink
     rounds_at_jumps: int
     least: float  # bounds of log m if m is measured from the end of the noise: 1/m is finite
+    rare: float  # −log of a mass that does not count
 
 
 _DOUBLE = _Grid(
-    (-4.3, -3.2, -2.2, -1.0, 0.6, 2.8, 6.0, 10.0, 16.0, 29.0), _gauss(12), 16, 2, 24, 3, -700.0
+    (-4.3, -3.2, -2.2, -1.0, 0.6, 2.8, 6.0, 10.0, 16.0, 29.0),
+    _gauss(12),
+    16,
+    2,
+    24,
+    3,
+    -700.0,
+    40.0,
 )
-_SINGLE = _Grid((-3.5, -2.7, -1.9, -1.1, 0.0, 1.5, 4.0, 8.0, 17.0), _gauss(6), 8, 1, 16, 4, -85.0)
+_SINGLE = _Grid(
+    (-3.5, -2.7, -1.9, -1.1, 0.0, 1.5, 4.0, 8.0, 17.0), _gauss(6), 8, 1, 16, 4, -85.0, 20.0
+)
 _AT_A_STRANGER = 48  # for a user's noise, whose tails may be heavy
 
 
@@ -285,19 +296,35 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Arra
     xp = namespace(y)
     low, start = bounds[:1], scale.place(bounds[:1])
     idle = bounds[bounds.shape[0] // 2][None]  # one that is already present
-    descending = xp.flip(xp.sort(xp.where(xp.isnan(y), -math.inf, y), axis=-1), axis=-1)
+    counts = [_count_above(y, kink, share, start) for kink, share in kinks]
+    descending = _largest(y, max(counts))
     found = []
-    for kink, share in kinks:
-        count = y.shape[-1]
-        if share < 1:
-            count = min(count, 1 + math.ceil(40 / -math.log(share)) if share else 1)
-        if is_at_hand(y) and math.prod(y.shape):
-            count = min(count, 1 + int(xp.max(xp.sum(y + kink > start[0], axis=-1))))
+    for (kink, _), count in zip(kinks, counts, strict=True):
         places = move_axis(descending[..., :count], -1, 0)[..., None] + kink
         places = scale.coordinate(places)
         found.append(places[:1])
         found.append(xp.where(places[1:] > low, places[1:], idle))
     return found
+
+
+def _count_above(y: Array, kink: float, share: float, start: Array) -> int:
+    """Return of how many of the largest entries this kink counts, at most."""
+    xp, count = namespace(y), y.shape[-1]
+    if share < 1:
+        count = min(count, 1 + math.ceil(_grid(y).rare / -math.log(share)) if share else 1)
+    if is_at_hand(y) and math.prod(y.shape):
+        count = min(count, 1 + int(xp.max(xp.sum(y + kink > start[0], axis=-1))))
+    return count
+
+
+def _largest(y: Array, count: int) -> Array:
+    """Return so many of the largest entries of each row, in falling order; a NaN is the least."""
+    xp = namespace(y)
+    known = xp.where(xp.isnan(y), -math.inf, y)
+    chooser = choice.serving(y, framework(y) or "")
+    if chooser is not None:
+        return take_along_last(known, chooser.largest(known, count))
+    return xp.flip(xp.sort(known, axis=-1), axis=-1)[..., :count]
 
 
 def _along_first(like: Array, values: Sequence[float]) -> Array:

@@ -46,7 +46,8 @@ def weights(given: Given, k: int | None, p: float | None) -> Array:
 
 def label_loss(given: Given, labels: Array, k: int | None, p: float | None) -> Array | None:
     """Return log Σ_S e^{x/T} − x/T at int64 labels, S as in `weights` but that scores equal to the
-    k-th largest share the places left; None if no kernel serves the rows.
+    k-th largest share the places left, and S is all where neither is given; None if no kernel
+    serves the rows.
     """
     backend, numbers = _serving(given), _without_tensors(given)
     if backend is None:
@@ -77,7 +78,8 @@ def label_loss(given: Given, labels: Array, k: int | None, p: float | None) -> A
 
 def log_weights(given: Given, k: int | None, p: float | None) -> Array:
     """Return x/T − log Σ_S e^{x/T} of all entries, in plain operations."""
-    return evaluate(answers.log_softmax, rows_of(given), counted(given, k, p))
+    kept = () if k is None and p is None else (counted(given, k, p),)
+    return evaluate(answers.log_softmax, rows_of(given), *kept)
 
 
 def supported(given: Given, k: int | None, p: float | None) -> Array:

@@ -86,7 +86,7 @@ def _mass_from(x, e, t):
 
 
 @adding
-def _keep(x, e, t, share, lowest):
+def _keep(x, e, t, share):
     """Leave the weights of scores above t, that share of those at t, none below; the sum."""
     widest_vectors()
     zero, whole = real(t, 0.0), 0.0
@@ -147,13 +147,19 @@ def nucleus(x, e, share, least, greatest):
 
 
 @each
-def _cut(x, e, k, share, least, greatest):
-    """(t, above): scores from t on are kept, just k of them if above < 0; else as `kth_largest`."""
+def _truncate(x, k, share, t, shared, least, greatest, e):
+    """Leave the weights e of what is kept; the sum. Ties share the places left if `shared`."""
+    places, one = real(t, 1.0), real(t, 1.0)
     if k > 0:
-        return kth_largest(x, k, least, greatest)
-    if share >= 1:
-        return least, np.int64(-1)
-    return nucleus(x, e, share, least, greatest), np.int64(-1)
+        last, above = kth_largest(x, k, least, greatest)
+        if shared and above >= 0:
+            places = real(t, (k - above) / (count_from(x, last) - above))
+        if above < 0:
+            last = least_from(x, last)
+    else:
+        low = max(least, greatest - real(t, FAINT) * t)
+        last = least_from(x, nucleus(x, e, share, low, greatest))
+    return _keep(x, e, last, places if shared else one)
 
 
 @each
@@ -171,7 +177,7 @@ def _special(x, lowest, bad, e):
 
 
 @each
-def _softmax(x, k, share, t, label, lowest, e):
+def _softmax(x, k, share, t, label, lowest, e, wanted):
     """The weights, or with a label ≥ 0 p − 1 for that one and the loss, as the answer.
 
     With a label, scores equal to the k-th share the places left; without, all of them are kept.
@@ -187,16 +193,12 @@ def _softmax(x, k, share, t, label, lowest, e):
         for i in range(x.size):  # the loss does not change with the scores
             e[i] = real(lowest, math.nan) if e[i] != e[i] else zero
         return math.nan if bad else (math.log(count) if top else math.inf)
-    _raise(x, greatest, real(lowest, 1.0) / t, lowest, e)
-    low = max(least, greatest - real(lowest, FAINT) * t)
-    last, above = _cut(x, e, k, share, least if k > 0 else low, greatest)
-    places = real(lowest, 1.0)
-    if label >= 0 and above >= 0:
-        places = real(lowest, (k - above) / (count_from(x, last) - above))
-    if above < 0:
-        last = least_from(x, last)
-    whole = max(_keep(x, e, last, places, lowest), 1.0)
-    _scale(e, real(lowest, 1 / whole))
+    whole = _raise(x, greatest, real(lowest, 1.0) / t, lowest, e)
+    if k > 0 or share < 1:
+        whole = _truncate(x, k, share, t, label >= 0, least, greatest, e)
+    whole = max(whole, 1.0)
+    if wanted:
+        _scale(e, real(lowest, 1 / whole))
     if label < 0:
         return 0.0
     if not x[label] > lowest:
@@ -225,7 +227,7 @@ def _truncated(job, own, k, share, leads, number):
             out = outs[r * n : r * n + n] if wanted else outs[:n]
             label = labels[r] if labelled else np.int64(-1)
             x = xs[r * n : r * n + n]
-            found[r] = _softmax(x, k, share, ts[r], label, lowest, out)
+            found[r] = _softmax(x, k, share, ts[r], label, lowest, out, wanted)
         report(job, last - first)
         first, last = take(job)
     if leads:

@@ -10,28 +10,23 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from kofn.kernels.contract import LAPLACE, LOGISTIC, NORMAL, kind_of
+from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, NORMAL, SQUARE, kind_of
 from kofn.kernels.cpu.runtime import native, pool
 from kofn.kernels.cpu.runtime.memory import memory_of, zeros
 from kofn.kernels.cpu.runtime.native import Code
 
-SERVED = (LOGISTIC, LAPLACE, NORMAL)
+SERVED = (LOGISTIC, LAPLACE, NORMAL, LINEAR, SQUARE)
 """The noises that have a branch in formulas.py; every other number is taken for the last."""
 
 
 def serves(link: Any, y: Any) -> bool:
-    """Whether there are kernels: in float64 the normal tail is a call per entry, no vector code."""
-    return _serves(kind_of(link), y.itemsize)
-
-
-def _serves(kind: int | None, size: int) -> bool:
-    return kind in SERVED and not (kind == NORMAL and size == 8)
+    return kind_of(link) in SERVED
 
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """What perturbed_argmax needs, for noises by number and numbers of that size."""
     names = ("logs", "spread", "product")
-    return [code_of(name, kind, size) for kind in kinds if _serves(kind, size) for name in names]
+    return [code_of(name, kind, size) for kind in kinds if kind in SERVED for name in names]
 
 
 GRAIN = 512  # entries a thread takes at once; there are dozens of nodes

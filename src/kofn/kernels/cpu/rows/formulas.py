@@ -4,6 +4,8 @@
 is decided here: `prepare` does the exponential once, relative to an anchor near the threshold,
 and every further evaluation moves by δ = (θ − anchor)/T with multiplications alone. Links with an
 end to their support have nothing to prepare; they are computed afresh, by the `distance` from it.
+
+`rise` is α − 1, in the type of the scores: that of a rounded α would be off by more.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def moved(kind, delta):
 
 
 @inline
-def tail(kind, a, by, inverse, alpha):
+def tail(kind, a, by, inverse, rise):
     """(F, or 1 − F where F > ½; whether F > ½; F′; F″) at the threshold anchor + Tδ.
 
     by = moved(δ), inverse = 1/by; where the link is bounded, a is z and both are 0.
@@ -146,15 +148,15 @@ def tail(kind, a, by, inverse, alpha):
     if kind == LINEAR:
         t = max(min(a, one - a), zero)
         return t, a > half, (one if zero < a < one else zero), zero
-    base = min(max(_base(kind, a, alpha), zero), one)
+    base = min(max(_base(kind, a, rise), zero), one)
     inside = (base > zero) and (base < one)
     if kind == SQUARE:
         p = base * base
         first, second = base, half
     else:
-        p = power(base, one / (alpha - one)) if base > zero else zero
+        p = power(base, one / rise) if base > zero else zero
         first = p / (base if inside else one)
-        second = (real(a, 2.0) - alpha) * first / (base if inside else one)
+        second = (one - rise) * first / (base if inside else one)
     upper = p > half
     return (
         (one - p if upper else p),
@@ -165,29 +167,29 @@ def tail(kind, a, by, inverse, alpha):
 
 
 @inline
-def _base(kind, z, alpha):
+def _base(kind, z, rise):
     """What entmax raises to the power 1/(α − 1)."""
-    return (real(z, 0.5) if kind == SQUARE else alpha - real(z, 1.0)) * z
+    return (real(z, 0.5) if kind == SQUARE else rise) * z
 
 
 @inline
-def evaluated(kind, a, by, inverse, alpha):
+def evaluated(kind, a, by, inverse, rise):
     """What an evaluation adds up: (the smaller tail, that if above ½, F′, F > ½, F″)."""
     zero, one = real(a, 0.0), real(a, 1.0)
-    t, is_upper, first, second = tail(kind, a, by, inverse, alpha)
+    t, is_upper, first, second = tail(kind, a, by, inverse, rise)
     upper = one if is_upper else zero
     return t, t * upper, first, upper, second
 
 
 @inline
-def written(kind, a, by, inverse, alpha):
+def written(kind, a, by, inverse, rise):
     """F."""
-    t, upper, _, _ = tail(kind, a, by, inverse, alpha)
+    t, upper, _, _ = tail(kind, a, by, inverse, rise)
     return real(a, 1.0) - t if upper else t
 
 
 @inline
-def density(kind, z, alpha):
+def density(kind, z, rise):
     """F′(z) for |z| < reach(z)."""
     zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
     octaves = real(z, LOG2_E)
@@ -204,20 +206,20 @@ def density(kind, z, alpha):
         return exp2(min(u, zero) * octaves) if u < kink(z) else zero
     if kind == LINEAR:
         return one if zero < z <= one else zero  # at the kink the slope below it, as elsewhere
-    raw = _base(kind, z, alpha)
+    raw = _base(kind, z, rise)
     base = min(raw, one)
     inside = (base > zero) and (raw < one + kink(z))
     if kind == POWER:
-        base = power(base if inside else one, (real(z, 2.0) - alpha) / (alpha - one))
+        base = power(base if inside else one, (one - rise) / rise)
     return base if inside else zero
 
 
 @inline
-def weighed(kind, x, g, hi, lo, per_t, alpha):
+def weighed(kind, x, g, hi, lo, per_t, rise):
     """(F′, F′g)."""
     zero = real(x, 0.0)
     z = distance(x, hi, lo, per_t)
-    w = density(kind, z, alpha)
+    w = density(kind, z, rise)
     w = w if abs(z) < reach(z) else zero
     w = zero if deleted(x) else w
     # What is not chosen may carry any cotangent, NaN included.
@@ -234,11 +236,11 @@ def sloped(x, g, w, hi, lo, per_t, mean):
 
 
 @inline
-def centred(kind, x, hi, lo, per_t, alpha, mean):
+def centred(kind, x, hi, lo, per_t, rise, mean):
     """(u, uz) with u = F′·mean."""
     zero = real(x, 0.0)
     z = distance(x, hi, lo, per_t)
-    w = density(kind, z, alpha)
+    w = density(kind, z, rise)
     w = w if abs(z) < reach(z) else zero
     w = zero if deleted(x) else w
     u = w * mean
@@ -246,7 +248,7 @@ def centred(kind, x, hi, lo, per_t, alpha, mean):
 
 
 @inline
-def integral(kind, z, alpha):
+def integral(kind, z, rise):
     """(G(z), less z where z is far up; whether it is; G(z) − z·F(z) = −Ω(F(z))).
 
     Far up is above the mean for links with two tails, and where F is 1 for the others. G and the z
@@ -261,10 +263,10 @@ def integral(kind, z, alpha):
         inside = min(max(z, zero), one) if z < one else zero
         return half * inside * inside, z >= one, half * inside * (one - inside)
     if kind in BOUNDED:
-        base = _base(kind, z, alpha)
+        base = _base(kind, z, rise)
         inside = min(max(base, zero), one) if base < one else zero
-        p = inside * inside if kind == SQUARE else power(inside, one / (alpha - one))
-        return p * inside / alpha, base >= one, (p - p * inside) / (alpha * (alpha - one))
+        p = inside * inside if kind == SQUARE else power(inside, one / rise)
+        return p * inside / (one + rise), base >= one, (p - p * inside) / (rise * (one + rise))
     size = min(abs(z), far(z))  # temperatures; at their end every tail is 0
     if kind == NORMAL:
         t, bell = normal_tail(size)

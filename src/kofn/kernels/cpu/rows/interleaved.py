@@ -196,7 +196,7 @@ def evaluate(kind: int, number: Any) -> Visit:
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
         place = carray(vectors(zero), (VECTORS, LANES), number)
-        alpha_ = number(alpha)
+        rise_ = number(alpha - 1)
         for r in range(LANES):
             place[0, r], place[1, r], place[2, r] = into.base[r], into.by[r], into.per_t[r]
             into.below[r], into.above[r], into.weight[r] = 0, 0, 0
@@ -211,7 +211,7 @@ def evaluate(kind: int, number: Any) -> Visit:
                         a = distance(entries[i, SCORE, r], place[0, r], by, place[2, r])
                     else:
                         a = entries[i, KEPT, r]
-                    t, t_above, first, upper, second = evaluated(kind, a, by, one / by, alpha_)
+                    t, t_above, first, upper, second = evaluated(kind, a, by, one / by, rise_)
                     own[0, r] += t
                     own[1, r] += t_above
                     own[2, r] += first
@@ -237,7 +237,7 @@ def write(kind: int, number: Any) -> Visit:
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
-        alpha_ = number(alpha)
+        rise_ = number(alpha - 1)
         for r in range(LANES):
             own[1, r], own[2, r], own[3, r] = into.base[r], into.by[r], into.per_t[r]
             into.total[r] = 0
@@ -252,7 +252,7 @@ def write(kind: int, number: Any) -> Visit:
                         if afresh
                         else entries[i, KEPT, r]
                     )
-                    p = written(kind, a, by, one / by, alpha_)
+                    p = written(kind, a, by, one / by, rise_)
                     entries[i, KEPT, r] = p
                     own[0, r] += p
             for r in range(LANES):
@@ -270,7 +270,7 @@ def weigh(kind: int, number: Any) -> Visit:
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
-        alpha_ = number(alpha)
+        rise_ = number(alpha - 1)
         for r in range(LANES):
             own[2, r], own[3, r], own[4, r] = into.hi[r], into.lo[r], into.per_t[r]
             into.weight[r], into.total[r] = 0, 0
@@ -285,7 +285,7 @@ def weigh(kind: int, number: Any) -> Visit:
                         own[2, r],
                         own[3, r],
                     )
-                    w, product = weighed(kind, v, u, hi, lo, own[4, r], alpha_)
+                    w, product = weighed(kind, v, u, hi, lo, own[4, r], rise_)
                     entries[i, KEPT, r] = w
                     own[0, r] += w
                     own[1, r] += product
@@ -341,7 +341,7 @@ def centre(kind: int, number: Any) -> Visit:
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
-        alpha_ = number(alpha)
+        rise_ = number(alpha - 1)
         for r in range(LANES):
             own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
             own[4, r], own[5, r] = into.rest[r], one if into.state[r] == SPECIAL else zero
@@ -352,7 +352,7 @@ def centre(kind: int, number: Any) -> Visit:
                 for r in range(LANES):
                     per_t, special = own[3, r], own[5, r] > zero
                     hi, lo, rest = own[1, r], own[2, r], own[4, r]
-                    u, uz = centred(kind, entries[i, SCORE, r], hi, lo, per_t, alpha_, rest)
+                    u, uz = centred(kind, entries[i, SCORE, r], hi, lo, per_t, rise_, rest)
                     entries[i, KEPT, r] -= u * per_t if special else zero
                     own[0, r] += uz if special else zero
             for r in range(LANES):

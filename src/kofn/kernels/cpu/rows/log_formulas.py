@@ -32,18 +32,18 @@ from kofn.kernels.cpu.runtime.vector_math import _OPTIONS, inline, log, log1p, q
 
 
 @inline
-def logged(kind, x, hi, lo, per_t, alpha):
+def logged(kind, x, hi, lo, per_t, rise):
     """log F(z) of a score; 0 of +inf, −∞ where F is exactly 0."""
     zero, infinity = real(x, 0.0), real(x, math.inf)
     z = distance(x, hi, lo, per_t)
     z = z if z > -infinity else -farthest(z)  # x/T may overflow where x does not
-    answer = logarithm(kind, z if abs(z) < infinity else zero, alpha)
+    answer = logarithm(kind, z if abs(z) < infinity else zero, rise)
     answer = answer if z < infinity else zero
     return -infinity if deleted(x) else answer
 
 
 @inline
-def logarithm(kind, z, alpha):
+def logarithm(kind, z, rise):
     """log F(z)."""
     zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
     if kind == LOGISTIC:
@@ -56,12 +56,12 @@ def logarithm(kind, z, alpha):
         return log_below(tail) if z > zero else log_tail
     if kind == EXPONENTIAL:
         return min(z - one, zero)
-    base = z if kind == LINEAR else _base(kind, z, alpha)
+    base = z if kind == LINEAR else _base(kind, z, rise)
     raised = log(min(max(base, real(z, 1e-35)), one))
     if kind == SQUARE:
         raised = raised + raised
     if kind == POWER:
-        raised = raised / (alpha - one)
+        raised = raised / rise
     return raised if base > zero else -real(z, math.inf)
 
 
@@ -123,7 +123,7 @@ def _(z):
 
 
 @inline
-def hazard(kind, z, alpha):
+def hazard(kind, z, rise):
     """(F′/F, F′) where F > 0; zeros elsewhere."""
     zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
     if kind == LOGISTIC:
@@ -136,23 +136,23 @@ def hazard(kind, z, alpha):
     if kind == NORMAL:
         size = min(abs(z), farthest(z))
         _, steep, tail = far_tail(size)
-        slope = density(kind, min(size, reach(z)), alpha)
+        slope = density(kind, min(size, reach(z)), rise)
         return (slope / (one - tail) if z > zero else steep), slope
-    slope = density(kind, max(z, -reach(z)), alpha)
+    slope = density(kind, max(z, -reach(z)), rise)
     if kind == EXPONENTIAL:
         return (one if z - one < kink(z) else zero), (slope if z > -reach(z) else zero)
-    base = z if kind == LINEAR else _base(kind, z, alpha)
+    base = z if kind == LINEAR else _base(kind, z, rise)
     inside = slope > zero and base > zero
     return (quotient(one, min(max(base, real(z, 1e-35)), one)) if inside else zero), slope
 
 
 @inline
-def log_weighed(kind, x, g, hi, lo, per_t, alpha):
+def log_weighed(kind, x, g, hi, lo, per_t, rise):
     """(v, F′, z) with v = g·F′/F: zeros where the weight does not move."""
     zero, infinity = real(x, 0.0), real(x, math.inf)
     z = distance(x, hi, lo, per_t)
     moves = abs(x) < infinity and not deleted(x)
     z = z if moves else zero
-    steep, slope = hazard(kind, min(max(z, -farthest(z)), farthest(z)), alpha)
+    steep, slope = hazard(kind, min(max(z, -farthest(z)), farthest(z)), rise)
     moves = moves and steep > zero
     return (g * steep if moves else zero), (slope if moves else zero), z

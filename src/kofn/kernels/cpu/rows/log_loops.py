@@ -19,9 +19,9 @@ def logs(kind: int, number: Any) -> Visit:
     def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
         widest_vectors()
         scores, answers = carray(pointer(x), n, number), carray(pointer(out), n, number)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         for i in range(n):
-            answers[i] = logged(kind, scores[i], hi_, lo_, per_t_, alpha_)
+            answers[i] = logged(kind, scores[i], hi_, lo_, per_t_, rise_)
 
     return visit
 
@@ -33,12 +33,12 @@ def log_weigh(kind: int, number: Any) -> Visit:
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         into, zero = carray(pointer(sums), 8, np.float64), number(0)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         for start in range(0, n, BLOCK):
             xs, gs = scores[start : start + BLOCK], cotangent[start : start + BLOCK]
             weight, product = zero, zero
             for i in range(xs.size):
-                v, w, _ = log_weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, alpha_)
+                v, w, _ = log_weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
                 weight += w
                 product += v
             into[0] += weight
@@ -54,14 +54,14 @@ def log_slope(kind: int, number: Any) -> Visit:
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         mean_, zero = number(mean), number(0)
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, gs, us = scores[start:stop], cotangent[start:stop], slopes[start:stop]
             in_t = zero
             for i in range(xs.size):
-                v, w, z = log_weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, alpha_)
+                v, w, z = log_weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
                 u = v - w * mean_
                 us[i] = u * per_t_
                 in_t += u * z if u != zero else zero

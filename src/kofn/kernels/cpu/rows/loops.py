@@ -144,7 +144,7 @@ def _evaluate(kind: int, number: Any, fresh: bool) -> Visit:
         into = carray(pointer(sums), 8, np.float64)
         anchor_, per_t_ = number(anchor), number(per_t)
         scale = number(unit(kind, per_t))
-        by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
+        by_, rise_, zero, one = number(by), number(alpha - 1), number(0), number(1)
         inverse = one / by_
         for start in range(0, n, BLOCK):
             block, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
@@ -157,7 +157,7 @@ def _evaluate(kind: int, number: Any, fresh: bool) -> Visit:
                     keep[i] = a
                 else:
                     a = keep[i]
-                t, t_above, first, upper, second = evaluated(kind, a, by_, inverse, alpha_)
+                t, t_above, first, upper, second = evaluated(kind, a, by_, inverse, rise_)
                 tails += t
                 above += t_above
                 weight += first
@@ -181,14 +181,14 @@ def write(kind: int, number: Any) -> Visit:
         scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
         into = carray(pointer(sums), 8, np.float64)
         anchor_, per_t_ = number(anchor), number(per_t)
-        by_, alpha_, zero, one = number(by), number(alpha), number(0), number(1)
+        by_, rise_, zero, one = number(by), number(alpha - 1), number(0), number(1)
         inverse = one / by_
         for start in range(0, n, BLOCK):
             block, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
             total = zero
             for i in range(block.size):
                 a = distance(block[i], anchor_, by_, per_t_) if afresh else keep[i]
-                p = written(kind, a, by_, inverse, alpha_)
+                p = written(kind, a, by_, inverse, rise_)
                 keep[i] = p
                 total += p
             into[0] += total
@@ -216,14 +216,14 @@ def weigh(kind: int, number: Any) -> Visit:
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         densities, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         zero = number(0)
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, gs, ws = scores[start:stop], cotangent[start:stop], densities[start:stop]
             weight, product = zero, zero
             for i in range(xs.size):
-                w, wg = weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, alpha_)
+                w, wg = weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
                 ws[i] = w
                 weight += w
                 product += wg
@@ -266,13 +266,13 @@ def centre(kind: int, number: Any) -> Visit:
         widest_vectors()
         scores, slopes = carray(pointer(x), n, number), carray(pointer(out), n, number)
         into = carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         mean_, zero = number(mean), number(0)
         for start in range(0, n, BLOCK):
             xs, us = scores[start : start + BLOCK], slopes[start : start + BLOCK]
             in_t = zero
             for i in range(xs.size):
-                u, uz = centred(kind, xs[i], hi_, lo_, per_t_, alpha_, mean_)
+                u, uz = centred(kind, xs[i], hi_, lo_, per_t_, rise_, mean_)
                 us[i] -= u * per_t_
                 in_t += uz
             into[0] += in_t
@@ -287,7 +287,7 @@ def integrate(kind: int, number: Any) -> Visit:
     def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         zero, one = number(0), number(1)
         for start in range(0, n, BLOCK):
             block = scores[start : start + BLOCK]
@@ -297,7 +297,7 @@ def integrate(kind: int, number: Any) -> Visit:
                 z = distance(v, hi_, lo_, per_t_)
                 playing = not deleted(v)
                 finite = abs(z) < infinity and playing
-                part, is_up, change = integral(kind, z if finite else zero, alpha_)
+                part, is_up, change = integral(kind, z if finite else zero, rise_)
                 up = is_up if finite else z > zero and playing
                 rest += part if finite else zero
                 count += one if up else zero

@@ -27,7 +27,7 @@ from kofn.kernels.cpu.runtime.vector_math import _OPTIONS, inline, log, power, r
 
 
 @inline
-def compared(kind, x, t, p, hi, lo, per_t, alpha, edge, soft):
+def compared(kind, x, t, p, hi, lo, per_t, rise, edge, soft):
     """(G(z) − tz + Ω(t), p − t, (p − t)z) of a score with weight p and target t.
 
     Ω of a t between 0 and 1 is added where `soft`, a constant. A score of +inf or out of play costs
@@ -39,15 +39,15 @@ def compared(kind, x, t, p, hi, lo, per_t, alpha, edge, soft):
     finite = abs(x) < infinity and playing
     z = distance(x, hi, lo, per_t)
     z = z if finite else zero
-    part, is_up, _ = integral(kind, z, alpha)
+    part, is_up, _ = integral(kind, z, rise)
     upper = is_up
     if kind not in TWO_TAILS:
         upper = p > half
-        part = part if is_up else (above(kind, z, part, alpha, edge) if upper else part)
+        part = part if is_up else (above(kind, z, part, rise, edge) if upper else part)
     missed = (one - t) if upper else -t
     term = part + (missed * (z + edge) if missed != zero else zero)
     if soft:
-        term += omega(kind, t, alpha)
+        term += omega(kind, t, rise)
     fixed = one if playing else zero
     barred = zero if t == fixed else infinity
     away = p - t if finite else zero
@@ -55,7 +55,7 @@ def compared(kind, x, t, p, hi, lo, per_t, alpha, edge, soft):
 
 
 @inline
-def above(kind, z, part, alpha, edge):
+def above(kind, z, part, rise, edge):
     """G(z) − z where ½ < F < 1 and `part` is G(z): it may be far less than either."""
     one = real(z, 1.0)
     if kind == EXPONENTIAL:
@@ -91,7 +91,7 @@ def _(u):
 
 
 @inline
-def omega(kind, t, alpha):
+def omega(kind, t, rise):
     """Ω(t) = ∫₀ᵗ F⁻¹; 0 at 0 and 1, NaN outside."""
     zero, half, one, tiny = real(t, 0.0), real(t, 0.5), real(t, 1.0), real(t, 1e-30)
     inside = t > zero and t < one
@@ -108,7 +108,7 @@ def omega(kind, t, alpha):
     elif kind == LINEAR:
         bent = half * q * (q - one)
     elif kind in BOUNDED:
-        bent = (power(q, alpha) - q) / (alpha * (alpha - one))
+        bent = (power(q, one + rise) - q) / (rise * (one + rise))
     else:
         bent = real(t, math.nan)
     return bent if inside else at_end

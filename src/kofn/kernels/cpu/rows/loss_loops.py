@@ -24,7 +24,7 @@ def gap(kind: int, number: Any) -> Visit:
         widest_vectors()
         scores, targets = carray(pointer(x), n, number), carray(pointer(g), n, number)
         weights, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         edge_, zero, one = number(edge(kind, alpha)), number(0), number(1)
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
@@ -33,7 +33,7 @@ def gap(kind: int, number: Any) -> Visit:
             for i in range(xs.size):
                 t = ts[i]
                 term, away, change = compared(
-                    kind, xs[i], t, ps[i], hi_, lo_, per_t_, alpha_, edge_, False
+                    kind, xs[i], t, ps[i], hi_, lo_, per_t_, rise_, edge_, False
                 )
                 ps[i] = away
                 total += term
@@ -53,7 +53,7 @@ def soft_gap(kind: int, number: Any) -> Visit:
         widest_vectors()
         scores, targets = carray(pointer(x), n, number), carray(pointer(g), n, number)
         aways, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         edge_, zero = number(edge(kind, alpha)), number(0)
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
@@ -61,7 +61,7 @@ def soft_gap(kind: int, number: Any) -> Visit:
             total = zero
             for i in range(xs.size):
                 total += compared(
-                    kind, xs[i], ts[i], ds[i] + ts[i], hi_, lo_, per_t_, alpha_, edge_, True
+                    kind, xs[i], ts[i], ds[i] + ts[i], hi_, lo_, per_t_, rise_, edge_, True
                 )[0]
             into[0] += total
 
@@ -79,7 +79,7 @@ def label_gap(kind: int, number: Any) -> Visit:
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         weights = carray(pointer(out), n, number)
-        hi_, lo_, per_t_, alpha_ = number(hi), number(lo), number(per_t), number(alpha)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         edge_, zero, one = number(edge(kind, alpha)), number(0), number(1)
         at = (np.int64(label) - x) // size
         start = 0
@@ -93,7 +93,7 @@ def label_gap(kind: int, number: Any) -> Visit:
             total, in_t = zero, zero
             for i in range(xs.size):
                 term, away, change = compared(
-                    kind, xs[i], t, ps[i], hi_, lo_, per_t_, alpha_, edge_, False
+                    kind, xs[i], t, ps[i], hi_, lo_, per_t_, rise_, edge_, False
                 )
                 ps[i] = away
                 total += term

@@ -8,7 +8,7 @@ from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, deleted, framework, full_like, namespace
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
-from kofn.maps.topk import soft_topk
+from kofn.maps.topk import soft_topk, soft_topk_threshold
 
 
 def shared_topk(
@@ -27,15 +27,27 @@ def shared_topk(
     uniform and the scores would learn nothing. With `hard`, live/2 is rounded down. A row in which
     nothing is live is zeros. `additive` says that scores of −inf, or finfo.min, are masked, too.
     """
+    few = _few(scores, k, mask, additive, hard)
+    weights = soft_topk(scores, few, link=link, temperature=temperature, mask=mask, hard=hard)
+    return weights / cast(few, scores.dtype)[..., None]
+
+
+def shared_threshold(
+    scores: Array, k: Any, *, link: LinkName | Link, mask: Array | None = None
+) -> Array:
+    """Return θ of `shared_topk` at T = 1; in a row in which nothing is live, it is NaN."""
+    few = _few(scores, k, mask, False, False)
+    return soft_topk_threshold(scores, few, link=link, mask=mask)
+
+
+def _few(scores: Array, k: Any, mask: Array | None, additive: bool, hard: bool) -> Array:
     if framework(k) is None:
         check_number("k", k, low=0.0, strict=True, allowed="a finite number > 0")
     xp = namespace(scores)
     half = _live(scores, mask, additive) / 2
     half = xp.floor(half) if hard else half  # so that the chosen share the weight equally
     limit = xp.where(half > 1, half, 1.0)
-    few = xp.where(limit < k, limit, k)
-    weights = soft_topk(scores, few, link=link, temperature=temperature, mask=mask, hard=hard)
-    return weights / cast(few, scores.dtype)[..., None]
+    return xp.where(limit < k, limit, k)
 
 
 def _live(scores: Array, mask: Array | None, additive: bool) -> Array:

@@ -13,6 +13,7 @@ except ImportError as error:
 from kofn.nn.attention import SparseAttention
 from kofn.nn.attention_function import sparse_attention
 from kofn.nn.dispatch import DispatchPlan, dispatch_plan
+from kofn.nn.flex_attention import sparse_flex_attention
 from kofn.nn.key_value_cache import KeyValueCache
 from kofn.nn.router import TopKRouter
 from kofn.nn.router_base import step_routers
@@ -29,5 +30,6 @@ __all__ = [
     # attention
     "SparseAttention",
     "sparse_attention",
+    "sparse_flex_attention",
     "KeyValueCache",
 ]

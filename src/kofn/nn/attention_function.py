@@ -84,13 +84,13 @@ def sparse_attention(
         (torch.Size([2, 4, 6, 8]), True, True)
     """
     check_choice("weights", weights, WEIGHTS)
-    groups = _groups(query, key, value)
+    groups = groups_of(query, key, value)
     allowed = "a number in [0, 1)"
     check_number("dropout_p", dropout_p, low=0.0, below=1.0, allowed=allowed, arrays=False)
     check_hard(hard, weights)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     # Scaling the queries is cheaper than scaling the scores, and overflows less in float16.
-    scores = _by_group(query * scale, key.mT, groups)
+    scores = by_group(query * scale, key.mT, groups)
     scores, mask = _masked(scores, attn_mask, is_causal)
     if weights == "entmax":
         shares = entmax(scores, alpha, temperature=temperature, mask=mask)
@@ -101,7 +101,7 @@ def sparse_attention(
         how: dict[str, Any] = dict(link=link, temperature=temperature, hard=hard)
         shares = shared_topk(scores, k, mask=mask, additive=added, **how)
     kept = functional.dropout(shares, dropout_p) if dropout_p else shares
-    output = _by_group(kept, value, groups)
+    output = by_group(kept, value, groups)
     return (output, shares) if need_weights else output
 
 
@@ -110,7 +110,7 @@ def check_hard(hard: bool, weights: str) -> None:
         raise ValueError(f"hard is for weights='soft_topk'; got hard=True with {weights!r}")
 
 
-def _groups(query: Tensor, key: Tensor, value: Tensor) -> int:
+def groups_of(query: Tensor, key: Tensor, value: Tensor) -> int:
     """Return how many query heads share a key head, after a check of the shapes."""
     shapes = {"query": query.shape, "key": key.shape, "value": value.shape}
     for name, shape in shapes.items():
@@ -133,7 +133,7 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> int:
     return query.shape[-3] // heads
 
 
-def _by_group(left: Tensor, right: Tensor, groups: int) -> Tensor:
+def by_group(left: Tensor, right: Tensor, groups: int) -> Tensor:
     """Return left @ right, where `groups` neighbouring heads of `left` share a head of `right`."""
     if groups == 1:
         return left @ right

@@ -152,8 +152,9 @@ def _dense(block_mask: Any, scores: Tensor, start: int) -> Tensor | None:
     def shifted(n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return block_mask.mask_mod(n, h, i + start, j)
 
-    sizes = (*block_mask.shape[:2], *scores.shape[2:])
-    return create_mask(shifted, *sizes, device=scores.device)
+    batch, heads = block_mask.shape[:2]
+    device: Any = scores.device
+    return create_mask(shifted, batch, heads, *scores.shape[2:], device=device)
 
 
 def _moved(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tensor) -> Tensor:

@@ -153,8 +153,9 @@ def _dense(block_mask: Any, scores: Tensor, start: int) -> Tensor | None:
         return block_mask.mask_mod(n, h, i + start, j)
 
     batch, heads = block_mask.shape[:2]
+    rows, columns = scores.shape[2:]
     device: Any = scores.device
-    return create_mask(shifted, batch, heads, *scores.shape[2:], device=device)
+    return create_mask(shifted, batch, heads, rows, columns, device=device)
 
 
 def _moved(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tensor) -> Tensor:

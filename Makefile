@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 .PHONY: help demo test test-all test-extras lint format bench docs kernels clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
 
 demo: $(READY)  ## choose 16 of the 64 pixels of handwritten digits and draw the result
 	$(BIN)/kofn select --force
@@ -35,6 +35,7 @@ test-all: $(READY)  ## run all tests (marker `full` too), then most of them agai
 test-extras: $(READY)  ## install transformers and run the tests that need it (marker `extras`)
 	$(PIP) --no-build-isolation --editable ".[transformers]"
 	$(PYTEST) -m extras
+	$(PYTEST) src/kofn/integrations
 
 lint: $(READY)  ## check formatting, style and types; changes nothing
 	$(BIN)/ruff format --check .

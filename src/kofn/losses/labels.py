@@ -8,14 +8,22 @@ the scores, and no array of targets.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from kofn.arrays.autodiff import not_below_0, stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted, full_like, is_torch, namespace
+from kofn.arrays.kinds import Array, cast, deleted, full_like, is_torch, namespace, of_torch
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.tracing import is_at_hand
+from kofn.links.link import by_id
 from kofn.losses.targets import Target, weighted
 from kofn.rows import fused, truncated
 from kofn.rows.given import Given
+
+FAR = 1e30
+"""Scores up to it are ordinary, and so are their sums."""
 
 
 def likelihoods(
@@ -51,12 +59,27 @@ def gaps(checked: Given, target: Target) -> Array | None:
     moved = None if loss is None else _moved(checked, loss, labels, None)
     if moved is None or loss is None:
         return None
-    xp, link, count = namespace(loss), checked.link, moved[0]
+    bent = _omega(checked.link, moved[0], smoothing, loss)
+    return not_below_0(loss + (smoothing / moved[0]) * moved[2] + bent)
+
+
+def _omega(link: Any, count: Array | int, smoothing: float, like: Array) -> Array | float:
+    """Return ΣΩ(t) of a target of 1 − s + s/count, and of s/count at the other entries."""
+    number, alpha = link.static_and_array_alpha()
+    if isinstance(count, int) and alpha is None:
+        return _omega_of_number(link.id, number, count, smoothing)
     if isinstance(count, int):
-        count = full_like(loss, (1,) * loss.ndim, float(count))
+        count = full_like(like, (1,) * like.ndim, float(count))
     even = smoothing / count
-    bent = link.omega(xp.clip(1 - even * (count - 1), 0.0, 1.0)) + (count - 1) * link.omega(even)
-    return not_below_0(loss + even * moved[2] + bent)
+    most = namespace(like).clip(1 - even * (count - 1), 0.0, 1.0)
+    return link.omega(most) + (count - 1) * link.omega(even)
+
+
+@lru_cache
+def _omega_of_number(link: str, alpha: float | None, count: int, smoothing: float) -> float:
+    even = smoothing / count
+    both = by_id(link, alpha).omega(np.array([1 - even * (count - 1), even]))
+    return float(both[0] + (count - 1) * both[1])
 
 
 def _moved(
@@ -70,17 +93,41 @@ def _moved(
     if not is_at_hand(x) or 0 in x.shape or not math.isfinite(stop_gradient(loss).sum()):
         return None
     xp, fixed = namespace(x), stop_gradient(x)
-    low, high = fixed.aminmax() if is_torch(x) else (fixed.min(), fixed.max())
-    if not high < math.inf:
+    highest, total = fixed.max(), xp.sum(fixed, axis=-1)
+    if not highest < math.inf:
         return None
+    # An entry out of play, which is below −1e38, would show in the sum of its row.
+    if highest < FAR and bool((total > -FAR).all()):
+        whole = float(x.shape[-1]) if by_class is None else xp.sum(by_class)
+        return x.shape[-1], whole, _apart(x, labels, by_class, whole, total) / temperature
+    playing = ~deleted(fixed)
     at_label = take_along_last(x, labels[..., None])[..., 0]
-    if not deleted(low):
-        count: Array | int = x.shape[-1]
-        whole = float(count) if by_class is None else xp.sum(by_class)
-    else:
-        playing = ~deleted(fixed)
-        x, some = xp.where(playing, x, 0.0), cast(playing, x.dtype)
-        count = xp.sum(some, axis=-1)
-        whole = count if by_class is None else some @ by_class
-    total = xp.sum(x, axis=-1) if by_class is None else x @ by_class
-    return count, whole, (whole * at_label - total) / temperature
+    x, some = xp.where(playing, x, 0.0), cast(playing, x.dtype)
+    count = xp.sum(some, axis=-1)
+    whole = count if by_class is None else some @ by_class
+    return count, whole, (whole * at_label - _weighed(x, by_class)) / temperature
+
+
+def _weighed(x: Array, by_class: Array | None) -> Array:
+    return namespace(x).sum(x, axis=-1) if by_class is None else x @ by_class
+
+
+def _apart(
+    x: Array, labels: Array, by_class: Array | None, whole: Array | float, total: Array
+) -> Array:
+    """Return whole·x_y − Σwx, with total = Σx; in one pass back, where autograd would take four."""
+
+    def value(labels: Array, x: Array) -> Any:
+        at_label = take_along_last(x, labels[..., None])[..., 0]
+        return whole * at_label - (total if by_class is None else x @ by_class), ()
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        labels, x = tensors
+        below = -cotangent[..., None]
+        slopes = below.expand(x.shape).clone() if by_class is None else below * by_class
+        return None, slopes.scatter_add_(-1, labels[..., None], -whole * below)
+
+    if not is_torch(x):
+        return value(labels, x)[0]
+    rule = of_torch("rule")
+    return rule.by_rule(rule.Rule(value, pullback), labels, x)

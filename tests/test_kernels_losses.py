@@ -122,14 +122,16 @@ def test_logarithms_meet_the_reference(link, rng, monkeypatch):
     meets(*both_ways(log_p, (np.round(x * 4) / 4, temperature), monkeypatch))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("name", ["softmax_loss", "topk_loss", "sparsemax_loss", "entmax_loss"])
-def test_losses_of_labels_differentiate_twice(name, rng):
+def test_losses_of_labels_differentiate_twice(name, smoothing, rng):
     x = torch.tensor(rng.standard_normal((3, 7)), requires_grad=True)
     t = torch.tensor([0.7, 1.0, 1.5], dtype=torch.float64, requires_grad=True)
     labels, loss = torch.tensor([1, 0, 6]), getattr(losses, name)
 
     def f(x, t):
-        return loss(x, labels, temperature=t, reduction="none")
+        options = dict(label_smoothing=smoothing, temperature=t, reduction="none")
+        return loss(x, labels, **options)
 
     assert torch.autograd.gradcheck(f, (x, t), fast_mode=True)
     if name != "sparsemax_loss":

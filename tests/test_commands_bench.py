@@ -117,3 +117,27 @@ def test_a_busy_machine_is_told(slow, busy):
     (found,) = json.loads(report.as_json(about, [result]))["results"]
     assert found["softmax_over_its_best"] == slow
     assert measure.slowdown([]) == 1.0
+
+
+@pytest.mark.parametrize("name", [pytest.param("compile", marks=pytest.mark.full), "jax", "half"])
+def test_other_roads_are_right(name):
+    """Each passes the check of its answer and gradient; nothing is timed here."""
+    if name == "jax":
+        pytest.importorskip("jax")
+    (case,) = (each for each in contenders.CASES if each.name == name)
+    x = torch.randn(4, 24, generator=torch.Generator().manual_seed(0))
+    x = x.to(getattr(torch, case.dtypes[0]))
+    small = contenders.Case(name, (4, 24), 5)
+    wanted = {
+        "compile": (
+            "soft_topk, logistic, compiled",
+            "softmax_loss, compiled",
+            "hard=True, compiled",
+        ),
+        "jax": ("soft_topk, logistic (JAX)", "KSubset.marginals (JAX)"),
+        "half": ("soft_topk, logistic", "topk_loss"),
+    }[name]
+    found = [one for one in contenders.contenders(small) if one.name in wanted]
+    assert len(found) == len(wanted)
+    for one in found:
+        assert measure._check(one, x, measure._passes(one, x)) == ""

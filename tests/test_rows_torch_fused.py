@@ -9,9 +9,17 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jvp, vmap
 
 import kofn
+from kofn import losses
 
 LINKS = ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
-OPERATORS = ("kofn.weights", "kofn.value")
+OPERATORS = (
+    "kofn.weights",
+    "kofn.value",
+    "kofn.hard",
+    "kofn.log_weights",
+    "kofn.gap",
+    "kofn.largest",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +103,7 @@ def test_masks_dimensions_half_types_and_hard_choices_go_the_same_way():
         return kofn.soft_topk(x.to(torch.bfloat16), 2)
 
     for function in (f, half, lambda x: kofn.entmax(x, 1.4), lambda x: kofn.soft_topk(x.T, 2)):
-        assert "kofn.weights" in called(function, x)
+        assert f"kofn.{'hard' if function is f else 'weights'}" in called(function, x)
         for got, wanted in zip(
             gradients(compiled(function), x), gradients(function, x), strict=True
         ):
@@ -111,6 +119,78 @@ def test_shapes_may_change():
             assert torch.equal(got, wanted)
 
 
+HOT = torch.zeros(4, 9, dtype=torch.float64)
+HOT[:, :2], HOT[3] = 1, 0
+LABELS, IGNORED = torch.tensor([2, 0, 8, 5]), torch.tensor([2, -100, 8, 5])
+OTHERS = {
+    "softmax": ("weights", lambda x: kofn.softmax(x, temperature=0.7)),
+    "sparse_softmax": ("kth_largest", lambda x: kofn.sparse_softmax(x, k=3)),
+    "hard": ("hard_weights", lambda x: kofn.soft_topk(x, 2.5, hard=True)),
+    "gates": ("largest", lambda x: kofn.topk_gates(x, 2)[0]),
+    "log_soft_topk": ("log_weights", lambda x: kofn.log_soft_topk(x, 2.5, temperature=0.7)),
+    "log_entmax": ("log_weights", lambda x: kofn.log_entmax(x, 1.5)),
+    "topk_loss": ("gap", lambda x: losses.topk_loss(x, HOT, reduction="none")),
+    "fenchel_young": ("gap", lambda x: kofn.fenchel_young_loss(x, HOT, temperature=0.7)),
+    "sparsemax_loss": ("gap", lambda x: losses.sparsemax_loss(x, LABELS, reduction="none")),
+    "entmax_loss": ("gap", lambda x: losses.entmax_loss(x, IGNORED, reduction="none")),
+    "softmax_loss": ("gap", lambda x: losses.softmax_loss(x, IGNORED, reduction="none")),
+    "topk_cross_entropy": ("log_weights", lambda x: losses.topk_cross_entropy(x, LABELS, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_functions_call_the_kernels_with_the_same_bits(name):
+    operator, function = OTHERS[name]
+    x = scores(4, 9)
+    x[0, 1], x[1, 2] = torch.inf, -torch.inf
+    assert f"kofn.{operator}" in called(function, x.clone().requires_grad_())
+    for got, wanted in zip(gradients(compiled(function), x), gradients(function, x), strict=True):
+        assert torch.equal(got.nan_to_num(7), wanted.nan_to_num(7))
+    assert torch.equal(compiled(function)(x).nan_to_num(7), function(x).nan_to_num(7))
+
+
+@pytest.mark.parametrize("name", ["log_soft_topk", "softmax_loss", "topk_loss", "hard"])
+def test_a_learned_temperature_has_the_same_bits(name):
+    function = {
+        "log_soft_topk": lambda x, t: kofn.log_soft_topk(x, 2, temperature=t),
+        "softmax_loss": lambda x, t: losses.softmax_loss(x, LABELS, temperature=t),
+        "topk_loss": lambda x, t: losses.topk_loss(x, HOT, temperature=t),
+        "hard": lambda x, t: kofn.soft_topk(x, 2, temperature=t, hard=True),
+    }[name]
+    given = scores(4, 9), torch.tensor([0.1, 1, 2, 0.5], dtype=torch.float64)
+    assert f"kofn.{OTHERS[name][0]}" in called(function, *(a.requires_grad_() for a in given))
+    for got, wanted in zip(
+        gradients(compiled(function), *(a.detach() for a in given)),
+        gradients(function, *(a.detach() for a in given)),
+        strict=True,
+    ):
+        assert torch.equal(got, wanted)
+
+
+def test_choices_without_a_gradient_call_the_kernels():
+    def both(x):
+        return kofn.hard_topk(x, 2.5), kofn.topk_gates(x, 2)[1]
+
+    x = scores(4, 9)
+    assert all(f"kofn.{name}" in called(both, x) for name in ("hard", "largest"))
+    for got, wanted in zip(compiled(both)(x), both(x), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_a_label_out_of_range_is_nan_and_an_ignored_one_0():
+    def rows(x, labels):
+        return torch.stack(
+            [loss(x, labels, reduction="none") for loss in (losses.softmax_loss, losses.topk_loss)]
+        )
+
+    x, labels = scores(3, 5), torch.tensor([1, 5, -100])
+    assert "kofn.gap" in called(rows, x, labels)
+    found = compiled(rows)(x, labels)
+    assert torch.equal(found[:, 0], rows(x[:1], labels[:1])[:, 0])
+    assert found[:, 1].isnan().all()
+    assert (found[:, 2] == 0).all()
+
+
 TRANSFORMED = {
     "func.grad": lambda f: grad(lambda x: (f(x) ** 2).sum()),
     "func.jvp": lambda f: lambda x: jvp(f, (x,), (x + 1,))[1],
@@ -120,7 +200,18 @@ TRANSFORMED = {
     "hessian": lambda f: hessian(lambda x: (f(x[0]) ** 2).sum()),
 }
 
-ORDINARY = {("func.grad", "weights"), ("func.jvp", "weights")}  # each catches another slip
+ORDINARY = {("func.grad", "weights"), ("func.jvp", "log")}  # each catches another slip
+FUNCTIONS = {
+    "weights": topk(),
+    "sum": total,
+    "log": lambda x: kofn.log_soft_topk(x, 2.5, temperature=0.7),
+    "loss": lambda x: losses.softmax_loss(
+        x, torch.zeros(x.shape[:-1], dtype=torch.int64), reduction="none"
+    ),
+    "topk_loss": lambda x: losses.topk_loss(x, torch.ones_like(x) / 2, reduction="none"),
+    "hard": lambda x: kofn.soft_topk(x, 2.5, hard=True),
+    "gates": lambda x: kofn.topk_gates(x, 2)[0],
+}
 
 
 @pytest.mark.parametrize(
@@ -128,21 +219,22 @@ ORDINARY = {("func.grad", "weights"), ("func.jvp", "weights")}  # each catches a
     [
         pytest.param(how, f, marks=() if (how, f) in ORDINARY else pytest.mark.full)
         for how in TRANSFORMED
-        for f in ("weights", "sum")
+        for f in FUNCTIONS
     ],
 )
 def test_transforms_inside_see_the_plain_operations(f, how):
-    function, x = TRANSFORMED[how](topk() if f == "weights" else total), scores(2, 6)
+    function, x = TRANSFORMED[how](FUNCTIONS[f]), scores(2, 6)
     graph = called(function, x)
     assert not any(name in graph for name in OPERATORS)
     assert torch.allclose(compiled(function)(x), function(x), atol=1e-10)
 
 
 @pytest.mark.parametrize(
-    "f", [topk(), pytest.param(total, marks=pytest.mark.full)], ids=["weights", "sum"]
+    "f", [f if f == "weights" else pytest.param(f, marks=pytest.mark.full) for f in FUNCTIONS]
 )
 def test_dual_numbers_keep_their_tangent(f):
     """Also in a function that was compiled for ordinary numbers before."""
+    f = FUNCTIONS[f]
     x, v = scores(2, 6), scores(2, 6) + 1
     function = compiled(f)
     assert torch.equal(function(x), f(x))
@@ -168,14 +260,12 @@ def test_transforms_of_a_compiled_function_see_the_plain_operations():
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"])
-@pytest.mark.parametrize("f", [topk(), total], ids=["weights", "sum"])
+@pytest.mark.parametrize("f", FUNCTIONS)
 def test_a_second_derivative_through_compiled_code_is_refused(f, backend):
     x = scores(2, 6).requires_grad_()
-    function = torch.compile(f, fullgraph=True, backend=backend)
+    function = torch.compile(FUNCTIONS[f], fullgraph=True, backend=backend)
     (first,) = torch.autograd.grad((function(x) ** 2).sum(), x, create_graph=True)
-    with pytest.raises(
-        RuntimeError, match=r"second derivative|double backward|no autograd formula"
-    ):
+    with pytest.raises(RuntimeError, match=r"second derivative|double backward"):
         torch.autograd.grad(first.square().sum(), x)
 
 
@@ -214,13 +304,25 @@ def test_rows_a_kernel_gives_up_on_are_finished():
     assert torch.equal(compiled(f)(x), f(x))
 
 
+def test_gradients_of_logarithms_that_a_kernel_gives_up_on_are_finished():
+    """By code that needs autograd, which PyTorch turns off inside of an operator."""
+    x = torch.tensor([[4.6, 1e15, 0.0], [1.0, -1e9, -1e30], [2.0, 1.0, 0.0]])
+
+    def f(x):
+        return kofn.log_soft_topk(x, 1.047, link="laplace", temperature=torch.ones(3))
+
+    for got, wanted in zip(gradients(compiled(f), x), gradients(f, x), strict=True):
+        assert torch.equal(got, wanted)
+        assert torch.isfinite(got).all()
+
+
 def test_inductor_and_the_derivative_of_a_model():
-    model = torch.nn.Linear(6, 8)
+    model = torch.nn.Linear(6, 8, dtype=torch.float64)
 
     def loss(x):
         return (kofn.soft_topk(model(x), 2) * x.sum()).square().sum()
 
-    x = scores(3, 6, dtype=torch.float32)
+    x = scores(3, 6)
     loss(x).backward()
     wanted = model.weight.grad.clone()
     model.zero_grad()

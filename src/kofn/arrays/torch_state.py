@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -88,6 +89,15 @@ def is_autocast(x: Tensor) -> bool:
 def is_recorded(x: Tensor) -> bool:
     """Return whether autograd records operations on `x`."""
     return torch.is_grad_enabled() and x.requires_grad
+
+
+def recording(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call function(*arguments) where autograd can record, also inside of an operator.
+
+    PyTorch turns autograd off in the thread that runs one, and grad mode does not bring it back.
+    """
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(function, *arguments).result()
 
 
 def values_and_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:

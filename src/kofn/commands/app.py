@@ -142,13 +142,15 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Shape of the scores: router, attention, vocabulary or pruning; or losses. Repeat "
-            "the option for several; all by default.",
+            help="Shape of the scores: router, attention, vocabulary or pruning; or other roads: "
+            "losses, compile, jax or half. Repeat the option for several; all by default.",
         ),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="float32 or bfloat16; both by default."),
+        typer.Option(
+            metavar="NAME", help="float32, bfloat16 or float16; by default those of the case."
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Number of threads; PyTorch's default if not given.")
@@ -174,7 +176,7 @@ def bench(
     from kofn.commands.bench.contenders import CASES
 
     cases = chosen("case", case, {each.name: each for each in CASES})
-    dtypes = chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16")})
+    dtypes = chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16", "float16")})
     at_least("rounds", rounds, 2)
     if threads is not None:
         at_least("threads", threads, 1)
@@ -182,7 +184,7 @@ def bench(
     if out is not None:
         files.check_out(out, report.FILES, force)
     prepare_kernels()
-    results = _timed(cases, dtypes, rounds)
+    results = _timed(cases, dtypes if dtype else None, rounds)
     about = report.machine(torch.get_num_threads())
     written: list[Path] = []
     if out is not None:
@@ -196,11 +198,11 @@ def bench(
 app.add_typer(train, name="train")
 
 
-def _timed(cases: list[Case], dtypes: list[str], rounds: int) -> list[Result]:
+def _timed(cases: list[Case], dtypes: list[str] | None, rounds: int) -> list[Result]:
     from kofn.commands.bench.measure import count, measure
     from kofn.commands.bench.report import Result
 
-    jobs = [(case, dtype) for case in cases for dtype in dtypes]
+    jobs = [(case, dtype) for case in cases for dtype in dtypes or case.dtypes]
     with progress_bar(sum(count(*job) for job in jobs)) as tell:
         results = []
         for case, dtype in jobs:

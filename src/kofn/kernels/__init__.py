@@ -179,7 +179,12 @@ def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
 
 def serving_choice(x: Array, framework: str) -> ChoiceKernels | None:
     """Return the backend for hard choices of these rows, or None."""
-    backend = _backend(x, framework) if wanted() else None
+    return for_choice(x, framework) if wanted() else None
+
+
+def for_choice(x: Array, framework: str) -> ChoiceKernels | None:
+    """Return the backend for hard choices of these arrays, whatever KOFN_KERNELS says, or None."""
+    backend = _backend(x, framework)
     return None if backend is None or backend.choice is None else _module(backend.choice)
 
 

@@ -9,7 +9,7 @@ from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
-from kofn.losses.targets import Target, log_likelihood, prepared, reduced, weighted
+from kofn.losses.targets import Target, log_likelihood, prepared, reduced, spoiled, weighted
 from kofn.rows import answers, fused
 from kofn.rows.closed_form import gap
 from kofn.rows.compiled import evaluate
@@ -287,11 +287,12 @@ def _gaps(checked: Given, labels: Target) -> Array:
     smooth = of_labels.gaps(checked, labels)
     if smooth is not None:
         return smooth
-    simple = labels.labels is not None and labels.valid is None
-    checked = checked if simple else checked._replace(k=labels.number())
-    weights = labels.weights if labels.behind is None else labels.dense()
-    loss = fused.gap(checked, labels.labels if simple else weights)
+    if labels.labels is not None:
+        loss = fused.gap(checked, labels.labels)
+    else:
+        weights = labels.weights if labels.behind is None else labels.dense()
+        loss = fused.gap(checked._replace(k=labels.number()), weights)
     if loss is not None:
-        return loss
+        return spoiled(loss, labels)
     checked = checked.per_row()._replace(k=labels.number())
     return gap(checked, labels.dense())

@@ -18,7 +18,7 @@ from kofn.arrays.kinds import Array, cast, deleted, full_like, is_torch, namespa
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import by_id
-from kofn.losses.targets import Target, weighted
+from kofn.losses.targets import Target, spoiled, weighted
 from kofn.rows import fused, truncated
 from kofn.rows.given import Given
 
@@ -40,7 +40,7 @@ def likelihoods(
     if target.behind is None:
         if loss is None and k is None and p is None:
             loss = fused.label_loss(checked, hard.labels)
-        return None if loss is None else weighted(loss, target)
+        return None if loss is None else weighted(spoiled(loss, target), target)
     moved = None if loss is None else _moved(checked, loss, hard.labels, target.by_class)
     if moved is None or loss is None:
         return None

@@ -26,7 +26,7 @@ from kofn.rows.given import NUMBERS, Given
 def hard(given: Given, k: Any) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
     x = stop_gradient(given.scores)
-    chooser = serving(x, given.form.kind)
+    chooser = _chooser(x, given.form.kind)
     if chooser is not None:
         return chooser.hard(x, given.k if type(given.k) is float else stop_gradient(given.k))
     number = type(k) in NUMBERS
@@ -44,8 +44,18 @@ def hard(given: Given, k: Any) -> Array:
 
 def largest(x: Array, k: int, kind: str) -> Array:
     """Return the indices of the k largest scores, largest first; masked ones and NaN come last."""
-    chooser = serving(x, kind)
+    chooser = _chooser(x, kind)
     return top_indices(_known(x), k) if chooser is None else chooser.largest(x, k)
+
+
+def _chooser(x: Array, kind: str) -> kernels.ChoiceKernels | None:
+    """Return `serving`, or operators that call the kernels while torch.compile traces."""
+    found = serving(x, kind)
+    if found is not None or kind != "torch":
+        return found
+    from kofn.rows import torch_fused
+
+    return torch_fused.Choices if torch_fused.serves_choices(x) else None
 
 
 def serving(x: Array, kind: str) -> kernels.ChoiceKernels | None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, deleted, of_torch
+from kofn.arrays.kinds import Array, cast, of_torch
 from kofn.arrays.operations import marked, take_along_last
 from kofn.kernels.contract import kind_of
 from kofn.rows import answers, choice, kernel_weights
-from kofn.rows.given import NUMBERS, Given
+from kofn.rows.given import NUMBERS, Given, without_bad_temperatures
 from kofn.rows.settled import Rows, rows_of
 
 
@@ -28,8 +28,8 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         return traced(given, reference)
     backend = _serving_eagerly(given)
     if backend is None:
-        # Compilers fuse the few operations of softmax, which needs no search.
-        return _by_operator(given, "weights_of") if reference is answers.weights else None
+        operators = _operators(given)
+        return None if operators is None else operators.weights_of(given)
     if not _is_recorded(given):
         return kernel_weights.weights(backend, given)[0]
     numbers = _without_tensors(given)
@@ -63,35 +63,34 @@ def hard(given: Given, k: Any) -> Array | None:
     """
     backend = None if given.form.kind == "jax" else _serving_eagerly(given)
     if backend is None:
-        return None
+        return _hard_by_operator(given, k)
     if not _is_recorded(given):
-        return choice.hard(_without_bad_temperatures(given), k)
+        return choice.hard(without_bad_temperatures(given), k)
     numbers, k = _without_tensors(given), k if type(k) in NUMBERS else None
 
     def value(*tensors: Array) -> Any:
         found = _with(numbers, tensors)
         theta = kernel_weights.threshold(backend, found)
-        return choice.hard(_without_bad_temperatures(found), k), (theta,)
+        return choice.hard(without_bad_temperatures(found), k), (theta,)
 
     return _by_rule(given, numbers, value, _pullback_of(backend, numbers), answers.weights)
 
 
-def _without_bad_temperatures(given: Given) -> Given:
-    """Return `given` with a NaN in the place of the scores of rows whose temperature is NaN."""
-    x, k, temperature, link, form = given
-    if type(temperature) is float:
-        return given
-    xp = form.xp
-    finite = ~(deleted(x) | (x == math.inf))
-    bad = xp.isnan(temperature)[..., None] & finite
-    return Given(xp.where(bad, math.nan, x), k, temperature, link, form)
+def _hard_by_operator(given: Given, k: Any) -> Array | None:
+    operators = _operators(given)
+    if operators is None or not operators.serves_choices(given.scores):
+        return None
+    if not _is_recorded(given):
+        return choice.hard(without_bad_temperatures(given), k)
+    return operators.hard_weights_of(given)
 
 
 def value(given: Given) -> Array | None:
     """Return S_k of rows, with slopes p, θ and −Σ Ω(p); None if no kernel supports the rows."""
     backend = _serving_eagerly(given)
     if backend is None:
-        return _by_operator(given, "value_of")
+        operators = _operators(given, "values")
+        return None if operators is None else operators.value_of(given, _is_recorded(given))
     if backend.values is None:
         return None
     if not _is_recorded(given):
@@ -113,18 +112,19 @@ def value(given: Given) -> Array | None:
     return _by_rule(given, numbers, value, pullback, answers.value)
 
 
-def log_weights(given: Given, pullback_of: Callable) -> Array | None:
-    """Return log p of rows; None if no kernel supports them, or k has a gradient.
-
-    pullback_of(cotangent, placed, rows) is the cotangent of z in rows that a kernel gives up on.
-    """
+def log_weights(given: Given) -> Array | None:
+    """Return log p of rows; None if no kernel supports them, or k has a gradient."""
+    recorded = _is_recorded(given)
+    if recorded and type(given.k) is not float and given.k.requires_grad:
+        return None
     backend = _serving_eagerly(given)
-    if backend is None or kind_of(given.link) not in backend.LOGARITHMS:
+    if backend is None:
+        operators = _operators(given, "LOGARITHMS")
+        return None if operators is None else operators.log_weights_of(given)
+    if kind_of(given.link) not in backend.LOGARITHMS:
         return None
-    if not _is_recorded(given):
+    if not recorded:
         return kernel_weights.log_weights(backend, given)[0]
-    if type(given.k) is not float and given.k.requires_grad:
-        return None
     numbers = _without_tensors(given)
 
     def value(*tensors: Array) -> Any:
@@ -133,7 +133,7 @@ def log_weights(given: Given, pullback_of: Callable) -> Array | None:
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         whole = _with(numbers, tensors)
-        slopes = kernel_weights.log_gradients(backend, whole, cotangent, kept[0], pullback_of)
+        slopes = kernel_weights.log_gradients(backend, whole, cotangent, kept[0])
         others = [None] if type(whole.k) is not float else []
         others += [slopes[1]] if type(whole.temperature) is not float else []
         return slopes[0], *others
@@ -166,7 +166,14 @@ def label_loss(given: Given, labels: Array) -> Array | None:
 
 def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -> Array | None:
     backend = _serving_eagerly(given)
-    if backend is None or backend.gaps is None:
+    if backend is None:
+        operators = _operators(given, "gaps")
+        if operators is None:
+            return None
+        dense = target.ndim == given.scores.ndim
+        target = cast(target, given.scores.dtype) if dense else target
+        return operators.gap_of(given, target, likely, _is_recorded(given))
+    if backend.gaps is None:
         return None
 
     def found(given: Given, target: Array) -> tuple[Array, Array, Array]:
@@ -191,7 +198,10 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
         slopes += [None] if type(k) is not float else []
         if type(temperature) is float:
             return slopes
-        moved = _moved(x, tensors[0], kept[0]) / temperature if likely else kept[1]
+        if likely:
+            moved = kernel_weights.moved_from_labels(x, tensors[0], kept[0]) / temperature
+        else:
+            moved = kept[1]
         return *slopes, -each * moved
 
     def plain(target: Array, *tensors: Array) -> Array:
@@ -199,12 +209,6 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
 
     rule = of_torch("rule")
     return rule.by_rule(rule.Rule(value, pullback, plain), target, *_tensors(given))
-
-
-def _moved(x: Array, labels: Array, away: Array) -> Array:
-    """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
-    apart = (x - x.gather(-1, labels[..., None])).masked_fill(away == 0, 0.0)
-    return (away * apart).sum(-1)
 
 
 def _by_rule(
@@ -240,13 +244,13 @@ def _with(given: Given, tensors: Sequence[Array]) -> Given:
     return Given(x, k, t, given.link, given.form)
 
 
-def _by_operator(given: Given, name: str) -> Array | None:
-    """Return the answer of torch_fused's function, or None if nothing compiles these rows."""
+def _operators(given: Given, what: str = "SERVED") -> Any:
+    """Return the module of torch's operators for these rows; None if nothing compiles them."""
     if given.form.kind != "torch":
         return None
     from kofn.rows import torch_fused
 
-    return getattr(torch_fused, name)(given) if torch_fused.serves(given) else None
+    return torch_fused if torch_fused.serves(given, what) else None
 
 
 def _is_recorded(given: Given) -> bool:

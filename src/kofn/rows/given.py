@@ -112,6 +112,17 @@ def _alike(given: Given) -> Given:
     return Given(x, k, t, given.link.with_alpha(*alphas) if alphas else given.link, given.form)
 
 
+def without_bad_temperatures(given: Given) -> Given:
+    """Return `given` with a NaN in the place of the scores of rows whose temperature is NaN."""
+    x, k, temperature, link, form = given
+    if type(temperature) is float:
+        return given
+    xp = namespace(x)
+    finite = ~(deleted(x) | (x == math.inf))
+    bad = xp.isnan(temperature)[..., None] & finite
+    return Given(xp.where(bad, math.nan, x), k, temperature, link, form)
+
+
 def without_deleted(scores: Array) -> Array:
     """Return `scores` with −inf where `kinds.deleted` says that they count as masked."""
     return namespace(scores).where(deleted(scores), -math.inf, scores)

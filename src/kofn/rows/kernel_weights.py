@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array
-from kofn.rows import answers
+from kofn.arrays.kinds import Array, of_torch
+from kofn.rows import answers, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish, in_memory
 from kofn.rows.settled import rows_of
@@ -48,12 +46,9 @@ def log_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array
 
 
 def log_gradients(
-    backend: kernels.RowKernels, given: Given, cotangent: Array, theta: Array, pullback_of: Callable
+    backend: kernels.RowKernels, given: Given, cotangent: Array, theta: Array
 ) -> tuple[Array, Array]:
-    """Return the cotangents of the scores and the temperature, for one of log p of tensors.
-
-    pullback_of(cotangent, rows, found) is that of scores and temperature in the reference.
-    """
+    """Return the cotangents of the scores and the temperature, for one of log p of tensors."""
     x, k, temperature, link, _ = given
     in_x, in_rows, lost = backend.log_gradients(x, cotangent, theta, k, temperature, link)
     if lost:
@@ -61,7 +56,10 @@ def log_gradients(
         x, k, temperature = (array[where] for array in given.per_row()[:3])
         found = theta[0][where], theta[1][where]
         rows = rows_of(Given(x, k, temperature, link))
-        in_x[where], in_rows[1][where] = pullback_of(cotangent[where], rows, found)
+        pulled = of_torch("state").recording(
+            pullbacks.in_rows, cotangent[where], rows, found, pullbacks.of_logarithms
+        )
+        in_x[where], in_rows[1][where] = pulled
     return in_x, in_rows[1]
 
 
@@ -87,3 +85,9 @@ def label_losses(backend: kernels.RowKernels, given: Given, labels: Array) -> Ar
     theta = threshold(backend, given)
     found, lost = backend.gaps(given.scores, labels, None, theta, *given[1:4], True)
     return gap(backend, given, labels, True)[0] if lost else found[0]
+
+
+def moved_from_labels(x: Array, labels: Array, away: Array) -> Array:
+    """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
+    apart = (x - x.gather(-1, labels[..., None])).masked_fill(away == 0, 0.0)
+    return (away * apart).sum(-1)

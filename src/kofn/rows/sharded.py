@@ -11,7 +11,8 @@ from typing import Any
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from kofn.rows import torch_fused, torch_threshold
+from kofn.rows import torch_operators as operators
+from kofn.rows import torch_threshold
 
 
 def placements(batch: int) -> list[Any]:
@@ -25,24 +26,89 @@ def _(x: Any, k: Any, temperature: Any, alpha: Any, link: Any, number: Any) -> A
     return [([way, way], [way, way, way, alpha and way, None, None]) for way in ways]
 
 
-@register_sharding(torch_fused.weights._opoverload)
-def _(x: Any, k: Any, temperature: Any, link: Any, number: Any) -> Any:
-    return [([way, _second(way)], [way, way, way, None, None]) for way in placements(x.ndim - 1)]
+def _second(way: Any) -> Any:
+    """Return the placement of two numbers per row, which lie along a dimension before the batch."""
+    return Shard(way.dim + 1) if isinstance(way, Shard) else way
 
 
-@register_sharding(torch_fused.weights_backward._opoverload)
-def _(cotangent: Any, x: Any, theta: Any, k: Any, temperature: Any, link: Any, number: Any) -> Any:
+def _of_rows(way: Any, k: Any, every_k: Any, t: Any, *others: Any) -> list[Any]:
+    """Return the placements of the arguments that every row has."""
+    return [k and way, None, t and way, *(None for _ in others)]
+
+
+def _entries_and_pair(x: Any, *rows: Any) -> Any:
+    return [([way, _second(way)], [way, *_of_rows(way, *rows)]) for way in placements(x.ndim - 1)]
+
+
+def _backward(cotangent: Any, x: Any, theta: Any, *rows: Any) -> Any:
     return [
-        ([way, _second(way)], [way, way, _second(way), way, way, None, None])
+        ([way, _second(way)], [way, way, _second(way), *_of_rows(way, *rows)])
         for way in placements(x.ndim - 1)
     ]
 
 
-@register_sharding(torch_fused.value._opoverload)
-def _(x: Any, k: Any, temperature: Any, link: Any, number: Any) -> Any:
-    return [([way] * 4, [way, way, way, None, None]) for way in placements(x.ndim - 1)]
+def _or_nothing(way: Any, wanted: bool) -> Any:
+    """Return the placement of an answer that has no entries unless it is wanted."""
+    return way if wanted else Replicate()
 
 
-def _second(way: Any) -> Any:
-    """Return the placement of two numbers per row, which lie along a dimension before the batch."""
-    return Shard(way.dim + 1) if isinstance(way, Shard) else way
+def _value(x: Any, *rows_and_slopes: Any) -> Any:
+    ways, slopes = placements(x.ndim - 1), rows_and_slopes[-1]
+    return [
+        ([way, *[_or_nothing(way, slopes)] * 3], [way, *_of_rows(way, *rows_and_slopes)])
+        for way in ways
+    ]
+
+
+def _value_backward(cotangent: Any, x: Any, in_x: Any) -> Any:
+    return [([way], [way] * 3) for way in placements(x.ndim - 1)]
+
+
+def _gap(x: Any, target: Any, *rows_and_flags: Any) -> Any:
+    ways, slopes = placements(x.ndim - 1), rows_and_flags[-1]
+    return [
+        ([way, *[_or_nothing(way, slopes)] * 2], [way, way, *_of_rows(way, *rows_and_flags)])
+        for way in ways
+    ]
+
+
+def _choice(x: Any, k: Any, *every_k: Any) -> Any:
+    of_k = getattr(k, "ndim", None) is not None
+    return [
+        ([way], [way, way if of_k else None, *(None for _ in every_k)])
+        for way in placements(x.ndim - 1)
+    ]
+
+
+def _truncated(x: Any, k: Any, p: Any, t: Any, every_t: Any) -> Any:
+    return [([way], [way, None, None, t and way, None]) for way in placements(x.ndim - 1)]
+
+
+def _truncated_backward(x: Any, weights: Any, cotangent: Any, t: Any, every_t: Any) -> Any:
+    ways = placements(x.ndim - 1)
+    return [([way, way], [way, way, way, t and way, None]) for way in ways]
+
+
+def _truncated_loss(x: Any, labels: Any, k: Any, p: Any, t: Any, every_t: Any, slopes: Any) -> Any:
+    return [
+        ([way, _or_nothing(way, slopes)], [way, way, None, None, t and way, None, None])
+        for way in placements(x.ndim - 1)
+    ]
+
+
+for _operator, _rule in (
+    (operators.weights, _entries_and_pair),
+    (operators.hard_weights, _entries_and_pair),
+    (operators.log_weights, _entries_and_pair),
+    (operators.weights_backward, _backward),
+    (operators.log_weights_backward, _backward),
+    (operators.value, _value),
+    (operators.value_backward, _value_backward),
+    (operators.gap, _gap),
+    (operators.hard, _choice),
+    (operators.largest, _choice),
+    (operators.truncated, _truncated),
+    (operators.truncated_backward, _truncated_backward),
+    (operators.truncated_loss, _truncated_loss),
+):
+    register_sharding(_operator)(_rule)

@@ -9,9 +9,9 @@ from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, of_torch
 from kofn.arrays.operations import cumulative_sums, kth_largest, take_along_last
-from kofn.rows import answers, choice
+from kofn.rows import answers, choice, kernel_weights
 from kofn.rows.compiled import evaluate
-from kofn.rows.fused import _is_recorded, _moved, _tensors, _with, _without_tensors
+from kofn.rows.fused import _is_recorded, _tensors, _with, _without_tensors
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
 
@@ -37,6 +37,9 @@ def weights(given: Given, k: int | None, p: float | None) -> Array:
 
     backend, numbers = _serving(given), _without_tensors(given)
     if backend is None:
+        operators = _operators(given)
+        if operators is not None:
+            return operators.truncated_of(given, k, p)
         return plain(*_tensors(given))
     if not _is_recorded(given):
         return backend.truncated(given.scores, k, p, given.temperature, None, True)[0]
@@ -51,7 +54,10 @@ def label_loss(given: Given, labels: Array, k: int | None, p: float | None) -> A
     """
     backend, numbers = _serving(given), _without_tensors(given)
     if backend is None:
-        return None
+        operators = _operators(given)
+        if operators is None:
+            return None
+        return operators.truncated_loss_of(given, labels, k, p, _is_recorded(given))
 
     def value(labels: Array, *tensors: Array) -> Any:
         x, _, temperature, *_ = _with(numbers, tensors)
@@ -64,7 +70,7 @@ def label_loss(given: Given, labels: Array, k: int | None, p: float | None) -> A
         slopes = None, each[..., None] * away
         if type(temperature) is float:
             return slopes
-        return *slopes, -each * _moved(x, tensors[0], away) / temperature
+        return *slopes, -each * kernel_weights.moved_from_labels(x, tensors[0], away) / temperature
 
     def plain(labels: Array, *tensors: Array) -> Array:
         log_p = log_weights(_with(numbers, tensors), k, p)
@@ -117,3 +123,12 @@ def counted(given: Given, k: int | None, p: float | None) -> Array:
 
 def _serving(given: Given) -> kernels.ChoiceKernels | None:
     return choice.serving(given.scores, given.form.kind)
+
+
+def _operators(given: Given) -> Any:
+    """Return the module of torch's operators for these rows; None if nothing compiles them."""
+    if given.form.kind != "torch":
+        return None
+    from kofn.rows import torch_fused
+
+    return torch_fused if torch_fused.serves_choices(given.scores) else None

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 import kofn
-from kofn.commands.bench.losses import roads
+from kofn.commands.bench import roads
+from kofn.commands.bench.losses import roads as losses
 
 Map = Callable[[Any], Any]
 
@@ -30,6 +31,7 @@ class Case:
     name: str
     shape: tuple[int, int]
     k: int
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # unless the user chooses
 
 
 CASES = (
@@ -38,6 +40,9 @@ CASES = (
     Case("vocabulary", (64, 32768), 64),
     Case("pruning", (1, 4_000_000), 400_000),
     Case("losses", (128, 1024), 32),
+    Case("compile", (512, 1024), 32, ("float32",)),
+    Case("jax", (1024, 1024), 32, ("float32",)),
+    Case("half", (512, 1024), 32, ("bfloat16", "float16")),
 )
 
 
@@ -66,9 +71,8 @@ def contenders(case: Case) -> Iterator[Contender]:
     """Yield all functions that this environment can run, PyTorch's softmax first."""
     k = case.k
     yield Contender("torch.softmax", "baseline", softmax, softmax)
-    if case.name == "losses":
-        for name, group, road in roads(case.shape, k):
-            yield Contender(name, group, road, road)
+    if case.name in _ROADS:
+        yield from _ROADS[case.name](case)
         return
     for name, link in kofn.links.TABLE.items():
         map_ = partial(kofn.soft_topk, k=k, link=link)
@@ -85,6 +89,30 @@ def contenders(case: Case) -> Iterator[Contender]:
         yield from _entmax()
     if importlib.util.find_spec("jax"):
         yield from _jax(k, versions)
+
+
+def _losses(case: Case) -> Iterator[Contender]:
+    for name, group, road in losses(case.shape, case.k):
+        yield Contender(name, group, road, road)
+
+
+def _compiled(case: Case) -> Iterator[Contender]:
+    yield from (Contender(*road) for road in roads.compiled(case.shape, case.k))
+
+
+def _half(case: Case) -> Iterator[Contender]:
+    yield from (Contender(*road) for road in roads.half(case.shape, case.k))
+
+
+def _on_jax(case: Case) -> Iterator[Contender]:
+    if not importlib.util.find_spec("jax"):
+        return
+    yield from _jax_maps(case.k)
+    yield from (Contender(*road, framework="jax") for road in roads.jax(case.k))
+
+
+_ROADS = {"losses": _losses, "compile": _compiled, "jax": _on_jax, "half": _half}
+"""Cases of other functions than the maps of all links and of other libraries."""
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -132,16 +160,22 @@ def _entmax() -> Iterator[Contender]:
     yield Contender("entmax.entmax_bisect", "peer", bisect, kofn.entmax)
 
 
+def _jax_maps(k: int) -> Iterator[Contender]:
+    import jax
+
+    yield Contender("jax.nn.softmax", "baseline", jax.vmap(jax.nn.softmax), softmax, "jax")
+    for name, link in kofn.links.TABLE.items():
+        map_ = partial(kofn.soft_topk, k=k, link=link)
+        yield Contender(f"soft_topk, {name} (JAX)", "kofn", map_, map_, framework="jax")
+
+
 def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:
     import jax
 
     def one(name: str, group: str, row: Map, exact: Map | None) -> Contender:
         return Contender(name, group, jax.vmap(row), exact, framework="jax")
 
-    yield one("jax.nn.softmax", "baseline", jax.nn.softmax, softmax)
-    for name, link in kofn.links.TABLE.items():
-        map_ = partial(kofn.soft_topk, k=k, link=link)
-        yield Contender(f"soft_topk, {name} (JAX)", "kofn", map_, map_, framework="jax")
+    yield from _jax_maps(k)
     linear = partial(kofn.soft_topk, k=k, link="linear")
     if versions["jaxopt"]:
         with warnings.catch_warnings():

@@ -15,12 +15,12 @@ import torch
 
 from kofn.commands.bench.contenders import Case, Contender, Map, contenders
 
-ERROR = {"float32": 3e-6, "bfloat16": 8e-3}
+ERROR = {"float32": 3e-6, "bfloat16": 8e-3, "float16": 1e-3}
 """How far weights may be from the float64 ones, and numbers above 1, relatively; half of
-bfloat16's last place near 1 is 4e-3.
+bfloat16's last place near 1 is 4e-3, of float16's 5e-4.
 """
 
-ERROR_OF_GRADIENT = {"float32": 1e-3, "bfloat16": 3e-2}
+ERROR_OF_GRADIENT = {"float32": 1e-3, "bfloat16": 3e-2, "float16": 4e-3}
 """The same for a gradient, of its norm, in nine rows of ten: in others an entry lies on a kink, as
 coarse scores often do, and may take either of its two slopes.
 """

@@ -1,0 +1,66 @@
+"""Cotangents of scores and temperatures from those of z = (x − θ)/T, in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kofn.arrays.autodiff import values_and_slopes
+from kofn.arrays.flow import only_if
+from kofn.arrays.kinds import Array, namespace
+from kofn.rows import answers, implicit
+from kofn.rows.settled import Rows
+from kofn.solver.plateau import Entries
+from kofn.solver.reductions import DENSE, Reductions
+
+
+def in_rows(
+    cotangent: Array,
+    rows: Rows,
+    found: Any,
+    in_z: Callable,
+    constants: Sequence[Array] = (),
+    over: Reductions = DENSE,
+) -> tuple[Array, Array]:
+    """Return the cotangents of the scores and the temperature.
+
+    in_z(cotangent, placed, rows, *constants) is that of z, which sums to 0 in a row.
+    """
+    p = implicit.place(rows, over, found)
+    in_x = in_z(cotangent, p, rows, *constants) / over.expand(rows.temperature)
+    moved = in_x * implicit.distances(rows, p)
+    return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
+
+
+def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
+    """Return the cotangent of z for one of log p."""
+    xp = namespace(v)
+    moves = _moving(p, rows)
+    slope = xp.where(moves, p.link.pdf(p.z), 0.0)
+    z = implicit.reached(rows, p)
+    pulled = v * values_and_slopes(lambda z: answers.log_of(p, z, rows.live), z)[1]
+    pulled = xp.where(moves, pulled, 0.0)
+    total = p.over.sum(slope)
+    solvable = total >= implicit.least_weight(total)
+    hard = ~(solvable | p.every | p.none | p.spoiled)
+    share = slope / p.over.expand(xp.where(solvable, total, math.inf))
+
+    def shares() -> Array:
+        row = Entries(p.z, rows.scores, rows.temperature, rows.live, p.over)
+        return share + implicit.shares(p.link, row, hard)
+
+    return pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
+
+
+def of_losses(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:
+    """Return the cotangent of z for one of Fenchel–Young losses."""
+    xp = namespace(v)
+    chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
+    chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
+    return xp.where(_moving(p, rows), p.over.expand(v) * (chosen - target), 0.0)
+
+
+def _moving(p: implicit.Placed, rows: Rows) -> Array:
+    """Return the entries whose weights change with the scores."""
+    return rows.live & ~p.over.expand(p.every | p.none)

@@ -157,3 +157,54 @@ def test_samples_of_distributed_scores_are_refused():
 @pytest.mark.full
 def test_sharded_scores_have_the_answers_of_whole_ones(tmp_path):
     run_on_ranks(tmp_path / "store")
+
+
+def _operator_calls():
+    """Every operator of compiled functions, with numbers and with tensors per row."""
+    from kofn.rows import torch_operators as operators
+
+    x, k, labels = torch.randn(4, 3, 6), torch.full((4, 3), 2.0), torch.zeros(4, 3).long()
+    for rows in (
+        (None, 2.0, None, 1.0, "logistic", None),
+        (k, None, k, None, "logistic", None),
+    ):
+        for name in ("weights", "hard_weights", "log_weights"):
+            yield getattr(operators, name), (x, *rows)
+        theta = operators.weights(x, *rows)[1]
+        for name in ("weights_backward", "log_weights_backward"):
+            yield getattr(operators, name), (x, x, theta, *rows)
+        for slopes in (True, False):
+            yield operators.value, (x, *rows, slopes)
+            yield operators.gap, (x, torch.full_like(x, 1 / 3), *rows, False, slopes)
+        yield operators.hard, (x, *rows[:2])
+    softmax = None, 1.0, None, 1.0, "exponential", None
+    yield operators.gap, (x, labels, *softmax, True, True)
+    yield operators.value_backward, (k, x, x)
+    yield operators.largest, (x, 2)
+    yield operators.kth_largest, (x, 2)
+
+
+def test_operators_of_compiled_functions_keep_shards_of_the_batch():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    with joined(distributed.HashStore(), 0, 1), torch.no_grad():
+        mesh = init_device_mesh("cpu", (1,))
+
+        def sharded(a):
+            if not isinstance(a, torch.Tensor):
+                return a
+            return distribute_tensor(a, mesh, [Shard(a.ndim == 3 and a.shape[0] == 2)])
+
+        for operator, arguments in _operator_calls():
+            whole, parts = operator(*arguments), operator(*map(sharded, arguments))
+            several = isinstance(whole, tuple)
+            for ours, theirs in zip(
+                parts if several else [parts], whole if several else [whole], strict=True
+            ):
+                assert ours.shape == theirs.shape
+                if ours.numel():
+                    pair = ours.ndim == 3 and ours.shape[0] == 2
+                    assert ours.placements == (Shard(int(pair)),), operator
+                    # Of a pair for numbers nothing is written.
+                    assert pair or torch.equal(ours.full_tensor(), theirs), operator

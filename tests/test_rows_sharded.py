@@ -181,7 +181,10 @@ def _operator_calls():
     yield operators.gap, (x, labels, *softmax, True, True)
     yield operators.value_backward, (k, x, x)
     yield operators.largest, (x, 2)
-    yield operators.kth_largest, (x, 2)
+    for t in ((None, 1.0), (k, None)):
+        yield operators.truncated, (x, 2, None, *t)
+        yield operators.truncated_backward, (x, x, x, *t)
+        yield operators.truncated_loss, (x, labels, None, 0.8, *t, True)
 
 
 def test_operators_of_compiled_functions_keep_shards_of_the_batch():

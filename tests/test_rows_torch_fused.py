@@ -124,7 +124,11 @@ HOT[:, :2], HOT[3] = 1, 0
 LABELS, IGNORED = torch.tensor([2, 0, 8, 5]), torch.tensor([2, -100, 8, 5])
 OTHERS = {
     "softmax": ("weights", lambda x: kofn.softmax(x, temperature=0.7)),
-    "sparse_softmax": ("kth_largest", lambda x: kofn.sparse_softmax(x, k=3)),
+    "sparse_softmax": ("truncated", lambda x: kofn.sparse_softmax(x, k=3)),
+    "sparse_softmax_loss": (
+        "truncated_loss",
+        lambda x: losses.sparse_softmax_loss(x, LABELS, p=0.8, reduction="none"),
+    ),
     "hard": ("hard_weights", lambda x: kofn.soft_topk(x, 2.5, hard=True)),
     "gates": ("largest", lambda x: kofn.topk_gates(x, 2)[0]),
     "log_soft_topk": ("log_weights", lambda x: kofn.log_soft_topk(x, 2.5, temperature=0.7)),

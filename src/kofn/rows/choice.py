@@ -48,7 +48,7 @@ def largest(x: Array, k: int, kind: str) -> Array:
     return top_indices(_known(x), k) if chooser is None else chooser.largest(x, k)
 
 
-def _chooser(x: Array, kind: str) -> kernels.ChoiceKernels | None:
+def _chooser(x: Array, kind: str) -> Any:
     """Return `serving`, or operators that call the kernels while torch.compile traces."""
     found = serving(x, kind)
     if found is not None or kind != "torch":

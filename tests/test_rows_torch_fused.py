@@ -19,6 +19,7 @@ OPERATORS = (
     "kofn.log_weights",
     "kofn.gap",
     "kofn.largest",
+    "kofn.truncated",
 )
 
 
@@ -137,7 +138,7 @@ OTHERS = {
     "fenchel_young": ("gap", lambda x: kofn.fenchel_young_loss(x, HOT, temperature=0.7)),
     "sparsemax_loss": ("gap", lambda x: losses.sparsemax_loss(x, LABELS, reduction="none")),
     "entmax_loss": ("gap", lambda x: losses.entmax_loss(x, IGNORED, reduction="none")),
-    "softmax_loss": ("gap", lambda x: losses.softmax_loss(x, IGNORED, reduction="none")),
+    "softmax_loss": ("truncated_loss", lambda x: losses.softmax_loss(x, IGNORED, reduction="none")),
     "topk_cross_entropy": ("log_weights", lambda x: losses.topk_cross_entropy(x, LABELS, 2)),
 }
 

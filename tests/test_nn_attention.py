@@ -142,6 +142,28 @@ def test_rows_with_few_positions_sum_to_1_and_still_learn(k, dtype):
     assert (grad[:, :, 1:].abs().sum(-1) > 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["entmax", "soft_topk"])
+def test_a_mask_of_least_numbers_deletes_in_half_types(kind, dtype):
+    query, key, value = (heads().to(dtype) for _ in range(3))
+    live = torch.rand(N, 1, L, L) > 0.4
+    live[0, 0, 0] = False
+    options = {"weights": kind, "k": 2}
+    least = torch.zeros(N, 1, L, L, dtype=dtype).masked_fill(~live, torch.finfo(dtype).min)
+    found = nn.sparse_attention(query, key, value, least, **options)
+    assert found.dtype == dtype
+    assert torch.equal(found, nn.sparse_attention(query, key, value, live, **options))
+    wide = [each.float() for each in (query, key, value)]
+    wanted = nn.sparse_attention(*wide, live, **options)
+    assert torch.allclose(found.float(), wanted, atol=0.05)
+
+
+def test_many_weights_of_float16_do_not_overflow():
+    value = torch.full((1, 1, 4000, 1), 100.0, dtype=torch.float16)
+    found = nn.sparse_attention(value[:, :, :1] * 0, value, value, weights="soft_topk", k=2000)
+    assert abs(found.item() - 100) < 1
+
+
 def test_hard_weights_are_shared_equally():
     query, key = heads(), heads()
     _, weights = nn.sparse_attention(

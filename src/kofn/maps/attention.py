@@ -1,4 +1,4 @@
-"""Attention weights: a soft top-k whose rows sum to 1, whatever number of positions is live."""
+"""Attention weights: a soft top-k whose k fits the number of positions that are live."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, deleted, framework, full_like, namespace
+from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps.topk import soft_topk, soft_topk_threshold
 
 
-def shared_topk(
+def fitting_topk(
     scores: Array,
     k: Any,
     *,
@@ -20,29 +21,33 @@ def shared_topk(
     mask: Array | None,
     additive: bool,
     hard: bool,
-) -> Array:
-    """Return soft_topk(scores, κ)/κ along the last dimension, κ = min(k, max(1, live/2)) per row.
+) -> tuple[Array, Array | float]:
+    """Return soft_topk(scores, κ) along the last dimension, and κ = min(k, max(1, live/2)) per row.
 
-    `live` is the number of positions that may be chosen. With κ at `live`, the weights would be
-    uniform and the scores would learn nothing. With `hard`, live/2 is rounded down. A row in which
-    nothing is live is zeros. `additive` says that scores of −inf, or finfo.min, are masked, too.
+    The weights divided by κ sum to 1. `live` is the number of positions that may be chosen. With κ
+    at `live`, the weights would be uniform and the scores would learn nothing. With `hard`, live/2
+    is rounded down. A row in which nothing is live is zeros. `additive` says that scores of −inf,
+    or finfo.min, are masked, too. κ is a number where it is the same for all rows.
     """
     few = _few(scores, k, mask, additive, hard)
     weights = soft_topk(scores, few, link=link, temperature=temperature, mask=mask, hard=hard)
-    return weights / cast(few, scores.dtype)[..., None]
+    return weights, few
 
 
 def shared_threshold(
     scores: Array, k: Any, *, link: LinkName | Link, mask: Array | None = None
 ) -> Array:
-    """Return θ of `shared_topk` at T = 1; in a row in which nothing is live, it is NaN."""
+    """Return θ of `fitting_topk` at T = 1; in a row in which nothing is live, it is NaN."""
     few = _few(scores, k, mask, False, False)
     return soft_topk_threshold(scores, few, link=link, mask=mask)
 
 
-def _few(scores: Array, k: Any, mask: Array | None, additive: bool, hard: bool) -> Array:
+def _few(scores: Array, k: Any, mask: Array | None, additive: bool, hard: bool) -> Array | float:
     if framework(k) is None:
         check_number("k", k, low=0.0, strict=True, allowed="a finite number > 0")
+        if mask is None and not additive and not is_compiling():
+            half = scores.shape[-1] / 2
+            return min(float(k), max(1.0, half // 1 if hard else half))
     xp = namespace(scores)
     half = _live(scores, mask, additive) / 2
     half = xp.floor(half) if hard else half  # so that the chosen share the weight equally

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from kofn.arrays.checks import check_choice, check_number
+from kofn.arrays.kinds import deleted
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
-from kofn.maps.attention import shared_topk
+from kofn.maps.attention import fitting_topk
 from kofn.maps.softmax import entmax, sparsemax
 
 WEIGHTS = ("entmax", "sparsemax", "soft_topk")
@@ -91,7 +92,9 @@ def sparse_attention(
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     # Scaling the queries is cheaper than scaling the scores, and overflows less in float16.
     scores = by_group(query * scale, key.mT, groups)
+    dtype = scores.dtype
     scores, mask = _masked(scores, attn_mask, is_causal)
+    few: Any = 1.0
     if weights == "entmax":
         shares = entmax(scores, alpha, temperature=temperature, mask=mask)
     elif weights == "sparsemax":
@@ -99,10 +102,20 @@ def sparse_attention(
     else:
         added = attn_mask is not None and attn_mask.is_floating_point()
         how: dict[str, Any] = dict(link=link, temperature=temperature, hard=hard)
-        shares = shared_topk(scores, k, mask=mask, additive=added, **how)
+        shares, few = fitting_topk(scores, k, mask=mask, additive=added, **how)
+    if dtype == torch.float16:  # a sum of many weights times values might overflow
+        shares, few = _divided(shares, few), 1.0
+    shares = shares.to(dtype)
     kept = functional.dropout(shares, dropout_p) if dropout_p else shares
-    output = by_group(kept, value, groups)
-    return (output, shares) if need_weights else output
+    # Dividing the output is cheaper than dividing the weights.
+    output = _divided(by_group(kept, value, groups), few)
+    return (output, _divided(shares, few)) if need_weights else output
+
+
+def _divided(values: Tensor, by: Tensor | float) -> Tensor:
+    if isinstance(by, Tensor):
+        return values / by.to(values.dtype)[..., None]
+    return values if by == 1.0 else values / by
 
 
 def check_hard(hard: bool, weights: str) -> None:
@@ -145,7 +158,12 @@ def by_group(left: Tensor, right: Tensor, groups: int) -> Tensor:
 def _masked(
     scores: Tensor, attn_mask: Tensor | None, is_causal: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the scores with an additive mask, and the boolean mask of what takes part."""
+    """Return the scores with an additive mask, and the boolean mask of what takes part.
+
+    Half types are cast here, once, to the dtype in which weights are computed.
+    """
+    half = scores.dtype in (torch.float16, torch.bfloat16)
+    scores = scores.float() if half else scores
     mask = None
     if is_causal:
         length, positions = scores.shape[-2:]
@@ -160,4 +178,7 @@ def _masked(
             "attn_mask must be boolean, True where a position takes part, or floats to add; "
             f"got {attn_mask.dtype}"
         )
-    return scores + attn_mask.to(scores.dtype), mask
+    if attn_mask.dtype != scores.dtype:
+        # Before the cast: the least number of float16 is an ordinary one in float32.
+        attn_mask = attn_mask.masked_fill(deleted(attn_mask), -math.inf).to(scores.dtype)
+    return scores + attn_mask, mask

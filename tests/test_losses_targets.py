@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from kofn.losses import accuracy_loss, softmax_loss
+from kofn.arrays.operations import as_numbers
+from kofn.losses import accuracy_loss, softmax_loss, topk_loss
 from rows_of_users import least_in_play
 from support import Framework
 from test_losses_family import LOSSES, WITH_IGNORED, loss_of
@@ -87,3 +88,12 @@ def test_the_accuracy_of_a_row_with_a_float16_mask():
     x = np.array([[1.0, -65504.0, 0.5, -65504.0]], "f2")
     labels = np.array([[1.0, 0, 1.0, 1.0]])  # k = 3 of two that are left
     assert accuracy_loss(x, labels, link="logistic") == pytest.approx(-2 / 3)
+
+
+def test_boolean_targets_count_as_ones_and_zeros_however_they_lie_in_memory():
+    scores, hot = torch.randn(5, 8), torch.rand(8, 10) < 0.4
+    for target in (hot.T[::2], hot.T[::2].contiguous()):
+        assert torch.equal(as_numbers(target, torch.float32), target.float())
+        assert torch.equal(topk_loss(scores, target), topk_loss(scores, target.float()))
+        loss = topk_loss(scores.numpy(), target.numpy())
+        assert loss == pytest.approx(topk_loss(scores, target).item(), rel=1e-6)

@@ -26,7 +26,7 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
-from kofn.arrays.operations import arange, take_along_last
+from kofn.arrays.operations import arange, as_numbers, take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links import Link
 from kofn.rows.given import ONE, Given, given
@@ -58,7 +58,7 @@ class Target(NamedTuple):
         if self.behind is not None:
             return _spread(self.behind, self.smoothing, self.spread_one)
         if self.labels is None:
-            return cast(self.weights, x.dtype)
+            return as_numbers(self.weights, x.dtype)
         xp = namespace(x)
         each = cast(arange(x, x.shape[-1]) == cast_like(self.labels, x)[..., None], x.dtype)
         each = (
@@ -72,8 +72,8 @@ class Target(NamedTuple):
         """Return the sum of a row's weights."""
         xp, x = namespace(self.scores), self.scores
         if self.labels is None:
-            weights = self.dense() if self.weights is None else self.weights
-            return xp.sum(weights, axis=-1, dtype=x.dtype)
+            weights = self.dense() if self.weights is None else as_numbers(self.weights, x.dtype)
+            return xp.sum(weights, axis=-1)
         one = full_like(x, tuple(self.labels.shape), 1.0) if self.valid is None else self.valid
         return one if self.used is None else xp.where(self.used, one, 0.0)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, of_torch
-from kofn.arrays.operations import marked, take_along_last
+from kofn.arrays.operations import as_numbers, marked, take_along_last
 from kofn.kernels.contract import kind_of
 from kofn.rows import answers, choice, kernel_weights
 from kofn.rows.given import NUMBERS, Given, without_bad_temperatures
@@ -178,7 +178,7 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
 
     def found(given: Given, target: Array) -> tuple[Array, Array, Array]:
         dense = target.ndim == given.scores.ndim
-        target = cast(target, given.scores.dtype) if dense else target
+        target = as_numbers(target, given.scores.dtype) if dense else target
         return kernel_weights.gap(backend, given, target, likely)
 
     if not _is_recorded(given):

@@ -42,6 +42,12 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@pytest.fixture
+def kernels_on(monkeypatch):
+    """For tests of what kernels answer: on, whatever the environment says."""
+    monkeypatch.delenv("KOFN_KERNELS", raising=False)
+
+
 _finished = itertools.count(1)
 
 

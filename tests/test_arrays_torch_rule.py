@@ -40,8 +40,8 @@ def gradient(function, x, wrap=lambda f, x: f(x)):
 
 
 @each
+@pytest.mark.usefixtures("kernels_on")
 def test_it_is_by_the_rule(name, monkeypatch):
-    monkeypatch.delenv("KOFN_KERNELS", raising=False)
     served = []
     apply = torch_rule._ByRule.apply
     monkeypatch.setattr(torch_rule._ByRule, "apply", lambda *a: served.append(1) or apply(*a))
@@ -71,8 +71,8 @@ def test_what_is_changed_before_the_way_back_is_told_or_does_not_matter(name, ch
         assert "modified by an inplace operation" in told
 
 
-def test_a_changed_input_of_a_fused_map_is_told(monkeypatch):
-    monkeypatch.delenv("KOFN_KERNELS", raising=False)
+@pytest.mark.usefixtures("kernels_on")
+def test_a_changed_input_of_a_fused_map_is_told():
     x = scores() * 1
     answer = kofn.soft_topk(x, 2)
     x += 1

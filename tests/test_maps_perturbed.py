@@ -431,6 +431,7 @@ def test_kernels_meet_array_code(framework, noise, monkeypatch, rng):
                 assert np.max(np.abs(one - other)) <= close * max(1, np.max(np.abs(other)))
 
 
+@pytest.mark.usefixtures("kernels_on")
 def test_kernels_serve_eager_calls_and_first_derivatives_alone(monkeypatch):
     def fail(*arguments):
         raise AssertionError("array code evaluates the noise")

@@ -98,6 +98,7 @@ def test_rows_of_many_sizes_on_several_threads(monkeypatch, rng):
         assert np.array_equal(hard_topk(x, k), wanted)
 
 
+@pytest.mark.usefixtures("kernels_on")
 def test_no_row_is_sorted(monkeypatch):
     def fail(*arguments, **options):
         raise AssertionError("a row was sorted")

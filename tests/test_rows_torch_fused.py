@@ -22,6 +22,8 @@ OPERATORS = (
     "kofn.truncated",
 )
 
+pytestmark = pytest.mark.usefixtures("kernels_on")
+
 
 @pytest.fixture(autouse=True)
 def _forget():

@@ -172,6 +172,19 @@ def test_wrong_arguments_are_named(arguments, error, message):
         nn.sparse_flex_attention(**{**usual, **arguments})
 
 
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's
+def test_it_is_one_graph():
+    """Traced, not translated: on a CPU, PyTorch's compiler takes no θ that it computes itself."""
+    torch._dynamo.reset()
+    query, key, value = tensors()
+    block, _ = masks()
+    compiled = torch.compile(nn.sparse_flex_attention, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        found = compiled(query, key, value, block)
+        assert torch.allclose(found, nn.sparse_flex_attention(query, key, value, block))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="flex_attention's backward needs CUDA")
 @every_kind
 @pytest.mark.parametrize("masked", [False, True])

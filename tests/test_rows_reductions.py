@@ -182,7 +182,9 @@ def derivatives(ragged, function, dense, order=2):
     if ragged.framework.name == "torch":
         leaves = [a.clone().requires_grad_() for a in arguments]
         settings = dict(allow_unused=True, materialize_grads=True)
-        first = torch.autograd.grad(of(*leaves), leaves, v, create_graph=True, **settings)
+        # The slope of the linear link is constant; autograd wants it to depend on something.
+        whole = of(*leaves) + 0 * leaves[1].sum()
+        first = torch.autograd.grad(whole, leaves, v, create_graph=True, **settings)
         total = sum((g * by).sum() for g, by in zip(first, u, strict=True)) + 0 * leaves[1].sum()
         return [answer, *first, *torch.autograd.grad(total, leaves, **settings)]
 

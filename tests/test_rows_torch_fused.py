@@ -320,10 +320,10 @@ def test_rows_a_kernel_gives_up_on_are_finished():
 
 def test_gradients_of_logarithms_that_a_kernel_gives_up_on_are_finished():
     """By code that needs autograd, which PyTorch turns off inside of an operator."""
-    x = torch.tensor([[4.6, 1e15, 0.0], [1.0, -1e9, -1e30], [2.0, 1.0, 0.0]])
+    x = torch.tensor([[1e4, 0.5, 0.0, -1e4], [1.0, 2.0, 3.0, 4.0]])
 
     def f(x):
-        return kofn.log_soft_topk(x, 1.047, link="laplace", temperature=torch.ones(3))
+        return kofn.log_soft_topk(x, 1, temperature=torch.ones(2))
 
     for got, wanted in zip(gradients(compiled(f), x), gradients(f, x), strict=True):
         assert torch.equal(got, wanted)

@@ -1,20 +1,13 @@
 """Fused rows against the reference: one answer, whatever the row, the threads, the process."""
 
-import os
-import re
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
 
 import kofn
 from kofn.kernels import contract
-from kofn.kernels.cpu.rows import formulas, launch, layout
-from kofn.kernels.cpu.runtime import machine, memory, native
-from kofn.kernels.cpu.runtime import pool as threads
+from kofn.kernels.cpu.rows import launch, layout
+from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
 from kofn.rows import kernel_rows, kernel_weights
 from support import GRADIENT, LINKS, WEIGHTS
@@ -213,9 +206,6 @@ SHORT = layout.SHORT
 AROUND = [1, 2, 7, 8, 9, 15, 16, 17, 33, 64, SHORT - 1, SHORT, SHORT + 1, 200]
 
 
-ABREAST = [*sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}), "survey", "peak", "slope"]
-
-
 def of_all_sorts(n, count, dtype, rng):
     """Rows with all that a search treats apart, side by side, each with its own k and T."""
     x = rng.standard_normal((count, n)) * rng.choice([0.1, 1, 30, 1000], (count, 1))
@@ -294,14 +284,6 @@ def test_a_long_row_is_shared_in_parts_that_depend_on_nothing(count, reference, 
     assert torch.equal(p[1:], answers[0][0][1:])
 
 
-def test_several_threads_at_once(rng):
-    x = rng.standard_normal((32, 2000)).astype(np.float32)
-    wanted = kofn.soft_topk(x, 5)
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: kofn.soft_topk(x, 5), range(40)))
-    assert all(np.array_equal(a, wanted) for a in answers)
-
-
 @pytest.mark.parametrize("n", [PART + 1, pytest.param(3 * PART - 5, marks=pytest.mark.full)])
 @pytest.mark.parametrize("link", SERVED + POWERS[1:2], ids=str)
 def test_rows_in_parts_have_the_gradient_and_the_value_of_the_reference(link, n, reference, rng):
@@ -324,26 +306,6 @@ def valued(x, k, t, link):
     return [total.detach().numpy(), *(g.numpy() for g in torch.autograd.grad(total.sum(), leaves))]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_after_the_parent_has_used_the_threads():
-    code = """
-import os, warnings
-import numpy as np
-import torch
-from kofn import soft_topk
-warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is the point
-torch.set_num_threads(2)
-x = torch.randn(64, 2000)
-wanted = soft_topk(x, 7)
-child = os.fork()
-if child == 0:
-    os._exit(0 if torch.equal(soft_topk(x, 7), wanted) else 1)
-assert os.waitpid(child, 0)[1] == 0
-assert torch.equal(soft_topk(x, 7), wanted)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
 def test_read_only_and_strided_rows(rng):
     x = rng.standard_normal((6, 10)).astype(np.float32)
     wanted = kofn.soft_topk(x.copy(), 3)
@@ -361,90 +323,10 @@ def test_the_environment_turns_the_kernels_off(monkeypatch):
     assert kofn.soft_topk(np.array([1.0, 2.0, 3.0]), 2).sum() == pytest.approx(2)
 
 
-def test_the_threads_of_numpy_are_those_asked_for(monkeypatch):
-    monkeypatch.setenv("KOFN_NUM_THREADS", "3")
-    assert threads.wanted(np.ones(2)) == 3
-    for wrong in ("0", "-1", "two", "1.5"):
-        monkeypatch.setenv("KOFN_NUM_THREADS", wrong)
-        with pytest.raises(ValueError, match="KOFN_NUM_THREADS must be a whole number from 1"):
-            threads.wanted(np.ones(2))
-    monkeypatch.delenv("KOFN_NUM_THREADS")
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # macOS and Windows have none
-    assert threads.wanted(np.ones(2)) == os.cpu_count()
-
-
 def test_a_link_of_ones_own_is_never_taken_for_a_built_in():
     cauchy = kofn.Link(lambda z: 0.5 + np.arctan(z) / np.pi, lambda z: 1 / (np.pi * (1 + z * z)))
     cauchy.name = "logistic"
     assert contract.kind_of(cauchy) is None
-
-
-OTHER_LOOPS = dict.fromkeys((*layout.TARGETS, *layout.LABELLED), "loss_loops")
-OTHER_LOOPS |= dict.fromkeys((*layout.LOGS, *layout.LOG_BACKWARD), "log_loops")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(
-            kind, marks=() if kind in (formulas.NORMAL, formulas.POWER) else pytest.mark.full
-        )
-        for kind in range(7)
-    ],
-)
-def test_loops_are_vectors_of_the_precision_they_are_given(kind):
-    for name in sorted(layout.BY_LINK):
-        code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, kind, 4))
-        assert " x float>" in code, name
-        assert " x double>" not in code, name
-
-
-def optimised(code):
-    """What LLVM makes of a compiled function."""
-    return str(machine.optimised(native.translated(code), code.symbol))
-
-
-@pytest.mark.parametrize("name", ABREAST)
-def test_lanes_are_vectors_from_first_to_last(name):
-    """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
-    code = optimised(launch.visit("interleaved", name, formulas.LOGISTIC, 4))
-    assert not re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", code)
-
-
-# Functions that were translated for kernels cannot be called from Python, so in another process.
-ELEMENTARY = """
-import sys
-import numpy as np
-from kofn.kernels.cpu.runtime import vector_math
-
-@vector_math.inline
-def every(z, x):
-    tail, density = vector_math.normal_tail(-z)
-    return vector_math.exp2(z), vector_math.log(x), tail, density
-
-for dtype, least in (("float32", -12.9), ("float64", -37.0)):
-    z = np.linspace(least, 0, 20_001).astype(dtype)
-    x = np.geomspace(1e-30, 2, z.size).astype(dtype)
-    found = [every(*pair) for pair in zip(z, x, strict=True)]
-    np.savez(f"{sys.argv[1]}/{dtype}", z=z, x=x, found=np.array(found, np.float64).T)
-"""
-
-
-def test_elementary_functions_to_the_last_places(tmp_path):
-    from scipy.special import erfc
-
-    subprocess.run([sys.executable, "-c", ELEMENTARY, tmp_path], check=True)
-    for dtype, ulp in (("float32", 6e-8), ("float64", 1.1e-16)):
-        saved = np.load(tmp_path / f"{dtype}.npz")
-        z, x, got = saved["z"], saved["x"], saved["found"]
-        exact = z.astype(np.longdouble)
-        assert np.max(np.abs(got[0] / np.exp2(exact) - 1)) <= 3 * ulp
-        assert np.max(np.abs(got[1] / np.log(x.astype(np.longdouble)) - 1)) <= 6 * ulp
-        rounding = 4 * ulp * (z.astype(np.float64) ** 2 + 2)
-        tail = erfc(-z.astype(np.float64) * np.sqrt(0.5)) / 2
-        density = np.exp(-(exact**2) / 2) / np.sqrt(2 * np.pi)
-        assert np.all(np.abs(got[2] / tail - 1) <= rounding)
-        assert np.all(np.abs(got[3] / density - 1) <= rounding)
 
 
 @pytest.mark.parametrize("link", SERVED + POWERS, ids=str)

@@ -1,12 +1,17 @@
 """Threads of the fused rows, and callers who are gone before these have finished."""
 
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import kofn
 from kofn.kernels.cpu.runtime import layout, native
+from kofn.kernels.cpu.runtime import pool as threads
 
 
 @pytest.mark.parametrize("times", [40, pytest.param(2000, marks=pytest.mark.full)])
@@ -21,8 +26,6 @@ def test_a_signal_handler_that_raises_leaves_no_thread_behind(times):
 
 def test_nobody_waits_for_a_caller_who_has_not_begun():
     """Whatever is offered before the caller is interrupted ends by itself, and does nothing."""
-    import numpy as np
-
     from kofn.kernels.cpu.rows import launch
     from kofn.kernels.cpu.rows.layout import WORDS
 
@@ -50,3 +53,43 @@ time.sleep(0.05)
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "[]\n", found.stderr
+
+
+def test_several_threads_at_once(rng):
+    x = rng.standard_normal((32, 2000)).astype(np.float32)
+    wanted = kofn.soft_topk(x, 5)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: kofn.soft_topk(x, 5), range(40)))
+    assert all(np.array_equal(a, wanted) for a in answers)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_after_the_parent_has_used_the_threads():
+    code = """
+import os, warnings
+import numpy as np
+import torch
+from kofn import soft_topk
+warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is the point
+torch.set_num_threads(2)
+x = torch.randn(64, 2000)
+wanted = soft_topk(x, 7)
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(soft_topk(x, 7), wanted) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert torch.equal(soft_topk(x, 7), wanted)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_the_threads_of_numpy_are_those_asked_for(monkeypatch):
+    monkeypatch.setenv("KOFN_NUM_THREADS", "3")
+    assert threads.wanted(np.ones(2)) == 3
+    for wrong in ("0", "-1", "two", "1.5"):
+        monkeypatch.setenv("KOFN_NUM_THREADS", wrong)
+        with pytest.raises(ValueError, match="KOFN_NUM_THREADS must be a whole number from 1"):
+            threads.wanted(np.ones(2))
+    monkeypatch.delenv("KOFN_NUM_THREADS")
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # macOS and Windows have none
+    assert threads.wanted(np.ones(2)) == os.cpu_count()

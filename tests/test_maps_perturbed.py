@@ -2,19 +2,15 @@
 
 import math
 
-import jax
-import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
-from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
 from kofn import Link, links, perturbed_argmax
-from kofn.maps import argmax_nodes, argmax_quadrature
-from support import GRADIENT, WEIGHTS, Framework
+from support import GRADIENT, WEIGHTS
 
 NOISES = ("normal", "uniform", "logistic", "laplace")
 ACCURACY = {"float64": 1e-11, "float32": 1e-6}
@@ -248,121 +244,6 @@ def test_laws_of_a_perturbed_argmax(framework, noise, rng):
     assert hard == pytest.approx(kofn.hard_topk(x[2:], 1), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "noise",
-    ["normal", "uniform", links.entmax(3.0)]
-    + [pytest.param(n, marks=pytest.mark.full) for n in ("logistic", "laplace", links.exponential)],
-    ids=str,
-)
-def test_derivatives_are_exact_to_the_second(noise):
-    x = torch.tensor(
-        [[0.35, 0.8, -0.54, -1.3], [0.91, 0.45, -0.54, 0.58]],
-        dtype=torch.float64,
-        requires_grad=True,
-    )
-    t = torch.tensor([1.3, 0.8], dtype=torch.float64, requires_grad=True)
-
-    def f(x, t):
-        return perturbed_argmax(x, noise=noise, temperature=t)
-
-    assert gradcheck(f, (x, t), check_forward_ad=True, check_batched_grad=True, fast_mode=True)
-    assert gradgradcheck(f, (x, t), check_fwd_over_rev=True, fast_mode=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "noise", "dtype"),
-    [("torch", n, d) for n in ("normal", "uniform") for d in ("float64", "float32")]
-    + [("jax", "normal", "float32")]
-    + [pytest.param("jax", n, "float64", marks=pytest.mark.full) for n in NOISES],
-)
-def test_gradients_meet_differences(name, noise, dtype, rng):
-    framework = Framework(name)
-    x, v = rng.standard_normal(40).astype("f4"), rng.standard_normal(40)
-    (got,) = framework.vjp(
-        lambda x: perturbed_argmax(x, noise=noise),
-        (framework.array(x, dtype),),
-        framework.array(v, dtype),
-    )
-    h, wide = 1e-5, x.astype(float)
-    for i in range(0, 40, 7):
-        step = h * np.eye(40)[i]
-        up, down = (perturbed_argmax(wide + s * step, noise=noise) @ v for s in (1, -1))
-        assert got[i] == pytest.approx((up - down) / (2 * h), abs=max(1e-8, GRADIENT[dtype]))
-
-
-def test_a_third_derivative_is_not_quietly_wrong():
-    x = torch.tensor([0.3, -0.2, 1.1], dtype=torch.float64)
-    v = torch.tensor([1.0, 0.5, -0.3], dtype=torch.float64)
-
-    def along(step):
-        return (perturbed_argmax(x + step * v) * v).sum()
-
-    third = torch.func.grad(torch.func.grad(torch.func.grad(along)))
-    assert not torch.isfinite(third(torch.zeros((), dtype=torch.float64)))
-    # Eager differentiation is of the quadrature's own Jacobian, and right to any order.
-    step = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    value, orders = along(step), []
-    for _ in range(3):
-        (value,) = torch.autograd.grad(value, step, create_graph=True)
-        orders.append(value.item())
-    h = 0.02
-    f = [along(torch.tensor(i * h)).item() for i in (-2, -1, 1, 2)]
-    assert orders[2] == pytest.approx((f[3] - 2 * f[2] + 2 * f[1] - f[0]) / (2 * h**3), rel=1e-3)
-
-
-def test_transforms(rng):
-    x, v = (torch.tensor(rng.standard_normal((2, 5))) for _ in range(2))
-    want = perturbed_argmax(x)
-    torch._dynamo.reset()
-    compiled = torch.compile(
-        lambda x: (perturbed_argmax(x) * v).sum(), fullgraph=True, backend="aot_eager"
-    )
-    leaf, other = x.clone().requires_grad_(), x.clone().requires_grad_()
-    got = torch.autograd.grad(compiled(leaf), leaf)[0]
-    slope = torch.autograd.grad((perturbed_argmax(other) * v).sum(), other)[0]
-    assert torch.allclose(got, slope, atol=1e-12)
-    assert torch.allclose(torch.func.vmap(perturbed_argmax)(x), want, atol=1e-13)
-    by_row = torch.func.vmap(torch.func.grad(lambda x, v: (perturbed_argmax(x) * v).sum()))(x, v)
-    assert torch.allclose(by_row, slope, atol=1e-12)
-    pushed = torch.func.jvp(perturbed_argmax, (x,), (v,))[1]
-    assert torch.allclose(pushed, slope, atol=1e-12)  # the Jacobian is symmetric
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        "uniform",
-        *(
-            pytest.param(noise, marks=pytest.mark.full)
-            for noise in ("laplace", links.entmax(1.5), links.entmax(1.01))
-        ),
-    ],
-)
-def test_transforms_where_the_noise_has_kinks(noise, rng):
-    x, v = (torch.tensor(rng.standard_normal((2, 4))) / 3 for _ in range(2))
-
-    def f(x, v):
-        return (perturbed_argmax(x, noise=noise) * v).sum()
-
-    leaf = x.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(f(leaf, v), leaf)
-    assert torch.allclose(torch.func.vmap(torch.func.grad(f))(x, v), slope, atol=1e-11)
-    if noise == "uniform":
-        torch._dynamo.reset()
-        traced = torch.compile(f, fullgraph=True, backend="eager")
-        assert torch.allclose(traced(x, v), f(x, v), atol=1e-12)
-
-
-@pytest.mark.full
-def test_jax_transforms(rng):
-    x, v = rng.standard_normal((2, 5)), rng.standard_normal((2, 5))
-    leaf = torch.tensor(x, requires_grad=True)
-    slope = torch.autograd.grad((perturbed_argmax(leaf) * torch.tensor(v)).sum(), leaf)[0]
-    a, b = jnp.asarray(x), jnp.asarray(v)
-    theirs = jax.jit(jax.vmap(jax.grad(lambda x, v: (perturbed_argmax(x) * v).sum())))(a, b)
-    assert np.asarray(theirs) == pytest.approx(slope.numpy(), abs=1e-12)
-
-
 def test_edges_of_a_perturbed_argmax(framework):
     inf, nan = math.inf, math.nan
     x = [[1, -inf, 0], [inf, 1, inf], [nan, 1, 0], [-inf] * 3, [0, -1e30, 1e30], [-inf, 5, -inf]]
@@ -381,16 +262,6 @@ def test_edges_of_a_perturbed_argmax(framework):
     assert framework.numpy(column)[:, 0] == pytest.approx(two, abs=1e-12)
 
 
-def test_gradients_at_the_edges_are_0_not_nan():
-    inf = math.inf
-    x = torch.tensor([[1.0, -inf, 0.0], [inf, 1.0, 0.0], [-inf] * 3, [7.0, -inf, -inf]])
-    x.requires_grad_()
-    (perturbed_argmax(x) * torch.tensor([1.0, 2.0, -1.0])).sum().backward()
-    assert torch.isfinite(x.grad).all()
-    assert not x.grad[1:].any()
-    assert x.grad[0, 0] > 0.1
-
-
 def test_memory_stays_in_proportion_to_the_row():
     """Nothing of the size of nodes × entries: 48 nodes and 10⁵ entries would be 20 MB an array."""
     import tracemalloc
@@ -401,67 +272,6 @@ def test_memory_stays_in_proportion_to_the_row():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 30 * x.nbytes
-
-
-KERNELS = ("normal", "logistic", "laplace", "uniform", links.entmax(1.5))
-
-
-@pytest.mark.parametrize("noise", KERNELS, ids=str)
-def test_kernels_meet_array_code(framework, noise, monkeypatch, rng):
-    """Also in rows so wide that Π Φ underflows where the search for nodes begins."""
-    if framework.name == "jax":
-        pytest.skip("JAX arrays have array code only")
-    for n, spread in ((2, 1.0), (30, 0.05), (700, 1.0), (700, 30.0)):
-        x, v = rng.standard_normal((5, n)) * spread, rng.standard_normal((5, n))
-        x[0, -1], x[1, 0], x[2] = -math.inf, math.inf, -math.inf
-        for dtype, close in (("float32", 1e-6), ("float64", 1e-12)):
-            found = []
-            for choice in ("on", "reference"):
-                monkeypatch.setenv("KOFN_KERNELS", choice)
-                array = framework.array(x.astype("f4"), dtype)
-                answer = [framework.numpy(perturbed_argmax(array, noise=noise))]
-                if framework.name == "torch":
-                    answer += framework.vjp(
-                        lambda x: perturbed_argmax(x, noise=noise),
-                        (array,),
-                        framework.array(v, dtype),
-                    )
-                found.append(answer)
-            for one, other in zip(*found, strict=True):
-                assert np.max(np.abs(one - other)) <= close * max(1, np.max(np.abs(other)))
-
-
-@pytest.mark.usefixtures("kernels_on")
-def test_kernels_serve_eager_calls_and_first_derivatives_alone(monkeypatch):
-    def fail(*arguments):
-        raise AssertionError("array code evaluates the noise")
-
-    x = torch.randn(3, 20, requires_grad=True)
-    with monkeypatch.context() as patch:
-        for module in (argmax_nodes, argmax_quadrature):
-            patch.setattr(module, "hazard", fail)
-        patch.setattr(argmax_nodes, "log_cdf", fail)
-        for noise in KERNELS:
-            for leaf in (x, x.detach().double().requires_grad_()):
-                perturbed_argmax(leaf, noise=noise).square().sum().backward()
-                perturbed_argmax(leaf.detach().numpy(), noise=noise)
-    x = x.detach().double().requires_grad_()
-    assert gradgradcheck(perturbed_argmax, x, fast_mode=True)
-
-
-def test_rows_of_noise_on_several_threads(monkeypatch, rng):
-    x = rng.standard_normal((40, 300)).astype("f4")
-    alone = [perturbed_argmax(row, noise="logistic") for row in x]
-    monkeypatch.setenv("KOFN_NUM_THREADS", "3")
-    assert np.array_equal(perturbed_argmax(x, noise="logistic"), alone)
-
-
-def test_the_rules_are_gausss():
-    for count in (6, 12):
-        places, widths = (np.sort(part) for part in argmax_nodes._gauss(count))
-        exact = np.polynomial.legendre.leggauss(count)
-        assert 2 * places - 1 == pytest.approx(exact[0], abs=1e-15)
-        assert 2 * widths == pytest.approx(np.sort(exact[1]), abs=1e-15)
 
 
 def test_errors():

@@ -1,0 +1,80 @@
+"""What the CPU kernels are translated to: vector code, and functions true to the last places."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kofn.kernels.cpu.rows import formulas, launch, layout
+from kofn.kernels.cpu.runtime import machine, native
+
+INF, NAN = np.inf, np.nan
+ABREAST = [*sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}), "survey", "peak", "slope"]
+OTHER_LOOPS = dict.fromkeys((*layout.TARGETS, *layout.LABELLED), "loss_loops")
+OTHER_LOOPS |= dict.fromkeys((*layout.LOGS, *layout.LOG_BACKWARD), "log_loops")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            kind, marks=() if kind in (formulas.NORMAL, formulas.POWER) else pytest.mark.full
+        )
+        for kind in range(7)
+    ],
+)
+def test_loops_are_vectors_of_the_precision_they_are_given(kind):
+    for name in sorted(layout.BY_LINK):
+        code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, kind, 4))
+        assert " x float>" in code, name
+        assert " x double>" not in code, name
+
+
+def optimised(code):
+    """What LLVM makes of a compiled function."""
+    return str(machine.optimised(native.translated(code), code.symbol))
+
+
+@pytest.mark.parametrize("name", ABREAST)
+def test_lanes_are_vectors_from_first_to_last(name):
+    """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
+    code = optimised(launch.visit("interleaved", name, formulas.LOGISTIC, 4))
+    assert not re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", code)
+
+
+# Functions that were translated for kernels cannot be called from Python, so in another process.
+ELEMENTARY = """
+import sys
+import numpy as np
+from kofn.kernels.cpu.runtime import vector_math
+
+@vector_math.inline
+def every(z, x):
+    tail, density = vector_math.normal_tail(-z)
+    return vector_math.exp2(z), vector_math.log(x), tail, density
+
+for dtype, least in (("float32", -12.9), ("float64", -37.0)):
+    z = np.linspace(least, 0, 20_001).astype(dtype)
+    x = np.geomspace(1e-30, 2, z.size).astype(dtype)
+    found = [every(*pair) for pair in zip(z, x, strict=True)]
+    np.savez(f"{sys.argv[1]}/{dtype}", z=z, x=x, found=np.array(found, np.float64).T)
+"""
+
+
+def test_elementary_functions_to_the_last_places(tmp_path):
+    from scipy.special import erfc
+
+    subprocess.run([sys.executable, "-c", ELEMENTARY, tmp_path], check=True)
+    for dtype, ulp in (("float32", 6e-8), ("float64", 1.1e-16)):
+        saved = np.load(tmp_path / f"{dtype}.npz")
+        z, x, got = saved["z"], saved["x"], saved["found"]
+        exact = z.astype(np.longdouble)
+        assert np.max(np.abs(got[0] / np.exp2(exact) - 1)) <= 3 * ulp
+        assert np.max(np.abs(got[1] / np.log(x.astype(np.longdouble)) - 1)) <= 6 * ulp
+        rounding = 4 * ulp * (z.astype(np.float64) ** 2 + 2)
+        tail = erfc(-z.astype(np.float64) * np.sqrt(0.5)) / 2
+        density = np.exp(-(exact**2) / 2) / np.sqrt(2 * np.pi)
+        assert np.all(np.abs(got[2] / tail - 1) <= rounding)
+        assert np.all(np.abs(got[3] / density - 1) <= rounding)

@@ -71,3 +71,11 @@ def test_a_mixture_of_experts_trains_with_every_router(monkeypatch):
         assert 0 < error < 1
         assert share.sum() == pytest.approx(1)
         assert 1 / moe.GROUPS < share.trace() <= 1
+
+
+def test_attention_beyond_the_lengths_trained_at(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["long_context.py", "--steps", "2"])
+    example("long_context").main()
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.split() == ["length", "64", "128", "256", "512"]
+    assert [row.split()[0] for row in rows] == ["entmax", "soft_topk"]

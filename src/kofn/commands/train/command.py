@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from kofn.commands.train.attention.command import attention
 from kofn.commands.train.router.command import router
 from kofn.commands.train.vae.command import vae
 
@@ -21,3 +22,4 @@ def _group() -> None:
 
 train.command()(vae)
 train.command()(router)
+train.command()(attention)

@@ -1,0 +1,1 @@
+"""`kofn train attention`: sparse and softmax attention at lengths beyond those trained at."""

@@ -1,0 +1,102 @@
+"""`kofn train attention`: its options, and what they may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kofn.commands.files import InputError
+from kofn.commands.terminal import at_least, check_seed, chosen
+from kofn.commands.train.study import Force, Out, Resume, Seed, Study, conduct
+
+if TYPE_CHECKING:
+    from kofn.commands.train.attention.training import Settings
+
+SHORTEST = 64
+
+
+def attention(
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Kind of attention; repeat the option for several. All by default: softmax, "
+            "entmax, entmax-learned, entmax-scaled, soft-topk, soft-topk-learned.",
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="copy, reverse, 2-back or recall; repeat the option for several. All by default.",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Number of training steps of a run.")] = 700,
+    longest: Annotated[
+        int, typer.Option(help="Longest sequence of the test; training ends at 64.")
+    ] = 4096,
+    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 3,
+    seed: Seed = 0,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="One seed, 50 steps, tests up to 256: about a minute."),
+    ] = False,
+    out: Out = Path("kofn-attention"),
+    resume: Resume = False,
+    force: Force = False,
+) -> None:
+    """Train small transformers with several kinds of attention, and test them at longer sequences.
+
+    Writes checkpoint.pt during training, then attention.json, curves.png and maps.png.
+    """
+    # These imports take seconds; made here, an interrupt during them is handled as usual.
+    from kofn.commands.train.attention.model import METHODS
+    from kofn.commands.train.attention.tasks import TASKS
+    from kofn.commands.train.attention.training import PART, Settings
+
+    methods = [each.name for each in chosen("method", method, METHODS)]
+    tasks = chosen("task", task, {name: name for name in TASKS})
+    longest = 256 if quick else longest
+    settings = Settings(
+        tasks=tuple(dict.fromkeys(tasks)),
+        methods=tuple(dict.fromkeys(methods)),
+        steps=PART if quick else steps,
+        lengths=_lengths(longest),
+        seeds=1 if quick else seeds,
+        seed=seed,
+    )
+    at_least("steps", settings.steps, 1)
+    at_least("seeds", settings.seeds, 1)
+    check_seed(settings.seed)
+    conduct(_study(settings), out, resume=resume, force=force)
+
+
+def _lengths(longest: int) -> tuple[int, ...]:
+    """Return 64, 128, … up to the longest."""
+    if longest < SHORTEST:
+        raise InputError(f"--longest must be at least {SHORTEST}; got {longest}")
+    lengths = [SHORTEST]
+    while 2 * lengths[-1] <= longest:
+        lengths.append(2 * lengths[-1])
+    return tuple(lengths)
+
+
+def _study(settings: Settings) -> Study:
+    from kofn.commands.train.attention import report
+    from kofn.commands.train.attention.training import Run
+
+    return Study(
+        settings=settings,
+        keys=settings.runs(),
+        parts=settings.parts,
+        begin=lambda key: Run(settings, *key),
+        names=report.FILES,
+        contents=lambda results, seconds: (
+            report.as_json(settings, results, seconds),
+            report.curves(settings, results),
+            report.maps(settings, results),
+        ),
+        table=lambda results: report.as_rich(settings, results),
+    )

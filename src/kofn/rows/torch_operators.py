@@ -118,7 +118,7 @@ def weights_backward(
     """Return the cotangents of the scores, and those of k and the temperature as (2, …)."""
     _, k, t, link, _ = _given(x, rows)
     in_x, in_rows = _backend(x).gradients(x, cotangent, theta, k, t, link)
-    return in_x, x.new_empty((2, *_batch(x))) if in_rows is None else in_rows
+    return in_x, x.new_zeros((2, *_batch(x))) if in_rows is None else in_rows
 
 
 @_define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_like)
@@ -160,6 +160,8 @@ for _operator in (weights_backward, log_weights_backward):
 
 
 # S_k, and Fenchel–Young losses. Their slopes are computed with them, if there is a use for them.
+# What shapes depend on is an int, not a bool: DTensor remembers shapes by arguments from the first
+# int on.
 
 
 def _value_and_slopes(x: Tensor, *rows_and_slopes: Any) -> tuple[Tensor, ...]:
@@ -170,7 +172,7 @@ def _value_and_slopes(x: Tensor, *rows_and_slopes: Any) -> tuple[Tensor, ...]:
     return x.new_empty(_batch(x)), x.new_empty(x.shape), *in_rows
 
 
-@_define(f"Tensor x, {_ROWS}, bool slopes", "(Tensor, Tensor, Tensor, Tensor)", _value_and_slopes)
+@_define(f"Tensor x, {_ROWS}, int slopes", "(Tensor, Tensor, Tensor, Tensor)", _value_and_slopes)
 def value(x: Tensor, *rows_and_slopes: Any) -> tuple[Tensor, ...]:
     """Return S_k and, if `slopes`, those in the scores, k and the temperature."""
     *rows, slopes = rows_and_slopes
@@ -224,7 +226,7 @@ def _loss_and_slopes(x: Tensor, target: Tensor, *rows_and_flags: Any) -> tuple[T
 
 
 @_define(
-    f"Tensor x, Tensor target, {_ROWS}, bool likely, bool slopes",
+    f"Tensor x, Tensor target, {_ROWS}, int likely, int slopes",
     "(Tensor, Tensor, Tensor)",
     _loss_and_slopes,
 )
@@ -318,7 +320,7 @@ def truncated_backward(
     """Return the cotangents of the scores and of temperatures per row."""
     temperature = _temperature(*t)
     in_x, in_t = _chooser(x).truncated_gradients(x, weights, cotangent, temperature)
-    return in_x, x.new_empty(_batch(x)) if type(temperature) is float else in_t
+    return in_x, x.new_zeros(_batch(x)) if type(temperature) is float else in_t
 
 
 def _keep_weights(ctx: Any, inputs: Any, output: Any) -> None:
@@ -340,7 +342,7 @@ def _loss_and_away(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(_batch(x)), x.new_empty(x.shape if others[-1] else 0)
 
 
-@_define(f"Tensor x, Tensor labels, {_OF_SUPPORT}, bool slopes", "(Tensor, Tensor)", _loss_and_away)
+@_define(f"Tensor x, Tensor labels, {_OF_SUPPORT}, int slopes", "(Tensor, Tensor)", _loss_and_away)
 def truncated_loss(
     x: Tensor, labels: Tensor, k: int | None, p: float | None, t: Any, every_t: Any, slopes: bool
 ) -> tuple[Tensor, Tensor]:

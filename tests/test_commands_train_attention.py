@@ -73,6 +73,8 @@ def test_a_continued_run_is_the_same(here):
         (["--task", "magic"], "--task must be one of copy, reverse, 2-back, recall"),
         (["--longest", 63], "--longest must be at least 64; got 63"),
         (["--steps", 0], "--steps must be at least 1"),
+        (["--quick", "--steps", 9], "--quick chooses --steps itself; give only one of them"),
+        (["--quick", "--seeds", 2], "--quick chooses --seeds itself"),
         (["--seeds", 0], "--seeds must be at least 1"),
     ],
 )

@@ -93,6 +93,8 @@ def test_resume(here):
         (["-k", 0], "-k must be in 1..7; got 0"),
         (["-k", 8], "-k must be in 1..7; got 8"),
         (["--steps", 0], "--steps must be at least 1"),
+        (["--quick", "--steps", 9], "--quick chooses --steps itself; give only one of them"),
+        (["--quick", "--seeds", 2], "--quick chooses --seeds itself"),
         (["--seeds", 0], "--seeds must be at least 1"),
         (["--method", "kofn-topk-normalized", "-k", 1], "needs -k of at least 2"),
     ],

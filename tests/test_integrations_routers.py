@@ -201,8 +201,13 @@ def test_a_single_gate_is_not_normalized_which_is_said_once(model):
 def test_a_single_gate_that_the_model_does_not_normalize_needs_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        patched("olmoe", num_experts_per_tok=1)
-        patched("mixtral", options=dict(normalize=False), num_experts_per_tok=1)
+        nets = (
+            patched("olmoe", num_experts_per_tok=1),
+            patched("mixtral", options=dict(normalize=False), num_experts_per_tok=1),
+        )
+    for net in nets:
+        _, weights, _ = routers(net)[0](torch.randn(20, 16))
+        assert (weights < 1).all()
 
 
 REFUSED = {

@@ -13,7 +13,7 @@ import typer
 
 from kofn.commands import files as _files
 from kofn.commands.files import InputError
-from kofn.commands.terminal import bar, prepare_kernels, printed
+from kofn.commands.terminal import at_least, bar, prepare_kernels, printed
 
 if TYPE_CHECKING:
     from kofn.commands.train.checkpoint import Checkpoint, Key, Run
@@ -24,6 +24,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue the run saved i
 Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")]
 Out = Annotated[Path, typer.Option(help="Directory to write the results to.")]
 Seeds = Annotated[int, typer.Option(help="Number of runs of each method.")]
+Repeats = Annotated[int | None, typer.Option(help="Number of runs of each method; by default 3.")]
 Seed = Annotated[
     int, typer.Option(help="Random seed of the first run; later runs use the next integers.")
 ]
@@ -44,6 +45,35 @@ class Study:
     contents: Callable[[Results, float], tuple[bytes, ...]]
     """From the results and the seconds that the study took, what is in them."""
     table: Callable[[Results], Any]
+
+
+def comparison(settings: Any, run: Callable[..., Run], report: Any) -> Study:
+    """Return the study of `settings.runs()`, each in `settings.parts` parts.
+
+    run(settings, *key) begins one; the module `report` has FILES, contents and as_rich.
+    """
+    return Study(
+        settings=settings,
+        keys=settings.runs(),
+        parts=settings.parts,
+        begin=lambda key: run(settings, *key),
+        names=report.FILES,
+        contents=lambda results, seconds: report.contents(settings, results, seconds),
+        table=lambda results: report.as_rich(settings, results),
+    )
+
+
+def lengths_of(quick: bool, few: int, steps: int | None, usual: int, seeds: int | None) -> Any:
+    """Return (steps, seeds): `few` and 1 with --quick, else what was given, else `usual` and 3."""
+    if quick:
+        for name, given in (("steps", steps), ("seeds", seeds)):
+            if given is not None:
+                raise InputError(f"--quick chooses --{name} itself; give only one of them")
+        return few, 1
+    steps, seeds = usual if steps is None else steps, 3 if seeds is None else seeds
+    at_least("steps", steps, 1)
+    at_least("seeds", seeds, 1)
+    return steps, seeds
 
 
 def conduct(study: Study, out: Path, *, resume: bool, force: bool) -> None:

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kofn.commands.files import InputError
-from kofn.commands.terminal import at_least, check_seed, chosen
-from kofn.commands.train.study import Force, Out, Resume, Seed, Study, conduct
+from kofn.commands.terminal import check_seed, chosen
+from kofn.commands.train.study import (
+    Force,
+    Out,
+    Repeats,
+    Resume,
+    Seed,
+    comparison,
+    conduct,
+    lengths_of,
+)
 
 if TYPE_CHECKING:
-    from kofn.commands.train.attention.training import Settings
+    pass
 
 SHORTEST = 64
 
@@ -33,11 +42,14 @@ def attention(
             help="copy, reverse, 2-back or recall; repeat the option for several. All by default.",
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Number of training steps of a run.")] = 700,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of training steps of a run; by default 700.")
+    ] = None,
     longest: Annotated[
-        int, typer.Option(help="Longest sequence of the test; training ends at 64.")
-    ] = 4096,
-    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 3,
+        int | None,
+        typer.Option(help="Longest sequence of the test, by default 4,096; training ends at 64."),
+    ] = None,
+    seeds: Repeats = None,
     seed: Seed = 0,
     quick: Annotated[
         bool,
@@ -52,25 +64,25 @@ def attention(
     Writes checkpoint.pt during training, then attention.json, curves.png and maps.png.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
+    from kofn.commands.train.attention import report
     from kofn.commands.train.attention.model import METHODS
     from kofn.commands.train.attention.tasks import TASKS
-    from kofn.commands.train.attention.training import PART, Settings
+    from kofn.commands.train.attention.training import PART, Run, Settings
 
     methods = [each.name for each in chosen("method", method, METHODS)]
     tasks = chosen("task", task, {name: name for name in TASKS})
-    longest = 256 if quick else longest
+    longest = (256 if quick else 4096) if longest is None else longest
+    steps, seeds = lengths_of(quick, PART, steps, 700, seeds)
     settings = Settings(
         tasks=tuple(dict.fromkeys(tasks)),
         methods=tuple(dict.fromkeys(methods)),
-        steps=PART if quick else steps,
+        steps=steps,
         lengths=_lengths(longest),
-        seeds=1 if quick else seeds,
+        seeds=seeds,
         seed=seed,
     )
-    at_least("steps", settings.steps, 1)
-    at_least("seeds", settings.seeds, 1)
     check_seed(settings.seed)
-    conduct(_study(settings), out, resume=resume, force=force)
+    conduct(comparison(settings, Run, report), out, resume=resume, force=force)
 
 
 def _lengths(longest: int) -> tuple[int, ...]:
@@ -81,22 +93,3 @@ def _lengths(longest: int) -> tuple[int, ...]:
     while 2 * lengths[-1] <= longest:
         lengths.append(2 * lengths[-1])
     return tuple(lengths)
-
-
-def _study(settings: Settings) -> Study:
-    from kofn.commands.train.attention import report
-    from kofn.commands.train.attention.training import Run
-
-    return Study(
-        settings=settings,
-        keys=settings.runs(),
-        parts=settings.parts,
-        begin=lambda key: Run(settings, *key),
-        names=report.FILES,
-        contents=lambda results, seconds: (
-            report.as_json(settings, results, seconds),
-            report.curves(settings, results),
-            report.maps(settings, results),
-        ),
-        table=lambda results: report.as_rich(settings, results),
-    )

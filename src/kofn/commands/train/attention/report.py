@@ -70,6 +70,11 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
     )
 
 
+def contents(settings: Settings, results: Results, seconds: float) -> tuple[bytes, ...]:
+    """Return what is in each of FILES."""
+    return as_json(settings, results, seconds), curves(settings, results), maps(settings, results)
+
+
 def as_rich(settings: Settings, results: Results) -> Table:
     """Return a table of right symbols by length, a section for each task."""
     seeds = "one seed" if settings.seeds == 1 else f"mean of {settings.seeds} seeds"

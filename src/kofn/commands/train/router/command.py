@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kofn.commands.files import InputError
-from kofn.commands.terminal import at_least, check_seed, chosen
-from kofn.commands.train.study import Force, Out, Resume, Seed, Study, conduct
+from kofn.commands.terminal import check_seed, chosen
+from kofn.commands.train.study import (
+    Force,
+    Out,
+    Repeats,
+    Resume,
+    Seed,
+    comparison,
+    conduct,
+    lengths_of,
+)
 
 if TYPE_CHECKING:
     from kofn.commands.train.router.training import Settings
@@ -37,8 +46,10 @@ def router(
         list[int] | None,
         typer.Option("-k", help="Number of experts of a token; repeat for several. 1 and 2."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Number of training steps of a run.")] = 400,
-    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of training steps of a run; by default 400.")
+    ] = None,
+    seeds: Repeats = None,
     seed: Seed = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed and 50 steps: less than a minute.")
@@ -52,47 +63,29 @@ def router(
     Writes checkpoint.pt during training, then router.json and curves.png.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
+    from kofn.commands.train.router import report
     from kofn.commands.train.router.routers import METHODS
     from kofn.commands.train.router.tasks import TASKS
-    from kofn.commands.train.router.training import PART, Settings
+    from kofn.commands.train.router.training import PART, Run, Settings
 
     methods = [each.name for each in chosen("method", method, METHODS)]
     tasks = chosen("task", task, {name: name for name in TASKS})
+    steps, seeds = lengths_of(quick, PART, steps, 400, seeds)
     settings = Settings(
         tasks=tuple(dict.fromkeys(tasks)),
         methods=tuple(dict.fromkeys(methods)),
         ks=tuple(dict.fromkeys(k or (1, 2))),
-        steps=PART if quick else steps,
-        seeds=1 if quick else seeds,
+        steps=steps,
+        seeds=seeds,
         seed=seed,
     )
     _check(settings)
-    conduct(_study(settings), out, resume=resume, force=force)
-
-
-def _study(settings: Settings) -> Study:
-    from kofn.commands.train.router import report
-    from kofn.commands.train.router.training import Run
-
-    return Study(
-        settings=settings,
-        keys=settings.runs(),
-        parts=settings.parts,
-        begin=lambda key: Run(settings, *key),
-        names=report.FILES,
-        contents=lambda results, seconds: (
-            report.as_json(settings, results, seconds),
-            report.curves(settings, results),
-        ),
-        table=lambda results: report.as_rich(settings, results),
-    )
+    conduct(comparison(settings, Run, report), out, resume=resume, force=force)
 
 
 def _check(settings: Settings) -> None:
     from kofn.commands.train.router.tasks import Regression
 
-    at_least("steps", settings.steps, 1)
-    at_least("seeds", settings.seeds, 1)
     check_seed(settings.seed)
     for k in settings.ks:
         if not 1 <= k < Regression.GROUPS:

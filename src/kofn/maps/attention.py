@@ -29,6 +29,8 @@ def fitting_topk(
     is rounded down. A row in which nothing is live is zeros. `additive` says that scores of −inf,
     or finfo.min, are masked, too. κ is a number where it is the same for all rows.
     """
+    if scores.shape[-1] == 0:
+        return scores, 1.0
     few = _few(scores, k, mask, additive, hard)
     weights = soft_topk(scores, few, link=link, temperature=temperature, mask=mask, hard=hard)
     return weights, few

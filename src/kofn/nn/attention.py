@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from kofn.arrays.checks import check_integer, check_number
+from kofn.arrays.checks import check_flag, check_integer, check_number
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.nn.attention_mask import taking_part
@@ -36,10 +36,11 @@ class SparseAttention(nn.Module):
         key_padding_mask [N, S] and attn_mask [L, S] or [N·num_heads, L, S]: boolean, True where a
         position is ignored, or floats that are added to the scores.
         need_weights, average_attn_weights, is_causal: as there; is_causal needs no attn_mask.
-        cache: a `KeyValueCache` that keys and values are appended to; S then counts all.
+        cache: a `KeyValueCache` of this layer alone; keys and values join it, and S counts all.
 
     Outputs:
-        (output, weights) as there. Where all positions are masked, the weights are 0.
+        (output, weights) as there, with the weights before dropout. Where all positions are masked,
+        the weights are 0.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range.
@@ -55,8 +56,8 @@ class SparseAttention(nn.Module):
         [torch.Size([2, 6, 16]), torch.Size([2, 6, 6])]
     """
 
-    in_proj_bias = None
-    """Tells TransformerEncoderLayer not to replace this module by its own softmax kernel."""
+    in_proj_bias, _qkv_same_embed_dim = None, False
+    """Tell PyTorch's transformers not to replace this module by their own softmax kernel."""
 
     def __init__(
         self,
@@ -82,17 +83,24 @@ class SparseAttention(nn.Module):
         super().__init__()
         self.embed_dim = check_integer("embed_dim", embed_dim, "an integer ≥ 1", 1)
         self.num_heads = check_integer("num_heads", num_heads, "an integer ≥ 1", 1)
-        self.num_key_value_heads = num_key_value_heads or num_heads
+        self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        self.kdim, self.vdim = _width("kdim", kdim, embed_dim), _width("vdim", vdim, embed_dim)
         self.head_dim = _head_dim(embed_dim, num_heads, self.num_key_value_heads)
-        self.dropout, self.batch_first = _share(dropout), batch_first
+        self.dropout, self.batch_first = _share(dropout), check_flag("batch_first", batch_first)
         numbers: dict[str, Numbers] = {"alpha": alpha, "k": k, "temperature": temperature}
         self.heads = SparseHeads(num_heads, weights, numbers, learned, link, hard, device)
-        options: dict[str, Any] = dict(bias=bias, device=device, dtype=dtype)
+        options: dict[str, Any] = dict(bias=check_flag("bias", bias), device=device, dtype=dtype)
         shared = self.num_key_value_heads * self.head_dim
         self.q_proj = nn.Linear(embed_dim, embed_dim, **options)
-        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, shared, **options)
-        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, shared, **options)
+        self.k_proj = nn.Linear(self.kdim, shared, **options)
+        self.v_proj = nn.Linear(self.vdim, shared, **options)
         self.out_proj = nn.Linear(embed_dim, embed_dim, **options)
+        _draw(self.q_proj, self.k_proj, self.v_proj, self.out_proj)
+
+    def reset_parameters(self) -> None:
+        """Draw the projections as torch.nn.MultiheadAttention does; start learned numbers anew."""
+        self.heads.reset_parameters()
+        self.out_proj.reset_parameters()
         _draw(self.q_proj, self.k_proj, self.v_proj, self.out_proj)
 
     def forward(
@@ -109,34 +117,34 @@ class SparseAttention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return (output, weights or None); the docstring of the class describes them."""
-        q, k, v = map(self._by_head, (self.q_proj(query), self.k_proj(key), self.v_proj(value)))
+        _check_shapes((query, key, value), (self.embed_dim, self.kdim, self.vdim))
+        projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        q, k, v = (_by_head(each, self.head_dim, self.batch_first) for each in projected)
         if cache is not None:
             k, v = cache.extended(k, v)
         mask = taking_part(key_padding_mask, attn_mask, q, k.shape[-2])
         dropout = self.dropout if self.training else 0.0
-        output, weights = self.heads(q, k, v, mask, dropout, is_causal)
+        output, weights = self.heads(q, k, v, mask, dropout, is_causal, need_weights)
         output = self.out_proj(output.transpose(1, 2).flatten(2))
-        weights = weights.mean(1) if average_attn_weights else weights
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
         if query.ndim == 2:
-            output, weights = output[0], weights[0]
-        elif not self.batch_first:
-            output = output.transpose(0, 1)
-        return output, weights if need_weights else None
-
-    def _by_head(self, projected: Tensor) -> Tensor:
-        """Return [N, heads, positions, head_dim] for inputs in any of the three layouts."""
-        if projected.ndim == 2:
-            projected = projected[None]
-        elif not self.batch_first:
-            projected = projected.transpose(0, 1)
-        heads = projected.shape[-1] // self.head_dim
-        return projected.reshape(*projected.shape[:2], heads, self.head_dim).transpose(1, 2)
+            return output[0], None if weights is None else weights[0]
+        return output if self.batch_first else output.transpose(0, 1), weights
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.embed_dim}, {self.num_heads}, num_key_value_heads={self.num_key_value_heads}, "
-            f"dropout={self.dropout}, batch_first={self.batch_first}"
-        )
+        heads = f"{self.num_heads}, num_key_value_heads={self.num_key_value_heads}"
+        return f"{self.embed_dim}, {heads}, dropout={self.dropout}, batch_first={self.batch_first}"
+
+
+def _by_head(projected: Tensor, head_dim: int, batch_first: bool) -> Tensor:
+    """Return [N, heads, positions, head_dim] for inputs in any of the three layouts."""
+    if projected.ndim == 2:
+        projected = projected[None]
+    elif not batch_first:
+        projected = projected.transpose(0, 1)
+    heads = projected.shape[-1] // head_dim
+    return projected.reshape(*projected.shape[:2], heads, head_dim).transpose(1, 2)
 
 
 def _draw(*projections: nn.Linear) -> None:
@@ -158,6 +166,20 @@ def _head_dim(embed_dim: int, num_heads: int, shared: int) -> int:
     if num_heads % shared:
         raise ValueError(f"num_key_value_heads must be {allowed}; got {shared}")
     return embed_dim // num_heads
+
+
+def _width(name: str, width: int | None, embed_dim: int) -> int:
+    return embed_dim if width is None else check_integer(name, width, "an integer ≥ 1", 1)
+
+
+def _check_shapes(inputs: tuple[Tensor, ...], sizes: tuple[int, ...]) -> None:
+    dims = inputs[0].ndim
+    for name, given, size in zip(("query", "key", "value"), inputs, sizes, strict=True):
+        if given.ndim not in (2, 3) or given.ndim != dims or given.shape[-1] != size:
+            raise ValueError(
+                f"{name} must have three dimensions, or two as the query, and {size} features; "
+                f"got {tuple(given.shape)}"
+            )
 
 
 def _share(dropout: float) -> float:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kofn.arrays.checks import check_choice, check_number
-from kofn.arrays.kinds import deleted
+from kofn.arrays.checks import check_broadcasts, check_choice, check_number
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps.attention import fitting_topk
 from kofn.maps.softmax import entmax, sparsemax
+from kofn.nn.attention_mask import widened
 
 WEIGHTS = ("entmax", "sparsemax", "soft_topk")
 
@@ -89,7 +89,7 @@ def sparse_attention(
     allowed = "a number in [0, 1)"
     check_number("dropout_p", dropout_p, low=0.0, below=1.0, allowed=allowed, arrays=False)
     check_hard(hard, weights)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scale = _scale(scale, query.shape[-1])
     # Scaling the queries is cheaper than scaling the scores, and overflows less in float16.
     scores = by_group(query * scale, key.mT, groups)
     dtype = scores.dtype
@@ -110,6 +110,15 @@ def sparse_attention(
     # Dividing the output is cheaper than dividing the weights.
     output = _divided(by_group(kept, value, groups), few)
     return (output, _divided(shares, few)) if need_weights else output
+
+
+def _scale(scale: float | None, features: int) -> float:
+    if scale is None:
+        return 1 / math.sqrt(features)
+    if isinstance(scale, Tensor):
+        return scale
+    allowed = "None or a finite number"
+    return check_number("scale", scale, low=-math.inf, strict=True, allowed=allowed, arrays=False)
 
 
 def _divided(values: Tensor, by: Tensor | float) -> Tensor:
@@ -171,6 +180,7 @@ def _masked(
         mask = mask.tril(positions - length)
     if attn_mask is None:
         return scores, mask
+    check_broadcasts("attn_mask", tuple(attn_mask.shape), tuple(scores.shape), "the scores")
     if attn_mask.dtype == torch.bool:
         return scores, attn_mask if mask is None else attn_mask & mask
     if not attn_mask.is_floating_point():
@@ -179,6 +189,5 @@ def _masked(
             f"got {attn_mask.dtype}"
         )
     if attn_mask.dtype != scores.dtype:
-        # Before the cast: the least number of float16 is an ordinary one in float32.
-        attn_mask = attn_mask.masked_fill(deleted(attn_mask), -math.inf).to(scores.dtype)
+        attn_mask = widened(attn_mask, scores.dtype)
     return scores + attn_mask, mask

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from kofn.arrays.kinds import deleted
+
 
 def taking_part(
     key_padding_mask: Tensor | None, attn_mask: Tensor | None, query: Tensor, positions: int
@@ -53,9 +55,19 @@ def _attention(mask: Tensor, shape: tuple[int, ...], positions: int) -> Tensor:
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype == dtype:
+        return mask
     if mask.dtype != torch.bool:
-        return mask.to(dtype)
+        return widened(mask, dtype)
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
+
+
+def widened(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an additive mask in another dtype.
+
+    What deletes is −inf there: the least number of float16 is an ordinary one in float32.
+    """
+    return mask.masked_fill(deleted(mask), -math.inf).to(dtype)
 
 
 def _check_dtype(name: str, mask: Tensor) -> None:

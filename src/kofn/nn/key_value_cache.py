@@ -9,6 +9,10 @@ from torch import Tensor
 class KeyValueCache:
     """The keys and values of earlier positions, for generating one position after the other.
 
+    Each attention layer needs its own. `key` and `value` are tensors [N, heads, positions,
+    features], or None in a new cache; a search with beams may reorder them, as in
+    cache.key = cache.key[order].
+
     Example:
         >>> import torch
         >>> from kofn import nn

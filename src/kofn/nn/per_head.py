@@ -52,11 +52,22 @@ class PerHead(nn.Module):
         self.name = name
         numbers = _numbers(name, value, heads, learned)
         self.number = numbers[0] if len(numbers) == 1 and not learned else None
-        many = torch.tensor(numbers, dtype=torch.float32).expand(heads)[:, None].contiguous()
+        self.start = numbers * (heads // len(numbers))
+        empty = torch.empty(heads, 1, device=device, dtype=torch.float32)
         if learned:
-            self.raw = nn.Parameter(RANGES[name].to_real(many.double()).float().to(device))
+            self.raw = nn.Parameter(empty)
         elif self.number is None:
-            self.register_buffer("values", many.to(device), persistent=False)
+            self.register_buffer("values", empty, persistent=False)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Start from the given numbers."""
+        start = torch.tensor(self.start, dtype=torch.float64)[:, None]
+        if self.is_learned:
+            self.raw.copy_(RANGES[self.name].to_real(start))
+        elif self.number is None:
+            self.values.copy_(start)
 
     def forward(self) -> float | Tensor:
         if self.number is not None:

@@ -47,6 +47,10 @@ class SparseHeads(nn.Module):
         for name in used:
             self.add_module(name, PerHead(name, numbers[name], num_heads, name in learned, device))
 
+    def reset_parameters(self) -> None:
+        for each in self.children():
+            each.reset_parameters()  # type: ignore[operator]
+
     def forward(
         self,
         query: Tensor,
@@ -55,13 +59,14 @@ class SparseHeads(nn.Module):
         mask: Tensor | None,
         dropout: float,
         is_causal: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the output and the weights of every head."""
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output, and the weights of every head if they are needed."""
         numbers: dict[str, Any] = {name: each() for name, each in self.named_children()}
         kind: dict[str, Any] = dict(weights=self.weights, link=self.link, hard=self.hard)
-        return sparse_attention(
-            query, key, value, mask, dropout, is_causal, need_weights=True, **kind, **numbers
-        )
+        kind["need_weights"] = need_weights
+        found = sparse_attention(query, key, value, mask, dropout, is_causal, **kind, **numbers)
+        return found if need_weights else (found, None)
 
     def extra_repr(self) -> str:
         if self.weights != "soft_topk":

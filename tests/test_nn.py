@@ -1,5 +1,6 @@
 """kofn.nn as a whole: when it is loaded, and what it says without PyTorch."""
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def test_all_is_exact():
     for name in nn.__all__:
         assert getattr(nn, name).__doc__
         assert getattr(nn, name).__module__.startswith("kofn.nn.")
+
+
+def test_classes_are_short():
+    root = Path(kofn.__file__).parent
+    for path in (*root.glob("nn/*.py"), *root.glob("integrations/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                assert node.end_lineno - node.lineno + 1 < 120, node.name
 
 
 @pytest.mark.full

@@ -68,6 +68,26 @@ def sharded():
     same_as_one_process(fully_shard)
 
 
-@pytest.mark.parametrize("task", [replicated, sharded])
+def several_forward_passes():
+    """Two batches a step: each process keeps its own load, though buffers are those of rank 0."""
+    torch.manual_seed(0)
+    router, rank = nn.TopKRouter(H, E, 2, balance=1e-2), distributed.get_rank()
+    model = DistributedDataParallel(router)
+    batches = torch.randn(2, 2, TOKENS, H)
+    for x in batches[rank]:
+        model(x)[1].square().sum().backward()
+    alone = nn.TopKRouter(H, E, 2, balance=1e-2)
+    alone.load_state_dict(router.state_dict())
+    for x in batches[rank]:
+        alone(x)
+    assert torch.equal(router.counts, alone.counts)
+    for x in batches[1 - rank]:
+        alone(x)
+    nn.step_routers(model, distributed.group.WORLD)
+    alone.step()
+    assert torch.equal(router.balance.net_steps, alone.balance.net_steps)
+
+
+@pytest.mark.parametrize("task", [replicated, sharded, several_forward_passes])
 def test_two_processes_train_as_one(tmp_path, task):
     test_rows_sharded.run_on_ranks(tmp_path / "store", task)

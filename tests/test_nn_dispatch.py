@@ -139,3 +139,19 @@ def test_wrong_arguments_are_named(arguments, error, message):
     usual = dict(indices=torch.zeros(3, 2, dtype=torch.int64), num_experts=E)
     with pytest.raises(error, match=message):
         nn.dispatch_plan(**{**usual, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda plan: plan.gather(torch.ones(4, 2)), r"hidden_states .* T = 3; got \(4, 2\)"),
+        (lambda plan: plan.gather(torch.ones(3, 1, 2)), r"hidden_states .* got \(3, 1, 2\)"),
+        (lambda plan: plan.combine(torch.ones(7, 2), torch.ones(3, 2)), r"outputs .* got \(7, 2\)"),
+        (lambda plan: plan.combine(torch.ones(6, 2), torch.ones(3, 1)), r"weights .* got \(3, 1\)"),
+        (lambda plan: plan.combine(torch.ones(6, 2), torch.ones(2)), r"weights .* got \(2,\)"),
+    ],
+)
+def test_wrong_shapes_are_not_broadcast(wrong, message):
+    plan = nn.dispatch_plan(torch.tensor([[2, 0], [0, 1], [2, 1]]), 3)
+    with pytest.raises(ValueError, match=message):
+        wrong(plan)

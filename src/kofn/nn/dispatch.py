@@ -35,8 +35,13 @@ class DispatchPlan(NamedTuple):
     def gather(self, hidden_states: Tensor) -> Tensor:
         """Return the hidden states [T, H] of the pairs in expert order, [N, H].
 
-        It is 0 for pairs that were not kept.
+        It is 0 for pairs that were not kept. Raises a ValueError if the shape is another.
         """
+        if hidden_states.ndim != 2 or len(hidden_states) != len(self.kept):
+            raise ValueError(
+                f"hidden_states must have shape [T, H] with T = {len(self.kept)}; "
+                f"got {tuple(hidden_states.shape)}"
+            )
         taken = torch.arange(len(self.tokens), device=self.tokens.device) < self.offsets[-1]
         # grouped_mm leaves the gradients of rows beyond the last group as it finds the memory.
         return hidden_states[self.tokens].masked_fill(~taken[:, None], 0.0)
@@ -47,6 +52,16 @@ class DispatchPlan(NamedTuple):
         Pairs that were not kept count as 0, whatever is in their rows. The sum is taken in the
         wider dtype of the two; the result has that of `outputs`.
         """
+        if outputs.ndim != 2 or len(outputs) != len(self.inverse):
+            raise ValueError(
+                f"outputs must have shape [N, H] with N = {len(self.inverse)}; "
+                f"got {tuple(outputs.shape)}"
+            )
+        if weights.shape != self.kept.shape:
+            raise ValueError(
+                f"weights must have the shape of indices, {tuple(self.kept.shape)}; "
+                f"got {tuple(weights.shape)}"
+            )
         each = outputs[self.inverse].reshape(*self.kept.shape, outputs.shape[-1])
         each = each.masked_fill(~self.kept[..., None], 0.0)
         return (each * weights[..., None]).sum(1).to(outputs.dtype)

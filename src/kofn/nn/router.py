@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kofn.arrays.checks import check_integer
+from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.nn.routing import Routing
@@ -110,11 +110,13 @@ class TopKRouter(Routing):
         self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
         options: dict[str, Any] = dict(device=device, dtype=dtype)
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size, **options))
-        self.bias = nn.Parameter(torch.empty(num_experts, **options)) if bias else None
+        biased = check_flag("bias", bias)
+        self.bias = nn.Parameter(torch.empty(num_experts, **options)) if biased else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights as torch.nn.Linear does."""
+        """Draw the weights as torch.nn.Linear does; forget loads, steps and thresholds."""
+        super().reset_parameters()
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.hidden_size)
@@ -124,7 +126,7 @@ class TopKRouter(Routing):
         self, hidden_states: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits, weights and indices; the docstring of the class describes them."""
-        tokens = hidden_states.reshape(-1, self.hidden_size)
+        tokens = _tokens(hidden_states, self.hidden_size)
         mask = None if mask is None else _mask(mask, hidden_states)
         logits = functional.linear(tokens, self.weight, self.bias)
         scores = logits.float() if torch.is_autocast_enabled(logits.device.type) else logits
@@ -133,6 +135,15 @@ class TopKRouter(Routing):
     def extra_repr(self) -> str:
         extra = ", bias=True" if self.bias is not None else ""
         return f"{self.hidden_size} to {super().extra_repr()}{extra}"
+
+
+def _tokens(hidden_states: Tensor, size: int) -> Tensor:
+    if tuple(hidden_states.shape[-1:]) != (size,):
+        raise ValueError(
+            f"hidden_states must have shape [..., hidden_size] (here {size}); "
+            f"got {tuple(hidden_states.shape)}"
+        )
+    return hidden_states.reshape(-1, size)
 
 
 def _mask(mask: Tensor, hidden_states: Tensor) -> Tensor:

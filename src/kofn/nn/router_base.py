@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from kofn.arrays.checks import check_integer, check_temperature
-from kofn.nn.router_state import SelectionBias, load_statistics, zero_counts
+from kofn.nn.router_state import Counting, SelectionBias, load_statistics, once
 
 
-class RouterBase(nn.Module):
-    """What every router has beside its parameters and its way to choose."""
+class RouterBase(Counting):
+    """What every router has beside its parameters and its way to choose.
+
+    `counts` are the tokens per expert since `statistics` was last reset; they are not saved.
+    """
 
     steps: Tensor
-    counts: Tensor
-    """Tokens per expert since `statistics` was last reset; not saved with the model."""
 
     def __init__(
         self,
@@ -26,11 +27,11 @@ class RouterBase(nn.Module):
         balance: float | None,
         device: Any,
     ) -> None:
-        super().__init__()
-        self.num_experts = n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
+        n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
+        super().__init__(n, device)
+        self.num_experts = n
         self.temperature = temperature if callable(temperature) else check_temperature(temperature)
         self.balance = None if balance is None else SelectionBias(n, balance, device)
-        self.register_buffer("counts", zero_counts(n, device), persistent=False)
         if callable(temperature):
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
@@ -54,6 +55,8 @@ class RouterBase(nn.Module):
     def statistics(self, reset: bool = True) -> dict[str, Tensor]:
         """Return what the experts got in training since the last call with `reset`.
 
+        It is the load of this process alone.
+
         Returns:
             assignments: how many (token, expert) pairs; load [num_experts]: each expert's share of
             them; entropy: of the load, in nats; experts_in_use: e^entropy; dead_experts: how many
@@ -64,11 +67,11 @@ class RouterBase(nn.Module):
             self.counts.zero_()
         return found
 
-    @torch.no_grad()
     def _count(self, counts: Tensor) -> None:
-        self.counts += counts
+        counts = once(counts)
+        self.add(counts)
         if self.balance is not None:
-            self.balance.counts += counts
+            self.balance.add(counts)
 
 
 def step_routers(module: nn.Module, process_group: Any = None) -> None:

@@ -24,7 +24,7 @@ def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = N
         to the loss with a weight such as 0.01. (The loss of transformers has k times this value.)
 
     Raises:
-        ValueError: the shapes do not fit.
+        TypeError, ValueError: the indices are no integers; the shapes do not fit.
 
     Source: Fedus, Zoph & Shazeer, "Switch Transformers" (2022).
 
@@ -100,4 +100,8 @@ def _check(logits: Tensor, indices: Tensor | None = None) -> None:
         raise ValueError(
             f"indices must have shape [T, k] with T = {len(logits)}, as the logits have; "
             f"got {tuple(indices.shape)}"
+        )
+    if indices is not None and (indices.is_floating_point() or indices.dtype == torch.bool):
+        raise TypeError(
+            f"indices must be integers, as the router returns them; got {indices.dtype}"
         )

@@ -16,6 +16,59 @@ def is_recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+@torch.library.custom_op("kofn::first_run", mutates_args=())
+def _first_run(like: Tensor) -> Tensor:
+    """Return 1 on the device of `like`, or 0 inside a backward pass: compiled code asks this anew.
+
+    `is_recomputing` would be answered once, when the code is compiled.
+    """
+    return like.new_full((), torch._C._current_graph_task_id() == -1, dtype=torch.int64)
+
+
+@_first_run.register_fake
+def _(like: Tensor) -> Tensor:
+    return like.new_empty((), dtype=torch.int64)
+
+
+def once(counts: Tensor) -> Tensor:
+    """Return counts, or zeros where compiled code runs a second time, for a checkpoint."""
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return counts * _first_run(counts) if compiled else counts
+
+
+class Counting(nn.Module):
+    """Tokens per expert, whole numbers outside of the buffers.
+
+    DistributedDataParallel gives each process the buffers of the first one before a forward pass,
+    but the load of a process is its own.
+    """
+
+    counts: Tensor
+
+    def __init__(self, num_experts: int, device: Any) -> None:
+        super().__init__()
+        self.counts = zero_counts(num_experts, device)
+
+    def reset_parameters(self) -> None:
+        """Forget all: a module that was made on the device "meta" needs this after `to_empty`."""
+        for each in (self.counts, *self.buffers(recurse=False)):
+            each.zero_()
+        for part in self.children():
+            part.reset_parameters()  # type: ignore[operator]
+
+    @torch.no_grad()
+    def add(self, counts: Tensor) -> None:
+        """Add to the counts; a compiled program may do so inside a checkpoint."""
+        if self.counts.device != counts.device:  # fully_shard moves what it knows of
+            self.counts = self.counts.new_zeros(self.counts.shape, device=counts.device)
+        self.counts.add_(counts)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Counting:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.counts = fn(self.counts)
+        return self
+
+
 def load_statistics(counts: Tensor) -> dict[str, Tensor]:
     """Return the shares of a load and what describes their spread."""
     total = counts.sum()
@@ -31,7 +84,7 @@ def load_statistics(counts: Tensor) -> dict[str, Tensor]:
     }
 
 
-class SelectionBias(nn.Module):
+class SelectionBias(Counting):
     """A bias per expert, rate·(n − mean n): n rises by 1 in a step that the expert is underused in.
 
     n falls by 1 where the expert is overused. It is saved as whole numbers, and the bias is
@@ -42,14 +95,11 @@ class SelectionBias(nn.Module):
     """
 
     net_steps: Tensor
-    counts: Tensor
-    """The load since the last step."""
 
     def __init__(self, num_experts: int, rate: float, device: Any = None) -> None:
-        super().__init__()
+        super().__init__(num_experts, device)  # the load since the last step
         self.rate = rate
         self.register_buffer("net_steps", zero_counts(num_experts, device))
-        self.register_buffer("counts", zero_counts(num_experts, device), persistent=False)
 
     def forward(self) -> Tensor:
         """Return the bias [num_experts] in float32."""
@@ -89,14 +139,20 @@ class RunningThreshold(nn.Module):
             self.register_buffer(name, zeros)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
 
+    def reset_parameters(self) -> None:
+        for each in self.buffers():
+            each.zero_()
+
     @torch.no_grad()
     def update(self, cut: Tensor, threshold: Tensor) -> None:
         """Average in new values; infinite ones and NaN are left out."""
-        self.updates += 1
-        rate = (1 / self.updates).clamp(min=self.RATE)
+        # In place: a compiled program may do so inside a checkpoint.
+        first = once(torch.ones_like(self.updates))
+        self.updates.add_(first)
+        rate = first * (1 / self.updates).clamp(min=self.RATE)
         for mean, new in ((self.cut, cut), (self.threshold, threshold)):
             new = torch.where(new.isfinite(), new.to(mean.dtype), mean)
-            mean += rate.to(mean.dtype) * (new - mean)
+            mean.add_(rate.to(mean.dtype) * (new - mean))
 
     def _apply(self, fn: Any, recurse: bool = True) -> RunningThreshold:
         # A mean in bfloat16 would stand still: it stays float32 when the model is cast.

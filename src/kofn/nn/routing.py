@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kofn.arrays.checks import check_choice, check_integer, check_number
+from kofn.arrays.checks import check_choice, check_flag, check_integer, check_number
 from kofn.links import Link, table
 from kofn.maps import routing
 from kofn.maps.routing import Gating
@@ -48,7 +48,12 @@ class Routing(RouterBase):
         self.normalize = _normalize(normalize, selection, self.k)
         self.link = link if isinstance(link, Link) else table.resolve(link).name
         self.max_experts = _width(max_experts, selection, self.k, num_experts)
-        _refuse("inference_threshold", inference_threshold, selection, JOINT)
+        _refuse(
+            "inference_threshold",
+            check_flag("inference_threshold", inference_threshold),
+            selection,
+            JOINT,
+        )
         shape = (num_experts,) if selection == "expert_choice" else ()
         self.running = RunningThreshold(shape, device) if inference_threshold else None
 
@@ -109,7 +114,7 @@ def _k(k: Any, num_experts: int, selection: str) -> float:
 
 def _gates(gates: str | None, selection: str, k: float, num_experts: int) -> str:
     if gates is None:
-        return "topk" if selection == "soft" else "mixture"
+        gates = "topk" if selection == "soft" else "mixture"
     check_choice("gates", gates, ("mixture", "topk"))
     if gates == "mixture" and selection == "soft":
         raise ValueError(
@@ -118,14 +123,14 @@ def _gates(gates: str | None, selection: str, k: float, num_experts: int) -> str
         )
     if gates == "topk" and k == num_experts:
         raise ValueError(
-            f"k must be below num_experts for gates='topk': with k = {k} of {num_experts} every "
-            "gate is 1 and the router gets no gradient"
+            f"k must be below num_experts for gates='topk' and selection='soft': with k = {k:g} of "
+            f"{num_experts} every gate is 1 and the router gets no gradient"
         )
     return gates
 
 
 def _normalize(normalize: bool | None, selection: str, k: float) -> bool:
-    if normalize not in (True, False, None):
+    if normalize is not None and not isinstance(normalize, bool):
         raise TypeError(f"normalize must be True, False or None; got {normalize!r}")
     if normalize and selection in JOINT:
         raise ValueError(

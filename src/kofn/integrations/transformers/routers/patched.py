@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn.integrations.transformers.routers import table
+from kofn.nn.router_state import Counting, zero_counts
 from kofn.nn.routing import Routing
 
 
@@ -22,6 +23,7 @@ class PatchedRouter(torch.nn.Module):
     routing: Routing
     top_k: int
     num_experts: int
+    weight: Tensor
 
     always_normalizes = False
     """Whether the stock router normalizes its gates without asking its configuration."""
@@ -81,7 +83,11 @@ class PatchedRouter(torch.nn.Module):
     def _is_hf_initialized(self, done: bool) -> None:
         # transformers sets this when a module has its values. Buffers that are in no checkpoint
         # are uninitialized memory until here, and it knows no rule for ours: all start at 0.
+        # The counts are no buffers, and move to where the weight is when something is added.
         self.__dict__["initialized_by_transformers"] = done
+        for part in self.routing.modules():
+            if done and isinstance(part, Counting):
+                part.add(zero_counts(self.num_experts, self.weight.device))
         for buffer in self.routing.buffers():
             if done and not getattr(buffer, "_is_hf_initialized", False):
                 buffer.zero_()

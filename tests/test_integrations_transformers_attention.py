@@ -341,3 +341,24 @@ def test_a_model_that_needs_more_is_refused():
     config = transformers.Gemma2Config(**sizes, **heads, attn_implementation="sparse")
     with pytest.raises(ValueError, match="has no soft capping of the scores"):
         transformers.Gemma2ForCausalLM(config)(tokens())
+
+
+@pytest.mark.parametrize("what", ["softcap", "s_aux", "sinks", "indices", "block_indices", "cache"])
+def test_what_would_be_left_out_is_refused(what):
+    attend = transformers.AttentionInterface._global_mapping["sparse"]
+    states = [torch.zeros(1, 2, 3, 4)] * 3
+    with pytest.raises(ValueError, match=f"kofn's attention has no .*; got {what}"):
+        attend(torch.nn.Module(), *states, None, **{what: torch.zeros(1)})
+
+
+def test_a_model_with_an_indexer_is_refused():
+    """It makes a mask of the indexer's choice for PyTorch's attention alone."""
+    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, vocab_size=WORDS)
+    heads = dict(num_attention_heads=4, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=8)
+    parts = dict(qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=4, head_dim=4)
+    index = dict(index_topk=2, index_head_dim=8, index_n_heads=2, first_k_dense_replace=1)
+    config = transformers.DeepseekV32Config(
+        **sizes, **heads, **parts, **index, attn_implementation="sparse"
+    )
+    with pytest.raises(ValueError, match="has no positions that an indexer has chosen"):
+        transformers.DeepseekV32ForCausalLM(config)(tokens())

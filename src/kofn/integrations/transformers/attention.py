@@ -17,6 +17,9 @@ from kofn.nn.attention_function import sparse_attention
 UNMET = {
     "softcap": "soft capping of the scores (as in Gemma 2)",
     "s_aux": "attention sinks (as in gpt_oss)",
+    "sinks": "attention sinks (as in Inkling 2)",
+    "indices": "positions that an indexer has chosen (as in DeepSeek-V3.2)",
+    "block_indices": "blocks that an indexer has chosen (as in MiniMax-M3)",
     "cache": "a paged cache (continuous batching)",
 }
 """What an attention module may ask for beyond `sparse_attention`: leaving it out would be wrong."""
@@ -52,7 +55,8 @@ def register_attention(
             taken by transformers or another library.
 
     The weights are in the outputs with `output_attentions=True`. A model that needs soft-capped
-    scores, attention sinks or a paged cache is refused with a ValueError when it is called.
+    scores, attention sinks, an indexer's choice or a paged cache is refused with a ValueError when
+    it is called.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM

@@ -2,7 +2,8 @@
 
     torch.onnx.export(model, args, dynamo=True, custom_translation_table=kofn.onnx.translations())
 
-Import it by name (`import kofn.onnx`); it needs onnx and onnxscript, as torch.onnx does.
+Import it by name (`import kofn.onnx`). It needs onnx and onnxscript, as torch.onnx does:
+`pip install "kofn[onnx]"`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "kofn.onnx needs onnx and onnxscript, as torch.onnx.export(dynamo=True) does; "
-        "pip install onnx onnxscript"
+        'install them with: pip install "kofn[onnx]"'
     ) from error
 
 from kofn import links

@@ -19,8 +19,7 @@ from torch.nn.functional import grouped_mm, normalize
 
 from kofn import nn
 
-GROUPS, WIDTH = 8, 16
-STEPS, BATCH, RATE = 400, 256, 1e-2
+GROUPS, WIDTH, STEPS, BATCH, RATE = 8, 16, 400, 256, 1e-2
 
 
 class UsualRouter(torch.nn.Linear):
@@ -41,11 +40,10 @@ ROUTERS = {
 def train(name: str, seed: int) -> tuple[float, Tensor]:
     """Return the last errors' mean, and the share of each group at each group's expert."""
     torch.manual_seed(seed)
-    net = torch.nn.ParameterDict({"experts": torch.randn(GROUPS, WIDTH, WIDTH) / WIDTH**0.5})
-    maps = torch.randn(GROUPS, WIDTH, WIDTH) / WIDTH**0.5
+    experts, maps = torch.randn(2, GROUPS, WIDTH, WIDTH) / WIDTH**0.5
     centres = 2 * normalize(torch.randn(GROUPS, WIDTH), dim=-1)
     router = ROUTERS[name]()
-    optimizer = torch.optim.Adam([*net.parameters(), *router.parameters()], lr=RATE)
+    optimizer = torch.optim.Adam([experts.requires_grad_(), *router.parameters()], lr=RATE)
     optimizer.register_step_post_hook(lambda *_: nn.step_routers(router))
     errors, uses = [], torch.zeros(GROUPS, GROUPS)
     for _ in range(STEPS):
@@ -53,16 +51,16 @@ def train(name: str, seed: int) -> tuple[float, Tensor]:
         x = centres[group] + torch.randn(BATCH, WIDTH) / 2
         _, weights, indices = router(x)
         plan = nn.dispatch_plan(indices, GROUPS)
-        outputs = grouped_mm(plan.gather(x), net["experts"], offs=plan.offsets)
+        outputs = grouped_mm(plan.gather(x), experts, offs=plan.offsets)
         wanted = torch.einsum("bh,bhi->bi", x, maps[group])
         error = (plan.combine(outputs, weights) - wanted).square().mean() / wanted.var()
-        optimizer.zero_grad()
         error.backward()
         optimizer.step()
+        optimizer.zero_grad()
         errors.append(error.item())
         uses = 0.9 * uses.index_put((group, indices[:, 0]), torch.ones(()), accumulate=True)
-    matched = linear_sum_assignment(-uses.numpy())[1]
-    return statistics.mean(errors[-50:]), uses[:, matched] / uses.sum()
+    uses /= uses.sum()
+    return statistics.mean(errors[-50:]), uses[:, linear_sum_assignment(-uses.numpy())[1]]
 
 
 def main() -> None:
@@ -72,8 +70,8 @@ def main() -> None:
     print(f"{'':24s}error  right expert")
     for name in ROUTERS:
         errors, shares = zip(*(train(name, seed) for seed in seeds), strict=True)
-        rights = [share.trace().item() for share in shares]
-        print(f"{name:24s}{statistics.mean(errors):.3f}  {statistics.mean(rights):12.2f}", end="  ")
+        right = torch.stack(shares).mean(0).trace()
+        print(f"{name:24s}{statistics.mean(errors):.3f}  {right:12.2f}", end="  ")
         print(*(f"{error:.3f}" for error in errors))
 
 

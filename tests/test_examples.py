@@ -16,6 +16,11 @@ def example(name):
     return module
 
 
+@pytest.mark.parametrize("name", ["moe", "long_context"])
+def test_the_examples_of_modules_are_short(name):
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80
+
+
 @pytest.fixture(autouse=True)
 def own_seed():
     with torch.random.fork_rng():

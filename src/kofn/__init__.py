@@ -25,6 +25,9 @@ from kofn.metrics.temperature import temperature_for
 
 if _typing.TYPE_CHECKING:
     from kofn import nn as nn
+    from kofn.maps.knapsack import soft_knapsack as soft_knapsack
+    from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
+    from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
 
 __version__ = "0.1.0"
 
@@ -39,6 +42,10 @@ __all__ = [
     "soft_topk_sum",
     "topk_gates",
     "hard_topk",
+    # choosing within a budget
+    "soft_knapsack",
+    "soft_knapsack_threshold",
+    "soft_knapsack_value",
     # choosing one
     "softmax",
     "sparsemax",
@@ -76,12 +83,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> _typing.Any:
-    """Load `kofn.nn`, which needs PyTorch, when it is first used."""
-    if name == "nn":
-        from importlib import import_module
+_LATER = ("soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value")
 
+
+def __getattr__(name: str) -> _typing.Any:
+    """Load `kofn.nn`, which needs PyTorch, and the knapsack maps when they are first used."""
+    from importlib import import_module
+
+    if name == "nn":
         return import_module("kofn.nn")
+    if name in _LATER:
+        return getattr(import_module("kofn.maps.knapsack"), name)
     raise AttributeError(f"module 'kofn' has no attribute {name!r}")
 
 

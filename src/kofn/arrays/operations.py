@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -143,3 +144,31 @@ def replaced_along_last(x: Array, indices: Array, values: Array) -> Array:
     x = x.copy()
     np.put_along_axis(x, indices, values, axis=-1)
     return x
+
+
+def power_of_two(x: Array) -> Array:
+    """Return the power of two in (x/2, x] for numbers x > 0, and 1 for 0; without a gradient."""
+    some = namespace(x).where(x > 0, x, 1.0)
+    return some / 2 / namespace(x).frexp(some)[0]
+
+
+def in_parts(x: Array) -> tuple[Array, Array]:
+    """Return x as a sum of two numbers of half the digits, whose products are exact (Veltkamp).
+
+    Without a gradient. Numbers so large that this overflows are returned whole.
+    """
+    xp = namespace(x)
+    if is_jax(x):  # XLA may compute a·b − c with one rounding, which spoils the other way
+        info = xp.finfo(x.dtype)
+        exponent = {16: 5, 32: 8, 64: 11}[info.bits]
+        large = sys.modules["jax"].lax.reduce_precision(x, exponent, (int(info.nmant) - 1) // 2)
+    else:
+        factor = 2.0 ** ((_digits(x) + 1) // 2) + 1
+        product = factor * x
+        large = product - (product - x)
+    large = xp.where(xp.isfinite(large), large, x)
+    return large, x - large
+
+
+def _digits(x: Array) -> int:
+    return 1 - round(math.log2(float(namespace(x).finfo(x.dtype).eps)))

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from kofn.rows import torch_operators as operators
-from kofn.rows import torch_threshold
+from kofn.rows import torch_price, torch_threshold
 
 
 def placements(batch: int) -> list[Any]:
@@ -24,6 +24,12 @@ def placements(batch: int) -> list[Any]:
 def _(x: Any, k: Any, temperature: Any, alpha: Any, link: Any, number: Any) -> Any:
     ways = placements(x.ndim - 1)
     return [([way, way], [way, way, way, alpha and way, None, None]) for way in ways]
+
+
+@register_sharding(torch_price.price._opoverload)
+def _(x: Any, costs: Any, budget: Any, t: Any, alpha: Any, link: Any, number: Any) -> Any:
+    ways = placements(x.ndim - 1)
+    return [([way] * 4, [way, way, way, way, alpha and way, None, None]) for way in ways]
 
 
 def _second(way: Any) -> Any:

@@ -1,0 +1,35 @@
+"""The solver for prices as a JAX primitive without a derivative, compiled once per shape."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+
+from kofn.links.link import Link
+from kofn.rows.jax_operators import Operator, Settings, bind, make
+from kofn.solver.priced import Price, solve
+
+
+def price_of(
+    x: jax.Array, costs: jax.Array, budget: jax.Array, temperature: jax.Array, link: Link
+) -> Price:
+    number, alpha = link.static_and_array_alpha()
+    settings = Settings(link.id, number, False)
+    per_row = [budget, temperature, *([] if alpha is None else [alpha])]
+    return Price(*_price(settings, x, costs, *per_row))
+
+
+@partial(jax.jit, static_argnums=0)
+def _price(settings: Settings, *arrays: jax.Array) -> Any:
+    return bind(_primitive, _operator, *arrays, settings=settings)
+
+
+def _solve(*arrays: jax.Array, settings: Settings, grouped: bool) -> Any:
+    return list(solve(*arrays[:4], settings.link_of(*arrays[4:])))
+
+
+# The answers have the shapes of the budgets (three times) and of the scores.
+_operator = Operator("kofn_price", (2, 2, 0, 2), (0, 1), _solve)
+_primitive = make(_operator)

@@ -1,0 +1,314 @@
+"""Derivatives of the knapsack maps: first and second, in every argument, under every transform."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, hessian, jacfwd, jacrev, vmap
+
+import kofn
+from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
+from kofn.rows import priced_answers
+from kofn.rows.compiled import evaluate
+from kofn.rows.priced_given import PricedGiven
+from support import LINKS, Framework, Segments, every_link, with_gradients
+
+MAPS = {
+    "weights": soft_knapsack,
+    "threshold": soft_knapsack_threshold,
+    "value": soft_knapsack_value,
+}
+every_map = pytest.mark.parametrize("name", MAPS)
+
+RNG = np.random.default_rng(21)
+X, COSTS = RNG.standard_normal((2, 5)), RNG.uniform(0.2, 3, (2, 5))
+BUDGET = COSTS.sum(-1) * np.array([0.35, 0.7])
+T = np.array([0.6, 1.3])
+ROWS = X, COSTS, BUDGET, T
+
+
+def of(name, link="logistic"):
+    return lambda x, c, b, t: MAPS[name](x, c, b, link=link, temperature=t)
+
+
+def tensors(*rows, **options):
+    return [torch.tensor(row, **options) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [
+        pytest.param(n, k, marks=[] if k in ("logistic", "entmax") else [pytest.mark.full])
+        for n in MAPS
+        for k in LINKS
+    ],
+)
+def test_derivatives_meet_finite_differences(name, link):
+    rows = tensors(*ROWS, requires_grad=True)
+    assert gradcheck(of(name, link), rows, check_forward_ad=True)
+    assert gradgradcheck(of(name, link), rows)
+
+
+@every_map
+def test_alpha_has_derivatives(name):
+    rows = tensors(*ROWS, np.array([1.4, 1.7]), requires_grad=True)
+
+    def function(x, c, b, t, alpha):
+        return MAPS[name](x, c, b, link=links.entmax(alpha), temperature=t)
+
+    assert gradcheck(function, rows)
+    assert gradgradcheck(function, rows)
+
+
+@every_link
+def test_gradients_meet_the_closed_form(link, framework):
+    if framework.name == "numpy":
+        return
+    rows = [framework.array(a) for a in ROWS]
+    v = np.random.default_rng(2).standard_normal(X.shape)
+    found = framework.vjp(of("weights", link), tuple(rows), framework.array(v))
+    theta = framework.numpy(of("threshold", link)(*rows))[:, None]
+    z, inner = (X - theta * COSTS) / T[:, None], getattr(links, link)
+    inner = inner() if link == "entmax" else inner
+    p, w = (f(z.copy()) for f in (inner.cdf, inner.pdf))
+    share = COSTS * w / (COSTS**2 * w).sum(-1, keepdims=True)
+    mean = (share * v).sum(-1, keepdims=True)
+    u = w * (v - mean * COSTS) / T[:, None]
+    wanted = u, -theta * u - p * mean, mean[:, 0], -(u * (X - theta * COSTS)).sum(-1) / T
+    for one, other in zip(found, wanted, strict=True):
+        assert np.allclose(one, other, atol=1e-12)
+
+
+@every_link
+def test_the_value_has_the_weights_and_the_price_as_slopes(link, framework):
+    if framework.name == "numpy":
+        return
+    rows = [framework.array(a) for a in ROWS]
+    found = framework.vjp(of("value", link), tuple(rows), framework.array(np.ones(2)))
+    p = framework.numpy(of("weights", link)(*rows))
+    theta = framework.numpy(of("threshold", link)(*rows))
+    for one, other in zip(found, (p, -theta[:, None] * p, theta), strict=False):
+        assert np.allclose(one, other, atol=1e-12)
+
+
+@with_gradients
+def test_the_budget_binds_the_derivatives(name):
+    """Σ c·dp + Σ p·dc = dB in float32, also where one entry has nearly all of the slope."""
+    framework = Framework(name)
+    rng = np.random.default_rng(8)
+    x, c = rng.standard_normal((40, 8)) * 6, rng.uniform(0.5, 2, (40, 8))
+    budget, t = c.sum(-1) * rng.uniform(0.1, 0.9, 40), np.full(40, 0.5)
+    rows = tuple(framework.array(a, "float32") for a in (x, c, budget, t))
+    p = framework.numpy(of("weights")(*rows))
+    in_x, in_c, in_budget, in_t = framework.vjp(of("weights"), rows, rows[1])
+    assert np.allclose(in_x, 0, atol=3e-6)
+    assert np.allclose(in_c, -p, atol=2e-5)
+    assert np.allclose(in_budget, 1, atol=1e-6)
+    assert np.allclose(in_t, 0, atol=2e-5)
+
+
+@with_gradients
+def test_an_entry_that_costs_nothing_has_the_derivatives_from_above(name):
+    framework = Framework(name)
+    costs = COSTS.copy()
+    costs[:, 2] = 0
+    v = framework.array(RNG.standard_normal(X.shape))
+    rows = [framework.array(a) for a in (X, costs, BUDGET, T)]
+    near = [framework.array(a) for a in (X, costs + 1e-7 * (costs == 0), BUDGET, T)]
+    found = framework.vjp(of("weights"), tuple(rows), v)
+    for one, other in zip(found, framework.vjp(of("weights"), tuple(near), v), strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+
+
+@with_gradients
+def test_settled_rows_have_gradients_of_0_and_none_is_nan(name):
+    framework = Framework(name)
+    x = np.tile([1.0, np.inf, -np.inf, 0.5], (5, 1))
+    x[3:, 1] = 0.2
+    costs = np.tile([1.0, 2.0, 1.0, 0.0], (5, 1))
+    rows = x, costs, np.array([0.0, 1.0, np.inf, 3.0, 0.0]), np.ones(5)
+    rows = tuple(framework.array(a) for a in rows)
+    for dtype in ("float32", "float64"):
+        given = tuple(framework.array(framework.numpy(a), dtype) for a in rows)
+        v = framework.array(np.ones((5, 4)), dtype)
+        found = framework.vjp(of("weights"), given, v)
+        assert all(np.all(np.isfinite(a)) for a in found)
+        assert np.array_equal(found[0][:, :3], np.zeros((5, 3)))
+        assert np.array_equal(found[2][2:], [0, 0, 0])
+        assert np.allclose(found[2][1], 0.5)
+
+
+# Four entries spend the budget exactly; nothing of F is left at T = 0.02.
+HARD = np.array([[10.0, 18.0, -18.0, -10.0]]), np.array([[1.0, 2.0, 2.0, 1.0]]), np.array([3.0])
+
+
+@with_gradients
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_budget_keeps_its_gradient_when_the_choice_is_hard(name, dtype):
+    framework = Framework(name)
+    rows = tuple(framework.array(a, dtype) for a in (*HARD, np.array([0.01])))
+    for i, wanted in enumerate([0.0, 0.25, 0.25, 0.0]):
+        v = framework.array(np.eye(4)[i : i + 1], dtype)
+        found = framework.vjp(of("weights"), rows, v)
+        assert np.allclose(found[2], wanted, atol=1e-4), i
+        assert all(np.all(np.isfinite(a)) for a in found)
+    one = framework.array(np.ones(1), dtype)
+    in_x, in_c, in_b, _ = framework.vjp(of("threshold"), rows, one)
+    assert np.allclose(in_x, [[0, 0.25, 0.25, 0]], atol=1e-4)
+    assert np.all(np.isfinite(in_c))
+    assert np.all(np.isfinite(in_b))
+
+
+@with_gradients
+def test_hard_has_the_soft_gradient(name):
+    framework = Framework(name)
+    rows = tuple(framework.array(a) for a in ROWS)
+    v = framework.array(RNG.standard_normal(X.shape))
+
+    def hard(x, c, b, t):
+        return soft_knapsack(x, c, b, temperature=t, hard=True)
+
+    assert set(np.unique(framework.numpy(hard(*rows)))) <= {0.0, 1.0}
+    for soft, straight in zip(
+        framework.vjp(of("weights"), rows, v), framework.vjp(hard, rows, v), strict=True
+    ):
+        assert np.array_equal(soft, straight)
+
+
+V = torch.tensor(RNG.standard_normal(X.shape))
+
+
+def scalar(name):
+    function = of(name)
+
+    def total(x, c, b, t):
+        y = function(x, c, b, t)
+        return (y * (V if y.ndim == 2 else V[:, 0])).sum()
+
+    return total
+
+
+@every_map
+def test_torch_func_agrees_with_autograd(name):
+    rows = tensors(*ROWS)
+    leaves = tensors(*ROWS, requires_grad=True)
+    every = tuple(range(4))
+    wanted = torch.autograd.grad(scalar(name)(*leaves), leaves)
+    for transform in (grad, jacrev, jacfwd):
+        for one, other in zip(transform(scalar(name), argnums=every)(*rows), wanted, strict=True):
+            assert torch.allclose(one, other, atol=1e-12), transform
+    each = vmap(jacrev(of(name), argnums=every))(*rows)
+    for i in range(2):
+        alone = jacrev(of(name), argnums=every)(*(row[i] for row in rows))
+        for one, other in zip(each, alone, strict=True):
+            assert torch.allclose(one[i], other, atol=1e-12)
+    second = hessian(scalar(name))(*rows)
+    again = jacfwd(jacfwd(scalar(name)))(*rows)
+    assert torch.allclose(second, again, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["weights", pytest.param("value", marks=pytest.mark.full)])
+def test_it_compiles_as_a_whole(name):
+    torch._dynamo.reset()
+    function = torch.compile(scalar(name), fullgraph=True, backend="aot_eager")
+    leaves, again = (tensors(*ROWS, requires_grad=True) for _ in range(2))
+    wanted = torch.autograd.grad(scalar(name)(*again), again)
+    for one, other in zip(torch.autograd.grad(function(*leaves), leaves), wanted, strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
+
+
+class Knapsack(torch.nn.Module):
+    def forward(self, x, costs, budget):
+        return kofn.soft_knapsack(x, costs, budget, temperature=0.5)
+
+
+def test_it_exports():
+    x, costs, budget, _ = tensors(*ROWS)
+    program = torch.export.export(Knapsack(), (x, costs, budget), strict=False)
+    assert torch.allclose(program.module()(x + 1, costs, budget), Knapsack()(x + 1, costs, budget))
+
+
+@every_map
+def test_jax_transforms_agree_with_torch(name):
+    rows = tuple(map(jnp.asarray, ROWS))
+    weights = jnp.asarray(V.numpy())
+
+    def total(x, c, b, t):
+        y = of(name)(x, c, b, t)
+        return (y * (weights if y.ndim == 2 else weights[:, 0])).sum()
+
+    leaves = tensors(*ROWS, requires_grad=True)
+    wanted = torch.autograd.grad(scalar(name)(*leaves), leaves)
+    every = tuple(range(4))
+    for function in (
+        jax.grad(total, every),
+        jax.jit(jax.grad(total, every)),
+        jax.jacfwd(total, every),
+    ):
+        for one, other in zip(function(*rows), wanted, strict=True):
+            assert np.allclose(one, other, atol=1e-12)
+    one = jax.hessian(total)(*rows)
+    assert np.allclose(one, hessian(scalar(name))(*tensors(*ROWS)), atol=1e-10)
+
+
+def loss(x, c, b, t):
+    return (soft_knapsack(x, c, b, temperature=t) * jnp.asarray(V.numpy()[0])).sum()
+
+
+def rows_of(arrays, axes, i):
+    return [a[i] if axis == 0 else a for a, axis in zip(arrays, axes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "axes", [(0, 0, 0, 0), *((None,) * i + (0,) + (None,) * (3 - i) for i in range(4))]
+)
+def test_jax_maps_gradients_over_any_of_the_arguments(axes):
+    rows = tuple(map(jnp.asarray, ROWS))
+    given = [a if axis == 0 else a[0] for a, axis in zip(rows, axes, strict=True)]
+    slopes = jax.grad(loss, (0, 1, 2, 3))
+    mapped = jax.vmap(slopes, axes)(*given)
+    summed = jax.grad(lambda *a: jax.vmap(loss, axes)(*a).sum(), (0, 1, 2, 3))(*given)
+    for i in range(2):
+        for one, other in zip(mapped, slopes(*rows_of(given, axes, i)), strict=True):
+            assert np.allclose(one[i], other, atol=1e-13)
+    for one, other, axis in zip(summed, mapped, axes, strict=True):
+        assert np.allclose(one, other if axis == 0 else other.sum(0), atol=1e-13)
+
+
+def test_jvp_of_jax_without_double_precision():
+    rows = tuple(jnp.asarray(a, jnp.float32) for a in ROWS)
+    tangents = tuple(jnp.asarray(RNG.standard_normal(a.shape), jnp.float32) for a in ROWS)
+    found = jax.jvp(of("weights"), rows, tangents)[1]
+    leaves = tuple(tensors(*ROWS))
+    along = tuple(torch.tensor(np.asarray(t, np.float64)) for t in tangents)
+    wanted = torch.func.jvp(of("weights"), leaves, along)[1]
+    assert np.allclose(found, wanted, atol=3e-6)
+
+
+@with_gradients
+@pytest.mark.parametrize("function", ["weights", "theta", "value"])
+def test_rows_may_be_segments_of_one_axis(name, function):
+    framework = Framework(name)
+    order = np.random.default_rng(1).permutation(10)
+    ids = framework.array(np.repeat([0, 1], 5)[order])
+    over = Segments(ids.long() if name == "torch" else ids.astype(int), 2)
+    flat = [a.reshape(-1)[order] if a.ndim == 2 else a for a in ROWS]
+
+    def segments(*arrays):
+        given = PricedGiven(*arrays, links.logistic)
+        return evaluate(getattr(priced_answers, function), given, over=over)
+
+    def dense(*arrays):
+        return getattr(priced_answers, function)(PricedGiven(*arrays, links.logistic))
+
+    rows, parts = ([framework.array(a) for a in arrays] for arrays in (ROWS, flat))
+    wanted, found = framework.numpy(dense(*rows)), framework.numpy(segments(*parts))
+    whole = (lambda a: a.reshape(-1)[order]) if wanted.ndim == 2 else (lambda a: a)
+    assert np.allclose(found, whole(wanted), atol=1e-14)
+    v = RNG.standard_normal(wanted.shape)
+    one = framework.vjp(segments, tuple(parts), framework.array(whole(v)))
+    other = framework.vjp(dense, tuple(rows), framework.array(v))
+    for a, b in zip(one, other, strict=True):
+        assert np.allclose(a, b.reshape(-1)[order] if b.ndim == 2 else b, atol=1e-13)

@@ -170,5 +170,11 @@ def in_parts(x: Array) -> tuple[Array, Array]:
     return large, x - large
 
 
+def on_grid(x: Array) -> Array:
+    """Return x rounded to half of the digits that a number of size 1 has."""
+    grid = 2.0 ** ((_digits(x) - 1) // 2)
+    return namespace(x).round(x * grid) / grid
+
+
 def _digits(x: Array) -> int:
     return 1 - round(math.log2(float(namespace(x).finfo(x.dtype).eps)))

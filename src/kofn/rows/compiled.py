@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kofn.arrays.kinds import Array, is_jax
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 
+if TYPE_CHECKING:
+    from kofn.rows.priced_given import PricedGiven
+
 
 def evaluate(
     function: Callable[..., Array],
-    rows: Rows | Given,
+    rows: Rows | Given | PricedGiven,
     *arrays: Array,
     over: Reductions = DENSE,
     **settings: Hashable,

@@ -27,7 +27,8 @@ def _price(settings: Settings, *arrays: jax.Array) -> Any:
 
 
 def _solve(*arrays: jax.Array, settings: Settings, grouped: bool) -> Any:
-    return list(solve(*arrays[:4], settings.link_of(*arrays[4:])))
+    x, costs, budget, temperature, *alpha = arrays
+    return list(solve(x, costs, budget, temperature, settings.link_of(*alpha)))
 
 
 # The answers have the shapes of the budgets (three times) and of the scores.

@@ -17,12 +17,16 @@ except ImportError:  # JAX before 0.8
 from kofn.links.link import Link, by_id
 from kofn.rows.given import Given
 from kofn.rows.jax_operators import Operator, Settings, bind, make, row_plan, served
+from kofn.rows.priced_given import PricedGiven
 from kofn.rows.settled import Rows
 from kofn.solver.threshold import solve
 
 
 def evaluate(
-    function: Callable[..., jax.Array], rows: Rows | Given, over: dict[str, Any], *arrays: jax.Array
+    function: Callable[..., jax.Array],
+    rows: Rows | Given | PricedGiven,
+    over: dict[str, Any],
+    *arrays: jax.Array,
 ) -> jax.Array:
     # A link is code, not data, so its id is a static argument.
     link_id = rows.link.id

@@ -33,8 +33,8 @@ def solved(
     if x.dtype == wide:
         return solve(x, costs, budget, temperature, link, over)
     link = link.map_alpha(lambda alpha: cast(alpha, wide))
-    rows = (cast(array, wide) for array in (x, costs, budget, temperature))
-    found = solve(*rows, link, over)
+    rows = [cast(array, wide) for array in (x, costs, budget, temperature)]
+    found = solve(rows[0], rows[1], rows[2], rows[3], link, over)
     xp, largest = namespace(x), float(namespace(x).finfo(x.dtype).max)
     with quiet(x):
         some = xp.isfinite(found.high)

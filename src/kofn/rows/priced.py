@@ -85,7 +85,7 @@ def place(rows: PricedRows, over: Reductions = DENSE) -> Placed:
     x, t, link = rows.scores, rows.temperature, rows.link
     frozen = link.map_alpha(stop_gradient)
     fixed = [stop_gradient(a) for a in (x, rows.costs, rows.budget, t)]
-    found = price(*fixed, frozen, over)
+    found = price(fixed[0], fixed[1], fixed[2], fixed[3], frozen, over)
     none, every = found.high == math.inf, found.high == -math.inf
     spoiled = xp.isnan(found.high)
     settled = none | every | spoiled

@@ -25,7 +25,8 @@ def fill(given: PricedGiven) -> Array:
     if its score is above 0.
     """
     x, costs, budget, temperature, link = given
-    given = PricedGiven(*map(stop_gradient, (x, costs, budget, temperature)), link)
+    x, costs, budget, temperature = map(stop_gradient, (x, costs, budget, temperature))
+    given = PricedGiven(x, costs, budget, temperature, link)
     rows, xp = priced_rows(given), namespace(x)
     known = xp.where(xp.isnan(given.scores), -math.inf, given.scores)
     playing = rows.live | rows.top

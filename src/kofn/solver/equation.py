@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.links.link import Link
@@ -26,6 +26,21 @@ def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
     # A user's cdf may round to just below 0.
     tail = xp.where(live & ~(tail < 0), tail, 0.0)
     return upper, xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0)
+
+
+class Searched(Protocol):
+    """What a search needs of the equations that it solves; its steps are in units of T."""
+
+    @property
+    def x(self) -> Array:
+        """Return numbers per entry, in the dtype of the search."""
+
+    @property
+    def temperature(self) -> Array:
+        """Return T per row."""
+
+    def z(self, anchor: Array, offset: Array) -> Array:
+        """Return (x − θ)/T at θ = anchor + offset."""
 
 
 class Problem(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.flow import barrier, only_if
 from kofn.arrays.kinds import Array, namespace, quiet, scalar
-from kofn.arrays.operations import in_parts, power_of_two
+from kofn.arrays.operations import in_parts, on_grid, power_of_two
 from kofn.links.link import Link
 from kofn.solver.beside import Place
 from kofn.solver.bracket import _bell, _widening
@@ -38,6 +38,8 @@ class Priced(NamedTuple):
     pays: Array  # available entries of positive cost
     costs: Array  # 0 where an entry does not pay
     parts: tuple[Array, Array]  # costs as a sum of two numbers of half the digits
+    coarse: tuple[Array, Array]  # costs and budget on a grid, so that sums are exact
+    fine: tuple[Array, Array]  # what is left of them
     budget: Array
     total: Array  # Σ costs
     temperature: Array
@@ -113,15 +115,18 @@ def _problem(
     over: Reductions,
     scale: Array,
 ) -> Priced:
-    costs = costs / over.expand(scale)
+    costs, budget = costs / over.expand(scale), budget / scale
     x, rest = _shifted(x, pays, temperature, link, over)
+    coarse = on_grid(costs), on_grid(budget)
     return Priced(
         x=x,
         rest=rest,
         pays=pays,
         costs=costs,
         parts=in_parts(costs),
-        budget=budget / scale,
+        coarse=coarse,
+        fine=(costs - coarse[0], budget - coarse[1]),
+        budget=budget,
         total=over.sum(costs),
         temperature=temperature,
         link=link.map_alpha(over.expand),
@@ -158,8 +163,16 @@ def _begin(p: Priced, open_: Array) -> Search:
     start, low, high = _bracket(p, open_)
     zero = xp.zeros_like(start)
     none = xp.zeros_like(open_)
-    ends = (Place(end, zero) for end in (start, low, high))
-    return Search(*ends, last=zero + math.inf, active=open_, found=none, flat=none, rounds=zero)
+    return Search(
+        at=Place(start, zero),
+        low=Place(low, zero),
+        high=Place(high, zero),
+        last=zero + math.inf,
+        active=open_,
+        found=none,
+        flat=none,
+        rounds=zero,
+    )
 
 
 def _bracket(p: Priced, open_: Array) -> tuple[Array, Array, Array]:
@@ -204,8 +217,7 @@ def _balance(p: Priced, z: Array) -> _Newton:
     tail = xp.where(p.pays & (tail > 0), tail, 0.0)  # a cdf of the user's may round to below 0
     density = xp.where(p.pays, density, 0.0)
     upper, tail, density = barrier(upper, tail, density)
-    taken = over.sum(xp.where(upper, c, 0.0))
-    missing = taken - p.budget
+    missing, doubt = _missing(p, upper)
     below, above = (
         over.sum(xp.where(upper, 0.0, c * tail)),
         over.sum(xp.where(upper, c * tail, 0.0)),
@@ -232,10 +244,8 @@ def _balance(p: Priced, z: Array) -> _Newton:
         step = only_if(plateau, balanced, step)
 
     step = xp.where(weight < math.inf, step, math.nan)
-    # A sum of costs has a rounding error unless it meets the budget exactly.
-    spent = xp.where(missing == 0, 0.0, taken + p.budget)
-    spent = xp.where(xp.abs(excess) <= 2 * eps * spent, spent, 0.0)
-    sums = (4 * (below + above) + spent) / weight
+    doubt = xp.where(xp.abs(excess) <= 2 * eps * doubt, doubt, 0.0)
+    sums = (4 * (below + above) + doubt) / weight
     # A step moves z by c·step: by one unit, on average over the slopes, if it is this long.
     unit = xp.where(weight > 0, first / weight, 1.0)
     wanted = xp.minimum(p.budget / weight, unit)
@@ -252,6 +262,21 @@ def _balance(p: Priced, z: Array) -> _Newton:
             order, step, tolerance, last, eps * sums, (missing == 0) & (above == 0), 2 * eps * unit
         )
     return _Newton(excess, step, tolerance, last, flat)
+
+
+def _missing(p: Priced, upper: Array) -> tuple[Array, Array]:
+    """Return what the entries above ½ cost beyond the budget, and what its rounding error is of.
+
+    Both parts of it are sums; that of multiples of the grid is exact unless it is huge.
+    """
+    xp, over = namespace(p.x), p.over
+    (coarse, budget), (fine, rest) = p.coarse, p.fine
+    bought = over.sum(xp.where(upper, coarse, 0.0))
+    missing = (bought - budget) + (over.sum(xp.where(upper, fine, 0.0)) - rest)
+    doubt = over.sum(xp.abs(fine)) + xp.abs(rest)
+    huge = bought + budget > 1 / float(xp.finfo(p.x.dtype).eps) ** 0.5
+    doubt = xp.where(huge, bought + budget, doubt)
+    return missing, xp.where(missing == 0, 0.0, doubt)
 
 
 def _at_order(
@@ -322,7 +347,11 @@ def at_end(p: Priced, at: Place, open_: Array) -> Place:
     least = over.min(xp.where(upper, crossing, math.inf))
     beyond = over.min(xp.where(upper, z, math.inf)) - end > 4 * float(xp.finfo(z.dtype).eps)
     taken = over.sum(xp.where(upper, p.costs, 0.0))
-    to = Place(xp.where(xp.isfinite(least), least, 0.0), xp.zeros_like(least))
+    least = xp.where(xp.isfinite(least), least, 0.0)
+    # One number is not enough: this is how far the first entry is from the end there.
+    away = p.distance(least, xp.zeros_like(least)) - over.expand(p.temperature * end)
+    away = over.min(xp.where(upper, away / xp.where(p.pays, p.costs, 1.0), math.inf))
+    to = Place(least, xp.where(xp.isfinite(away), away, 0.0))
     # If the support ends above the other entries, θ is not determined.
     others = p.link.log_cdf(p.z(*to)) > -math.inf
     some = over.count(others & p.pays & ~upper) > 0

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kofn.arrays.flow import barrier, only_if, while_loop
 from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
 from kofn.links.link import Link
 from kofn.solver.beside import Place, beside
 from kofn.solver.bracket import bracket
-from kofn.solver.equation import Problem, split
+from kofn.solver.equation import Problem, Searched, split
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -102,7 +102,7 @@ def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
 
 
 def _search(
-    p: Problem, search: Search, look: Callable[[Problem, Array], _Newton], most: int
+    p: Searched, search: Search, look: Callable[[Any, Array], _Newton], most: int
 ) -> Search:
     """Take Newton steps; bisect if a step leaves the bracket or exceeds half of the last one."""
     xp = namespace(p.x)

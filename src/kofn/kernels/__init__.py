@@ -31,6 +31,12 @@ class RowKernels(Protocol):
     SERVED: tuple[int, ...]
     """The numbers of contract.py whose links are served."""
 
+    HALVES: bool
+    """Whether scores may be float16 or bfloat16. Weights, gradients and their cotangents are then
+    of that type, and all that there is per row is float32. A score is deleted, and an answer
+    rounded, as if it were cast.
+    """
+
     def weights(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, Any, bool]:
         """Return (weights, θ, whether the kernel gave up on rows)."""
 
@@ -169,6 +175,12 @@ def for_rows(x: Array, framework: str) -> RowKernels | None:
     """Return the backend for these arrays, whatever KOFN_KERNELS says, or None."""
     backend = _backend(x, framework)
     return None if backend is None else _module(backend.rows)
+
+
+def takes_halves(x: Array, framework: str) -> bool:
+    """Return whether kernels take these half-precision rows as they are."""
+    kernels = for_rows(x, framework) if wanted() else None
+    return kernels is not None and kernels.HALVES
 
 
 def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:

@@ -48,7 +48,9 @@ def softmax(
         >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
         array([0.75, 0.25, 0.  ])
     """
-    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
+    checked = given(
+        scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True, halves=True
+    )
     with checked.form.quiet():
         if weights is not None:
             checked = _weighted(checked.per_row(), weights, scores)

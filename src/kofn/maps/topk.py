@@ -71,7 +71,8 @@ def soft_topk(
         >>> soft_topk(np.ones(4) + additive, 3, mask=additive > -1)
         array([1., 1., 0., 0.])
     """
-    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
+    link = table.resolve(link)
+    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=not hard)
     with checked.form.quiet():
         chosen = _hard_of(checked, k) if hard else weights_of(checked)
     return checked.form.restored(chosen)

@@ -215,9 +215,10 @@ def _by_rule(
     given: Given, numbers: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]
 ) -> Array:
     def plain(*tensors: Array) -> Array:
-        return reference(rows_of(_with(numbers, tensors)))
+        found = reference(rows_of(_with(numbers, tensors)))
+        return cast(found, tensors[0].dtype) if of_type else found
 
-    rule = of_torch("rule")
+    rule, of_type = of_torch("rule"), given.is_half
     return rule.recorded(rule.Rule(value, pullback, plain), *_tensors(given))
 
 

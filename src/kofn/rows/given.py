@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kofn import kernels
 from kofn.arrays.checks import (
     check_k,
     check_mask,
@@ -25,6 +26,7 @@ from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
     Array,
     adopt,
+    cast,
     cast_like,
     deleted,
     dtype_name,
@@ -33,6 +35,7 @@ from kofn.arrays.kinds import (
     is_jax,
     move_axis,
     namespace,
+    of_torch,
     quiet,
 )
 from kofn.links.link import Link
@@ -53,7 +56,10 @@ ONE: Any = object()
 
 
 class Given(NamedTuple):
-    """The checked arguments of a map: scores with `dim` last, in the compute dtype."""
+    """The checked arguments of a map: scores with `dim` last, in the compute dtype.
+
+    For kernels that take them, scores of half precision stay as they are.
+    """
 
     scores: Array  # −inf where excluded
     k: Any  # per row, NaN where out of range; or one float for all rows
@@ -61,11 +67,20 @@ class Given(NamedTuple):
     link: Any  # an inner Link; its parameter is a number or per row
     form: Any = None  # the Form of the caller's scores
 
+    @property
+    def is_half(self) -> bool:
+        """Return whether the scores were left in half precision."""
+        return dtype_name(self.scores) in HALF_TYPES
+
+    def wide(self) -> Given:
+        """Return the same with the scores in the compute dtype."""
+        return self._replace(scores=_wide(self.scores)) if self.is_half else self
+
     def per_row(self) -> Given:
-        """Return the same with arrays where k and the temperature were numbers."""
-        x, k, t, link, form = self
+        """Return the same in the compute dtype, with arrays where k or T was a number."""
+        x, k, t, link, form = self.wide()
         if type(k) is not float and type(t) is not float:
-            return self
+            return Given(x, k, t, link, form)
         batch = tuple(x.shape[:-1])
         k = full_like(x, batch, k) if type(k) is float else k
         t = full_like(x, batch, t) if type(t) is float else t
@@ -81,26 +96,31 @@ def given(
     mask: Any,
     *,
     for_kernels: bool = False,
+    halves: bool = False,
 ) -> Given:
     """Check the arguments and bring them to a common form.
 
     `for_kernels` is for callers who use the kernels or `rows_of`. These detect excluded scores
-    themselves, which saves a pass over the scores (half-precision ones are cast before, so they are
-    always checked here), and they accept numbers in place of arrays.
+    themselves, which saves a pass over the scores, and they accept numbers in place of arrays.
+    `halves` is for those who also accept half precision where kernels do. Otherwise it is cast
+    here, and excluded scores are detected before.
     """
     form = form_of(scores, dim)
-    by_caller = for_kernels and form.dtype_name not in HALF_TYPES
-    x = form.rows(scores if by_caller else without_deleted(scores))
+    half = form.dtype_name in HALF_TYPES
+    if half and halves and _is_taken(scores, form):
+        x = form.last(cast(scores, form.xp.float16) if form.kind == "numpy" else scores)
+    else:
+        x = form.rows(scores if for_kernels and not half else without_deleted(scores))
     if mask is not None:
         x = form.xp.where(last_mask(mask, scores, form), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one excluded entry, so that a row has a minimum
         x = full_like(x, (*batch, 1), -math.inf)
-    link = link.inner
+    link, like = link.inner, form.rows(x[:0]) if half else x  # what is per row is never half
     if link.alpha is not None:
-        link = _link_of(link, batch, x, form.dim)
-    k = _k_of(min(1, n) if k is ONE else k, batch, n, x, form.dim)
-    found = Given(x, k, _temperature_of(temperature, batch, x, form.dim), link, form)
+        link = _link_of(link, batch, like, form.dim)
+    k = _k_of(min(1, n) if k is ONE else k, batch, n, like, form.dim)
+    found = Given(x, k, _temperature_of(temperature, batch, like, form.dim), link, form)
     if for_kernels and form.kind != "jax":
         return found
     return _alike(found.per_row()) if form.kind == "jax" else found.per_row()
@@ -121,6 +141,17 @@ def without_bad_temperatures(given: Given) -> Given:
     finite = ~(deleted(x) | (x == math.inf))
     bad = xp.isnan(temperature)[..., None] & finite
     return Given(xp.where(bad, math.nan, x), k, temperature, link, form)
+
+
+def _is_taken(scores: Array, form: Form) -> bool:
+    """Return whether kernels take scores of half precision as they are."""
+    plain = form.kind != "torch" or of_torch("state").is_plain(scores)
+    return plain and kernels.takes_halves(scores, form.kind)
+
+
+def _wide(scores: Array) -> Array:
+    """Return half-precision scores in the compute dtype, −inf where they count as masked."""
+    return cast(without_deleted(scores), namespace(scores).float32)
 
 
 def without_deleted(scores: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, of_torch
+from kofn.arrays.kinds import Array, cast, of_torch
 from kofn.rows import answers, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish, in_memory
@@ -15,6 +15,9 @@ from kofn.rows.settled import rows_of
 def weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return (weights, θ as two floats)."""
     found, theta, lost = backend.weights(*given[:4])
+    if lost and given.is_half:  # so rare that a cast does
+        wide, theta = weights(backend, given.wide())
+        return cast(wide, found.dtype), theta
     if lost:
         where, rows, placed = finish(given, theta)
         with np.errstate(all="ignore"):

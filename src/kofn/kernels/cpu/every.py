@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kofn.kernels.cpu.choice import launch as choice
 from kofn.kernels.cpu.noise import launch as noise
 from kofn.kernels.cpu.rows import launch, layout
-from kofn.kernels.cpu.runtime import native, shipped
+from kofn.kernels.cpu.runtime import half, native, shipped
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
 
@@ -20,6 +20,7 @@ _OF_XLA = [
 def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     """Return what rows and k-subsets need, for links by number and bytes per number."""
     found = [launch.FORWARD, launch.AFTER, launch.ASSIST, launch.COMPARE, launch.LOGS, *_OF_XLA]
+    found += half.codes()
     kinds = list(kinds)
     for size in sizes:
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]

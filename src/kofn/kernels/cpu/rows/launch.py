@@ -18,11 +18,23 @@ from kofn.kernels.contract import BOUNDED, kind_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
+from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
-from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.layout import PART, REGISTER
+from kofn.kernels.cpu.runtime.layout import (
+    ANSWERS,
+    CHUNK,
+    COPIED,
+    COTANGENTS,
+    COUNT,
+    PART,
+    REGISTER,
+    SCORES,
+    in_slot,
+)
 from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of, per_row, zeros
 from kofn.kernels.cpu.runtime.native import Code
+
+HALVES = True
 
 _WORDS = REGISTER // 8
 
@@ -35,6 +47,8 @@ ASSIST = Code("runtime.split_row", "assist", "q")
 LIKELY = -1  # in place of a link's number: nothing is visited
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
+
+HALF_GRAIN = 8_192  # the same of 16-bit numbers, so that their copies stay in its nearer caches
 
 
 def visit(module: str, name: str, kind: int, size: int) -> Code:
@@ -151,6 +165,7 @@ class _Plan(NamedTuple):
     """How rows of one length, link and precision are dealt out: the same at every call."""
 
     run: Callable[..., Any]
+    address: int
     visits: np.ndarray
     visits_at: int
     group: int  # rows that a thread searches together
@@ -161,12 +176,14 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=512)
 def plan_of(code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool) -> _Plan:
-    found = np.array([*map(native.address, visits(code, kind, size, n, cotangent))], np.int64)
+    single = max(size, 4)
+    found = np.array([*map(native.address, visits(code, kind, single, n, cotangent))], np.int64)
     group = layout.together(n, 3 if cotangent else 2)
-    chunk = max(group, GRAIN // n // group * group)
+    chunk = max(group, (GRAIN if size == single else HALF_GRAIN) // n // group * group)
     room = layout.room(n, group, answer)
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
-    return _Plan(native.function(code), found, address(found), group, chunk, room, width)
+    run, at = native.function(code), native.address(code)
+    return _Plan(run, at, found, address(found), group, chunk, room, width)
 
 
 def _deal(
@@ -186,19 +203,22 @@ def _deal(
     """Rows to threads; whether one was given up.
 
     A row's answer does not depend on who works on it, or with whom. The arrays stay with the work
-    for as long as a thread has it (see shares.py).
+    for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
     """
-    n, size, kind, address = x.shape[-1], x.itemsize, kind_of(link), memory.address
+    n, kind, address = x.shape[-1], kind_of(link), memory.address
+    size = 4 if half.is_half(x) else x.itemsize
     count = prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
     of_link = kind if not likely else LIKELY
     answers = out is not None or likely  # else the prepared entries need memory
-    plan = plan_of(code, of_link, size, n, cotangent is not None, answers)
+    plan = plan_of(code, of_link, x.itemsize, n, cotangent is not None, answers)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    own, scratch = zeros(crew * plan.width + _WORDS)
+    room = _room_of_halves(plan, x, cotangent, count) if half.is_half(x) else None
+    width = plan.width if room is None else room.width
+    own, scratch = zeros(crew * width + _WORDS)
     scratch += -scratch % REGISTER
     shared = scratch + 8 * plan.room if crew > count and n > PART else 0
     high, cotangent_at = address(theta), 0 if cotangent is None else address(cotangent)
@@ -209,19 +229,51 @@ def _deal(
     if two is not None:
         one = address(two)
         other = one + count * size
-    work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, shared, plan.visits_at
+    team = shared if room is None else 0  # else it is dismissed after all jobs of halves
+    work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, team, plan.visits_at
     labels_at = 0 if labels is None else address(labels)
+    places = address(x), cotangent_at, out_at
     rows = high, low, k_at, temperature_at, one, other, labels_at, likely
-    places = address(x), cotangent_at, out_at, *rows
-    job = array("q", (*work, *places))
+    words = array("q", (*work, *places, *rows))
+    job, run, kept = words, plan.run, None
+    if room is not None:
+        job, kept = _job_of_halves(plan, room, words, (x, cotangent, out), shared)
+        run = native.function(half.DRIVER)
     first = job.buffer_info()[0]
     if crew > 1:
-        keep = job, own, x, k, temperature, theta, cotangent, out, two, labels
+        keep = words, job, kept, own, x, k, temperature, theta, cotangent, out, two, labels
         if shared:
             pool.offer([(shared,)] * (crew - 1), native.function(ASSIST), keep)
         else:
             each = range(1, crew)
-            shares = [(first, scratch + 8 * plan.width * i, alpha, False) for i in each]
-            pool.offer(shares, plan.run, keep)
-    plan.run(first, scratch, alpha, True)
+            shares = [(first, scratch + 8 * width * i, alpha, False) for i in each]
+            pool.offer(shares, run, keep)
+    run(first, scratch, alpha, True)
     return job[layout.GIVEN_UP] != 0
+
+
+def _room_of_halves(plan: _Plan, x: Any, cotangent: Any, count: int) -> half.Room:
+    entries = x.shape[-1] * min(plan.chunk, count)
+    return half.room_of(plan.width, layout.WORDS, entries, 2 if cotangent is None else 3)
+
+
+def _job_of_halves(
+    plan: _Plan, room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
+) -> tuple[array[int], Any]:
+    """The job of 16-bit numbers, from that of all rows as if they were float32 already."""
+    x, count, chunk = arrays[0], words[COUNT], words[CHUNK]
+    converted = tuple(a is not None and half.is_half(a) for a in arrays)
+    places = zip(words[layout.X : layout.HI], converted, strict=True)
+    x_at, g_at, out_at = (at if each else 0 for at, each in places)
+    step = half.Step(plan.address, words, _modes(x.shape[-1], converted), layout.GIVEN_UP)
+    of_half = x_at, out_at, g_at
+    return half.job_of(x, of_half, [step], room, count, chunk, shared, 8 * plan.room)
+
+
+@lru_cache(maxsize=512)
+def _modes(n: int, converted: tuple[bool, ...]) -> array[int]:
+    """How the words of a job change from one block of halves to the next (runtime/layout.py)."""
+    arrays = zip((SCORES, COTANGENTS, ANSWERS), converted, strict=True)
+    places = (in_slot(which) if each else 4 * n for which, each in arrays)
+    per_row = [4] * (layout.LABELS - layout.HI)
+    return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED))

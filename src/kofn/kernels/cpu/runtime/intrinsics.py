@@ -43,6 +43,20 @@ def call(typingctx, address, x, g, out, n, sums, a, b, c, d, e):
     return types.none(types.int64, *VISIT.args), codegen
 
 
+@intrinsic
+def run(typingctx, address, job, own, number, leads):
+    """Call the work of a thread, compiled at `address`."""
+    takes = types.int64, types.int64, types.float64, types.int64
+
+    def codegen(context, builder, signature, arguments):
+        kinds = [context.get_value_type(t) for t in takes]
+        function = ir.FunctionType(ir.VoidType(), kinds).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
+        return context.get_dummy_value()
+
+    return types.none(types.int64, *takes), codegen
+
+
 def _integer_at(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, ir.IntType(64).as_pointer())
 

@@ -17,20 +17,24 @@ class Memory(NamedTuple):
     """An array in rows without gaps: itself, or one copy."""
     address: Callable[[Any], int]
     empty: Callable[[Any, tuple[int, ...]], Any]
-    """empty(like, shape)"""
+    """empty(like, shape), of the numbers that there are per row; float32 for 16-bit scores"""
     empty_like: Callable[[Any], Any]
+
+
+def _per_row_in_torch(like: Any) -> Any:
+    return sys.modules["torch"].float32 if like.itemsize == 2 else like.dtype
 
 
 _NUMPY = Memory(
     lambda x: np.asarray(x, order="C"),
     lambda x: x.__array_interface__["data"][0],
-    lambda like, shape: np.empty(shape, like.dtype),
+    lambda like, shape: np.empty(shape, np.float32 if like.itemsize == 2 else like.dtype),
     np.empty_like,
 )
 _TORCH = Memory(
     lambda x: x.resolve_neg().contiguous(),
     lambda x: x.data_ptr(),
-    lambda like, shape: like.new_empty(shape),
+    lambda like, shape: like.new_empty(shape, dtype=_per_row_in_torch(like)),
     lambda x: sys.modules["torch"].empty_like(x),
 )
 

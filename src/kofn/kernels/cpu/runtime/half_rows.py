@@ -1,0 +1,239 @@
+"""Rows of 16-bit numbers: some at a time are converted to float32 in a thread's own memory, worked
+on there while they are in its cache, and their answers are rounded back.
+
+What works on them is a function for float32 rows, called by its address. It gets a job of its own
+for each block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+from kofn.arrays.kinds import LEAST_IN_PLAY
+from kofn.kernels.cpu.runtime.intrinsics import call, fetch_add, pointer, run
+from kofn.kernels.cpu.runtime.layout import (
+    ANSWERS,
+    CONVERTED,
+    COTANGENTS,
+    ENTRIES,
+    GIVEN_UP_AT,
+    HALF_GIVEN_UP,
+    HALF_TYPES,
+    HALF_WORDS,
+    LENGTH,
+    MADE,
+    MODES,
+    NARROW,
+    PART,
+    RUN,
+    SCORES,
+    SLOT,
+    START,
+    STEP,
+    STEPS,
+    SUMS,
+    TABLE,
+    TEAM,
+    TEAM_AT,
+    WIDEN,
+)
+from kofn.kernels.cpu.runtime.shares import CHUNK, COUNT, DONE, NEXT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.split_row import dismiss, plain, visit_parts
+from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+
+_I32, _I16, _FLOAT = ir.IntType(32), ir.IntType(16), ir.FloatType()
+_INFINITE = 0x7F800000  # the bits of infinity in float32
+
+
+def _single_from_float16(builder: Any, bits: Any) -> Any:
+    """Shift fraction and exponent to their places; subnormal numbers are what is above 2⁻¹⁴."""
+    unsigned = builder.shl(builder.and_(bits, _I32(0x7FFF)), _I32(13))
+    exponent = builder.and_(unsigned, _I32(31 << 23))
+    normal = builder.add(unsigned, _I32(112 << 23))
+    beyond = builder.add(unsigned, _I32(224 << 23))
+    raised = builder.bitcast(builder.add(unsigned, _I32(113 << 23)), _FLOAT)
+    small = builder.bitcast(builder.fsub(raised, _FLOAT(2.0**-14)), _I32)
+    found = builder.select(builder.icmp_unsigned("==", exponent, _I32(0)), small, normal)
+    is_beyond = builder.icmp_unsigned("==", exponent, _I32(31 << 23))
+    sign = builder.shl(builder.and_(bits, _I32(0x8000)), _I32(16))
+    return builder.or_(builder.select(is_beyond, beyond, found), sign)
+
+
+def _float16_from_single(builder: Any, bits: Any) -> Any:
+    """Round to the nearest, ties to even; NaN stays NaN."""
+    sign = builder.and_(bits, _I32(1 << 31))
+    unsigned = builder.xor(bits, sign)
+    odd = builder.and_(builder.lshr(unsigned, _I32(13)), _I32(1))
+    moved = builder.add(builder.sub(unsigned, _I32((112 << 23) - 0xFFF)), odd)
+    normal = builder.lshr(moved, _I32(13))
+    # Adding ½ rounds a number below 2⁻¹⁴ to a multiple of 2⁻²⁴.
+    raised = builder.fadd(builder.bitcast(unsigned, _FLOAT), _FLOAT(0.5))
+    small = builder.sub(builder.bitcast(raised, _I32), _I32(126 << 23))
+    is_nan = builder.icmp_unsigned(">", unsigned, _I32(_INFINITE))
+    beyond = builder.select(is_nan, _I32(0x7E00), _I32(0x7C00))
+    is_small = builder.icmp_unsigned("<", unsigned, _I32(113 << 23))
+    is_beyond = builder.icmp_unsigned(">=", unsigned, _I32(143 << 23))
+    found = builder.select(is_beyond, beyond, builder.select(is_small, small, normal))
+    return builder.or_(found, builder.lshr(sign, _I32(16)))
+
+
+def _single_from_bfloat16(builder: Any, bits: Any) -> Any:
+    return builder.shl(bits, _I32(16))
+
+
+def _bfloat16_from_single(builder: Any, bits: Any) -> Any:
+    """Round to the nearest, ties to even; NaN stays NaN."""
+    high = builder.lshr(bits, _I32(16))
+    odd = builder.and_(high, _I32(1))
+    rounded = builder.lshr(builder.add(builder.add(bits, _I32(0x7FFF)), odd), _I32(16))
+    unsigned = builder.and_(bits, _I32((1 << 31) - 1))
+    is_nan = builder.icmp_unsigned(">", unsigned, _I32(_INFINITE))
+    return builder.select(is_nan, builder.or_(high, _I32(0x40)), rounded)
+
+
+_CONVERSIONS = (  # by the places in layout.HALF_TYPES
+    (_single_from_float16, _float16_from_single),
+    (_single_from_bfloat16, _bfloat16_from_single),
+)
+
+
+def _widened(kind: int) -> Any:
+    """Make the function of one pattern of 16 bits, as the float32 that it is."""
+
+    @intrinsic
+    def widened(typingctx, pattern):
+        def codegen(context, builder, signature, arguments):
+            bits = _CONVERSIONS[kind][0](builder, builder.zext(arguments[0], _I32))
+            return builder.bitcast(bits, _FLOAT)
+
+        return types.float32(types.uint16), codegen
+
+    return widened
+
+
+def _narrowed(kind: int) -> Any:
+    """Make the function of one float32, rounded to a pattern of 16 bits."""
+
+    @intrinsic
+    def narrowed(typingctx, x):
+        def codegen(context, builder, signature, arguments):
+            bits = _CONVERSIONS[kind][1](builder, builder.bitcast(arguments[0], _I32))
+            return builder.trunc(bits, _I16)
+
+        return types.uint16(types.float32), codegen
+
+    return narrowed
+
+
+def widen(kind: int, number: Any) -> Any:
+    """Convert numbers at x to float32; scores, if a > 0, become −inf where they are out of play.
+
+    The numbers from the address b on go to where c is. (A float64 holds an address exactly.)
+    """
+    single = _widened(kind)
+    lowest, none = number(LEAST_IN_PLAY[HALF_TYPES[kind]]), number(-math.inf)
+
+    def visit(x, g, out, n, sums, scores, base, into, d, e):
+        widest_vectors()
+        place = np.int64(into) + 2 * (x - np.int64(base))
+        patterns, found = carray(pointer(x), n, np.uint16), carray(pointer(place), n, number)
+        least = lowest if scores > 0 else none
+        for i in range(n):
+            v = single(patterns[i])
+            found[i] = none if v <= least else v
+
+    return visit
+
+
+def narrow(kind: int, number: Any) -> Any:
+    """Round float32 numbers at x; those from the address b on go to where c is."""
+    half = _narrowed(kind)
+
+    def visit(x, g, out, n, sums, a, base, into, d, e):
+        widest_vectors()
+        place = np.int64(into) + (x - np.int64(base)) // 2
+        numbers, found = carray(pointer(x), n, number), carray(pointer(place), n, np.uint16)
+        for i in range(n):
+            found[i] = half(numbers[i])
+
+    return visit
+
+
+def in_singles(job, own, number, leads):
+    """Take rows of 16-bit numbers until there are none; have each block of them worked on."""
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), HALF_WORDS, np.int64)
+    first, last = take(job)
+    while first < last:
+        _convert_to(words, own, SCORES, first, last - first)
+        _convert_to(words, own, COTANGENTS, first, last - first)
+        _work(words, own, first, last - first, number, job + 8 * HALF_GIVEN_UP)
+        _convert_back(words, own, first, last - first)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        wait(job)
+        if words[TEAM]:
+            dismiss(words[TEAM])
+
+
+@plain
+def _slot(words, own, array):
+    """The address of a converted array."""
+    return own + words[MADE] + words[CONVERTED] + words[SLOT] * (array - SCORES)
+
+
+@plain
+def _convert_to(words, own, array, first, count):
+    if words[array]:
+        source, into = words[array] + 2 * words[ENTRIES] * first, _slot(words, own, array)
+        scores = 1.0 if array == SCORES else 0.0
+        _convert(words, own, words[WIDEN], source, into, count, 2, scores)
+
+
+@plain
+def _convert_back(words, own, first, count):
+    if words[ANSWERS]:
+        source, into = _slot(words, own, ANSWERS), words[ANSWERS] + 2 * words[ENTRIES] * first
+        _convert(words, own, words[NARROW], source, into, count, 4, 0.0)
+
+
+@plain
+def _convert(words, own, address, source, into, count, size, a):
+    """Convert some rows; a long one with whoever helps."""
+    n, sums, team = words[ENTRIES], own + words[MADE], own + words[TEAM_AT]
+    b, c, zero = np.float64(source), np.float64(into), 0.0
+    if n > PART:
+        visit_parts(team, address, source, 0, 0, n, sums, size, False, a, b, c, zero, zero)
+    else:
+        call(address, source, 0, 0, n * count, sums, a, b, c, zero, zero)
+
+
+@plain
+def _work(words, own, first, count, number, given_up):
+    """Make the jobs of some rows, one after another, and have them done."""
+    job = own + words[MADE] + 8 * SUMS
+    table = carray(pointer(words[TABLE]), (words[STEPS], STEP), np.int64)
+    for i in range(words[STEPS]):
+        length, given = table[i, LENGTH], table[i, GIVEN_UP_AT]
+        made = carray(pointer(job), length, np.int64)
+        start = carray(pointer(table[i, START]), length, np.int64)
+        modes = carray(pointer(table[i, MODES]), length, np.int64)
+        for j in range(length):
+            value, mode = start[j], modes[j]
+            if value != 0 and mode > 0:
+                value += mode * first
+            elif value != 0 and mode < 0:
+                value = _slot(words, own, SCORES - 1 - mode)
+            made[j] = value
+        made[NEXT], made[DONE], made[COUNT], made[CHUNK] = 0, 0, count, count
+        run(table[i, RUN], job, own, number, 1)
+        if given:
+            fetch_add(given_up, made[given])

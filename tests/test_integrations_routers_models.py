@@ -136,8 +136,10 @@ def test_a_checkpoint_of_the_stock_model_starts_from_zero(model, tmp_path):
         with patch_routers(model, verbose=False, **given):
             loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
         for router in routers(loaded):
-            assert all(not each.any() for each in router.routing.buffers())
-            assert len(list(router.routing.buffers())) == (1 if not given else 6)
+            state = [*router.routing.buffers(), router.routing.counts]
+            assert len(state) == (5 if given.get("balance") else 1)
+            state += [router.routing.balance.counts] if given.get("balance") else []
+            assert all(each.device == router.weight.device and not each.any() for each in state)
         if not given:
             assert torch.equal(loaded.eval()(tokens()).logits, stock(tokens()).logits)
 
@@ -308,7 +310,8 @@ def test_a_replacement_by_someone_else_is_left_alone():
     other = type("Other", (torch.nn.Module,), {})
     monkey_patching.register_patch_mapping({"OlmoeTopKRouter": other})
     with pytest.raises(ValueError, match="OlmoeTopKRouter is already replaced by Other"):
-        patch_routers("olmoe")
+        patch_routers("mixtral", "olmoe")
+    assert monkey_patching.get_patch_mapping() == {"OlmoeTopKRouter": other}
     unpatch_routers()
     assert monkey_patching.get_patch_mapping() == {"OlmoeTopKRouter": other}
     monkey_patching.unregister_patch_mapping(["OlmoeTopKRouter"])
@@ -321,3 +324,46 @@ def test_a_second_patch_replaces_the_first():
     patch_routers("mixtral", temperature=0.5, verbose=False)
     assert routers(made("mixtral"))[0].routing.temperature == 0.5
     unpatch_routers("mixtral")
+
+
+def test_patches_may_be_nested():
+    """When a block ends, the patch around it counts again, whether it is a block or not."""
+    from transformers import MixtralForCausalLM
+
+    from kofn.integrations.transformers import patch_routers, unpatch_routers
+
+    def temperatures():
+        """Of a router made by a class, and of one made by from_config."""
+        plain = MixtralForCausalLM(config("mixtral"))
+        nets = [routers(net)[0] for net in (plain, made("mixtral"))]
+        return [getattr(net, "routing", None) and net.routing.temperature for net in nets]
+
+    with patch_routers("mixtral", temperature=0.5, verbose=False):
+        with patch_routers("mixtral", "olmoe", temperature=0.25, verbose=False):
+            assert temperatures() == [0.25, 0.25]
+        assert temperatures() == [0.5, 0.5]
+        with pytest.raises(ValueError, match="k must be"), patch_routers("mixtral", verbose=False):
+            MixtralForCausalLM(config("mixtral", num_experts_per_tok=EXPERTS + 1))
+        assert temperatures() == [0.5, 0.5]
+    assert temperatures() == [None, None]
+    patch_routers("mixtral", temperature=0.5, verbose=False)
+    with patch_routers("mixtral", temperature=0.25, verbose=False):
+        assert temperatures() == [0.25, 0.25]
+    assert temperatures() == [None, 0.5]
+    with patch_routers("mixtral", verbose=False):
+        unpatch_routers()
+        assert temperatures()[1] is None
+    assert temperatures() == [None, None]
+
+
+def test_a_patch_that_has_ended_is_not_entered_again():
+    from transformers import monkey_patching
+
+    from kofn.integrations.transformers import patch_routers
+
+    ended = pytest.raises(RuntimeError, match="'mixtral' is in use, has ended")
+    with (patch := patch_routers("mixtral", verbose=False)), ended:
+        patch.__enter__()
+    with pytest.raises(RuntimeError, match="'mixtral' is in use, has ended"):
+        patch.__enter__()
+    assert not monkey_patching.get_patch_mapping()

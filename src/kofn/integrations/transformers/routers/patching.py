@@ -20,15 +20,22 @@ __all__ = ["RouterPatch", "patch_routers", "unpatch_routers"]
 class RouterPatch:
     """What `patch_routers` returns: in a `with` block, plain constructors are patched, too."""
 
-    def __init__(self, models: tuple[str, ...]) -> None:
-        self.models = models
+    def __init__(self, patches: dict[str, table.Patch]) -> None:
+        self.models = tuple(patches)
+        self._patches = patches
         self._classes: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> RouterPatch:
+        for model, patch in self._patches.items():
+            if self._classes is not None or table.ACTIVE.get(model) is not patch:
+                raise RuntimeError(
+                    f"this patch of {model!r} is in use, has ended or has been replaced; "
+                    "call patch_routers again"
+                )
         self._classes = monkey_patching.apply_patches()
         self._classes.__enter__()
-        for model in self.models:
-            table.ACTIVE[model].is_entered = True
+        for patch in self._patches.values():
+            patch.is_entered = True
         return self
 
     def __exit__(
@@ -40,7 +47,11 @@ class RouterPatch:
         # Without the error: apply_patches restores nothing after one.
         if self._classes is not None:
             self._classes.__exit__(None, None, None)
-        unpatch_routers(*self.models)
+        for model, patch in self._patches.items():
+            if patch.before is None:
+                unpatch_routers(model)
+            elif model in table.ACTIVE:  # nothing has ended the patches inside of the block
+                table.ACTIVE[model] = patch.before
 
     def __repr__(self) -> str:
         return f"RouterPatch({', '.join(map(repr, self.models))})"
@@ -78,8 +89,8 @@ def patch_routers(
         verbose: print what is patched.
 
     Returns:
-        A context manager that ends the patch when it is left. Outside of `with`,
-        `unpatch_routers` ends it.
+        A context manager; when it is left, all is as it was before this call, also within another
+        patch. Outside of `with`, `unpatch_routers` ends the patch.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is not allowed. If it does not fit
@@ -108,15 +119,17 @@ def patch_routers(
         max_experts=max_experts,
     )
     _check(models, options)
-    for model in models:
-        stock, ours = table.MODELS[model].stock, table.router_class(model)
+    mapping = {table.MODELS[model].stock: table.router_class(model) for model in models}
+    for stock, ours in mapping.items():
         _check_free(stock, ours)
-        monkey_patching.register_patch_mapping({stock: ours}, overwrite=True)
+    monkey_patching.register_patch_mapping(mapping, overwrite=True)
+    patches = {model: table.Patch(options, table.ACTIVE.get(model)) for model in models}
+    for model in models:
         table.record_as(model, table.stock_or_ours(model))
-        table.ACTIVE[model] = table.Patch(options)
+    table.ACTIVE.update(patches)
     if verbose:
         print(_summary(models, options))
-    return RouterPatch(models)
+    return RouterPatch(patches)
 
 
 def unpatch_routers(*models: str) -> None:

@@ -45,10 +45,12 @@ OPTIONS: dict[str, Any] = dict(
 class Patch:
     """What patch_routers was told for one model."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], before: Patch | None = None) -> None:
         self.options = options
+        self.before = before
+        """The patch that this one replaces, until a `with` block ends."""
         self.has_warned = False
-        self.is_entered = False
+        self.is_entered: bool = before is not None and before.is_entered
         """Whether plain constructors are patched, too, by a `with` block."""
 
 

@@ -20,12 +20,13 @@ import jax
 import numpy as np
 
 import kofn
+from kofn import losses
 
 SHAPES = ((1024, 1024), (128, 8192), (4096, 64))
 SECONDS = 3.0
 
 
-def maps(k: int) -> dict[str, Callable[[Any], Any]]:
+def maps(k: int, labels: Any, marks: Any) -> dict[str, Callable[[Any], Any]]:
     """Return the functions by name; entmax at its usual k."""
     links = ("logistic", "laplace", "normal", "exponential")
     return {
@@ -34,6 +35,13 @@ def maps(k: int) -> dict[str, Callable[[Any], Any]]:
         "sparsemax": kofn.sparsemax,
         "entmax": kofn.entmax,
         "KSubset.marginals": lambda x: kofn.KSubset(x, k).marginals(),
+        "log_soft_topk": lambda x: kofn.log_soft_topk(x, k),
+        "log_entmax": kofn.log_entmax,
+        "softmax_loss": lambda x: losses.softmax_loss(x, labels),
+        "sparsemax_loss": lambda x: losses.sparsemax_loss(x, labels),
+        "entmax_loss": lambda x: losses.entmax_loss(x, labels),
+        "topk_loss": lambda x: losses.topk_loss(x, marks),
+        "topk_cross_entropy": lambda x: losses.topk_cross_entropy(x, labels, min(5, k)),
     }
 
 
@@ -44,7 +52,7 @@ def forward(function: Callable[[Any], Any]) -> Any:
 def both(function: Callable[[Any], Any]) -> Any:
     def run(x: Any, c: Any) -> Any:
         answer, pull = jax.vjp(function, x)
-        return answer, pull(c)
+        return answer, pull(c if answer.ndim else jax.numpy.ones_like(answer))
 
     return jax.jit(run)
 
@@ -69,7 +77,9 @@ def main() -> None:
     rng = np.random.default_rng(0)
     for shape in SHAPES:
         x, c = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
-        functions = maps(min(32, shape[1] // 8))
+        k = min(32, shape[1] // 8)
+        labels = jax.numpy.asarray(rng.integers(0, shape[1], shape[0]))
+        functions = maps(k, labels, kofn.hard_topk(jax.numpy.asarray(c), k))
         tables = [
             times({name: make(f) for name, f in functions.items()}, x, c)
             for make in (forward, both)

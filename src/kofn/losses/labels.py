@@ -34,7 +34,7 @@ def likelihoods(
     None if the target is not one label per row, or no kernel serves the rows.
     """
     hard = target if target.behind is None else target.behind
-    if hard.labels is None:
+    if hard.labels is None or not _is_direct(checked, target):
         return None
     loss = truncated.label_loss(checked, hard.labels, k, p)
     if target.behind is None:
@@ -50,9 +50,14 @@ def likelihoods(
     return loss * ((1 - target.smoothing) * own + even * whole) + even * apart
 
 
+def _is_direct(checked: Given, target: Target) -> bool:
+    """Return whether nothing is smoothed, or it can be known how `_moved` does that."""
+    return target.behind is None or is_at_hand(checked.scores)
+
+
 def gaps(checked: Given, target: Target) -> Array | None:
     """Return the Fenchel–Young losses of rows whose target is one smoothed label; or None."""
-    if target.behind is None:
+    if target.behind is None or not _is_direct(checked, target):
         return None
     labels, smoothing = target.behind.labels, target.smoothing
     loss = fused.gap(checked, labels)
@@ -90,7 +95,7 @@ def _moved(
     None if an entry is +inf or NaN, or a loss is: then the plain operations know what is right.
     """
     x, temperature = checked.scores, checked.temperature
-    if not is_at_hand(x) or 0 in x.shape or not math.isfinite(stop_gradient(loss).sum()):
+    if 0 in x.shape or not math.isfinite(stop_gradient(loss).sum()):
         return None
     xp, fixed = namespace(x), stop_gradient(x)
     highest, total = fixed.max(), xp.sum(fixed, axis=-1)

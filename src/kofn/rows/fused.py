@@ -113,7 +113,11 @@ def value(given: Given) -> Array | None:
 
 
 def log_weights(given: Given) -> Array | None:
-    """Return log p of rows; None if no kernel supports them, or k has a gradient."""
+    """Return log p of rows; None if no kernel supports them, or on torch k has a gradient."""
+    if given.form.kind == "jax":
+        from kofn.rows.jax_weights import log_weights as traced
+
+        return traced(given)
     recorded = _is_recorded(given)
     if recorded and type(given.k) is not float and given.k.requires_grad:
         return None
@@ -165,6 +169,10 @@ def label_loss(given: Given, labels: Array) -> Array | None:
 
 
 def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -> Array | None:
+    if given.form.kind == "jax":
+        from kofn.rows.jax_losses import losses as traced
+
+        return traced(given, target, likely)
     backend = _serving_eagerly(given)
     if backend is None:
         operators = _operators(given, "gaps")

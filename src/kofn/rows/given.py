@@ -8,6 +8,7 @@ chooses k' = k − #top of the live entries; it is not needed if k' is 0 or all 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from kofn.arrays.kinds import (
     of_torch,
     quiet,
 )
+from kofn.kernels.contract import kind_of
 from kofn.links.link import Link
 
 # The least and the greatest usable temperatures; see `temperature_of`. Keyed by dtype name, because
@@ -208,12 +210,20 @@ def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array, dim: int
 
 def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
     if framework(link.alpha) is None:
-        # A number stays a number, which is cheaper; few do under jit, where it is a constant.
-        dynamic = is_jax(x) and link.alpha not in (1.0, 1.5, 2.0)
-        return link.with_alpha(full_like(x, batch, link.alpha)) if dynamic else link
+        number = not is_jax(x) or link.alpha in (1.0, 1.5, 2.0) or _served(link)
+        return link if number else link.with_alpha(full_like(x, batch, link.alpha))
     alpha = _spread(_per_row("alpha", link.alpha, batch, x, dim), batch, x)
     good = (alpha >= 1) & (alpha < math.inf)
     return link.with_alpha(namespace(x).where(good, alpha, math.nan))
+
+
+def _served(link: Link) -> bool:
+    """Return whether kernels on a CPU may serve a JAX array, which need α as a number.
+
+    Then a program is compiled for each α, in a second; array code takes ten, so it takes any α.
+    """
+    asked = kind_of(link) is not None and kernels.wanted()
+    return asked and sys.modules["jax"].default_backend() == "cpu"
 
 
 def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:

@@ -1,6 +1,7 @@
 """Rows that a kernel gave up on in a program of JAX: the reference solves them in memory.
 
-As for other arrays it does so in float64, in NumPy, under Python's lock. Few rows come here.
+As for other arrays it does so in NumPy, under Python's lock, and in float64 where it searches. Few
+rows come here.
 """
 
 from __future__ import annotations
@@ -8,37 +9,87 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kofn.kernels.contract import link_of
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish
-
-_weights: list[Callable[..., Any]] = []
-
-
-def weights_by(function: Callable[..., Any]) -> None:
-    """Set the function that computes weights from a threshold; it is in a file above this one."""
-    _weights[:] = [function]
+from kofn.rows.settled import rows_of
 
 
-def finish_at(
-    kind: int, alpha: float, size: int, shape: tuple[int, int], places: list[int]
-) -> None:
-    """Solve the lost rows of arrays at the addresses of x, weights or 0, both floats of θ, k, T."""
-    at_x, at_weights, *per_row = places
-    hi, lo, k, temperature = (_array(place, size, shape[:1]) for place in per_row)
+class Reference(NamedTuple):
+    """The functions of the reference that are in files above this one."""
+
+    weights: Callable[..., Any]
+    gap: Callable[..., Any]
+    log_cotangents: Callable[..., Any]
+
+
+_reference: list[Reference] = []
+
+
+def by(reference: Reference) -> None:
+    """Set the functions that solve rows."""
+    _reference[:] = [reference]
+
+
+class _Job:
+    """The arrays of a call that a kernel has left in part, by their names in xla/targets.py."""
+
+    def __init__(
+        self, kind: int, alpha: float, size: int, shape: tuple[int, int], places: dict[str, int]
+    ) -> None:
+        self.link, self._size, self._shape = link_of(kind, alpha), size, shape
+        self.places = places
+
+    def entries(self, name: str) -> Any:
+        return self._array(name, self._shape)
+
+    def each(self, *names: str) -> list[Any]:
+        """Return arrays with a number per row."""
+        return [self._array(name, self._shape[:1]) for name in names]
+
+    def _array(self, name: str, shape: tuple[int, ...]) -> Any:
+        number = ctypes.c_float if self._size == 4 else ctypes.c_double
+        there = (number * prod(shape)).from_address(self.places[name])
+        return np.ctypeslib.as_array(there).reshape(shape)
+
+
+def weights(*told: Any) -> None:
+    """Solve the rows without θ; write their weights where weights are wanted."""
+    job = _Job(*told)
+    hi, lo, k, temperature = job.each("hi", "lo", "k", "t")
     theta = np.stack([hi, lo])
-    given = Given(_array(at_x, size, shape), k, temperature, link_of(kind, alpha))
-    where, rows, placed = finish(given, theta)
+    where, rows, placed = finish(Given(job.entries("x"), k, temperature, job.link), theta)
     hi[:], lo[:] = theta
-    if at_weights:
+    if job.places["out"]:
         with np.errstate(all="ignore"):
-            _array(at_weights, size, shape)[where] = _weights[0](rows, found=placed)
+            job.entries("out")[where] = _reference[0].weights(rows, found=placed)
 
 
-def _array(address: int, size: int, shape: tuple[int, ...]) -> Any:
-    number = ctypes.c_float if size == 4 else ctypes.c_double
-    return np.ctypeslib.as_array((number * prod(shape)).from_address(address)).reshape(shape)
+def losses(*told: Any) -> None:
+    """Write the Fenchel–Young losses that are NaN: those of soft targets, for some links."""
+    job = _Job(*told)
+    loss, hi, lo, k, temperature = job.each("one", "hi", "lo", "k", "t")
+    where = np.isnan(loss)
+    given = Given(job.entries("x")[where], k[where], temperature[where], job.link)
+    with np.errstate(all="ignore"):
+        target, placed = job.entries("g")[where], (hi[where], lo[where])
+        loss[where] = _reference[0].gap(rows_of(given), target, found=placed)
+
+
+def log_cotangents(*told: Any) -> None:
+    """Write the cotangents of scores and T in rows whose slopes have all underflowed."""
+    job = _Job(*told)
+    lost, in_t, *numbers = job.each("one", "two", "hi", "lo", "k", "t")
+    where = np.isnan(lost)
+    hi, lo, k, t = (np.asarray(a[where], np.float64) for a in numbers)
+    x, g = (np.asarray(job.entries(name)[where], np.float64) for name in ("x", "g"))
+    with np.errstate(all="ignore"):
+        x = np.where(x <= np.finfo(lost.dtype).min / 2, -np.inf, x)
+        rows = rows_of(Given(x, k, t, job.link))
+        pulled = _reference[0].log_cotangents(g, rows, (hi, lo))
+        job.entries("out")[where], in_t[where] = pulled
+    lost[where] = 0.0

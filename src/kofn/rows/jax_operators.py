@@ -20,7 +20,7 @@ from jax.interpreters import batching, mlir
 from kofn import kernels
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link, by_id
-from kofn.rows.jax_lost import finish_at
+from kofn.rows import jax_lost
 
 
 class Settings(NamedTuple):
@@ -30,6 +30,7 @@ class Settings(NamedTuple):
     number: float | None  # α, if it is a number
     kernels: bool  # whether a kernel may serve
     reference: Any = None  # the function of settled rows whose answers these are
+    labels: bool = False  # whether a target is one label per row
 
     def link_of(self, alpha: jax.Array | None = None) -> Link:
         return by_id(self.link, self.number if alpha is None else alpha)
@@ -40,15 +41,53 @@ class Operator(NamedTuple):
 
     name: str
     like: tuple[int, ...]  # the arguments that its answers have shape and dtype of
-    entries: tuple[int, ...]  # the arguments with an entry per score; the others have one per row
+    entries: tuple[int, ...]  # the arguments with a dimension more than one number per row
     plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=)
-    plan: Callable[..., Any] | None = None  # for a kernel: (module, x, settings) -> its attributes
+    kernel: Callable[..., Any] | None = None  # (site, *values) -> what XLA has in their place
+
+
+class Site(NamedTuple):
+    """Where a program is lowered: what can be called there, and the shapes of the arguments."""
+
+    module: Any
+    context: Any
+    settings: Settings
+
+    @property
+    def shapes(self) -> Any:
+        return self.context.avals_in
+
+    def call(
+        self, attributes: Any, shapes: Any, values: Any, results: Any, over: Any = None
+    ) -> Any:
+        """Call the handler; the answer `over[i]` takes the memory of the argument i."""
+        context = self.context.replace(avals_in=shapes, avals_out=results)
+        lowered = jax.ffi.ffi_lowering(self.module.ROWS, operand_output_aliases=over)
+        return lowered(context, *values, **attributes)
+
+    def rows(self, call: str, values: Any, results: Any, sixth: Any = None) -> Any:
+        """Call what serves rows, by its name in xla/targets.py, with x, k, T, θ and one argument.
+
+        `sixth` is the shape of that. A seventh value is the weights, in whose place the first
+        answer is written.
+        """
+        x, k, t = self.shapes[:3]
+        shapes = [x, k, t, k, k, sixth, x][: len(values)]
+        over = {6: 0} if len(values) > 6 else {5: 0} if call == "logarithms" else None
+        attributes = self.module.plan(call, self.settings.link_of(), x.shape[-1], x.dtype)
+        return self.call(attributes, shapes, values, results, over)
+
+    def weights(self, *values: Any) -> Any:
+        """Return both floats of θ, and the weights."""
+        x, k = self.shapes[:2]
+        return self.rows("weights", values, [k, k, x])
 
 
 def native() -> Any:
     """Return the module of kernels that XLA can call, or None if there are none here."""
     module = _native()
-    return module if module is not None and module.available(finish_at) else None
+    finish = jax_lost.weights, jax_lost.losses, jax_lost.log_cotangents
+    return module if module is not None and module.available(*finish) else None
 
 
 @lru_cache
@@ -66,16 +105,6 @@ def wanted() -> bool:
 
 def served(link: Link) -> bool:
     return kind_of(link) is not None and wanted()
-
-
-def row_plan(back: bool, answer: bool) -> Callable[..., Any]:
-    """Return what has the attributes of a call for rows, forward or back, with entries or none."""
-
-    def plan(module: Any, x: Any, settings: Settings) -> dict[str, Any]:
-        found: dict[str, Any] = module.plan(back, settings.link_of(), x.shape[-1], x.dtype, answer)
-        return found
-
-    return plan
 
 
 def make(operator: Operator) -> Primitive:
@@ -123,7 +152,8 @@ def bind(primitive: Primitive, operator: Operator, *arrays: Any, settings: Setti
     rows = [a.max(-1) if i in operator.entries else a for i, a in enumerate(arrays)]
     zero: Any = sum(map(jax.numpy.zeros_like, rows))
     zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
-    return primitive.bind(*(a + z for a, z in zip(arrays, zeros, strict=True)), settings=settings)
+    like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
+    return primitive.bind(*like, settings=settings)
 
 
 def _lowered(operator: Operator, context: Any, *values: Any, settings: Settings) -> Any:
@@ -137,10 +167,9 @@ def _lowered_for_cpu(operator: Operator, context: Any, *values: Any, settings: S
         return _lowered(operator, context, *values, settings=settings)
     parameters = getattr(module, "lowering_parameters", None)
     exported = getattr(parameters, "for_export", True)
-    found = native() if settings.kernels and operator.plan and not exported else None
-    if operator.plan and found:
-        attributes = operator.plan(found, context.avals_in[0], settings)
-        return jax.ffi.ffi_lowering(found.ROWS)(context, *values, **attributes)
+    found = native() if settings.kernels and operator.kernel and not exported else None
+    if operator.kernel and found:
+        return operator.kernel(Site(found, context, settings), *values)
     plain = partial(operator.plain, settings=settings, grouped=True)
     return mlir.lower_fun(plain, multiple_results=True)(context, *values)
 

@@ -16,7 +16,7 @@ except ImportError:  # JAX before 0.8
 
 from kofn.links.link import Link, by_id
 from kofn.rows.given import Given
-from kofn.rows.jax_operators import Operator, Settings, bind, make, row_plan, served
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
 from kofn.rows.priced_given import PricedGiven
 from kofn.rows.settled import Rows
 from kofn.solver.threshold import solve
@@ -73,7 +73,11 @@ def _solve(*arrays: jax.Array, settings: Settings, grouped: bool) -> Any:
     return rows(*arrays) if each is None else _in_groups(rows, each, *arrays)
 
 
-_operator = Operator("kofn_threshold", (1, 1), (0,), _solve, row_plan(False, False))
+def _kernel(site: Site, *values: Any) -> Any:
+    return site.rows("threshold", values, site.context.avals_out)
+
+
+_operator = Operator("kofn_threshold", (1, 1), (0,), _solve, _kernel)
 _primitive = make(_operator)
 
 

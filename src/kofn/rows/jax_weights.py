@@ -1,4 +1,5 @@
-"""Weights of rows for JAX, with derivatives of any order, from three primitives.
+"""Weights of rows for JAX, and their logarithms, with derivatives of any order, from three
+primitives.
 
 The tangent of weights is linear in those of scores, k and T, and its transpose is what the kernels'
 backward pass computes. What is not linear, the derivatives of either in scores, k or T, comes from
@@ -14,13 +15,13 @@ from typing import Any
 import jax
 from jax.interpreters import ad
 
-from kofn.rows import answers, jax_lost
+from kofn.rows import answers, jax_lost, pullbacks
 from kofn.rows.given import Given
-from kofn.rows.jax_operators import Operator, Settings, bind, make, row_plan, served
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
 from kofn.rows.settled import rows_of
 from kofn.rows.threshold_route import threshold
 
-jax_lost.weights_by(answers.weights)
+jax_lost.by(jax_lost.Reference(answers.weights, answers.gap, pullbacks.log_cotangents))
 
 
 def weights(given: Given, reference: Any) -> jax.Array | None:
@@ -28,7 +29,12 @@ def weights(given: Given, reference: Any) -> jax.Array | None:
     if not served(given.link):
         return None
     number, _ = given.link.static_and_array_alpha()
-    return _weights(Settings(given.link.id, number, True, reference), *given[:3])
+    return _weights(Settings(given.link.id, number, True, reference), *given.per_row()[:3])
+
+
+def log_weights(given: Given) -> jax.Array | None:
+    """Return log p of `given`, or None if no kernel serves the link."""
+    return weights(given, answers.log_weights)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -38,9 +44,13 @@ def _weights(settings: Settings, *arrays: jax.Array) -> jax.Array:
 
 def _plain(x: Any, k: Any, t: Any, *, settings: Settings, found: Any = None) -> jax.Array:
     rows = rows_of(Given(x, k, t, settings.link_of()))
-    if settings.reference is answers.weights:
-        return answers.weights(rows, found=found)
+    if settings.reference in (answers.weights, answers.log_weights):
+        return settings.reference(rows, found=found)
     return settings.reference(rows)
+
+
+def _are_logarithms(settings: Settings) -> bool:
+    return settings.reference is answers.log_weights
 
 
 def _weighed(x: Any, k: Any, t: Any, *, settings: Settings, grouped: bool) -> Any:
@@ -66,9 +76,22 @@ def _pulled(
     return jax.vjp(function, x, k, t)[1](cotangent)
 
 
-_WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), _weighed, row_plan(False, True))
+def _weigh_by_kernel(site: Site, *values: Any) -> Any:
+    hi, lo, found = site.weights(*values)
+    if _are_logarithms(site.settings):
+        x = site.shapes[0]
+        (found,) = site.rows("logarithms", (*values, hi, lo, found), [x], x)
+    return hi, lo, found
+
+
+def _pull_by_kernel(site: Site, *values: Any) -> Any:
+    call = "log_cotangents" if _are_logarithms(site.settings) else "cotangents"
+    return site.rows(call, values, site.context.avals_out, site.shapes[5])
+
+
+_WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), _weighed, _weigh_by_kernel)
 _PUSH = Operator("kofn_tangents", (0,), (0, 5), _pushed)
-_PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), _pulled, row_plan(True, True))
+_PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), _pulled, _pull_by_kernel)
 _primitives = {operator: make(operator) for operator in (_WEIGH, _PUSH, _PULL)}
 _NUMBERS = 5  # x, k, T and both floats of θ; what follows is linear
 
@@ -77,10 +100,18 @@ def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
     return bind(_primitives[operator], operator, *arrays, settings=settings)
 
 
+def push(*arrays: Any, settings: Settings) -> jax.Array:
+    """Return the tangent of weights, from x, k, T, θ and the tangents of x, k, T."""
+    tangents = map(ad.instantiate_zeros, arrays[_NUMBERS:])
+    found: jax.Array = _bind(_PUSH, *arrays[:_NUMBERS], *tangents, settings=settings)[0]
+    return found
+
+
 def _weigh_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
     hi, lo, found = _bind(_WEIGH, *primals, settings=settings)
-    tangents = map(ad.instantiate_zeros, tangents)
-    (pushed,) = _bind(_PUSH, *primals, hi, lo, *tangents, settings=settings)
+    if _are_logarithms(settings) and not isinstance(tangents[1], ad.Zero):
+        settings = settings._replace(kernels=False)  # they have no cotangent of k
+    pushed = push(*primals, hi, lo, *tangents, settings=settings)
     # θ is a constant of the array code, which differentiates around it.
     none = (ad.Zero(part.aval) for part in (hi, lo))
     return [hi, lo, found], [*none, pushed]

@@ -8,7 +8,7 @@ from typing import Any
 
 from kofn.arrays.autodiff import values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.kinds import Array, is_numpy, namespace
 from kofn.rows import answers, implicit
 from kofn.rows.settled import Rows
 from kofn.solver.plateau import Entries
@@ -33,13 +33,21 @@ def in_rows(
     return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
 
 
+def log_cotangents(v: Array, rows: Rows, found: Any) -> tuple[Array, Array]:
+    """Return the cotangents of the scores and the temperature for one of log p."""
+    return in_rows(v, rows, found, of_logarithms)
+
+
 def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
     """Return the cotangent of z for one of log p."""
     xp = namespace(v)
     moves = _moving(p, rows)
     slope = xp.where(moves, p.link.pdf(p.z), 0.0)
     z = implicit.reached(rows, p)
-    pulled = v * values_and_slopes(lambda z: answers.log_of(p, z, rows.live), z)[1]
+    if is_numpy(z):
+        pulled = v * _log_slopes(p, z)
+    else:
+        pulled = v * values_and_slopes(lambda z: answers.log_of(p, z, rows.live), z)[1]
     pulled = xp.where(moves, pulled, 0.0)
     total = p.over.sum(slope)
     solvable = total >= implicit.least_weight(total)
@@ -51,6 +59,15 @@ def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
         return share + implicit.shares(p.link, row, hard)
 
     return pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
+
+
+def _log_slopes(p: implicit.Placed, z: Array) -> Array:
+    """Return F′/F, which NumPy has no other way to find; 0 where F is 0."""
+    xp, half = namespace(z), p.link.median(z)
+    below = xp.where(p.upper, half, z)
+    below = xp.where(p.link.log_cdf(below) > -math.inf, p.link.cdf_slope(below), 0.0)
+    above = xp.where(p.upper, z, half)
+    return xp.where(p.upper, p.link.pdf(above) / (1 - p.link.sf(above)), below)
 
 
 def of_losses(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:

@@ -15,7 +15,7 @@ from jax.interpreters import ad
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.kernels.contract import COVARIANCE, MARGINALS
-from kofn.rows.jax_operators import Operator, Settings, bind, make, wanted
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, wanted
 from kofn.rows.threshold_route import threshold
 
 
@@ -46,12 +46,14 @@ def _pushed(
     return jax.jvp(function, (y,), (v,))[1]
 
 
-def _plan(what: int, module: Any, y: Any, settings: Settings) -> Any:
-    return module.plan_of_sums(what, y.shape[-1], y.dtype)
+def _kernel(what: int, site: Site, *values: Any) -> Any:
+    y = site.shapes[0]
+    attributes = site.module.plan_of_sums(what, y.shape[-1], y.dtype)
+    return site.call(attributes, site.shapes, values, site.context.avals_out)
 
 
-_MARGINALS = Operator("kofn_marginals", (0,), (0,), _plain, partial(_plan, MARGINALS))
-_COVARIANCE = Operator("kofn_covariance", (0,), (0, 4), _pushed, partial(_plan, COVARIANCE))
+_MARGINALS = Operator("kofn_marginals", (0,), (0,), _plain, partial(_kernel, MARGINALS))
+_COVARIANCE = Operator("kofn_covariance", (0,), (0, 4), _pushed, partial(_kernel, COVARIANCE))
 _primitives = {operator: make(operator) for operator in (_MARGINALS, _COVARIANCE)}
 
 

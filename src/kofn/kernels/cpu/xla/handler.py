@@ -21,7 +21,6 @@ from kofn.kernels.cpu.subsets import sums
 from kofn.kernels.cpu.xla import frame as xla
 from kofn.kernels.cpu.xla.frame import foreign, integers, nth, words_at
 from kofn.kernels.cpu.xla.layout import (
-    AFTER,
     ALONE,
     ALPHA,
     ALPHA_AT,
@@ -30,6 +29,7 @@ from kofn.kernels.cpu.xla.layout import (
     CALLOC,
     CHUNK,
     CODE,
+    ENTRIES,
     FAILED,
     FINISH,
     FORWARD,
@@ -37,15 +37,19 @@ from kofn.kernels.cpu.xla.layout import (
     GROUP,
     JOB,
     KIND,
+    LABELS,
     LEADS,
+    LIKELY,
     MEMORY,
     MISSING,
+    OF_ROWS,
     OWN,
     PLAN,
     PLAN_AT,
     REFERENCES,
     ROOM,
     RUN,
+    SIXTH,
     SIZE,
     SLOT,
     SYMBOL,
@@ -84,7 +88,7 @@ def _alpha(block):
 
 @intrinsic
 def _run_rows(typingctx, address, job, own, alpha, leads):
-    """Call `forward` or `after` of rows/worker.py by its address."""
+    """Call a function of rows/worker.py by its address."""
 
     def codegen(context, builder, signature, arguments):
         kinds = [each.type for each in arguments[1:]]
@@ -104,7 +108,7 @@ def _done(words):
 
 
 def on_rows(ticket):
-    """A thread's share of rows: thresholds, weights or cotangents."""
+    """A thread's share of rows."""
     words = words_at(ticket, TICKET)
     block = words[BLOCK]
     _run_rows(words[CODE], block + 8 * JOB, words[OWN], _alpha(block), words[LEADS])
@@ -145,7 +149,7 @@ def serve(frame):
 
 @plain
 def _deal(frame, plan, known, count, n):
-    of_rows = plan[TASK] == FORWARD or plan[TASK] == AFTER
+    of_rows = plan[TASK] in OF_ROWS
     crew = 1 if n * count < plan[ALONE] else xla.threads(frame)
     shared = of_rows and crew > count and n > PART
     crew = crew if shared else min(crew, -(-count // plan[CHUNK]))
@@ -178,8 +182,8 @@ def _deal(frame, plan, known, count, n):
         if not xla.schedule(frame, known[ASSIST] if shared else task, ticket):
             fetch_add(block + 8 * REFERENCES, -1)
     foreign(task, (block + 8 * TICKETS,))
-    problem, lost = 0, plan[TASK] == FORWARD and job[rows.GIVEN_UP] != 0
-    if lost and foreign(known[FINISH], (block + 8 * ALPHA,)) != 0:
+    problem, lost = 0, of_rows and job[rows.GIVEN_UP] != 0
+    if lost and foreign(known[FINISH + plan[TASK]], (block + 8 * ALPHA,)) != 0:
         problem = xla.error(frame, known[FAILED])
     _release(block)
     return problem
@@ -187,7 +191,7 @@ def _deal(frame, plan, known, count, n):
 
 @plain
 def _fill(frame, plan, known, n, job):
-    """Write the job of rows of n; the buffers stand as rows/jax_weights.py has them."""
+    """Write the job of rows of n; the buffers stand as rows/jax_operators.py has them."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
     job[rows.TOGETHER], job[rows.N], job[rows.KIND] = plan[GROUP], n, plan[KIND]
@@ -200,13 +204,13 @@ def _fill(frame, plan, known, n, job):
     if plan[TASK] == FORWARD:
         job[rows.HI], job[rows.LO] = nth(found, 0), nth(found, 1)
         job[rows.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
-    else:
-        job[rows.HI], job[rows.LO], job[rows.G] = nth(given, 3), nth(given, 4), nth(given, 5)
-        job[rows.OUT], job[rows.ONE], job[rows.TWO] = (
-            nth(found, 0),
-            nth(found, 1),
-            nth(found, 2),
-        )
+        return
+    job[rows.HI], job[rows.LO], sixth = nth(given, 3), nth(given, 4), nth(given, 5)
+    job[rows.G] = sixth if plan[SIXTH] == ENTRIES else 0
+    job[rows.LABELS] = sixth if plan[SIXTH] == LABELS or plan[SIXTH] == LIKELY else 0
+    job[rows.LIKELY], job[rows.OUT] = plan[SIXTH] == LIKELY, nth(found, 0)
+    if words[xla.RESULT_COUNT] > 1:
+        job[rows.ONE], job[rows.TWO] = nth(found, 1), nth(found, 2)
 
 
 @plain

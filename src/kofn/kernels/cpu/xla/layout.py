@@ -7,16 +7,27 @@ from kofn.kernels.cpu.rows.layout import WORDS
 # What Python tells the handler, by a table whose address is that of a symbol: then no address is in
 # a compiled program, and the handler may be kept on disk.
 SYMBOL = "kofn_xla_table"
-FINISH, CALLOC, FREE, FORWARD, AFTER, ASSIST, SINGLE, DOUBLE, MISSING, MEMORY, FAILED = range(11)
-VISITS = 16
-RUN = 96
+CALLOC, FREE, FORWARD, AFTER, COMPARE, LOGS, ASSIST, SINGLE, DOUBLE = range(9)
+MISSING, MEMORY, FAILED = range(9, 12)
+RUN = 16
 """From here on, by task: what its threads run."""
-TABLE = 128
+FINISH = 32
+"""From here on, by task: what solves the rows that a kernel gave up on."""
+VISITS = 48
+TABLE = 512
+
+OF_ROWS = FORWARD, AFTER, COMPARE, LOGS
+"""The tasks whose job is that of rows/layout.py."""
 
 # The attribute "plan" of a call, after "alpha".
-TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE = range(9)
-PLAN = 9
+TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE, SIXTH = range(10)
+PLAN = 10
 ALPHA_AT, PLAN_AT = 0, 1
+
+# What the sixth argument of rows with a known θ is, after scores, k, T and θ: an array like the
+# scores, which is read; such an array, which becomes the answer; labels, as 64 bits; labels of a
+# softmax.
+ENTRIES, ANSWER, LABELS, LIKELY = range(4)
 
 # The memory of a call: how many threads may read it, α, a job, a ticket of each thread.
 REFERENCES, ALPHA, JOB = 0, 1, 2

@@ -36,15 +36,16 @@ _MESSAGES = {
     layout.FAILED: b"kofn: the reference failed to solve a row; see the error above",
 }
 
-Finish = Callable[[int, float, int, tuple[int, int], list[int]], None]
-"""(kind, alpha, itemsize, (rows, n), addresses of x, out, hi, lo, k, T) -> None"""
+Finish = Callable[[int, float, int, tuple[int, int], dict[str, int]], None]
+"""(kind, alpha, itemsize, (rows, n), addresses of what a job has, by names of `_PLACES`) -> None"""
 
 
 @cache
-def available(finish: Finish) -> bool:
+def available(weights: Finish, losses: Finish, logarithms: Finish) -> bool:
     """Register the handler; whether XLA takes it, which it does if it has that interface.
 
-    `finish` solves the rows that a kernel gives up on.
+    The functions solve the rows that a kernel gives up on: their weights, losses, and cotangents
+    for those of logarithms.
     """
     # Untried there: data by the name of a symbol.
     if sys.platform == "win32":
@@ -62,11 +63,13 @@ def available(finish: Finish) -> bool:
         )
     except Exception:  # of another version
         return False
-    _have(finish)
+    _have(layout.FORWARD, weights)
+    _have(layout.COMPARE, losses)
+    _have(layout.LOGS, logarithms)
     return True
 
 
-def _have(finish: Finish) -> None:
+def _have(task: int, finish: Finish) -> None:
     @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
     def called(at: int) -> int:
         try:
@@ -76,11 +79,21 @@ def _have(finish: Finish) -> None:
             return 1
         return 0
 
-    _TABLE[layout.FINISH] = _address(called)
+    _TABLE[layout.FINISH + task] = _address(called)
     _KEPT.append(called)
 
 
-_PLACES = (rows.X, rows.OUT, rows.HI, rows.LO, rows.K, rows.TEMPERATURE)
+_PLACES = {
+    "x": rows.X,
+    "k": rows.K,
+    "t": rows.TEMPERATURE,
+    "hi": rows.HI,
+    "lo": rows.LO,
+    "g": rows.G,
+    "out": rows.OUT,
+    "one": rows.ONE,
+    "two": rows.TWO,
+}
 
 
 def _finish(finish: Finish, at: int) -> None:
@@ -88,25 +101,40 @@ def _finish(finish: Finish, at: int) -> None:
     alpha = ctypes.c_double.from_address(at).value
     job = (ctypes.c_int64 * rows.WORDS).from_address(at + 8)
     shape = job[COUNT], job[rows.N]
-    finish(job[rows.KIND], alpha, job[rows.SIZE], shape, [job[place] for place in _PLACES])
+    places = {name: job[place] for name, place in _PLACES.items()}
+    finish(job[rows.KIND], alpha, job[rows.SIZE], shape, places)
 
 
-def plan(back: bool, link: Any, n: int, dtype: Any, answer: bool) -> dict[str, Any]:
+# Of each call for rows: its task, what that runs, what the sixth argument is, and whether an array
+# like the scores is an answer.
+_CALLS = {
+    "threshold": (layout.FORWARD, launch.FORWARD, None, False),
+    "weights": (layout.FORWARD, launch.FORWARD, None, True),
+    "cotangents": (layout.AFTER, launch.AFTER, layout.ENTRIES, True),
+    "logarithms": (layout.LOGS, launch.LOGS, layout.ANSWER, True),
+    "log_cotangents": (layout.LOGS, launch.LOGS, layout.ENTRIES, True),
+    "losses": (layout.COMPARE, launch.COMPARE, layout.ENTRIES, True),
+    "label_losses": (layout.COMPARE, launch.COMPARE, layout.LABELS, True),
+    "likelihoods": (layout.COMPARE, launch.COMPARE, layout.LIKELY, True),
+}
+
+
+def plan(call: str, link: Any, n: int, dtype: Any) -> dict[str, Any]:
     """The attributes of a call for rows of n, whose visits are compiled then."""
     kind, size = kind_of(link), dtype.itemsize
     assert kind is not None  # it was asked for by `serving`
-    task = layout.AFTER if back else layout.FORWARD
+    task, code, sixth, answer = _CALLS[call]
     _compile(task)
     _compile(layout.ASSIST)
-    function = launch.AFTER if back else launch.FORWARD
-    found = launch.plan_of(function, kind, size, n, back, answer)
-    short = n <= rows.SHORT
-    slot = layout.VISITS + (((back * 2 + short) * len(KINDS) + kind) * 2 + (size == 8))
+    visited = launch.LIKELY if sixth == layout.LIKELY else kind
+    found = launch.plan_of(code, visited, size, n, sixth == layout.ENTRIES, answer)
+    which = 2 * [*_CALLS].index(call) + (n <= rows.SHORT)
+    slot = layout.VISITS + ((which * len(KINDS) + kind) * 2 + (size == 8))
     _TABLE[slot] = found.visits_at
     _KEPT.append(found.visits)
     room = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
-    numbers = [task, slot, kind, size, *room]
+    numbers = [task, slot, kind, size, *room, sixth or 0]
     return {"alpha": np.float64(alpha), "plan": np.array(numbers, np.int64)}
 
 
@@ -116,7 +144,7 @@ def plan_of_sums(what: int, n: int, dtype: Any) -> dict[str, Any]:
     _compile(task)
     chunk = max(1, subsets.GRAIN // max(n, 1))
     width = -(-room_of_sums(n) // (REGISTER // 8)) * (REGISTER // 8)
-    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, width, 2 * subsets.GRAIN]
+    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, width, 2 * subsets.GRAIN, 0]
     return {"alpha": np.float64(0), "plan": np.array(numbers, np.int64)}
 
 
@@ -129,6 +157,8 @@ def _code(name: str) -> Code:
 _TASKS = {
     layout.FORWARD: ("on_rows", launch.FORWARD),
     layout.AFTER: ("on_rows", launch.AFTER),
+    layout.COMPARE: ("on_rows", launch.COMPARE),
+    layout.LOGS: ("on_rows", launch.LOGS),
     layout.ASSIST: ("on_long_rows", launch.ASSIST),
     layout.SINGLE: ("on_sums", subsets.code_of("sums", 4)),
     layout.DOUBLE: ("on_sums", subsets.code_of("sums", 8)),

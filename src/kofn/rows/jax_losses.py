@@ -1,0 +1,133 @@
+"""Losses of rows for JAX: the loss alone, and the loss with p − t, from which its slopes follow.
+
+The slope of a loss in the scores is (p − t)/T, and the tangent of p is that of jax_weights.py. So
+first derivatives are the work of kernels, and second ones add the array code of weights.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+from jax.interpreters import ad
+
+from kofn.arrays.autodiff import quotient
+from kofn.arrays.kinds import cast
+from kofn.arrays.operations import marked, take_along_last
+from kofn.rows import answers, implicit, pullbacks
+from kofn.rows.given import Given
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
+from kofn.rows.jax_weights import push
+from kofn.rows.settled import rows_of
+from kofn.rows.threshold_route import threshold
+
+
+def losses(given: Given, target: jax.Array, likely: bool) -> jax.Array | None:
+    """Return Fenchel–Young losses of rows, or −log softmax at a label if `likely`.
+
+    The target is an array like the scores, or one label per row. None if no kernel serves the link.
+    """
+    labels = target.ndim < given.scores.ndim
+    if not served(given.link) or given.scores.shape[-1] > _MOST:
+        return None
+    number, _ = given.link.static_and_array_alpha()
+    reference = answers.log_softmax if likely else answers.gap
+    settings = Settings(given.link.id, number, True, reference, labels)
+    return _losses(settings, *given.per_row()[:3], target)
+
+
+_MOST = 2**31 - 1  # the greatest label
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(settings: Settings, *arrays: jax.Array) -> jax.Array:
+    x, k, t, target = arrays
+    if settings.labels:  # an integer of 64 bits, which JAX may not have
+        low = target.astype("int32")
+        target = jax.numpy.stack([low, jax.numpy.zeros_like(low)], axis=-1)
+    else:
+        target = cast(target, x.dtype)
+    return _bind(_LOSS, x, k, t, target, settings=settings)[0]
+
+
+def _compared(x: Any, k: Any, t: Any, target: Any, *, settings: Settings, grouped: bool) -> Any:
+    """Return θ, the losses and p − t, which is 0 where the loss is constant."""
+    rows = rows_of(Given(x, k, t, settings.link_of()))
+    found = threshold(rows.scores, rows.k, rows.temperature, rows.link)
+    if settings.labels:
+        target = cast(marked(x, target[..., :1]), x.dtype)
+    if _are_likelihoods(settings):
+        loss = -take_along_last(answers.log_softmax(rows), target.argmax(-1)[..., None])[..., 0]
+        moves = rows.live & jax.numpy.isfinite(loss)[..., None]
+        return *found, loss, jax.numpy.where(moves, answers.softmax(rows) - target, 0.0)
+    placed = implicit.place(rows, found=found)
+    away = pullbacks.of_losses(jax.numpy.ones_like(k), placed, rows, target)
+    return *found, answers.gap(rows, target, found=found), away
+
+
+def _valued(*arrays: Any, settings: Settings, grouped: bool) -> Any:
+    return [_compared(*arrays, settings=settings, grouped=grouped)[2]]
+
+
+def _are_likelihoods(settings: Settings) -> bool:
+    return settings.reference is answers.log_softmax
+
+
+def _compare_by_kernel(site: Site, *values: Any) -> Any:
+    x, k, _, target = site.shapes
+    hi, lo, p = site.weights(*values[:3])
+    call = "likelihoods" if _are_likelihoods(site.settings) else "label_losses"
+    call = call if site.settings.labels else "losses"
+    given = (*values[:3], hi, lo, values[3], p)
+    away, loss, _ = site.rows(call, given, [x, k, k], target)
+    return hi, lo, loss, away
+
+
+def _value_by_kernel(site: Site, *values: Any) -> Any:
+    return [_compare_by_kernel(site, *values)[2]]
+
+
+_LOSS = Operator("kofn_losses", (1,), (0, 3), _valued, _value_by_kernel)
+_COMPARE = Operator("kofn_compared", (1, 1, 1, 0), (0, 3), _compared, _compare_by_kernel)
+_primitives = {operator: make(operator) for operator in (_LOSS, _COMPARE)}
+
+
+def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
+    return bind(_primitives[operator], operator, *arrays, settings=settings)
+
+
+def _loss_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    compared = _bind(_COMPARE, *primals, settings=settings)
+    return compared[2:3], [_loss_tangent(primals, compared, tangents)]
+
+
+def _loss_tangent(primals: Any, compared: Any, tangents: Any) -> jax.Array:
+    """Return Σ(p − t)·dz with z = (x − θ)/T; what θ and k add is 0, because Σp is Σt."""
+    (x, _, t, _), (hi, lo, _, away), (dx, _, dt, _) = primals, compared, tangents
+    moved = away * _instantiated(dx)
+    if not isinstance(dt, ad.Zero):
+        some = away != 0
+        distance = (jax.numpy.where(some, x, hi[..., None]) - hi[..., None]) - lo[..., None]
+        z = quotient(distance, t[..., None], some)
+        moved = moved - jax.numpy.where(some, away * z, 0.0) * dt[..., None]
+    return moved.sum(-1) / t
+
+
+def _instantiated(tangent: Any) -> Any:
+    return ad.instantiate_zeros(tangent)  # type: ignore[no-untyped-call]
+
+
+def _compare_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    compared = hi, lo, loss, _ = _bind(_COMPARE, *primals, settings=settings)
+    weights = settings._replace(reference=answers.weights, labels=False)
+    pushed = push(*primals[:3], hi, lo, *tangents[:3], settings=weights)
+    if _are_likelihoods(settings):
+        pushed = jax.numpy.where(loss[..., None] == math.inf, 0.0, pushed)
+    none = (ad.Zero(part.aval) for part in (hi, lo))
+    return compared, [*none, _loss_tangent(primals, compared, tangents), pushed]
+
+
+ad.primitive_jvps[_primitives[_LOSS]] = _loss_jvp
+ad.primitive_jvps[_primitives[_COMPARE]] = _compare_jvp

@@ -32,8 +32,8 @@ test-all: $(READY)  ## run all tests (marker `full` too), then most of them agai
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 
-test-extras: $(READY)  ## install transformers and run the tests that need it (marker `extras`)
-	$(PIP) --no-build-isolation --editable ".[transformers]"
+test-extras: $(READY)  ## install transformers and Flax and run the tests that need them (marker `extras`)
+	$(PIP) --no-build-isolation --editable ".[transformers,flax]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 

@@ -78,6 +78,14 @@ def test_a_mixture_of_experts_trains_with_every_router(monkeypatch):
         assert 1 / moe.GROUPS < share.trace() <= 1
 
 
+@pytest.mark.extras
+def test_a_mixture_of_experts_in_flax_trains():
+    error, used, right = example("moe_jax").train(60)
+    assert 0 < error < 1
+    assert 1 < used <= 8
+    assert 1 / 8 < right <= 1
+
+
 def test_attention_beyond_the_lengths_trained_at(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["long_context.py", "--steps", "2"])
     example("long_context").main()

@@ -121,6 +121,18 @@ def test_weights_of_any_rows_are_those_of_a_cast(dtype, link):
         assert_as_cast(lambda x: kofn.soft_topk(x, 1, link=one, mask=mask), x)  # noqa: B023
 
 
+@of_dtypes
+@pytest.mark.parametrize("n", [1, 60, 3000, 70_000])
+def test_hard_choices_are_those_of_a_cast(dtype, n):
+    x, temperature = rows(dtype, n, 9), torch.linspace(0.5, 2, 9, requires_grad=True)
+    options = {"temperature": temperature, "hard": True}
+    assert_as_cast(lambda x: kofn.soft_topk(x, n / 3, **options), x, (temperature,))
+    for k in (min(n, 2), n / 7, torch.linspace(0, n, 9), torch.full((9,), NAN)):
+        found = kofn.hard_topk(x, k)
+        expected = kofn.hard_topk(torch.where(deleted(x), -INF, x).float(), k)
+        assert torch.equal(bits(found), bits(expected.to(dtype)))
+
+
 @pytest.mark.parametrize("threads", [1, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize("shape", [(1, 70_000), (3, 70_001), (300, 129)])
 def test_weights_by_several_threads(shape, threads):
@@ -130,6 +142,17 @@ def test_weights_by_several_threads(shape, threads):
         assert_as_cast(lambda x: kofn.soft_topk(x, 50), x)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("weights", ["entmax", "soft_topk"])
+def test_attention_is_that_of_cast_scores(weights):
+    q, k, v = (torch.randn(2, 2, 40, 8).bfloat16() for _ in range(3))
+    scores = (q / math.sqrt(8)) @ k.mT
+    wide, few = scores.float(), 8 if weights == "soft_topk" else 1
+    shares = kofn.entmax(wide) if few == 1 else kofn.soft_topk(wide, few)
+    expected = shares.bfloat16() @ v / few
+    found = kofn.nn.sparse_attention(q, k, v, weights=weights)
+    assert torch.equal(found, expected)
 
 
 def test_arrays_of_any_layout():

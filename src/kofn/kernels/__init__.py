@@ -99,7 +99,10 @@ class ChoiceKernels(Protocol):
     """The functions of a backend for hard choices: scores (…, n)."""
 
     def hard(self, x: Array, k: Any) -> Any:
-        """Return `rows.choice.hard`, for k per row (…) or a float for all rows."""
+        """Return `rows.choice.hard`, for k per row (…) or a float for all rows.
+
+        Scores may be of half precision if the kernels for rows take it.
+        """
 
     def largest(self, x: Array, k: int) -> Any:
         """Return `rows.choice.largest`, (…, k) of int64."""

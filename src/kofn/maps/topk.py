@@ -72,7 +72,7 @@ def soft_topk(
         array([1., 1., 0., 0.])
     """
     link = table.resolve(link)
-    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=not hard)
+    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
         chosen = _hard_of(checked, k) if hard else weights_of(checked)
     return checked.form.restored(chosen)
@@ -174,7 +174,7 @@ def hard_topk(
         >>> hard_topk(np.array([1.0, 3.0, 3.0, 2.0]), 2.5)
         array([0. , 1. , 1. , 0.5])
     """
-    checked = given(scores, k, links.logistic, 1.0, dim, mask, for_kernels=True)
+    checked = given(scores, k, links.logistic, 1.0, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
         return checked.form.restored(choice.hard(checked, k))
 

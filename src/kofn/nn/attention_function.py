@@ -169,10 +169,12 @@ def _masked(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the scores with an additive mask, and the boolean mask of what takes part.
 
-    Half types are cast here, once, to the dtype in which weights are computed.
+    Sums of half types are computed in float32, and so are scores of float16 that might be as low
+    as those that count as masked.
     """
-    half = scores.dtype in (torch.float16, torch.bfloat16)
-    scores = scores.float() if half else scores
+    added = attn_mask is not None and attn_mask.is_floating_point()
+    if scores.dtype == torch.float16 or (scores.dtype == torch.bfloat16 and added):
+        scores = scores.float()
     mask = None
     if is_causal:
         length, positions = scores.shape[-2:]

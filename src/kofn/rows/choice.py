@@ -29,7 +29,7 @@ def hard(given: Given, k: Any) -> Array:
     chooser = _chooser(x, given.form.kind)
     if chooser is not None:
         return chooser.hard(x, given.k if type(given.k) is float else stop_gradient(given.k))
-    number = type(k) in NUMBERS
+    x, number = stop_gradient(given.wide().scores), type(k) in NUMBERS
     whole = math.ceil(k) if number else None
     count = stop_gradient(given.per_row().k)
     known = _known(x)

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.kinds import is_torch
-from kofn.kernels.cpu.runtime import native, pool
+from kofn.kernels.cpu.runtime import half, native, pool
+from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, REGISTER, SCORES, in_slot
+from kofn.kernels.cpu.runtime.layout import room as team_room
 from kofn.kernels.cpu.runtime.memory import memory_of, per_row, zeros
 from kofn.kernels.cpu.runtime.native import Code
 
@@ -40,7 +42,7 @@ def hard(x: Any, k: Any) -> Any:
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty_like(x)
-    code = code_of("choices", x.itemsize)
+    code = code_of("choices", max(x.itemsize, 4))
     if type(k) is float:
         _deal(code, x, k, 0, 0, out)
     else:
@@ -122,11 +124,28 @@ def _offer(
     """Rows to threads, each with `room` words; the first to keep are the scores."""
     if count == 0:
         return
-    job = array("q", (0, 0, count, max(1, GRAIN // n), n, *places))
+    words = array("q", (0, 0, count, max(1, GRAIN // n), n, *places))
     crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(keep[0]), count)
-    run, first = native.function(code), job.buffer_info()[0]
-    own, scratch = zeros(crew * room)
+    job, run, kept = words, native.function(code), None
+    if half.is_half(keep[0]):
+        job, kept, room = _job_of_halves(code, words, keep[0])
+        run = native.function(half.DRIVER)
+    own, scratch = zeros(crew * room + REGISTER // 8)
+    scratch += -scratch % REGISTER
+    first = job.buffer_info()[0]
     if crew > 1:
         shares = [(first, scratch + 8 * room * i, *numbers, False) for i in range(1, crew)]
-        pool.offer(shares, run, (job, own, keep))
+        pool.offer(shares, run, (words, job, kept, own, keep))
     run(first, scratch, *numbers, True)
+
+
+_MODES = array("q", (*[COPIED] * 5, in_slot(SCORES), 4, in_slot(ANSWERS)))
+"""How the words of a job for `choices` change from one block of halves to the next."""
+
+
+def _job_of_halves(code: Code, words: array[int], x: Any) -> tuple[array[int], Any, int]:
+    """The job of 16-bit numbers for `choices`, what it refers to, and a thread's room in words."""
+    _, _, count, chunk, n, x_at, _, out_at = words
+    room = half.room_of(team_room(n), len(words), n * min(chunk, count), 2)
+    step = half.Step(native.address(code), words, _MODES)
+    return *half.job_of(x, (x_at, out_at, 0), [step], room, count, chunk, 0, 0), room.width

@@ -37,29 +37,31 @@ def tensors(*rows, **options):
     return [torch.tensor(row, **options) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("name", "link"),
-    [
-        pytest.param(n, k, marks=[] if k in ("logistic", "entmax") else [pytest.mark.full])
-        for n in MAPS
-        for k in LINKS
-    ],
-)
+def some(*chosen):
+    """Every map with every link, of which the chosen are ordinary tests."""
+    every = [(name, link) for name in MAPS for link in LINKS]
+    marks = {True: [], False: [pytest.mark.full]}
+    return [pytest.param(*case, marks=marks[case in chosen]) for case in every]
+
+
+@pytest.mark.parametrize(("name", "link"), some(("weights", "logistic"), ("threshold", "entmax")))
 def test_derivatives_meet_finite_differences(name, link):
     rows = tensors(*ROWS, requires_grad=True)
-    assert gradcheck(of(name, link), rows, check_forward_ad=True)
-    assert gradgradcheck(of(name, link), rows)
+    assert gradcheck(of(name, link), rows, check_forward_ad=True, fast_mode=True)
+    assert gradgradcheck(of(name, link), rows, fast_mode=True)
 
 
-@every_map
+@pytest.mark.parametrize(
+    "name", ["weights", *(pytest.param(n, marks=pytest.mark.full) for n in ("threshold", "value"))]
+)
 def test_alpha_has_derivatives(name):
     rows = tensors(*ROWS, np.array([1.4, 1.7]), requires_grad=True)
 
     def function(x, c, b, t, alpha):
         return MAPS[name](x, c, b, link=links.entmax(alpha), temperature=t)
 
-    assert gradcheck(function, rows)
-    assert gradgradcheck(function, rows)
+    assert gradcheck(function, rows, fast_mode=True)
+    assert gradgradcheck(function, rows, fast_mode=True)
 
 
 @every_link
@@ -140,7 +142,8 @@ def test_settled_rows_have_gradients_of_0_and_none_is_nan(name):
         assert np.allclose(found[2][1], 0.5)
 
 
-# Four entries spend the budget exactly; nothing of F is left at T = 0.02.
+# Two entries spend the budget exactly, and nothing of F is left. At θ = 0, the first and the last
+# entry have the largest tails.
 HARD = np.array([[10.0, 18.0, -18.0, -10.0]]), np.array([[1.0, 2.0, 2.0, 1.0]]), np.array([3.0])
 
 
@@ -149,14 +152,14 @@ HARD = np.array([[10.0, 18.0, -18.0, -10.0]]), np.array([[1.0, 2.0, 2.0, 1.0]]),
 def test_a_budget_keeps_its_gradient_when_the_choice_is_hard(name, dtype):
     framework = Framework(name)
     rows = tuple(framework.array(a, dtype) for a in (*HARD, np.array([0.01])))
-    for i, wanted in enumerate([0.0, 0.25, 0.25, 0.0]):
+    for i, wanted in enumerate([0.5, 0.0, 0.0, 0.5]):
         v = framework.array(np.eye(4)[i : i + 1], dtype)
         found = framework.vjp(of("weights"), rows, v)
         assert np.allclose(found[2], wanted, atol=1e-4), i
         assert all(np.all(np.isfinite(a)) for a in found)
     one = framework.array(np.ones(1), dtype)
     in_x, in_c, in_b, _ = framework.vjp(of("threshold"), rows, one)
-    assert np.allclose(in_x, [[0, 0.25, 0.25, 0]], atol=1e-4)
+    assert np.allclose(in_x, [[0.5, 0, 0, 0.5]], atol=1e-4)
     assert np.all(np.isfinite(in_c))
     assert np.all(np.isfinite(in_b))
 

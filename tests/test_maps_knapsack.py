@@ -26,6 +26,12 @@ COSTS = [[4.0, 1.0, 1.0, 2.0, 0.5], [0.5, 2.0, 1.0, 3.0, 0.25]]
 BUDGET = [4.0, 2.5]
 
 
+@pytest.fixture(params=["numpy", "torch", pytest.param("jax", marks=pytest.mark.full)])
+def framework(request):
+    """JAX compiles for seconds; an ordinary run has it in test_maps_knapsack_gradients.py."""
+    return Framework(request.param)
+
+
 def check(x, costs, budget, link, framework, dtype):
     given = [framework.array(a, dtype) for a in (x, costs, budget)]
     p = framework.numpy(soft_knapsack(*given, link=link))
@@ -51,7 +57,7 @@ def test_it_meets_the_oracle(link, dtype):
 
 
 @every_link
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@pytest.mark.parametrize("name", ["torch", pytest.param("jax", marks=pytest.mark.full)])
 def test_other_frameworks_meet_it_in_single_precision(link, name):
     rng = np.random.default_rng(LINKS.index(link))
     check(*oracles_knapsack.rows(rng, 60, 12, "float32"), link, Framework(name), "float32")
@@ -243,7 +249,7 @@ def test_the_value_is_the_best_and_tends_to_the_fractional_one():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@pytest.mark.parametrize("name", ["torch", pytest.param("jax", marks=pytest.mark.full)])
 def test_half_types_come_back(name, dtype):
     framework = Framework(name)
     x, costs = framework.array(X, dtype), framework.array(COSTS, dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kofn.arrays.torch_state import is_plain
 from kofn.links.link import Link, by_id
-from kofn.rows.price_route import solved
+from kofn.rows.price_precision import solved
 from kofn.solver.priced import Price
 
 

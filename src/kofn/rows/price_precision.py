@@ -1,0 +1,28 @@
+"""The solver for prices in the most precise dtype: float64 for float32, where there is one."""
+
+from __future__ import annotations
+
+from kofn.arrays.kinds import Array, cast, most_precise_dtype, namespace, quiet
+from kofn.links.link import Link
+from kofn.solver.priced import Price, solve
+from kofn.solver.reductions import DENSE, Reductions
+
+
+def solved(
+    x: Array, costs: Array, budget: Array, temperature: Array, link: Link, over: Reductions = DENSE
+) -> Price:
+    """Solve in the most precise dtype, and return the answers in that of the scores."""
+    wide = most_precise_dtype(x)
+    if x.dtype == wide:
+        return solve(x, costs, budget, temperature, link, over)
+    link = link.map_alpha(lambda alpha: cast(alpha, wide))
+    rows = [cast(array, wide) for array in (x, costs, budget, temperature)]
+    found = solve(rows[0], rows[1], rows[2], rows[3], link, over)
+    xp, largest = namespace(x), float(namespace(x).finfo(x.dtype).max)
+    with quiet(x):
+        some = xp.isfinite(found.high)
+        clipped = xp.clip(found.high, -largest, largest)
+        high = cast(xp.where(some, clipped, found.high), x.dtype)
+        rest = xp.where(some, (clipped - cast(high, wide)) + found.low, 0.0)
+        parts = rest, found.distance, found.scale
+        return Price(high, *(cast(part, x.dtype) for part in parts))

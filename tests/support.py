@@ -76,9 +76,9 @@ class Framework:
 
 def cauchy(framework: str) -> Link:
     """A user's link without a mean, written for one framework."""
-    arctan = {"numpy": np.arctan, "torch": torch.atan, "jax": jnp.arctan}[framework]
+    xp = {"numpy": np, "torch": torch, "jax": jnp}[framework]
     return Link(
-        cdf=lambda z: 0.5 + arctan(z) / math.pi,
+        cdf=lambda z: xp.arctan2(xp.ones_like(z), -z) / math.pi,  # keeps the digits of a small F
         pdf=lambda z: 1 / (math.pi * (1 + z * z)),
     )
 

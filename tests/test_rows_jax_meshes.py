@@ -48,6 +48,9 @@ FUNCTIONS = {
 }
 
 
+ORDINARY = ("soft_topk", "hard")
+
+
 def close(a, b):
     return np.allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-11)
 
@@ -111,7 +114,8 @@ def test_rows_spread_over_devices(names):
     ("name", "shape"),
     [
         ("soft_topk", "b, 5"),
-        *(pytest.param(n, "b, 5", marks=pytest.mark.full) for n in [*FUNCTIONS][1:]),
+        ("hard", "b, 5"),
+        *(pytest.param(n, "b, 5", marks=pytest.mark.full) for n in FUNCTIONS if n not in ORDINARY),
         *(pytest.param(n, "b, n", marks=pytest.mark.full) for n in FUNCTIONS),
     ],
 )

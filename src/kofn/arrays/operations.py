@@ -51,7 +51,7 @@ def marked(like: Array, indices: Array) -> Array:
     if is_torch(like):
         return nowhere.scatter(-1, indices.long(), 1)  # torch.jit.trace cannot convert True
     if is_jax(like):
-        return xp.put_along_axis(nowhere, indices, True, axis=-1, inplace=False)
+        return _replaced(nowhere, indices, xp.ones_like(indices, dtype=xp.bool))
     np.put_along_axis(nowhere, indices, True, axis=-1)
     return nowhere
 
@@ -63,9 +63,20 @@ def put_along_last(like: Array, indices: Array, values: Array) -> Array:
     if is_torch(like):
         return nowhere.scatter(-1, indices.long(), values)
     if is_jax(like):
-        return xp.put_along_axis(nowhere, indices, values, axis=-1, inplace=False)
+        return _replaced(nowhere, indices, values)
     np.put_along_axis(nowhere, indices, values, axis=-1)
     return nowhere
+
+
+def _replaced(x: Array, indices: Array, values: Array) -> Array:
+    """Return `replaced_along_last` on JAX; its put_along_axis takes no symbolic sizes."""
+    xp = namespace(x)
+    batch = xp.broadcast_shapes(x.shape[:-1], indices.shape[:-1], values.shape[:-1])
+    rows = (xp.broadcast_to(each, (*batch, each.shape[-1])) for each in (x, indices, values))
+    replace = lambda row, at, new: row.at[at].set(new)  # noqa: E731
+    for _ in batch:
+        replace = sys.modules["jax"].vmap(replace)
+    return replace(*rows)
 
 
 def convolved(a: Array, b: Array) -> Array:
@@ -140,7 +151,7 @@ def replaced_along_last(x: Array, indices: Array, values: Array) -> Array:
     if is_torch(x):
         return x.scatter(-1, indices.long(), values)
     if is_jax(x):
-        return namespace(x).put_along_axis(x, indices, values, axis=-1, inplace=False)
+        return _replaced(x, indices, values)
     x = x.copy()
     np.put_along_axis(x, indices, values, axis=-1)
     return x

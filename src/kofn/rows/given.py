@@ -86,7 +86,7 @@ class Given(NamedTuple):
         batch = tuple(x.shape[:-1])
         k = full_like(x, batch, k) if type(k) is float else k
         t = full_like(x, batch, t) if type(t) is float else t
-        return Given(x, k, t, link, form)
+        return _alike(Given(x, k, t, link, form))
 
 
 def given(
@@ -125,10 +125,13 @@ def given(
     found = Given(x, k, _temperature_of(temperature, batch, like, form.dim), link, form)
     if for_kernels and form.kind != "jax":
         return found
-    return _alike(found.per_row()) if form.kind == "jax" else found.per_row()
+    return _alike(found.per_row())
 
 
 def _alike(given: Given) -> Given:
+    """Return the arguments spread over devices alike, as JAX's loops and branches require."""
+    if not is_jax(given.scores):
+        return given
     alpha = given.link.static_and_array_alpha()[1]
     x, k, t, *alphas = alike(*given[:3], *(() if alpha is None else (alpha,)))
     return Given(x, k, t, given.link.with_alpha(*alphas) if alphas else given.link, given.form)

@@ -36,8 +36,12 @@ def threshold(
 
 def _solved(x: Tensor, k: Tensor, temperature: Tensor, link: Link) -> tuple[Tensor, Tensor]:
     fused = kernel_rows.threshold(x, k, temperature, link)
-    hi, lo = solve(x, k, temperature, link) if fused is None else fused.unbind()
-    return hi, lo
+    if fused is None:
+        # For links with parameters of their own. A signal's handler that raises on the way out of
+        # no_grad leaves gradients off, so what kernels serve does without it.
+        with torch.no_grad():
+            return solve(x, k, temperature, link)
+    return fused[0], fused[1]
 
 
 def threshold_of(x: Tensor, k: Tensor, temperature: Tensor, link: Link) -> tuple[Tensor, Tensor]:
@@ -46,8 +50,7 @@ def threshold_of(x: Tensor, k: Tensor, temperature: Tensor, link: Link) -> tuple
     The first call of an operator imports PyTorch's compiler, which takes over a second.
     """
     if is_plain(x):
-        with torch.no_grad():
-            return _solved(x, k, temperature, link)
+        return _solved(x, k, temperature, link)
     number, alpha = link.static_and_array_alpha()
     hi, lo = threshold(x, k, temperature, alpha, link.id, number)
     return hi, lo

@@ -73,7 +73,10 @@ def _replaced(x: Array, indices: Array, values: Array) -> Array:
     xp = namespace(x)
     batch = xp.broadcast_shapes(x.shape[:-1], indices.shape[:-1], values.shape[:-1])
     rows = (xp.broadcast_to(each, (*batch, each.shape[-1])) for each in (x, indices, values))
-    replace = lambda row, at, new: row.at[at].set(new)  # noqa: E731
+
+    def replace(row: Array, at: Array, new: Array) -> Array:
+        return row.at[at].set(new)
+
     for _ in batch:
         replace = sys.modules["jax"].vmap(replace)
     return replace(*rows)

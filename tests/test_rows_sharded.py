@@ -171,12 +171,16 @@ def _operator_calls():
         for name in ("weights", "hard_weights", "log_weights"):
             yield getattr(operators, name), (x, *rows)
         theta = operators.weights(x, *rows)[1]
+        yield operators.located, (x, *rows)
+        yield operators.located_backward, (k, x, theta, *rows)
         for name in ("weights_backward", "log_weights_backward"):
             yield getattr(operators, name), (x, x, theta, *rows)
         for slopes in (True, False):
             yield operators.value, (x, *rows, slopes)
             yield operators.gap, (x, torch.full_like(x, 1 / 3), *rows, False, slopes)
         yield operators.hard, (x, *rows[:2])
+    yield from _subset_calls(x, k)
+    yield from _noise_calls(x)
     softmax = None, 1.0, None, 1.0, "exponential", None
     yield operators.gap, (x, labels, *softmax, True, True)
     yield operators.value_backward, (k, x, x)
@@ -185,6 +189,29 @@ def _operator_calls():
         yield operators.truncated, (x, 2, None, *t)
         yield operators.truncated_backward, (x, x, x, *t)
         yield operators.truncated_loss, (x, labels, None, 0.8, *t, True)
+
+
+def _subset_calls(x, k):
+    from kofn.subsets import torch_operators as operators
+
+    placed = operators.subset_marginals(x, k)[1]
+    yield operators.subset_marginals, (x, k)
+    yield operators.subset_marginals_backward, (x, x, k, placed)
+    yield operators.subset_log_count, (x, k)
+    yield operators.subset_log_count_backward, (k, x, k)
+    yield operators.subset_tails, (x, k)
+    yield operators.subset_tails_backward, (x, x, k)
+    yield operators.subset_covariance, (x, k, x)
+
+
+def _noise_calls(x):
+    from kofn.maps import torch_noise as operators
+
+    for noise in (("logistic", None, [], []), ("linear", None, [-0.5, 0.5], [0.0, 1.0])):
+        y = x - x.amax(-1, keepdim=True)
+        kept = operators.noisy_argmax(y, *noise)[1]
+        yield operators.noisy_argmax, (y, *noise)
+        yield operators.noisy_argmax_backward, (x, y, kept, *noise)
 
 
 def test_operators_of_compiled_functions_keep_shards_of_the_batch():
@@ -197,7 +224,11 @@ def test_operators_of_compiled_functions_keep_shards_of_the_batch():
         def sharded(a):
             if not isinstance(a, torch.Tensor):
                 return a
-            return distribute_tensor(a, mesh, [Shard(a.ndim == 3 and a.shape[0] == 2)])
+            return distribute_tensor(a, mesh, [Shard(first(a))])
+
+        def first(a):
+            """Return the first batch dimension."""
+            return 2 if a.ndim > 3 else int(a.ndim == 3 and a.shape[0] == 2)
 
         for operator, arguments in _operator_calls():
             whole, parts = operator(*arguments), operator(*map(sharded, arguments))
@@ -207,6 +238,5 @@ def test_operators_of_compiled_functions_keep_shards_of_the_batch():
             ):
                 assert ours.shape == theirs.shape
                 if ours.numel():
-                    pair = ours.ndim == 3 and ours.shape[0] == 2
-                    assert ours.placements == (Shard(int(pair)),), operator
+                    assert ours.placements == (Shard(first(ours)),), operator
                     assert torch.equal(ours.full_tensor(), theirs), operator

@@ -15,11 +15,14 @@ LINKS = ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
 OPERATORS = (
     "kofn.weights",
     "kofn.value",
+    "kofn.located",
     "kofn.hard",
     "kofn.log_weights",
     "kofn.gap",
     "kofn.largest",
     "kofn.truncated",
+    "kofn.subset_",
+    "kofn.noisy_",
 )
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
@@ -132,6 +135,10 @@ OTHERS = {
         "truncated_loss",
         lambda x: losses.sparse_softmax_loss(x, LABELS, p=0.8, reduction="none"),
     ),
+    "threshold": (
+        "located",
+        lambda x: kofn.soft_topk_threshold(x, 2.5, link="normal", temperature=0.7),
+    ),
     "hard": ("hard_weights", lambda x: kofn.soft_topk(x, 2.5, hard=True)),
     "gates": ("largest", lambda x: kofn.topk_gates(x, 2)[0]),
     "log_soft_topk": ("log_weights", lambda x: kofn.log_soft_topk(x, 2.5, temperature=0.7)),
@@ -141,11 +148,24 @@ OTHERS = {
     "sparsemax_loss": ("gap", lambda x: losses.sparsemax_loss(x, LABELS, reduction="none")),
     "entmax_loss": ("gap", lambda x: losses.entmax_loss(x, IGNORED, reduction="none")),
     "softmax_loss": ("truncated_loss", lambda x: losses.softmax_loss(x, IGNORED, reduction="none")),
+    "marginals": ("subset_marginals", lambda x: kofn.KSubset(x, 2).marginals()),
+    "variance": ("subset_tails", lambda x: kofn.KSubset(x, 2).variance),
+    "log_prob": ("subset_log_count", lambda x: kofn.KSubset(x, 2).log_prob(HOT)),
+    "entropy": ("subset_log_count", lambda x: kofn.KSubset(x, 2).entropy()),
+    "perturbed": ("noisy_argmax", lambda x: kofn.perturbed_argmax(x, noise="laplace")),
     "topk_cross_entropy": ("log_weights", lambda x: losses.topk_cross_entropy(x, LABELS, 2)),
 }
 
 
-FULL = ("log_entmax", "fenchel_young", "sparsemax_loss", "entmax_loss", "topk_cross_entropy")
+FULL = (
+    "variance",
+    "log_prob",
+    "log_entmax",
+    "fenchel_young",
+    "sparsemax_loss",
+    "entmax_loss",
+    "topk_cross_entropy",
+)
 
 
 def full(*names):
@@ -218,6 +238,7 @@ ORDINARY = {("func.grad", "weights"), ("func.jvp", "log")}  # each catches anoth
 FUNCTIONS = {
     "weights": topk(),
     "sum": total,
+    "threshold": lambda x: kofn.soft_topk_threshold(x, 2.5, temperature=0.7),
     "log": lambda x: kofn.log_soft_topk(x, 2.5, temperature=0.7),
     "loss": lambda x: losses.softmax_loss(
         x, torch.zeros(x.shape[:-1], dtype=torch.int64), reduction="none"
@@ -225,6 +246,9 @@ FUNCTIONS = {
     "topk_loss": lambda x: losses.topk_loss(x, torch.ones_like(x) / 2, reduction="none"),
     "hard": lambda x: kofn.soft_topk(x, 2.5, hard=True),
     "gates": lambda x: kofn.topk_gates(x, 2)[0],
+    "marginals": lambda x: kofn.KSubset(x, 2).marginals(),
+    "entropy": lambda x: kofn.KSubset(x, 2).entropy(),
+    "perturbed": lambda x: kofn.perturbed_argmax(x, noise="normal"),
 }
 
 
@@ -273,7 +297,14 @@ def test_transforms_of_a_compiled_function_see_the_plain_operations():
 
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"])
 @pytest.mark.parametrize(
-    "f", ["weights", "sum", "log", "loss", *full("topk_loss", "hard", "gates")]
+    "f",
+    [
+        "weights",
+        "sum",
+        "log",
+        "loss",
+        *full("threshold", "marginals", "entropy", "perturbed", "topk_loss", "hard", "gates"),
+    ],
 )
 def test_a_second_derivative_through_compiled_code_is_refused(f, backend):
     x = scores(2, 6).requires_grad_()

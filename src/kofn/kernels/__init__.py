@@ -188,7 +188,12 @@ def takes_halves(x: Array, framework: str) -> bool:
 
 def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
     """Return the backend for these rows of k-subsets, or None."""
-    backend = _backend(x, framework) if wanted() else None
+    return for_subsets(x, framework) if wanted() else None
+
+
+def for_subsets(x: Array, framework: str) -> SubsetKernels | None:
+    """Return the backend for these rows of k-subsets, whatever KOFN_KERNELS says, or None."""
+    backend = _backend(x, framework)
     return None if backend is None else _module(backend.subsets)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -152,6 +153,10 @@ class _Plain:
         """Return additional ends of panels."""
         return []
 
+    def most_divided(self, grid: _Grid) -> int:
+        """Return how many these are."""
+        return 0
+
     def measured(
         self, y: Array, link: Link, first: Array, s: Array, width: Array
     ) -> tuple[Array, Array]:
@@ -182,9 +187,12 @@ class _FromTheEnd:
 
     def divided(self, bounds: Array, grid: _Grid) -> list[Array]:
         # The singularities e^s = −d are π away from the real axis, far enough for panels of 4.
-        longest = min(math.exp(-grid.levels[0]) / self.order, -grid.least)
-        count, length = math.ceil(longest / 4), bounds[-1:] - bounds[:1]
+        count, length = self.most_divided(grid) + 1, bounds[-1:] - bounds[:1]
         return [bounds[:1] + length * (i / count) for i in range(1, count)]
+
+    def most_divided(self, grid: _Grid) -> int:
+        longest = min(math.exp(-grid.levels[0]) / self.order, -grid.least)
+        return math.ceil(longest / 4) - 1
 
     def measured(
         self, y: Array, link: Link, first: Array, s: Array, width: Array
@@ -310,11 +318,28 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Arra
 def _count_above(y: Array, kink: float, share: float, start: Array) -> int:
     """Return of how many of the largest entries this kink counts, at most."""
     xp, count = namespace(y), y.shape[-1]
-    if share < 1:
-        count = min(count, 1 + math.ceil(_grid(y).rare / -math.log(share)) if share else 1)
+    rarest = _rarest(share, _grid(y))
+    count = count if rarest is None else min(count, rarest)
     if is_at_hand(y) and math.prod(y.shape):
         count = min(count, 1 + int(xp.max(xp.sum(y + kink > start[0], axis=-1))))
     return count
+
+
+def most_nodes(y: Array, noise: Noise) -> int:
+    """Return how many `nodes` there are at most, for a built-in noise and rows of any length."""
+    grid, scale = _grid(y), _scale_of(noise.link)
+    kinks = [_rarest(share, grid) for _, share in scale.within(noise.kinks)]
+    if None in kinks:
+        return sys.maxsize
+    panels = len(grid.levels) - 1 + scale.most_divided(grid) + sum(kinks)  # type: ignore[arg-type]
+    return 1 + panels * len(grid.panel[0])
+
+
+def _rarest(share: float, grid: _Grid) -> int | None:
+    """Return how many entries' kinks count; None where all may."""
+    if share >= 1:
+        return None
+    return 1 + math.ceil(grid.rare / -math.log(share)) if share else 1
 
 
 def _largest(y: Array, count: int) -> Array:

@@ -11,7 +11,7 @@ from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
-from kofn.maps import argmax_quadrature
+from kofn.maps import argmax_weights
 from kofn.maps.softmax import softmax
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import ONE, given
@@ -94,7 +94,7 @@ def perturbed_argmax(
     with checked.form.quiet():
         # Its parameter stays a number: it determines the support of the noise.
         rows = rows_of(checked)._replace(link=link.inner)
-        p = evaluate(argmax_quadrature.weights, rows, kinks=ends or ())
+        p = evaluate(argmax_weights.weights, rows, kinks=ends or ())
         return checked.form.restored(p)
 
 

@@ -110,7 +110,8 @@ def soft_topk_threshold(
     """
     checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
     with checked.form.quiet():
-        return evaluate(implicit.theta, rows_of(checked))
+        fused = fused_rows.threshold(checked)
+        return evaluate(implicit.theta, rows_of(checked)) if fused is None else fused
 
 
 def soft_topk_sum(

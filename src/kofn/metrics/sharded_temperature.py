@@ -6,8 +6,11 @@ from typing import Any
 
 from torch.distributed.tensor.experimental import register_sharding
 
+# Registered with these.
+from kofn.maps import sharded as sharded_maps  # noqa: F401
 from kofn.metrics import torch_temperature
 from kofn.rows.sharded import placements
+from kofn.subsets import sharded as sharded_subsets  # noqa: F401
 
 
 @register_sharding(torch_temperature.temperature._opoverload)

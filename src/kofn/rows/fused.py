@@ -15,7 +15,7 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, of_torch
 from kofn.arrays.operations import as_numbers, marked, take_along_last
 from kofn.kernels.contract import kind_of
-from kofn.rows import answers, choice, kernel_weights
+from kofn.rows import answers, choice, implicit, kernel_weights
 from kofn.rows.given import NUMBERS, Given, without_bad_temperatures
 from kofn.rows.settled import Rows, rows_of
 
@@ -83,6 +83,30 @@ def _hard_by_operator(given: Given, k: Any) -> Array | None:
     if not _is_recorded(given):
         return choice.hard(without_bad_temperatures(given), k)
     return operators.hard_weights_of(given)
+
+
+def threshold(given: Given) -> Array | None:
+    """Return `implicit.theta` of rows, or None if no kernel supports them."""
+    if given.form.kind == "jax":
+        return None
+    backend = _serving_eagerly(given)
+    if backend is None:
+        operators = _operators(given)
+        return None if operators is None else operators.located_of(given)
+    if not _is_recorded(given):
+        return kernel_weights.located(backend, given)[0]
+    numbers = _without_tensors(given)
+
+    def value(*tensors: Array) -> Any:
+        answer, found = kernel_weights.located(backend, _with(numbers, tensors))
+        return answer, (found,)
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        slopes = kernel_weights.location_gradients(_with(numbers, tensors), cotangent, kept[0])
+        learned = (type(number) is not float for number in numbers[:3])
+        return tuple(slope for slope, one in zip(slopes, learned, strict=True) if one)
+
+    return _by_rule(given, numbers, value, pullback, implicit.theta)
 
 
 def value(given: Given) -> Array | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, of_torch
+from kofn.arrays.kinds import Array, cast, deleted, namespace, of_torch
 from kofn.rows import answers, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish, in_memory
@@ -31,6 +31,22 @@ def threshold(backend: kernels.RowKernels, given: Given) -> Array:
     if lost:
         finish(given, theta)
     return theta
+
+
+def located(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
+    """Return (θ in the units of the scores, NaN without available entries; θ as two floats)."""
+    found, xp = threshold(backend, given), namespace(given.scores)
+    answer = found[0] + found[1] - given.temperature * given.link.edge
+    endless = xp.isinf(found[0])
+    if xp.any(endless):
+        answer = xp.where(endless & xp.all(deleted(given.scores), axis=-1), np.nan, answer)
+    return answer, found
+
+
+def location_gradients(given: Given, cotangent: Array, theta: Array) -> tuple[Array, Array, Array]:
+    """Return the cotangents of the scores, k and the temperature, for those of θ."""
+    with np.errstate(all="ignore"):
+        return pullbacks.of_thresholds(cotangent, rows_of(given), (theta[0], theta[1]))
 
 
 def value(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array, Array, Array]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from kofn.arrays.autodiff import values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, is_numpy, namespace
+from kofn.arrays.kinds import Array, is_numpy, namespace, scalar
 from kofn.rows import answers, implicit
 from kofn.rows.settled import Rows
-from kofn.solver.plateau import Entries
+from kofn.solver.plateau import Entries, balance
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -76,6 +76,34 @@ def of_losses(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:
     chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
     chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
     return xp.where(_moving(p, rows), p.over.expand(v) * (chosen - target), 0.0)
+
+
+def of_thresholds(
+    cotangent: Array, rows: Rows, found: Any, over: Reductions = DENSE
+) -> tuple[Array, Array, Array]:
+    """Return the cotangents of the scores, k and the temperature, for those of θ."""
+    p = implicit.place(rows, over, found)
+    xp = namespace(p.z)
+    slope = xp.where(_moving(p, rows), p.link.pdf(p.z), 0.0)
+    total = p.over.sum(slope)
+    settled = p.every | p.none | p.spoiled
+    solvable = ~settled & (total >= implicit.least_weight(total))
+    share = slope / p.over.expand(xp.where(solvable, total, math.inf))
+    hard = ~(solvable | settled)
+
+    def balanced() -> Array:
+        flat = balance(p.link, Entries(p.z, rows.scores, rows.temperature, rows.live, over), hard)
+        some = p.over.expand(hard & flat.usable)
+        return xp.where(some, flat.slopes / p.over.expand(flat.slope), share)
+
+    if p.link.has_infinite_tails(p.z) is not False:
+        share = only_if(hard, balanced, share)
+    in_x = p.over.expand(cotangent) * share
+    moved = in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p))
+    # On a plateau θ is an end of it, which moves with no score, and with the temperature by this.
+    still = xp.where(settled | xp.any(share != 0, axis=-1), 0.0, scalar(total, p.link.edge))
+    lever = xp.where(solvable, -rows.temperature / xp.where(solvable, total, 1.0), 0.0)
+    return in_x, cotangent * lever, -over.sum(moved) - cotangent * still
 
 
 def _moving(p: implicit.Placed, rows: Rows) -> Array:

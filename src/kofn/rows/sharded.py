@@ -32,7 +32,7 @@ def _(x: Any, costs: Any, budget: Any, t: Any, alpha: Any, link: Any, number: An
     return [([way] * 4, [way, way, way, way, alpha and way, None, None]) for way in ways]
 
 
-def _second(way: Any) -> Any:
+def second(way: Any) -> Any:
     """Return the placement of two numbers per row, which lie along a dimension before the batch."""
     return Shard(way.dim + 1) if isinstance(way, Shard) else way
 
@@ -43,12 +43,23 @@ def _of_rows(way: Any, k: Any, every_k: Any, t: Any, *others: Any) -> list[Any]:
 
 
 def _entries_and_pair(x: Any, *rows: Any) -> Any:
-    return [([way, _second(way)], [way, *_of_rows(way, *rows)]) for way in placements(x.ndim - 1)]
+    return [([way, second(way)], [way, *_of_rows(way, *rows)]) for way in placements(x.ndim - 1)]
 
 
 def _backward(cotangent: Any, x: Any, theta: Any, *rows: Any) -> Any:
     return [
-        ([way, _second(way)], [way, way, _second(way), *_of_rows(way, *rows)])
+        ([way, second(way)], [way, way, second(way), *_of_rows(way, *rows)])
+        for way in placements(x.ndim - 1)
+    ]
+
+
+def _backward_of_weights(cotangent: Any, x: Any, theta: Any, *rows: Any) -> Any:
+    learned = rows[0] is not None or rows[2] is not None
+    return [
+        (
+            [way, _or_nothing(second(way), learned)],
+            [way, way, second(way), *_of_rows(way, *rows)],
+        )
         for way in placements(x.ndim - 1)
     ]
 
@@ -106,7 +117,9 @@ for _operator, _rule in (
     (operators.weights, _entries_and_pair),
     (operators.hard_weights, _entries_and_pair),
     (operators.log_weights, _entries_and_pair),
-    (operators.weights_backward, _backward),
+    (operators.located, _entries_and_pair),
+    (operators.weights_backward, _backward_of_weights),
+    (operators.located_backward, _backward),
     (operators.log_weights_backward, _backward),
     (operators.value, _value),
     (operators.value_backward, _value_backward),

@@ -62,6 +62,11 @@ def log_weights_of(given: Given) -> Tensor:
     return OPERATORS.log_weights.default(given.scores, *_arguments(given))[0]
 
 
+def located_of(given: Given) -> Tensor:
+    """Return θ."""
+    return OPERATORS.located.default(given.scores, *_arguments(given))[0]
+
+
 def value_of(given: Given, slopes: bool) -> Tensor:
     return OPERATORS.value.default(given.scores, *_arguments(given), slopes)[0]
 

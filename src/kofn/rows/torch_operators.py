@@ -13,45 +13,14 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
+from kofn.arrays.torch_operator import OPERATORS as OPERATORS
+from kofn.arrays.torch_operator import REFUSED, define, differentiate, refuse_second
 from kofn.links.link import by_id
 from kofn.rows import kernel_weights
 from kofn.rows.given import Given, without_bad_temperatures
 
-OPERATORS = torch.ops.kofn
-
-REFUSED = (
-    "a compiled function has first derivatives only; for second derivatives, call the function "
-    "without torch.compile, or compile torch.func.grad of it"
-)
-
 _ROWS = "Tensor? k, float? every_k, Tensor? t, float? every_t, str link, float? alpha"
 """The arguments of an operator that every row has, after those of its own."""
-
-
-def _define(arguments: str, results: str, fake: Callable[..., Any]) -> Callable[[Callable], Any]:
-    """Register a function as an operator of its name; `fake` gives the results' shapes.
-
-    This is torch.library.custom_op without its search for memory that is shared, which takes as
-    long as a short row.
-    """
-
-    def register(function: Callable) -> Any:
-        name = f"kofn::{function.__name__}"
-        tags = (torch.Tag.pt2_compliant_tag,)
-        torch.library.define(name, f"({arguments}) -> {results}", tags=tags)
-        torch.library.impl(name, "CompositeExplicitAutograd", function)
-        torch.library.register_fake(name, fake)
-        return getattr(OPERATORS, function.__name__).default
-
-    return register
-
-
-def _differentiate(operator: Any, pullback: Callable, keep: Callable | None = None) -> None:
-    torch.library.register_autograd(operator, pullback, setup_context=keep)
-
-
-def _refuse(ctx: Any, *cotangents: Tensor | None) -> Any:
-    raise RuntimeError(REFUSED)
 
 
 def _given(x: Tensor, rows: Any) -> Given:
@@ -86,6 +55,11 @@ def _slopes_like(cotangent: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor]
     return _entries_and_pair(x)
 
 
+def _slopes_if_any(cotangent: Tensor, x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
+    numbers = rows[1] is None and rows[3] is None
+    return x.new_empty(x.shape), x.new_empty(0 if numbers else (2, *_batch(x)))
+
+
 def _in_arguments(ctx: Any, in_x: Any, in_k: Any, in_t: Any) -> tuple[Any, ...]:
     """Return the cotangents of x and `_ROWS`."""
     return in_x, in_k, None, in_t, None, None, None
@@ -94,34 +68,34 @@ def _in_arguments(ctx: Any, in_x: Any, in_k: Any, in_t: Any) -> tuple[Any, ...]:
 # Weights, hard choices with their gradient, and logarithms: each has θ as two floats besides.
 
 
-@_define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _entries_and_pair)
+@define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _entries_and_pair)
 def weights(x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
     return kernel_weights.weights(_backend(x), _given(x, rows))
 
 
-@_define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _entries_and_pair)
+@define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _entries_and_pair)
 def hard_weights(x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
     given = _given(x, rows)
     chosen = _chooser(x).hard(without_bad_temperatures(given).scores, given.k)
     return chosen, kernel_weights.threshold(_backend(x), given)
 
 
-@_define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _entries_and_pair)
+@define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _entries_and_pair)
 def log_weights(x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
     return kernel_weights.log_weights(_backend(x), _given(x, rows))
 
 
-@_define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_like)
+@define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_if_any)
 def weights_backward(
     cotangent: Tensor, x: Tensor, theta: Tensor, *rows: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the cotangents of the scores, and those of k and the temperature as (2, …)."""
+    """Return the cotangents of the scores, and those of k and the temperature, or nothing."""
     _, k, t, link, _ = _given(x, rows)
     in_x, in_rows = _backend(x).gradients(x, cotangent, theta, k, t, link)
-    return in_x, x.new_zeros((2, *_batch(x))) if in_rows is None else in_rows
+    return in_x, x.new_empty(0) if in_rows is None else in_rows
 
 
-@_define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_like)
+@define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_like)
 def log_weights_backward(
     cotangent: Tensor, x: Tensor, theta: Tensor, *rows: Any
 ) -> tuple[Tensor, Tensor]:
@@ -153,10 +127,35 @@ def _pullback_by(operator: Any) -> Callable:
 
 
 for _operator in (weights, hard_weights):
-    _differentiate(_operator, _pullback_by(weights_backward), _keep_rows)
-_differentiate(log_weights, _pullback_by(log_weights_backward), _keep_rows)
+    differentiate(_operator, _pullback_by(weights_backward), _keep_rows)
+differentiate(log_weights, _pullback_by(log_weights_backward), _keep_rows)
 for _operator in (weights_backward, log_weights_backward):
-    _differentiate(_operator, _refuse)
+    refuse_second(_operator)
+
+
+# θ, as one number and as two floats.
+
+
+def _row_and_pair(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(_batch(x)), x.new_empty((2, *_batch(x)))
+
+
+@define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _row_and_pair)
+def located(x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
+    return kernel_weights.located(_backend(x), _given(x, rows))
+
+
+@define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_like)
+def located_backward(
+    cotangent: Tensor, x: Tensor, theta: Tensor, *rows: Any
+) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of the scores, and those of k and the temperature as (2, …)."""
+    in_x, *in_rows = kernel_weights.location_gradients(_given(x, rows), cotangent, theta)
+    return in_x, torch.stack(in_rows)
+
+
+differentiate(located, _pullback_by(located_backward), _keep_rows)
+refuse_second(located_backward)
 
 
 # S_k, and Fenchel–Young losses. Their slopes are computed with them, if there is a use for them.
@@ -172,7 +171,7 @@ def _value_and_slopes(x: Tensor, *rows_and_slopes: Any) -> tuple[Tensor, ...]:
     return x.new_empty(_batch(x)), x.new_empty(x.shape), *in_rows
 
 
-@_define(f"Tensor x, {_ROWS}, int slopes", "(Tensor, Tensor, Tensor, Tensor)", _value_and_slopes)
+@define(f"Tensor x, {_ROWS}, int slopes", "(Tensor, Tensor, Tensor, Tensor)", _value_and_slopes)
 def value(x: Tensor, *rows_and_slopes: Any) -> tuple[Tensor, ...]:
     """Return S_k and, if `slopes`, those in the scores, k and the temperature."""
     *rows, slopes = rows_and_slopes
@@ -185,7 +184,7 @@ def value(x: Tensor, *rows_and_slopes: Any) -> tuple[Tensor, ...]:
     return answer, x.new_empty(0), x.new_empty(0), x.new_empty(0)
 
 
-@_define("Tensor cotangent, Tensor x, Tensor in_x", "Tensor", lambda _, x, __: x.new_empty(x.shape))
+@define("Tensor cotangent, Tensor x, Tensor in_x", "Tensor", lambda _, x, __: x.new_empty(x.shape))
 def value_backward(cotangent: Tensor, x: Tensor, in_x: Tensor) -> Tensor:
     """Return the cotangents of the scores.
 
@@ -215,8 +214,8 @@ def _value_pullback(ctx: Any, cotangent: Tensor | None, *of_slopes: Tensor | Non
     return *_in_arguments(ctx, each, *slopes), None
 
 
-_differentiate(value, _value_pullback, _keep_slopes)
-_differentiate(value_backward, _refuse)
+differentiate(value, _value_pullback, _keep_slopes)
+refuse_second(value_backward)
 
 
 def _loss_and_slopes(x: Tensor, target: Tensor, *rows_and_flags: Any) -> tuple[Tensor, ...]:
@@ -225,7 +224,7 @@ def _loss_and_slopes(x: Tensor, target: Tensor, *rows_and_flags: Any) -> tuple[T
     return x.new_empty(_batch(x)), x.new_empty(x.shape), x.new_empty(_batch(x))
 
 
-@_define(
+@define(
     f"Tensor x, Tensor target, {_ROWS}, int likely, int slopes",
     "(Tensor, Tensor, Tensor)",
     _loss_and_slopes,
@@ -266,7 +265,7 @@ def _gap_pullback(ctx: Any, cotangent: Tensor | None, *of_slopes: Tensor | None)
     return in_x, None, *others, None, None
 
 
-_differentiate(gap, _gap_pullback, _keep_gap)
+differentiate(gap, _gap_pullback, _keep_gap)
 
 
 # Choices, without a gradient.
@@ -276,7 +275,7 @@ def _entries(x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
-@_define("Tensor x, Tensor? k, float? every_k", "Tensor", _entries)
+@define("Tensor x, Tensor? k, float? every_k", "Tensor", _entries)
 def hard(x: Tensor, k: Tensor | None, every_k: float | None) -> Tensor:
     count = float(every_k) if k is None else k  # type: ignore[arg-type]
     return _chooser(x).hard(x, count)
@@ -286,7 +285,7 @@ def _indices(x: Tensor, k: int) -> Tensor:
     return x.new_empty((*_batch(x), k), dtype=torch.int64)
 
 
-@_define("Tensor x, SymInt k", "Tensor", _indices)
+@define("Tensor x, SymInt k", "Tensor", _indices)
 def largest(x: Tensor, k: int) -> Tensor:
     return _chooser(x).largest(x, k)
 
@@ -296,7 +295,7 @@ def largest(x: Tensor, k: int) -> Tensor:
 _OF_SUPPORT = "SymInt? k, float? p, Tensor? t, float? every_t"
 
 
-@_define(f"Tensor x, {_OF_SUPPORT}", "Tensor", _entries)
+@define(f"Tensor x, {_OF_SUPPORT}", "Tensor", _entries)
 def truncated(x: Tensor, k: int | None, p: float | None, *t: Any) -> Tensor:
     return _chooser(x).truncated(x, k, p, _temperature(*t), None, True)[0]
 
@@ -309,7 +308,7 @@ def _slopes_of_truncated(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(_batch(x))
 
 
-@_define(
+@define(
     "Tensor x, Tensor weights, Tensor cotangent, Tensor? t, float? every_t",
     "(Tensor, Tensor)",
     _slopes_of_truncated,
@@ -334,15 +333,15 @@ def _truncated_pullback(ctx: Any, cotangent: Tensor) -> Any:
     return in_x, None, None, None if t is None else in_t, None
 
 
-_differentiate(truncated, _truncated_pullback, _keep_weights)
-_differentiate(truncated_backward, _refuse)
+differentiate(truncated, _truncated_pullback, _keep_weights)
+refuse_second(truncated_backward)
 
 
 def _loss_and_away(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(_batch(x)), x.new_empty(x.shape if others[-1] else 0)
 
 
-@_define(f"Tensor x, Tensor labels, {_OF_SUPPORT}, int slopes", "(Tensor, Tensor)", _loss_and_away)
+@define(f"Tensor x, Tensor labels, {_OF_SUPPORT}, int slopes", "(Tensor, Tensor)", _loss_and_away)
 def truncated_loss(
     x: Tensor, labels: Tensor, k: int | None, p: float | None, t: Any, every_t: Any, slopes: bool
 ) -> tuple[Tensor, Tensor]:
@@ -371,4 +370,4 @@ def _truncated_loss_pullback(ctx: Any, cotangent: Tensor | None, of_away: Tensor
     return each[..., None] * away, None, None, None, in_t, None, None
 
 
-_differentiate(truncated_loss, _truncated_loss_pullback, _keep_away)
+differentiate(truncated_loss, _truncated_loss_pullback, _keep_away)

@@ -35,7 +35,8 @@ def marginals(y: Array, k: Array, plain: Callable[..., Array], found: Any = None
         return plain(y, k, found) if answer is None else answer
     kernel = _kernel_for(stop_gradient(y))
     if kernel is None:
-        return plain(y, k, found)
+        operators = _operators(y)
+        return plain(y, k, found) if operators is None else operators.marginals_of(y, k)
     if not is_torch(y):
         return kernel.at(MARGINALS, y, *(found or threshold(y, k)), k)
 
@@ -75,7 +76,9 @@ def tails(z: Array, k: Array) -> Array:
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
     """Return the covariance of the coins times v, as `quadrature.covariance`."""
-    kernel = _kernel_for(z, v)
+    kernel, operators = _kernel_for(z, v), _operators(z)
+    if operators is not None and not any(map(of_torch("state").is_recorded, (z, v))):
+        return operators.covariance_of(z, k, v)
     return kernel.evaluate(COVARIANCE, z, k, v) if kernel else quadrature.covariance(z, k, v)
 
 
@@ -96,10 +99,22 @@ def _by_sums(what: int, plain: Callable, pullback: Callable, z: Array, k: Array)
 
     if not is_torch(z):
         return value(z, k)
+    operators = _operators(z)
+    if operators is not None:
+        return operators.log_count_of(z, k) if what == LOG_COUNT else operators.tails_of(z, k)
     if not of_torch("state").is_eager(z):
         return plain(z, k)
     rule = of_torch("rule").Rule(lambda z, k: (value(z, k), ()), pullback)
     return of_torch("rule").by_rule(rule, z, k)
+
+
+def _operators(z: Array) -> Any:
+    """Return the module of torch's operators for these rows; None if nothing compiles them."""
+    if not is_torch(z) or not of_torch("state").is_compiled():
+        return None
+    from kofn.subsets import torch_operators
+
+    return torch_operators if torch_operators.serves(z) else None
 
 
 def _kernel_for(*arrays: Array) -> Any:

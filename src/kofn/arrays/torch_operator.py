@@ -1,0 +1,78 @@
+"""Functions as torch operators, which compiled code calls without tracing them.
+
+Each has a first derivative at most: second ones are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.torch_state import is_eager
+
+REFUSED = (
+    "a compiled function has first derivatives only; for second derivatives, call the function "
+    "without torch.compile, or compile torch.func.grad of it"
+)
+
+OPERATORS = torch.ops.kofn
+
+
+def define(arguments: str, results: str, fake: Callable[..., Any]) -> Callable[[Callable], Any]:
+    """Register a function as an operator of its name; `fake` gives the results' shapes.
+
+    This is torch.library.custom_op without its search for memory that is shared, which takes as
+    long as a short row. No output may share memory with another, or with an input.
+    """
+
+    def register(function: Callable) -> Any:
+        name = f"kofn::{function.__name__}"
+        tags = (torch.Tag.pt2_compliant_tag,)
+        torch.library.define(name, f"({arguments}) -> {results}", tags=tags)
+        torch.library.impl(name, "CompositeExplicitAutograd", function)
+        torch.library.register_fake(name, fake)
+        operator = getattr(OPERATORS, function.__name__).default
+        _FUNCTIONS[operator] = function
+        return operator
+
+    return register
+
+
+_FUNCTIONS: dict[Any, Callable] = {}
+
+
+def differentiate(operator: Any, pullback: Callable, keep: Callable | None = None) -> None:
+    """Give an operator a derivative, as torch.library.register_autograd does."""
+    try:
+        from torch._library.autograd import Info, make_autograd_impl
+
+        recorded = make_autograd_impl(operator, Info(pullback, keep))
+        below, python = torch._C._AutoDispatchBelowAutograd, torch._C.DispatchKey.Python
+    except (ImportError, AttributeError):  # private names of PyTorch
+        torch.library.register_autograd(operator, pullback, setup_context=keep)
+        return
+    function = _FUNCTIONS[operator]
+
+    def call(keyset: Any, *arguments: Any) -> Any:
+        # Compiled code records nothing here, and a second dispatch takes as long as a short row.
+        if torch.is_grad_enabled() or keyset.has(python) or not is_eager(arguments[0]):
+            return recorded(keyset, *arguments)
+        with below():
+            return function(*arguments)
+
+    _LIBRARY.impl(operator._opname, call, "Autograd", with_keyset=True)
+
+
+_LIBRARY = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
+
+
+def refuse(ctx: Any, *cotangents: Tensor | None) -> Any:
+    raise RuntimeError(REFUSED)
+
+
+def refuse_second(operator: Any) -> None:
+    """Refuse derivatives of an operator that is itself one."""
+    differentiate(operator, refuse)

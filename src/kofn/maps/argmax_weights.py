@@ -1,0 +1,65 @@
+"""Probabilities of noisy scores with their derivatives, by the code that serves the caller."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
+from kofn.arrays.kinds import Array, is_torch, namespace, of_torch, scalar
+from kofn.links.link import by_id
+from kofn.maps.argmax_nodes import Kinks, Noise
+from kofn.maps.argmax_quadrature import Measure, evaluate, jacobian_product
+from kofn.rows.settled import Rows
+from kofn.solver.equation import far
+
+
+def weights(rows: Rows, kinks: Kinks) -> Array:
+    """Return p of rows with k = 1, with softmax's rules for ±inf, masks and NaN."""
+    xp = namespace(rows.scores)
+    some = xp.any(rows.live, axis=-1)
+    greatest = xp.where(some, xp.max(stop_gradient(rows.scores), axis=-1), 0.0)[..., None]
+    distance = xp.where(rows.live, rows.scores, greatest) - greatest
+    y = distance / rows.temperature[..., None]
+    limit = far(xp.finfo(y.dtype))
+    y = xp.where(stop_gradient(y) < -limit, scalar(y, -limit), y)
+    y = xp.where(rows.live, y, -math.inf)
+    p = xp.where((rows.k <= 0)[..., None], 0.0, probabilities(y, Noise(rows.link, kinks)))
+    # A NaN in the row gives NaN even if a score of +inf takes all the weight.
+    p = xp.where(rows.live & xp.isnan(rows.scores), math.nan, p)
+    return xp.where(rows.top, rows.top_weight[..., None], xp.where(rows.live, p, 0.0))
+
+
+def probabilities(y: Array, noise: Noise) -> Array:
+    """Return p per entry, differentiable in y; the maximum of y is 0, excluded entries are −inf."""
+    if is_torch(y) and of_torch("state").is_eager(y):
+
+        def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+            found = Measure(*kept) if kept else None
+            return (jacobian_product(tensors[0], noise, cotangent, found),)
+
+        rule = of_torch("rule").Rule(lambda y: evaluate(y, noise), pullback)
+        return of_torch("rule").by_rule(rule, y)
+    if is_torch(y) and of_torch("state").is_compiled():
+        from kofn.maps import torch_noise
+
+        if torch_noise.serves(y, noise):
+            return torch_noise.probabilities_of(y, noise)
+    p = evaluate(stop_gradient(y), noise)[0]
+    if not has_gradients(y):
+        return p
+    link = noise.link
+    return p + with_gradients_of(partial(_slope, link.id, link.alpha, noise.kinks), y)
+
+
+def _slope(link_id: str, alpha: float | None, kinks: Kinks, y: Array) -> Array:
+    """Return 0 with the first two derivatives of p, from J at the midpoint of y and stop(y)."""
+    fixed = stop_gradient(y)
+    play = fixed != -math.inf
+    xp = namespace(y)
+    step = xp.where(play, y, 0.0) - xp.where(play, fixed, 0.0)
+    middle = xp.where(play, fixed + step / 2, -math.inf)
+    # A third derivative would be silently wrong; step^2.5 makes it infinite.
+    noise = Noise(by_id(link_id, alpha), kinks)
+    return jacobian_product(middle, noise, step + step**2.5)

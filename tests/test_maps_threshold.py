@@ -1,0 +1,57 @@
+"""soft_topk_threshold from a kernel: the value and gradients of the plain operations."""
+
+import numpy as np
+import pytest
+import torch
+
+from kofn import links, soft_topk_threshold
+from kofn.links import table
+from kofn.rows import implicit, kernel_weights
+from kofn.rows.given import given
+from kofn.rows.settled import rows_of
+from support import LINKS
+
+pytestmark = pytest.mark.usefixtures("kernels_on")
+
+
+def plain(x, k, link, t):
+    checked = given(x, k, table.resolve(link), t, -1, None)
+    return implicit.theta(rows_of(checked))
+
+
+def gradients(function, x, k, link, t):
+    leaves = [leaf.clone().requires_grad_() for leaf in (x, k, t)]
+    theta = function(leaves[0], leaves[1], link, leaves[2])
+    v = torch.linspace(-1, 2, theta.numel(), dtype=theta.dtype)
+    return theta.detach(), *torch.autograd.grad(theta, leaves, v)
+
+
+def of_kernel(x, k, link, t):
+    return soft_topk_threshold(x, k, link=link, temperature=t)
+
+
+@pytest.mark.parametrize("size", [1, 1e4, 1e9])
+@pytest.mark.parametrize("link", [*LINKS, links.entmax(1.3)], ids=str)
+def test_rows_of_every_sort(link, size):
+    x = torch.tensor(np.random.default_rng(0).integers(-3, 4, (6, 9)) * float(size))
+    x[0, 1], x[1, 2], x[3, 0] = torch.inf, -torch.inf, torch.nan
+    x[2], x[4, :5] = -torch.inf, torch.inf
+    t = torch.tensor([0.1, 1, 2, 0.5, 1, 3.0], dtype=x.dtype)
+    for k in (0.0, 1.0, 2.5, 8.0, 9.0):
+        k = torch.full((6,), k, dtype=x.dtype)
+        for got, wanted in zip(
+            gradients(of_kernel, x, k, link, t), gradients(plain, x, k, link, t), strict=True
+        ):
+            assert torch.allclose(got, wanted, rtol=2e-8, atol=1e-11, equal_nan=True)
+
+
+def test_eager_code_solves_and_does_no_more(monkeypatch):
+    calls = []
+    located = kernel_weights.located
+    monkeypatch.setattr(
+        kernel_weights, "located", lambda *given: calls.append(given) or located(*given)
+    )
+    monkeypatch.setattr(implicit, "theta", None)
+    for x in (torch.randn(2, 5), torch.randn(2, 5, requires_grad=True), np.ones((2, 5))):
+        assert soft_topk_threshold(x, 2).shape == (2,)
+    assert len(calls) == 3

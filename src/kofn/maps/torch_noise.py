@@ -55,10 +55,10 @@ def noisy_argmax(y: Tensor, *noise: Any) -> tuple[Tensor, Tensor]:
     whole = _noise(*noise)
     p, measure = argmax_quadrature.evaluate(y, whole)
     kept = y.new_empty((3, _room(y, whole), *y.shape[:-1], 1))
-    if measure and kept.shape[1]:
-        count = measure.at.shape[0]
-        torch.stack(tuple(measure), out=kept[:, :count])
-        kept[:, count:] = -1
+    count = measure.at.shape[0] if measure and kept.shape[1] else 0
+    if measure and count:
+        kept[:, :count] = torch.stack(tuple(measure))
+    kept[:, count:] = -1
     return p, kept
 
 
@@ -69,12 +69,11 @@ def _entries(cotangent: Tensor, y: Tensor, *_: Any) -> Tensor:
 @define(f"Tensor cotangent, Tensor y, Tensor kept, {_NOISE}", "Tensor", _entries)
 def noisy_argmax_backward(cotangent: Tensor, y: Tensor, kept: Tensor, *noise: Any) -> Tensor:
     whole = _noise(*noise)
-    if kept.numel():
-        count = int((kept[1].flatten(1)[:, 0] != -1).sum())
-        measure: Any = argmax_quadrature.Measure(*kept[:, :count])
-    else:
-        measure = argmax_quadrature.evaluate(y, whole)[1] or None
-    return argmax_quadrature.jacobian_product(y, whole, cotangent, measure)
+    count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
+    found: Any = argmax_quadrature.Measure(*kept[:, :count])
+    if not count:
+        found = argmax_quadrature.evaluate(y, whole)[1] or None
+    return argmax_quadrature.jacobian_product(y, whole, cotangent, found)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:

@@ -24,10 +24,11 @@ except ImportError as error:
     ) from error
 
 from kofn import links
+from kofn.arrays.torch_operator import OPERATORS
 from kofn.links import table
 from kofn.links.bounded import NEAR_1
-from kofn.metrics import torch_temperature
-from kofn.rows import torch_threshold
+from kofn.metrics import torch_temperature as torch_temperature
+from kofn.rows import torch_threshold as torch_threshold
 
 __all__ = ["translations"]
 
@@ -53,8 +54,8 @@ def translations() -> dict[Callable, Callable]:
     threshold in it gives the same weights, `soft_topk_threshold` may be another of those.
     """
     return {
-        torch_threshold.threshold._opoverload: _threshold,
-        torch_temperature.temperature._opoverload: _temperature,
+        OPERATORS.threshold.default: _threshold,
+        OPERATORS.temperature.default: _temperature,
         torch.ops.aten.sort.stable: _sort,
         torch.ops.aten.where.self: _where,
         torch.ops.aten.erfc.default: _erfc,

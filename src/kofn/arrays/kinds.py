@@ -174,7 +174,7 @@ def contiguous(x: Array) -> Array:
 def is_jit_tracing() -> bool:
     """Return whether torch.jit.trace is recording; it makes Python numbers constants."""
     torch = sys.modules.get("torch")
-    return torch is not None and not torch.compiler.is_compiling() and torch._C._is_tracing()
+    return torch is not None and not torch.compiler.is_compiling() and torch.jit.is_tracing()
 
 
 def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Array:

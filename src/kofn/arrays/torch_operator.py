@@ -63,10 +63,14 @@ def differentiate(operator: Any, pullback: Callable, keep: Callable | None = Non
         with below():
             return function(*arguments)
 
-    _LIBRARY.impl(operator._opname, call, "Autograd", with_keyset=True)
+    _LIBRARY.impl(  # type: ignore[no-untyped-call]
+        function.__name__, call, "Autograd", with_keyset=True
+    )
 
 
-_LIBRARY = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
+_LIBRARY = torch.library.Library(  # type: ignore[no-untyped-call]
+    __name__.partition(".")[0], "FRAGMENT"
+)
 
 
 def refuse(ctx: Any, *cotangents: Tensor | None) -> Any:

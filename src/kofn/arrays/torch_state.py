@@ -28,10 +28,23 @@ def is_plain(x: Tensor) -> bool:
 
 # Asked in every call, so none of them is looked up there.
 _ORDINARY = (Tensor, torch.nn.Parameter)
-_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
-_transforms_active = torch._C._are_functorch_transforms_active
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
-_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_compiling = torch.compiler.is_compiling
+
+
+def _private(home: Any, name: str) -> Callable[..., Any]:
+    """Return a test of PyTorch's without a public name; one that is always true if it is gone.
+
+    Plain operations then serve every tensor: slower, and right whatever the answer would be.
+    """
+    return getattr(home, name, lambda *_: True)
+
+
+_is_tracing = _private(torch._C, "_is_tracing")
+_transforms_active = _private(torch._C, "_are_functorch_transforms_active")
+_is_batched = _private(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor")
+_dispatch_modes = _private(torch._C, "_len_torch_dispatch_stack")
+_is_zero = _private(Tensor, "_is_zerotensor")
+_tells_level = hasattr(forward_ad, "_current_level")
 
 
 def is_eager(x: Tensor) -> bool:
@@ -41,10 +54,11 @@ def is_eager(x: Tensor) -> bool:
         and not _is_tracing()
         and type(x) in _ORDINARY
         and x.layout is torch.strided
-        and not x._is_zerotensor()
+        and not _is_zero(x)
         and not _transforms_active()
         and not _is_batched(x)
         and not _dispatch_modes()
+        and _tells_level
         and forward_ad._current_level < 0
     )
 
@@ -58,6 +72,7 @@ def is_compiled() -> bool:
         _is_compiling()
         and not torch.compiler.is_exporting()
         and not _transforms_active()
+        and _tells_level
         and forward_ad._current_level < 0
     )
 

@@ -13,7 +13,11 @@ from torch import Tensor, nn
 
 def is_recomputing() -> bool:
     """Return whether the caller runs inside a backward pass, as activation checkpointing does."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+    return not torch.compiler.is_compiling() and _task() != -1
+
+
+# Without this private name no pass is known to be a recomputation, and both are counted.
+_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 @torch.library.custom_op("kofn::first_run", mutates_args=())

@@ -12,7 +12,8 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from kofn.rows import torch_operators as operators
-from kofn.rows import torch_price, torch_threshold
+from kofn.rows import torch_price as torch_price
+from kofn.rows import torch_threshold as torch_threshold
 
 
 def placements(batch: int) -> list[Any]:
@@ -20,13 +21,13 @@ def placements(batch: int) -> list[Any]:
     return [Replicate(), *(Shard(dim) for dim in range(batch))]
 
 
-@register_sharding(torch_threshold.threshold._opoverload)
+@register_sharding(operators.OPERATORS.threshold.default)
 def _(x: Any, k: Any, temperature: Any, alpha: Any, link: Any, number: Any) -> Any:
     ways = placements(x.ndim - 1)
     return [([way, way], [way, way, way, alpha and way, None, None]) for way in ways]
 
 
-@register_sharding(torch_price.price._opoverload)
+@register_sharding(operators.OPERATORS.price.default)
 def _(x: Any, costs: Any, budget: Any, t: Any, alpha: Any, link: Any, number: Any) -> Any:
     ways = placements(x.ndim - 1)
     return [([way] * 4, [way, way, way, way, alpha and way, None, None]) for way in ways]

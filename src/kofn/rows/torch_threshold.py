@@ -10,7 +10,7 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch.jit._trace import TracerWarning
+from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
 # Loaded with PyTorch, because torch.compile cannot trace an import in the first call.
 from kofn.arrays import torch_rule as torch_rule

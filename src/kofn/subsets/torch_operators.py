@@ -74,15 +74,15 @@ def _entries_and_pair(y: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 @define("Tensor y, Tensor k", "(Tensor, Tensor)", _entries_and_pair)
 def subset_marginals(y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Return the marginals of logits y, and their threshold as two floats."""
-    placed = torch.stack(threshold(y, k, torch.ones_like(k), links.logistic))
-    return _kernel(y).at(MARGINALS, y, *placed, k), placed
+    hi, lo = threshold(y, k, torch.ones_like(k), links.logistic)
+    return _kernel(y).at(MARGINALS, y, hi, lo, k), torch.stack((hi, lo))
 
 
 @define(
     "Tensor cotangent, Tensor y, Tensor k, Tensor placed", "Tensor", lambda _, y, *__: _entries(y)
 )
 def subset_marginals_backward(cotangent: Tensor, y: Tensor, k: Tensor, placed: Tensor) -> Tensor:
-    return _kernel(y).at(COVARIANCE, y, *placed, k, cotangent)
+    return _kernel(y).at(COVARIANCE, y, placed[0], placed[1], k, cotangent)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:

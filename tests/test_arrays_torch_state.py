@@ -1,0 +1,68 @@
+"""Private names of PyTorch that kofn uses: each may go, and the answers stay right."""
+
+import subprocess
+import sys
+import textwrap
+
+WITHOUT = """
+    import torch
+    from torch.autograd import forward_ad
+
+    for home, name in (
+        (torch._C, "_is_tracing"),
+        (torch._C, "_are_functorch_transforms_active"),
+        (torch._C._functorch, "is_legacy_batchedtensor"),
+        (torch._C, "_len_torch_dispatch_stack"),
+        (torch._C, "_current_graph_task_id"),
+        (forward_ad, "_current_level"),
+    ):
+        delattr(home, name)
+"""
+USES = """
+    import numpy as np
+    import kofn
+    from kofn.arrays import torch_state
+    from kofn.nn import router_state
+
+    x = np.array([2.0, 1.0, 0.5, -1.0])
+    leaf = torch.tensor(x, requires_grad=True)
+    p = kofn.soft_topk(leaf, 2)
+    assert np.allclose(p.detach().numpy(), kofn.soft_topk(x, 2))
+    (slope,) = torch.autograd.grad(p[0], leaf)
+    moved = [kofn.soft_topk(x + h * np.eye(4), 2)[:, 0] for h in (1e-6, -1e-6)]
+    assert np.allclose(slope.numpy(), (moved[0] - moved[1]) / 2e-6, atol=1e-8)
+    assert not torch_state.is_eager(leaf)
+    assert not router_state.is_recomputing()
+"""
+
+
+def test_without_private_names_the_plain_operations_answer():
+    code = textwrap.dedent(WITHOUT + USES)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+OPERATOR = """
+    import torch
+
+    name = "_AutoDispatchBelowAutograd"
+    guard = getattr(torch._C, name)
+    delattr(torch._C, name)
+    import kofn
+    from kofn.rows import torch_operators as operators
+    setattr(torch._C, name, guard)  # PyTorch itself needs it
+
+    x = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    p = operators.weights(x, None, 2.0, None, 1.0, "logistic", None)[0]
+    wanted = kofn.soft_topk(x, 2)
+    assert torch.equal(p, wanted)
+    v = torch.randn(2, 5, dtype=torch.float64)
+    assert torch.equal(*(torch.autograd.grad(y, x, v)[0] for y in (p, wanted)))
+"""
+
+
+def test_without_them_operators_have_their_derivatives_still():
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(OPERATOR)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

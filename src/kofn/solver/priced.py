@@ -2,7 +2,7 @@
 
 The search is that of `solver/threshold.py`, with weighted sums. What costs change: θ multiplies
 them, so x − θc is computed without rounding θc; the scores cross θ in the order of x/c; sums of
-costs have rounding errors, which counts have not. docs/knapsack.md derives the rules.
+costs have rounding errors, which counts have not. docs/maps_knapsack.md derives the rules.
 """
 
 from __future__ import annotations

@@ -55,6 +55,15 @@ def test_every_method_trains_on_every_task_and_is_reported(here):
         assert (each["gradient"]["mean"] == 0) == constant
 
 
+def test_figures_that_a_task_lacks_are_left_out_with_several_seeds(here):
+    """Nobody knows the right expert of a character."""
+    result = run("--task", "text", "--method", "kofn", "-k", 1, "--steps", 3, "--seeds", 2)
+    assert result.exit_code == 0, result.output
+    (row,) = (line for line in result.output.splitlines() if line.split()[:1] == ["kofn"])
+    assert row.count("±") == 1
+    assert "–" in row
+
+
 def test_help_names_every_method_and_task():
     text = "".join(run("--help").stdout.split())
     assert [name for name in (*METHODS, *TASKS) if name not in text] == []

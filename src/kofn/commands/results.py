@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from statistics import fmean, stdev
 from typing import Any
 
@@ -24,7 +25,10 @@ def json_bytes(result: dict[str, Any], *, allow_nan: bool = False) -> bytes:
 
 def spread(values: list[float]) -> tuple[float, float]:
     """Return the mean and the standard deviation (denominator n − 1; 0 for one value)."""
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+    mean = fmean(values)
+    if len(values) == 1:
+        return mean, 0.0
+    return mean, stdev(values) if math.isfinite(mean) else math.nan
 
 
 def table(**options: Any) -> Table:

@@ -123,6 +123,17 @@ def test_weights_of_any_rows_are_those_of_a_cast(dtype, link):
 
 @of_dtypes
 @pytest.mark.parametrize("n", [1, 60, 3000, 70_000])
+def test_logarithms_are_those_of_a_cast(dtype, n):
+    x, temperature = rows(dtype, n, 9), torch.linspace(0.5, 2, 9, requires_grad=True)
+    options = {"temperature": temperature}
+    assert_as_cast(lambda x: kofn.log_soft_topk(x, n / 3, **options), x, (temperature,))
+    assert_as_cast(kofn.log_entmax, x)
+    k = torch.full((9,), n / 2, requires_grad=True)  # the array code, which has its gradient
+    assert_as_cast(lambda x: kofn.log_soft_topk(x, k, link="laplace"), x, (k,))
+
+
+@of_dtypes
+@pytest.mark.parametrize("n", [1, 60, 3000, 70_000])
 def test_hard_choices_are_those_of_a_cast(dtype, n):
     x, temperature = rows(dtype, n, 9), torch.linspace(0.5, 2, 9, requires_grad=True)
     options = {"temperature": temperature, "hard": True}

@@ -70,6 +70,9 @@ class RowKernels(Protocol):
     ) -> Any:
         """Return log p in the memory of p."""
 
+    def log_weights(self, x: Array, k: Array, temperature: Array, link: Any) -> Any:
+        """Return (log p, θ, whether the kernel gave up on rows), for rows of half precision."""
+
     def log_gradients(
         self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any
     ) -> tuple[Any, Any, bool]:

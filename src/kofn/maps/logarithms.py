@@ -46,7 +46,8 @@ def log_soft_topk(
         >>> log_soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
         array([-0.232, -0.536, -0.774, -1.83 ])
     """
-    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
+    link = table.resolve(link)
+    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
         return checked.form.restored(log_weights_of(checked))
 

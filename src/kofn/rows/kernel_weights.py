@@ -60,6 +60,12 @@ def value(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array, Arra
 
 def log_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return (log p, θ as two floats)."""
+    if given.is_half:
+        found, theta, lost = backend.log_weights(*given[:4])
+        if lost:
+            wide, theta = log_weights(backend, given.wide())
+            found = cast(wide, found.dtype)
+        return found, theta
     found, theta = weights(backend, given)
     return backend.logarithms(given.scores, found, theta, *given[1:4]), theta
 
@@ -70,6 +76,10 @@ def log_gradients(
     """Return the cotangents of the scores and the temperature, for one of log p of tensors."""
     x, k, temperature, link, _ = given
     in_x, in_rows, lost = backend.log_gradients(x, cotangent, theta, k, temperature, link)
+    if lost and given.is_half:
+        wide = given.wide()
+        slopes = log_gradients(backend, wide, cast(cotangent, wide.scores.dtype), theta)
+        return cast(slopes[0], in_x.dtype), slopes[1]
     if lost:
         where = in_rows[0].isnan()
         x, k, temperature = (array[where] for array in given.per_row()[:3])

@@ -148,6 +148,15 @@ def logarithms(x: Any, weights: Any, theta: Any, k: Any, temperature: Any, link:
     return weights
 
 
+def log_weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
+    """(log p, θ, whether rows were given up), of 16-bit numbers; p is float32 until then."""
+    memory = memory_of(x)
+    x = memory.packed(x)
+    out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
+    lost = _deal(FORWARD, memory, link, x, k, temperature, theta, out=out, then=LOGS)
+    return out, theta, lost
+
+
 def log_gradients(
     x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
 ) -> tuple[Any, Any, bool]:
@@ -199,8 +208,9 @@ def _deal(
     two: Any = None,
     labels: Any = None,
     likely: bool = False,
+    then: Code | None = None,
 ) -> bool:
-    """Rows to threads; whether one was given up.
+    """Rows to threads; whether one was given up. A second function is for 16-bit numbers only.
 
     A row's answer does not depend on who works on it, or with whom. The arrays stay with the work
     for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
@@ -237,7 +247,8 @@ def _deal(
     words = array("q", (*work, *places, *rows))
     job, run, kept = words, plan.run, None
     if room is not None:
-        job, kept = _job_of_halves(plan, room, words, (x, cotangent, out), shared)
+        plans = [plan] if then is None else [plan, plan_of(then, of_link, 2, n, False, answers)]
+        job, kept = _job_of_halves(plans, room, words, (x, cotangent, out), shared)
         run = native.function(half.DRIVER)
     first = job.buffer_info()[0]
     if crew > 1:
@@ -258,16 +269,22 @@ def _room_of_halves(plan: _Plan, x: Any, cotangent: Any, count: int) -> half.Roo
 
 
 def _job_of_halves(
-    plan: _Plan, room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
+    plans: list[_Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
 ) -> tuple[array[int], Any]:
-    """The job of 16-bit numbers, from that of all rows as if they were float32 already."""
+    """The job of 16-bit numbers, from that of all rows as if they were float32 already.
+
+    The functions of all plans work on each block.
+    """
     x, count, chunk = arrays[0], words[COUNT], words[CHUNK]
     converted = tuple(a is not None and half.is_half(a) for a in arrays)
     places = zip(words[layout.X : layout.HI], converted, strict=True)
     x_at, g_at, out_at = (at if each else 0 for at, each in places)
-    step = half.Step(plan.address, words, _modes(x.shape[-1], converted), layout.GIVEN_UP)
-    of_half = x_at, out_at, g_at
-    return half.job_of(x, of_half, [step], room, count, chunk, shared, 8 * plan.room)
+    modes, steps, of_half = _modes(x.shape[-1], converted), [], (x_at, out_at, g_at)
+    for plan in plans:
+        own = words[:]
+        own[layout.TOGETHER], own[layout.VISITS] = plan.group, plan.visits_at
+        steps.append(half.Step(plan.address, own, modes, layout.GIVEN_UP))
+    return half.job_of(x, of_half, steps, room, count, chunk, shared, 8 * plans[0].room)
 
 
 @lru_cache(maxsize=512)

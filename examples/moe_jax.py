@@ -1,17 +1,14 @@
 """A mixture of experts in flax.nnx with kofn's gates, on a task whose right expert is known.
 
-    pip install ".[jax]" flax optax
+    pip install ".[flax]"
     python examples/moe_jax.py              # some ten seconds
 
-Each input belongs to one of eight groups, which a linear router can tell apart, and each group has
-a linear map of its own for an expert to learn. Printed are the squared error divided by the
-variance, the number of experts in use, and the share of inputs at their group's expert (groups and
-experts matched at best). Every expert computes every input, which is simple and enough here.
+The task is that of examples/moe.py. Printed are the squared error divided by the variance, how many
+experts are in use, and the share of inputs at their group's expert. Every expert computes every
+input, which is simple and enough here.
 """
 
 from __future__ import annotations
-
-import argparse
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +44,7 @@ class Mixture(nnx.Module):
 
 
 @nnx.jit
-def step(
-    net: Mixture, optimizer: nnx.Optimizer, x: jax.Array, wanted: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def step(net: Mixture, optimizer: nnx.Optimizer, x: jax.Array, wanted: jax.Array) -> tuple:
     def loss(net: Mixture) -> tuple[jax.Array, jax.Array]:
         answer, chosen = net(x)
         return jnp.square(answer - wanted).mean() / wanted.var(), chosen
@@ -77,12 +72,6 @@ def train(steps: int, seed: int = 0) -> tuple[float, int, float]:
     return float(error), int((uses.sum(0) > 0.01 * uses.sum()).sum()), float(share.trace())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=STEPS)
-    error, used, right = train(parser.parse_args().steps)
-    print(f"error {error:.3f}, {used} of {GROUPS} experts in use, right expert {right:.2f}")
-
-
 if __name__ == "__main__":
-    main()
+    error, used, right = train(STEPS)
+    print(f"error {error:.3f}, {used} of {GROUPS} experts in use, right expert {right:.2f}")

@@ -92,6 +92,15 @@ def test_an_encoder_of_pytorch_asks_no_more_of_it():
         torch.nn.TransformerEncoder(layer, 1)
 
 
+def test_compiled_code_for_all_lengths_is_one_graph():
+    torch._dynamo.reset()
+    net = attention()
+    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="eager")
+    for length in (5, 7):
+        x = torch.randn(2, length, WIDTH)
+        assert torch.allclose(compiled(x, x, x)[0], net(x, x, x)[0], atol=1e-6)
+
+
 def test_beams_may_reorder_a_cache():
     net, x, cache = attention(), torch.randn(3, 4, WIDTH), nn.KeyValueCache()
     order = torch.tensor([2, 0, 0])

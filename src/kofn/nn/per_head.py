@@ -52,6 +52,7 @@ class PerHead(nn.Module):
         self.name = name
         numbers = _numbers(name, value, heads, learned)
         self.number = numbers[0] if len(numbers) == 1 and not learned else None
+        self.text = repr(self.number)
         self.start = numbers * (heads // len(numbers))
         empty = torch.empty(heads, 1, device=device, dtype=torch.float32)
         if learned:
@@ -71,7 +72,8 @@ class PerHead(nn.Module):
 
     def forward(self) -> float | Tensor:
         if self.number is not None:
-            return self.number
+            # torch.compile(dynamic=True) makes a symbol of a float that a module holds.
+            return float(self.text)
         return RANGES[self.name].of_real(self.raw) if self.is_learned else self.values
 
     @property

@@ -29,7 +29,9 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     backend = _serving_eagerly(given)
     if backend is None:
         operators = _operators(given)
-        return None if operators is None else operators.weights_of(given)
+        if operators is not None:
+            return operators.weights_of(given)
+        return _with_an_alpha_per_row(given, reference)
     if not _is_recorded(given):
         return kernel_weights.weights(backend, given)[0]
     numbers = _without_tensors(given)
@@ -39,6 +41,14 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         return found, (theta,)
 
     return _by_rule(given, numbers, value, _pullback_of(backend, numbers), reference)
+
+
+def _with_an_alpha_per_row(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
+    if given.form.kind != "torch" or given.link.static_and_array_alpha()[1] is None:
+        return None
+    from kofn.rows.each_alpha import weights as for_each
+
+    return for_each(given, reference)
 
 
 def _pullback_of(backend: kernels.RowKernels, numbers: Given) -> Any:

@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-extras lint format bench docs kernels clean
+.PHONY: help demo test test-all test-extras lint format bench studies docs kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 
+studies: $(READY)  ## train the models of docs/nn_router.md and docs/nn_attention.md
+	$(BIN)/kofn train router --force
+	$(BIN)/kofn train attention --force
+
 docs: $(READY)  ## draw the pictures of the documentation
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py
@@ -61,7 +65,7 @@ kernels: $(READY)  ## translate the CPU kernels that come with the package; afte
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv build dist kofn-select kofn-compare kofn-vae .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv build dist kofn-select kofn-compare kofn-vae kofn-router kofn-attention .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

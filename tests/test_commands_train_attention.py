@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from kofn.commands import app
-from kofn.commands.train.attention import training
+from kofn.commands.train.attention import report, training
 from kofn.commands.train.attention.model import METHODS, Transformer, distances
 from kofn.commands.train.attention.tasks import FILLER, PAIRS, SEPARATOR, SYMBOLS, TASKS
 from kofn.commands.train.attention.training import Run, Settings
@@ -159,3 +159,18 @@ def test_learning_learns(here, monkeypatch):
     one = Run(settings, *settings.runs()[0])
     one.part()
     assert one.history[-1].accuracy > 0.3
+
+
+def test_maps_say_which_is_which(here, monkeypatch):
+    titles = []
+    original = report.png
+
+    def noted(figure):
+        titles.extend(panel.get_title() for panel in figure.axes)
+        return original(figure)
+
+    monkeypatch.setattr(report, "png", noted)
+    assert (
+        run("--quick", "--task", "copy", "--task", "2-back", "--method", "softmax").exit_code == 0
+    )
+    assert titles[-2:] == ["softmax", ""]

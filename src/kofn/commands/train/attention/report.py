@@ -134,6 +134,6 @@ def maps(settings: Settings, results: Results) -> bytes:
             panel.set(xticks=[], yticks=[])
             if panel is line[0]:
                 panel.set_ylabel(task)
-            if line is axes[0]:
+            if task == settings.tasks[0]:
                 panel.set_title(name, fontsize=8)
     return png(figure)

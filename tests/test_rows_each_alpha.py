@@ -68,6 +68,34 @@ def test_gradients_meet_the_reference(k, rng, monkeypatch, served):
     assert served == [True, False]
 
 
+def test_hooks_and_freed_graphs_let_all_of_it_go(rng):
+    """Scores, alphas and what is kept are where hooks on saved tensors put them."""
+    x = torch.tensor(rng.standard_normal((5, 7)), requires_grad=True)
+    alpha = ALPHAS.clone().requires_grad_()
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.data_ptr())
+        return tensor.numpy(force=True).copy()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, torch.tensor):
+        p = of(x * 1, alpha * 1)
+    held = [each for function in p.grad_fn.rule for each in held_by(function)]
+    assert len(packed) >= 4
+    assert not any(isinstance(each, torch.Tensor) for each in held)
+    (kept,) = {id(each): each for each in held if isinstance(each, kofn.Link)}.values()
+    assert isinstance(kept.alpha, float)
+
+
+def held_by(function):
+    """What a function closes over, and what the functions among that do."""
+    for cell in function.__closure__ or ():
+        each = cell.cell_contents
+        yield each
+        if callable(each) and hasattr(each, "__closure__"):
+            yield from held_by(each)
+
+
 def test_gradients_meet_finite_differences_twice(rng):
     x = torch.tensor(rng.standard_normal((3, 4)), requires_grad=True)
     alpha = torch.tensor([1.3, 1.3, 1.6], dtype=torch.float64, requires_grad=True)

@@ -29,10 +29,13 @@ def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
     x, *numbers, link, form = given
     if not (isinstance(link.alpha, Tensor) and is_plain(x) and is_plain(link.alpha)):
         return None
-    groups = _groups(link.alpha.detach(), x, link)
-    if groups is None:
+    alphas = _alphas(link, x)
+    if alphas is None:
         return None
     constants = [each if type(each) is float else None for each in numbers]
+    tensors = (x, link.alpha, *(each for each in numbers if type(each) is not float))
+    # The rule keeps no tensor but by autograd, which frees them and runs hooks.
+    link = link.with_alpha(alphas[0])
 
     def whole(tensors: Any) -> Given:
         left = iter(tensors[2:])
@@ -43,8 +46,8 @@ def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
         given = whole(tensors)
         found = torch.empty_like(given.scores)
         theta = found.new_empty(2, *found.shape[:-1])
-        for alpha, rows in groups:
-            part, backend = _part(given, alpha, rows)
+        for alpha in alphas:
+            rows, part, backend = _part(given, alpha)
             found[rows], theta[:, rows] = kernel_weights.weights(backend, part)
         return found, (theta, found)
 
@@ -52,8 +55,8 @@ def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
         given, (theta, found) = whole(tensors), kept
         in_scores = torch.empty_like(given.scores)
         in_rows = [torch.empty_like(theta[0]) for _ in range(2)]
-        for alpha, rows in groups:
-            part, backend = _part(given, alpha, rows)
+        for alpha in alphas:
+            rows, part, backend = _part(given, alpha)
             slopes, others = backend.gradients(
                 part.scores, cotangent[rows].contiguous(), theta[:, rows].contiguous(), *part[1:4]
             )
@@ -68,26 +71,25 @@ def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
     def plain(*tensors: Tensor) -> Tensor:
         return reference(rows_of(whole(tensors)))
 
-    tensors = (x, link.alpha, *(each for each in numbers if type(each) is not float))
     return by_rule(Rule(value, pullback, plain), *tensors)
 
 
-def _groups(alpha: Tensor, x: Tensor, link: Any) -> list[tuple[float, Tensor]] | None:
-    """Return every alpha and its rows, as flags; None if kernels cannot serve them all."""
-    values = alpha.unique()  # type: ignore[no-untyped-call]
+def _alphas(link: Any, x: Tensor) -> list[float] | None:
+    """Return every alpha; None if they are too many, or kernels cannot serve them all."""
+    values = link.alpha.detach().unique().tolist()
     if not 0 < len(values) <= MOST:
         return None
-    each = values.tolist()
-    if any(kernels.serving(x, link.with_alpha(one), "torch") is None for one in each):
-        return None
-    return [(one, alpha == value) for one, value in zip(each, values, strict=True)]
+    served = (kernels.serving(x, link.with_alpha(one), "torch") is not None for one in values)
+    return values if all(served) else None
 
 
-def _part(given: Given, alpha: float, rows: Tensor) -> tuple[Given, Any]:
+def _part(given: Given, alpha: float) -> tuple[Tensor, Given, Any]:
+    """Return which rows have this alpha, as flags, these rows, and the kernels."""
     x, k, t, link, form = given
+    rows = link.alpha.detach() == alpha
     k, t = (each if type(each) is float else each[rows] for each in (k, t))
     part = Given(x[rows], k, t, link.with_alpha(alpha), form)
-    return part, kernels.serving(part.scores, part.link, "torch")
+    return rows, part, kernels.serving(part.scores, part.link, "torch")
 
 
 def _in_alpha(p: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,9 +19,6 @@ from kofn.commands.train.study import (
     conduct,
     lengths_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 SHORTEST = 64
 

@@ -52,13 +52,13 @@ def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
     spread = xp.where(usual, p.x - p.over.expand(mean), 0.0) / p.over.expand(p.temperature)
     variance = p.over.sum(spread * spread) / number
     # Normally distributed scores widen the link; for the normal link this is exact.
-    own, far = p.row_link.quantile(share) + p.row_link.edge, _bell(share) * xp.sqrt(variance)
-    start = mean - reach - p.temperature * _widening(own, far)
+    own, far = p.row_link.quantile(share) + p.row_link.edge, bell(share) * xp.sqrt(variance)
+    start = mean - reach - p.temperature * widening(own, far)
     middle = low / 2 + high / 2
     return xp.where(xp.isfinite(start), xp.clip(start, low, high), middle), low, high
 
 
-def _widening(own: Array, far: Array) -> Array:
+def widening(own: Array, far: Array) -> Array:
     """Return ±√(own² + far²) − own with the sign of own + far; exactly 0 where far is 0.
 
     The search for rows of equal scores then starts at θ itself.
@@ -72,7 +72,7 @@ def _widening(own: Array, far: Array) -> Array:
     return xp.where(negative, -size, size)
 
 
-def _bell(share: Array) -> Array:
+def bell(share: Array) -> Array:
     """Return Φ⁻¹, the quantile of the normal distribution, to 3e-3 (Hastings 1955)."""
     xp = namespace(share)
     t = xp.sqrt(-2 * xp.log(xp.minimum(share, 1 - share)))

@@ -15,10 +15,10 @@ from kofn.arrays.kinds import Array, namespace, quiet, scalar
 from kofn.arrays.operations import in_parts, on_grid, power_of_two
 from kofn.links.link import Link
 from kofn.solver.beside import Place
-from kofn.solver.bracket import _bell, _widening
+from kofn.solver.bracket import bell, widening
 from kofn.solver.equation import far
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.solver.threshold import Search, _logsumexp, _Newton, _search
+from kofn.solver.threshold import Newton, Search, anew, logsumexp, newton_search
 
 
 class Price(NamedTuple):
@@ -87,7 +87,7 @@ def solve(
             spoiled = spoiled | xp.isnan(link.alpha + temperature)
         none, every = problem.budget <= 0, problem.budget >= problem.total
         open_ = ~(none | every | spoiled)
-        search = _search(problem, _begin(problem, open_), _balance, _rounds(x))
+        search = newton_search(problem, _begin(problem, open_), _balance, _rounds(x))
         if link.has_infinite_tails(x) is not False:
             search = only_if(search.flat, lambda: _between(problem, search), search)
         zero = xp.zeros_like(budget)
@@ -202,13 +202,13 @@ def _bracket(p: Priced, open_: Array) -> tuple[Array, Array, Array]:
     away = xp.where(p.pays, p.x - over.expand(middle) * p.costs, 0.0)
     away = away / over.expand(p.temperature)
     variance = over.sum(p.costs * away * away) / total
-    wider = _widening(own + p.row_link.edge, _bell(share) * xp.sqrt(variance))
+    wider = widening(own + p.row_link.edge, bell(share) * xp.sqrt(variance))
     start = middle - (own + wider) * p.temperature * (p.total / square)
     halfway = low / 2 + high / 2
     return xp.where(xp.isfinite(start), xp.clip(start, low, high), halfway), low, high
 
 
-def _balance(p: Priced, z: Array) -> _Newton:
+def _balance(p: Priced, z: Array) -> Newton:
     """Return a Newton step on the log-odds of Σ c·F/Σc; see `threshold._balance`."""
     xp, over, c = namespace(z), p.over, p.costs
     eps = float(xp.finfo(z.dtype).eps)
@@ -261,7 +261,7 @@ def _balance(p: Priced, z: Array) -> _Newton:
         tolerance, last, step = _at_order(
             order, step, tolerance, last, eps * sums, (missing == 0) & (above == 0), 2 * eps * unit
         )
-    return _Newton(excess, step, tolerance, last, flat)
+    return Newton(excess, step, tolerance, last, flat)
 
 
 def _missing(p: Priced, upper: Array) -> tuple[Array, Array]:
@@ -302,35 +302,25 @@ def _between(p: Priced, search: Search) -> Search:
     crossing = (p.x - half) / xp.where(p.pays, p.costs, 1.0)
     low = Place(over.max(xp.where(p.pays & ~upper, crossing, -math.inf)), zero)
     high = Place(over.min(xp.where(upper, crossing, math.inf)), zero)
-    largest = float(xp.finfo(p.x.dtype).max)
-    middle = low.moved(xp.clip(low.to(high), -largest, largest) / 2)
-    search = search._replace(
-        at=middle.where(search.flat, search.at),
-        low=low,
-        high=high,
-        last=zero + math.inf,
-        active=search.flat,
-        rounds=zero,
-    )
-    return _search(p, search, _log_balance, _rounds(p.x))
+    return newton_search(p, anew(search, low, high), _log_balance, _rounds(p.x))
 
 
-def _log_balance(p: Priced, z: Array) -> _Newton:
+def _log_balance(p: Priced, z: Array) -> Newton:
     """Return a Newton step on log Σ_{F≤½} c·F = log Σ_{F>½} c·(1 − F)."""
     xp = namespace(z)
     upper = p.pays & p.link.above_half(z)
     lower = p.pays & ~upper
     price = xp.log(xp.where(p.pays, p.costs, 1.0))
     log_pdf = p.link.log_pdf(z) + 2 * price
-    below = _logsumexp(p.link.log_cdf(z) + price, lower, p.over)
-    above = _logsumexp(p.link.log_sf(z) + price, upper, p.over)
-    slope = xp.exp(_logsumexp(log_pdf, lower, p.over) - below)
-    slope = slope + xp.exp(_logsumexp(log_pdf, upper, p.over) - above)
+    below = logsumexp(p.link.log_cdf(z) + price, lower, p.over)
+    above = logsumexp(p.link.log_sf(z) + price, upper, p.over)
+    slope = xp.exp(logsumexp(log_pdf, lower, p.over) - below)
+    slope = slope + xp.exp(logsumexp(log_pdf, upper, p.over) - above)
     step = (below - above) / slope
     sizes = 1 + xp.abs(below) + xp.abs(above)
     tolerance = float(xp.finfo(z.dtype).eps) * sizes / slope
     flat = xp.zeros_like(below, dtype=xp.bool)
-    return _Newton(below - above, step, tolerance, tolerance, flat)
+    return Newton(below - above, step, tolerance, tolerance, flat)
 
 
 def at_end(p: Priced, at: Place, open_: Array) -> Place:

@@ -34,7 +34,7 @@ class Search(NamedTuple):
     rounds: Array
 
 
-class _Newton(NamedTuple):
+class Newton(NamedTuple):
     """The result of one evaluation of the rows, in units of T."""
 
     excess: Array  # its sign tells on which side of the root θ is
@@ -68,7 +68,7 @@ def solve(
         problem = Problem(x, live, k, n, temperature, entry_link, link, over)
         open_ = (k > 0) & (k < n)
         search, spoiled = _begin(problem, open_)
-        search = _search(problem, search, _balance, ROUNDS)
+        search = newton_search(problem, search, _balance, ROUNDS)
         lost = open_ & ~spoiled & ~search.found
         search = only_if(lost, lambda: _beside(problem, search, lost), search)
         if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
@@ -101,8 +101,8 @@ def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
     ), spoiled
 
 
-def _search(
-    p: Searched, search: Search, look: Callable[[Any, Array], _Newton], most: int
+def newton_search(
+    p: Searched, search: Search, look: Callable[[Any, Array], Newton], most: int
 ) -> Search:
     """Take Newton steps; bisect if a step leaves the bracket or exceeds half of the last one."""
     xp = namespace(p.x)
@@ -157,9 +157,17 @@ def _between(p: Problem, search: Search) -> Search:
     half = -p.temperature * p.row_link.median(zero)
     low = Place(p.over.max(xp.where(p.live & ~upper, p.x, -math.inf)), zero).moved(half)
     high = Place(p.over.min(xp.where(upper, p.x, math.inf)), zero).moved(half)
-    largest = float(xp.finfo(p.x.dtype).max)
+    return newton_search(
+        p, anew(search, low, high), _log_balance, 4 * int(xp.finfo(p.x.dtype).bits)
+    )
+
+
+def anew(search: Search, low: Place, high: Place) -> Search:
+    """Return a search of the flat rows, from the middle of a bracket."""
+    xp = namespace(search.last)
+    zero, largest = xp.zeros_like(search.last), float(xp.finfo(search.last.dtype).max)
     middle = low.moved(xp.clip(low.to(high), -largest, largest) / 2)
-    search = search._replace(
+    return search._replace(
         at=middle.where(search.flat, search.at),
         low=low,
         high=high,
@@ -167,10 +175,9 @@ def _between(p: Problem, search: Search) -> Search:
         active=search.flat,
         rounds=zero,
     )
-    return _search(p, search, _log_balance, 4 * int(xp.finfo(p.x.dtype).bits))
 
 
-def _balance(p: Problem, z: Array) -> _Newton:
+def _balance(p: Problem, z: Array) -> Newton:
     """Return a Newton step on the log-odds of ΣF/n, nearly linear in θ if ΣF is exponential."""
     xp = namespace(z)
     eps = float(xp.finfo(z.dtype).eps)
@@ -229,26 +236,26 @@ def _balance(p: Problem, z: Array) -> _Newton:
         done = (missing == 0) & (above == 0) & (xp.abs(step) <= tolerance)
         step = xp.where(done, (1 + order) * step + 2 * eps, step)
         last = xp.where(done, xp.abs(step), last)
-    return _Newton(excess, step, tolerance, last, flat)
+    return Newton(excess, step, tolerance, last, flat)
 
 
-def _log_balance(p: Problem, z: Array) -> _Newton:
+def _log_balance(p: Problem, z: Array) -> Newton:
     """Return a Newton step on log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which does not underflow."""
     xp = namespace(z)
     upper = p.live & p.link.above_half(z)
     lower = p.live & ~upper
     log_pdf = p.link.log_pdf(z)
-    below = _logsumexp(p.link.log_cdf(z), lower, p.over)
-    above = _logsumexp(p.link.log_sf(z), upper, p.over)
-    slope = xp.exp(_logsumexp(log_pdf, lower, p.over) - below)
-    slope = slope + xp.exp(_logsumexp(log_pdf, upper, p.over) - above)
+    below = logsumexp(p.link.log_cdf(z), lower, p.over)
+    above = logsumexp(p.link.log_sf(z), upper, p.over)
+    slope = xp.exp(logsumexp(log_pdf, lower, p.over) - below)
+    slope = slope + xp.exp(logsumexp(log_pdf, upper, p.over) - above)
     tolerance = xp.full_like(below, float(xp.finfo(z.dtype).eps))
     step = (below - above) / slope
     flat = xp.zeros_like(below, dtype=xp.bool)
-    return _Newton(below - above, step, tolerance, tolerance, flat)
+    return Newton(below - above, step, tolerance, tolerance, flat)
 
 
-def _logsumexp(values: Array, where: Array, over: Reductions) -> Array:
+def logsumexp(values: Array, where: Array, over: Reductions) -> Array:
     xp = namespace(values)
     values = xp.where(where, values, -math.inf)
     greatest = over.max(values)

@@ -22,7 +22,7 @@ USES = """
     import numpy as np
     import kofn
     from kofn.arrays import torch_state
-    from kofn.nn import router_state
+    from kofn.nn.routing import state as router_state
 
     x = np.array([2.0, 1.0, 0.5, -1.0])
     leaf = torch.tensor(x, requires_grad=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kofn import links, nn, soft_topk
-from kofn.nn import flex_attention
+from kofn.nn.attention import flex as flex_attention
 
 N, HEADS, L, S, D = 2, 4, 6, 9, 4
 KINDS = {

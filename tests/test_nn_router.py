@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kofn import nn, schedules, soft_topk, topk_gates
-from kofn.nn.router_state import RunningThreshold
+from kofn.nn.routing.state import RunningThreshold
 
 T, H, E, K = 12, 16, 8, 2
 

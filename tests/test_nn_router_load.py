@@ -5,7 +5,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from kofn import nn
-from kofn.nn.router_state import SelectionBias
+from kofn.nn.routing.state import SelectionBias
 from test_nn_router import E, H, K, T, own_seed, router
 
 __all__ = ["own_seed"]  # a fixture

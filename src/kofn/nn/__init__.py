@@ -10,14 +10,14 @@ except ImportError as error:
         'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]"'
     ) from error
 
-from kofn.nn.attention import SparseAttention
-from kofn.nn.attention_function import sparse_attention
-from kofn.nn.dispatch import DispatchPlan, dispatch_plan
-from kofn.nn.flex_attention import sparse_flex_attention
-from kofn.nn.key_value_cache import KeyValueCache
-from kofn.nn.router import TopKRouter
-from kofn.nn.router_base import step_routers
-from kofn.nn.router_losses import load_balancing_loss, router_z_loss
+from kofn.nn.attention.attention import SparseAttention
+from kofn.nn.attention.flex import sparse_flex_attention
+from kofn.nn.attention.function import sparse_attention
+from kofn.nn.attention.key_value_cache import KeyValueCache
+from kofn.nn.routing.base import step_routers
+from kofn.nn.routing.dispatch import DispatchPlan, dispatch_plan
+from kofn.nn.routing.losses import load_balancing_loss, router_z_loss
+from kofn.nn.routing.router import TopKRouter
 
 __all__ = [
     # mixtures of experts

@@ -12,7 +12,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
-from kofn.nn.attention_function import sparse_attention
+from kofn.nn.attention.function import sparse_attention
 
 UNMET = {
     "softcap": "soft capping of the scores (as in Gemma 2)",

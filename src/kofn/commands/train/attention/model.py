@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from kofn.commands.train.attention.tasks import VOCABULARY
 from kofn.nn import sparse_attention
-from kofn.nn.per_head import PerHead
+from kofn.nn.attention.per_head import PerHead
 
 WIDTH, HEADS, LAYERS = 64, 4, 2
 

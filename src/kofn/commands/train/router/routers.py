@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kofn.nn import TopKRouter, step_routers
-from kofn.nn.router_state import SelectionBias, counts_of
+from kofn.nn.routing.state import SelectionBias, counts_of
 
 Routed = tuple[Tensor, Tensor, Tensor]
 RATE = 1e-2  # of the biases that even the load, in logits or in sigmoids of them

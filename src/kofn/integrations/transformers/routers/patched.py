@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kofn.integrations.transformers.routers import table
-from kofn.nn.router_state import Counting, zero_counts
-from kofn.nn.routing import Routing
+from kofn.nn.routing.routing import Routing
+from kofn.nn.routing.state import Counting, zero_counts
 
 
 class PatchedRouter(torch.nn.Module):

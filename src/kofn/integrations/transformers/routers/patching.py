@@ -12,7 +12,7 @@ from transformers import monkey_patching
 from kofn.arrays.typing import LinkName
 from kofn.integrations.transformers.routers import table
 from kofn.links import Link
-from kofn.nn.routing import JOINT, Routing
+from kofn.nn.routing.routing import JOINT, Routing
 
 __all__ = ["RouterPatch", "patch_routers", "unpatch_routers"]
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
-from kofn.nn.routing import Routing
+from kofn.nn.routing.routing import Routing
 
 
 class TopKRouter(Routing):

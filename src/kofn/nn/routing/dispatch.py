@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_broadcasts, check_integer
-from kofn.nn.router_state import counts_of
+from kofn.nn.routing.state import counts_of
 
 
 class DispatchPlan(NamedTuple):

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from kofn.arrays.checks import check_choice
 from kofn.links import Link, table
-from kofn.nn.attention_function import WEIGHTS, check_hard, sparse_attention
-from kofn.nn.per_head import PerHead
+from kofn.nn.attention.function import WEIGHTS, check_hard, sparse_attention
+from kofn.nn.attention.per_head import PerHead
 
 USED = {
     "entmax": ("alpha", "temperature"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from kofn.maps import routing
 from kofn.maps.routing import Gating
 from kofn.maps.topk import soft_topk
-from kofn.nn.router_state import RunningThreshold
+from kofn.nn.routing.state import RunningThreshold
 
 
 class Settings(NamedTuple):

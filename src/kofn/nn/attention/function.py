@@ -14,7 +14,7 @@ from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps.attention import fitting_topk
 from kofn.maps.softmax import entmax, sparsemax
-from kofn.nn.attention_mask import widened
+from kofn.nn.attention.mask import widened
 
 WEIGHTS = ("entmax", "sparsemax", "soft_topk")
 

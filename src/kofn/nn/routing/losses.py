@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kofn.nn.router_state import counts_of
+from kofn.nn.routing.state import counts_of
 
 
 def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kofn.arrays.checks import check_integer, check_temperature
-from kofn.nn.router_state import Counting, SelectionBias, load_statistics, once
+from kofn.nn.routing.state import Counting, SelectionBias, load_statistics, once
 
 
 class RouterBase(Counting):

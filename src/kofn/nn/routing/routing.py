@@ -13,9 +13,9 @@ from kofn.arrays.checks import check_choice, check_flag, check_integer, check_nu
 from kofn.links import Link, table
 from kofn.maps import routing
 from kofn.maps.routing import Gating
-from kofn.nn.router_base import RouterBase
-from kofn.nn.router_state import RunningThreshold, counts_of, is_recomputing
-from kofn.nn.selection import SELECTIONS, Settings
+from kofn.nn.routing.base import RouterBase
+from kofn.nn.routing.selection import SELECTIONS, Settings
+from kofn.nn.routing.state import RunningThreshold, counts_of, is_recomputing
 
 JOINT = ("expert_choice", "budget")
 """The selections that look at all tokens of a call."""

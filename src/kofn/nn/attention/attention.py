@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from kofn.arrays.checks import check_flag, check_integer, check_number
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
-from kofn.nn.attention_mask import taking_part
-from kofn.nn.key_value_cache import KeyValueCache
-from kofn.nn.per_head import Numbers
-from kofn.nn.sparse_heads import SparseHeads
+from kofn.nn.attention.heads import SparseHeads
+from kofn.nn.attention.key_value_cache import KeyValueCache
+from kofn.nn.attention.mask import taking_part
+from kofn.nn.attention.per_head import Numbers
 
 
 class SparseAttention(nn.Module):

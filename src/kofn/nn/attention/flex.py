@@ -15,7 +15,7 @@ from kofn.arrays.checks import check_choice, check_temperature
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, table
 from kofn.maps.attention import shared_threshold
-from kofn.nn.attention_function import WEIGHTS, by_group, groups_of
+from kofn.nn.attention.function import WEIGHTS, by_group, groups_of
 
 LEAST = -1e30
 """In place of −∞, where a row of nothing else must not become NaN, or have gradients of NaN."""

@@ -1,4 +1,5 @@
-"""PyTorch modules over kofn's maps: routers for mixtures of experts, and sparse attention.
+"""PyTorch modules over kofn's maps: routers for mixtures of experts, sparse attention, and
+pruning.
 
 Import it as `from kofn import nn` or use `kofn.nn`; `import kofn` alone does not load PyTorch.
 """
@@ -14,6 +15,10 @@ from kofn.nn.attention.attention import SparseAttention
 from kofn.nn.attention.flex import sparse_flex_attention
 from kofn.nn.attention.function import sparse_attention
 from kofn.nn.attention.key_value_cache import KeyValueCache
+from kofn.nn.pruning.prune import prune
+from kofn.nn.pruning.pruner import Pruner
+from kofn.nn.pruning.schedule import PruningSchedule
+from kofn.nn.pruning.semi_structured import check_semi_structured
 from kofn.nn.routing.base import step_routers
 from kofn.nn.routing.dispatch import DispatchPlan, dispatch_plan
 from kofn.nn.routing.losses import load_balancing_loss, router_z_loss
@@ -32,4 +37,9 @@ __all__ = [
     "sparse_attention",
     "sparse_flex_attention",
     "KeyValueCache",
+    # pruning
+    "prune",
+    "Pruner",
+    "PruningSchedule",
+    "check_semi_structured",
 ]

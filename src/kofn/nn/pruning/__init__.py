@@ -1,0 +1,1 @@
+"""Pruning: masks that are learned together with the weights."""

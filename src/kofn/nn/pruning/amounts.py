@@ -1,0 +1,72 @@
+"""How much is kept, from the amount that is removed or the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.checks import check_number
+from kofn.nn.pruning.layout import Blocks, Groups
+from kofn.nn.pruning.targets import Target
+
+
+def kept_of(
+    amount: Any,
+    budget: Any,
+    targets: list[Target],
+    prices: list[Any],
+    layout: Blocks | Groups,
+    scope: str,
+    priced: bool,
+) -> list[float]:
+    """Return what each row keeps, in the units of its costs; of one row for scope="global"."""
+    if isinstance(layout, Groups):
+        _check_groups(amount, budget, layout)
+        return []
+    if (amount is None) == (budget is None):
+        raise ValueError("give one of amount (what is removed) and budget (what is kept)")
+    totals = [
+        _total(price, target.weight.numel() // layout.size)
+        for target, price in zip(targets, prices, strict=True)
+    ]
+    if scope == "layer":
+        if budget is not None:
+            raise ValueError('budget needs scope="global"; give amount for each layer')
+        return [_kept(amount, total, layout.size, False) for total in totals]
+    total = sum(totals)
+    if budget is None:
+        return [_kept(amount, total, layout.size, priced)]
+    unit = 1 if priced else layout.size
+    most = total * unit
+    kept = check_number(
+        "budget", budget, low=0.0, high=most, allowed=f"in [0, {most:g}]", arrays=False
+    )
+    return [kept if priced else float(kept // unit)]
+
+
+def _check_groups(amount: Any, budget: Any, layout: Groups) -> None:
+    removed = 1 - layout.n / layout.m
+    if budget is not None or (amount is not None and abs(amount - removed) > 1e-9):
+        raise ValueError(
+            f"pattern='{layout.n}:{layout.m}' removes {removed:g}; leave out amount and budget"
+        )
+
+
+def _kept(amount: Any, total: float, size: int, priced: bool) -> float:
+    """Return how many scores are kept, or at what cost; a number of weights is of whole blocks."""
+    if isinstance(amount, int) and not isinstance(amount, bool):
+        most = total * (1 if priced else size)
+        removed = check_number(
+            "amount", amount, low=0.0, high=most, allowed=f"an integer in [0, {most:g}]"
+        )
+        return total - (removed if priced else round(removed / size))
+    share = check_number("amount", amount, low=0.0, high=1.0, allowed="in [0, 1]", arrays=False)
+    return (1 - share) * total if priced else total - round(share * total)
+
+
+def _total(price: Any, number: int) -> float:
+    if isinstance(price, Tensor):
+        return price.sum(dtype=torch.float64).item()
+    return float(price * number)

@@ -1,0 +1,151 @@
+"""What chooses the weights to keep: one row over several tensors, or n of every m."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.tracing import is_compiling
+from kofn.distributions.k_subset import KSubset
+from kofn.links.link import Link
+from kofn.maps.topk import hard_topk, soft_topk
+from kofn.nn.pruning.layout import Blocks, Groups
+from kofn.nn.pruning.schedule import PruningSchedule
+from kofn.nn.pruning.weight import PrunedWeight
+from kofn.rows import torch_pieces_gradient as gradient
+from kofn.rows.torch_pieces import Equation, Pieces
+from kofn.rows.torch_pieces_choice import choose
+
+
+class Clock:
+    """The schedule, at the step that the model has reached (a buffer of one of its tensors)."""
+
+    def __init__(self, schedule: PruningSchedule, owner: PrunedWeight) -> None:
+        self.schedule, self.owner = schedule, owner
+
+    def now(self) -> Any:
+        """Return the step: a number, or a tensor where a program is compiled."""
+        steps = self.owner.steps
+        return steps.double() if is_compiling() else int(steps)
+
+
+class SharedRow:
+    """One soft top-k over the scores of all members, which are never put together.
+
+    `total` and `kept` are sums of costs, per score.
+    """
+
+    def __init__(
+        self, members: list[PrunedWeight], costs: list[Any], kept: float, link: Link, clock: Clock
+    ) -> None:
+        self.members, self.costs, self.kept = members, costs, kept
+        self.link, self.clock = link, clock
+        self.total = sum(map(_total, members, costs))
+        self.last = self.before = (math.nan, math.nan)  # (step, θ) of the last two
+        self.current: gradient.Placed | None = None
+
+    def open(self) -> None:
+        self.current = self._place()
+
+    def close(self) -> None:
+        self.current = None
+
+    def apply(self, member: PrunedWeight, weight: Tensor) -> Tensor:
+        at = self.current or self._place()
+        cost = self.costs[self.members.index(member)]
+        x = member.score(weight)
+        layout = member.layout
+        if isinstance(layout, Blocks) and layout.size > 1:
+            p = gradient.weights(x, cost, at)
+            return weight * layout.spread(p, weight.shape).to(weight.dtype)
+        return gradient.chosen(weight, x, cost, at)
+
+    def _place(self) -> gradient.Placed:
+        pieces = Pieces([each.score(each.original) for each in self.members], self.costs)
+        schedule, step = self.clock.schedule, self.clock.now()
+        budget = schedule.kept(step, self.total, self.kept)
+        temperature = schedule.temperature_at(step)
+        if is_compiling():
+            like = torch.zeros((), dtype=torch.float64, device=pieces.tensors[0].device)
+            budget, temperature = like + budget, like + temperature
+            return gradient.place_traced(pieces, budget, self.total, temperature, self.link)
+        equation = Equation(pieces, float(budget), self.total, float(temperature), self.link)
+        found = gradient.place(equation, self._guess(step))
+        if found.number is not None and step != self.last[0]:
+            self.last, self.before = (step, found.number), self.last
+        return found
+
+    def _guess(self, step: int) -> float:
+        """Return θ as it would be if it went on as in the last two steps."""
+        (last, theta), (_, earlier) = self.last, self.before
+        return 2 * theta - earlier if step > last and math.isfinite(earlier) else theta
+
+    def choose(self) -> list[Tensor]:
+        with torch.no_grad():
+            scores = [each.score(each.original) for each in self.members]
+        return choose(Pieces(scores, self.costs), self.kept)
+
+
+def _total(member: PrunedWeight, cost: Any) -> float:
+    if isinstance(cost, Tensor):
+        return cost.sum(dtype=torch.float64).item()
+    entries = member.original.numel()
+    return cost * entries / (member.layout.size if isinstance(member.layout, Blocks) else 1)
+
+
+class GroupChoice:
+    """n of every m neighbours, by soft top-k or by the distribution over subsets of size n."""
+
+    def __init__(self, member: PrunedWeight, way: str, link: Link, clock: Clock) -> None:
+        self.members, self.way, self.link, self.clock = [member], way, link, clock
+
+    def open(self) -> None:
+        """Do nothing: groups do not depend on each other."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def apply(self, member: PrunedWeight, weight: Tensor) -> Tensor:
+        x = _layout(member).grouped(member.score(weight))
+        return weight * self._mask(x, member).view_as(weight).to(weight.dtype)
+
+    def _mask(self, x: Tensor, member: PrunedWeight) -> Tensor:
+        layout, step = _layout(member), self.clock.now()
+        temperature = self.clock.schedule.temperature_at(step)
+        if self.way == "soft_topk":
+            kept = self.clock.schedule.kept(step, layout.m, layout.n)
+            k, t = (
+                each.to(x.dtype) if isinstance(each, Tensor) else each
+                for each in (kept, temperature)
+            )
+            return soft_topk(x, k, temperature=t, link=self.link)
+        subsets = KSubset(x / temperature, layout.n)
+        marginals: Tensor = subsets.marginals()
+        if self.way == "k_subset" or not member.training:
+            return marginals
+        sample: Tensor = subsets.sample()
+        return sample + (marginals - marginals.detach())
+
+    @torch.no_grad()
+    def entropy(self) -> Tensor:
+        """Return the mean entropy of a group's distribution over subsets, in nats."""
+        (member,) = self.members
+        x = _layout(member).grouped(member.score(member.original))
+        temperature = self.clock.schedule.temperature_at(int(self.clock.owner.steps))
+        found: Tensor = KSubset(x / temperature, _layout(member).n).entropy().mean()
+        return found
+
+    def choose(self) -> list[Tensor]:
+        (member,) = self.members
+        layout = _layout(member)
+        with torch.no_grad():
+            scores = member.score(member.original)
+            return [(hard_topk(layout.grouped(scores), layout.n) > 0).view_as(scores)]
+
+
+def _layout(member: PrunedWeight) -> Groups:
+    assert isinstance(member.layout, Groups)
+    return member.layout

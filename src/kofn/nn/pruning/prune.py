@@ -1,0 +1,186 @@
+"""`prune`: learn which weights of a model to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from kofn.arrays.checks import check_choice
+from kofn.arrays.typing import LinkName
+from kofn.links import Link, table
+from kofn.nn.pruning.amounts import kept_of
+from kofn.nn.pruning.choosers import Clock, GroupChoice, SharedRow
+from kofn.nn.pruning.layout import Blocks, Groups, layout_of
+from kofn.nn.pruning.pruner import Pruner
+from kofn.nn.pruning.schedule import PruningSchedule, schedule_of
+from kofn.nn.pruning.targets import CostFunction, Target, costs_of, targets_of
+from kofn.nn.pruning.weight import PrunedWeight, measure_by
+
+START = 0.01
+"""Learned scores start at the magnitudes, scaled to this root mean square in each tensor."""
+
+
+def prune(
+    model: nn.Module,
+    amount: float | None = None,
+    *,
+    schedule: int | PruningSchedule,
+    budget: float | None = None,
+    scope: Literal["global", "layer"] = "global",
+    costs: Literal["flops", "bytes"] | CostFunction | None = None,
+    pattern: str | tuple[int, int] | None = None,
+    choice: Literal["soft_topk", "k_subset", "k_subset_sample"] = "soft_topk",
+    link: LinkName | Link = "logistic",
+    scores: Literal["learned", "magnitude"] | Callable[[str, Tensor], Tensor] = "learned",
+    exclude: Iterable[str] = (),
+    example_inputs: Any = None,
+) -> Pruner:
+    """Give each weight of a model a soft mask, F((score − θc)/T), that becomes hard in training.
+
+    θ is such that the masks sum to what is to be kept, Σ c·mask = budget, over all weights at once.
+    The budget falls from everything to what is wanted while T falls. Call it before the optimizer
+    is made:
+
+        pruner = nn.prune(model, 0.95, schedule=steps)
+        groups = [{"params": pruner.other_parameters()}, pruner.score_parameters()]
+        optimizer = torch.optim.Adam(groups, lr=1e-3)
+        for step in range(steps):
+            ...
+            optimizer.step()
+            pruner.step(optimizer)
+        pruner.finalize()
+
+    Args:
+        model: its linear and convolution layers are pruned, biases are not.
+        amount: what is removed, as in torch.nn.utils.prune: a share in [0, 1] as a float, or a
+            number of weights as an integer. With `costs`, a share or a part of the total cost.
+        budget: what is kept instead: a number of weights, or a cost. Give one of the two; none
+            for pattern="n:m".
+        schedule: the number of training steps, or a `PruningSchedule`.
+        scope: "global", one choice over all layers; "layer", the same amount in each.
+        costs: what keeping a weight costs: None, 1; "flops", 2 per use for one example, counted
+            by a call with `example_inputs`; "bytes", the size of its dtype; or a function
+            (name, module) → number or tensor of the weight's shape. For scope="global".
+        pattern: None; "2:4" or any "n:m", n of every m neighbours along the last dimension; or the
+            shape (rows, columns) of blocks that are kept or removed together. Convolutions count
+            as matrices [out, in·kernel].
+        choice: for "n:m": "soft_topk"; "k_subset", the exact marginals of the distribution over
+            the subsets of size n; "k_subset_sample", a sample of it with their gradient.
+        link: F, as for `soft_topk`.
+        scores: "learned", one parameter per weight, which starts at its scaled magnitude;
+            "magnitude", the present magnitude; or a function (name, weight) → scores of the same
+            shape. Blocks have the mean of theirs.
+        exclude: names of layers or weights that are left alone, such as "head" or "encoder.*".
+        example_inputs: a batch, or a tuple of arguments; for costs="flops".
+
+    Returns:
+        A `Pruner`.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or is out of range; a weight is
+            shared, sharded, lazy or has a parametrization; a pattern does not fit.
+
+    Source: Sander et al. (2023) and Tai et al., "Spartan" (2022), for soft top-k masks; SMART
+    (arXiv 2403.19969) for separate scores with one threshold; Ahmed et al., "SIMPLE" (2023), for
+    the gradient of samples.
+
+    Example:
+        >>> import torch
+        >>> from kofn import nn
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 2))
+        >>> pruner = nn.prune(model, 0.75, schedule=100)
+        >>> pruner
+        Pruner(2 weights, kept=40 of 160, step 0 of 100)
+        >>> sum(int((layer.weight != 0).sum()) for layer in pruner.finalize())
+        40
+    """
+    check_choice("scope", scope, ("global", "layer"))
+    check_choice("choice", choice, ("soft_topk", "k_subset", "k_subset_sample"))
+    if not callable(scores):
+        check_choice("scores", scores, ("learned", "magnitude"))
+    link, layout = _fixed(table.resolve(link)), layout_of(pattern)
+    if choice != "soft_topk" and isinstance(layout, Blocks):
+        raise ValueError(f'choice={choice!r} needs pattern="n:m"')
+    targets = targets_of(model, exclude)
+    for target in targets:
+        layout.check(target.name, target.weight.shape)
+    prices = _prices(model, targets, layout, scope, costs, example_inputs)
+    kept = kept_of(amount, budget, targets, prices, layout, scope, costs is not None)
+    members = [
+        PrunedWeight(target, layout, price, measure, scores == "learned")
+        for target, price, measure in zip(
+            targets, prices, _measures(targets, layout, scores), strict=True
+        )
+    ]
+    return _pruner(model, members, kept, choice, link, schedule_of(schedule), scope)
+
+
+def _pruner(
+    model: nn.Module,
+    members: list[PrunedWeight],
+    kept: list[float],
+    choice: str,
+    link: Link,
+    schedule: PruningSchedule,
+    scope: str,
+) -> Pruner:
+    first = members[0]
+    first.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=_device(first)))
+    clock = Clock(schedule, first)
+    choosers: list[SharedRow | GroupChoice]
+    for member in members:
+        parametrize.register_parametrization(member.target.module, "weight", member, unsafe=True)
+    if isinstance(first.layout, Groups):
+        choosers = [GroupChoice(member, choice, link, clock) for member in members]
+    else:
+        rows = [members] if scope == "global" else [[member] for member in members]
+        choosers = [
+            SharedRow(row, [member.cost for member in row], most, link, clock)
+            for row, most in zip(rows, kept, strict=True)
+        ]
+    for chooser in choosers:
+        for member in chooser.members:
+            member.chooser = chooser
+    return Pruner(model, choosers, clock)
+
+
+def _device(member: PrunedWeight) -> torch.device:
+    return member.target.weight.device
+
+
+def _fixed(link: Link) -> Link:
+    if isinstance(link.alpha, Tensor):
+        raise ValueError("the alpha of link must be a number; nn.prune does not learn it")
+    return link
+
+
+def _prices(
+    model: nn.Module, targets: list[Target], layout: Any, scope: str, costs: Any, inputs: Any
+) -> list[Any]:
+    """Return the cost per score of each tensor."""
+    if costs is None:
+        return [1.0] * len(targets)
+    if scope == "layer" or isinstance(layout, Groups):
+        raise ValueError('costs need scope="global" and single weights or blocks')
+    found = costs_of(model, targets, costs, inputs)
+    return [
+        layout.summed(cost) if isinstance(cost, Tensor) else cost * layout.size for cost in found
+    ]
+
+
+def _measures(targets: list[Target], layout: Any, scores: Any) -> list[Callable[[Tensor], Tensor]]:
+    """Return weight ↦ scores for each tensor: learned ones have a scale for each."""
+    with torch.no_grad():
+        norms = [float(target.weight.float().norm()) for target in targets]
+    sizes = [target.weight.numel() for target in targets]
+    whole = (sum(norm * norm for norm in norms) / sum(sizes)) ** 0.5
+    found = []
+    for target, norm, size in zip(targets, norms, sizes, strict=True):
+        own = START / (norm / size**0.5) if norm else 1.0
+        scale = own if scores == "learned" else 1 / whole if whole else 1.0
+        found.append(measure_by(scores, target.name, layout, scale))
+    return found

@@ -1,0 +1,162 @@
+"""Which weights of a model are pruned, and what each of them costs."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from kofn.rows.torch_pieces import Cost
+
+LAYERS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+
+
+class Target(NamedTuple):
+    """A weight to prune."""
+
+    name: str
+    module: nn.Module
+
+    @property
+    def weight(self) -> Tensor:
+        weight: Tensor = self.module.weight  # type: ignore[assignment]
+        return weight
+
+
+def targets_of(model: nn.Module, exclude: Iterable[str]) -> list[Target]:
+    """Return the weights of all linear and convolution layers but those that are excluded."""
+    patterns = [exclude] if isinstance(exclude, str) else list(exclude)
+    found, used = [], set()
+    for path, module in model.named_modules():
+        if not isinstance(module, LAYERS):
+            continue
+        name = f"{path}.weight" if path else "weight"
+        out = {each for each in patterns if fnmatch.fnmatchcase(name, each) or each == path}
+        used |= out
+        if not out:
+            found.append(Target(name, module))
+    for each in patterns:
+        if each not in used:
+            raise ValueError(f"exclude={each!r} is the name of no linear or convolution layer")
+    if not found:
+        raise ValueError("the model has no linear or convolution layer to prune")
+    _check(model, found)
+    return found
+
+
+def _check(model: nn.Module, targets: list[Target]) -> None:
+    for target in targets:
+        if parametrize.is_parametrized(target.module, "weight"):
+            raise ValueError(
+                f"{target.name} has a parametrization already; exclude it, or remove that first"
+            )
+        refuse_sharded(target.name, target.weight)
+        if isinstance(target.weight, nn.parameter.UninitializedParameter):
+            raise ValueError(f"{target.name} is lazy: call the model once before nn.prune")
+        if not target.weight.is_floating_point():
+            raise TypeError(f"{target.name} must be of floats; got {target.weight.dtype}")
+        if not target.weight.numel():
+            raise ValueError(f"{target.name} of shape {tuple(target.weight.shape)} is empty")
+    owners: dict[int, list[str]] = {}
+    for name, each in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(each), []).append(name)
+    for target in targets:
+        names = owners[id(target.weight)]
+        if len(names) > 1:
+            raise ValueError(
+                f"{' and '.join(names)} are one parameter, and a mask would part them; "
+                "exclude all of them"
+            )
+
+
+def refuse_sharded(name: str, tensor: Tensor) -> None:
+    """Raise for a parameter of fully_shard."""
+    if "DTensor" in {kind.__name__ for kind in type(tensor).__mro__}:
+        raise TypeError(
+            f"{name} is sharded over processes (a DTensor, such as fully_shard makes), which "
+            "nn.prune does not support; use DistributedDataParallel, or prune before sharding "
+            "and call finalize() first"
+        )
+
+
+def costs_of(
+    model: nn.Module, targets: list[Target], costs: Any, example_inputs: Any
+) -> list[Cost]:
+    """Return the cost per weight of each target."""
+    if costs is None:
+        return [1.0] * len(targets)
+    if costs == "bytes":
+        return [float(target.weight.element_size()) for target in targets]
+    if costs == "flops":
+        return _flops(model, targets, example_inputs)
+    if not callable(costs):
+        raise TypeError(
+            f'costs must be None, "flops", "bytes" or a function of (name, module); got {costs!r}'
+        )
+    return [_checked(target, costs(target.name, target.module)) for target in targets]
+
+
+def _checked(target: Target, given: Any) -> Cost:
+    where = f"the cost of {target.name}"
+    cost: Cost
+    if isinstance(given, Tensor) and given.ndim:
+        if given.shape != target.weight.shape:
+            raise ValueError(
+                f"{where} must be a number or have the shape {tuple(target.weight.shape)}; "
+                f"got {tuple(given.shape)}"
+            )
+        low, high = given.min().item(), given.max().item()
+        cost = given.detach().to(target.weight.device, copy=True)
+    else:
+        low = high = cost = float(given)
+    if not (low > 0 and high < math.inf):
+        raise ValueError(f"{where} must be finite and > 0; got {high if low > 0 else low}")
+    return cost
+
+
+def _flops(model: nn.Module, targets: list[Target], example_inputs: Any) -> list[Cost]:
+    """Return 2 operations per use of a weight for one example, counted in one forward pass."""
+    if example_inputs is None:
+        raise ValueError(
+            'costs="flops" needs example_inputs, a batch to call the model with, to see how often '
+            "each weight is used"
+        )
+    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    uses = {id(target.module): 0.0 for target in targets}
+
+    def count(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+        transposed = getattr(module, "transposed", False)
+        seen = given[0] if transposed else output
+        uses[id(module)] += seen.numel() / (len(module.weight) * len(inputs[0]))  # type: ignore[arg-type]
+
+    hooks = [target.module.register_forward_hook(count) for target in targets]
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    for target in targets:
+        if not uses[id(target.module)]:
+            raise ValueError(f"{target.name} is not used by the example; exclude it")
+    return [2 * uses[id(target.module)] for target in targets]
+
+
+CostFunction = Callable[[str, nn.Module], float | Tensor]

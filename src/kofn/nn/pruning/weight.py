@@ -1,0 +1,141 @@
+"""The parametrization of one pruned weight: its scores, or its fixed mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from kofn.nn.pruning.layout import Blocks, Groups
+from kofn.nn.pruning.targets import Target, refuse_sharded
+from kofn.rows.torch_pieces import Cost, wide
+
+
+class Chooser(Protocol):
+    """What chooses among the weights of one or more tensors."""
+
+    def apply(self, member: PrunedWeight, weight: Tensor) -> Tensor:
+        """Return the weight times its soft mask."""
+
+    def choose(self) -> list[Tensor]:
+        """Return the hard masks of all members, one flag per score."""
+
+    def open(self) -> None:
+        """Prepare a forward pass of the whole model."""
+
+    def close(self) -> None:
+        """Forget what `open` prepared."""
+
+
+class PrunedWeight(nn.Module):
+    """weight ↦ weight·mask, for torch.nn.utils.parametrize.
+
+    `scores` are a parameter, or None if they are computed from the weight by `measure`. `mask` is
+    None until it is fixed; then nothing else counts. It is saved with the model.
+    """
+
+    chooser: Chooser
+    mask: Tensor | None
+    steps: Tensor
+
+    def __init__(
+        self,
+        target: Target,
+        layout: Blocks | Groups,
+        cost: Cost,
+        measure: Callable[[Tensor], Tensor],
+        learned: bool,
+    ) -> None:
+        super().__init__()
+        self.target, self.layout, self.cost, self.measure = target, layout, cost, measure
+        self.order = tuple(target.module._parameters)
+        self.register_buffer("mask", None)
+        if learned:
+            with torch.no_grad():
+                self.scores: nn.Parameter | None = nn.Parameter(wide(measure(target.weight)))
+        else:
+            self.scores = None
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the weight with its mask."""
+        if self.mask is None:
+            return self.chooser.apply(self, weight)
+        return torch.where(self.spread(self.mask), weight, 0.0)
+
+    def spread(self, mask: Tensor) -> Tensor:
+        """Return a mask with a flag per score as one with a flag per weight."""
+        if isinstance(self.layout, Blocks):
+            return self.layout.spread(mask, self.original.shape)
+        return mask
+
+    def score(self, weight: Tensor) -> Tensor:
+        """Return one score per weight, or per block."""
+        if self.scores is None:
+            return self.measure(weight)
+        refuse_sharded(f"the scores of {self.target.name}", self.scores)
+        return self.scores
+
+    @property
+    def original(self) -> Tensor:
+        """Return the weight without its mask."""
+        found: Tensor = self.target.module.parametrizations["weight"].original  # type: ignore[index,union-attr]
+        return found
+
+    def freeze(self, mask: Tensor) -> None:
+        """Keep this mask from now on."""
+        self.mask = mask
+
+    @torch.no_grad()
+    def finalize(self) -> None:
+        """Set the weights that the fixed mask leaves out to 0, and leave the layer as it was."""
+        assert self.mask is not None
+        weight, module = self.original, self.target.module
+        weight.masked_fill_(~self.spread(self.mask), 0.0)
+        parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+        for name in self.order:  # the weight would come last
+            module._parameters[name] = module._parameters.pop(name)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take a mask along, or its absence: a state may be from before it was fixed or after."""
+        saved = state.get(f"{prefix}mask")
+        device = self.original.device
+        self.mask = None if saved is None else torch.empty_like(saved, device=device)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        about = "learned" if self.scores is not None else "of the weight"
+        return f"scores={about}, mask={'soft' if self.mask is None else 'fixed'}"
+
+
+def measure_by(
+    scores: Any, name: str, layout: Blocks | Groups, scale: float
+) -> Callable[[Tensor], Tensor]:
+    """Return the function weight ↦ scores: scaled magnitudes, or the caller's."""
+    return _Measure(scores if callable(scores) else None, name, layout, scale)
+
+
+class _Measure:
+    """|weight|·scale, or the caller's function, averaged over blocks; it can be copied."""
+
+    def __init__(
+        self, function: Callable[..., Tensor] | None, name: str, layout: Any, scale: float
+    ) -> None:
+        self.function, self.name, self.layout, self.scale = function, name, layout, scale
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        if self.function is None:
+            values = weight.abs() * self.scale
+        else:
+            values = self.function(self.name, weight)
+            if not isinstance(values, Tensor) or values.shape != weight.shape:
+                raise ValueError(
+                    f"scores(name, weight) must return a tensor of the weight's shape, here "
+                    f"{tuple(weight.shape)} for {self.name}; got "
+                    f"{tuple(values.shape) if isinstance(values, Tensor) else values!r}"
+                )
+        if isinstance(self.layout, Blocks) and self.layout.size > 1:
+            return self.layout.summed(values) / self.layout.size
+        return values

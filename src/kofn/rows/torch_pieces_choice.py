@@ -1,0 +1,116 @@
+"""The hard choice of a row that is held as several tensors: no sort, and no copy of the row.
+
+Entries are bought in the order of their density x/c, equal ones by their place in the row, until
+one does not fit into the budget. The density of the first that does not is found digit by digit,
+by histograms of what the entries cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kofn.rows.torch_pieces import Chunk, Pieces, parts, wide
+
+DIGIT = 11
+"""Bits per pass; a histogram has 2¹¹ places."""
+
+
+def choose(pieces: Pieces, budget: float) -> list[Tensor]:
+    """Return which entries are bought, as boolean tensors. With costs of 1, that is the top k.
+
+    A NaN counts as the greatest number.
+    """
+    priced = any(isinstance(cost, Tensor) or cost != pieces.costs[0] for cost in pieces.costs)
+    cut = _cut(pieces, budget, priced)
+    if cut is None:
+        return [torch.ones_like(x, dtype=torch.bool) for x in pieces.tensors]
+    key, left = cut
+    masks = []
+    for x, cost in zip(pieces.tensors, pieces.costs, strict=True):
+        mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+        flat, done = mask.view(-1), 0
+        for part, price in parts(x, cost):
+            keys = _keys(Chunk(wide(part), price), priced)
+            tied = keys == key
+            number = int(tied.sum())
+            taken = tied
+            if number:
+                taken, left = _first(tied, price, number, left)
+            flat[done : done + len(part)] = taken.logical_or_(keys > key)
+            done += len(part)
+        masks.append(mask)
+    return masks
+
+
+def _first(tied: Tensor, cost: float | Tensor, number: int, left: float) -> tuple[Tensor, float]:
+    """Return the first of the tied entries that fit, and what of the budget is left then.
+
+    It is −1 from the first on that does not fit.
+    """
+    spent = tied.double().mul_(cost).cumsum(0)
+    fits = tied & (spent <= left)
+    taken = int(fits.sum())
+    if taken < number:
+        return fits, -1.0
+    return fits, left - float(spent[-1])
+
+
+def _cut(pieces: Pieces, budget: float, priced: bool) -> tuple[int, float] | None:
+    """Return the density, as a key, at which the budget ends, and what is left of it for ties."""
+    bits = 64 if priced or any(x.dtype == torch.float64 for x in pieces.tensors) else 32
+    prefix, left, done = 0, budget, 0
+    while done < bits:
+        width = (bits - done) % DIGIT or DIGIT
+        below = bits - done - width
+        costs = _histogram(pieces, priced, prefix, below, width, signed=done == 0)
+        spent = 0.0
+        for digit in range(len(costs) - 1, -1, -1):
+            if spent + costs[digit] > left:
+                break
+            spent += costs[digit]
+        else:
+            if done == 0:
+                return None  # everything fits
+            raise AssertionError("a histogram has lost entries")
+        left -= spent
+        offset = digit - (1 << (width - 1)) if done == 0 else digit
+        prefix, done = (prefix << width) + offset, done + width
+    return prefix, left
+
+
+def _histogram(
+    pieces: Pieces, priced: bool, prefix: int, below: int, width: int, signed: bool
+) -> Sequence[float]:
+    """Return the costs of the entries whose key starts with `prefix`, by its next digit."""
+    size = 1 << width
+    found = torch.zeros(size, dtype=torch.float64, device=pieces.tensors[0].device)
+    for chunk in pieces.chunks():
+        keys = _keys(chunk, priced)
+        digits = keys >> below
+        if signed:
+            digits = digits + size // 2
+        else:
+            among = digits >> width == prefix
+            digits = digits[among] & (size - 1)
+        c = chunk.cost
+        if isinstance(c, Tensor):
+            c = c.double() if signed else c.double()[among]
+            found += torch.bincount(digits, c, minlength=size).to(found)
+        else:
+            found += torch.bincount(digits, minlength=size).to(found) * c
+    numbers: list[float] = found.tolist()
+    return numbers
+
+
+def _keys(chunk: Chunk, priced: bool) -> Tensor:
+    """Return integers in the order of the densities; 0 and −0 are equal, NaN is the greatest."""
+    x = chunk.x.double() / chunk.cost if priced else chunk.x
+    x = torch.nan_to_num(x, math.nan, math.inf, -math.inf) + 0.0
+    whole = torch.int64 if x.dtype == torch.float64 else torch.int32
+    bits = x.view(whole)
+    top = torch.iinfo(whole).max
+    return (bits ^ ((bits >> (64 if whole == torch.int64 else 32) - 1) & top)).long()

@@ -89,9 +89,10 @@ def layout_of(pattern: Any) -> Blocks | Groups:
         found = re.fullmatch(r"(\d+):(\d+)", pattern)
         if found and 0 < int(found[1]) < int(found[2]):
             return Groups(int(found[1]), int(found[2]))
-    elif isinstance(pattern, (tuple, list)) and [type(side) for side in pattern] == [int, int]:
-        if min(pattern) > 0:
-            return Blocks(*pattern)
+    elif isinstance(pattern, (tuple, list)) and len(pattern) == 2:
+        rows, columns = pattern
+        if type(rows) is type(columns) is int and min(rows, columns) > 0:
+            return Blocks(rows, columns)
     raise ValueError(
         f'pattern must be None, "n:m" with 0 < n < m, such as "2:4", or the shape of a block, '
         f"such as (4, 4); got {pattern!r}"

@@ -147,9 +147,46 @@ class NoiseKernels(Protocol):
         """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
 
 
+class PricedKernels(Protocol):
+    """The functions of a backend for rows with costs: scores and costs (…, n), of which the costs
+    may be one row for all; budget and temperature per row (…).
+
+    θ is the price of a unit of cost, as in RowKernels; the caller solves rows that are given up.
+    """
+
+    SERVED: tuple[int, ...]
+    """The numbers of contract.py whose links are served."""
+
+    def weights(
+        self, x: Array, costs: Array, budget: Array, temperature: Array, link: Any
+    ) -> tuple[Any, Any, bool]:
+        """Return (weights, θ, whether the kernel gave up on rows)."""
+
+    def price(
+        self, x: Array, costs: Array, budget: Array, temperature: Array, link: Any
+    ) -> tuple[Any, bool]:
+        """Return (θ, whether the kernel gave up on rows)."""
+
+    def gradients(
+        self,
+        x: Array,
+        costs: Array,
+        cotangent: Array,
+        theta: Array,
+        budget: Array,
+        temperature: Array,
+        link: Any,
+        of_costs: bool,
+    ) -> tuple[Any, Any, Any, bool]:
+        """Return the cotangents of the scores, those of the costs if wanted, those of budget and
+        temperature, (2, …), the first NaN in rows that the kernel gave up on; whether there are
+        any.
+        """
+
+
 class Backend(NamedTuple):
     """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
-    SubsetKernels and, unless None, ChoiceKernels and NoiseKernels.
+    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels and PricedKernels.
     """
 
     serves: Callable[[Array, str], bool]
@@ -157,6 +194,7 @@ class Backend(NamedTuple):
     subsets: str
     choice: str | None = None
     noise: str | None = None
+    priced: str | None = None
 
 
 BACKENDS = (
@@ -166,6 +204,7 @@ BACKENDS = (
         "kofn.kernels.cpu.subsets.launch",
         "kofn.kernels.cpu.choice.launch",
         "kofn.kernels.cpu.noise.launch",
+        "kofn.kernels.cpu.priced.launch",
     ),
     Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
 )
@@ -216,6 +255,18 @@ def serving_noise(x: Array, link: Any, framework: str) -> NoiseKernels | None:
     backend = _backend(x, framework) if wanted() else None
     kernels = None if backend is None or backend.noise is None else _module(backend.noise)
     return kernels if kernels is not None and kernels.serves(link, x) else None
+
+
+def serving_priced(x: Array, link: Any, framework: str) -> PricedKernels | None:
+    """Return the backend for these rows with costs, or None."""
+    kernels = for_priced(x, framework) if wanted() else None
+    return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
+
+
+def for_priced(x: Array, framework: str) -> PricedKernels | None:
+    """Return the backend for rows with costs of these arrays, whatever KOFN_KERNELS says."""
+    backend = _backend(x, framework)
+    return None if backend is None or backend.priced is None else _module(backend.priced)
 
 
 _CHOICES = {"on": True, "reference": False}

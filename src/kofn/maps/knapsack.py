@@ -8,7 +8,7 @@ from typing import Any
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.rows import answers, priced_answers
+from kofn.rows import answers, priced_answers, priced_fused
 from kofn.rows.compiled import evaluate
 from kofn.rows.priced_given import priced_given
 
@@ -75,7 +75,7 @@ def soft_knapsack(
         >>> soft_knapsack(scores, costs, 4, hard=True)
         array([0., 1., 1., 0.])
     """
-    function = priced_answers.hard_weights if hard else priced_answers.weights
+    function = priced_fused.hard_weights if hard else priced_fused.weights
     return _of(function, scores, costs, budget, table.resolve(link), temperature, dim, mask, True)
 
 
@@ -170,5 +170,5 @@ def _of(
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
     checked, form = priced_given(scores, costs, budget, link, temperature, dim, mask)
     with form.quiet():
-        found = evaluate(function, checked)
+        found = function(checked) if entries else evaluate(function, checked)
     return form.restored(found) if entries else found

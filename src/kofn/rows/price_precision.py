@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from kofn.arrays.kinds import Array, cast, most_precise_dtype, namespace, quiet
+from kofn.arrays.kinds import Array, cast, is_jax, most_precise_dtype, namespace, quiet
 from kofn.links.link import Link
-from kofn.solver.priced import Price, solve
+from kofn.rows.priced_rows import price, serving
+from kofn.solver.beside import Place
+from kofn.solver.priced import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 
 
 def solved(
     x: Array, costs: Array, budget: Array, temperature: Array, link: Link, over: Reductions = DENSE
 ) -> Price:
-    """Solve in the most precise dtype, and return the answers in that of the scores."""
+    """Solve in the most precise dtype, and return the answers in that of the scores.
+
+    Kernels, if there are any for the rows, find θ.
+    """
     wide = most_precise_dtype(x)
-    if x.dtype == wide:
-        return solve(x, costs, budget, temperature, link, over)
+    kernel = None if over is not DENSE or is_jax(x) else serving(x, link)
+    theta = None if kernel is None else price(kernel, x, costs, budget, temperature, link)
     link = link.map_alpha(lambda alpha: cast(alpha, wide))
     rows = [cast(array, wide) for array in (x, costs, budget, temperature)]
-    found = solve(rows[0], rows[1], rows[2], rows[3], link, over)
+    if theta is None:
+        found = solve(rows[0], rows[1], rows[2], rows[3], link, over)
+    else:
+        at = Place(cast(theta[0], wide), cast(theta[1], wide))
+        found = price_at(rows[0], rows[1], rows[2], rows[3], link, at)
+    if x.dtype == wide:
+        return found
     xp, largest = namespace(x), float(namespace(x).finfo(x.dtype).max)
     with quiet(x):
         some = xp.isfinite(found.high)

@@ -7,6 +7,7 @@ excluded entries. What +inf costs comes off the budget; if it costs more, it sha
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kofn.arrays.checks import (
@@ -40,6 +41,12 @@ class PricedGiven(NamedTuple):
     budget: Array  # per row, NaN where out of range
     temperature: Array
     link: Any  # an inner Link; its parameter is a number or per row
+
+
+def with_link(arrays: Iterable[Array], link: Any) -> PricedGiven:
+    """Return scores, costs, budget and temperature with a link."""
+    x, costs, budget, temperature = arrays
+    return PricedGiven(x, costs, budget, temperature, link)
 
 
 class PricedRows(NamedTuple):

@@ -100,6 +100,26 @@ def solve(
         return Price(high, at.offset, whole.distance(*at), scale)
 
 
+def price_at(
+    x: Array, costs: Array, budget: Array, temperature: Array, link: Link, at: Place
+) -> Price:
+    """Return what `solve` does, from a θ that is known: ±∞ and NaN as there.
+
+    The arguments are those of `solve`; θ is in the units of these costs.
+    """
+    xp = namespace(x)
+    with quiet(x):
+        pays = (x != -math.inf) & (costs > 0)
+        costs = xp.where(pays, costs, 0.0)
+        scale = power_of_two(DENSE.max(costs))
+        problem = _problem(x, pays, costs, budget, temperature, link, DENSE, scale)
+        finite = xp.isfinite(at.anchor)
+        high = xp.where(finite, at.anchor * scale, 0.0)
+        low = xp.where(finite, at.offset * scale, 0.0)
+        distance = _with_every_entry(problem, x).distance(high, low)
+        return Price(xp.where(finite, high, at.anchor), low, distance, scale)
+
+
 def _rounds(x: Array) -> int:
     """Return the most looks: bisection alone, from a bracket of any size, takes no more."""
     return 4 * int(namespace(x).finfo(x.dtype).bits)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from kofn.kernels.cpu.choice import launch as choice
 from kofn.kernels.cpu.noise import launch as noise
+from kofn.kernels.cpu.priced import launch as priced
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import half, native, shipped
 from kofn.kernels.cpu.runtime.native import Code
@@ -26,6 +27,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
         found += [choice.code_of(name, size) for name in choice.NAMES]
         found += noise.codes(kinds, size)
+        found += priced.codes(kinds, size)
         for kind in kinds:
             for n in (layout.SHORT, layout.SHORT + 1):
                 found += launch.visits(launch.FORWARD, kind, size, n, False)

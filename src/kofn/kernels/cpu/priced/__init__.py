@@ -1,0 +1,1 @@
+"""Rows whose entries have costs, in main memory."""

@@ -1,0 +1,53 @@
+"""The backward pass of a row with costs: from cotangents of weights to those of its arguments."""
+
+from __future__ import annotations
+
+import math
+
+from kofn.kernels.contract import BOUNDED
+from kofn.kernels.cpu.priced.layout import CENTRE, CHARGE, SLOPE, STILL, WEIGH
+from kofn.kernels.cpu.priced.search import visit
+from kofn.kernels.cpu.rows.formulas import edge
+from kofn.kernels.cpu.runtime.split_row import plain
+
+LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
+"""Σc²F′, for costs up to 1, whose terms that matter are all normal numbers."""
+
+
+@plain
+def cotangents(row, state, of_costs):
+    """Write those of the scores, u/T with u = F′(g − ḡc), ḡ = ΣcF′g/Σc²F′, and of the costs,
+    −θu/T − ḡF; leave those of budget, ḡ, and T.
+
+    A budget cotangent of NaN says that the row is given up: so are those whose slopes underflow.
+    """
+    state.per_t, state.edge = 1 / state.temperature, edge(row.kind, row.alpha)
+    state.rise, state.in_t = row.alpha - 1, 0.0
+    state.in_costs_at = state.in_costs_at if of_costs else 0.0
+    if abs(state.hi) == math.inf:
+        state.in_budget = 0.0
+        free = visit(row, STILL, False)[0]
+        if free > 0:
+            state.in_budget = math.nan
+        return free == 0
+    sums = visit(row, WEIGH, True)
+    dearest, weight, product = sums[1], sums[2], sums[3]
+    least = LEAST_SINGLE if row.size == 4 else LEAST_DOUBLE
+    if row.kind in BOUNDED and weight == 0 and state.lo == state.lo:
+        weight = 1.0  # in a gap between supports, no entry of positive cost moves
+    elif not (weight > least * dearest * dearest and abs(product) < math.inf):
+        state.in_budget = math.nan
+        return False
+    state.mean = product / weight
+    mean = state.mean
+    sums = visit(row, SLOPE, False)
+    rest, size, in_t = sums[0] / weight, sums[1], sums[2]
+    if abs(sums[0]) > 4 * 2.0**-52 * size:
+        state.mean = rest
+        in_t -= visit(row, CENTRE, False)[0]
+    state.in_budget = mean + rest
+    state.in_t = -in_t * state.per_t
+    if of_costs:
+        state.mean = state.in_budget
+        visit(row, CHARGE, False)
+    return True

@@ -1,0 +1,65 @@
+"""What loops over entries with costs compute of one of them.
+
+x − θc is rounded once for each of the two numbers that θ is a sum of: a fused multiply-add rounds
+no product. It is a float64 for all rows, for scores and θc may be large where z is not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.extending import intrinsic
+
+from kofn.kernels.contract import BOUNDED
+from kofn.kernels.cpu.rows.formulas import deleted, density, moved, prepare, reach, tail, unit
+from kofn.kernels.cpu.runtime.vector_math import inline, real
+
+
+@intrinsic
+def fused(typingctx, a, b, c):
+    """a·b + c with one rounding."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.fma(*arguments)
+
+    return a(a, a, a), codegen
+
+
+@inline
+def distance(x, cost, hi, lo):
+    """x − θc in float64."""
+    return fused(-cost, lo, fused(-cost, hi, np.float64(x)))
+
+
+@inline
+def from_end(x, cost, hi, lo, end):
+    """x − end − θc in float64, also to its own size where that is small: x − end as two numbers."""
+    score = np.float64(x)
+    shifted = score - end
+    part = shifted - score
+    rest = (score - (shifted - part)) - (end + part)
+    return fused(-cost, lo, fused(-cost, hi, shifted)) + rest
+
+
+@inline
+def on_grid(cost, magic):
+    """The cost rounded to a multiple of the last digit of `magic`."""
+    return (cost + magic) - magic
+
+
+@inline
+def tails(kind, z, rise):
+    """(F, or 1 − F where F > ½; whether F > ½; F′; F″) at z."""
+    zero, one = real(z, 0.0), real(z, 1.0)
+    if kind in BOUNDED:
+        return tail(kind, z, zero, zero, rise)
+    by = real(z, moved(kind, 0.0))
+    return tail(kind, prepare(kind, z * real(z, unit(kind, 1.0))), by, one / by, rise)
+
+
+@inline
+def slope_at(kind, x, z, rise):
+    """F′ of an entry in play where it is not subnormal, else 0."""
+    zero = real(z, 0.0)
+    w = density(kind, z, rise)
+    w = w if abs(z) < reach(z) else zero
+    return zero if deleted(x) else w

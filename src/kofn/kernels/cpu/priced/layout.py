@@ -1,0 +1,54 @@
+"""What the compiled code for rows with costs and its callers agree on; nothing here needs a
+compiler.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kofn.kernels.cpu.runtime.layout import SUMS
+
+# What visits a row, by the names of what makes it in loops.py and back_loops.py.
+FORWARD = ("survey", "ends", "evaluate", "write", "close")
+BACKWARD = ("weigh", "slope", "centre", "charge", "still")
+SURVEY, ENDS, EVALUATION, WRITE, CLOSE = range(len(FORWARD))
+WEIGH, SLOPE, CENTRE, CHARGE, STILL = range(len(BACKWARD))
+
+BY_LINK = {"evaluate", "write", "close", "weigh", "centre", "charge"}
+"""The others are the same for all links."""
+
+# What a visit is told, number by number, in the memory of a thread: θ as two numbers; 1/T; where
+# z is counted from; α − 1; what rounds costs to a grid; the mean of cotangents, what is left of it,
+# or the weight of entries of a closed row; bytes from the scores to the cotangents, and from the
+# answers to those of the costs; F⁻¹ of the share to buy.
+HI, LO, PER_T, EDGE, RISE, MAGIC, MEAN, G_AT, IN_COSTS_AT, QUANTILE = range(10)
+TOLD = 10
+
+STATE = np.dtype(
+    [
+        *(
+            (name, "f8")
+            for name in (
+                *("hi", "lo", "per_t", "edge", "rise", "magic", "mean", "g_at", "in_costs_at"),
+                "quantile",
+                *("budget", "temperature", "total", "dearest", "coarse", "fine"),
+                # The bracket of θ with the log-odds at its ends; whether it has been asked for;
+                # its width some steps ago, and how often a step of Newton's has left it.
+                *("low", "high", "low_gap", "high_gap", "known", "width", "tries"),
+                *("in_budget", "in_t"),
+            )
+        ),
+        ("sums", "f8", (SUMS,)),  # of the visit under way
+    ]
+)
+"""What is known of a row; first what visits are told."""
+
+# A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
+# rows were given up; the shape and kind; the address of a team, if there is one, and those of
+# visits and arrays. Costs are so many bytes apart from row to row: 0 if all rows share them.
+GIVEN_UP, N, SIZE, KIND, TEAM, VISITS, X, COSTS, APART, G, OUT, IN_COSTS = range(4, 16)
+HIGH, LOW, BUDGET, TEMPERATURE, IN_BUDGET, IN_T = range(16, 22)
+WORDS = 22
+
+HEAD = -(-(STATE.itemsize // 8) // 8) * 8
+"""Words of a thread's own memory before those of a team."""

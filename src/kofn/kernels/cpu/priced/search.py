@@ -1,0 +1,267 @@
+"""The price of a row: survey it, then evaluate it until θ is found.
+
+The steps are those of rows/search.py on weighted sums: Halley's on the log-odds of Σc·F/Σc, the
+last one without another evaluation where its cube is lost. What is rare is left to the array code:
+NaN, scores of +inf, costs that are none, budgets that differ from Σc by rounding errors, and gaps
+between scores in which every tail underflows. All numbers are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.constants import FAINT_DOUBLE, FAINT_SINGLE
+from kofn.kernels.contract import (
+    CAPPED,
+    LAST_BY_LOGS,
+    LAST_DOUBLE,
+    LAST_SINGLE,
+    NORMAL,
+    TWO_TAILS,
+)
+from kofn.kernels.cpu.priced.layout import CLOSE, ENDS, EVALUATION, STATE, SURVEY, WRITE
+from kofn.kernels.cpu.rows.formulas import edge, quantile
+from kofn.kernels.cpu.rows.search import halley
+from kofn.kernels.cpu.runtime.intrinsics import call, pointer
+from kofn.kernels.cpu.runtime.layout import PART, SUMS
+from kofn.kernels.cpu.runtime.split_row import plain, visit_parts
+
+Row = namedtuple("Row", "visits kind size x costs out n state sums team alpha")
+"""A row: addresses of what visits it, of its scores, costs and answer, of its state, of the sums
+in it, and of the team; the link's kind and α; bytes per number; n.
+"""
+
+LEAST, MOST = 1e-90, 1e90
+"""Costs whose cubes are no subnormal numbers, and whose sums of cubes are finite."""
+ROUNDS = 16
+"""Evaluations per byte of a number, after which the array code has a row."""
+LOST, FOUND, CLOSED = range(3)
+
+
+@plain
+def state_of(row):
+    return carray(pointer(row.state), 1, STATE)[0]
+
+
+@plain
+def visit(row, which, extremes):
+    """Go over the row once; return its sums."""
+    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    sums = carray(pointer(row.sums), SUMS, np.float64)
+    for i in range(SUMS):
+        sums[i] = 0
+    x, costs, out, n, into, size = row.x, row.costs, row.out, row.n, row.sums, row.size
+    told, zero = np.float64(row.state), 0.0
+    if n <= PART:
+        call(address, x, costs, out, n, into, told, zero, zero, zero, zero)
+    else:
+        visit_parts(
+            row.team, address, x, costs, out, n, into, size, extremes, told, zero, zero, zero, zero
+        )
+    return sums
+
+
+@plain
+def solve(row, wanted):
+    """Leave θ as `hi` and `lo`, and write the weights if wanted; whether the row is not given up.
+
+    (0, NaN) says that it is.
+    """
+    state = state_of(row)
+    found = _start(row, state)
+    if found == FOUND:
+        found = _search(row, state)
+    if found == FOUND and not _settle(row, state, wanted):
+        found = LOST
+    if found == CLOSED and wanted:
+        state.mean = 1.0 if state.hi < 0 else 0.0
+        visit(row, CLOSE, False)
+    if found == LOST:
+        state.hi, state.lo = 0.0, math.nan
+    return found != LOST
+
+
+@plain
+def _start(row, state):
+    """Survey the row, and guess θ; whether there is one to find."""
+    sums = visit(row, SURVEY, True)
+    least, state.dearest, state.total = sums[0], sums[1], sums[2]
+    squares, cubes, in_x, in_c, square_x = sums[3], sums[4], sums[5], sums[6], sums[7]
+    temperature, budget, total = state.temperature, state.budget, state.total
+    state.per_t, state.edge = 1 / temperature, edge(row.kind, row.alpha)
+    state.rise, state.lo, state.tries = row.alpha - 1, 0.0, 0.0
+    state.low, state.high, state.known, state.width = -math.inf, math.inf, 0.0, math.inf
+    usual = (abs(in_x) + abs(in_c) + square_x < math.inf) & (cubes < math.inf) & (least >= 0)
+    if not (usual and temperature < math.inf and budget >= 0):
+        return LOST
+    if budget == 0 or total == 0 or budget > total * (1 + 1e-12):
+        state.hi = math.inf if budget == 0 else -math.inf
+        return CLOSED
+    if total < LEAST or total > MOST or budget > total * (1 - 1e-12) or budget < 1e-290:
+        return LOST
+    # Adding it rounds to multiples of its last digit, of which a cost has 26 binary digits.
+    state.magic = 2.0**26 * state.dearest
+    state.coarse = (budget + state.magic) - state.magic
+    state.fine = budget - state.coarse
+    middle = in_x / squares
+    variance = (square_x - middle * (2 * in_c - middle * cubes)) / total
+    state.hi = middle - _away(row, state, variance) * temperature * (total / squares)
+    return FOUND if abs(state.hi) < math.inf else LOST
+
+
+@plain
+def _away(row, state, variance):
+    """How many temperatures θ·c is below the scores, if those are normal: as rows/search.py."""
+    share = state.budget / state.total
+    bell = quantile(NORMAL, share, row.alpha)
+    state.quantile = quantile(row.kind, share, row.alpha)
+    own = state.quantile + state.edge
+    far = bell * math.sqrt(max(variance, 0.0)) * state.per_t
+    away = math.sqrt(far * far + own * own)
+    return away if far + own > 0 else -away
+
+
+@plain
+def _search(row, state):
+    size, kind = row.size, row.kind
+    eps = 2.0**-25 if size == 4 else 2.0**-52
+    enough = LAST_SINGLE[kind] if size == 4 else LAST_DOUBLE[kind]
+    for round_ in range(ROUNDS * size):
+        sums = visit(row, EVALUATION, False)
+        above, below, weight = sums[1], sums[0] - sums[1], sums[4]
+        missing = _missing(state, sums[2], sums[3], size)
+        excess = missing + below - above
+        if not abs(excess) < math.inf:
+            return LOST
+        gap, step = halley(kind, state.budget, state.total, excess, weight, sums[6])
+        last = enough
+        if missing == 0 and below + above < state.dearest:
+            faint = 1e3 * _faint(size) * state.dearest
+            if kind in CAPPED and above == 0 and below < faint:
+                return LOST
+            if kind in TWO_TAILS:
+                if not min(below, above) > faint:
+                    return LOST
+                slope = (weight - sums[5]) / below + sums[5] / above
+                step = math.log(below / above) / slope
+                last = LAST_BY_LOGS[0 if size == 4 else 1]
+        if excess == 0:
+            return FOUND
+        _narrow(state, excess, gap)
+        tolerance = eps * max(min(sums[7], state.budget), 4 * (below + above))
+        by, change = step * state.temperature, abs(step) * weight
+        if abs(step) * state.dearest <= last or change <= tolerance:
+            _move(state, by)
+            return FOUND
+        if not _step(row, state, by, round_):
+            return FOUND if abs(excess) <= 16 * tolerance else LOST
+    return LOST
+
+
+@plain
+def _narrow(state, excess, gap):
+    """The bracket with the θ that has been evaluated as an end."""
+    theta = state.hi + state.lo
+    if excess > 0:
+        state.low, state.low_gap = theta, gap
+    else:
+        state.high, state.high_gap = theta, gap
+
+
+@plain
+def _step(row, state, by, round_):
+    """Move θ to where it is evaluated next; whether there is a number left between its bounds."""
+    theta = state.hi + state.lo
+    target, little = theta + by, abs(by) <= 2.0**-50 * abs(theta)
+    if (little or state.low < target < state.high) and not _slow(state, round_):
+        _move(state, by)
+        return True
+    target = _fallback(row, state)
+    if target == theta or not state.low < target < state.high:
+        return False
+    state.hi, state.lo = target, 0.0
+    return True
+
+
+@plain
+def _faint(size):
+    return FAINT_SINGLE if size == 4 else FAINT_DOUBLE
+
+
+@plain
+def _missing(state, coarse, fine, size):
+    """What the entries above ½ cost beyond the budget; exact on a grid."""
+    if size == 4:
+        return coarse - state.budget
+    return (coarse - state.coarse) + (fine - state.fine)
+
+
+@plain
+def _move(state, by):
+    """θ + by, as a sum of two numbers."""
+    low = state.lo + by
+    high = state.hi + low
+    part = high - state.hi
+    state.lo = (state.hi - (high - part)) + (low - part)
+    state.hi = high
+
+
+@plain
+def _slow(state, round_):
+    """Whether three steps have not halved the bracket."""
+    if round_ % 3 != 2 or not state.high - state.low < math.inf:
+        return False
+    width = state.high - state.low
+    slow, state.width = width > state.width / 2, width
+    return slow
+
+
+@plain
+def _fallback(row, state):
+    """Where to evaluate next inside the bracket: where the line between the log-odds at its ends
+    crosses, and in turn in the middle.
+    """
+    if state.known == 0:
+        _bracket(row, state)
+    low, high, low_gap, high_gap = state.low, state.high, state.low_gap, state.high_gap
+    state.tries += 1
+    if state.tries < 4 and low_gap == low_gap and high_gap == high_gap:
+        share = low_gap / (low_gap - high_gap)
+        return low + (high - low) * min(max(share, 0.02), 0.98)
+    if state.tries % 3 == 0:
+        width = math.sqrt((high - low) * state.temperature / state.dearest)
+        return low + width if low_gap == low_gap else high - width
+    return low / 2 + high / 2
+
+
+@plain
+def _bracket(row, state):
+    """The ends of all entries; see `solver/priced.py`."""
+    sums = visit(row, ENDS, True)
+    low, high = sums[0], sums[1]
+    slack = 1e-9 * (abs(low) + abs(high)) + 1e-3 * state.temperature / state.dearest
+    state.known = 1.0
+    if not state.low > low - slack:
+        state.low, state.low_gap = low - slack, math.nan
+    if not state.high < high + slack:
+        state.high, state.high_gap = high + slack, math.nan
+
+
+@plain
+def _settle(row, state, wanted):
+    """Write the weights, or evaluate once more; whether they cost the budget.
+
+    F grows with the score, so all weights are off to the same side.
+    """
+    most = 1e-6 if row.size == 4 else 2e-14
+    if wanted:
+        excess = visit(row, WRITE, False)[0] - state.budget
+    else:
+        sums = visit(row, EVALUATION, False)
+        excess = _missing(state, sums[2], sums[3], row.size) + (sums[0] - 2 * sums[1])
+    finite = row.size == 8 or abs(state.hi) < 3e38
+    return finite and abs(excess) <= most * state.budget

@@ -1,0 +1,106 @@
+"""The work of one thread on rows with costs: one row after another."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.priced.back_search import cotangents
+from kofn.kernels.cpu.priced.layout import (
+    APART,
+    BUDGET,
+    COSTS,
+    GIVEN_UP,
+    HEAD,
+    HIGH,
+    IN_BUDGET,
+    IN_COSTS,
+    IN_T,
+    KIND,
+    LOW,
+    OUT,
+    SIZE,
+    STATE,
+    TEAM,
+    TEMPERATURE,
+    VISITS,
+    WORDS,
+    G,
+    N,
+    X,
+)
+from kofn.kernels.cpu.priced.search import Row, solve, state_of
+from kofn.kernels.cpu.rows.lanes import load, rounded, store
+from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
+from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
+from kofn.kernels.cpu.runtime.split_row import dismiss, plain
+
+_SUMS = STATE.fields["sums"][1]
+
+
+def forward(job, own, alpha, leads):
+    """Take rows until there are none; write their thresholds, and their weights if wanted."""
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    first, last = take(job)
+    while first < last:
+        for r in range(first, last):
+            row = _row(words, own, r, alpha)
+            state, size = state_of(row), words[SIZE]
+            if not solve(row, words[OUT] != 0):
+                fetch_add(job + 8 * GIVEN_UP, 1)
+            high = rounded(state.hi, size)
+            store(words[HIGH], r, size, high)
+            store(words[LOW], r, size, (state.hi - high) + state.lo if high - high == 0 else 0.0)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        _leave(job, words)
+
+
+def backward(job, own, alpha, leads):
+    """Take rows whose θ is known until there are none; write the cotangents of the scores, of the
+    costs if wanted, and of budget and T.
+    """
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    first, last = take(job)
+    while first < last:
+        for r in range(first, last):
+            row = _row(words, own, r, alpha)
+            state, size = state_of(row), words[SIZE]
+            state.hi, state.lo = load(words[HIGH], r, size), load(words[LOW], r, size)
+            entries = r * words[N] * size
+            state.g_at = np.float64(words[G] + entries - row.x)
+            state.in_costs_at = np.float64(words[IN_COSTS] - words[OUT])
+            if not cotangents(row, state, words[IN_COSTS] != 0):
+                fetch_add(job + 8 * GIVEN_UP, 1)
+            store(words[IN_BUDGET], r, size, state.in_budget)
+            store(words[IN_T], r, size, state.in_t)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        _leave(job, words)
+
+
+@plain
+def _leave(job, words):
+    wait(job)
+    if words[TEAM]:
+        dismiss(words[TEAM])
+
+
+@plain
+def _row(words, own, r, alpha):
+    n, size = words[N], words[SIZE]
+    at = r * n * size
+    x, costs = words[X] + at, words[COSTS] + r * words[APART]
+    out = words[OUT] + at if words[OUT] else 0
+    state = carray(pointer(own), 1, STATE)[0]
+    state.budget = load(words[BUDGET], r, size)
+    state.temperature = load(words[TEMPERATURE], r, size)
+    return Row(
+        words[VISITS], words[KIND], size, x, costs, out, n, own, own + _SUMS, own + 8 * HEAD, alpha
+    )

@@ -1,0 +1,85 @@
+"""Weights of rows with costs from fused kernels, with first derivatives for eager torch.
+
+As in rows/fused.py: torch.func, forward mode and second derivatives use the array code, whose
+operations they can see.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kofn.arrays.kinds import Array, is_jax, is_torch, of_torch
+from kofn.kernels import PricedKernels
+from kofn.links.link import Link
+from kofn.rows import priced_answers, priced_kernels
+from kofn.rows.compiled import evaluate
+from kofn.rows.priced_choice import fill
+from kofn.rows.priced_given import PricedGiven, with_link
+from kofn.rows.priced_rows import serving
+
+
+def weights(given: PricedGiven) -> Array:
+    """Return `priced_answers.weights`."""
+    backend = _serving(given)
+    if backend is None:
+        return evaluate(priced_answers.weights, given)
+    if not _is_recorded(given):
+        return priced_kernels.weights(backend, given)[0]
+
+    def value(*tensors: Array) -> Any:
+        found, theta = priced_kernels.weights(backend, with_link(tensors, link))
+        return found, (theta,)
+
+    link: Link = given.link
+    return _recorded(backend, given, value, priced_answers.weights)
+
+
+def hard_weights(given: PricedGiven) -> Array:
+    """Return `priced_answers.hard_weights`; of the soft weights, their θ alone is needed."""
+    backend = _serving(given)
+    if backend is None:
+        return evaluate(priced_answers.hard_weights, given)
+    if not _is_recorded(given):
+        return fill(given)
+
+    def value(*tensors: Array) -> Any:
+        rows = with_link(tensors, link)
+        return fill(rows), (backend.price(*rows)[0],)
+
+    link: Link = given.link
+    return _recorded(backend, given, value, priced_answers.hard_weights)
+
+
+def _serving(given: PricedGiven) -> PricedKernels | None:
+    return None if is_jax(given.scores) else serving(given.scores, given.link)
+
+
+def _is_recorded(given: PricedGiven) -> bool:
+    if not is_torch(given.scores) or not sys.modules["torch"].is_grad_enabled():
+        return False
+    return any(tensor.requires_grad for tensor in given[:4])
+
+
+def _recorded(
+    backend: PricedKernels,
+    given: PricedGiven,
+    value: Callable[..., Any],
+    reference: Callable[[PricedGiven], Array],
+) -> Array:
+    """Return the first of `value`, of which θ is kept, with the gradient of the weights."""
+    link: Link = given.link
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        rows = with_link(tensors, link)
+        wanted = [tensor.requires_grad for tensor in tensors]
+        slopes = priced_kernels.gradients(backend, rows, cotangent, kept[0], wanted[1])
+        in_x, in_costs, in_rows = slopes
+        return in_x, in_costs, *(in_rows[i] if wanted[2 + i] else None for i in range(2))
+
+    def plain(*tensors: Array) -> Array:
+        return reference(with_link(tensors, link))
+
+    rule = of_torch("rule")
+    return rule.recorded(rule.Rule(value, pullback, plain), *given[:4])

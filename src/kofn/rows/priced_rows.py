@@ -1,0 +1,49 @@
+"""Prices from the kernels; the array code solves the rows that these gave up on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, is_torch, of_torch
+from kofn.links.link import Link
+from kofn.rows.kernel_rows import in_memory
+from kofn.solver.priced import solve
+
+
+def serving(x: Array, link: Link) -> kernels.PricedKernels | None:
+    """Return the kernels for these rows, or None if something traces or transforms them."""
+    kind = "torch" if is_torch(x) else "numpy"
+    if kind == "torch" and not of_torch("state").is_plain(x):
+        return None
+    return kernels.serving_priced(x, link, kind)
+
+
+def price(
+    backend: kernels.PricedKernels,
+    x: Array,
+    costs: Array,
+    budget: Array,
+    temperature: Array,
+    link: Link,
+) -> Array:
+    """Return θ as two floats, of rows as `solver.priced.solve` takes them."""
+    theta, lost = backend.price(x, costs, budget, temperature, link)
+    if lost:
+        pair = in_memory(theta)
+        where = np.isnan(pair[1])
+        some = (in_memory(array)[where] for array in (x, costs, budget, temperature))
+        rows = [np.asarray(array, np.float64) for array in some]
+        with np.errstate(all="ignore"):
+            found = solve(rows[0], rows[1], rows[2], rows[3], link)
+            pair[:, where] = _in_units_of_rows(
+                found.high / found.scale, found.low / found.scale, pair
+            )
+    return theta
+
+
+def _in_units_of_rows(high: np.ndarray, low: np.ndarray, like: np.ndarray) -> tuple[Array, Array]:
+    """Return θ as two numbers of the rows' dtype."""
+    largest, finite = np.finfo(like.dtype).max, np.isfinite(high)
+    first = np.where(finite, np.clip(high, -largest, largest), high).astype(like.dtype)
+    return first, np.where(finite, (high - first) + low, 0.0)

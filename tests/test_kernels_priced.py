@@ -1,0 +1,181 @@
+"""The kernels for rows with costs: against oracles and the array code, and what they give up on."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import oracles_knapsack
+from kofn import links, soft_knapsack, soft_knapsack_threshold
+from kofn.kernels.cpu.priced import launch
+from kofn.links import table
+from support import LINKS, TOTAL, WEIGHTS, every_link
+
+INF, NAN = math.inf, math.nan
+
+
+def inner(link):
+    return table.resolve(link).inner
+
+
+def reference(monkeypatch, function, *arguments, **options):
+    """The same from the array code."""
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    found = function(*arguments, **options)
+    monkeypatch.delenv("KOFN_KERNELS")
+    return found
+
+
+def solved(rows, link):
+    x, costs, budget = rows
+    weights, theta, _ = launch.weights(x, costs, budget, np.ones_like(budget), inner(link))
+    return weights, theta, np.isnan(theta[1])
+
+
+def check(rows, link, most_lost=0.1):
+    x, costs, budget = rows
+    weights, _, lost = solved(rows, link)
+    assert lost.mean() <= most_lost
+    exact = oracles_knapsack.weights(x, costs, budget, link).astype(float)
+    reach = np.abs(x).max(-1)
+    rounding = {"float64": 4e-16, "float32": 1.2e-7}[str(x.dtype)]
+    allowed = WEIGHTS[str(x.dtype)] / 8 + rounding * np.maximum(0, reach - 30)
+    assert np.all((np.abs(weights - exact).max(-1) <= allowed)[~lost])
+    spent, possible = (costs.astype(float) * weights).sum(-1), budget.astype(float)
+    possible = np.minimum(possible, costs.astype(float).sum(-1))
+    assert np.all((np.abs(spent - possible) <= TOTAL[str(x.dtype)] * possible)[~lost])
+    assert np.all((weights >= 0) & (weights <= 1), axis=-1)[~lost].all()
+
+
+@every_link
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernel_alone_meets_the_oracle(link, dtype):
+    rng = np.random.default_rng(LINKS.index(link))
+    for n in (5, 40):
+        check(oracles_knapsack.rows(rng, 100, n, dtype), link)
+
+
+@pytest.mark.full
+@every_link
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernel_alone_meets_the_oracle_on_many_rows(link, dtype):
+    rng = np.random.default_rng(50 + LINKS.index(link))
+    for _ in range(5):
+        for n, most_lost in ((1, 1.0), (2, 0.4), (3, 0.3), (6, 0.2), (17, 0.1), (300, 0.1)):
+            check(oracles_knapsack.rows(rng, 1000, n, dtype), link, most_lost)
+
+
+@every_link
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+def test_ordinary_rows_are_not_given_up(link, scale):
+    """Normal scores at any temperature of training, costs of a hundredfold range."""
+    rng = np.random.default_rng(7)
+    for dtype in ("float32", "float64"):
+        x = (scale * rng.standard_normal((200, 50))).astype(dtype)
+        costs = (10.0 ** rng.uniform(-1, 1, x.shape)).astype(dtype)
+        budget = (costs.sum(-1) * rng.uniform(0.05, 0.95, 200)).astype(dtype)
+        assert solved((x, costs, budget), link)[2].mean() <= 0.03
+
+
+def of_links():
+    return [*LINKS, pytest.param(links.entmax(1.3), id="entmax1.3")]
+
+
+def gradients(x, costs, budget, temperature, v, link, **options):
+    leaves = [a.clone().requires_grad_() for a in (x, costs, budget, temperature)]
+    rows = leaves[:3]
+    soft_knapsack(*rows, link=link, temperature=leaves[3], **options).backward(v)
+    return [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("link", of_links())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_meet_those_of_the_array_code(link, dtype, monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    normal = partial(torch.randn, generator=generator, dtype=torch.float64)
+    x, v = (normal(30, 20) for _ in range(2))
+    costs = torch.rand(30, 20, generator=generator, dtype=torch.float64) * 3
+    costs[:, 3] = 0
+    budget, t = costs.sum(-1) * torch.linspace(0.05, 0.95, 30), torch.linspace(0.1, 3, 30)
+    rows = [a.to(dtype) for a in (x, costs, budget, t, v)]
+    wanted = reference(monkeypatch, gradients, *(row.double() for row in rows), link)
+    for one, other in zip(gradients(*rows, link), wanted, strict=True):
+        scale = other.abs().amax(-1, keepdim=True) if other.ndim == 2 else other.abs().max()
+        error = (one.double() - other).abs() / scale.clamp(min=0.1)
+        assert error.max() < {torch.float32: 2e-5, torch.float64: 1e-11}[dtype]
+
+
+def test_rows_that_kernels_give_up_on_are_the_array_code_s(monkeypatch):
+    x = torch.tensor([[3.0, 2.0, 1.0, 0.5]]).repeat(8, 1)
+    costs, budget = torch.tensor([[4.0, 1.0, 1.0, 2.0]]).repeat(8, 1), torch.full((8,), 4.0)
+    x[0, 1], x[1, 2], x[2, 0], costs[3, 0], costs[4, 1], costs[5, 1] = NAN, INF, -INF, NAN, -1, INF
+    budget[6] = 8.0
+    x[7] = torch.tensor([30.0, 60.0, 10.0, -80.0])  # the first costs the budget
+    t = torch.full((8,), 0.01)
+    v = torch.arange(32.0).reshape(8, 4)
+    for dtype in (torch.float32, torch.float64):
+        rows = [a.to(dtype) for a in (x, costs, budget)]
+        p = soft_knapsack(*rows, temperature=t.to(dtype))
+        wanted = reference(monkeypatch, soft_knapsack, *rows, temperature=t.to(dtype))
+        assert torch.allclose(p, wanted, equal_nan=True)
+        given = *rows, t.to(dtype), v.to(dtype), "logistic"
+        slopes, others = gradients(*given), reference(monkeypatch, gradients, *given)
+        for one, other in zip(slopes, others, strict=True):
+            assert torch.allclose(one, other, equal_nan=True, atol=1e-4)
+
+
+def test_a_row_does_not_depend_on_others_or_on_threads(monkeypatch):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((64, 2000)).astype("f4")
+    costs = rng.random(2000).astype("f4")
+    budget = np.full(64, 100, "f4")
+    found = {}
+    for threads in ("1", "3"):
+        monkeypatch.setenv("KOFN_NUM_THREADS", threads)
+        found[threads] = soft_knapsack(x, costs, budget)
+    assert np.array_equal(found["1"], found["3"])
+    assert np.array_equal(soft_knapsack(x[5], costs, budget[5]), found["1"][5])
+    each = np.ascontiguousarray(np.broadcast_to(costs, x.shape))
+    assert np.array_equal(soft_knapsack(x, each, budget), found["1"])
+
+
+def test_a_long_row_is_the_same_for_any_number_of_threads(monkeypatch):
+    rng = np.random.default_rng(3)
+    x, costs = rng.standard_normal(200_000), rng.random(200_000)
+    found = {}
+    for threads in ("1", "3"):
+        monkeypatch.setenv("KOFN_NUM_THREADS", threads)
+        found[threads] = soft_knapsack(x, costs, 2e4)
+    assert np.array_equal(found["1"], found["3"])
+    assert abs(found["1"] @ costs - 2e4) < 1e-8
+
+
+def test_prices_of_kernels_are_those_of_the_array_code(monkeypatch):
+    rng = np.random.default_rng(4)
+    for dtype, tolerance in (("float32", 2e-6), ("float64", 1e-13)):
+        rows = oracles_knapsack.rows(rng, 200, 12, dtype)
+        theta = soft_knapsack_threshold(*rows)
+        wanted = reference(monkeypatch, soft_knapsack_threshold, *rows)
+        assert np.allclose(theta, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_what_is_masked_may_cost_anything():
+    x = np.array([[1.0, 2.0, -INF, 0.5], [1.0, 2.0, -1.7e308, 0.5]])
+    for bad in (NAN, INF, -1.0, 1e300):
+        costs = np.array([1.0, 2.0, bad, 1.0])
+        p = soft_knapsack(x, costs, 2.0)
+        wanted = soft_knapsack(x[:, [0, 1, 3]], costs[[0, 1, 3]], 2.0)
+        assert np.allclose(p, np.insert(wanted, 2, 0.0, axis=1), atol=1e-15)
+
+
+def test_inputs_are_left_alone_and_may_be_read_only():
+    x, costs = np.ones((3, 4)), np.arange(1.0, 5.0)
+    for array in (x, costs):
+        array.setflags(write=False)
+    assert np.allclose(soft_knapsack(x, costs, 2.0) @ costs, 2.0)
+    y = torch.randn(4, 3).t()
+    assert torch.allclose(soft_knapsack(y, 2.0, 3.0), soft_knapsack(y.contiguous(), 2.0, 3.0))
+    assert soft_knapsack(torch.ones(0, 4), 1.0, 2.0).shape == (0, 4)
+    assert soft_knapsack(torch.ones(4, 0), 1.0, 2.0).shape == (4, 0)

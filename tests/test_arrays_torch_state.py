@@ -66,3 +66,24 @@ def test_without_them_operators_have_their_derivatives_still():
         [sys.executable, "-c", textwrap.dedent(OPERATOR)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+CONSTANTS = """
+    import sys
+    import torch
+    from kofn.rows import torch_fused
+
+    marked = []
+    torch.compiler.assume_constant_result = lambda function: marked.append(function)
+    assert "torch._dynamo" not in sys.modules
+    plain = torch_fused._is_served
+    import torch._dynamo
+    assert plain in marked and torch_fused._is_served is None
+"""
+
+
+def test_what_the_compiler_takes_for_constant_is_marked_by_its_public_function():
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CONSTANTS)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

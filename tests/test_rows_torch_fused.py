@@ -325,6 +325,29 @@ def test_exported_programs_keep_the_threshold_operator():
     assert not any(name in target for target in names for name in OPERATORS)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        topk(),
+        pytest.param(lambda x: losses.topk_loss(x, x > 0), marks=pytest.mark.full),
+        pytest.param(lambda x: kofn.topk_gates(x, 2)[0], marks=pytest.mark.full),
+        pytest.param(lambda x: kofn.KSubset(x, 2).marginals(), marks=pytest.mark.full),
+    ],
+    ids=["soft_topk", "topk_loss", "topk_gates", "marginals"],
+)
+def test_a_call_checks_nothing_of_kofn_but_the_level_of_forward_mode(function):
+    seen = []
+
+    def keep(checks):
+        seen.extend(check.name for check in checks)
+        return [True] * len(checks)
+
+    torch.compile(function, backend="eager", options={"guard_filter_fn": keep})(scores(2, 5))
+    ours = [name for name in seen if "__import_kofn" in name]
+    assert ours  # else the names of such checks have changed
+    assert all("forward_ad" in name for name in ours)
+
+
 def test_without_kernels_the_plain_operations_are_compiled(monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", "reference")
     graph = called(topk(), scores(2, 5))
@@ -338,6 +361,23 @@ def test_a_learned_alpha_and_links_of_ones_own_are_compiled_as_plain_operations(
 
     x, alpha = scores(2, 5), torch.tensor([1.3, 1.7], dtype=torch.float64)
     assert "kofn.weights" not in called(learned, alpha)
+
+
+class Entmax(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.alpha = 1.5
+
+    def forward(self, x):
+        return kofn.entmax(x, self.alpha)
+
+
+def test_a_float_of_a_module_is_an_alpha_where_shapes_are_dynamic():
+    module, x = Entmax(), scores(2, 5)
+    found = compiled(module, dynamic=True)
+    for alpha in (1.5, 1.3, 2.0):
+        module.alpha = alpha
+        assert torch.equal(found(x), kofn.entmax(x, alpha))
 
 
 def test_rows_a_kernel_gives_up_on_are_finished():

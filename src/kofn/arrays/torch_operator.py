@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.arrays.torch_guards import forget
 from kofn.arrays.torch_state import is_eager
 
 REFUSED = (
@@ -19,6 +20,13 @@ REFUSED = (
 )
 
 OPERATORS = torch.ops.kofn
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call an operator from a function that torch.compile traces."""
+    found = getattr(OPERATORS, name).default(*arguments)
+    forget()
+    return found
 
 
 def define(arguments: str, results: str, fake: Callable[..., Any]) -> Callable[[Callable], Any]:

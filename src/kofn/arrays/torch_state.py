@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from kofn.arrays.when_imported import import_after
 
 
 def beside(x: Tensor, values: Tensor) -> Tensor:
@@ -87,12 +90,22 @@ def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function as torch.compiler.assume_constant_result does.
+    """Mark a function of a module as torch.compiler.assume_constant_result does.
 
-    That one imports the compiler, which takes over a second, to set this attribute.
+    That one imports the compiler, which takes over a second, to set this attribute. It is called as
+    soon as the compiler is imported, in case the attribute is not what it sets any more.
     """
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    if not MARKED:
+        import_after("torch._dynamo", "kofn.arrays.torch_constants")
+    MARKED.append(function)
     return function
+
+
+MARKED: list[Callable[..., Any]] = []
+"""Functions that were marked before the compiler was imported."""
 
 
 def is_autocast(x: Tensor) -> bool:

@@ -43,6 +43,9 @@ def entmax(alpha: float | Array = 1.5) -> Link:
     """
     if framework(alpha) is None:
         alpha = check_number("alpha", alpha, low=1.0, allowed="a finite number ≥ 1")
+        # torch.compile may have a symbol for a float, but α decides which code is called. To
+        # write it down, the compiler takes the number and checks it in later calls.
+        alpha = float.fromhex(alpha.hex())
     return _entmax.with_alpha(alpha)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.torch_operator import OPERATORS, REFUSED, define, differentiate, refuse_second
+from kofn.arrays.torch_operator import REFUSED, call, define, differentiate, refuse_second
 from kofn.arrays.torch_state import constant_result, is_compiled
 from kofn.links.link import by_id
 from kofn.maps import argmax_quadrature
@@ -33,7 +33,7 @@ def _is_served(device: str, dtype: torch.dtype, link: str, alpha: float | None) 
 
 def probabilities_of(y: Tensor, noise: Noise) -> Tensor:
     kinks, shares = [at for at, _ in noise.kinks], [share for _, share in noise.kinks]
-    return OPERATORS.noisy_argmax.default(y, noise.link.id, noise.link.alpha, kinks, shares)[0]
+    return call("noisy_argmax", y, noise.link.id, noise.link.alpha, kinks, shares)[0]
 
 
 def _noise(link: str, alpha: float | None, kinks: list[float], shares: list[float]) -> Noise:

@@ -11,6 +11,7 @@ from typing import Any
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
+from kofn.arrays.torch_operator import OPERATORS
 from kofn.rows import torch_operators as operators
 from kofn.rows import torch_price as torch_price
 from kofn.rows import torch_threshold as torch_threshold
@@ -21,13 +22,13 @@ def placements(batch: int) -> list[Any]:
     return [Replicate(), *(Shard(dim) for dim in range(batch))]
 
 
-@register_sharding(operators.OPERATORS.threshold.default)
+@register_sharding(OPERATORS.threshold.default)
 def _(x: Any, k: Any, temperature: Any, alpha: Any, link: Any, number: Any) -> Any:
     ways = placements(x.ndim - 1)
     return [([way, way], [way, way, way, alpha and way, None, None]) for way in ways]
 
 
-@register_sharding(operators.OPERATORS.price.default)
+@register_sharding(OPERATORS.price.default)
 def _(x: Any, costs: Any, budget: Any, t: Any, alpha: Any, link: Any, number: Any) -> Any:
     ways = placements(x.ndim - 1)
     return [([way] * 4, [way, way, way, way, alpha and way, None, None]) for way in ways]

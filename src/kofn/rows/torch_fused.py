@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
+from kofn.arrays.torch_operator import call
 from kofn.arrays.torch_state import constant_result, is_compiled
 from kofn.kernels.contract import kind_of
 from kofn.links.link import by_id
+from kofn.rows import torch_operators as torch_operators
 from kofn.rows.given import Given
-from kofn.rows.torch_operators import OPERATORS
 
 
 def serves(given: Given, what: str = "SERVED") -> bool:
@@ -50,29 +51,29 @@ def _choices_are_served(device: str, dtype: torch.dtype) -> bool:
 
 
 def weights_of(given: Given) -> Tensor:
-    return OPERATORS.weights.default(given.scores, *_arguments(given))[0]
+    return call("weights", given.scores, *_arguments(given))[0]
 
 
 def hard_weights_of(given: Given) -> Tensor:
     """Return the hard choice with the gradient of the weights."""
-    return OPERATORS.hard_weights.default(given.scores, *_arguments(given))[0]
+    return call("hard_weights", given.scores, *_arguments(given))[0]
 
 
 def log_weights_of(given: Given) -> Tensor:
-    return OPERATORS.log_weights.default(given.scores, *_arguments(given))[0]
+    return call("log_weights", given.scores, *_arguments(given))[0]
 
 
 def located_of(given: Given) -> Tensor:
     """Return θ."""
-    return OPERATORS.located.default(given.scores, *_arguments(given))[0]
+    return call("located", given.scores, *_arguments(given))[0]
 
 
 def value_of(given: Given, slopes: bool) -> Tensor:
-    return OPERATORS.value.default(given.scores, *_arguments(given), slopes)[0]
+    return call("value", given.scores, *_arguments(given), slopes)[0]
 
 
 def gap_of(given: Given, target: Tensor, likely: bool, slopes: bool) -> Tensor:
-    return OPERATORS.gap.default(given.scores, target, *_arguments(given), likely, slopes)[0]
+    return call("gap", given.scores, target, *_arguments(given), likely, slopes)[0]
 
 
 class Choices:
@@ -80,23 +81,23 @@ class Choices:
 
     @staticmethod
     def hard(x: Tensor, k: Any) -> Tensor:
-        return OPERATORS.hard.default(x, *_number_or_tensor(k))
+        return call("hard", x, *_number_or_tensor(k))
 
     @staticmethod
     def largest(x: Tensor, k: int) -> Tensor:
-        return OPERATORS.largest.default(x, k)
+        return call("largest", x, k)
 
 
 def truncated_of(given: Given, k: int | None, p: float | None) -> Tensor:
     x, t = given.scores, _number_or_tensor(given.temperature)
-    return OPERATORS.truncated.default(x, k, p, *t)
+    return call("truncated", x, k, p, *t)
 
 
 def truncated_loss_of(
     given: Given, labels: Tensor, k: int | None, p: float | None, slopes: bool
 ) -> Tensor:
     x, t = given.scores, _number_or_tensor(given.temperature)
-    return OPERATORS.truncated_loss.default(x, labels, k, p, *t, slopes)[0]
+    return call("truncated_loss", x, labels, k, p, *t, slopes)[0]
 
 
 def _arguments(given: Given) -> tuple[Any, ...]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.torch_operator import OPERATORS as OPERATORS
 from kofn.arrays.torch_operator import REFUSED, define, differentiate, refuse_second
 from kofn.links.link import by_id
 from kofn.rows import kernel_weights

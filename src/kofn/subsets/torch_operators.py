@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels, links
-from kofn.arrays.torch_operator import OPERATORS, REFUSED, define, differentiate, refuse_second
+from kofn.arrays.torch_operator import REFUSED, call, define, differentiate, refuse_second
 from kofn.arrays.torch_state import constant_result, is_compiled
 from kofn.kernels.contract import COVARIANCE, LOG_COUNT, MARGINALS, TAILS
 from kofn.rows.threshold_route import threshold
@@ -123,16 +123,16 @@ for _operator in (
 
 
 def marginals_of(y: Tensor, k: Tensor) -> Tensor:
-    return OPERATORS.subset_marginals.default(y, k)[0]
+    return call("subset_marginals", y, k)[0]
 
 
 def log_count_of(z: Tensor, k: Tensor) -> Tensor:
-    return OPERATORS.subset_log_count.default(z, k)
+    return call("subset_log_count", z, k)
 
 
 def tails_of(z: Tensor, k: Tensor) -> Tensor:
-    return OPERATORS.subset_tails.default(z, k)
+    return call("subset_tails", z, k)
 
 
 def covariance_of(z: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return OPERATORS.subset_covariance.default(z, k, v)
+    return call("subset_covariance", z, k, v)

@@ -18,8 +18,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from kofn.feature_selection import SoftTopKSelector
-from kofn.feature_selection.selector import find_task
+from kofn.feature_selection import SoftTopKSelector, screening
+from kofn.feature_selection.choices import Choice
+from kofn.feature_selection.targets import find_task
 
 PLANTED = [1, 4]
 
@@ -337,9 +338,248 @@ def test_weights_find_their_way_through_a_pipeline():
     np.testing.assert_array_equal(model[0].scores_, alone.scores_)
 
 
-def test_a_sparse_table_is_as_its_dense_one():
+def test_sparse_input_is_refused_by_name():
     X, y = planted(rows=60)
-    dense = quick(steps=5).fit(X, y)
-    sparse = quick(steps=5).fit(csr_array(X), y)
-    np.testing.assert_array_equal(dense.scores_, sparse.scores_)
-    assert sparse.transform(csr_array(X)).shape == (60, 2)
+    assert not quick().__sklearn_tags__().input_tags.sparse
+    with pytest.raises(
+        TypeError, match=r"X must be a dense array; got a sparse csr_array; .*toarr"
+    ):
+        quick(steps=5).fit(csr_array(X), y)
+    with pytest.raises(TypeError, match="y must be a dense array"):
+        quick(steps=5).fit(X, csr_array(np.ones((60, 2))))
+
+
+def interacting(rows=1000, n=100, seed=0):
+    """Two pairs of columns matter only together; alone, only column 4 tells anything."""
+    X = np.random.default_rng(seed).normal(size=(rows, n))
+    return X, np.sign(X[:, 0] * X[:, 1] + X[:, 2] * X[:, 3] + X[:, 4])
+
+
+def test_finds_pairs_that_tell_nothing_alone_among_100_columns():
+    X, y = interacting()
+    fixed = SoftTopKSelector(5, elimination=0, random_state=0).fit(X, y)
+    falling = SoftTopKSelector(5, random_state=0).fit(X, y)
+    assert falling.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
+    assert fixed.support_[:5].sum() < 5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("rows", "n", "options"),
+    [
+        (1000, 100, {"elimination": 0.8}),
+        (2000, 100, {}),
+        (500, 100, {}),
+        (1000, 300, {"screen": None}),
+        (1000, 300, {"screen": None, "steps": 1000}),
+        (1000, 1000, {}),
+        (1000, 10_000, {}),
+    ],
+)
+def test_finds_pairs_in_wide_tables(rows, n, options, seed):
+    X, y = interacting(rows, n, seed)
+    selector = SoftTopKSelector(5, random_state=seed, **options).fit(X, y)
+    assert selector.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
+
+
+def limits(monkeypatch, **options):
+    """The limit of the choice at each step of a fit."""
+    seen = []
+    real = Choice.weights
+
+    def record(self, scores, limit, link, temperature):
+        seen.append(limit)
+        return real(self, scores, limit, link, temperature)
+
+    monkeypatch.setattr(Choice, "weights", record)
+    quick(**options).fit(*planted())
+    return np.array(seen[:-1])  # the last call weighs the trained scores
+
+
+def test_k_falls_exponentially_over_a_share_of_the_steps(monkeypatch):
+    seen = limits(monkeypatch, steps=20, elimination=0.8)
+    assert seen[0] == 8
+    np.testing.assert_allclose(np.diff(np.log(seen[:17])), np.log(2 / 8) / 16, rtol=1e-9)
+    assert (seen[16:] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"elimination": 0.0, "steps": 3}, [2, 2, 2]),
+        ({"elimination": 1.0, "steps": 3}, [8, 4, 2]),
+        ({"steps": 1}, [2]),
+        ({"k": "all", "steps": 3}, [8, 8, 8]),
+        ({"k": None, "groups": list("aabbccdd"), "steps": 3, "elimination": 1}, [4, 8**0.5, 2]),
+        ({"k": None, "costs": [3.0] * 8, "budget": 6, "steps": 3, "elimination": 1}, [24, 12, 6]),
+    ],
+)
+def test_the_last_step_is_at_the_limit(monkeypatch, options, expected):
+    np.testing.assert_allclose(limits(monkeypatch, **options), expected, rtol=1e-6)
+
+
+def test_a_wide_table_is_screened_by_columns_and_by_pairs():
+    X, y = interacting(400, 60)
+    selector = SoftTopKSelector(5, screen=12, steps=150, random_state=0).fit(X, y)
+    assert selector.screened_.sum() == 12
+    assert selector.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
+    left = ~selector.screened_
+    assert np.isneginf(selector.scores_[left]).all()
+    assert not selector.weights_[left].any()
+    assert selector.weights_.sum() == pytest.approx(5, rel=1e-5)
+    assert sorted(selector.order_) == list(range(60))
+    assert selector.ranking_[left].min() == 12 - 5 + 2
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "trained"),
+    [
+        (128, {}, 128),
+        (129, {"screen": None}, 129),
+        (129, {}, 128),
+        (200, {"k": 40}, 160),
+        (129, {"k": 9, "screen": 3}, 9),
+        (129, {"groups": np.arange(129) // 2}, 129),
+        (300, {"groups": np.arange(300) // 2}, 256),
+    ],
+)
+def test_how_many_columns_are_screened(n, options, trained):
+    X = np.random.default_rng(0).normal(size=(30, n))
+    selector = quick(**{"steps": 1} | options).fit(X, X[:, 1] * X[:, 4])
+    assert selector.screened_.sum() == trained
+
+
+@pytest.mark.parametrize("target", ["classes", "numbers", "weighted"])
+def test_screening_puts_columns_and_pairs_first(target, monkeypatch):
+    monkeypatch.setattr(screening, "BLOCK", 7)
+    X, y = interacting(600, 50)
+    columns = ((X - X.mean(0)) / X.std(0)).astype(np.float32)
+    importance = None
+    if target == "numbers":
+        y = X[:, 0] * X[:, 1] + X[:, 2] * X[:, 3] + X[:, 4]
+    elif target == "weighted":  # the other half of the rows says the opposite, at no weight
+        y[300:] *= -1
+        importance = np.where(np.arange(600) < 300, 2, 0).astype(np.float32)
+    signal = ((y - y.mean()) / y.std()).astype(np.float32)[:, None]
+    rng = np.random.RandomState(0)
+    order = screening.screening_order(columns, signal, importance, np.arange(50), rng)
+    assert set(range(5)) <= set(order[:8])
+    assert sorted(order) == list(range(50))
+    # One column at a time does not see the pairs: this is what the second mark is for.
+    alone = np.argsort(-np.abs(signal[:, 0] @ columns))
+    assert not set(range(5)) <= set(alone[:8])
+
+
+def test_no_budget_is_exceeded_and_cheap_columns_are_preferred():
+    X, y = planted(rows=300)
+    X = np.column_stack([X, X[:, 1]])  # the same as column 1, at a tenth of its price
+    costs = np.array([2.0, 10, 2, 2, 3, 2, 2, 2, 1])
+    selector = quick(k=None, costs=costs, budget=4.5, steps=100).fit(X, y)
+    assert selector.get_support(indices=True).tolist() == [4, 8]
+    assert selector.n_features_ == 2
+    assert selector.weights_[1] == 0  # it costs more than the whole budget
+    assert not selector.screened_[1]
+    rich = quick(k=None, costs=costs, budget=100, steps=3).fit(X, y)
+    assert rich.support_.all()
+
+
+def test_costs_count_in_any_unit_and_may_be_zero():
+    X, y = planted()
+    costs = np.array([0.0, 2, 2, 2, 2, 2, 2, 2])
+    one = quick(k=None, costs=costs, budget=4).fit(X, y)
+    other = quick(k=None, costs=costs * 1024, budget=4096).fit(X, y)
+    np.testing.assert_array_equal(one.scores_, other.scores_)
+    assert set(PLANTED) <= set(one.get_support(indices=True))
+    assert costs[one.support_].sum() == 4
+    assert one.support_[0] == (one.weights_[0] > 0.5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_bought_fits_whatever_the_costs(seed):
+    rng = np.random.default_rng(seed)
+    X, y = planted()
+    costs = rng.uniform(0.1, 3, size=8)
+    for budget in (costs.min(), costs.sum() / 2, costs.sum()):
+        selector = quick(k=None, costs=costs, budget=budget, steps=4).fit(X, y)
+        spent = costs[selector.support_].sum()
+        assert 0 < spent <= budget * (1 + 1e-9)
+        # Nothing else would have fitted.
+        assert (costs[~selector.support_] > budget - spent - 1e-9).all()
+    assert selector.support_.all()
+
+
+def test_groups_are_in_or_out_together():
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 3, size=(300, 4))
+    X = (kinds[:, :, None] == np.arange(3)).reshape(300, 12).astype(float)
+    y = (kinds[:, 1] + kinds[:, 3]) % 3
+    groups = np.repeat(["a", "b", "c", "d"], 3)
+    selector = quick(2, groups=groups, hidden=32, steps=100).fit(X, y)
+    assert selector.support_.tolist() == ([False] * 3 + [True] * 3) * 2
+    assert selector.n_features_ == 6
+    assert selector.weights_.reshape(4, 3).sum(0) == pytest.approx([2, 2, 2], rel=1e-5)
+    assert selector.order_[:6].tolist() in ([3, 4, 5, 9, 10, 11], [9, 10, 11, 3, 4, 5])
+    renamed = quick(2, groups=list(np.repeat([9, 2, 4, 1], 3)), hidden=32, steps=100).fit(X, y)
+    np.testing.assert_array_equal(renamed.scores_, selector.scores_)
+    priced = quick(None, groups=groups, costs=np.ones(12), budget=7, hidden=32, steps=100)
+    assert priced.fit(X, y).support_.tolist() == selector.support_.tolist()
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_several_targets_share_the_columns(task):
+    X = np.random.default_rng(0).normal(size=(200, 8))
+    signals = X[:, [1, 4]]
+    y = signals if task == "regression" else np.where(signals > 0, ["a", "c"], ["b", "d"])
+    selector = quick(steps=80, hidden=32).fit(X, y)
+    assert selector.task_ == task
+    assert selector.get_support(indices=True).tolist() == PLANTED
+    one = quick(steps=5).fit(X, y[:, 0])
+    column = quick(steps=5).fit(X, y[:, :1])
+    np.testing.assert_array_equal(one.scores_, column.scores_)
+
+
+def test_targets_of_two_tasks_are_refused():
+    X, _ = planted(rows=60)
+    frame = pd.DataFrame({"kind": ["a", "b"] * 30, "size": np.linspace(0, 1, 60)})
+    with pytest.raises(ValueError, match="one task; got classification, regression"):
+        quick().fit(X, frame)
+    with pytest.raises(ValueError, match="y must be numbers"):
+        quick(task="regression").fit(X, frame)
+    with pytest.raises(ValueError, match="at least 2 classes; got 1 class, 'x'"):
+        quick().fit(X, np.array([["x", "a"], ["x", "b"]] * 30))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"costs": [1.0] * 8}, ValueError, "costs needs budget as well"),
+        ({"budget": 3.0}, ValueError, "budget needs costs as well"),
+        ({"costs": [1.0] * 8, "budget": 3.0}, ValueError, "k or budget, not both; got k=2"),
+        ({"k": None, "costs": [1.0] * 7, "budget": 3.0}, ValueError, r"one number per column, .*8"),
+        ({"k": None, "costs": 1.0, "budget": 3.0}, ValueError, "one number per column"),
+        ({"k": None, "costs": ["x"] * 8, "budget": 3.0}, TypeError, "costs must be numbers"),
+        (
+            {"k": None, "costs": [1.0] * 7 + [-2.0], "budget": 3.0},
+            ValueError,
+            "finite and ≥ 0; got -2",
+        ),
+        ({"k": None, "costs": [1.0] * 7 + [np.nan], "budget": 3.0}, ValueError, "≥ 0; got nan"),
+        ({"k": None, "costs": [0.0] * 8, "budget": 3.0}, ValueError, "must not be 0 for every"),
+        ({"k": None, "costs": [2.0] * 8, "budget": 1.0}, ValueError, "pay for one column, 2; got"),
+        ({"k": None, "costs": [2.0] * 8, "budget": 0.0}, ValueError, "budget must be .* got 0.0"),
+        ({"k": None, "costs": [2.0] * 8, "budget": np.nan}, ValueError, "budget .* got nan"),
+        ({"k": None, "costs": [2.0] * 8, "budget": "x"}, TypeError, "budget .* got 'x'"),
+        ({"groups": [1, 2]}, ValueError, r"one label per column, shape \(8,\); got \(2,\)"),
+        ({"k": 5, "groups": list("aabbccdd")}, ValueError, r"1..n_groups \(here 1..4\), .* got 5"),
+        ({"elimination": 1.5}, ValueError, r"elimination must be a number in \[0, 1\]; got 1.5"),
+        ({"elimination": -0.1}, ValueError, "elimination must be .* got -0.1"),
+        ({"elimination": None}, TypeError, "elimination must be .* got None"),
+        ({"screen": 0}, ValueError, 'screen must be .* None or "auto"; got 0'),
+        ({"screen": "pairs"}, TypeError, "screen must be .* got 'pairs'"),
+    ],
+)
+def test_refuses_choices_that_cannot_be_made(options, error, words):
+    X, y = planted()
+    with pytest.raises(error, match=words):
+        quick(**options).fit(X, y)

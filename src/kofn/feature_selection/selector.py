@@ -1,12 +1,12 @@
 """The scikit-learn estimator behind `kofn select`: k columns of a table, learned by gradient.
 
 Feature selection is choosing k of n. The choice is relaxed with `kofn.soft_topk`, trained
-together with a small network that may use only what was chosen, and cooled until it is hard.
+together with a small network that may use only what was chosen, and cooled and narrowed until
+k columns are left.
 """
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +18,7 @@ try:
     from sklearn.base import BaseEstimator
     from sklearn.feature_selection import SelectorMixin
     from sklearn.preprocessing import StandardScaler
-    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils import check_random_state
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
     from threadpoolctl import threadpool_limits
 except ImportError as error:
@@ -27,7 +27,10 @@ except ImportError as error:
         'install it with: pip install "kofn[cli]"'
     ) from error
 
-from kofn.arrays.checks import check_integer, check_number
+from kofn.arrays.checks import check_integer
+from kofn.feature_selection.choices import HALF, Choice, check_real, choice_of
+from kofn.feature_selection.screening import screening_order
+from kofn.feature_selection.targets import class_indices, numbers_of, standardised, task_of_all
 
 if TYPE_CHECKING:
     from kofn.arrays.typing import LinkName
@@ -35,34 +38,54 @@ if TYPE_CHECKING:
 
 __all__ = ["SoftTopKSelector"]
 
-# A whole-numbered target with more distinct values than this is taken for a quantity.
-MOST_CLASSES = 20
-
-_check_real = partial(check_number, low=0.0, arrays=False)
+# Of 10,000 columns and 1,000 rows, 128 leave few chance pairs for a network to fit; 512 too many.
+AUTO_SCREEN = 128
 
 Progress = Callable[[int, float, float, float], Any]
 
 
 class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
-    """Select exactly k columns, with scores trained by soft_topk at a falling temperature.
+    """Select k columns, or those a budget pays for, with scores trained by soft_topk.
 
-    Each column is standardised, multiplied by its weight p in [0, 1] (the weights sum to k) and
-    blurred by Gaussian noise; a small network predicts the target from that, and its loss trains
-    the scores too. The noise makes a small weight cost information (without it the network undoes
-    the weight by scaling up), so the weights move to 0 or 1 by themselves; the falling
-    temperature makes them hard. A choice that was made hard too early cannot be taken back, so a
-    few networks, from different random starts, each make their own and the mean weight decides.
+    Each column is standardised, multiplied by its weight p in [0, 1] and blurred by Gaussian
+    noise; a small network predicts the target from that, and its loss trains the scores too. The
+    weights sum to a number that falls from n_features to k while the temperature falls: at first
+    every column is in, so that columns which matter only together are seen together, and the
+    least useful fade out one after another. The noise makes a small weight cost information
+    (without it the network undoes the weight by scaling up), so the weights move to 0 or 1 by
+    themselves. A choice that was made hard too early cannot be taken back, so a few networks,
+    from different random starts, each make their own and the mean weight decides.
+
+    A table of more than 128 columns (or 4k) is screened first: the columns that correlate most
+    with the target, and those whose product with another column does, are trained on. What
+    depends on three columns only jointly is found neither by the screening nor, among 20 columns
+    or more, by the training.
 
     Args:
         k: how many columns to keep: an integer in 1..n_features, a share of them as a float in
-            (0, 1) (rounded down, at least one), None for half, or "all".
+            (0, 1) (rounded down, at least one), None for half, or "all". With `groups`, how many
+            groups. Leave it out where a budget is given.
+        costs: (n_features,) what each column costs, finite and ≥ 0, in any unit. The choice is
+            then that of `kofn.soft_knapsack`: columns are bought by weight, those that still fit.
+            A column that costs nothing is chosen if its weight is above 1/2.
+        budget: what may be spent, > 0, in the unit of the costs; never exceeded.
+        groups: (n_features,) a label for each column; columns with equal labels, such as those of
+            a one-hot encoding, are chosen together, and a group costs the sum of its columns.
         task: "classification", "regression", or "auto": regression if the target is real-valued
             or whole-numbered with more than 20 distinct values, classification otherwise.
-        hidden: width of each network's one hidden layer; 0 for linear models.
+        hidden: width of each network's one hidden layer; 0 for linear models, the better choice
+            where a linear model will use the columns.
         ensemble: how many networks vote; more give a steadier selection.
         steps: training steps (Adam).
         temperature: at the first step, in units of the scores.
         final_temperature: at the last step; the schedule between is exponential.
+        elimination: the share of the steps, in [0, 1], over which the sum of the weights falls,
+            exponentially, from n_features to k (or what is spent, from all costs to the budget).
+            With 0 it is k from the start, which finds no columns that matter only together.
+        screen: how many columns (or groups) are trained on in a wider table: an integer ≥ 1, at
+            least as many as can be chosen; None for all; "auto" for 128, or 4k if that is more.
+            The time is that of n_samples · n_features² multiplications per target or class, with
+            4,000 rows at most.
         link: as for `kofn.soft_topk`.
         noise: standard deviation of the noise on every weighted column, in units of the column's
             own standard deviation.
@@ -72,30 +95,35 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: rows per step, drawn without replacement; all of them where there are fewer.
         callback: called as callback(step, loss, score, temperature) after each step, with the
             step counted from 1, the loss (cross-entropy in nats, or squared error in units of
-            the target's variance) and the score (accuracy, or R²) on that step's noisy batch.
+            the target's variance) and the score (accuracy, or R²) on that step's noisy batch;
+            means over several targets.
         random_state: an integer or numpy RandomState for a repeatable selection.
 
     Attributes:
         scores_: (n_features,) the trained scores, mean over the networks; only their differences
-            mean anything.
-        weights_: (n_features,) soft_topk of the scores at the final temperature, mean over the
-            networks, summing to k: the share of the votes.
+            mean anything. −inf for a column that was not trained on.
+        weights_: (n_features,) soft_topk or soft_knapsack of the scores at the final temperature,
+            mean over the networks: the share of the votes. They sum to k, or cost the budget;
+            with groups, one column of each group does.
         ranking_: (n_features,) ranks: 1 for every chosen column, then 2, 3, … for the others, best
             first, as scikit-learn's RFE has them.
         order_: (n_features,) indices of the columns, best first, so that order_[:n_features_] are
-            the chosen: by weight, to a thousandth, and by score where that is equal.
+            the chosen: by weight, to a thousandth, and by score (per cost) where that is equal.
         support_: (n_features,) booleans, exactly n_features_ of them True.
+        screened_: (n_features,) booleans: True for the columns that were trained on.
         n_features_: how many columns were chosen.
         task_: the task that was solved.
         loss_: the loss at the last step.
         n_features_in_, feature_names_in_: as in every scikit-learn estimator.
 
     Raises:
-        TypeError, ValueError: from `fit`, for an argument out of range or unusable data.
+        TypeError, ValueError: from `fit`, for an argument out of range, a sparse table or
+            unusable data.
         ImportError: from `fit`, without PyTorch.
 
     Source: Struski et al., "LapSum" (2025), for annealed soft top-k selection; Yamada et al.,
-    "Feature Selection using Stochastic Gates" (2020), for noise at the gates.
+    "Feature Selection using Stochastic Gates" (2020), for noise at the gates; Guyon et al., "Gene
+    Selection for Cancer Classification using Support Vector Machines" (2002), for elimination.
 
     Example:
         >>> import numpy as np
@@ -107,18 +135,29 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         array([1, 4])
         >>> selector.transform(X).shape
         (200, 2)
+
+        Column 1 costs more than the budget, and column 4 less:
+
+        >>> priced = SoftTopKSelector(costs=[1, 9, 1, 1, 2, 1], budget=2, steps=60, random_state=0)
+        >>> priced.fit(X, y).get_support(indices=True)
+        array([4])
     """
 
     def __init__(
         self,
-        k: int | float | str | None = 0.5,
+        k: int | float | str | None = HALF,
         *,
+        costs: Any = None,
+        budget: float | None = None,
+        groups: Any = None,
         task: str = "auto",
         hidden: int = 64,
         ensemble: int = 4,
         steps: int = 300,
         temperature: float = 1.0,
         final_temperature: float = 0.03,
+        elimination: float = 0.5,
+        screen: int | str | None = "auto",
         link: LinkName | Link = "logistic",
         noise: float = 0.3,
         dropout: float = 0.2,
@@ -129,12 +168,17 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
     ) -> None:
         self.k = k
+        self.costs = costs
+        self.budget = budget
+        self.groups = groups
         self.task = task
         self.hidden = hidden
         self.ensemble = ensemble
         self.steps = steps
         self.temperature = temperature
         self.final_temperature = final_temperature
+        self.elimination = elimination
+        self.screen = screen
         self.link = link
         self.noise = noise
         self.dropout = dropout
@@ -145,11 +189,12 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn which k columns of X predict y.
+        """Learn which columns of X predict y.
 
         Args:
-            X: (n_samples, n_features) numbers, none missing; a sparse table is made dense.
-            y: (n_samples,) class labels, or numbers for regression.
+            X: (n_samples, n_features) numbers, none missing; a dense table.
+            y: (n_samples,) class labels, or numbers for regression; or (n_samples, targets), to
+                predict all of them from the same columns, with equal parts in the loss.
             sample_weight: (n_samples,) how much each row counts, ≥ 0: a row of weight 2 is as two
                 rows, one of weight 0 as none.
 
@@ -157,38 +202,84 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             The selector itself.
 
         Raises:
-            TypeError, ValueError: an argument out of range, or data that cannot be learned from.
+            TypeError, ValueError: an argument out of range, or data that cannot be learned from,
+                such as a sparse table.
             ImportError: PyTorch is missing.
         """
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, ensure_min_samples=2, accept_sparse="csr"
-        )
-        self._check_arguments(X.shape[1])
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        if (weights < 0).any():
-            raise ValueError(f"sample_weight must be ≥ 0; got {weights.min():g}")
+        X, y = _checked_table(self, X, y)
+        choice = choice_of(self.k, self.costs, self.budget, self.groups, X.shape[1])
+        self._check_arguments()
+        weights = _checked_weights(sample_weight, X)
         kept = weights > 0
-        if not kept.any():
-            raise ValueError("sample_weight must not be zero for every row")
-        X, y, weights = (X.toarray() if issparse(X) else X)[kept], y[kept], weights[kept]
-        self.task_ = find_task(y) if self.task == "auto" else self.task
-        target = _labels(y) if self.task_ == "classification" else _real(y)
+        X, y, weights = X[kept], y[kept], weights[kept]
+        self.task_ = task_of_all(y) if self.task == "auto" else self.task
+        regression = self.task_ == "regression"
+        target, classes = (numbers_of(y), []) if regression else class_indices(y)
         X, target, importance = _merged(X, target, weights)
-        if self.task_ == "regression":
-            target = _standardised(target, importance)
+        target = standardised(target, importance) if regression else target
         columns = StandardScaler().fit_transform(X, sample_weight=importance).astype(np.float32)
+        self._learn(choice, columns, target, classes, importance)
+        return self
+
+    def _learn(
+        self,
+        choice: Choice,
+        columns: np.ndarray,
+        target: np.ndarray,
+        classes: list[int],
+        importance: np.ndarray | None,
+    ) -> None:
+        """Screen the columns, train on those that are left, and set all that was found."""
         train = _training()
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(np.iinfo(np.int32).max))
         # Matrices this small are faster on one thread, and repeat whatever the number of cores.
         with threadpool_limits(limits=1):
-            trained = train(self, columns, target, importance)
-        self.scores_, self.weights_, self.loss_ = trained
-        # Votes of a few networks tie often; the order of a table's columns must not decide then.
-        self.order_ = np.lexsort((-self.scores_, -np.round(self.weights_, 3)))
-        self.ranking_ = np.ones(X.shape[1], dtype=np.int64)
-        left = self.order_[self.n_features_ :]
-        self.ranking_[left] = np.arange(2, len(left) + 2)
-        self.support_ = self.ranking_ == 1
-        return self
+            signals = partial(_signals, target, classes, importance)
+            order = self._screened(choice, columns, signals, importance, random)
+            kept = np.sort(order[: self._most(choice)])
+            kept = kept[choice.affordable()[kept]]
+            among = choice.among(kept)
+            part = np.isin(choice.members, kept)
+            scores, weights, self.loss_ = train(
+                self, among, columns[:, part], target, classes, importance, seed
+            )
+        ranked, count = among.ranked(scores, weights)
+        left = order[~np.isin(order, kept)]
+        place = np.empty(choice.groups, dtype=np.int64)
+        place[np.concatenate([kept[ranked], left])] = np.arange(choice.groups)
+        self.screened_ = part
+        self.scores_ = np.full(len(part), -np.inf, dtype=np.float32)
+        self.weights_ = np.zeros(len(part), dtype=np.float32)
+        self.scores_[part], self.weights_[part] = scores[among.members], weights[among.members]
+        self.support_ = place[choice.members] < count
+        self.order_ = np.argsort(place[choice.members], kind="stable")
+        self.n_features_ = int(self.support_.sum())
+        self.ranking_ = np.ones(len(part), dtype=np.int64)
+        behind = self.order_[self.n_features_ :]
+        self.ranking_[behind] = np.arange(2, len(behind) + 2)
+
+    def _most(self, choice: Choice) -> int:
+        """Return how many groups are trained at most."""
+        if self.screen is None:
+            return choice.groups
+        wanted = AUTO_SCREEN if self.screen == "auto" else self.screen
+        return max(int(wanted), 4 * choice.most() if self.screen == "auto" else choice.most())
+
+    def _screened(
+        self,
+        choice: Choice,
+        columns: np.ndarray,
+        signals: Callable[[], np.ndarray],
+        importance: np.ndarray | None,
+        random: Any,
+    ) -> np.ndarray:
+        """Return the groups that can be chosen, most promising first, then the others."""
+        able = choice.affordable()
+        order = np.arange(choice.groups)
+        if able.sum() > self._most(choice):
+            order = screening_order(columns, signals(), importance, choice.members, random)
+        return np.concatenate([order[able[order]], order[~able[order]]])
 
     def _get_support_mask(self) -> np.ndarray:
         check_is_fitted(self, "support_")
@@ -197,11 +288,10 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
-        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = True
         return tags
 
-    def _check_arguments(self, n: int) -> None:
-        self.n_features_ = _count(self.k, n)
+    def _check_arguments(self) -> None:
         tasks = ("auto", "classification", "regression")
         if self.task not in tasks:
             raise ValueError(
@@ -210,10 +300,15 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_integer("hidden", self.hidden, "an integer >= 0 (0 for linear models)", 0)
         for name in ("ensemble", "steps", "batch_size"):
             check_integer(name, getattr(self, name), "an integer >= 1", 1)
+        if self.screen is not None and self.screen != "auto":
+            check_integer("screen", self.screen, 'an integer >= 1, None or "auto"', 1)
         for name in ("temperature", "final_temperature", "learning_rate", "score_learning_rate"):
-            _check_real(name, getattr(self, name), allowed="a finite number > 0", strict=True)
-        _check_real("noise", self.noise, allowed="a finite number >= 0")
-        _check_real("dropout", self.dropout, allowed="a number in [0, 1)", below=1.0)
+            check_real(name, getattr(self, name), allowed="a finite number > 0", strict=True)
+        share = check_real("elimination", self.elimination, allowed="a number in [0, 1]")
+        if share > 1:
+            raise ValueError(f"elimination must be a number in [0, 1]; got {self.elimination!r}")
+        check_real("noise", self.noise, allowed="a finite number >= 0")
+        check_real("dropout", self.dropout, allowed="a number in [0, 1)", below=1.0)
         if self.callback is not None and not callable(self.callback):
             raise TypeError(
                 "callback must be None or callable as callback(step, loss, score, temperature); "
@@ -221,46 +316,25 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
 
 
-def find_task(y: np.ndarray) -> str:
-    """Return "regression" for a y of real values or many integers, else "classification".
-
-    Args:
-        y: (n,) the target.
-
-    Returns:
-        "classification" or "regression".
-
-    Example:
-        >>> find_task(np.array([0, 1, 1, 2])), find_task(np.array([0.5, 1.25]))
-        ('classification', 'regression')
-    """
-    if type_of_target(y).startswith("continuous"):
-        return "regression"
-    numeric = np.asarray(y).dtype.kind in "iuf"
-    return "regression" if numeric and len(np.unique(y)) > MOST_CLASSES else "classification"
+def _checked_table(selector: Any, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return X as float64, and y as (n_samples, targets)."""
+    for name, given in (("X", X), ("y", y)):
+        if issparse(given):
+            raise TypeError(
+                f"{name} must be a dense array; got a sparse {type(given).__name__}; sparse data "
+                f"is not supported, as columns are standardised: use {name}.toarray()"
+            )
+    X, y = validate_data(selector, X, y, dtype=np.float64, ensure_min_samples=2, multi_output=True)
+    return X, y.reshape(len(y), -1)
 
 
-def _labels(y: np.ndarray) -> np.ndarray:
-    check_classification_targets(y)
-    classes, labels = np.unique(y, return_inverse=True)
-    if len(classes) < 2:
-        raise ValueError(f"y must have at least 2 classes; got 1 class, {str(classes[0])!r}")
-    return labels.astype(np.int64)
-
-
-def _real(y: np.ndarray) -> np.ndarray:
-    try:
-        return np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"y must be numbers for regression; got dtype {y.dtype}") from None
-
-
-def _standardised(values: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
-    mean = np.average(values, weights=importance)
-    spread = float(np.sqrt(np.average((values - mean) ** 2, weights=importance)))
-    if not spread > 0:
-        raise ValueError(f"y must have at least two different values; every value is {values[0]:g}")
-    return ((values - mean) / spread).astype(np.float32)
+def _checked_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray:
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    if (weights < 0).any():
+        raise ValueError(f"sample_weight must be ≥ 0; got {weights.min():g}")
+    if not (weights > 0).any():
+        raise ValueError("sample_weight must not be zero for every row")
+    return weights
 
 
 def _merged(
@@ -280,6 +354,18 @@ def _merged(
     return X, target, (weights / weights.mean()).astype(np.float32)
 
 
+def _signals(target: np.ndarray, classes: list[int], importance: np.ndarray | None) -> np.ndarray:
+    """Return what a screening looks for: numbers as they are, classes as indicators."""
+    if not classes:
+        return target
+    # Two classes are one indicator.
+    wanted = (range(1 if count == 2 else count) for count in classes)
+    indicators = [
+        labels == label for labels, each in zip(target.T, wanted, strict=True) for label in each
+    ]
+    return standardised(np.stack(indicators, 1).astype(np.float64), importance)
+
+
 def _training() -> Any:
     try:
         import torch  # noqa: F401
@@ -290,14 +376,3 @@ def _training() -> Any:
             'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[cli]"'
         ) from error
     return train
-
-
-def _count(k: Any, n: int) -> int:
-    """Return the number of columns that k means."""
-    if k is None or (isinstance(k, str) and k == "all"):
-        return n if k else max(1, n // 2)
-    allowed = f'an integer in 1..n_features (here 1..{n}), a share in (0, 1), None or "all"'
-    if isinstance(k, numbers.Real) and not isinstance(k, numbers.Integral):
-        _check_real("k", k, allowed=allowed, strict=True, below=1.0)
-        return max(1, int(n * float(k)))
-    return check_integer("k", k, allowed, 1, n)

@@ -7,31 +7,36 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 
 from kofn import schedules
-from kofn.maps.topk import soft_topk
+from kofn.feature_selection.choices import Choice
 
 
 def train(
     options: Any,  # a SoftTopKSelector
+    choice: Choice,
     columns: np.ndarray,
     target: np.ndarray,
+    classes: list[int],
     importance: np.ndarray | None,
+    seed: int,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Train; return the scores, their final weights, and the last loss.
+    """Train; return the scores and final weights (groups,), means over networks, and the last loss.
 
+    `target` is (rows, targets): indices of `classes`, or numbers where there are none.
     `importance` multiplies each row's loss; its mean is 1, and None stands for equal rows.
     """
-    seed = check_random_state(options.random_state).randint(np.iinfo(np.int32).max)
-    rng = torch.Generator().manual_seed(int(seed))
+    rng = torch.Generator().manual_seed(seed)
     inputs, wanted = torch.from_numpy(columns), torch.from_numpy(target)
+    members = torch.from_numpy(choice.members)
     factors = None if importance is None else torch.from_numpy(importance)
-    rows, n = inputs.shape
-    classes = int(wanted.max()) + 1 if options.task_ == "classification" else 0
+    rows = len(inputs)
     # Equal scores would leave the first gradient alone to break the tie between twin columns.
-    scores = (0.01 * torch.randn(options.ensemble, n, generator=rng)).requires_grad_()
-    network = _Networks(options, n, max(classes, 1), rng)
+    start = 0.01 * torch.randn(options.ensemble, choice.groups, generator=rng)
+    scores = start.requires_grad_()
+    cool, shrink = _schedules(options, choice)
+    opened = len(choice.members) * shrink(0) / choice.everything
+    network = _Networks(options, len(choice.members), opened, sum(classes) or target.shape[1], rng)
     adam = torch.optim.Adam(
         [
             {"params": [scores], "lr": options.score_learning_rate},
@@ -39,17 +44,13 @@ def train(
         ]
     )
     size = min(rows, options.batch_size)
-    order, start = torch.randperm(rows, generator=rng), 0
-    # From the first step to the last.
-    ends = options.temperature, options.final_temperature
-    cool, loss_now = schedules.exponential(*ends, steps=max(options.steps - 1, 1)), math.nan
-    for step in range(1, options.steps + 1):
-        temperature = cool(step - 1)
-        if start + size > rows:
-            order, start = torch.randperm(rows, generator=rng), 0
-        batch, start = order[start : start + size], start + size
-        weights = soft_topk(scores, options.n_features_, link=options.link, temperature=temperature)
-        answers = network(inputs[batch], weights)
+    order, first, loss_now = torch.randperm(rows, generator=rng), 0, math.nan
+    for step in range(options.steps):
+        if first + size > rows:
+            order, first = torch.randperm(rows, generator=rng), 0
+        batch, first = order[first : first + size], first + size
+        weights = choice.weights(scores, shrink(step), options.link, cool(step))
+        answers = network(inputs[batch], weights[:, members])
         shares = None if factors is None else factors[batch]
         loss, score = _loss(answers, wanted[batch], classes, shares)
         adam.zero_grad()
@@ -58,12 +59,22 @@ def train(
         adam.step()
         loss_now = loss.item()
         if options.callback is not None:
-            options.callback(step, loss_now, score.item(), temperature)
+            options.callback(step + 1, loss_now, score.item(), cool(step))
     with torch.no_grad():
         end = options.final_temperature
-        weights = soft_topk(scores, options.n_features_, link=options.link, temperature=end).mean(0)
+        weights = choice.weights(scores, choice.limit, options.link, end).mean(0)
         mean = scores.mean(0)
     return mean.numpy(), weights.numpy(), loss_now
+
+
+def _schedules(options: Any, choice: Choice) -> tuple[schedules.Schedule, schedules.Schedule]:
+    """Return the temperature and the limit by step, counted from 0; the last step is at the end."""
+    last = options.steps - 1
+    cool = schedules.exponential(options.temperature, options.final_temperature, max(last, 1))
+    falling = min(round(options.elimination * options.steps), last)
+    if not falling or choice.everything == choice.limit:
+        return cool, schedules.constant(choice.limit)
+    return cool, schedules.exponential(choice.everything, choice.limit, falling)
 
 
 class _Networks:
@@ -72,7 +83,9 @@ class _Networks:
     (rows, n) and (ensemble, n) -> (ensemble, rows, outputs).
     """
 
-    def __init__(self, options: Any, n: int, outputs: int, rng: torch.Generator) -> None:
+    def __init__(
+        self, options: Any, n: int, opened: float, outputs: int, rng: torch.Generator
+    ) -> None:
         count, width = options.ensemble, options.hidden
         self.options, self.rng = options, rng
 
@@ -81,10 +94,8 @@ class _Networks:
 
         self.parameters: list[torch.Tensor] = []
         if width:
-            # About k inputs of unit variance are open at a time, whatever n is.
-            self.parameters.append(
-                normal(count, n, width, scale=1 / math.sqrt(options.n_features_))
-            )
+            # As many inputs of unit variance are open at first; the sum of them is of order 1.
+            self.parameters.append(normal(count, n, width, scale=1 / math.sqrt(opened)))
             self.parameters.append(normal(count, 1, width, scale=0.1))
         # A linear model needs no randomness to start, and its sign would mislead the scores.
         last = 1 / math.sqrt(width) if width else 0.0
@@ -104,23 +115,25 @@ class _Networks:
 
 
 def _loss(
-    answers: torch.Tensor, wanted: torch.Tensor, classes: int, factors: torch.Tensor | None
+    answers: torch.Tensor, wanted: torch.Tensor, classes: list[int], factors: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean loss over networks and rows, and the accuracy or R²."""
-    count = answers.shape[0]
-    repeated = wanted.expand(count, -1).reshape(-1)
-    answers = answers.reshape(repeated.shape[0], -1)
-    functions = torch.nn.functional
-    if classes:
-        right = answers.detach().argmax(-1) == repeated
-        loss = _mean(functions.cross_entropy, answers, repeated, factors)
-        return loss, right.to(torch.float32).mean()
-    loss = _mean(functions.mse_loss, answers[:, 0], repeated, factors)
-    return loss, 1 - loss.detach()
+    """Return the mean loss over networks, rows and targets, and the accuracy or R².
+
+    answers are (networks, rows, outputs), wanted (rows, targets).
+    """
+    if not classes:
+        errors = (answers - wanted) ** 2
+        loss = _mean(errors.mean(-1), factors)
+        return loss, 1 - loss.detach()
+    losses, right = [], []
+    for logits, labels in zip(torch.split(answers, classes, -1), wanted.T, strict=True):
+        each = labels.expand(len(answers), -1)
+        losses.append(
+            torch.nn.functional.cross_entropy(logits.movedim(-1, 1), each, reduction="none")
+        )
+        right.append((logits.detach().argmax(-1) == each).to(torch.float32).mean())
+    return _mean(torch.stack(losses).mean(0), factors), torch.stack(right).mean()
 
 
-def _mean(loss: Any, answers: Any, wanted: Any, factors: torch.Tensor | None) -> torch.Tensor:
-    if factors is None:
-        return loss(answers, wanted)
-    each = loss(answers, wanted, reduction="none").reshape(-1, len(factors))
-    return (factors * each).mean()
+def _mean(each: torch.Tensor, factors: torch.Tensor | None) -> torch.Tensor:
+    return each.mean() if factors is None else (factors * each).mean()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kofn.commands.files import InputError, read_bytes, shortened
-from kofn.feature_selection.selector import find_task
+from kofn.feature_selection.targets import find_task
 
 TASKS = ("auto", "classification", "regression")
 HELD_OUT = 0.25

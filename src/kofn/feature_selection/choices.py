@@ -1,0 +1,163 @@
+"""What a selector may choose: k of its columns or groups, or as many as a budget pays for."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kofn.arrays.checks import check_integer, check_number
+from kofn.maps.knapsack import soft_knapsack
+from kofn.maps.topk import soft_topk
+
+__all__ = ["HALF", "Choice", "choice_of"]
+
+HALF = 0.5  # the default of k, which a budget replaces
+
+check_real = partial(check_number, low=0.0, arrays=False)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A choice among groups of columns; without groups, every column is a group of its own.
+
+    `members` (columns,) says to which group each column belongs, `costs` (groups,) what a group
+    costs, and `limit` is the budget; where `costs` is None the limit is k.
+    """
+
+    members: np.ndarray
+    costs: np.ndarray | None
+    limit: float
+
+    @property
+    def groups(self) -> int:
+        return int(self.members.max()) + 1
+
+    @property
+    def everything(self) -> float:
+        """The limit at which every group may be chosen."""
+        total = self.groups if self.costs is None else float(self.costs.sum())
+        return max(total, self.limit)
+
+    def affordable(self) -> np.ndarray:
+        """Return (groups,) booleans: False for a group that alone exceeds the budget."""
+        if self.costs is None:
+            return np.ones(self.groups, dtype=bool)
+        return self.costs <= self.limit
+
+    def most(self) -> int:
+        """Return the largest number of groups that can be chosen."""
+        if self.costs is None:
+            return int(self.limit)
+        return int((np.cumsum(np.sort(self.costs)) <= self.limit * (1 + 1e-9)).sum())
+
+    def among(self, kept: np.ndarray) -> Choice:
+        """Return the choice among the groups whose indices are `kept`, sorted."""
+        columns = np.isin(self.members, kept)
+        members = np.searchsorted(kept, self.members[columns])
+        return replace(
+            self, members=members, costs=None if self.costs is None else self.costs[kept]
+        )
+
+    def weights(self, scores: Any, limit: float, link: Any, temperature: float) -> Any:
+        """Return the weights (…, groups) of a tensor of scores at a limit."""
+        if self.costs is None:
+            return soft_topk(scores, limit, link=link, temperature=temperature)
+        import torch
+
+        # Costs of mean 1, so that the unit in which they are counted changes nothing.
+        unit = float(self.costs.mean())
+        costs = torch.from_numpy(self.costs / unit).to(scores.dtype)
+        return soft_knapsack(scores, costs, limit / unit, link=link, temperature=temperature)
+
+    def ranked(self, scores: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return the groups, the chosen first and each part best first, and how many are chosen.
+
+        Groups are compared by weight, to a thousandth: votes of a few networks tie often, and the
+        order of a table's columns must not decide then, but the score, or the score per cost.
+        """
+        value = scores if self.costs is None else scores / np.maximum(self.costs, 1e-12)
+        order = np.lexsort((-value, -np.round(weights, 3)))
+        if self.costs is None:
+            return order, int(self.limit)
+        chosen = self._bought(order, weights)
+        return np.concatenate([order[chosen], order[~chosen]]), int(chosen.sum())
+
+    def _bought(self, order: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return which groups of `order` are chosen: each that what is left of the budget pays for.
+
+        A group without cost, which no budget excludes, is chosen where its weight is above 1/2.
+        """
+        assert self.costs is not None
+        left = self.limit * (1 + 1e-9)  # sums of costs are rounded
+        chosen = np.zeros(len(order), dtype=bool)
+        for place, group in enumerate(order):
+            cost = self.costs[group]
+            chosen[place] = cost <= left and (cost > 0 or weights[group] > 0.5)
+            left -= cost * chosen[place]
+        return chosen
+
+
+def choice_of(k: Any, costs: Any, budget: Any, groups: Any, n: int) -> Choice:
+    """Return the choice that a selector's arguments mean for n columns.
+
+    Raises:
+        TypeError, ValueError: an argument is out of range, or they contradict each other.
+    """
+    members = _members(groups, n)
+    if (costs is None) != (budget is None):
+        given, missing = ("costs", "budget") if budget is None else ("budget", "costs")
+        raise ValueError(f"{given} needs {missing} as well")
+    if costs is None:
+        what = "n_features" if groups is None else "n_groups"
+        return Choice(members, None, _count(k, int(members.max()) + 1, what))
+    if k is not None and k != HALF:
+        raise ValueError(f"give k or budget, not both; got k={k!r} and budget={budget!r}")
+    limit = check_real("budget", budget, allowed="a finite number > 0", strict=True)
+    summed = np.bincount(members, weights=_costs(costs, n))
+    if summed.min() > limit:
+        what = "column" if groups is None else "group"
+        raise ValueError(f"budget must pay for one {what}, {summed.min():g}; got {budget!r}")
+    return Choice(members, summed, limit)
+
+
+def _members(groups: Any, n: int) -> np.ndarray:
+    if groups is None:
+        return np.arange(n)
+    labels = np.asarray(groups)
+    if labels.shape != (n,):
+        raise ValueError(f"groups must have one label per column, shape ({n},); got {labels.shape}")
+    if labels.dtype == object:
+        labels = labels.astype(str)
+    # Numbered by first appearance, so that renaming the groups changes nothing.
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def _costs(costs: Any, n: int) -> np.ndarray:
+    try:
+        numbers_ = np.asarray(costs, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"costs must be numbers, one per column; got {costs!r}") from None
+    if numbers_.shape != (n,):
+        raise ValueError(f"costs must have one number per column, shape ({n},); got {costs!r}")
+    for cost in numbers_[~(np.isfinite(numbers_) & (numbers_ >= 0))]:
+        raise ValueError(f"costs must be finite and ≥ 0; got {cost:g}")
+    if not numbers_.any():
+        raise ValueError("costs must not be 0 for every column")
+    return numbers_
+
+
+def _count(k: Any, n: int, what: str) -> int:
+    """Return the number of groups that k means."""
+    if k is None or (isinstance(k, str) and k == "all"):
+        return n if k else max(1, n // 2)
+    allowed = f'an integer in 1..{what} (here 1..{n}), a share in (0, 1), None or "all"'
+    if isinstance(k, numbers.Real) and not isinstance(k, numbers.Integral):
+        check_real("k", k, allowed=allowed, strict=True, below=1.0)
+        return max(1, math.floor(n * float(k)))
+    return check_integer("k", k, allowed, 1, n)

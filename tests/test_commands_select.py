@@ -17,6 +17,7 @@ from kofn.commands.files import InputError
 from kofn.commands.select import compare
 from kofn.commands.select import table as tables
 from kofn.commands.terminal import TwoBars
+from kofn.feature_selection import SoftTopKSelector
 
 FILES = ["selection.json", "selection.png"]
 QUICK = ["--splits", "1", "--steps", "3"]
@@ -59,13 +60,23 @@ def test_digits_without_arguments(here, monkeypatch):
     assert whole.X.shape == (1797, 64)
     part = dataclasses.replace(whole, X=whole.X[:200], y=whole.y[:200])
     monkeypatch.setattr(tables, "digits_table", lambda: part)
+    monkeypatch.setattr(tables, "PLANTED_ROWS", 60)
+    monkeypatch.setattr(tables, "PLANTED_COLUMNS", 12)
     result = run("--splits", 1, "--steps", 3)
     assert result.exit_code == 0, result.output
     found = json.loads((here / "kofn-select" / "selection.json").read_text())
-    assert (found["table"], found["k"], found["columns"], found["rows"]) == ("digits", 16, 64, 200)
-    assert len(found["chosen"]) == 16
+    digits, planted = found["tables"]
+    about = [digits[name] for name in ("table", "k", "columns", "rows")]
+    assert about == ["digits", 16, 64, 200]
+    assert len(digits["chosen"]) == 16
     assert "16 of 64" in result.stdout
     assert "row " in result.stdout
+    assert (planted["table"], planted["k"], planted["rows"]) == ("planted interactions", 5, 60)
+    assert planted["planted"] == ["x0", "x1", "x2", "x3", "x4"]
+    whole = planted["methods"][0]
+    assert (whole["method"], whole["planted_found"]) == ("all columns", [5])
+    assert "5 of 12" in result.stdout
+    assert "found" in result.stdout
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -80,7 +91,8 @@ def test_a_table_of_ones_own(here, task):
     assert {each["column"] for each in found["chosen"]} == {"b", "e"}
     assert found["selector"]["steps"] == 30
     names = [each["method"] for each in found["methods"]]
-    assert names == ["all columns", "soft_topk", "RFE", "L1", "k best", "random"]
+    assert names[:3] == ["all columns", "soft_topk", "linear head"]
+    assert names[3:] == ["RFE", "L1", "forest", "forest RFE", "k best", "random"]
     assert len(names) == compare.METHODS
     for name in names:
         assert name in result.stdout
@@ -114,11 +126,9 @@ def test_nothing_is_fitted_on_held_out_rows(monkeypatch):
         return np.arange(k)
 
     monkeypatch.setattr(compare, "_draw", record)
-    from kofn.commands.select.table import Table
-    from kofn.feature_selection import SoftTopKSelector
 
     X = np.random.default_rng(0).normal(5.0, 3.0, size=(40, 4))
-    data = Table("t", X, X[:, 0], list("abcd"), "y", "regression", [])
+    data = tables.Table("t", X, X[:, 0], list("abcd"), "y", "regression", [])
     selector = SoftTopKSelector(2, steps=2)
     compare.compare(data, 2, selector=selector, splits=2, seed=0, tell=lambda *now: None)
     for centre, rows in seen:
@@ -145,7 +155,10 @@ BAD_TABLES = {
     "not text": (b"\xff\xfe\x00,\x80\n1,2\n", "cannot be read as CSV"),
     "ragged": (b"a,b,label\n1,2,3\n1,2,3,4\n", "cannot be read as CSV"),
     "words": (table(city="x", street="y"), "not numeric: 'city', 'street'"),
-    "missing": (table(c=[np.nan] + [1.0] * 59), "missing values in 'c'"),
+    "missing": (
+        table(c=[np.nan] + [1.0] * 59),
+        "missing values in 'c'; add --missing drop (their rows) or --missing median",
+    ),
     "infinite": (table(d=[np.inf] + [1.0] * 59), "infinite values in 'd'"),
     "missing target": (
         table(label=[None] + ["x", "y"] * 29 + ["x"]),
@@ -196,6 +209,7 @@ def test_bad_tables_are_refused_in_one_line(here, name):
             ["data.csv", "--target", "a", "-k", 2, "--task", "classification"],
             "not numeric: 'label'",
         ),
+        (["--missing", "mean"], "--missing must be one of refuse, drop, median; got 'mean'"),
         (["--splits", 0], "--splits must be at least 1; got 0"),
         (["--steps", 0], "--steps must be at least 1; got 0"),
         (["--seed", -1], "--seed must be at least 0; got -1"),
@@ -304,3 +318,81 @@ def test_version():
     result = CliRunner().invoke(app.app, ["--version"])
     assert result.exit_code == 0
     assert result.stdout.startswith("kofn ")
+
+
+def with_holes(share):
+    """A table with missing values in column c, and in one row the target."""
+    frame = table()
+    frame.loc[np.random.default_rng(1).random(60) < share, "c"] = np.nan
+    frame.loc[7, "label"] = None
+    return frame
+
+
+def test_rows_with_missing_values_are_dropped(here):
+    frame = with_holes(0.2)
+    frame.to_csv("holes.csv", index=False)
+    frame.dropna().to_csv("whole.csv", index=False)
+    found = []
+    for name in ("holes", "whole"):
+        arguments = (f"{name}.csv", "--target", "label", "-k", 2, "--missing", "drop")
+        result = run(*arguments, "--out", name, *QUICK)
+        assert result.exit_code == 0, result.output
+        words = " ".join(result.stdout.split())
+        assert ("rows with missing values dropped" in words) == (name == "holes")
+        found.append(json.loads((here / name / "selection.json").read_text()))
+    assert found[0]["rows"] == len(frame.dropna())
+    assert found[0]["rows_dropped"] == 60 - len(frame.dropna())
+    assert found[0]["methods"] == found[1]["methods"]
+
+
+def test_missing_values_are_filled_by_the_median(here):
+    with_holes(0.2).to_csv("holes.csv", index=False)
+    result = run("holes.csv", "--target", "label", "-k", 2, "--missing", "median", *QUICK)
+    assert result.exit_code == 0, result.output
+    found = json.loads((here / "kofn-select" / "selection.json").read_text())
+    assert (found["rows"], found["rows_dropped"], found["missing"]) == (59, 1, "median")
+
+
+def test_what_missing_values_leave_must_suffice(here):
+    with_holes(0.9).to_csv("holes.csv", index=False)
+    arguments = ("holes.csv", "--target", "label", "-k", 2, "--missing")
+    assert "without missing values; give at least 20" in refused(*arguments, "drop")
+    table(c=np.nan).to_csv("holes.csv", index=False)
+    for way in ("drop", "median"):
+        assert "no values at all in 'c'; drop these columns" in refused(*arguments, way)
+
+
+def test_medians_are_those_of_the_training_rows(monkeypatch):
+    seen = []
+
+    def record(X, y, k, seed):
+        seen.append(X)
+        return np.arange(k)
+
+    monkeypatch.setattr(compare, "_draw", record)
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    X[:, 2] = np.arange(40.0) ** 3
+    X[::3, 2] = np.nan
+    data = tables.Table("t", X, X[:, 0], list("abcd"), "y", "regression", [])
+    selector = SoftTopKSelector(2, steps=2)
+    compare.compare(data, 2, selector=selector, splits=2, seed=0, tell=lambda *now: None)
+    for (train, _), fitted in zip(compare._parts(data, 2, 0), seen, strict=True):
+        holes = np.isnan(X[train, 2])
+        known = X[train, 2][~holes]
+        values = np.where(holes, np.median(known), X[train, 2])
+        np.testing.assert_allclose(fitted[:, 2], (values - values.mean()) / values.std())
+
+
+def test_a_column_without_values_in_a_training_part_is_filled_by_zero():
+    X = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 4.0]])
+    np.testing.assert_array_equal(tables.filled(X, X[[0, 2]]), [[0, 1], [2, 2.5], [0, 4]])
+
+
+def test_a_wide_table_has_no_scores_for_columns_that_were_not_trained_on(here):
+    rng = np.random.default_rng(0)
+    wide = pd.DataFrame(rng.normal(size=(40, 130)).round(3), columns=[f"c{i}" for i in range(130)])
+    wide.assign(label=wide["c1"] + wide["c4"]).to_csv("wide.csv", index=False)
+    result = run("wide.csv", "--target", "label", "-k", 2, *QUICK)
+    assert result.exit_code == 0, result.output
+    found = json.loads((here / "kofn-select" / "selection.json").read_text())
+    assert sum(each["score"] is None for each in found["all_columns"]) == 2

@@ -1,7 +1,7 @@
-"""The comparison in `kofn select`: six selection methods, scored on the same splits.
+"""The comparison in `kofn select`: nine selection methods, scored on the same splits.
 
-Scalers, selections and models are fitted on the training part of each split only. The same models
-score every method; they see only the chosen columns.
+Medians, scalers, selections and models are fitted on the training part of each split only. The
+same models score every method; they see only the chosen columns.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import RFE, SelectKBest, f_classif, f_regression
 from sklearn.linear_model import LogisticRegression, Ridge, lasso_path
@@ -19,15 +22,16 @@ from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
-from kofn.commands.select.table import HELD_OUT, Table
+from kofn.commands.select.table import HELD_OUT, Table, filled
 from kofn.feature_selection import SoftTopKSelector
 
-OURS = "soft_topk"
-METHODS = 6
+OURS, LINEAR = "soft_topk", "linear head"
+METHODS = 9
 # Kernel machines take time quadratic in the rows; splits of longer tables are subsampled.
 MOST_ROWS = 5_000
 # Recursive elimination refits for every step; for wide tables a step drops several columns.
 WIDEST_ONE_BY_ONE = 100
+FOREST_STEP = 0.2  # a forest takes longer to fit than a linear model
 
 Chooser = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 Tell = Callable[[int, str], None]
@@ -35,12 +39,16 @@ Tell = Callable[[int, str], None]
 
 @dataclass
 class Method:
-    """A selection method, (standardised X, y, k, seed) -> indices, and its held-out scores."""
+    """A selection method, (standardised X, y, k, seed) -> indices, and its held-out scores.
+
+    `found` has the number of planted columns among the chosen, for each split.
+    """
 
     name: str
     detail: str
     choose: Chooser
     scores: dict[str, list[float]] = field(default_factory=dict)
+    found: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -60,6 +68,15 @@ class Comparison:
         """Return the score of `method` minus that of soft_topk, one number per split."""
         ours = next(each for each in self.methods if each.name == OURS)
         return np.asarray(method.scores[judge]) - np.asarray(ours.scores[judge])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All about one table: the selection on all of its rows, and the comparison of the methods."""
+
+    table: Table
+    selector: SoftTopKSelector
+    comparison: Comparison
 
 
 def spread(values: Any) -> float:
@@ -89,8 +106,9 @@ def compare(
     judges = _judges(regression)
     parts = list(_parts(table, splits, seed))
     for number, (train, test) in enumerate(parts):
-        scaler = StandardScaler().fit(table.X[train])
-        fitted, held_out = scaler.transform(table.X[train]), scaler.transform(table.X[test])
+        seen, unseen = (filled(table.X[part], table.X[train]) for part in (train, test))
+        scaler = StandardScaler().fit(seen)
+        fitted, held_out = scaler.transform(seen), scaler.transform(unseen)
         wanted, answers = table.y[train], table.y[test]
         if (
             regression
@@ -106,6 +124,7 @@ def compare(
                 warnings.filterwarnings("ignore", message="'penalty' was deprecated")
                 warnings.filterwarnings("ignore", category=RuntimeWarning, module="sklearn")
                 chosen = np.sort(method.choose(fitted, wanted, k, seed + number))
+                method.found.append(int(np.isin(table.planted, chosen).sum()))
                 for name, (_, judge) in judges.items():
                     model = judge().fit(fitted[:, chosen], wanted)
                     score = float(model.score(held_out[:, chosen], answers))
@@ -153,12 +172,21 @@ def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
     step = 1 if len(table.columns) <= WIDEST_ONE_BY_ONE else 0.05
     dropped = "one column" if step == 1 else "5 % of the columns"
     linear: Any = Ridge() if regression else LogisticRegression(max_iter=300)
+    forest: Any = RandomForestRegressor if regression else RandomForestClassifier
     statistic = f_regression if regression else f_classif
 
-    def ours(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
-        from sklearn.base import clone
+    def ours(X: np.ndarray, y: np.ndarray, k: int, seed: int, **options: Any) -> np.ndarray:
+        fresh = clone(selector).set_params(random_state=seed, **options)
+        return fresh.fit(X, y).get_support(indices=True)
 
-        return clone(selector).set_params(random_state=seed).fit(X, y).get_support(indices=True)
+    def importances(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        fitted = forest(random_state=seed).fit(X, y)
+        return np.argsort(-fitted.feature_importances_, kind="stable")[:k]
+
+    def fell(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        trees = forest(random_state=seed)
+        eliminated = RFE(trees, n_features_to_select=k, step=FOREST_STEP).fit(X, y)
+        return eliminated.get_support(indices=True)
 
     def eliminate(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
         return RFE(linear, n_features_to_select=k, step=step).fit(X, y).get_support(indices=True)
@@ -169,8 +197,15 @@ def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
     return [
         Method("all columns", "no selection", lambda X, y, k, seed: np.arange(X.shape[1])),
         Method(OURS, "kofn.feature_selection.SoftTopKSelector", ours),
+        Method(
+            LINEAR,
+            "SoftTopKSelector(hidden=0): linear models instead of networks",
+            partial(ours, hidden=0),
+        ),
         Method("RFE", f"recursive elimination, {linear!r}, {dropped} a step", eliminate),
         Method("L1", _l1_detail(regression), _lasso if regression else _l1_logistic),
+        Method("forest", f"{forest.__name__}(), the most important columns", importances),
+        Method("forest RFE", f"{forest.__name__}(), {FOREST_STEP:.0%} of the columns a step", fell),
         Method("k best", f"SelectKBest({statistic.__name__})", best),
         Method("random", "k columns drawn anew in each split", _draw),
     ]

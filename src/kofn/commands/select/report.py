@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 from rich.markup import escape
-from rich.table import Table as RichTable
 
 from kofn.commands.files import shortened
 from kofn.commands.results import INK, add_figures, entitled, json_bytes, picture, png
 from kofn.commands.results import table as shown_as
-from kofn.commands.select.compare import OURS, Comparison, Method, spread
+from kofn.commands.select.compare import OURS, Comparison, Method, Outcome, spread
 from kofn.commands.select.table import HELD_OUT, Table
 from kofn.feature_selection import SoftTopKSelector
 
 FILES = ("selection.json", "selection.png")
 QUIET, ACCENT = "#9aa0a6", "#d1495b"
-MOST_BARS = 40
+MOST_BARS, BARS_OF_MANY = 40, 16  # the fewer where a picture shows several tables
 LONGEST = 40  # most characters of a name in a title
 
 
@@ -26,49 +25,39 @@ def ranked(selector: SoftTopKSelector) -> list[int]:
     return [int(i) for i in selector.order_[: selector.n_features_]]
 
 
-def as_json(
-    table: Table, selector: SoftTopKSelector, comparison: Comparison, *, seed: int, seconds: float
-) -> bytes:
-    """Return the result, with every score of every split, as indented UTF-8 JSON."""
+def as_json(outcomes: list[Outcome], *, seed: int, missing: str, seconds: float) -> bytes:
+    """Return the results, with every score of every split, as indented UTF-8 JSON.
+
+    One table's are at the top; those of several are in a list under "tables".
+    """
+    about = {"seed": seed, "missing": missing, "seconds": round(seconds, 1)}
+    tables = [_found(outcome) for outcome in outcomes]
+    return json_bytes(about | (tables[0] if len(tables) == 1 else {"tables": tables}))
+
+
+def _found(outcome: Outcome) -> dict[str, Any]:
+    table, selector, comparison = outcome.table, outcome.selector, outcome.comparison
 
     def column(i: int) -> dict[str, Any]:
+        trained = bool(selector.screened_[i])  # others have no score
         return {
             "column": table.columns[i],
             "index": i,
             "weight": float(selector.weights_[i]),
-            "score": float(selector.scores_[i]),
+            "score": float(selector.scores_[i]) if trained else None,
         }
 
-    def method(each: Method) -> dict[str, Any]:
-        held_out = {}
-        for judge, scores in each.scores.items():
-            differences = comparison.differences(each, judge)
-            held_out[judge] = {
-                "mean": comparison.mean(each, judge),
-                "spread": spread(scores),
-                "minus_soft_topk": {
-                    "mean": float(differences.mean()),
-                    "spread": spread(differences),
-                },
-                "splits": scores,
-            }
-        return {"method": each.name, "detail": each.detail, "held_out": held_out}
-
-    settings = {
-        name: value if isinstance(value, (int, float, str)) else repr(value)
-        for name, value in selector.get_params().items()
-        if name not in ("callback", "random_state")
-    }
-    result = {
+    return {
         "table": table.name,
         "rows": len(table.y),
+        "rows_dropped": table.dropped,
         "columns": len(table.columns),
         "target": table.target,
         "task": table.task,
         "classes": table.classes,
+        "planted": [table.columns[i] for i in table.planted],
         "k": int(selector.n_features_),
-        "seed": seed,
-        "selector": settings,
+        "selector": _settings(selector),
         "chosen": [column(i) for i in ranked(selector)],
         "chosen_from": "a fit on all rows; the scores below come from fits on training rows only",
         "all_columns": [column(i) for i in range(len(table.columns))],
@@ -78,52 +67,112 @@ def as_json(
         "training_rows": comparison.training_rows,
         "testing_rows": comparison.testing_rows,
         "spread": "standard deviation over the splits",
-        "methods": [method(each) for each in comparison.methods],
-        "seconds": round(seconds, 1),
+        "methods": [_method(each, outcome) for each in comparison.methods],
     }
-    return json_bytes(result)
 
 
-def as_rich(table: Table, k: int, comparison: Comparison) -> RichTable:
-    """Return a table of mean held-out scores, and their paired differences to soft_topk."""
+def _settings(selector: SoftTopKSelector) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, (int, float, str)) else repr(value)
+        for name, value in selector.get_params().items()
+        if name not in ("callback", "random_state")
+    }
+
+
+def _method(method: Method, outcome: Outcome) -> dict[str, Any]:
+    held_out = {}
+    for judge, scores in method.scores.items():
+        differences = outcome.comparison.differences(method, judge)
+        held_out[judge] = {
+            "mean": outcome.comparison.mean(method, judge),
+            "spread": spread(scores),
+            "minus_soft_topk": {"mean": float(differences.mean()), "spread": spread(differences)},
+            "splits": scores,
+        }
+    found = {"planted_found": method.found} if outcome.table.planted else {}
+    return {"method": method.name, "detail": method.detail, **found, "held_out": held_out}
+
+
+def as_rich(outcome: Outcome) -> list[Any]:
+    """Return a table of held-out scores, with paired differences to soft_topk, and the choice."""
+    table, comparison = outcome.table, outcome.comparison
     judges = list(comparison.judges)
     splits = len(comparison.methods[0].scores[judges[0]])
     drawn = "one split" if splits == 1 else f"mean of {splits} splits"
     told = "" if splits == 1 else ", mean ± standard deviation"
+    k = outcome.selector.n_features_
     title = f"{_name(table)}: {k} of {len(table.columns)} columns to predict {_target(table)}"
+    without = f" {table.dropped:,} rows with missing values dropped." if table.dropped else ""
+    planted = f"\nfound: of the {len(table.planted)} columns that decide the target, mean."
     shown = shown_as(
         title=escape(title),
         caption=(
             f"Held-out {comparison.score_name}, {drawn}, {HELD_OUT:.0%} held out "
             f"({comparison.training_rows:,} rows for training, {comparison.testing_rows:,} for "
-            f"testing).\nΔ: method − soft_topk on the same split{told}."
+            f"testing).{without}\nlinear head: soft_topk with linear models, hidden=0.\n"
+            f"Δ: method − soft_topk on the same split{told}."
+            f"{planted if table.planted else ''}"
         ),
     )
     shown.add_column("columns by")
+    if table.planted:
+        add_figures(shown, "found")
     for judge in judges:
         add_figures(shown, judge, "Δ")
     for method in comparison.methods:
-        cells = [method.name]
-        for judge in judges:
-            differences = comparison.differences(method, judge)
-            cells.append(f"{comparison.mean(method, judge):.3f}")
-            ours = method.name == OURS
-            mean = round(float(differences.mean()), 3) + 0.0  # avoid "-0"
-            plus = "" if splits == 1 else f" ± {spread(differences):.3f}"
-            cells.append("" if ours else f"{mean:+.3f}{plus}")
-        shown.add_row(*cells, style="bold green" if method.name == OURS else None)
-    return shown
+        style = "bold green" if method.name == OURS else None
+        shown.add_row(*_cells(method, outcome), style=style)
+    names = ", ".join(escape(table.columns[i]) for i in ranked(outcome.selector))
+    best = f"[bold]Chosen[/bold] (fitted on all {len(table.y):,} rows, best first): {names}"
+    return [shown, best]
 
 
-def as_png(table: Table, selector: SoftTopKSelector, comparison: Comparison) -> bytes:
-    """Draw the chosen columns (left) and every method's score on every split (right)."""
-    bars = min(len(table.columns), MOST_BARS)
-    height = 5.0 if table.image_shape else max(4.0, 1.4 + 0.24 * bars)
-    figure, (left, right) = picture(11.5, height, 1, 2, width_ratios=(1.0, 1.25))
-    (_draw_pixels if table.image_shape else _draw_bars)(left, table, selector)
-    _draw_scores(right, comparison)
-    entitled(figure, f"{_name(table)}: columns to predict {_target(table)}")
+def _cells(method: Method, outcome: Outcome) -> list[str]:
+    cells = [method.name]
+    if outcome.table.planted:
+        cells.append(f"{np.mean(method.found):.1f}")
+    for judge in outcome.comparison.judges:
+        differences = outcome.comparison.differences(method, judge)
+        cells.append(f"{outcome.comparison.mean(method, judge):.3f}")
+        mean = round(float(differences.mean()), 3) + 0.0  # avoid "-0"
+        plus = "" if len(differences) == 1 else f" ± {spread(differences):.3f}"
+        cells.append("" if method.name == OURS else f"{mean:+.3f}{plus}")
+    return cells
+
+
+def as_png(outcomes: list[Outcome]) -> bytes:
+    """Draw, for each table, the chosen columns (left) and every method's scores (right)."""
+    most = MOST_BARS if len(outcomes) == 1 else BARS_OF_MANY
+    heights = [_height(outcome.table, most) for outcome in outcomes]
+    figure, axes = picture(
+        11.5,
+        sum(heights),
+        len(outcomes),
+        2,
+        width_ratios=(1.0, 1.25),
+        height_ratios=heights,
+        squeeze=False,
+    )
+    for (left, right), outcome in zip(axes, outcomes, strict=True):
+        table = outcome.table
+        if table.image_shape:
+            _draw_pixels(left, table, outcome.selector)
+        else:
+            _draw_bars(left, table, outcome.selector, most)
+        _draw_scores(right, outcome.comparison)
+        if len(outcomes) > 1:
+            right.set_title(f"{_name(table)}: every method on the same splits", color=INK)
+    handles, labels = axes[0, 1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+    if len(outcomes) == 1:
+        entitled(figure, f"{_name(table)}: columns to predict {_target(table)}")
     return png(figure)
+
+
+def _height(table: Table, most: int) -> float:
+    """Return the height of a table's part of the picture, in inches."""
+    bars = min(len(table.columns), most)
+    return 5.0 if table.image_shape else max(4.0, 1.4 + 0.24 * bars)
 
 
 def _name(table: Table) -> str:
@@ -156,8 +205,8 @@ def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
     axes.set_xlabel("numbered by weight, then score: best first", color=INK)
 
 
-def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
-    order = selector.order_[:MOST_BARS]
+def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector, most: int) -> None:
+    order = selector.order_[:most]
     colours = [ACCENT if selector.support_[i] else QUIET for i in order]
     places = np.arange(len(order))
     axes.barh(places, selector.weights_[order], color=colours, height=0.7)
@@ -204,4 +253,3 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"held-out {comparison.score_name}", color=INK)
     axes.set_title("every method on the same splits", color=INK)
-    axes.figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)

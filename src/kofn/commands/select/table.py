@@ -1,4 +1,4 @@
-"""The input table of `kofn select`, read and checked once."""
+"""The tables of `kofn select`: made here, or read from a CSV file and checked once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from kofn.commands.files import InputError, read_bytes, shortened
 from kofn.feature_selection.targets import find_task
 
 TASKS = ("auto", "classification", "regression")
+MISSING = ("refuse", "drop", "median")
 HELD_OUT = 0.25
 # A quarter is held out: of four rows per class, one is in the test part.
 FEWEST_ROWS, FEWEST_PER_CLASS = 20, 4
-DIGITS_K = 16
+DIGITS_K, PLANTED_K = 16, 5
+PLANTED_ROWS, PLANTED_COLUMNS = 1_000, 100
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
 LARGEST = 1e30  # its square does not overflow float64 in a variance over many rows
 
@@ -27,8 +29,10 @@ LARGEST = 1e30  # its square does not overflow float64 in a variance over many r
 class Table:
     """A table of numbers from which columns are chosen.
 
-    X is (n_samples, n_features); y class indices or numbers; `classes` empty for regression;
-    `image_shape` says how to lay the columns out as a picture, if they are pixels.
+    X is (n_samples, n_features), with NaN where a median is still to be filled in; y class indices
+    or numbers; `classes` empty for regression; `image_shape` says how to lay the columns out as a
+    picture, if they are pixels; `planted` are the columns that decide y, where they are known;
+    `dropped` counts the rows that were left out for their missing values.
     """
 
     name: str
@@ -39,6 +43,8 @@ class Table:
     task: str
     classes: list[str]
     image_shape: tuple[int, int] | None = None
+    planted: tuple[int, ...] = ()
+    dropped: int = 0
 
 
 def digits_table() -> Table:
@@ -58,8 +64,40 @@ def digits_table() -> Table:
     )
 
 
-def read_table(path: Path, target: str, task: str) -> Table:
+def planted_table(seed: int) -> Table:
+    """Return a table in which two pairs of columns matter only together, and one column alone."""
+    X = np.random.default_rng(seed).normal(size=(PLANTED_ROWS, PLANTED_COLUMNS))
+    return Table(
+        name="planted interactions",
+        X=X,
+        y=(X[:, 0] * X[:, 1] + X[:, 2] * X[:, 3] + X[:, 4] > 0).astype(np.int64),
+        columns=[f"x{i}" for i in range(PLANTED_COLUMNS)],
+        target="sign(x0 x1 + x2 x3 + x4)",
+        task="classification",
+        classes=["-1", "1"],
+        planted=tuple(range(PLANTED_K)),
+    )
+
+
+def filled(X: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Return X with the median over the rows `seen` where a value is missing; 0 if none has one."""
+    if not np.isnan(X).any():
+        return X
+    known = ~np.isnan(seen).all(0)
+    medians = np.zeros(X.shape[1])
+    medians[known] = np.nanmedian(seen[:, known], axis=0)
+    return np.where(np.isnan(X), medians, X)
+
+
+def read_table(path: Path, target: str, task: str, missing: str = "refuse") -> Table:
     """Read the CSV at `path`; the column `target` is to be predicted from all others.
+
+    Args:
+        path: the file.
+        target: name of the column to predict.
+        task: one of TASKS.
+        missing: one of MISSING: refuse missing values, drop their rows, or leave NaN for `filled`.
+            A row without a target is dropped in both cases.
 
     Raises:
         InputError: the file cannot be read, or its table cannot be used for training.
@@ -79,12 +117,29 @@ def read_table(path: Path, target: str, task: str) -> Table:
             f"{path} has {len(columns)} column(s) besides the target; at least 2 are needed"
         )
     X = _numbers(others, columns)
-    if frame[target].isna().any():
-        raise InputError(f"missing values in the target {target!r}; fill them or drop the rows")
-    if len(frame) < FEWEST_ROWS:
-        raise InputError(f"{path} has {len(frame)} rows; give at least {FEWEST_ROWS}")
-    task, y, classes = _target(frame[target], target, task)
-    return Table(path.name, X, y, columns, target, task, classes)
+    kept = _complete(X, columns, frame[target], missing)
+    dropped = len(frame) - int(kept.sum())
+    if kept.sum() < FEWEST_ROWS:
+        left = f", {kept.sum()} without missing values" if dropped else ""
+        raise InputError(f"{path} has {len(frame)} rows{left}; give at least {FEWEST_ROWS}")
+    task, y, classes = _target(frame[target][kept], target, task)
+    return Table(path.name, X[kept], y, columns, target, task, classes, dropped=dropped)
+
+
+def _complete(X: np.ndarray, columns: list[str], target: Any, missing: str) -> np.ndarray:
+    """Return (rows,) booleans: the rows to keep."""
+    empty, untold = np.isnan(X), target.isna().to_numpy()
+    if missing == "refuse":
+        found = [columns[i] for i in np.flatnonzero(empty.any(0))]
+        where = _listed(found) if found else f"the target {target.name!r}"
+        if found or untold.any():
+            raise InputError(
+                f"missing values in {where}; add --missing drop (their rows) or --missing median"
+            )
+    without = [columns[i] for i in np.flatnonzero(empty.all(0))]
+    if without:
+        raise InputError(f"no values at all in {_listed(without)}; drop these columns")
+    return ~(untold | empty.any(1)) if missing == "drop" else ~untold
 
 
 def check_k(k: int, table: Table) -> None:
@@ -98,6 +153,12 @@ def check_task(task: str) -> None:
     """Raise InputError unless `task` is one of TASKS."""
     if task not in TASKS:
         raise InputError(f"--task must be one of {', '.join(TASKS)}; got {task!r}")
+
+
+def check_missing(missing: str) -> None:
+    """Raise InputError unless `missing` is one of MISSING."""
+    if missing not in MISSING:
+        raise InputError(f"--missing must be one of {', '.join(MISSING)}; got {missing!r}")
 
 
 def _read(path: Path) -> Any:
@@ -144,7 +205,6 @@ def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
         )
     X = frame.to_numpy(dtype=np.float64)
     for bad, what, advice in (
-        (np.isnan(X), "missing values", "fill them or drop the rows"),
         (np.isinf(X), "infinite values", "every entry must be finite"),
         (np.abs(X) > LARGEST, f"values beyond ±{LARGEST:g}", "rescale them"),
     ):

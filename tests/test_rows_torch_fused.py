@@ -71,6 +71,10 @@ def gradients(function, *leaves):
     return [y.detach(), *torch.autograd.grad(y, leaves, v)]
 
 
+def full(*names):
+    return [pytest.param(name, marks=pytest.mark.full) for name in names]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("link", [*LINKS, kofn.links.entmax(1.3)], ids=str)
 def test_weights_and_gradients_are_those_of_eager_code_to_the_bit(link, dtype):
@@ -114,6 +118,24 @@ def test_masks_dimensions_half_types_and_hard_choices_go_the_same_way():
             gradients(compiled(function), x), gradients(function, x), strict=True
         ):
             assert torch.equal(got, wanted)
+
+
+def hard(x, k, temperature):
+    return kofn.soft_topk(x, k, temperature=temperature, hard=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *full(torch.float16)])
+@pytest.mark.parametrize("function", [kofn.soft_topk, *full(kofn.log_soft_topk, hard)])
+def test_half_precision_goes_to_the_operators_as_it_is(function, dtype):
+    def of(x, t):
+        return function(x, 2, temperature=t)
+
+    leaves = scores(3, 40).to(dtype), torch.tensor([0.5, 1.0, 2.0])
+    assert "f32[3, 40]" not in called(of, *leaves)
+    both = gradients(of, *leaves), gradients(compiled(of), *leaves)
+    for eager, found in zip(*both, strict=True):
+        assert found.dtype == eager.dtype
+        assert torch.equal(found, eager)
 
 
 def test_shapes_may_change():
@@ -166,10 +188,6 @@ FULL = (
     "entmax_loss",
     "topk_cross_entropy",
 )
-
-
-def full(*names):
-    return [pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
 @pytest.mark.parametrize("name", [*(name for name in OTHERS if name not in FULL), *full(*FULL)])

@@ -212,8 +212,6 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
         operators = _operators(given, "gaps")
         if operators is None:
             return None
-        dense = target.ndim == given.scores.ndim
-        target = cast(target, given.scores.dtype) if dense else target
         return operators.gap_of(given, target, likely, _is_recorded(given))
     if backend.gaps is None:
         return None

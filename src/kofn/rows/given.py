@@ -150,8 +150,11 @@ def without_bad_temperatures(given: Given) -> Given:
 
 def _is_taken(scores: Array, form: Form) -> bool:
     """Return whether kernels take scores of half precision as they are."""
-    plain = form.kind != "torch" or of_torch("state").is_plain(scores)
-    return plain and kernels.takes_halves(scores, form.kind)
+    if form.kind == "torch" and not of_torch("state").is_plain(scores):
+        from kofn.rows import torch_fused
+
+        return torch_fused.takes_halves(scores)
+    return kernels.takes_halves(scores, form.kind)
 
 
 def _wide(scores: Array) -> Array:

@@ -40,6 +40,16 @@ def _is_served(device: str, dtype: torch.dtype, link: str, number: float | None,
     return kind_of(which) in offered if isinstance(offered, tuple) else offered is not None
 
 
+def takes_halves(x: Tensor) -> bool:
+    """Return whether operators take half precision as it is."""
+    return is_compiled() and _halves_are_taken(x.device.type, x.dtype)
+
+
+@constant_result
+def _halves_are_taken(device: str, dtype: torch.dtype) -> bool:
+    return kernels.takes_halves(torch.empty(0, dtype=dtype, device=device), "torch")
+
+
 def serves_choices(x: Tensor) -> bool:
     return is_compiled() and _choices_are_served(x.device.type, x.dtype)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
+from kofn.arrays.operations import as_numbers
 from kofn.arrays.torch_operator import REFUSED, define, differentiate, refuse_second
 from kofn.links.link import by_id
 from kofn.rows import kernel_weights
@@ -46,8 +47,13 @@ def _batch(x: Tensor) -> Any:
     return x.shape[:-1]
 
 
+def _per_row(x: Tensor, *before: int) -> Tensor:
+    """Return numbers of each row, which are never of half precision."""
+    return x.new_empty((*before, *_batch(x)), dtype=torch.float32 if x.itemsize == 2 else None)
+
+
 def _entries_and_pair(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty((2, *_batch(x)))
+    return x.new_empty(x.shape), _per_row(x, 2)
 
 
 def _slopes_like(cotangent: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -56,7 +62,7 @@ def _slopes_like(cotangent: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor]
 
 def _slopes_if_any(cotangent: Tensor, x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
     numbers = rows[1] is None and rows[3] is None
-    return x.new_empty(x.shape), x.new_empty(0 if numbers else (2, *_batch(x)))
+    return x.new_empty(x.shape), x.new_empty(0) if numbers else _per_row(x, 2)
 
 
 def _in_arguments(ctx: Any, in_x: Any, in_k: Any, in_t: Any) -> tuple[Any, ...]:
@@ -232,6 +238,7 @@ def gap(x: Tensor, target: Tensor, *rows_and_flags: Any) -> tuple[Tensor, ...]:
     """Return the losses of rows and, if `slopes`, p − t and Σ(p − t)z; see `RowKernels.gaps`."""
     *rows, likely, slopes = rows_and_flags
     given, backend = _given(x, rows), _backend(x)
+    target = as_numbers(target, x.dtype) if target.ndim == x.ndim else target
     if likely and not slopes:
         loss = kernel_weights.label_losses(backend, given, target)
         return loss.clone(), x.new_empty(0), x.new_empty(0)

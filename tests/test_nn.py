@@ -49,7 +49,7 @@ def test_all_is_exact():
 
 def test_classes_are_short():
     root = Path(kofn.__file__).parent
-    for path in (*root.glob("nn/*.py"), *root.glob("integrations/**/*.py")):
+    for path in (*root.glob("nn/**/*.py"), *root.glob("integrations/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 assert node.end_lineno - node.lineno + 1 < 120, node.name
@@ -73,6 +73,7 @@ def test_modules_are_drawn_on_a_device_without_memory_first():
     for make in (
         lambda **how: kofn.nn.TopKRouter(16, 8, 2, balance=1e-3, **how),
         lambda **how: kofn.nn.SparseAttention(16, 4, learned=("alpha",), **how),
+        lambda **how: kofn.nn.TopKSAE(16, 40, 4, selection="batch", learned_k=True, **how),
     ):
         net = make(device="meta", dtype=torch.bfloat16)
         assert {each.device.type for each in (*net.parameters(), *net.buffers())} == {"meta"}

@@ -1,5 +1,4 @@
-"""PyTorch modules over kofn's maps: routers for mixtures of experts, sparse attention, and
-pruning.
+"""PyTorch modules over kofn's maps: routers, sparse attention, sparse autoencoders, and pruning.
 
 Import it as `from kofn import nn` or use `kofn.nn`; `import kofn` alone does not load PyTorch.
 """
@@ -15,6 +14,8 @@ from kofn.nn.attention.attention import SparseAttention
 from kofn.nn.attention.flex import sparse_flex_attention
 from kofn.nn.attention.function import sparse_attention
 from kofn.nn.attention.key_value_cache import KeyValueCache
+from kofn.nn.autoencoders.losses import auxk_loss
+from kofn.nn.autoencoders.sae import SAEOutput, TopKSAE
 from kofn.nn.pruning.prune import prune
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.schedule import PruningSchedule
@@ -42,4 +43,8 @@ __all__ = [
     "Pruner",
     "PruningSchedule",
     "check_semi_structured",
+    # sparse autoencoders
+    "TopKSAE",
+    "SAEOutput",
+    "auxk_loss",
 ]

@@ -6,6 +6,7 @@ import typer
 
 from kofn.commands.train.attention.command import attention
 from kofn.commands.train.router.command import router
+from kofn.commands.train.sae.command import sae
 from kofn.commands.train.vae.command import vae
 
 train = typer.Typer(
@@ -23,3 +24,4 @@ def _group() -> None:
 train.command()(vae)
 train.command()(router)
 train.command()(attention)
+train.command()(sae)

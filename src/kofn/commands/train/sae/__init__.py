@@ -1,0 +1,1 @@
+"""`kofn train sae`: sparse autoencoders on known features and on activations of a network."""

@@ -1,0 +1,189 @@
+"""The parameters of a sparse autoencoder, its decoder, its schedule and its reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kofn.arrays.checks import check_integer
+from kofn.links import Link
+from kofn.nn.autoencoders.learned_k import LatentsPerToken
+from kofn.nn.autoencoders.settings import USUAL, Settings
+from kofn.nn.autoencoders.state import Firing, RunningCut, cut_below
+
+TINY = 1e-12  # the least norm of a decoder row that is divided by
+
+
+class Reporting(nn.Module):
+    """What an autoencoder says about itself."""
+
+    d_in: int
+    d_sae: int
+    k: LatentsPerToken
+    firing: Firing
+
+    def silent_latents(self) -> Tensor:
+        """Return which latents did not fire in the last `silent_after` training calls."""
+        return self.firing.silent()
+
+    def statistics(self, reset: bool = True) -> dict[str, Tensor]:
+        """Return how latents fired in training since the last call with `reset`, in this process.
+
+        Returns:
+            tokens: how many inputs; l0: latents per input; frequency [d_sae]: each latent's share
+            of inputs; dead_latents: how many never fired; silent_calls [d_sae]: training calls
+            since each fired, and `silent_after` more for one that never did.
+        """
+        return self.firing.statistics(reset)
+
+    def extra_repr(self) -> str:
+        told: dict[str, Any] = {"k": self.k.given} | {
+            name: getattr(self, name) for name in ("selection", "gradient", "decoder_norm")
+        }
+        if self.k.log is not None:
+            told["learned_k"] = True
+        told |= {name: getattr(self, name) for name in USUAL if getattr(self, name) != USUAL[name]}
+        named = ", ".join(f"{name}={value!r}" for name, value in told.items())
+        return f"{self.d_in} to {self.d_sae}, {named}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+
+class Autoencoder(Reporting):
+    """A `TopKSAE` without its way to choose."""
+
+    W_enc: nn.Parameter
+    b_enc: nn.Parameter
+    W_dec: nn.Parameter
+    b_dec: nn.Parameter
+    steps: Tensor
+    selection: str
+    gradient: str
+    silent_after: int
+    decoder_norm: str
+    link: str | Link
+    temperature: Any
+
+    def __init__(
+        self,
+        d_in: int,
+        d_sae: int,
+        k: Any,
+        settings: Settings,
+        learned_k: bool,
+        device: Any,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.d_in = check_integer("d_in", d_in, "an integer ≥ 1", 1)
+        self.d_sae = check_integer("d_sae", d_sae, "an integer ≥ 1", 1)
+        for name, value in vars(settings).items():
+            setattr(self, name, value)
+        jointly = settings.selection == "batch"
+        self.k = LatentsPerToken(k, self.d_sae, jointly, learned_k, device)
+        sizes = (self.d_in, self.d_sae)
+        shapes = {"W_enc": sizes, "b_enc": sizes[1:], "W_dec": sizes[::-1], "b_dec": sizes[:1]}
+        for name, shape in shapes.items():
+            setattr(self, name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.firing = Firing(self.d_sae, settings.silent_after, device)
+        self.running = RunningCut(device) if jointly else None
+        if callable(self.k.given) or callable(settings.temperature):
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw unit decoder rows, the encoder as their transpose; zero biases; forget the rest."""
+        nn.init.normal_(self.W_dec)
+        self.W_dec.copy_(unit_rows(self.W_dec))
+        self.W_enc.copy_(self.W_dec.T)
+        nn.init.zeros_(self.b_enc)
+        nn.init.zeros_(self.b_dec)
+        if "steps" in self._buffers:
+            self.steps.zero_()
+        for part in self.children():
+            part.reset_parameters()  # type: ignore[operator]
+
+    def decode(self, code: Tensor) -> Tensor:
+        """Return the reconstructions [..., d_in] of codes [..., d_sae]."""
+        return code @ self.decoder() + self.b_dec
+
+    def decoder(self) -> Tensor:
+        """Return the directions of the latents [d_sae, d_in], with norm 1 or as they are."""
+        return unit_rows(self.W_dec) if self.decoder_norm == "unit" else self.W_dec
+
+    def current_k(self) -> Any:
+        """Return k of this step: a number, or a tensor if it is scheduled or learned."""
+        return self.k(self._buffers.get("steps"))
+
+    def current_temperature(self) -> Any:
+        """Return the temperature of this step, in standard deviations of the scores."""
+        return self.temperature(self.steps) if callable(self.temperature) else self.temperature
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Go on in the schedules, and give decoder rows norm 1: once per step of the optimizer."""
+        if "steps" in self._buffers:
+            self.steps += 1
+        if self.decoder_norm == "unit":
+            self.W_dec.copy_(unit_rows(self.W_dec))
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, mask: Tensor | None = None, *, batch_size: int = 4096) -> None:
+        """Set the threshold of selection="batch" exactly: k latents per input of x in the mean.
+
+        Args:
+            x: [..., d_in], all inputs at once; k times their number of scores is kept in memory.
+            mask: as for `forward`. batch_size: how many inputs are encoded at a time.
+
+        Raises:
+            ValueError: the selection is not "batch", or x has no inputs.
+        """
+        if self.running is None:
+            raise ValueError(f"calibrate is for selection='batch'; got {self.selection!r}")
+        check_integer("batch_size", batch_size, "an integer ≥ 1", 1)
+        inputs = tokens_of(x, self.d_in)[slice(None) if mask is None else flat_mask(mask, x)]
+        wanted = check_wanted(float(self.current_k()), len(inputs), self.d_sae, x)
+        parts = (self._scores(part, None)[0] for part in torch.split(inputs, batch_size))
+        self.running.fix(cut_below(parts, wanted))
+
+    def _scores(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the scores, the same as rows [T, d_sae], and the mask [T]."""
+        live = None if mask is None else flat_mask(mask, x)
+        scores = (tokens_of(x, self.d_in) - self.b_dec) @ self.W_enc + self.b_enc
+        return scores.view(*x.shape[:-1], self.d_sae), scores, live
+
+
+def check_wanted(k: float, inputs: int, d_sae: int, x: Tensor) -> int:
+    """Return how many scores are to fire for all inputs."""
+    wanted = round(k * inputs)
+    if not 0 < wanted < inputs * d_sae:
+        raise ValueError(f"x must have inputs to choose from; got shape {tuple(x.shape)}")
+    return wanted
+
+
+def unit_rows(weight: Tensor) -> Tensor:
+    """Return the rows divided by their norms; a row of zeros stays zero."""
+    return functional.normalize(weight, dim=-1, eps=TINY)
+
+
+def tokens_of(x: Tensor, d_in: int) -> Tensor:
+    if tuple(x.shape[-1:]) != (d_in,):
+        raise ValueError(f"x must have shape [..., d_in] (here {d_in}); got {tuple(x.shape)}")
+    return x.reshape(-1, d_in)
+
+
+def flat_mask(mask: Tensor, x: Tensor) -> Tensor:
+    shape = tuple(x.shape[:-1])
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, False for padding; got {mask.dtype}")
+    if tuple(mask.shape) != shape:
+        raise ValueError(
+            f"mask must have the shape of x without the last dimension, {shape}; "
+            f"got {tuple(mask.shape)}"
+        )
+    return mask.flatten()

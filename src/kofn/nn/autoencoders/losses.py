@@ -1,0 +1,50 @@
+"""The usual auxiliary loss for dead latents."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.checks import check_integer
+from kofn.nn.autoencoders.sae import SAEOutput, TopKSAE
+
+
+def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = None) -> Tensor:
+    """Return how badly the silent latents reconstruct what the others left: ‖e − ê‖² / ‖e − ē‖².
+
+    e = x − reconstruction, without a gradient, ē its mean, and ê the sum of the decoder rows of
+    the k silent latents with the largest scores, times relu of these scores. 0 if no latent is
+    silent.
+
+    Args:
+        sae: whose `silent_latents` those are; choose `silent_after` for this loss. x: [..., d_in].
+        output: what `sae(x)` returned.
+        k: an integer in [1, d_sae], by default half of d_in, as usual.
+
+    Returns:
+        A number. Add it to the mean squared error with a weight such as 1/32.
+
+    Raises:
+        TypeError, ValueError: k is no such integer.
+
+    Source: Gao et al., "Scaling and Evaluating Sparse Autoencoders" (2024).
+
+    Example:
+        >>> import torch
+        >>> from kofn import nn
+        >>> sae, x = nn.TopKSAE(16, 64, 4), torch.randn(10, 16)
+        >>> output = sae(x)
+        >>> loss = (output.reconstruction - x).square().mean() + nn.auxk_loss(sae, x, output) / 32
+        >>> loss.backward()
+    """
+    most = f"an integer in [1, d_sae] (here d_sae = {sae.d_sae})"
+    k = max(1, min(sae.d_in // 2, sae.d_sae)) if k is None else k
+    k = check_integer("k", k, most, 1, sae.d_sae)
+    silent = sae.silent_latents().to(output.scores.device)
+    left = (x - output.reconstruction).detach()
+    scores = output.scores.masked_fill(~silent, -torch.inf)
+    largest, indices = scores.topk(k, -1)
+    code = torch.zeros_like(scores).scatter(-1, indices, largest.relu())
+    error = (code @ sae.decoder() - left).square().mean()
+    spread = (left - left.flatten(0, -2).mean(0)).square().mean()
+    return torch.where(silent.any(), (error / spread).nan_to_num(0.0, 0.0, 0.0), 0.0)

@@ -1,0 +1,32 @@
+"""The settings of a sparse autoencoder, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn.arrays.checks import check_choice, check_integer, check_temperature
+from kofn.links import table
+
+USUAL = {"link": "logistic", "temperature": 0.3, "silent_after": 2}
+
+
+class Settings:
+    """What a `TopKSAE` is told beside its sizes and k; its docstring describes them."""
+
+    def __init__(
+        self,
+        selection: str,
+        gradient: str,
+        silent_after: int,
+        link: Any,
+        temperature: Any,
+        decoder_norm: str,
+    ) -> None:
+        check_choice("selection", selection, ("token", "batch"))
+        check_choice("gradient", gradient, ("silent", "all", "chosen"))
+        check_choice("decoder_norm", decoder_norm, ("unit", "free"))
+        self.selection, self.gradient, self.decoder_norm = selection, gradient, decoder_norm
+        self.silent_after = check_integer("silent_after", silent_after, "an integer ≥ 1", 1)
+        resolved = table.resolve(link)
+        self.link = link if link is resolved else resolved.name
+        self.temperature = temperature if callable(temperature) else check_temperature(temperature)

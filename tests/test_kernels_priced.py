@@ -179,3 +179,32 @@ def test_inputs_are_left_alone_and_may_be_read_only():
     assert torch.allclose(soft_knapsack(y, 2.0, 3.0), soft_knapsack(y.contiguous(), 2.0, 3.0))
     assert soft_knapsack(torch.ones(0, 4), 1.0, 2.0).shape == (0, 4)
     assert soft_knapsack(torch.ones(4, 0), 1.0, 2.0).shape == (4, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_hard_choices_are_those_of_the_array_code(dtype, monkeypatch):
+    rng = np.random.default_rng(5)
+    for trial in range(60):
+        n = int(rng.integers(1, 40))
+        x = np.round(rng.standard_normal((8, n)) * 2, trial % 3).astype(dtype)
+        costs = rng.integers(0, 5, (8, n)) if trial % 2 else rng.random((8, n))
+        costs = (costs / (10 if trial % 5 == 0 else 1)).astype(dtype)
+        budget = np.round(costs.sum(-1) * rng.random(8), 1).astype(dtype)
+        if trial % 4 == 0:
+            x[0, 0], x[1, -1], x[2, 0], budget[3], budget[4] = NAN, INF, -INF, INF, 0
+            costs[5, 0] = INF
+        found = soft_knapsack(x, costs, budget, hard=True)
+        wanted = reference(monkeypatch, soft_knapsack, x, costs, budget, hard=True)
+        assert np.array_equal(found, wanted, equal_nan=True)
+
+
+def test_hard_rows_of_any_length_and_memory():
+    rng = np.random.default_rng(6)
+    x, costs = rng.standard_normal((70, 1500)), rng.random(1500)
+    chosen = soft_knapsack(x, costs, 40.0, hard=True)
+    for i in (0, 69):
+        limit = oracles_knapsack.fractional(x[i], costs, 40.0)
+        assert np.array_equal(chosen[i], np.floor(limit + 1e-9))
+    t = torch.from_numpy(x).t()
+    again = soft_knapsack(t, torch.from_numpy(costs)[:, None], 40.0, dim=0, hard=True)
+    assert np.array_equal(again.t().numpy(), chosen)

@@ -167,6 +167,11 @@ class PricedKernels(Protocol):
     ) -> tuple[Any, bool]:
         """Return (θ, whether the kernel gave up on rows)."""
 
+    def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
+        """Return `rows.priced_choice.fill`, and 1 for each of the rows, one after another, that the
+        kernel gave up on, else 0, as a NumPy array.
+        """
+
     def gradients(
         self,
         x: Array,

@@ -15,7 +15,6 @@ from kofn.kernels import PricedKernels
 from kofn.links.link import Link
 from kofn.rows import priced_answers, priced_kernels
 from kofn.rows.compiled import evaluate
-from kofn.rows.priced_choice import fill
 from kofn.rows.priced_given import PricedGiven, with_link
 from kofn.rows.priced_rows import serving
 
@@ -42,11 +41,11 @@ def hard_weights(given: PricedGiven) -> Array:
     if backend is None:
         return evaluate(priced_answers.hard_weights, given)
     if not _is_recorded(given):
-        return fill(given)
+        return priced_kernels.fill(backend, given)
 
     def value(*tensors: Array) -> Any:
         rows = with_link(tensors, link)
-        return fill(rows), (backend.price(*rows)[0],)
+        return priced_kernels.fill(backend, rows), (backend.price(*rows)[0],)
 
     link: Link = given.link
     return _recorded(backend, given, value, priced_answers.hard_weights)

@@ -36,7 +36,7 @@ from kofn.solver.reductions import DENSE, Reductions
 class PricedGiven(NamedTuple):
     """The checked arguments of a map with costs, `dim` last, in the compute dtype."""
 
-    scores: Array  # −inf where excluded
+    scores: Array  # −inf where masked, or so low that they count as masked
     costs: Array  # as given: NaN, < 0 and inf included
     budget: Array  # per row, NaN where out of range
     temperature: Array
@@ -72,9 +72,10 @@ def priced_given(
     mask: Any,
 ) -> tuple[PricedGiven, Form]:
     """Check the arguments and bring them to a common form; that of the scores is the second."""
-    checked = given(scores, 0.0, link, temperature, dim, mask)
-    x, _, temperature, link, form = checked
+    checked = given(scores, 0.0, link, temperature, dim, mask, for_kernels=True)
+    form = checked.form
     costs, budget = _costs_of(costs, scores, checked), _budget_of(budget, checked)
+    x, _, temperature, link, _ = checked.per_row()
     if form.kind == "jax":
         x, budget, temperature, *_ = alike(x, budget, temperature, form.xp.max(costs, axis=-1))
         costs = costs + form.xp.zeros_like(budget)[..., None]
@@ -101,8 +102,9 @@ def _budget_of(budget: Any, checked: Given) -> Array:
     if framework(budget) is None:
         number = math.inf if _is_infinite(budget) else _number(budget)
         return full_like(x, batch, number)
-    found = _spread(_per_row("budget", budget, batch, x, form.dim), batch, x)
-    return namespace(x).where(found >= 0, found, math.nan)
+    one = _per_row("budget", budget, batch, x, form.dim)
+    xp = namespace(x)
+    return _spread(xp.where(one >= 0, one, math.nan), batch, x)
 
 
 def _is_infinite(budget: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, of_torch
-from kofn.rows import priced_answers
+from kofn.rows import priced_answers, priced_choice
 from kofn.rows.kernel_rows import in_memory
 from kofn.rows.priced_given import PricedGiven, with_link
 
@@ -25,6 +25,17 @@ def weights(backend: kernels.PricedKernels, given: PricedGiven) -> tuple[Array, 
         with np.errstate(all="ignore"):
             in_memory(found)[where] = priced_answers.weights(with_link(rows, given.link))
     return found, theta
+
+
+def fill(backend: kernels.PricedKernels, given: PricedGiven) -> Array:
+    """Return `priced_choice.fill`, for a link with a number for alpha."""
+    found, lost = backend.fill(*given[:4])
+    if lost.any():
+        where = lost.reshape(given.budget.shape) != 0
+        rows = (in_memory(array)[where] for array in given[:4])
+        with np.errstate(all="ignore"):
+            in_memory(found)[where] = priced_choice.fill(with_link(rows, given.link))
+    return found
 
 
 def gradients(

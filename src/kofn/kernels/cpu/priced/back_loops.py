@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.priced.formulas import distance, slope_at, tails
+from kofn.kernels.cpu.priced.formulas import distance, place, second, slope_at, tails
 from kofn.kernels.cpu.priced.layout import (
     EDGE,
     G_AT,
@@ -21,15 +21,32 @@ from kofn.kernels.cpu.priced.layout import (
     PER_T,
     RISE,
     TOLD,
+    UNIT,
 )
 from kofn.kernels.cpu.rows.formulas import deleted
-from kofn.kernels.cpu.rows.loops import Visit
+from kofn.kernels.cpu.rows.loops import BLOCK, Visit
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 
+def dearest(kind: int, number: Any) -> Visit:
+    """First: 0, and the greatest cost of an entry in play."""
+
+    def visit(x, g, out, n, sums, told, b, c, d, e):
+        widest_vectors()
+        scores, costs = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        into, zero = carray(pointer(sums), 8, np.float64), number(0)
+        greatest = ordered(zero)
+        for i in range(n):
+            key = ordered(zero if deleted(scores[i]) else costs[i])
+            greatest = max(greatest, key)
+        into[1] = unordered(greatest, zero)
+
+    return visit
+
+
 def weigh(kind: int, number: Any) -> Visit:
-    """First: F′ to `out`; 0, the greatest cost of an entry in play, Σc²F′ and ΣcF′g."""
+    """Then: F′ to `out`; Σc²F′ and ΣcF′g with costs in units of the greatest."""
 
     def visit(x, g, out, n, sums, told, b, c, d, e):
         widest_vectors()
@@ -37,28 +54,30 @@ def weigh(kind: int, number: Any) -> Visit:
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
         cotangent = carray(pointer(x + np.int64(tell[G_AT])), n, number)
-        hi, lo, per_t, edge = tell[HI], tell[LO], tell[PER_T], tell[EDGE]
-        rise, zero = number(tell[RISE]), number(0)
-        weight, product, greatest = 0.0, 0.0, ordered(zero)
-        for i in range(n):
-            cost = np.float64(costs[i])
-            key = ordered(zero if deleted(scores[i]) else costs[i])
-            greatest = max(greatest, key)
-            z = number(distance(scores[i], cost, hi, lo) * per_t - edge)
-            w = slope_at(kind, scores[i], z, rise)
-            slopes[i] = w
-            # What is not chosen may carry any cotangent, NaN included, and cost anything.
-            part = w * cotangent[i] if w > zero else zero
-            cost = cost if w > zero else 0.0
-            weight += cost * cost * np.float64(w)
-            product += cost * np.float64(part)
-        into[1], into[2], into[3] = unordered(greatest, zero), weight, product
+        hi, per_t, end = number(tell[HI]), number(tell[PER_T]), number(tell[EDGE] / tell[PER_T])
+        lo = second(tell[HI], hi, hi) + number(tell[LO])
+        rise, unit, zero = number(tell[RISE]), number(tell[UNIT]), number(0)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, cs, gs = scores[start:stop], costs[start:stop], cotangent[start:stop]
+            ws, weight, product = slopes[start:stop], zero, zero
+            for i in range(xs.size):
+                z = place(kind, xs[i], cs[i], hi, lo, end, per_t)
+                w = slope_at(kind, xs[i], z, rise)
+                ws[i] = w
+                # What is not chosen may carry any cotangent, NaN included, and cost anything.
+                share = cs[i] * unit if w > zero else zero
+                steep = share * w
+                weight += share * steep
+                product += steep * gs[i] if w > zero else zero
+            into[0] += weight
+            into[1] += product
 
     return visit
 
 
 def slope(kind: int, number: Any) -> Visit:
-    """Then: u/T with u = F′(g − dc) to `out`; Σcu, Σ|cu|, Σu(x − θc)/T."""
+    """Then: u/T with u = F′(g − dc) to `out`; Σcu, Σ|cu| in those units, Σu(x − θc)/T."""
 
     def visit(x, g, out, n, sums, told, b, c, d, e):
         widest_vectors()
@@ -66,20 +85,27 @@ def slope(kind: int, number: Any) -> Visit:
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
         cotangent = carray(pointer(x + np.int64(tell[G_AT])), n, number)
-        hi, lo, per_t, mean = tell[HI], tell[LO], tell[PER_T], tell[MEAN]
-        zero, total, size, in_t = number(0), 0.0, 0.0, 0.0
-        for i in range(n):
-            w, cost = slopes[i], np.float64(costs[i])
-            moves = w > zero
-            z = distance(scores[i], cost, hi, lo) * per_t
-            u = np.float64(w) * (np.float64(cotangent[i]) - mean * cost)
-            u = u if moves else 0.0
-            cost = cost if moves else 0.0
-            slopes[i] = number(u * per_t)
-            total += cost * u
-            size += abs(cost * u)
-            in_t += u * (z if moves else 0.0)
-        into[0], into[1], into[2] = total, size, in_t
+        hi, per_t = number(tell[HI]), number(tell[PER_T])
+        lo = second(tell[HI], hi, hi) + number(tell[LO])
+        mean, unit, zero = number(tell[MEAN]), number(tell[UNIT]), number(0)
+        rest = second(tell[MEAN], mean, mean)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, cs, gs = scores[start:stop], costs[start:stop], cotangent[start:stop]
+            ws, total, size, in_t = slopes[start:stop], zero, zero, zero
+            for i in range(xs.size):
+                w, cost = ws[i], cs[i]
+                moves = w > zero
+                u = w * distance(gs[i], cost, mean, rest) if moves else zero
+                z = distance(xs[i], cost, hi, lo) * per_t if moves else zero
+                ws[i] = u * per_t
+                part = cost * unit * u if moves else zero
+                total += part
+                size += abs(part)
+                in_t += u * z
+            into[0] += total
+            into[1] += size
+            into[2] += in_t
 
     return visit
 
@@ -92,17 +118,19 @@ def centre(kind: int, number: Any) -> Visit:
         scores, costs = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
-        hi, lo, per_t, edge, mean = tell[HI], tell[LO], tell[PER_T], tell[EDGE], tell[MEAN]
-        rise, zero, in_t = number(tell[RISE]), number(0), 0.0
-        for i in range(n):
-            cost = np.float64(costs[i])
-            z = distance(scores[i], cost, hi, lo) * per_t
-            w = slope_at(kind, scores[i], number(z - edge), rise)
-            moves = w > zero
-            u = np.float64(w) * mean * cost if moves else 0.0
-            slopes[i] = number(np.float64(slopes[i]) - u * per_t)
-            in_t += u * (z if moves else 0.0)
-        into[0] = in_t
+        hi, per_t, end = number(tell[HI]), number(tell[PER_T]), number(tell[EDGE] / tell[PER_T])
+        lo = second(tell[HI], hi, hi) + number(tell[LO])
+        rise, mean, zero = number(tell[RISE]), number(tell[MEAN]), number(0)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, cs, us, in_t = scores[start:stop], costs[start:stop], slopes[start:stop], zero
+            for i in range(xs.size):
+                w = slope_at(kind, xs[i], place(kind, xs[i], cs[i], hi, lo, end, per_t), rise)
+                moves = w > zero
+                u = w * mean * cs[i] if moves else zero
+                us[i] -= u * per_t
+                in_t += u * (distance(xs[i], cs[i], hi, lo) * per_t) if moves else zero
+            into[0] += in_t
 
     return visit
 
@@ -116,14 +144,13 @@ def charge(kind: int, number: Any) -> Visit:
         slopes = carray(pointer(out), n, number)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
         found = carray(pointer(out + np.int64(tell[IN_COSTS_AT])), n, number)
-        hi, lo, per_t, edge, mean = tell[HI], tell[LO], tell[PER_T], tell[EDGE], tell[MEAN]
-        rise, one, theta = number(tell[RISE]), number(1), hi + lo
+        hi, per_t, end = number(tell[HI]), number(tell[PER_T]), number(tell[EDGE] / tell[PER_T])
+        lo = second(tell[HI], hi, hi) + number(tell[LO])
+        rise, mean, zero, one = number(tell[RISE]), number(tell[MEAN]), number(0), number(1)
         for i in range(n):
-            z = number(distance(scores[i], np.float64(costs[i]), hi, lo) * per_t - edge)
-            t, upper, _, _ = tails(kind, z, rise)
-            p = np.float64(one - t if upper else t)
-            in_cost = -theta * np.float64(slopes[i]) - p * mean
-            found[i] = number(0.0 if deleted(scores[i]) else in_cost)
+            t, upper, _, _ = tails(kind, place(kind, scores[i], costs[i], hi, lo, end, per_t), rise)
+            p = one - t if upper else t
+            found[i] = zero if deleted(scores[i]) else -hi * slopes[i] - p * mean
 
     return visit
 

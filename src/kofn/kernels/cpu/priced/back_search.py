@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kofn.kernels.contract import BOUNDED
-from kofn.kernels.cpu.priced.layout import CENTRE, CHARGE, SLOPE, STILL, WEIGH
+from kofn.kernels.cpu.priced.layout import CENTRE, CHARGE, DEAREST, SLOPE, STILL, WEIGH
 from kofn.kernels.cpu.priced.search import visit
 from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -30,19 +30,23 @@ def cotangents(row, state, of_costs):
         if free > 0:
             state.in_budget = math.nan
         return free == 0
-    sums = visit(row, WEIGH, True)
-    dearest, weight, product = sums[1], sums[2], sums[3]
-    least = LEAST_SINGLE if row.size == 4 else LEAST_DOUBLE
+    dearest = visit(row, DEAREST, True)[1]
+    unit = 1 / dearest if dearest > 0 else 1.0
+    state.unit = unit
+    sums = visit(row, WEIGH, False)
+    weight, product = sums[0], sums[1]
     if row.kind in BOUNDED and weight == 0 and state.lo == state.lo:
         weight = 1.0  # in a gap between supports, no entry of positive cost moves
-    elif not (weight > least * dearest * dearest and abs(product) < math.inf):
+    elif not (weight > (LEAST_SINGLE if row.size == 4 else LEAST_DOUBLE)):
+        weight = math.nan
+    mean = product / weight * unit
+    if not abs(mean) < math.inf:
         state.in_budget = math.nan
         return False
-    state.mean = product / weight
-    mean = state.mean
+    state.mean = mean
     sums = visit(row, SLOPE, False)
-    rest, size, in_t = sums[0] / weight, sums[1], sums[2]
-    if abs(sums[0]) > 4 * 2.0**-52 * size:
+    rest, in_t = sums[0] / weight * unit, sums[2]
+    if abs(sums[0]) > 4 * (2.0**-23 if row.size == 4 else 2.0**-52) * sums[1]:
         state.mean = rest
         in_t -= visit(row, CENTRE, False)[0]
     state.in_budget = mean + rest

@@ -1,7 +1,7 @@
 """What loops over entries with costs compute of one of them.
 
-x − θc is rounded once for each of the two numbers that θ is a sum of: a fused multiply-add rounds
-no product. It is a float64 for all rows, for scores and θc may be large where z is not.
+θ is a sum of two numbers of the rows' type, for scores and θc may be large where z is not. x − θc
+is rounded once for each of them: a fused multiply-add rounds no product.
 """
 
 from __future__ import annotations
@@ -25,19 +25,32 @@ def fused(typingctx, a, b, c):
 
 
 @inline
+def second(value, first, like):
+    """What `first`, the value rounded to the type of `like`, has left of it, in that type."""
+    return real(like, value - np.float64(first))
+
+
+@inline
 def distance(x, cost, hi, lo):
-    """x − θc in float64."""
-    return fused(-cost, lo, fused(-cost, hi, np.float64(x)))
+    """x − θc."""
+    return fused(-cost, lo, fused(-cost, hi, x))
 
 
 @inline
 def from_end(x, cost, hi, lo, end):
-    """x − end − θc in float64, also to its own size where that is small: x − end as two numbers."""
-    score = np.float64(x)
-    shifted = score - end
-    part = shifted - score
-    rest = (score - (shifted - part)) - (end + part)
+    """x − end − θc, also to its own size where that is small: x − end as two numbers."""
+    shifted = x - end
+    part = shifted - x
+    rest = (x - (shifted - part)) - (end + part)
     return fused(-cost, lo, fused(-cost, hi, shifted)) + rest
+
+
+@inline
+def place(kind, x, cost, hi, lo, end, per_t):
+    """z = (x − θc)/T from where the link counts it."""
+    if kind in BOUNDED:
+        return from_end(x, cost, hi, lo, end) * per_t
+    return distance(x, cost, hi, lo) * per_t
 
 
 @inline

@@ -31,8 +31,10 @@ GRAIN = 16_384  # entries a thread takes at once; work is offered to others from
 def visits(code: Code, kind: int, size: int) -> list[Code]:
     """What visits rows in `code`, in the order of their places in memory."""
     forward = code is FORWARD
-    names = layout.FORWARD if forward else layout.BACKWARD
+    names: tuple[str, ...] = layout.FORWARD if forward else layout.BACKWARD
     module = "priced.loops" if forward else "priced.back_loops"
+    if size == 8:  # no other precision
+        names = tuple("evaluate" if name == "rough" else name for name in names)
     kinds = (kind if name in layout.BY_LINK else 0 for name in names)
     return [
         Code(module, name, native.VISIT, "", of, f"float{8 * size}")
@@ -42,10 +44,14 @@ def visits(code: Code, kind: int, size: int) -> list[Code]:
 
 def codes(kinds: list[int], size: int) -> list[Code]:
     """All that rows with costs need, for links by number and bytes per number."""
-    found = [FORWARD, BACKWARD]
+    found = [FORWARD, BACKWARD, _fill_of(size)]
     for kind in kinds:
         found += visits(FORWARD, kind, size) + visits(BACKWARD, kind, size)
     return found
+
+
+def _fill_of(size: int) -> Code:
+    return Code("priced.fill", "fill_single" if size == 4 else "fill_double", "qqdq")
 
 
 def weights(x: Any, costs: Any, budget: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
@@ -80,6 +86,29 @@ def gradients(
     given = link, x, costs, budget, temperature, theta
     lost = _deal(BACKWARD, *given, cotangent, out, in_costs, in_rows)
     return out, in_costs, in_rows, lost
+
+
+def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, np.ndarray]:
+    """(what is bought, which of the rows, one after another, were given up)."""
+    memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
+    x = memory.packed(x)
+    out, lost = memory.empty_like(x), np.zeros(count, np.int8)
+    if count == 0:
+        return out, lost
+    costs, apart = _rows_of(costs, memory, count, n * x.itemsize)
+    budget, temperature = memory.packed(budget), memory.packed(temperature)
+    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(x), count)
+    own, scratch = zeros(crew * n)
+    head = 0, 0, count, max(1, GRAIN // n), 0, n, x.itemsize, 0, 0, 0
+    at = memory.address(x), memory.address(costs), apart, 0, memory.address(out), 0
+    per_row = address(lost), 0, memory.address(budget), memory.address(temperature), 0, 0
+    job, run = array("q", (*head, *at, *per_row)), native.function(_fill_of(x.itemsize))
+    first = job.buffer_info()[0]
+    if crew > 1:
+        keep = job, own, x, costs, budget, temperature, out, lost
+        pool.offer([(first, scratch + 8 * n * i, 0.0, False) for i in range(1, crew)], run, keep)
+    run(first, scratch, 0.0, True)
+    return out, lost
 
 
 @lru_cache(maxsize=512)

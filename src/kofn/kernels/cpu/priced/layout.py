@@ -9,20 +9,20 @@ import numpy as np
 from kofn.kernels.cpu.runtime.layout import SUMS
 
 # What visits a row, by the names of what makes it in loops.py and back_loops.py.
-FORWARD = ("survey", "ends", "evaluate", "write", "close")
-BACKWARD = ("weigh", "slope", "centre", "charge", "still")
-SURVEY, ENDS, EVALUATION, WRITE, CLOSE = range(len(FORWARD))
-WEIGH, SLOPE, CENTRE, CHARGE, STILL = range(len(BACKWARD))
+FORWARD = ("survey", "ends", "rough", "evaluate", "write", "close")
+BACKWARD = ("dearest", "weigh", "slope", "centre", "charge", "still")
+SURVEY, ENDS, ROUGH, EVALUATION, WRITE, CLOSE = range(len(FORWARD))
+DEAREST, WEIGH, SLOPE, CENTRE, CHARGE, STILL = range(len(BACKWARD))
 
-BY_LINK = {"evaluate", "write", "close", "weigh", "centre", "charge"}
+BY_LINK = {"rough", "evaluate", "write", "close", "weigh", "centre", "charge"}
 """The others are the same for all links."""
 
 # What a visit is told, number by number, in the memory of a thread: θ as two numbers; 1/T; where
 # z is counted from; α − 1; what rounds costs to a grid; the mean of cotangents, what is left of it,
 # or the weight of entries of a closed row; bytes from the scores to the cotangents, and from the
-# answers to those of the costs; F⁻¹ of the share to buy.
-HI, LO, PER_T, EDGE, RISE, MAGIC, MEAN, G_AT, IN_COSTS_AT, QUANTILE = range(10)
-TOLD = 10
+# answers to those of the costs; F⁻¹ of the share to buy; 1 over the greatest cost.
+HI, LO, PER_T, EDGE, RISE, MAGIC, MEAN, G_AT, IN_COSTS_AT, QUANTILE, UNIT = range(11)
+TOLD = 11
 
 STATE = np.dtype(
     [
@@ -30,7 +30,7 @@ STATE = np.dtype(
             (name, "f8")
             for name in (
                 *("hi", "lo", "per_t", "edge", "rise", "magic", "mean", "g_at", "in_costs_at"),
-                "quantile",
+                *("quantile", "unit"),
                 *("budget", "temperature", "total", "dearest", "coarse", "fine"),
                 # The bracket of θ with the log-odds at its ends; whether it has been asked for;
                 # its width some steps ago, and how often a step of Newton's has left it.

@@ -1,8 +1,7 @@
 """One visit to a row with costs, or to a part of one, on the way forward.
 
 As in rows/loops.py, each function makes one Python function for a link's `kind` and a `number`;
-here `g` are the costs, and `told` is the address of what layout.py lists. Sums are of float64: an
-entry that is cheap makes up for what is lost of those that are dear.
+here `g` are the costs, and `told` is the address of what layout.py lists.
 """
 
 from __future__ import annotations
@@ -13,11 +12,21 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.contract import BOUNDED
-from kofn.kernels.cpu.priced.formulas import distance, from_end, on_grid, tails
-from kofn.kernels.cpu.priced.layout import EDGE, HI, LO, MAGIC, MEAN, PER_T, QUANTILE, RISE, TOLD
+from kofn.kernels.cpu.priced.formulas import on_grid, place, second, tails
+from kofn.kernels.cpu.priced.layout import (
+    EDGE,
+    HI,
+    LO,
+    MAGIC,
+    MEAN,
+    PER_T,
+    QUANTILE,
+    RISE,
+    TOLD,
+    UNIT,
+)
 from kofn.kernels.cpu.rows.formulas import deleted
-from kofn.kernels.cpu.rows.loops import Visit
+from kofn.kernels.cpu.rows.loops import BLOCK, Visit
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
@@ -78,52 +87,62 @@ def ends(kind: int, number: Any) -> Visit:
     return visit
 
 
-def evaluate(kind: int, number: Any) -> Visit:
-    """Σ of c times the smaller tails, of those above ½, what these cost, in two parts, Σc²F′, that
-    above ½, Σc³F″, ΣcF′.
-    """
-    double = number is np.float64
-    ending = double and kind in BOUNDED
+def rough(kind: int, number: Any) -> Visit:
+    """What `evaluate` does, in the precision of the scores."""
+    return _evaluate(kind, number, number)
 
+
+def evaluate(kind: int, number: Any) -> Visit:
+    """Σ of c times the smaller tails, of those above ½, what these cost, in two parts; ΣcF′, Σc²F′,
+    that above ½, Σc³F″, in units of the greatest cost.
+    """
+    return _evaluate(kind, number, np.float64)
+
+
+def _evaluate(kind: int, number: Any, kept: Any) -> Visit:
     def visit(x, g, out, n, sums, told, b, c, d, e):
         widest_vectors()
         scores, costs = carray(pointer(x), n, number), carray(pointer(g), n, number)
         into = carray(pointer(sums), 8, np.float64)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
-        hi, lo, per_t, edge, magic = tell[HI], tell[LO], tell[PER_T], tell[EDGE], tell[MAGIC]
-        rise, zero, end = number(tell[RISE]), 0.0, edge / per_t
-        whole, above, coarse, fine = 0.0, 0.0, 0.0, 0.0
-        weight, weight_above, bend, density = 0.0, 0.0, 0.0, 0.0
-        for i in range(n):
-            cost = np.float64(costs[i])
-            if ending:
-                z = number(from_end(scores[i], cost, hi, lo, end) * per_t)
-            else:
-                z = number(distance(scores[i], cost, hi, lo) * per_t - edge)
-            t, upper, first, second = tails(kind, z, rise)
-            part, flat = cost * np.float64(t), cost * np.float64(first)
-            steep = cost * flat
-            whole += part
-            above += part if upper else zero
-            if double:
+        hi, per_t, end = kept(tell[HI]), kept(tell[PER_T]), kept(tell[EDGE] / tell[PER_T])
+        lo = second(tell[HI], hi, hi) + kept(tell[LO])
+        rise, magic, unit = number(tell[RISE]), kept(tell[MAGIC]), kept(tell[UNIT])
+        zero = kept(0)
+        for start in range(0, n, BLOCK):
+            xs, cs = scores[start : start + BLOCK], costs[start : start + BLOCK]
+            whole, above, coarse, fine = zero, zero, zero, zero
+            density, weight, weight_above, bend = zero, zero, zero, zero
+            for i in range(xs.size):
+                cost = kept(cs[i])
+                z = number(place(kind, kept(xs[i]), cost, hi, lo, end, per_t))
+                t, upper, first, curve = tails(kind, z, rise)
+                part, share = cost * kept(t), cost * unit
                 large = on_grid(cost, magic)
+                flat = share * kept(first)
+                steep = share * flat
+                whole += part
+                above += part if upper else zero
                 coarse += large if upper else zero
                 fine += cost - large if upper else zero
-            else:
-                coarse += cost if upper else zero
-            density += flat
-            weight += steep
-            weight_above += steep if upper else zero
-            bend += cost * cost * cost * np.float64(second)
-        into[0], into[1], into[2], into[3] = whole, above, coarse, fine
-        into[4], into[5], into[6], into[7] = weight, weight_above, bend, density
+                density += flat
+                weight += steep
+                weight_above += steep if upper else zero
+                bend += share * share * share * kept(curve)
+            into[0] += whole
+            into[1] += above
+            into[2] += coarse
+            into[3] += fine
+            into[4] += density
+            into[5] += weight
+            into[6] += weight_above
+            into[7] += bend
 
     return visit
 
 
 def write(kind: int, number: Any) -> Visit:
-    """F of each entry, and Σc·F."""
-    ending = number is np.float64 and kind in BOUNDED
+    """F of each entry, and Σc·F; z is rounded once, as the last digits of F depend on it."""
 
     def visit(x, g, out, n, sums, told, b, c, d, e):
         widest_vectors()
@@ -131,19 +150,19 @@ def write(kind: int, number: Any) -> Visit:
         weights = carray(pointer(out), n, number)
         into = carray(pointer(sums), 8, np.float64)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
-        hi, lo, per_t, edge = tell[HI], tell[LO], tell[PER_T], tell[EDGE]
-        rise, one, end, total = number(tell[RISE]), number(1), edge / per_t, 0.0
-        for i in range(n):
-            cost = np.float64(costs[i])
-            if ending:
-                z = number(from_end(scores[i], cost, hi, lo, end) * per_t)
-            else:
-                z = number(distance(scores[i], cost, hi, lo) * per_t - edge)
-            t, upper, _, _ = tails(kind, z, rise)
-            p = one - t if upper else t
-            weights[i] = p
-            total += cost * np.float64(p)
-        into[0] = total
+        hi, lo, per_t, end = tell[HI], tell[LO], tell[PER_T], tell[EDGE] / tell[PER_T]
+        rise, zero, one = number(tell[RISE]), number(0), number(1)
+        for start in range(0, n, BLOCK):
+            stop, total = start + BLOCK, zero
+            xs, cs, ps = scores[start:stop], costs[start:stop], weights[start:stop]
+            for i in range(xs.size):
+                score, cost = np.float64(xs[i]), np.float64(cs[i])
+                z = number(place(kind, score, cost, hi, lo, end, per_t))
+                t, upper, _, _ = tails(kind, z, rise)
+                p = one - t if upper else t
+                ps[i] = p
+                total += cs[i] * p
+            into[0] += total
 
     return visit
 

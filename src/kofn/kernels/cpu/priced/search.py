@@ -23,7 +23,7 @@ from kofn.kernels.contract import (
     NORMAL,
     TWO_TAILS,
 )
-from kofn.kernels.cpu.priced.layout import CLOSE, ENDS, EVALUATION, STATE, SURVEY, WRITE
+from kofn.kernels.cpu.priced.layout import CLOSE, ENDS, EVALUATION, ROUGH, STATE, SURVEY, WRITE
 from kofn.kernels.cpu.rows.formulas import edge, quantile
 from kofn.kernels.cpu.rows.search import halley
 from kofn.kernels.cpu.runtime.intrinsics import call, pointer
@@ -39,6 +39,8 @@ LEAST, MOST = 1e-90, 1e90
 """Costs whose cubes are no subnormal numbers, and whose sums of cubes are finite."""
 ROUNDS = 16
 """Evaluations per byte of a number, after which the array code has a row."""
+ALMOST = 1.0
+"""A step, times the greatest cost, after which the next one is likely to be the last."""
 LOST, FOUND, CLOSED = range(3)
 
 
@@ -103,9 +105,11 @@ def _start(row, state):
         return CLOSED
     if total < LEAST or total > MOST or budget > total * (1 - 1e-12) or budget < 1e-290:
         return LOST
-    # Adding it rounds to multiples of its last digit, of which a cost has 26 binary digits.
-    state.magic = 2.0**26 * state.dearest
-    state.coarse = (budget + state.magic) - state.magic
+    # Adding it rounds to multiples of its last digit, so few that sums of a block are exact.
+    state.magic = (2.0**12 if row.size == 4 else 2.0**26) * state.dearest
+    state.unit = 1 / state.dearest
+    grid = 2.0**26 * state.dearest
+    state.coarse = (budget + grid) - grid
     state.fine = budget - state.coarse
     middle = in_x / squares
     variance = (square_x - middle * (2 * in_c - middle * cubes)) / total
@@ -130,35 +134,42 @@ def _search(row, state):
     size, kind = row.size, row.kind
     eps = 2.0**-25 if size == 4 else 2.0**-52
     enough = LAST_SINGLE[kind] if size == 4 else LAST_DOUBLE[kind]
+    exact = size == 8
     for round_ in range(ROUNDS * size):
-        sums = visit(row, EVALUATION, False)
-        above, below, weight = sums[1], sums[0] - sums[1], sums[4]
+        sums = visit(row, EVALUATION if exact else ROUGH, False)
+        above, below, dearest = sums[1], sums[0] - sums[1], state.dearest
+        density, weight = sums[4] * dearest, sums[5] * dearest**2
         missing = _missing(state, sums[2], sums[3], size)
         excess = missing + below - above
         if not abs(excess) < math.inf:
             return LOST
-        gap, step = halley(kind, state.budget, state.total, excess, weight, sums[6])
+        gap, step = halley(kind, state.budget, state.total, excess, weight, sums[7] * dearest**3)
         last = enough
-        if missing == 0 and below + above < state.dearest:
-            faint = 1e3 * _faint(size) * state.dearest
+        if missing == 0 and below + above < dearest:
+            faint = 1e3 * _faint(size) * dearest
             if kind in CAPPED and above == 0 and below < faint:
                 return LOST
             if kind in TWO_TAILS:
                 if not min(below, above) > faint:
                     return LOST
-                slope = (weight - sums[5]) / below + sums[5] / above
+                steep = sums[6] * dearest**2
+                slope = (weight - steep) / below + steep / above
                 step = math.log(below / above) / slope
                 last = LAST_BY_LOGS[0 if size == 4 else 1]
-        if excess == 0:
+        if excess == 0 and exact:
             return FOUND
-        _narrow(state, excess, gap)
-        tolerance = eps * max(min(sums[7], state.budget), 4 * (below + above))
+        if exact or abs(excess) > 1e-5 * state.budget:
+            _narrow(state, excess, gap)
+        tolerance = eps * max(min(density, state.budget), 4 * (below + above))
         by, change = step * state.temperature, abs(step) * weight
-        if abs(step) * state.dearest <= last or change <= tolerance:
+        near = abs(step) * dearest <= last or change <= tolerance
+        if near and exact:
             _move(state, by)
             return FOUND
-        if not _step(row, state, by, round_):
+        moved = _step(row, state, by, round_)
+        if exact and not moved:
             return FOUND if abs(excess) <= 16 * tolerance else LOST
+        exact = exact or near or not moved or abs(step) * dearest < ALMOST
     return LOST
 
 
@@ -196,7 +207,7 @@ def _faint(size):
 def _missing(state, coarse, fine, size):
     """What the entries above ½ cost beyond the budget; exact on a grid."""
     if size == 4:
-        return coarse - state.budget
+        return (coarse - state.budget) + fine
     return (coarse - state.coarse) + (fine - state.fine)
 
 

@@ -1,0 +1,179 @@
+"""The work of one thread on hard choices of rows with costs: by density, up to what does not fit.
+
+The density of the first entry that does not fit is found without a sort, as in choice/search.py: a
+bracket, narrowed by adding up costs. Sums that differ from the budget by rounding errors, in
+another order, decide nothing: such rows are given up, and those that contain a NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray, njit
+
+from kofn.kernels.cpu.choice.search import each, least_from, middle
+from kofn.kernels.cpu.choice.worker import lowest_of
+from kofn.kernels.cpu.priced.layout import (
+    APART,
+    BUDGET,
+    COSTS,
+    GIVEN_UP,
+    HIGH,
+    OUT,
+    TEMPERATURE,
+    WORDS,
+    N,
+    X,
+)
+from kofn.kernels.cpu.rows.loops import OPTIONS
+from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
+from kofn.kernels.cpu.runtime.layout import COUNT
+from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
+from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
+
+adding = njit(nogil=True, **OPTIONS)
+
+STEPS = 3 * 66
+"""More than the search may take: every third step halves a bracket of at most 2⁶⁴ floats."""
+SETTLE = 4
+"""After so many steps, look whether the bracket has one density only, however often."""
+MOST = float(np.finfo(np.float64).max)
+
+
+@each
+def _densities(x, costs, lowest, densities):
+    """x/c of entries that may be bought, −∞ of others; the greatest; whether all is ordinary."""
+    widest_vectors()
+    bad, greatest = np.int32(0), ordered(-math.inf)
+    for i in range(x.size):
+        v, cost = np.float64(x[i]), np.float64(costs[i])
+        playing = not x[i] <= lowest
+        ordinary = (v == v) & (cost >= 0) & (cost < math.inf)
+        bad = np.int32(bad | np.int32(playing & (not ordinary)))
+        pays = playing & (cost > 0)
+        density = v / (cost if pays else 1.0)
+        density = min(max(density, -MOST), MOST) if abs(v) < math.inf else v
+        key = ordered(density if pays else -math.inf)
+        densities[i] = density if pays else -math.inf
+        greatest = max(greatest, key)
+    return unordered(greatest, 0.0), bad == 0
+
+
+@adding
+def _cost_from(densities, costs, t):
+    """What the entries of density t and more cost."""
+    widest_vectors()
+    whole = 0.0
+    for i in range(densities.size):
+        whole += np.float64(costs[i]) if densities[i] >= t else 0.0
+    return whole
+
+
+@adding
+def _cost_above(densities, costs, t):
+    """What the entries of a density greater than t cost."""
+    widest_vectors()
+    whole = 0.0
+    for i in range(densities.size):
+        whole += np.float64(costs[i]) if densities[i] > t else 0.0
+    return whole
+
+
+@each
+def _last(densities, costs, budget, greatest):
+    """The density of the first entry that does not fit, if one does not."""
+    low, high = -MOST, greatest
+    if _cost_from(densities, costs, high) > budget:
+        return high
+    for step in range(1, STEPS):
+        t = low / 2 + high / 2
+        if step % 3 == 0 or not low < t < high:
+            t = unordered(middle(ordered(low), ordered(high)), low)
+        if not low < t < high:
+            break
+        if _cost_from(densities, costs, t) > budget:
+            low = t
+        else:
+            high = t
+        if step % SETTLE == 0:
+            low = least_from(densities, low)
+            if _cost_above(densities, costs, low) <= budget:
+                break
+    return least_from(densities, low)
+
+
+@each
+def _is_close(cost, budget, n, exact):
+    """Whether another order of a sum might decide otherwise: not where sums of costs are exact."""
+    return not (exact and cost == budget) and abs(cost - budget) <= n * 2.0**-51 * cost
+
+
+@each
+def _buy(x, costs, budget, lowest, densities, out):
+    """Write the choice of a row; whether it is not given up."""
+    greatest, ordinary = _densities(x, costs, lowest, densities)
+    if not (ordinary and budget == budget):
+        return False
+    n, last, left, ties, exact = x.size, -math.inf, 0.0, False, x.itemsize == 4
+    total = _cost_from(densities, costs, -MOST)
+    if total > budget:
+        last = _last(densities, costs, budget, greatest)
+        above = _cost_above(densities, costs, last)
+        if above > 0 and _is_close(above, budget, n, exact):
+            return False
+        left, ties = budget - above, True
+        if _is_close(_cost_from(densities, costs, last), budget, n, exact):
+            return False
+    elif _is_close(total, budget, n, exact):
+        return False
+    for i in range(n):
+        v, density, cost = x[i], densities[i], np.float64(costs[i])
+        bought = density > last
+        if density == last and ties:
+            if _is_close((budget - left) + cost, budget, n, exact):
+                return False
+            ties = cost <= left
+            left -= cost
+            bought = ties
+        free = cost == 0 and not v <= lowest and v > 0
+        out[i] = 1.0 if bought or free else 0.0
+    return True
+
+
+@each
+def _fill(job, own, leads, number):
+    if not joined(job, leads):
+        return
+    words = carray(pointer(job), WORDS, np.int64)
+    n, rows = words[N], words[COUNT]
+    xs = carray(pointer(words[X]), rows * n, number)
+    outs = carray(pointer(words[OUT]), rows * n, number)
+    budgets = carray(pointer(words[BUDGET]), rows, number)
+    temperatures = carray(pointer(words[TEMPERATURE]), rows, number)
+    lost = carray(pointer(words[HIGH]), rows, np.int8)
+    densities, lowest = carray(pointer(own), n, np.float64), lowest_of(xs)
+    first, last = take(job)
+    while first < last:
+        for r in range(first, last):
+            at, stop = r * n, r * n + n
+            costs = carray(pointer(words[COSTS] + r * words[APART]), n, number)
+            budget = np.float64(budgets[r] + temperatures[r] * number(0))
+            found = _buy(xs[at:stop], costs, budget, lowest, densities, outs[at:stop])
+            lost[r] = 0 if found else 1
+            if not found:
+                fetch_add(job + 8 * GIVEN_UP, 1)
+        report(job, last - first)
+        first, last = take(job)
+    if leads:
+        wait(job)
+
+
+def fill_single(job, own, number, leads):
+    """Take rows of float32 until there are none; write what is bought, and which are given up."""
+    _fill(job, own, leads, np.float32)
+
+
+def fill_double(job, own, number, leads):
+    """The same for float64."""
+    _fill(job, own, leads, np.float64)

@@ -208,3 +208,79 @@ def test_hard_rows_of_any_length_and_memory():
     t = torch.from_numpy(x).t()
     again = soft_knapsack(t, torch.from_numpy(costs)[:, None], 40.0, dim=0, hard=True)
     assert np.array_equal(again.t().numpy(), chosen)
+
+
+def compiled(x, costs, budget, temperature, hard=False):
+    return soft_knapsack(x, costs, budget, temperature=temperature, hard=hard)
+
+
+@pytest.mark.parametrize("hard", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_compiled_functions_call_the_kernels_in_one_graph(hard):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, example):
+        graphs.append(str(graph.code))
+        return graph.forward
+
+    traced = torch.compile(partial(compiled, hard=hard), fullgraph=True, backend=backend)
+    costs, t = torch.rand(20) + 0.1, torch.tensor(0.5)
+    for rows in (3, 5, 8):
+        x, v = torch.randn(rows, 20), torch.randn(rows, 20)
+        found = []
+        for function in (traced, partial(compiled, hard=hard)):
+            leaves = [a.clone().requires_grad_() for a in (x, costs, costs.sum() * 0.3, t)]
+            y = function(*leaves)
+            found.append((y, *torch.autograd.grad(y, leaves, v)))
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
+    assert len(graphs) <= 2
+    assert "kofn.knapsack" in graphs[0]
+    leaf = torch.randn(3, 20, requires_grad=True)
+    y = traced(leaf, costs, costs.sum() * 0.3, t)
+    slope = torch.autograd.grad(y.square().sum(), leaf, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        slope.sum().backward()
+
+
+def test_second_derivatives_and_transforms_are_right_beside_kernels():
+    x, costs = torch.randn(2, 5, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64) + 0.2
+    v = torch.randn(2, 5, dtype=torch.float64)
+
+    def total(x, costs):
+        return (soft_knapsack(x, costs, 2.0) * v).sum()
+
+    leaves = [a.clone().requires_grad_() for a in (x, costs)]
+    first = torch.autograd.grad(total(*leaves), leaves, create_graph=True)
+    second = torch.autograd.grad((first[0] * v).sum() + (first[1] * v).sum(), leaves)
+    for one, other in zip(first, torch.func.grad(total, (0, 1))(x, costs), strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
+
+    def along(x, costs):
+        slopes = torch.func.grad(total, (0, 1))(x, costs)
+        return (slopes[0] * v).sum() + (slopes[1] * v).sum()
+
+    for one, other in zip(second, torch.func.grad(along, (0, 1))(x, costs), strict=True):
+        assert torch.allclose(one, other, atol=1e-10)
+    each = torch.func.vmap(soft_knapsack, (0, 0, None))(x, costs, 2.0)
+    assert torch.allclose(each, soft_knapsack(x, costs, 2.0), atol=1e-13)
+
+
+def test_a_change_in_place_after_the_call_is_noticed():
+    x = torch.randn(3, 6, requires_grad=True)
+    scores, costs = x * 1, torch.rand(6) + 0.1
+    p = soft_knapsack(scores, costs, 1.0)
+    with torch.no_grad():
+        scores += 1
+    with pytest.raises(RuntimeError, match="inplace"):
+        p.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_are_rounded_float32(dtype):
+    x, costs = torch.randn(4, 30).to(dtype), (torch.rand(30) + 0.1).to(dtype)
+    p = soft_knapsack(x, costs, 3.0)
+    assert torch.equal(p, soft_knapsack(x.float(), costs.float(), 3.0).to(dtype))
+    leaf = x.clone().requires_grad_()
+    soft_knapsack(leaf, costs, 3.0)[:, 0].sum().backward()
+    assert leaf.grad.dtype == dtype

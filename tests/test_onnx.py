@@ -121,6 +121,50 @@ def test_rows_of_another_length_and_the_exporters_optimiser_have_the_eager_answe
         assert torch.allclose(torch.tensor(answer), function(x), atol=2e-6, rtol=2e-6)
 
 
+class Knapsack(torch.nn.Module):
+    def __init__(self, link):
+        super().__init__()
+        self.options = {"link": link, "temperature": 0.5}
+
+    def forward(self, x, costs, budget):
+        given = x, costs, budget
+        return (
+            kofn.soft_knapsack(*given, **self.options),
+            kofn.soft_knapsack_threshold(*given, **self.options),
+        )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("link", [*LINKS, kofn.links.entmax(1.3)])
+def test_prices_and_weights_of_the_knapsack_are_the_eager_ones(link):
+    rows = {0: torch.export.Dim("rows", min=2, max=4096)}
+    given = normal(3, 7), normal(3, 7).abs(), normal(3).abs()
+    program = torch.onnx.export(
+        Knapsack(link).eval(),
+        given,
+        dynamo=True,
+        dynamic_shapes=(rows, rows, rows),
+        custom_translation_table=kofn_onnx.translations(),
+        optimize=False,
+        verbose=False,
+    )
+    x, costs = normal(12, 7, scale=3), normal(12, 7).abs()
+    x[0, 0], x[1, 2], x[2, 1], costs[3, 2] = -torch.inf, torch.inf, torch.nan, 0
+    x[6] *= 1e4
+    x[8] = -torch.inf
+    costs[7] *= torch.logspace(-3, 3, 7)
+    budget = costs.sum(-1) * torch.linspace(0.02, 0.98, 12)
+    budget[4], budget[5] = 0, torch.inf
+    session = onnxruntime.InferenceSession(
+        program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [each.name for each in session.get_inputs()]
+    given = x, costs, budget
+    answers = session.run(None, {n: a.numpy() for n, a in zip(names, given, strict=True)})
+    for ours, theirs in zip(answers, Knapsack(link)(*given), strict=True):
+        assert torch.allclose(torch.tensor(ours), theirs, atol=2e-6, rtol=2e-6, equal_nan=True)
+
+
 def test_what_has_no_translation_is_refused_by_name():
     own = kofn.Link(torch.sigmoid, lambda z: torch.sigmoid(z) * torch.sigmoid(-z))
     with pytest.raises(ValueError, match=r"cdf .*sigmoid.* has no ONNX translation"):

@@ -27,7 +27,9 @@ from kofn import links
 from kofn.arrays.torch_operator import OPERATORS
 from kofn.links import table
 from kofn.links.bounded import NEAR_1
+from kofn.links.link import by_id
 from kofn.metrics import torch_temperature as torch_temperature
+from kofn.rows import torch_price as torch_price
 from kofn.rows import torch_threshold as torch_threshold
 
 __all__ = ["translations"]
@@ -36,6 +38,8 @@ op: Any = opset18
 
 HALVINGS = 44
 """From 256 temperatures down to a rounding of float32; what is wider is a gap without a root."""
+HALVINGS_OF_PRICES = 90
+"""The same in float64, from a bracket that costs of very different sizes make wide."""
 REACH = 128.0
 """Every link is 0 or 1 to rounding so many temperatures away."""
 
@@ -50,11 +54,13 @@ def translations() -> dict[Callable, Callable]:
     Returns:
         Operators of PyTorch and their translations: a new dictionary, to add your own to.
 
-    Weights meet eager ones to 2e-6 in float32. In a gap between scores that is so wide that every
-    threshold in it gives the same weights, `soft_topk_threshold` may be another of those.
+    Weights meet eager ones to 2e-6 in float32; prices of `soft_knapsack` are found in float64. In a
+    gap between scores that is so wide that every threshold in it gives the same weights,
+    `soft_topk_threshold` may be another of those.
     """
     return {
         OPERATORS.threshold.default: _threshold,
+        OPERATORS.price.default: _price,
         OPERATORS.temperature.default: _temperature,
         torch.ops.aten.sort.stable: _sort,
         torch.ops.aten.where.self: _where,
@@ -98,6 +104,66 @@ def _threshold(
     return hi, op.Where(usable, op.Mul(op.Add(low, high), 0.5), _like(k, 0.0))
 
 
+def _price(
+    x: TensorType,
+    costs: TensorType,
+    budget: TensorType,
+    temperature: TensorType,
+    alpha: Optional[TensorType] = None,  # noqa: UP045
+    link: str = "logistic",
+    number: Optional[float] = None,  # noqa: UP045
+) -> Sequence[Any]:
+    """Return θ as two numbers, x − θc − T·edge, and 1, found by bisection in float64."""
+    tail, edge = _tail_of(link, number, alpha), _edge_of(link, number)
+    last, double = op.Constant(value_ints=[-1]), 11
+    wide, cost, purse, t = (op.Cast(a, to=double) for a in (x, costs, budget, temperature))
+    pays = op.And(op.Not(op.IsInf(wide)), op.Greater(cost, _like(cost, 0.0)))
+    cost = op.Where(pays, cost, _like(cost, 0.0))
+    spoiled = op.ReduceMax(op.CastLike(op.IsNaN(wide), purse), last, keepdims=0)
+    spoiled = op.Or(op.Cast(spoiled, to=9), op.Or(op.IsNaN(purse), op.IsNaN(t)))
+    none = op.LessOrEqual(purse, _like(purse, 0.0))
+    every = op.GreaterOrEqual(purse, op.ReduceSum(cost, last, keepdims=0))
+
+    scores = op.Sub(wide, op.Mul(_wide(t), _like(wide, edge)))
+    reach, one = op.Mul(_wide(t), _like(t, REACH)), op.Where(pays, cost, _like(cost, 1.0))
+    ends = (op.Div(op.Sub(scores, reach), one), op.Div(op.Add(scores, reach), one))
+    low = op.ReduceMin(op.Where(pays, ends[0], _like(cost, 1e38)), last, keepdims=0)
+    high = op.ReduceMax(op.Where(pays, ends[1], _like(cost, -1e38)), last, keepdims=0)
+    inside = op.Where(pays, scores, _like(scores, 0.0))
+    for _ in range(HALVINGS_OF_PRICES):
+        middle = op.Mul(op.Add(low, high), _like(low, 0.5))
+        z = op.Div(op.Sub(inside, op.Mul(cost, _wide(middle))), _wide(t))
+        excess = op.Sub(_spent(tail, z, cost, last), purse)
+        low = op.Where(op.Less(excess, _like(excess, 0.0)), low, middle)
+        high = op.Where(op.Greater(excess, _like(excess, 0.0)), high, middle)
+
+    settled = op.Or(spoiled, op.Or(none, every))
+    theta = op.Where(settled, _like(purse, 0.0), op.Mul(op.Add(low, high), _like(low, 0.5)))
+    distance = op.Sub(scores, op.Mul(cost, _wide(theta)))
+    infinite = op.Where(none, _like(budget, math.inf), _like(budget, -math.inf))
+    first = op.CastLike(theta, budget)
+    rest = op.CastLike(op.Sub(theta, op.Cast(first, to=double)), budget)
+    hi = op.Where(spoiled, _like(budget, math.nan), op.Where(settled, infinite, first))
+    ones = op.Add(op.Mul(first, _like(first, 0.0)), _like(first, 1.0))
+    return hi, rest, op.CastLike(distance, x), ones
+
+
+def _spent(tail: Callable[[Any], tuple[Any, Any]], z: Any, cost: Any, last: Any) -> Any:
+    """Return Σc·F as what those above ½ cost and small terms."""
+    upper, smaller = tail(z)
+    part = op.Mul(cost, smaller)
+    signed = op.Where(upper, op.Neg(part), part)
+    whole = op.Where(upper, cost, _like(cost, 0.0))
+    return op.Add(op.ReduceSum(whole, last, keepdims=0), op.ReduceSum(signed, last, keepdims=0))
+
+
+def _edge_of(link: str, number: float | None) -> float:
+    """Return where z is counted from, for a link with a number for alpha."""
+    edge = by_id(link, number).edge
+    assert isinstance(edge, (int, float))
+    return float(edge)
+
+
 def _temperature(
     x: TensorType,
     k: TensorType,
@@ -137,10 +203,10 @@ def _erfc(self: TensorType) -> Any:
 
 def _erfc_above_0(x: Any) -> Any:
     """e^{−x²}·t·P(t), t = 1/(1 + x/2): exact to 2e-8, to the exponential's rounding in float32."""
-    t = op.Reciprocal(op.Add(op.Mul(x, 0.5), 1.0))
+    t = op.Reciprocal(op.Add(op.Mul(x, _like(x, 0.5)), _like(x, 1.0)))
     series = _like(x, ERFC[-1])
     for coefficient in ERFC[-2::-1]:
-        series = op.Add(op.Mul(series, t), coefficient)
+        series = op.Add(op.Mul(series, t), _like(x, coefficient))
     return op.Mul(op.Mul(series, t), op.Exp(op.Neg(op.Mul(x, x))))
 
 
@@ -156,18 +222,20 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
     if alpha is not None:
         raise ValueError("an alpha per row has no ONNX translation; export with a number for alpha")
     if link in SYMMETRIC:
-        return lambda z: (op.Greater(z, 0.0), SYMMETRIC[link](op.Abs(z)))
+        return lambda z: (op.Greater(z, _like(z, 0.0)), SYMMETRIC[link](op.Abs(z)))
     inner = {name: table.TABLE[name].inner.id for name in ("exponential", "linear", "entmax")}
     if link == inner["exponential"] or (link == inner["entmax"] and number == 1):
-        return _parts(lambda z: op.Exp(op.Min(op.Sub(z, 1.0), _like(z, 0.0))))
+        return _parts(lambda z: op.Exp(op.Min(op.Sub(z, _like(z, 1.0)), _like(z, 0.0))))
     if link == inner["linear"]:
         return _parts(_clipped)
     if link == inner["entmax"] and number is not None:
         slope, power = number - 1, 1 / (number - 1)
         if number < NEAR_1:
-            base = lambda z: op.Add(op.Mul(op.Sub(z, 1 / number), slope), 1.0)  # noqa: E731
+            base = lambda z: op.Add(  # noqa: E731
+                op.Mul(op.Sub(z, _like(z, 1 / number)), _like(z, slope)), _like(z, 1.0)
+            )
         else:
-            base = lambda z: op.Mul(z, slope)  # noqa: E731
+            base = lambda z: op.Mul(z, _like(z, slope))  # noqa: E731
         return _parts(lambda z: op.Pow(_clipped(base(z)), _like(z, power)))  # type: ignore[no-untyped-call]
     named = ", ".join(map(repr, table.TABLE))
     raise ValueError(
@@ -178,8 +246,10 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
 
 SYMMETRIC: dict[str, Callable[[Any], Any]] = {
     links.logistic.id: lambda z: op.Sigmoid(op.Neg(z)),
-    links.laplace.id: lambda z: op.Mul(op.Exp(op.Neg(z)), 0.5),
-    links.normal.id: lambda z: op.Mul(_erfc_above_0(op.Mul(z, math.sqrt(0.5))), 0.5),
+    links.laplace.id: lambda z: op.Mul(op.Exp(op.Neg(z)), _like(z, 0.5)),
+    links.normal.id: lambda z: op.Mul(
+        _erfc_above_0(op.Mul(z, _like(z, math.sqrt(0.5)))), _like(z, 0.5)
+    ),
 }
 """1 − F at z ≥ 0."""
 
@@ -187,8 +257,8 @@ SYMMETRIC: dict[str, Callable[[Any], Any]] = {
 def _parts(cdf: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Any]]:
     def tail(z: Any) -> tuple[Any, Any]:
         p = cdf(z)
-        upper = op.Greater(p, 0.5)
-        return upper, op.Where(upper, op.Sub(1.0, p), p)
+        upper = op.Greater(p, _like(p, 0.5))
+        return upper, op.Where(upper, op.Sub(_like(p, 1.0), p), p)
 
     return tail
 

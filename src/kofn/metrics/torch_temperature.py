@@ -8,6 +8,7 @@ from torch import Tensor
 from kofn.links.link import by_id
 from kofn.metrics.temperature_search import SOLVERS
 from kofn.rows import torch_price as torch_price  # the other operators come with it
+from kofn.rows import torch_priced as torch_priced
 from kofn.rows import torch_threshold as torch_threshold
 from kofn.rows.given import Given
 

@@ -23,6 +23,9 @@ def weights(given: PricedGiven) -> Array:
     """Return `priced_answers.weights`."""
     backend = _serving(given)
     if backend is None:
+        operators = _operators(given)
+        if operators is not None:
+            return operators.weights_of(given, False)
         return evaluate(priced_answers.weights, given)
     if not _is_recorded(given):
         return priced_kernels.weights(backend, given)[0]
@@ -39,6 +42,9 @@ def hard_weights(given: PricedGiven) -> Array:
     """Return `priced_answers.hard_weights`; of the soft weights, their θ alone is needed."""
     backend = _serving(given)
     if backend is None:
+        operators = _operators(given)
+        if operators is not None:
+            return operators.weights_of(given, True)
         return evaluate(priced_answers.hard_weights, given)
     if not _is_recorded(given):
         return priced_kernels.fill(backend, given)
@@ -53,6 +59,15 @@ def hard_weights(given: PricedGiven) -> Array:
 
 def _serving(given: PricedGiven) -> PricedKernels | None:
     return None if is_jax(given.scores) else serving(given.scores, given.link)
+
+
+def _operators(given: PricedGiven) -> Any:
+    """Return the module of torch's operators for these rows; None if nothing compiles them."""
+    if not is_torch(given.scores):
+        return None
+    from kofn.rows import torch_priced
+
+    return torch_priced if torch_priced.serves(given) else None
 
 
 def _is_recorded(given: PricedGiven) -> bool:

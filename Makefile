@@ -32,8 +32,8 @@ test-all: $(READY)  ## run all tests (marker `full` too), then most of them agai
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 
-test-extras: $(READY)  ## install transformers and Flax and run the tests that need them (marker `extras`)
-	$(PIP) --no-build-isolation --editable ".[transformers,flax]"
+test-extras: $(READY)  ## install transformers, Flax and SAELens and run the tests that need them (marker `extras`)
+	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 
@@ -50,9 +50,10 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 
-studies: $(READY)  ## train the models of docs/nn_router.md and docs/nn_attention.md
+studies: $(READY)  ## train the models of docs/nn_router.md, docs/nn_attention.md and docs/nn_autoencoders.md
 	$(BIN)/kofn train router --force
 	$(BIN)/kofn train attention --force
+	$(BIN)/kofn train sae --force
 
 docs: $(READY)  ## draw the pictures of the documentation
 	$(BIN)/python docs/make_links_figure.py
@@ -65,7 +66,7 @@ kernels: $(READY)  ## translate the CPU kernels that come with the package; afte
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv build dist kofn-select kofn-compare kofn-vae kofn-router kofn-attention .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv build dist kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

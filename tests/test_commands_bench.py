@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 import pytest
 import torch
@@ -141,3 +142,12 @@ def test_other_roads_are_right(name):
     assert len(found) == len(wanted)
     for one in found:
         assert measure._check(one, x, measure._passes(one, x)) == ""
+
+
+def test_with_one_thread_other_work_on_the_machine_does_not_count():
+    torch.set_num_threads(2)
+    assert measure.clock()[0] == "time"
+    torch.set_num_threads(1)
+    assert measure.clock()[0] == "processor time"
+    took = measure._runner({"forward": lambda: time.sleep(0.05)})("forward")
+    assert took < 0.04

@@ -81,13 +81,31 @@ def on_explicit_axes(f):
     return spread and close(value, f(X)) and close(slope, pulled(f)(X, C))
 
 
+def under_jit(f):
+    """Rows spread over devices stay there, without a gather; the array code serves them."""
+    mesh = jax.make_mesh((8,), ("rows",), axis_types=(AxisType.Auto,))
+    place = NamedSharding(mesh, P("rows"))
+    x, c = (jax.device_put(a, place) for a in (X, C))
+    for function, arrays in ((f, (x,)), (pulled(f), (x, c))):
+        program = jax.jit(function).lower(*arrays).compile()
+        answer = program(*arrays)
+        if "all-gather" in program.as_text() or not close(
+            answer, function(*map(jnp.asarray, (X, C)[: len(arrays)]))
+        ):
+            return False
+        if not answer.sharding.is_equivalent_to(place, answer.ndim):
+            return False
+    return True
+
+
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     for name in sys.argv[1:]:
         f = FUNCTIONS[name]
         X, C = jnp.asarray(X), jnp.asarray(C)
         print(name, "shard_map" if under_shard_map(f) else "wrong under shard_map")
-        print(name, "explicit" if on_explicit_axes(f) else "wrong on explicit axes", flush=True)
+        print(name, "explicit" if on_explicit_axes(f) else "wrong on explicit axes")
+        print(name, "jit" if under_jit(f) else "gathered or wrong under jit", flush=True)
 
 
 @pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="in jax.experimental before 0.6")
@@ -106,7 +124,7 @@ def test_rows_spread_over_devices(names):
         text=True,
         check=False,
     )
-    wanted = [f"{name} {where}" for name in names for where in ("shard_map", "explicit")]
+    wanted = [f"{name} {where}" for name in names for where in ("shard_map", "explicit", "jit")]
     assert run.stdout.splitlines() == wanted, run.stderr
 
 

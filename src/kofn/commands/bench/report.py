@@ -19,7 +19,7 @@ from rich.table import Table
 
 import kofn
 from kofn.commands.bench.contenders import Case, installed
-from kofn.commands.bench.measure import PASSES, Timing, quartiles, slowdown
+from kofn.commands.bench.measure import PASSES, Timing, clock, quartiles, slowdown
 
 FILES = ("bench.json", "bench.md")
 BUSY = 2.0  # softmax's median time over its best, above which the machine counts as busy
@@ -90,6 +90,7 @@ def machine(threads: int) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": threads,
+        "clock": clock()[0],
         "kernels": os.environ.get("KOFN_KERNELS", "on"),
     }
 
@@ -109,6 +110,8 @@ def headline(about: dict[str, Any]) -> str:
         f"{about['processor']}, {about['threads']} of {about['cores']} cores; "
         f"kofn {about['kofn']}, PyTorch {about['torch']}, Python {about['python']}."
     )
+    if about["clock"] != "time":
+        said += " Times are those of the processor."
     if absent:
         said += f" Not installed, so not timed: {', '.join(absent)}."
     return said

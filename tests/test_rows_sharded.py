@@ -181,6 +181,7 @@ def _operator_calls():
         yield operators.hard, (x, *rows[:2])
     yield from _subset_calls(x, k)
     yield from _noise_calls(x)
+    yield from _calls_of_each_alpha(x, k)
     softmax = None, 1.0, None, 1.0, "exponential", None
     yield operators.gap, (x, labels, *softmax, True, True)
     yield operators.value_backward, (k, x, x)
@@ -189,6 +190,15 @@ def _operator_calls():
         yield operators.truncated, (x, 2, None, *t)
         yield operators.truncated_backward, (x, x, x, *t)
         yield operators.truncated_loss, (x, labels, None, 0.8, *t, True)
+
+
+def _calls_of_each_alpha(x, k):
+    from kofn.rows import torch_each_alpha as operators
+
+    for rows in ((None, 2.0, None, 1.0, "entmax"), (k, None, k, None, "entmax")):
+        found, theta = operators.weights_each_alpha(x, k - 0.5, *rows)
+        yield operators.weights_each_alpha, (x, k - 0.5, *rows)
+        yield operators.weights_each_alpha_backward, (x, x, found, theta, k - 0.5, *rows)
 
 
 def _subset_calls(x, k):

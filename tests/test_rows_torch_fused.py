@@ -267,6 +267,7 @@ FUNCTIONS = {
     "marginals": lambda x: kofn.KSubset(x, 2).marginals(),
     "entropy": lambda x: kofn.KSubset(x, 2).entropy(),
     "perturbed": lambda x: kofn.perturbed_argmax(x, noise="normal"),
+    "alphas": lambda x: kofn.entmax(x, torch.full_like(x[..., 0], 1.3)),
 }
 
 
@@ -373,12 +374,30 @@ def test_without_kernels_the_plain_operations_are_compiled(monkeypatch):
     assert "kofn.weights" not in graph
 
 
-def test_a_learned_alpha_and_links_of_ones_own_are_compiled_as_plain_operations():
-    def learned(alpha):
-        return kofn.entmax(x, alpha)
+@pytest.mark.parametrize("alphas", [(1.2, 1.5, 2.0), *full((1.3, 3.0, 1.1), (1.5, np.nan, 1.9))])
+@pytest.mark.parametrize("case", ["entmax", *full("temperature", "k")])
+def test_a_learned_alpha_goes_to_an_operator_that_asks_for_its_values(alphas, case):
+    def learned(x, alpha):
+        link = kofn.links.entmax(alpha)
+        if case == "entmax":
+            return kofn.entmax(x, alpha)
+        if case == "temperature":
+            return kofn.soft_topk(x, 2.5, link=link, temperature=alpha)
+        return kofn.soft_topk(x, alpha + 1, link=link, temperature=0.7)
 
-    x, alpha = scores(2, 5), torch.tensor([1.3, 1.7], dtype=torch.float64)
-    assert "kofn.weights" not in called(learned, alpha)
+    leaves = scores(2, 3, 7), torch.tensor(alphas, dtype=torch.float64)
+    assert "kofn.weights_each_alpha" in called(learned, *leaves)
+    both = gradients(learned, *leaves), gradients(compiled(learned), *leaves)
+    for eager, found in zip(*both, strict=True):
+        torch.testing.assert_close(found, eager, rtol=1e-10, atol=1e-12, equal_nan=True)
+
+
+def test_links_of_ones_own_are_compiled_as_plain_operations():
+    cauchy = kofn.Link(
+        cdf=lambda z: 0.5 + torch.atan(z) / torch.pi, pdf=lambda z: 1 / (torch.pi * (1 + z * z))
+    )
+    graph = called(lambda x: kofn.soft_topk(x, 2.5, link=cauchy), scores(2, 5))
+    assert not any(name in graph for name in OPERATORS)
 
 
 class Entmax(torch.nn.Module):

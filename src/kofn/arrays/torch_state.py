@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from kofn.arrays.torch_marked import MARKED
 from kofn.arrays.when_imported import import_after
 
 
@@ -102,10 +103,6 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
         import_after("torch._dynamo", "kofn.arrays.torch_constants")
     MARKED.append(function)
     return function
-
-
-MARKED: list[Callable[..., Any]] = []
-"""Functions that were marked before the compiler was imported."""
 
 
 def is_autocast(x: Tensor) -> bool:

@@ -29,7 +29,7 @@ def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
     x, *numbers, link, form = given
     if not (isinstance(link.alpha, Tensor) and is_plain(x) and is_plain(link.alpha)):
         return None
-    alphas = _alphas(link, x)
+    alphas = alphas_of(link, x)
     if alphas is None:
         return None
     constants = [each if type(each) is float else None for each in numbers]
@@ -43,28 +43,13 @@ def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
         return Given(tensors[0], k, t, link.with_alpha(tensors[1]), form)
 
     def value(*tensors: Tensor) -> Any:
-        given = whole(tensors)
-        found = torch.empty_like(given.scores)
-        theta = found.new_empty(2, *found.shape[:-1])
-        for alpha in alphas:
-            rows, part, backend = _part(given, alpha)
-            found[rows], theta[:, rows] = kernel_weights.weights(backend, part)
+        found, theta = weights_by_each(whole(tensors), alphas)
         return found, (theta, found)
 
     def pullback(cotangent: Tensor, tensors: Any, kept: Any) -> Any:
-        given, (theta, found) = whole(tensors), kept
-        in_scores = torch.empty_like(given.scores)
-        in_rows = [torch.empty_like(theta[0]) for _ in range(2)]
-        for alpha in alphas:
-            rows, part, backend = _part(given, alpha)
-            slopes, others = backend.gradients(
-                part.scores, cotangent[rows].contiguous(), theta[:, rows].contiguous(), *part[1:4]
-            )
-            in_scores[rows] = slopes
-            if len(tensors) > 2:  # for numbers there are no slopes
-                for each, slope in zip(in_rows, others, strict=True):
-                    each[rows] = slope
-        in_alpha = _in_alpha(found, cotangent, tensors[1]) if tensors[1].requires_grad else None
+        theta, found = kept
+        in_scores, in_rows = gradients_by_each(whole(tensors), alphas, cotangent, theta)
+        in_alpha = in_alpha_of(found, cotangent, tensors[1]) if tensors[1].requires_grad else None
         others = (i for i, each in zip(in_rows, constants, strict=True) if each is None)
         return in_scores, in_alpha, *others
 
@@ -74,7 +59,33 @@ def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
     return by_rule(Rule(value, pullback, plain), *tensors)
 
 
-def _alphas(link: Any, x: Tensor) -> list[float] | None:
+def weights_by_each(given: Given, alphas: list[float]) -> tuple[Tensor, Tensor]:
+    """Return (weights, θ as two floats) of rows by a kernel for each of these alphas."""
+    found = torch.empty_like(given.scores)
+    theta = found.new_empty(2, *found.shape[:-1])
+    for alpha in alphas:
+        rows, part, backend = _part(given, alpha)
+        found[rows], theta[:, rows] = kernel_weights.weights(backend, part)
+    return found, theta
+
+
+def gradients_by_each(
+    given: Given, alphas: list[float], cotangent: Tensor, theta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of the scores, and of k and temperature, (2, …), 0 for numbers."""
+    in_scores, in_rows = torch.empty_like(given.scores), torch.zeros_like(theta)
+    for alpha in alphas:
+        rows, part, backend = _part(given, alpha)
+        slopes, others = backend.gradients(
+            part.scores, cotangent[rows].contiguous(), theta[:, rows].contiguous(), *part[1:4]
+        )
+        in_scores[rows] = slopes
+        if others is not None:
+            in_rows[:, rows] = others
+    return in_scores, in_rows
+
+
+def alphas_of(link: Any, x: Tensor) -> list[float] | None:
     """Return every alpha; None if they are too many, or kernels cannot serve them all."""
     values = link.alpha.detach().unique().tolist()
     if not 0 < len(values) <= MOST:
@@ -92,7 +103,7 @@ def _part(given: Given, alpha: float) -> tuple[Tensor, Given, Any]:
     return rows, part, kernels.serving(part.scores, part.link, "torch")
 
 
-def _in_alpha(p: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:
+def in_alpha_of(p: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:
     """Return the cotangent of alpha per row: Σ g (∂F − F′ Σ∂F/ΣF′), with F = p.
 
     With a = α − 1 and L = log p, inside of the support F′ = p·e^{−aL} and, up to a multiple of F′,

@@ -46,9 +46,11 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
 def _with_an_alpha_per_row(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     if given.form.kind != "torch" or given.link.static_and_array_alpha()[1] is None:
         return None
-    from kofn.rows.each_alpha import weights as for_each
+    from kofn.rows import each_alpha, torch_each_alpha, torch_fused
 
-    return for_each(given, reference)
+    if torch_fused.serves_each_alpha(given):
+        return torch_each_alpha.weights_of(given)
+    return each_alpha.weights(given, reference)
 
 
 def _pullback_of(backend: kernels.RowKernels, numbers: Given) -> Any:

@@ -12,6 +12,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from kofn.arrays.torch_operator import OPERATORS
+from kofn.rows import torch_each_alpha
 from kofn.rows import torch_operators as operators
 from kofn.rows import torch_price as torch_price
 from kofn.rows import torch_threshold as torch_threshold
@@ -62,6 +63,21 @@ def _backward_of_weights(cotangent: Any, x: Any, theta: Any, *rows: Any) -> Any:
             [way, _or_nothing(second(way), learned)],
             [way, way, second(way), *_of_rows(way, *rows)],
         )
+        for way in placements(x.ndim - 1)
+    ]
+
+
+def _each_alpha(x: Any, alpha: Any, *rows: Any) -> Any:
+    return [
+        ([way, second(way)], [way, way, *_of_rows(way, *rows)]) for way in placements(x.ndim - 1)
+    ]
+
+
+def _backward_of_each_alpha(
+    cotangent: Any, x: Any, found: Any, theta: Any, alpha: Any, *rows: Any
+) -> Any:
+    return [
+        ([way, second(way)], [way, way, way, second(way), way, *_of_rows(way, *rows)])
         for way in placements(x.ndim - 1)
     ]
 
@@ -131,5 +147,7 @@ for _operator, _rule in (
     (operators.truncated, _truncated),
     (operators.truncated_backward, _truncated_backward),
     (operators.truncated_loss, _truncated_loss),
+    (torch_each_alpha.weights_each_alpha, _each_alpha),
+    (torch_each_alpha.weights_each_alpha_backward, _backward_of_each_alpha),
 ):
     register_sharding(_operator)(_rule)

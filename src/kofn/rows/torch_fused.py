@@ -16,6 +16,10 @@ from kofn.arrays.torch_operator import call
 from kofn.arrays.torch_state import constant_result, is_compiled
 from kofn.kernels.contract import kind_of
 from kofn.links.link import by_id
+
+# torch.compile cannot trace an import in the first call. The operators are registered here.
+from kofn.rows import torch_each_alpha as torch_each_alpha
+from kofn.rows import torch_halves as torch_halves
 from kofn.rows import torch_operators as torch_operators
 from kofn.rows.given import Given
 
@@ -32,22 +36,18 @@ def serves(given: Given, what: str = "SERVED") -> bool:
     return alpha is None and _is_served(x.device.type, x.dtype, given.link.id, number, what)
 
 
+def serves_each_alpha(given: Given) -> bool:
+    """Return whether rows with an alpha each go to an operator that asks for their alphas."""
+    x = given.scores
+    return is_compiled() and _is_served(x.device.type, x.dtype, given.link.id, 1.5, "SERVED")
+
+
 @constant_result
 def _is_served(device: str, dtype: torch.dtype, link: str, number: float | None, what: str) -> bool:
     which = by_id(link, number)
     backend = kernels.serving(torch.empty(0, dtype=dtype, device=device), which, "torch")
     offered = None if backend is None else getattr(backend, what)
     return kind_of(which) in offered if isinstance(offered, tuple) else offered is not None
-
-
-def takes_halves(x: Tensor) -> bool:
-    """Return whether operators take half precision as it is."""
-    return is_compiled() and _halves_are_taken(x.device.type, x.dtype)
-
-
-@constant_result
-def _halves_are_taken(device: str, dtype: torch.dtype) -> bool:
-    return kernels.takes_halves(torch.empty(0, dtype=dtype, device=device), "torch")
 
 
 def serves_choices(x: Tensor) -> bool:

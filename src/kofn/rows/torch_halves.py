@@ -1,0 +1,19 @@
+"""Whether compiled functions hand half precision to the kernels as it is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kofn import kernels
+from kofn.arrays.torch_state import constant_result, is_compiled
+
+
+def are_taken(x: Tensor) -> bool:
+    """Return whether operators take half precision as it is."""
+    return is_compiled() and _are_taken(x.device.type, x.dtype)
+
+
+@constant_result
+def _are_taken(device: str, dtype: torch.dtype) -> bool:
+    return kernels.takes_halves(torch.empty(0, dtype=dtype, device=device), "torch")

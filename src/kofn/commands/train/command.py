@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from kofn.commands.train.attention.command import attention
+from kofn.commands.train.prune.command import prune
 from kofn.commands.train.router.command import router
 from kofn.commands.train.sae.command import sae
 from kofn.commands.train.vae.command import vae
@@ -25,3 +26,4 @@ train.command()(vae)
 train.command()(router)
 train.command()(attention)
 train.command()(sae)
+train.command()(prune)

@@ -1,0 +1,1 @@
+"""`kofn train prune`: small networks with few weights left, by several methods."""

@@ -77,6 +77,12 @@ def standardized(chunk: Chunk, theta: float, temperature: float) -> Tensor:
     return _capped(z.div_(temperature), shift, temperature)
 
 
+NEAR = 1e-3
+"""A step from a guess, in temperatures, after which float32 weights are right to 2e-7."""
+
+HARD = 1e-12
+"""The sum of all tails, F or 1 − F, below which it does not matter where in a gap θ lies."""
+
 EXACT = 1e-8
 """What part of a temperature θ may be off: less than the rounding of z."""
 
@@ -135,7 +141,7 @@ class Equation(NamedTuple):
 
     def _from(self, theta: float) -> float | None:
         """Return θ by a few Newton steps from a number that is close; None if they diverge."""
-        last = math.inf
+        last, near = math.inf, NEAR if self.link.smooth and not self._is_double() else 0.0
         for _ in range(6):
             theta = rounded(theta)  # one subtraction less; only the last step needs more digits
             seen = self._glance(theta) or self.look(theta)
@@ -145,7 +151,7 @@ class Equation(NamedTuple):
             if not (math.isfinite(size) and size <= last / 2):
                 return None
             theta += seen.step * self.temperature
-            if size <= seen.last:
+            if size <= max(seen.last, near):
                 return theta
             last = size
         return None
@@ -195,6 +201,9 @@ class Equation(NamedTuple):
         start = middle - (float(own) + wider) * self.temperature * (self.total / square)
         return min(max(start, low), high) if math.isfinite(start) else (low + high) / 2, low, high
 
+    def _is_double(self) -> bool:
+        return self.pieces.tensors[0].dtype == torch.float64
+
     def _seen(self, _: _Scalar, theta: np.ndarray) -> Newton:
         return Newton(*map(np.asarray, self.look(float(theta))))
 
@@ -222,7 +231,7 @@ class Equation(NamedTuple):
             total = float(p.sum(dtype=torch.float64))
             slope = total - float(p.dot(p))
             chosen, first, weight = chosen + c * total, first + c * slope, weight + c * c * slope
-        if not first > 1e-2 * chosen or self.total - chosen < 1e-2 * self.total:
+        if not first > 1e-3 * chosen or self.total - chosen < 1e-2 * self.total:
             return None
         return self._step(theta, math.inf, chosen - self.budget, 2 * first, weight, first)
 
@@ -252,7 +261,7 @@ class Equation(NamedTuple):
     def _step(
         self, theta: float, missing: float, signed: float, tails: float, weight: float, first: float
     ) -> Newton:
-        eps = float(torch.finfo(wide(self.pieces.tensors[0][..., :0]).dtype).eps)
+        eps = float(torch.finfo(torch.float64 if self._is_double() else torch.float32).eps)
         excess = signed if missing == math.inf else missing + signed
         short = self.total - self.budget
         infinite = bool(self.link.has_infinite_tails(np.zeros(())))
@@ -260,8 +269,7 @@ class Equation(NamedTuple):
             return Newton(excess, math.nan, 0.0, 0.0, False)
         plateau = infinite and missing == 0 and tails < 1
         if plateau:
-            tiny = float(torch.finfo(torch.float32).smallest_normal)
-            if tails < tiny / eps:
+            if tails < HARD:
                 return Newton(excess, 0.0, 0.0, 0.0, True)
             return self._log_step(theta, excess, eps)
         if not 0 < weight < math.inf:  # bisect
@@ -291,7 +299,9 @@ class Equation(NamedTuple):
         if min(below, above, in_below, in_above) <= 0:
             return Newton(excess, math.nan, 0.0, 0.0, False)
         step = (math.log(below) - math.log(above)) / (in_below / below + in_above / above)
-        return Newton(step, step, eps, eps, False)
+        # z is as inaccurate as it is large, which is about the logarithm of F.
+        tolerance = 4 * eps * (1 + abs(math.log(below)) + abs(math.log(above)))
+        return Newton(step, step, tolerance, max(tolerance, math.sqrt(eps) / 2), False)
 
 
 class _Scalar:

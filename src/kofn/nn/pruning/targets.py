@@ -84,6 +84,8 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
 
 def refuse_sharded(name: str, tensor: Tensor) -> None:
     """Raise for a parameter of fully_shard."""
+    if type(tensor) is nn.Parameter:
+        return
     if "DTensor" in {kind.__name__ for kind in type(tensor).__mro__}:
         raise TypeError(
             f"{name} is sharded over processes (a DTensor, such as fully_shard makes), which "

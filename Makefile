@@ -50,10 +50,11 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 
-studies: $(READY)  ## train the models of docs/nn_router.md, docs/nn_attention.md and docs/nn_autoencoders.md
+studies: $(READY)  ## train the models of the studies in docs/nn_*.md
 	$(BIN)/kofn train router --force
 	$(BIN)/kofn train attention --force
 	$(BIN)/kofn train sae --force
+	$(BIN)/kofn train prune --force
 
 docs: $(READY)  ## draw the pictures of the documentation
 	$(BIN)/python docs/make_links_figure.py
@@ -66,7 +67,7 @@ kernels: $(READY)  ## translate the CPU kernels that come with the package; afte
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv build dist kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv build dist kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

@@ -16,7 +16,7 @@ def example(name):
     return module
 
 
-@pytest.mark.parametrize("name", ["moe", "long_context"])
+@pytest.mark.parametrize("name", ["moe", "long_context", "prune"])
 def test_the_examples_of_modules_are_short(name):
     assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80
 
@@ -28,20 +28,13 @@ def own_seed():
         yield
 
 
-def test_every_way_to_prune_runs_and_keeps_as_many_as_asked(monkeypatch):
-    pruning = example("pruning")
-    monkeypatch.setattr(pruning, "STEPS", 20)
-    data = pruning.digits(0)
-    kept, given = [], pruning.Perceptron.__call__
-
-    def watched(net, x, weights):
-        kept.append(int((weights != 0).sum()))
-        return given(net, x, weights)
-
-    monkeypatch.setattr(pruning.Perceptron, "__call__", watched)
-    for way in pruning.WAYS.values():
-        assert 0 <= way(data, 1004) <= 1
-        assert kept[-1] == 1004
+def test_both_ways_to_prune_keep_as_many_as_asked(monkeypatch):
+    prune = example("prune")
+    monkeypatch.setattr(prune, "STEPS", 20)
+    for way, kept in (("nothing", 50_200), ("magnitude", 1004), ("nn.prune", 1004)):
+        accuracy, left = prune.train(way, 0)
+        assert 0 <= accuracy <= 1
+        assert left == kept
 
 
 def test_soft_gates_cannot_give_all_to_one_and_a_softmax_of_the_chosen_can(monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrize
 
 from kofn.nn.pruning.layout import Blocks, Groups
@@ -63,7 +63,11 @@ class PrunedWeight(nn.Module):
         """Return the weight with its mask."""
         if self.mask is None:
             return self.chooser.apply(self, weight)
-        return torch.where(self.spread(self.mask), weight, 0.0)
+        masked = torch.where(self.spread(self.mask), weight, 0.0)
+        if self.scores is not None and distributed.is_available() and distributed.is_initialized():
+            # DistributedDataParallel waits for a gradient of every parameter; this one is 0.
+            return masked + (0.0 * self.scores.flatten()[0]).to(masked.dtype)
+        return masked
 
     def spread(self, mask: Tensor) -> Tensor:
         """Return a mask with a flag per score as one with a flag per weight."""
@@ -94,7 +98,13 @@ class PrunedWeight(nn.Module):
         assert self.mask is not None
         weight, module = self.original, self.target.module
         weight.masked_fill_(~self.spread(self.mask), 0.0)
-        parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+        if len(module.parametrizations) == 1:  # type: ignore[arg-type]
+            # PyTorch's function takes the property off the class, which copies of the model share.
+            del module.parametrizations
+            module.__class__ = type(module).__bases__[0]
+            module.register_parameter("weight", weight)  # type: ignore[arg-type]
+        else:
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
         for name in self.order:  # the weight would come last
             module._parameters[name] = module._parameters.pop(name)
 

@@ -119,7 +119,8 @@ class Magnitude(Way):
 
     def weights(self, step: int) -> dict[str, Tensor]:
         weights = self.row(self.pruned())
-        if step % EVERY == 0 and (self.gradual or step == self._half()):
+        due = step % EVERY == 0 or step >= self.steps
+        if due and (self.gradual or step in (self._half(), self.steps)):
             share = max(0.0, 1 - step / (0.75 * self.steps)) ** 3 if self.gradual else 0.0
             still = max(self.kept, round(self.total * share))
             self.memory["mask"] = self.largest((weights * self.memory["mask"]).abs(), still)

@@ -1,0 +1,134 @@
+"""What nn.prune costs: memory beside the tensors themselves, and time."""
+
+import time
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from kofn import nn
+from kofn.links.table import logistic
+from kofn.rows.torch_pieces import Equation, Pieces
+from kofn.rows.torch_pieces_choice import choose
+
+FLOAT = 4
+
+
+def peak(function):
+    """The most bytes that PyTorch's allocator held at a time while `function` ran."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        function()
+    changes = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = most = 0
+    for change in sorted(changes, key=lambda e: e.start_ns()):
+        held += change.nbytes()
+        most = max(most, held)
+    return most
+
+
+def test_the_peak_is_seen():
+    assert 2e6 * FLOAT <= peak(lambda: (torch.ones(10**6) + 1).add_(1).mul(2)) <= 2.1e6 * FLOAT
+
+
+def check_row(sizes):
+    """θ takes no more than 1.2 of the largest tensor; nor do the masks, themselves apart."""
+    tensors = [torch.randn(size) for size in sizes]
+    total = float(sum(sizes))
+    equation = Equation(Pieces(tensors, [1.0] * len(sizes)), 0.05 * total, total, 0.1, logistic)
+    assert peak(equation.solve) <= 1.2 * FLOAT * max(sizes)
+    assert peak(lambda: equation.solve(1.6)) <= 1.2 * FLOAT * max(sizes)
+    pieces, masks = equation.pieces, []
+    most = peak(lambda: masks.extend(choose(pieces, round(0.05 * total))))
+    assert most <= 1.2 * FLOAT * max(sizes) + total
+    assert sum(int(mask.sum()) for mask in masks) == round(0.05 * total)
+    assert peak(lambda: torch.cat(tensors)) > 1.2 * FLOAT * max(sizes)
+
+
+def network(width, depth):
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(depth)))
+
+
+def check_step(width, depth, batch=8):
+    """A step takes what a plain one takes, scores, weights, their gradients and one tensor more."""
+    x = torch.randn(batch, width)
+
+    def step(model, optimizer):
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    def peak_of(model, parameters):
+        optimizer = torch.optim.SGD(parameters, lr=1e-3)
+        return peak(lambda: step(model, optimizer))
+
+    plain = network(width, depth)
+    base = peak_of(plain, plain.parameters())
+    model = network(width, depth)
+    pruner = nn.prune(model, 0.95, schedule=100)
+    groups = [{"params": pruner.other_parameters()}, pruner.score_parameters(0.01)]
+    pruner.clock.owner.steps += 20
+    # The scores are there before; their gradients, the masked weights and theirs are made.
+    tensor, all_of = FLOAT * width * width, FLOAT * width * width * depth
+    assert peak_of(model, groups) <= base + 3 * all_of + tensor + 2e6
+    most = peak(pruner.finalize)
+    assert most <= 1.2 * tensor + all_of / FLOAT + 2e6
+
+
+def test_thresholds_and_masks_take_little_memory():
+    check_row([10**6, 2 * 10**6, 300, 5 * 10**5])
+
+
+def test_a_training_step_takes_scores_weights_and_their_gradients():
+    check_step(512, 6)
+
+
+@pytest.mark.full
+def test_memory_at_50_million_parameters():
+    check_row([20_000_000, 15_000_000, 10_000_000, 5_000_000, 1000])
+    check_step(2500, 8)
+
+
+def cnn():
+    """For images of 32 × 32: 97,000 weights."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(32, 64, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(64, 64, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4096, 10),
+    )
+
+
+def overhead(pairs, batch=64):
+    """The median time of a training step with nn.prune, in that of one without."""
+    x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+    plain, model = cnn(), cnn()
+    pruner = nn.prune(model, 0.95, schedule=1000)
+    groups = [{"params": pruner.other_parameters()}, pruner.score_parameters()]
+    optimizers = torch.optim.Adam(plain.parameters()), torch.optim.Adam(groups)
+    spent = [], []
+    for _ in range(pairs):
+        for which, net in enumerate((plain, model)):
+            began = time.thread_time()
+            optimizers[which].zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizers[which].step()
+            if which:
+                pruner.step(optimizers[1])
+            spent[which].append(time.thread_time() - began)
+    plain_time, time_of = (sorted(times)[len(times) // 2] for times in spent)
+    return time_of / plain_time
+
+
+@pytest.mark.full
+def test_a_step_costs_little_beside_that_of_a_small_network():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert min(overhead(15) for _ in range(3)) <= 1.15
+    finally:
+        torch.set_num_threads(threads)

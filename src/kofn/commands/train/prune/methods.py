@@ -66,7 +66,7 @@ class Way:
     def named(self, row: Tensor) -> dict[str, Tensor]:
         """Return what `row` took apart again, by name."""
         weights = self.pruned()
-        parts = row.flatten().split([each.numel() for each in weights])
+        parts = torch.split(row.flatten(), [each.numel() for each in weights])
         return {
             name: part.view_as(weight)
             for name, part, weight in zip(self.names, parts, weights, strict=True)
@@ -90,7 +90,7 @@ class Kofn(Way):
             model,
             schedule=PruningSchedule(steps),
             exclude=sorted(out - set(self.names)),
-            **rest,  # type: ignore[arg-type]
+            **rest,
         )
 
     def parameters(self, rate: float) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
                     kept = fmean(each.kept for each in runs)
                     key = {"model": model, "method": method, "removed": removed}
                     summary.append({**key, "accuracy": accuracy, "kept": kept})
-    runs = [
+    every = [
         {
             **dict(zip(("model", "method", "removed", "seed"), each["key"], strict=True)),
             **dict(zip(Measured._fields, each["measured"], strict=True)),
@@ -77,7 +77,7 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
             "methods": {"dense": "nothing is removed", **about},
             "settings": asdict(settings),
             "summary": summary,
-            "runs": runs,
+            "runs": every,
             "seconds": round(seconds, 1),
         }
     )

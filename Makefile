@@ -21,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
 
-demo: $(READY)  ## choose 16 of the 64 pixels of handwritten digits and draw the result
+demo: $(READY)  ## select pixels of digits and columns that matter in pairs, by many methods
 	$(BIN)/kofn select --force
 
 test: $(READY)  ## run the test suite

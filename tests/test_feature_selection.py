@@ -437,11 +437,12 @@ def test_a_wide_table_is_screened_by_columns_and_by_pairs():
     [
         (128, {}, 128),
         (129, {"screen": None}, 129),
-        (129, {}, 128),
-        (200, {"k": 40}, 160),
+        (129, {}, 64),
+        (161, {"k": 20}, 80),
+        (160, {"k": 20}, 160),
         (129, {"k": 9, "screen": 3}, 9),
         (129, {"groups": np.arange(129) // 2}, 129),
-        (300, {"groups": np.arange(300) // 2}, 256),
+        (300, {"groups": np.arange(300) // 2}, 128),
     ],
 )
 def test_how_many_columns_are_screened(n, options, trained):

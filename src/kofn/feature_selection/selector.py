@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SoftTopKSelector"]
 
-# Of 10,000 columns and 1,000 rows, 128 leave few chance pairs for a network to fit; 512 too many.
-AUTO_SCREEN = 128
+# A screening finds pairs that fit the rows by chance. From 500 rows and 10,000 columns, networks
+# tell them from the others among 64 columns, and often not among 128.
+AUTO_SCREEN, AUTO_PER_CHOSEN = 64, 4
+# Without a choice before, networks manage twice as many columns.
+NARROW = 2
 
 Progress = Callable[[int, float, float, float], Any]
 
@@ -56,7 +59,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     themselves. A choice that was made hard too early cannot be taken back, so a few networks,
     from different random starts, each make their own and the mean weight decides.
 
-    A table of more than 128 columns (or 4k) is screened first: the columns that correlate most
+    A table of more than 128 columns (or 8k) is screened first: the columns that correlate most
     with the target, and those whose product with another column does, are trained on. What
     depends on three columns only jointly is found neither by the screening nor, among 20 columns
     or more, by the training.
@@ -83,7 +86,8 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             exponentially, from n_features to k (or what is spent, from all costs to the budget).
             With 0 it is k from the start, which finds no columns that matter only together.
         screen: how many columns (or groups) are trained on in a wider table: an integer ≥ 1, at
-            least as many as can be chosen; None for all; "auto" for 128, or 4k if that is more.
+            least as many as can be chosen; None for all; "auto" for 64, or 4k if that is more, in
+            tables of more than twice as many.
             The time is that of n_samples · n_features² multiplications per target or class, with
             4,000 rows at most.
         link: as for `kofn.soft_topk`.
@@ -260,11 +264,11 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.ranking_[behind] = np.arange(2, len(behind) + 2)
 
     def _most(self, choice: Choice) -> int:
-        """Return how many groups are trained at most."""
-        if self.screen is None:
-            return choice.groups
-        wanted = AUTO_SCREEN if self.screen == "auto" else self.screen
-        return max(int(wanted), 4 * choice.most() if self.screen == "auto" else choice.most())
+        """Return how many groups are trained on at most."""
+        if self.screen == "auto":
+            wanted = max(AUTO_SCREEN, AUTO_PER_CHOSEN * choice.most())
+            return choice.groups if choice.affordable().sum() <= NARROW * wanted else wanted
+        return choice.groups if self.screen is None else max(int(self.screen), choice.most())
 
     def _screened(
         self,

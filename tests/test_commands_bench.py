@@ -120,7 +120,9 @@ def test_a_busy_machine_is_told(slow, busy):
     assert measure.slowdown([]) == 1.0
 
 
-@pytest.mark.parametrize("name", [pytest.param("compile", marks=pytest.mark.full), "jax", "half"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("compile", marks=pytest.mark.full), "jax", "half", "knapsack"]
+)
 def test_other_roads_are_right(name):
     """Each passes the check of its answer and gradient; nothing is timed here."""
     if name == "jax":
@@ -137,6 +139,7 @@ def test_other_roads_are_right(name):
         ),
         "jax": ("soft_topk, logistic (JAX)", "KSubset.marginals (JAX)"),
         "half": ("soft_topk, logistic", "topk_loss"),
+        "knapsack": ("soft_topk", "soft_knapsack, logistic", "soft_knapsack, hard=True"),
     }[name]
     found = [one for one in contenders.contenders(small) if one.name in wanted]
     assert len(found) == len(wanted)

@@ -98,7 +98,7 @@ def test_the_value_has_the_weights_and_the_price_as_slopes(link, name):
         assert np.allclose(one, other, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax"])
+@with_gradients
 def test_the_budget_binds_the_derivatives(name):
     """Σ c·dp + Σ p·dc = dB in float32, also where one entry has nearly all of the slope."""
     framework = Framework(name)
@@ -272,13 +272,16 @@ def rows_of(arrays, axes, i):
 BATCHED = [tuple(0 if i == j else None for i in range(4)) for j in range(4)]
 
 
-@pytest.mark.parametrize(
-    "axes",
-    [
-        BATCHED[2],
-        *(pytest.param(a, marks=pytest.mark.full) for a in [(0,) * 4, *BATCHED[:2], BATCHED[3]]),
-    ],
-)
+def test_jax_has_the_weights_and_the_price():
+    """What is quick to compile: derivatives, which take seconds, are among the full tests."""
+    x, costs, budget, t = (jnp.asarray(a, jnp.float32) for a in ROWS)
+    for name in ("weights", "threshold"):
+        found = of(name, "linear")(x, costs, budget, t)
+        assert np.allclose(found, of(name, "linear")(*ROWS), atol=2e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("axes", [(0,) * 4, *BATCHED])
 def test_jax_maps_gradients_over_any_of_the_arguments(axes):
     rows = tuple(map(jnp.asarray, ROWS))
     given = [a if axis == 0 else a[0] for a, axis in zip(rows, axes, strict=True)]

@@ -152,7 +152,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="Shape of the scores: router, attention, vocabulary or pruning; or other roads: "
-            "losses, compile, jax or half. Repeat the option for several; all by default.",
+            "losses, compile, jax, half or knapsack. Repeat the option for several; all are the "
+            "default.",
         ),
     ] = None,
     dtype: Annotated[

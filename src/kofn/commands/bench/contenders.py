@@ -43,6 +43,7 @@ CASES = (
     Case("compile", (512, 1024), 32, ("float32",)),
     Case("jax", (1024, 1024), 32, ("float32",)),
     Case("half", (512, 1024), 32, ("bfloat16", "float16")),
+    Case("knapsack", (512, 1024), 100, ("float32",)),
 )
 
 
@@ -104,6 +105,10 @@ def _half(case: Case) -> Iterator[Contender]:
     yield from (Contender(*road) for road in roads.half(case.shape, case.k))
 
 
+def _knapsack(case: Case) -> Iterator[Contender]:
+    yield from (Contender(*road) for road in roads.knapsack(case.shape, case.k))
+
+
 def _on_jax(case: Case) -> Iterator[Contender]:
     if not importlib.util.find_spec("jax"):
         return
@@ -111,7 +116,13 @@ def _on_jax(case: Case) -> Iterator[Contender]:
     yield from (Contender(*road, framework="jax") for road in roads.jax(case.k))
 
 
-_ROADS = {"losses": _losses, "compile": _compiled, "jax": _on_jax, "half": _half}
+_ROADS = {
+    "losses": _losses,
+    "compile": _compiled,
+    "jax": _on_jax,
+    "half": _half,
+    "knapsack": _knapsack,
+}
 """Cases of other functions than the maps of all links and of other libraries."""
 
 

@@ -45,6 +45,22 @@ def half(shape: tuple[int, int], k: int) -> Iterator[Road]:
         yield name, "kofn", function, function
 
 
+def knapsack(shape: tuple[int, int], k: int) -> Iterator[Road]:
+    """Yield soft_topk, and soft_knapsack with costs that buy about as many entries."""
+    costs = 0.1 + 3 * torch.rand(shape[1], generator=torch.Generator().manual_seed(3))
+    budget = costs.sum() * k / shape[1]
+
+    def of(**options: Any) -> Map:
+        return lambda x: kofn.soft_knapsack(x, costs.to(x.dtype), budget.to(x.dtype), **options)
+
+    functions: dict[str, Map] = {"soft_topk": partial(kofn.soft_topk, k=k)}
+    for link in (*_LINKS, "exponential", "linear", "entmax"):
+        functions[f"soft_knapsack, {link}"] = of(link=link)
+    functions["soft_knapsack, hard=True"] = of(hard=True)
+    for name, function in functions.items():
+        yield name, "kofn", function, function
+
+
 def jax(k: int) -> Iterator[Road]:
     """Yield what `kofn bench` times on JAX arrays besides soft_topk with every link."""
     functions: dict[str, Map] = {

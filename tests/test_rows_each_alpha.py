@@ -129,7 +129,7 @@ def test_the_derivative_in_alpha_is_the_oracle(alpha, rng):
     wanted = [float((one - other) / width) for one, other in zip(ahead, behind, strict=True)]
     p = torch.tensor([float(v) for v in weights(alpha)], dtype=torch.float64)
     alphas = torch.full((5,), float(alpha), dtype=torch.float64)
-    got = each_alpha._in_alpha(p.expand(5, 5), torch.eye(5).double(), alphas)
+    got = each_alpha.in_alpha_of(p.expand(5, 5), torch.eye(5).double(), alphas)
     assert np.allclose(got, wanted, rtol=1e-7, atol=1e-9)
 
 

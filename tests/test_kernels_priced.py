@@ -31,7 +31,9 @@ def reference(monkeypatch, function, *arguments, **options):
 def solved(rows, link):
     x, costs, budget = rows
     weights, theta, _ = launch.weights(x, costs, budget, np.ones_like(budget), inner(link))
-    return weights, theta, np.isnan(theta[1])
+    lost = np.isnan(theta[1])
+    weights[lost] = 0  # nothing was written there
+    return weights, theta, lost
 
 
 def check(rows, link, most_lost=0.1):
@@ -62,9 +64,9 @@ def test_the_kernel_alone_meets_the_oracle(link, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernel_alone_meets_the_oracle_on_many_rows(link, dtype):
     rng = np.random.default_rng(50 + LINKS.index(link))
-    for _ in range(5):
-        for n, most_lost in ((1, 1.0), (2, 0.4), (3, 0.3), (6, 0.2), (17, 0.1), (300, 0.1)):
-            check(oracles_knapsack.rows(rng, 1000, n, dtype), link, most_lost)
+    for _ in range(2):
+        for n, most_lost in ((1, 0.1), (2, 0.2), (3, 0.2), (6, 0.1), (17, 0.1), (100, 0.1)):
+            check(oracles_knapsack.rows(rng, 300, n, dtype), link, most_lost)
 
 
 @every_link

@@ -421,9 +421,10 @@ def test_the_last_step_is_at_the_limit(monkeypatch, options, expected):
 
 def test_a_wide_table_is_screened_by_columns_and_by_pairs():
     X, y = interacting(400, 60)
+    X = X[:, ::-1]  # an order that says nothing would put the first columns first
     selector = SoftTopKSelector(5, screen=12, steps=150, random_state=0).fit(X, y)
     assert selector.screened_.sum() == 12
-    assert selector.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
+    assert selector.get_support(indices=True).tolist() == [55, 56, 57, 58, 59]
     left = ~selector.screened_
     assert np.isneginf(selector.scores_[left]).all()
     assert not selector.weights_[left].any()
@@ -455,7 +456,7 @@ def test_how_many_columns_are_screened(n, options, trained):
 def test_screening_puts_columns_and_pairs_first(target, monkeypatch):
     monkeypatch.setattr(screening, "BLOCK", 7)
     X, y = interacting(600, 50)
-    columns = ((X - X.mean(0)) / X.std(0)).astype(np.float32)
+    columns = ((X - X.mean(0)) / X.std(0)).astype(np.float32)[:, ::-1]
     importance = None
     if target == "numbers":
         y = X[:, 0] * X[:, 1] + X[:, 2] * X[:, 3] + X[:, 4]
@@ -465,11 +466,11 @@ def test_screening_puts_columns_and_pairs_first(target, monkeypatch):
     signal = ((y - y.mean()) / y.std()).astype(np.float32)[:, None]
     rng = np.random.RandomState(0)
     order = screening.screening_order(columns, signal, importance, np.arange(50), rng)
-    assert set(range(5)) <= set(order[:8])
+    assert set(range(45, 50)) <= set(order[:10])
     assert sorted(order) == list(range(50))
     # One column at a time does not see the pairs: this is what the second mark is for.
     alone = np.argsort(-np.abs(signal[:, 0] @ columns))
-    assert not set(range(5)) <= set(alone[:8])
+    assert not set(range(45, 50)) <= set(alone[:10])
 
 
 def test_no_budget_is_exceeded_and_cheap_columns_are_preferred():
@@ -489,7 +490,7 @@ def test_costs_count_in_any_unit_and_may_be_zero():
     X, y = planted()
     costs = np.array([0.0, 2, 2, 2, 2, 2, 2, 2])
     one = quick(k=None, costs=costs, budget=4).fit(X, y)
-    other = quick(k=None, costs=costs * 1024, budget=4096).fit(X, y)
+    other = quick(k=None, costs=costs * 2.0**140, budget=2.0**142).fit(X, y)
     np.testing.assert_array_equal(one.scores_, other.scores_)
     assert set(PLANTED) <= set(one.get_support(indices=True))
     assert costs[one.support_].sum() == 4

@@ -69,7 +69,7 @@ class Choice:
             return soft_topk(scores, limit, link=link, temperature=temperature)
         import torch
 
-        # Costs of mean 1, so that the unit in which they are counted changes nothing.
+        # Costs of mean 1 are in the range of float32, in whatever unit they are counted.
         unit = float(self.costs.mean())
         costs = torch.from_numpy(self.costs / unit).to(scores.dtype)
         return soft_knapsack(scores, costs, limit / unit, link=link, temperature=temperature)

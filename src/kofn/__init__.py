@@ -28,6 +28,13 @@ if _typing.TYPE_CHECKING:
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
     from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
+    from kofn.maps.segments import segment_entmax as segment_entmax
+    from kofn.maps.segments import segment_hard_topk as segment_hard_topk
+    from kofn.maps.segments import segment_soft_topk as segment_soft_topk
+    from kofn.maps.segments import segment_soft_topk_sum as segment_soft_topk_sum
+    from kofn.maps.segments import segment_soft_topk_threshold as segment_soft_topk_threshold
+    from kofn.maps.segments import segment_softmax as segment_softmax
+    from kofn.maps.segments import segment_sparsemax as segment_sparsemax
 
 __version__ = "0.1.0"
 
@@ -53,6 +60,14 @@ __all__ = [
     "sparse_softmax",
     "taylor_softmax",
     "perturbed_argmax",
+    # the same in ragged rows
+    "segment_soft_topk",
+    "segment_soft_topk_threshold",
+    "segment_soft_topk_sum",
+    "segment_softmax",
+    "segment_sparsemax",
+    "segment_entmax",
+    "segment_hard_topk",
     # their logarithms
     "log_soft_topk",
     "log_entmax",
@@ -83,7 +98,8 @@ __all__ = [
 ]
 
 
-_LATER = ("soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value")
+_LATER = {"soft_knapsack": "knapsack", "segment_": "segments"}
+"""The module of maps that is loaded when a name that begins so is first used."""
 
 
 def __getattr__(name: str) -> _typing.Any:
@@ -92,8 +108,9 @@ def __getattr__(name: str) -> _typing.Any:
 
     if name == "nn":
         return import_module("kofn.nn")
-    if name in _LATER:
-        return getattr(import_module("kofn.maps.knapsack"), name)
+    for start, module in _LATER.items():
+        if name in __all__ and name.startswith(start):
+            return getattr(import_module(f"kofn.maps.{module}"), name)
     raise AttributeError(f"module 'kofn' has no attribute {name!r}")
 
 

@@ -112,6 +112,15 @@ def top_indices(x: Array, k: int) -> Array:
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]
 
 
+def stable_order(x: Array) -> Array:
+    """Return the indices that sort x along the last axis, equal numbers in their order."""
+    if is_torch(x):
+        return sys.modules["torch"].sort(x, dim=-1, stable=True).indices
+    if is_jax(x):
+        return namespace(x).argsort(x, axis=-1, stable=True)
+    return np.argsort(x, axis=-1, kind="stable")
+
+
 def kth_largest(x: Array, k: int) -> Array:
     """Return the k-th largest number of each row, k ≥ 1; a NaN counts as the largest."""
     if is_torch(x):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -23,6 +24,11 @@ def beside(x: Tensor, values: Tensor) -> Tensor:
 
     whole = [Replicate()] * x.device_mesh.ndim
     return DTensor.from_local(values, x.device_mesh, whole, run_check=False)
+
+
+def from_memory(values: np.ndarray) -> Tensor:
+    """Return a CPU tensor that shares the memory of a NumPy array."""
+    return torch.from_numpy(values)
 
 
 def is_plain(x: Tensor) -> bool:

@@ -274,6 +274,11 @@ def for_priced(x: Array, framework: str) -> PricedKernels | None:
     return None if backend is None or backend.priced is None else _module(backend.priced)
 
 
+def copies() -> Any:
+    """Return the functions that copy segments to dense rows and back; see cpu/segments."""
+    return _module("kofn.kernels.cpu.segments.launch")
+
+
 _CHOICES = {"on": True, "reference": False}
 
 

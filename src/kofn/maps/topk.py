@@ -183,7 +183,7 @@ def hard_topk(
 def weights_of(given: Given, reference: Callable[[Rows], Array] = answers.weights) -> Array:
     """Return the weights of rows by the fastest route: `reference`, or a kernel that is as good."""
     fused = fused_rows.weights(given, reference)
-    return evaluate(reference, rows_of(given)) if fused is None else fused
+    return evaluate(reference, rows_of(given), over=given.over) if fused is None else fused
 
 
 def _hard_of(given: Given, k: float | Array) -> Array:

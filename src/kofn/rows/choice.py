@@ -21,11 +21,16 @@ from kofn.arrays.operations import (
     top_indices,
 )
 from kofn.rows.given import NUMBERS, Given
+from kofn.solver.reductions import DENSE
 
 
 def hard(given: Given, k: Any) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
     x = stop_gradient(given.scores)
+    if given.over is not DENSE:
+        from kofn.rows.segment_choice import hard as of_segments
+
+        return of_segments(given)
     chooser = _chooser(x, given.form.kind)
     if chooser is not None:
         return chooser.hard(x, given.k if type(given.k) is float else stop_gradient(given.k))

@@ -17,7 +17,7 @@ from kofn.rows.given import Given
 from kofn.rows.pullbacks import in_rows, of_logarithms, of_losses
 from kofn.rows.settled import Rows, rows_of
 from kofn.rows.threshold_route import threshold
-from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.reductions import Reductions
 
 
 def log_weights_of(given: Given) -> Array:
@@ -26,15 +26,17 @@ def log_weights_of(given: Given) -> Array:
     return log_weights(given.per_row()) if found is None else found
 
 
-def log_weights(given: Given, over: Reductions = DENSE) -> Array:
+def log_weights(given: Given, over: Reductions | None = None) -> Array:
     """Return `answers.log_weights` of the rows of `given`."""
+    over = given.over if over is None else over
     if not _closed(given):
         return evaluate(answers.log_weights, rows_of(given, over), over=over)
     return _by_rule(given, answers.log_weights, of_logarithms, over)
 
 
-def gap(given: Given, target: Array, over: Reductions = DENSE) -> Array:
+def gap(given: Given, target: Array, over: Reductions | None = None) -> Array:
     """Return `answers.gap` of the rows of `given`, whose derivative in z is p − t."""
+    over = given.over if over is None else over
     if not _closed(given):
         return evaluate(answers.gap, rows_of(given, over), target, over=over)
     return _by_rule(given, answers.gap, of_losses, over, target)

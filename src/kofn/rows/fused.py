@@ -16,13 +16,15 @@ from kofn.arrays.kinds import Array, cast, of_torch
 from kofn.arrays.operations import as_numbers, marked, take_along_last
 from kofn.kernels.contract import kind_of
 from kofn.rows import answers, choice, implicit, kernel_weights
+from kofn.rows.compiled import evaluate
 from kofn.rows.given import NUMBERS, Given, without_bad_temperatures
 from kofn.rows.settled import Rows, rows_of
+from kofn.solver.reductions import DENSE, Reductions
 
 
 def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     """Return the weights of `given` from a kernel, or None if no kernel supports the rows."""
-    if given.form.kind == "jax":
+    if _on_jax(given):
         from kofn.rows.jax_weights import weights as traced
 
         return traced(given, reference)
@@ -44,7 +46,9 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
 
 
 def _with_an_alpha_per_row(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
-    if given.form.kind != "torch" or given.link.static_and_array_alpha()[1] is None:
+    if given.form.kind != "torch" or given.over is not DENSE:
+        return None
+    if given.link.static_and_array_alpha()[1] is None:
         return None
     from kofn.rows import each_alpha, torch_each_alpha, torch_fused
 
@@ -57,8 +61,10 @@ def _pullback_of(backend: kernels.RowKernels, numbers: Given) -> Any:
     """Return the pullback of a rule for weights that keeps θ."""
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        x, k, temperature, link, _ = _with(numbers, tensors)
-        in_scores, in_rows = backend.gradients(x, cotangent, kept[0], k, temperature, link)
+        _, k, temperature, *_ = _with(numbers, tensors)
+        in_scores, in_rows = kernel_weights.gradients(
+            backend, _with(numbers, tensors), cotangent, kept[0]
+        )
         if len(tensors) == 1:
             return (in_scores,)
         # Taking a tensor apart costs as much as the rest, and most learn the scores alone.
@@ -73,7 +79,7 @@ def hard(given: Given, k: Any) -> Array | None:
 
     `k` is the caller's. The weights themselves are not needed, only their θ.
     """
-    backend = None if given.form.kind == "jax" else _serving_eagerly(given)
+    backend = _serving_eagerly(given)
     if backend is None:
         return _hard_by_operator(given, k)
     if not _is_recorded(given):
@@ -114,7 +120,9 @@ def threshold(given: Given) -> Array | None:
         return answer, (found,)
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        slopes = kernel_weights.location_gradients(_with(numbers, tensors), cotangent, kept[0])
+        slopes = kernel_weights.location_gradients(
+            backend, _with(numbers, tensors), cotangent, kept[0]
+        )
         learned = (type(number) is not float for number in numbers[:3])
         return tuple(slope for slope, one in zip(slopes, learned, strict=True) if one)
 
@@ -131,7 +139,7 @@ def value(given: Given) -> Array | None:
         return None
     if not _is_recorded(given):
         theta = kernel_weights.threshold(backend, given)
-        return backend.values(given.scores, theta, *given[1:4])[0]
+        return kernel_weights.values(backend, given, theta)[0]
 
     numbers = _without_tensors(given)
 
@@ -140,7 +148,7 @@ def value(given: Given) -> Array | None:
         return answer, kept
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        each = cotangent[..., None] * kept[0]
+        each = numbers.over.expand(cotangent) * kept[0]
         slopes = zip(numbers[1:3], kept[1:], strict=True)
         in_rows = (cotangent * slope for number, slope in slopes if type(number) is not float)
         return each.masked_fill(tensors[0] == math.inf, 0.0), *in_rows
@@ -150,7 +158,7 @@ def value(given: Given) -> Array | None:
 
 def log_weights(given: Given) -> Array | None:
     """Return log p of rows; None if no kernel supports them, or on torch k has a gradient."""
-    if given.form.kind == "jax":
+    if _on_jax(given):
         from kofn.rows.jax_weights import log_weights as traced
 
         return traced(given)
@@ -187,10 +195,10 @@ def gap(given: Given, target: Array) -> Array | None:
     None if no kernel supports the rows.
     """
 
-    def plain(rows: Rows, target: Array) -> Array:
+    def plain(rows: Rows, target: Array, over: Reductions = DENSE) -> Array:
         if target.ndim < rows.scores.ndim:
             target = marked(rows.scores, target[..., None])
-        return answers.gap(rows, cast(target, rows.scores.dtype))
+        return answers.gap(rows, cast(target, rows.scores.dtype), over)
 
     return _of_target(given, target, False, plain)
 
@@ -205,7 +213,7 @@ def label_loss(given: Given, labels: Array) -> Array | None:
 
 
 def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -> Array | None:
-    if given.form.kind == "jax":
+    if _on_jax(given):
         from kofn.rows.jax_losses import losses as traced
 
         return traced(given, target, likely)
@@ -221,7 +229,7 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
     def found(given: Given, target: Array) -> tuple[Array, Array, Array]:
         dense = target.ndim == given.scores.ndim
         target = as_numbers(target, given.scores.dtype) if dense else target
-        return kernel_weights.gap(backend, given, target, likely)
+        return kernel_weights.gap(backend, given, target, likely=likely)
 
     if not _is_recorded(given):
         if likely:
@@ -236,7 +244,7 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         x, k, temperature, *_ = _with(numbers, tensors[1:])
         each = cotangent / temperature
-        slopes = [None, each[..., None] * kept[0]]
+        slopes = [None, numbers.over.expand(each) * kept[0]]
         slopes += [None] if type(k) is not float else []
         if type(temperature) is float:
             return slopes
@@ -247,7 +255,8 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
         return *slopes, -each * moved
 
     def plain(target: Array, *tensors: Array) -> Array:
-        return reference(rows_of(_with(numbers, tensors)), target)
+        rows = rows_of(_with(numbers, tensors))
+        return evaluate(reference, rows, target, over=numbers.over)
 
     rule = of_torch("rule")
     return rule.by_rule(rule.Rule(value, pullback, plain), target, *_tensors(given))
@@ -257,7 +266,7 @@ def _by_rule(
     given: Given, numbers: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]
 ) -> Array:
     def plain(*tensors: Array) -> Array:
-        found = reference(rows_of(_with(numbers, tensors)))
+        found = evaluate(reference, rows_of(_with(numbers, tensors)), over=numbers.over)
         return cast(found, tensors[0].dtype) if of_type else found
 
     rule, of_type = of_torch("rule"), given.is_half
@@ -289,11 +298,15 @@ def _with(given: Given, tensors: Sequence[Array]) -> Given:
 
 def _operators(given: Given, what: str = "SERVED") -> Any:
     """Return the module of torch's operators for these rows; None if nothing compiles them."""
-    if given.form.kind != "torch":
+    if given.form.kind != "torch" or given.over is not DENSE:
         return None
     from kofn.rows import torch_fused
 
     return torch_fused if torch_fused.serves(given, what) else None
+
+
+def _on_jax(given: Given) -> bool:
+    return given.form.kind == "jax" and given.over is DENSE
 
 
 def _is_recorded(given: Given) -> bool:
@@ -311,6 +324,8 @@ def _is_recorded(given: Given) -> bool:
 def _serving_eagerly(given: Given) -> kernels.RowKernels | None:
     """Return the kernels for these rows, or None if something traces or transforms them."""
     kind = given.form.kind
+    if given.over is not DENSE and given.order is None:
+        return None
     # Checked first: torch.compile cannot trace the code below.
     if kind == "torch" and not of_torch("state").is_plain(given.scores):
         return None

@@ -41,6 +41,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link
+from kofn.solver.reductions import DENSE, Reductions
 
 # The least and the greatest usable temperatures; see `temperature_of`. Keyed by dtype name, because
 # that is fast and NumPy has no bfloat16.
@@ -68,6 +69,16 @@ class Given(NamedTuple):
     temperature: Any  # per row, or one float for all rows
     link: Any  # an inner Link; its parameter is a number or per row
     form: Any = None  # the Form of the caller's scores
+
+    @property
+    def over(self) -> Reductions:
+        """Return the reductions of the rows: dense ones, or those of segments."""
+        return getattr(self.form, "over", DENSE)
+
+    @property
+    def order(self) -> Any:
+        """Return where the entries of segments are, if that is known; None for dense rows."""
+        return getattr(self.over, "order", None)
 
     @property
     def is_half(self) -> bool:
@@ -144,7 +155,7 @@ def without_bad_temperatures(given: Given) -> Given:
         return given
     xp = namespace(x)
     finite = ~(deleted(x) | (x == math.inf))
-    bad = xp.isnan(temperature)[..., None] & finite
+    bad = given.over.expand(xp.isnan(temperature)) & finite
     return Given(xp.where(bad, math.nan, x), k, temperature, link, form)
 
 

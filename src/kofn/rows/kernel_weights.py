@@ -8,10 +8,12 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, deleted, namespace, of_torch
 from kofn.rows import answers, pullbacks
 from kofn.rows.given import Given
+from kofn.rows.segment_blocks import ENTRIES, NUMBERS, in_blocks
 from kofn.rows.kernel_rows import finish, in_memory
 from kofn.rows.settled import rows_of
 
 
+@in_blocks(ENTRIES, NUMBERS)
 def weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return (weights, θ as two floats)."""
     found, theta, lost = backend.weights(*given[:4])
@@ -25,6 +27,22 @@ def weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     return found, theta
 
 
+@in_blocks(ENTRIES, NUMBERS, takes=(ENTRIES, NUMBERS))
+def gradients(
+    backend: kernels.RowKernels, given: Given, cotangent: Array, theta: Array
+) -> tuple[Array, Array]:
+    """Return the cotangents of the scores, and of k and the temperature, (2, …), for weights."""
+    x, k, temperature, link, _ = given
+    return backend.gradients(x, cotangent, theta, k, temperature, link)
+
+
+@in_blocks(NUMBERS, takes=(NUMBERS,))
+def values(backend: kernels.RowKernels, given: Given, theta: Array) -> Array:
+    """Return S_k and its slope in the temperature, (2, …)."""
+    return backend.values(given.scores, theta, *given[1:4])
+
+
+@in_blocks(NUMBERS)
 def threshold(backend: kernels.RowKernels, given: Given) -> Array:
     """Return θ as two floats."""
     theta, lost = backend.threshold(*given[:4])
@@ -33,6 +51,7 @@ def threshold(backend: kernels.RowKernels, given: Given) -> Array:
     return theta
 
 
+@in_blocks(NUMBERS, NUMBERS)
 def located(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return (θ in the units of the scores, NaN without available entries; θ as two floats)."""
     found, xp = threshold(backend, given), namespace(given.scores)
@@ -43,7 +62,10 @@ def located(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     return answer, found
 
 
-def location_gradients(given: Given, cotangent: Array, theta: Array) -> tuple[Array, Array, Array]:
+@in_blocks(ENTRIES, NUMBERS, NUMBERS, takes=(NUMBERS, NUMBERS))
+def location_gradients(
+    backend: kernels.RowKernels, given: Given, cotangent: Array, theta: Array
+) -> tuple[Array, Array, Array]:
     """Return the cotangents of the scores, k and the temperature, for those of θ."""
     with np.errstate(all="ignore"):
         return pullbacks.of_thresholds(cotangent, rows_of(given), (theta[0], theta[1]))
@@ -52,12 +74,13 @@ def location_gradients(given: Given, cotangent: Array, theta: Array) -> tuple[Ar
 def value(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array, Array, Array]:
     """Return S_k and its slopes in the scores, k and the temperature."""
     found, theta = weights(backend, given)
-    values, in_temperature = backend.values(given.scores, theta, *given[1:4])
+    found_values, in_temperature = values(backend, given, theta)
     center = theta.sum(0) - given.temperature * given.link.edge
     # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
-    return values.clone(), found, center.masked_fill(center.isinf(), 0.0), in_temperature
+    return found_values.clone(), found, center.masked_fill(center.isinf(), 0.0), in_temperature
 
 
+@in_blocks(ENTRIES, NUMBERS)
 def log_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return (log p, θ as two floats)."""
     if given.is_half:
@@ -70,6 +93,7 @@ def log_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array
     return backend.logarithms(given.scores, found, theta, *given[1:4]), theta
 
 
+@in_blocks(ENTRIES, NUMBERS, takes=(ENTRIES, NUMBERS))
 def log_gradients(
     backend: kernels.RowKernels, given: Given, cotangent: Array, theta: Array
 ) -> tuple[Array, Array]:
@@ -92,8 +116,9 @@ def log_gradients(
     return in_x, in_rows[1]
 
 
+@in_blocks(NUMBERS, ENTRIES, NUMBERS, takes=(ENTRIES,))
 def gap(
-    backend: kernels.RowKernels, given: Given, target: Array, likely: bool
+    backend: kernels.RowKernels, given: Given, target: Array, likely: bool = False
 ) -> tuple[Array, Array, Array]:
     """Return the losses of rows, p − t, and Σ(p − t)z unless `likely`; see `RowKernels.gaps`."""
     away, theta = weights(backend, given)

@@ -101,7 +101,7 @@ def of_thresholds(
     in_x = p.over.expand(cotangent) * share
     moved = in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p))
     # On a plateau θ is an end of it, which moves with no score, and with the temperature by this.
-    still = xp.where(settled | xp.any(share != 0, axis=-1), 0.0, scalar(total, p.link.edge))
+    still = xp.where(settled | (p.over.count(share != 0) > 0), 0.0, scalar(total, p.link.edge))
     lever = xp.where(solvable, -rows.temperature / xp.where(solvable, total, 1.0), 0.0)
     return in_x, cotangent * lever, -over.sum(moved) - cotangent * still
 

@@ -14,7 +14,7 @@ from kofn.arrays.kinds import (
     namespace,
 )
 from kofn.rows.given import Given
-from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.reductions import Reductions
 
 
 class Rows(NamedTuple):
@@ -29,8 +29,9 @@ class Rows(NamedTuple):
     link: Any  # an inner Link; its parameter is a number or per row
 
 
-def rows_of(given: Given, over: Reductions = DENSE) -> Rows:
+def rows_of(given: Given, over: Reductions | None = None) -> Rows:
     """Split the entries of rows into available, always chosen and never chosen ones."""
+    over = given.over if over is None else over
     x, k, temperature, link, _ = given.per_row()
     xp = namespace(x)
     top = x == math.inf

@@ -8,6 +8,7 @@ from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.links.link import Link
 from kofn.rows import kernel_rows
 from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve
 
 
@@ -15,8 +16,8 @@ def threshold(
     x: Array, k: Array, temperature: Array, link: Link, over: Reductions = DENSE
 ) -> tuple[Array, Array]:
     """Solve as `kofn.solver.threshold.solve`, by the fastest route, without derivatives."""
-    if over is not DENSE:  # operators and kernels serve dense rows only
-        return solve(x, k, temperature, link, over)
+    if over is not DENSE:
+        return _of_other_rows(x, k, temperature, link, over)
     if is_torch(x):
         from kofn.rows.torch_threshold import threshold_of
 
@@ -27,6 +28,16 @@ def threshold(
         return compiled(x, k, temperature, link)
     fused = kernel_rows.threshold(x, k, temperature, link)
     return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
+
+
+def _of_other_rows(
+    x: Array, k: Array, temperature: Array, link: Link, over: Reductions
+) -> tuple[Array, Array]:
+    if is_torch(x) and isinstance(over, SegmentRows):
+        from kofn.rows.torch_segments import threshold_of
+
+        return threshold_of(x, k, temperature, link, over)
+    return solve(x, k, temperature, link, over)
 
 
 def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:

@@ -155,7 +155,7 @@ def located_backward(
     cotangent: Tensor, x: Tensor, theta: Tensor, *rows: Any
 ) -> tuple[Tensor, Tensor]:
     """Return the cotangents of the scores, and those of k and the temperature as (2, …)."""
-    in_x, *in_rows = kernel_weights.location_gradients(_given(x, rows), cotangent, theta)
+    in_x, *in_rows = kernel_weights.location_gradients(None, _given(x, rows), cotangent, theta)
     return in_x, torch.stack(in_rows)
 
 

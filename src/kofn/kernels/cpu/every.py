@@ -10,6 +10,7 @@ from kofn.kernels.cpu.priced import launch as priced
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import half, native, shipped
 from kofn.kernels.cpu.runtime.native import Code
+from kofn.kernels.cpu.segments import launch as segments
 from kofn.kernels.cpu.subsets import launch as subsets
 
 # What reads a program that XLA runs; xla/targets.py cannot be imported without JAX.
@@ -28,6 +29,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
         found += [choice.code_of(name, size) for name in choice.NAMES]
         found += noise.codes(kinds, size)
         found += priced.codes(kinds, size)
+        found += [segments.code_of(name, size) for name in ("pack", "unpack")]
         for kind in kinds:
             for n in (layout.SHORT, layout.SHORT + 1):
                 found += launch.visits(launch.FORWARD, kind, size, n, False)

@@ -1,0 +1,1 @@
+"""Segments of one long axis, copied to dense rows and back."""

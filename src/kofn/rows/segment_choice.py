@@ -1,0 +1,56 @@
+"""The hard choice of segments: ones at the k largest scores of each, equal ones in their order."""
+
+from __future__ import annotations
+
+import math
+
+from kofn import kernels
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, cast, deleted, namespace, of_torch
+from kofn.arrays.operations import (
+    arange,
+    cumulative_sums,
+    put_along_last,
+    stable_order,
+    take_along_last,
+)
+from kofn.rows.given import Given
+from kofn.rows.segment_blocks import ENTRIES, in_blocks
+from kofn.solver.segments import SegmentRows
+
+
+def hard(given: Given) -> Array:
+    """Return the hard top-k of the segments of `given`, without a gradient."""
+    given = given._replace(scores=stop_gradient(given.scores), k=stop_gradient(given.k))
+    x, kind = given.scores, given.form.kind
+    plain = kind != "torch" or of_torch("state").is_plain(x)
+    chooser = kernels.serving_choice(x, kind) if plain and given.order is not None else None
+    return _by_rank(given) if chooser is None else _by_kernel(chooser, given)
+
+
+@in_blocks(ENTRIES)
+def _by_kernel(chooser: kernels.ChoiceKernels, given: Given) -> Array:
+    return chooser.hard(given.scores, given.k)
+
+
+def _by_rank(given: Given) -> Array:
+    x, k, over = given.scores, given.k, given.over
+    xp, playing = namespace(x), ~deleted(x)
+    share = xp.clip(over.expand(k) - _ranks(x, over), 0.0, 1.0)
+    chosen = xp.where(playing, share, 0.0)
+    bad = over.expand((over.count(xp.isnan(x)) > 0) | xp.isnan(k))
+    spoiled = bad & ((x != math.inf) | over.expand(xp.isnan(k)))
+    return xp.where(spoiled & playing, math.nan, chosen)
+
+
+def _ranks(x: Array, over: SegmentRows) -> Array:
+    """Return how many scores of its segment come before each: larger ones, then earlier ones."""
+    xp, ids = namespace(x), over.ids
+    known = xp.where(deleted(x) | xp.isnan(x), -math.inf, x)
+    by_size = stable_order(-known)
+    ids_by_size = take_along_last(xp.broadcast_to(ids, x.shape), by_size)
+    order = take_along_last(by_size, stable_order(ids_by_size))
+    members = over.count(xp.ones_like(x, dtype=xp.bool))
+    first = cast(cumulative_sums(members) - members, ids.dtype)
+    place = put_along_last(xp.zeros_like(order), order, arange(order, x.shape[-1]))
+    return cast(place - over.expand(first), x.dtype)

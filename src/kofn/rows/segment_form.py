@@ -1,0 +1,243 @@
+"""Which entry is in which segment, and the way back to the form of the caller's scores."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kofn.arrays.checks import check_integer, check_same_kind, check_scores
+from kofn.arrays.kinds import (
+    Array,
+    adopt,
+    cast,
+    dtype_name,
+    is_jax,
+    is_torch,
+    move_axis,
+    namespace,
+    namespace_of,
+    of_torch,
+)
+from kofn.arrays.operations import cumulative_min
+from kofn.arrays.tracing import is_at_hand, is_known
+from kofn.rows.segment_order import Order
+from kofn.solver.segments import SegmentRows
+
+
+class KnownSegments(SegmentRows):
+    """Reductions over segments whose places are known; the ids are made if they are needed."""
+
+    def __init__(self, order: Order, like: Array) -> None:
+        self.order, self.count_of_rows = order, len(order.lengths)
+        self._torch = is_torch(like)
+
+    @cached_property
+    def ids(self) -> Array:  # type: ignore[override]
+        ids = self.order.ids()
+        return of_torch("state").from_memory(ids) if self._torch else ids
+
+
+class SegmentForm(NamedTuple):
+    """The form of a caller's scores, (n, …): segments lie along the first axis.
+
+    The columns are laid out one after another, each with its own segments.
+    """
+
+    kind: str
+    dtype: Any
+    dtype_name: str
+    shape: tuple[int, ...]
+    count: int  # segments of a column
+    over: SegmentRows
+    strangers: Array | None = None  # entries that may be in no segment, (n,)
+    offsets: Array | None = None  # of a jagged nested tensor
+
+    @property
+    def xp(self) -> Any:
+        return namespace_of(self.kind)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of segments of all columns."""
+        return self.count * math.prod(self.shape[1:])
+
+    def flat(self, values: Array) -> Array:
+        """Return numbers per entry or per segment, (…, columns), as one axis to compute with."""
+        wide = self.xp.float64 if self.dtype_name == "float64" else self.xp.float32
+        values = cast(values, wide) if dtype_name(values).startswith(("float", "bfl")) else values
+        values = move_axis(values, 0, -1) if values.ndim > 1 else values
+        values = values.reshape(-1)
+        return np.ascontiguousarray(values) if self.kind == "numpy" else values
+
+    def restored(self, values: Array) -> Array:
+        """Return flat numbers per entry in the caller's form and dtype."""
+        values = self._columns(cast(values, self.dtype), self.shape[0])
+        if self.offsets is None:
+            return values
+        return of_torch("jagged").jagged(values, self.offsets)
+
+    def per_segment(self, values: Array) -> Array:
+        """Return flat numbers per segment as (segments, …)."""
+        return self._columns(values, self.count)
+
+    def _columns(self, values: Array, size: int) -> Array:
+        columns = self.shape[1:]
+        return move_axis(values.reshape(*columns, size), -1, 0) if columns else values
+
+    def quiet(self) -> contextlib.AbstractContextManager:
+        return np.errstate(all="ignore") if self.kind == "numpy" else contextlib.nullcontext()
+
+
+def form_of_segments(
+    scores: Any, segment_ids: Any, ptr: Any, num_segments: Any
+) -> tuple[Array, SegmentForm]:
+    """Check scores and what says where the segments are; return them, plain, and their form."""
+    offsets = None
+    if getattr(scores, "is_nested", False):
+        if segment_ids is not None or ptr is not None or num_segments is not None:
+            raise ValueError(
+                "a nested tensor knows its segments; give neither segment_ids, ptr nor num_segments"
+            )
+        scores, offsets = of_torch("jagged").parts(scores)
+        ptr = offsets
+    elif (segment_ids is None) == (ptr is None):
+        got = "both" if ptr is not None else "neither"
+        raise ValueError(f"give either segment_ids or ptr; got {got}")
+    kind, name = check_scores(scores)
+    of = ("ptr", ptr) if segment_ids is None else ("segment_ids", segment_ids)
+    index = _checked_index(*of, scores)
+    if num_segments is not None:
+        num_segments = check_integer("num_segments", num_segments, "an integer >= 0", 0)
+    size, columns = scores.shape[0], math.prod(scores.shape[1:])
+    find = _known if is_at_hand(scores) and is_at_hand(index) else _unknown
+    count, over, strangers = find(index, of[0] == "ptr", size, columns, num_segments, scores)
+    form = SegmentForm(
+        kind, scores.dtype, name, tuple(scores.shape), count, over, strangers, offsets
+    )
+    return scores, form
+
+
+def _checked_index(name: str, index: Any, scores: Array) -> Array:
+    check_same_kind(name, index, scores)
+    if not dtype_name(index).startswith(("int", "uint")):
+        raise TypeError(f"{name} must be integers; got dtype {index.dtype}")
+    index = adopt(index, scores)
+    if name == "segment_ids" and tuple(index.shape) != (scores.shape[0],):
+        raise ValueError(
+            f"segment_ids has shape {tuple(index.shape)}; it must be {(scores.shape[0],)}, one for "
+            "each entry along the first axis of scores"
+        )
+    if name == "ptr" and (index.ndim != 1 or index.shape[0] == 0):
+        raise ValueError(
+            f"ptr has shape {tuple(index.shape)}; it must have one dimension and num_segments + 1 "
+            "entries: segment i goes from ptr[i] to ptr[i + 1]"
+        )
+    return index.to(scores.device) if is_torch(index) else index
+
+
+def _known(
+    index: Array, is_ptr: bool, size: int, columns: int, count: int | None, scores: Array
+) -> tuple[int, SegmentRows, None]:
+    """Return the segments by numbers that can be read, all of them checked."""
+    index = np.asarray(index.detach() if is_torch(index) else index).astype(np.int64, copy=False)
+    if is_ptr:
+        _check_ptr(index, size, count)
+        order = Order.of_ends(index)
+    else:
+        order = Order.of_ids(index, _checked_count(index, count))
+    count = len(order.lengths)
+    return count, KnownSegments(order.repeated(columns, size), scores), None
+
+
+def _check_ptr(ptr: np.ndarray, size: int, count: int | None) -> None:
+    falls = np.flatnonzero(ptr[1:] < ptr[:-1])
+    if falls.size:
+        at = int(falls[0])
+        raise ValueError(f"ptr must not decrease; got {ptr[at]} before {ptr[at + 1]} at {at}")
+    if ptr[0] != 0 or ptr[-1] != size:
+        raise ValueError(
+            f"ptr must begin with 0 and end with {size}, the number of entries; "
+            f"got {ptr[0]} and {ptr[-1]}"
+        )
+    _check_count_of_ptr(len(ptr) - 1, count)
+
+
+def _check_count_of_ptr(found: int, count: int | None) -> None:
+    if count is not None and count != found:
+        raise ValueError(f"num_segments is {count}, but ptr has {found} segments")
+
+
+def _checked_count(ids: np.ndarray, count: int | None) -> int:
+    if not ids.size:
+        return count or 0
+    least, greatest = int(ids.min()), int(ids.max())
+    if least < 0 or (count is not None and greatest >= count):
+        bad = least if least < 0 else greatest
+        allowed = "at least 0" if count is None else f"in [0, {count}), given num_segments={count}"
+        raise ValueError(f"segment_ids must be {allowed}; got {bad}")
+    return greatest + 1 if count is None else count
+
+
+def _unknown(
+    index: Array, is_ptr: bool, size: int, columns: int, count: int | None, scores: Array
+) -> tuple[int, SegmentRows, Array]:
+    """Return the segments by numbers that are not read: who is in none has no weight."""
+    xp = namespace(index)
+    if is_ptr:
+        _check_count_of_ptr(index.shape[0] - 1, count)
+        ids, count = _ids_of_ptr(index, size), index.shape[0] - 1
+    else:
+        ids, count = index, _found_count(index, size) if count is None else count
+    if count == 0 and size != 0:
+        raise ValueError(f"there are 0 segments for {size} entries; num_segments must be at least 1")
+    strangers = (ids < 0) | (ids >= count)
+    ids = xp.where(strangers, 0, ids)
+    if columns != 1:
+        steps = count * _places(index, columns)
+        ids = (ids + steps[:, None]).reshape(-1)
+    return count, _segment_rows(ids, count * columns), strangers
+
+
+def _places(like: Array, count: int) -> Array:
+    if is_torch(like):
+        import torch
+
+        return torch.arange(count, device=like.device)
+    return namespace(like).arange(count)
+
+
+def _segment_rows(ids: Array, count: int) -> SegmentRows:
+    if is_jax(ids):
+        from kofn.arrays.jax_compile import register
+
+        register(SegmentRows, ("ids", "count_of_rows"))
+        return SegmentRows(ids, count)
+    return SegmentRows(cast(ids, namespace(ids).int64), count)
+
+
+def _ids_of_ptr(ptr: Array, size: int) -> Array:
+    """Return the segment of each place; −1 before the first, and the number of segments at the end.
+
+    Where ptr decreases, what came before counts.
+    """
+    at, ends = _places(ptr, size), -cumulative_min(-ptr)
+    if is_torch(ptr):
+        import torch
+
+        found = torch.searchsorted(ends[1:].contiguous(), at, right=True)
+    else:
+        found = namespace(ptr).searchsorted(ends[1:], at, side="right")
+    return namespace(ptr).where(at < ends[0], -1, found)
+
+
+def _found_count(ids: Array, size: int) -> int:
+    if not is_known(ids):
+        raise ValueError(
+            "num_segments must be given where segment_ids are traced, as in jax.jit and "
+            "torch.compile: it is the shape of what is computed; got None"
+        )
+    return int(ids.max()) + 1 if size else 0

@@ -1,0 +1,111 @@
+"""Checked arguments of a map over segments: scores on one long axis, numbers per segment."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn.arrays.checks import check_mask, check_number, check_real, check_same_kind, shown
+from kofn.arrays.kinds import (
+    Array,
+    adopt,
+    cast,
+    cast_like,
+    deleted,
+    framework,
+    full_like,
+    namespace,
+)
+from kofn.links.link import Link
+from kofn.rows.given import NUMBERS, Given, temperature_of, without_deleted
+from kofn.rows.segment_form import SegmentForm, form_of_segments
+
+LEAST_SHARE = 2.0**-40
+"""What a share of a segment may lie above an integer and be it: 0.1 of 30 entries are 3."""
+
+
+def segment_given(
+    scores: Array,
+    k: Any,
+    link: Link,
+    temperature: Any,
+    mask: Any,
+    *,
+    segment_ids: Any,
+    ptr: Any,
+    num_segments: Any,
+    ratio: Any = None,
+) -> Given:
+    """Check the arguments, and return flat scores and numbers per segment; see `SegmentForm`."""
+    if (k is None) == (ratio is None):
+        raise ValueError(f"give either k or ratio; got k={shown(k)} and ratio={shown(ratio)}")
+    values, form = form_of_segments(scores, segment_ids, ptr, num_segments)
+    x = without_deleted(values)
+    if mask is not None:
+        x = form.xp.where(_mask_of(mask, values), x, -math.inf)
+    if form.strangers is not None:
+        x = form.xp.where(form.strangers[(..., *[None] * (x.ndim - 1))], -math.inf, x)
+    x = form.flat(x)
+    inner = link.inner
+    if framework(inner.alpha) is not None:
+        alpha = _spread("alpha", inner.alpha, x, form)
+        inner = inner.with_alpha(
+            form.xp.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan)
+        )
+    if framework(temperature) is not None:
+        temperature = _spread("temperature", temperature, x, form)
+    t = temperature_of(temperature, (form.rows,), x)
+    count = _share(ratio, x, form) if k is None else _k_of(k, x, form)
+    return Given(x, count, t, inner, form)
+
+
+def _mask_of(mask: Any, values: Array) -> Array:
+    mask = mask.values() if getattr(mask, "is_nested", False) else mask
+    check_mask(mask, values)
+    mask = adopt(mask, values)
+    if 0 < mask.ndim < values.ndim:  # one per entry, for all columns
+        mask = mask[(..., *[None] * (values.ndim - mask.ndim))]
+    return namespace(values).broadcast_to(mask, values.shape)
+
+
+def _k_of(k: Any, x: Array, form: SegmentForm) -> Array:
+    """Return k per segment; NaN where an array of k has a negative number."""
+    if type(k) in NUMBERS or framework(k) is None:
+        return full_like(x, (form.rows,), check_number("k", k, low=0.0, allowed="a number >= 0"))
+    k = _spread("k", k, x, form)
+    return namespace(x).where(k >= 0, k, math.nan)
+
+
+def _share(ratio: Any, x: Array, form: SegmentForm) -> Array:
+    """Return ⌈ratio·n⌉ for the available entries of each segment, as graph pooling counts."""
+    number = check_number(
+        "ratio", ratio, low=0.0, high=1.0, strict=True, allowed="a number in (0, 1]", arrays=False
+    )
+    xp = namespace(x)
+    members = cast(form.over.count(~deleted(x)), x.dtype)
+    share = number * members
+    whole = xp.round(share)
+    return xp.where(xp.abs(share - whole) <= LEAST_SHARE + share * 1e-6, whole, xp.ceil(share))
+
+
+def _spread(name: str, value: Array, x: Array, form: SegmentForm) -> Array:
+    """Return an array argument per segment of each column: (rows,)."""
+    check_same_kind(name, value, x)
+    check_real(name, value)
+    wanted, shape = (form.count, *form.shape[1:]), tuple(value.shape)
+    fits = not shape or (
+        shape[0] == form.count
+        and len(shape) <= len(wanted)
+        and all(size in (1, full) for size, full in zip(shape[1:], wanted[1:], strict=False))
+        and len(shape) in (1, len(wanted))
+    )
+    if not fits:
+        columns = f" or {wanted}" if len(wanted) > 1 else ""
+        raise ValueError(
+            f"{name} has shape {shape}; it must be one number, or one for each of the "
+            f"{form.count} segments: shape ({form.count},){columns}"
+        )
+    value = cast_like(value, x)
+    if len(shape) == 1:
+        value = value[(..., *[None] * (len(wanted) - 1))]
+    return form.flat(namespace(x).broadcast_to(value, wanted))

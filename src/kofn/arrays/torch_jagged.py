@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
-def parts(scores: Tensor) -> tuple[Tensor, Tensor]:
+def parts(scores: Any) -> tuple[Tensor, Tensor]:
     """Return the values, (n, …), and the offsets of a nested tensor of shape (parts, ragged, …)."""
     if scores.layout is not torch.jagged:
         raise TypeError(

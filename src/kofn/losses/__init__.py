@@ -20,6 +20,7 @@ from kofn.losses.likelihood import (
     topk_cross_entropy,
 )
 from kofn.losses.margins import am_softmax, arcface
+from kofn.losses.segments import segment_topk_loss
 
 __all__ = [
     # cross-entropy and its relatives: convex, 0 only at the target
@@ -27,6 +28,7 @@ __all__ = [
     "sparsemax_loss",
     "entmax_loss",
     "topk_loss",
+    "segment_topk_loss",
     "fenchel_young_loss",
     # likelihoods of other maps
     "sparse_softmax_loss",

@@ -85,7 +85,9 @@ def segment_soft_topk(
         >>> segment_soft_topk(scores, ratio=0.5, segment_ids=np.array([1, 0, 1, 1, 0])).round(3)
         array([0.735, 0.5  , 0.382, 0.883, 0.5  ])
     """
-    of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio)
+    of: dict[str, Any] = dict(
+        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
+    )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
     with checked.form.quiet():
         if not hard:
@@ -126,7 +128,9 @@ def segment_soft_topk_threshold(
         >>> segment_soft_topk_threshold(scores, 1, ptr=np.array([0, 3, 5])).round(3)
         array([3.109, 5.   ])
     """
-    of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio)
+    of: dict[str, Any] = dict(
+        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
+    )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
     with checked.form.quiet():
         fused = fused_rows.threshold(checked)
@@ -168,7 +172,9 @@ def segment_soft_topk_sum(
         array([3., 5.])
     """
     link = table.resolve(link)
-    of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio)
+    of: dict[str, Any] = dict(
+        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
+    )
     checked = segment_given(scores, k, link, temperature, mask, **of)
     answers.require_integral(link, checked.scores)
     with checked.form.quiet():
@@ -204,7 +210,7 @@ def segment_softmax(
         >>> segment_softmax(np.array([2.0, 1.0, 5.0]), segment_ids=np.array([0, 0, 1])).round(3)
         array([0.731, 0.269, 1.   ])
     """
-    of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
+    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
     with checked.form.quiet():
         return checked.form.restored(weights_of(checked, answers.softmax))
@@ -238,7 +244,7 @@ def segment_sparsemax(
         >>> segment_sparsemax(np.array([0.5, 0.0, 2.0, 0.0]), ptr=np.array([0, 2, 4]))
         array([0.75, 0.25, 1.  , 0.  ])
     """
-    of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
+    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     return segment_soft_topk(
         scores, 1.0, link=links.linear, temperature=temperature, mask=mask, **of
     )
@@ -274,7 +280,7 @@ def segment_entmax(
         >>> segment_entmax(np.array([1.0, 0.0, 2.0]), ptr=np.array([0, 2, 3])).round(3)
         array([0.831, 0.169, 1.   ])
     """
-    of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
+    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     return segment_soft_topk(
         scores, 1.0, link=links.entmax(alpha), temperature=temperature, mask=mask, **of
     )
@@ -309,7 +315,9 @@ def segment_hard_topk(
         >>> segment_hard_topk(scores, ratio=0.5, segment_ids=np.array([0, 0, 0, 0, 1]))
         array([0., 1., 1., 0., 1.])
     """
-    of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio)
+    of: dict[str, Any] = dict(
+        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
+    )
     checked = segment_given(scores, k, links.logistic, 1.0, mask, **of)
     with checked.form.quiet():
         return checked.form.restored(choice.hard(checked, None))

@@ -85,6 +85,13 @@ class Given(NamedTuple):
         """Return whether the scores were left in half precision."""
         return dtype_name(self.scores) in HALF_TYPES
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Return the shape of what there is per row."""
+        if self.over is DENSE:
+            return tuple(self.scores.shape[:-1])
+        return (self.form.rows,)
+
     def wide(self) -> Given:
         """Return the same with the scores in the compute dtype."""
         return self._replace(scores=_wide(self.scores)) if self.is_half else self
@@ -94,7 +101,7 @@ class Given(NamedTuple):
         x, k, t, link, form = self.wide()
         if type(k) is not float and type(t) is not float:
             return Given(x, k, t, link, form)
-        batch = tuple(x.shape[:-1])
+        batch = self.batch
         k = full_like(x, batch, k) if type(k) is float else k
         t = full_like(x, batch, t) if type(t) is float else t
         return _alike(Given(x, k, t, link, form))
@@ -203,13 +210,17 @@ def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Any:
     return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
 
 
-def temperature_of(temperature: Any, batch: tuple[int, ...], x: Array) -> Array:
+def temperature_of(
+    temperature: Any, batch: tuple[int, ...], x: Array, as_number: bool = False
+) -> Any:
     """Return T per row, limited so that T·eps is a normal number and T·F⁻¹ does not overflow.
+
+    Or one number for all, if it is given as one and `as_number`.
 
     Beyond the limits (1e-31 and 4e31 in float32) the map equals the hard top-k, or k/n, exactly.
     """
     t = _temperature_of(temperature, batch, x, None)
-    return full_like(x, batch, t) if type(t) is float else t
+    return full_like(x, batch, t) if type(t) is float and not as_number else t
 
 
 def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array, dim: int | None) -> Any:

@@ -8,8 +8,8 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, deleted, namespace, of_torch
 from kofn.rows import answers, pullbacks
 from kofn.rows.given import Given
-from kofn.rows.segment_blocks import ENTRIES, NUMBERS, in_blocks
 from kofn.rows.kernel_rows import finish, in_memory
+from kofn.rows.segment_blocks import ENTRIES, NUMBERS, in_blocks
 from kofn.rows.settled import rows_of
 
 

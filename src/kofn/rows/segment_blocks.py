@@ -17,8 +17,10 @@ from kofn.rows.segment_order import Block, Order, numbers_of, put_numbers
 ENTRIES, NUMBERS = "entries", "numbers"
 """What an array has: numbers per entry, or per segment along the last axis, (…, segments)."""
 
+Kinds = tuple[str, ...]
 
-def in_blocks(*gives: str, takes: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
+
+def in_blocks(*gives: str, takes: Kinds = ()) -> Callable[[Callable], Callable]:
     """Let a function (backend, given, *arrays, **settings) of dense rows serve segments, too.
 
     `gives` and `takes` say what its results and the arrays have.
@@ -31,55 +33,66 @@ def in_blocks(*gives: str, takes: tuple[str, ...] = ()) -> Callable[[Callable], 
             if order is None:
                 return function(backend, given, *arrays, **settings)
             call = functools.partial(function, backend, **settings)
-            return _each(call, given, order, arrays, gives, takes)
+            if order.is_dense:
+                return _of_dense(call, given, order, arrays, gives, takes)
+            return _of_blocks(call, given, order, arrays, gives, takes)
 
         return wrapped
 
     return decorate
 
 
-def _each(
-    function: Callable,
-    given: Given,
-    order: Order,
-    arrays: tuple[Array, ...],
-    gives: tuple[str, ...],
-    takes: tuple[str, ...],
+def _of_dense(
+    function: Callable, given: Given, order: Order, arrays: Any, gives: Kinds, takes: Kinds
 ) -> Any:
-    entries = [a for a, what in zip(arrays, takes, strict=True) if what == ENTRIES]
-    scores, *entries = (order.sorted(each) for each in (given.scores, *entries))
+    """Call the function for segments that are dense rows already."""
+    shape = len(order.lengths), order.common_length
+    x, k, t, link, _ = given
+    dense = (
+        each.reshape(shape) if what == ENTRIES else each
+        for each, what in zip(arrays, takes, strict=True)
+    )
+    found = function(Given(x.reshape(shape), _limited(k, shape[1]), t, link), *dense)
+    if len(gives) == 1:
+        return found.reshape(-1) if gives[0] == ENTRIES else found
+    return tuple(
+        each.reshape(-1) if what == ENTRIES else each
+        for each, what in zip(found, gives, strict=True)
+    )
+
+
+def _of_blocks(
+    function: Callable, given: Given, order: Order, arrays: Any, gives: Kinds, takes: Kinds
+) -> Any:
     found: list[Any] = [None] * len(gives)
     for block in order.blocks:
-        rest = iter(entries)
-        parts = [
-            _packed(order, block, next(rest), 0.0) if what == ENTRIES else _numbers(block, a)
-            for a, what in zip(arrays, takes, strict=True)
-        ]
-        part = Given(
-            _packed(order, block, scores, -math.inf),
-            namespace(scores).clip(_numbers(block, given.k), None, float(block.length)),
-            _numbers(block, given.temperature),
-            given.link,
+        parts = (
+            _packed(order, block, each, 0.0) if what == ENTRIES else _numbers(block, each)
+            for each, what in zip(arrays, takes, strict=True)
         )
-        answers = function(part, *parts)
-        for i, (answer, what) in enumerate(zip(_tuple(answers), gives, strict=True)):
+        answers = function(_part(given, order, block), *parts)
+        answers = answers if isinstance(answers, tuple) else (answers,)
+        for i, (answer, what) in enumerate(zip(answers, gives, strict=True)):
             if answer is None:
                 continue
             if found[i] is None:
                 found[i] = _room(answer, what, given, order)
             if what == ENTRIES:
-                found[i] = _unpacked(order, block, answer, found[i])
+                kernels.copies().unpack(answer, order, block.which, found[i])
             else:
                 put_numbers(block.which, found[i], answer)
-    found = [
-        order.unsorted(each) if what == ENTRIES and each is not None else each
-        for each, what in zip(found, gives, strict=True)
-    ]
     return found[0] if len(gives) == 1 else tuple(found)
 
 
-def _tuple(answers: Any) -> tuple[Any, ...]:
-    return answers if isinstance(answers, tuple) else (answers,)
+def _part(given: Given, order: Order, block: Block) -> Given:
+    x, k, t, link, _ = given
+    k = _limited(_numbers(block, k), block.length)
+    return Given(_packed(order, block, x, -math.inf), k, _numbers(block, t), link)
+
+
+def _limited(k: Any, length: int) -> Any:
+    """Return k, at most the length of the rows: all of a row are chosen then."""
+    return min(k, float(length)) if type(k) is float else namespace(k).clip(k, None, float(length))
 
 
 def _numbers(block: Block, each: Any) -> Any:
@@ -93,14 +106,4 @@ def _room(answer: Array, what: str, given: Given, order: Order) -> Array:
 
 
 def _packed(order: Order, block: Block, values: Array, fill: float) -> Array:
-    if order.is_dense:
-        return values.reshape(len(block.which), block.length)
-    starts = order.starts, order.lengths
-    return kernels.copies().pack(values, *starts, block.which, block.length, fill)
-
-
-def _unpacked(order: Order, block: Block, rows: Array, values: Array) -> Array:
-    if order.is_dense:
-        return rows.reshape(-1)
-    kernels.copies().unpack(rows, order.starts, order.lengths, block.which, values)
-    return values
+    return kernels.copies().pack(values, order, block.which, block.length, fill)

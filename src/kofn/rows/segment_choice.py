@@ -21,7 +21,8 @@ from kofn.solver.segments import SegmentRows
 
 def hard(given: Given) -> Array:
     """Return the hard top-k of the segments of `given`, without a gradient."""
-    given = given._replace(scores=stop_gradient(given.scores), k=stop_gradient(given.k))
+    k = given.k if type(given.k) is float else stop_gradient(given.k)
+    given = given._replace(scores=stop_gradient(given.scores), k=k)
     x, kind = given.scores, given.form.kind
     plain = kind != "torch" or of_torch("state").is_plain(x)
     chooser = kernels.serving_choice(x, kind) if plain and given.order is not None else None
@@ -34,7 +35,8 @@ def _by_kernel(chooser: kernels.ChoiceKernels, given: Given) -> Array:
 
 
 def _by_rank(given: Given) -> Array:
-    x, k, over = given.scores, given.k, given.over
+    x, k = given.scores, given.per_row().k
+    over: SegmentRows = given.form.over
     xp, playing = namespace(x), ~deleted(x)
     share = xp.clip(over.expand(k) - _ranks(x, over), 0.0, 1.0)
     chosen = xp.where(playing, share, 0.0)

@@ -36,7 +36,7 @@ class KnownSegments(SegmentRows):
         self._torch = is_torch(like)
 
     @cached_property
-    def ids(self) -> Array:  # type: ignore[override]
+    def ids(self) -> Array:
         ids = self.order.ids()
         return of_torch("state").from_memory(ids) if self._torch else ids
 
@@ -51,7 +51,7 @@ class SegmentForm(NamedTuple):
     dtype: Any
     dtype_name: str
     shape: tuple[int, ...]
-    count: int  # segments of a column
+    segments: int  # of a column
     over: SegmentRows
     strangers: Array | None = None  # entries that may be in no segment, (n,)
     offsets: Array | None = None  # of a jagged nested tensor
@@ -63,7 +63,7 @@ class SegmentForm(NamedTuple):
     @property
     def rows(self) -> int:
         """Return the number of segments of all columns."""
-        return self.count * math.prod(self.shape[1:])
+        return self.segments * math.prod(self.shape[1:])
 
     def flat(self, values: Array) -> Array:
         """Return numbers per entry or per segment, (…, columns), as one axis to compute with."""
@@ -82,7 +82,7 @@ class SegmentForm(NamedTuple):
 
     def per_segment(self, values: Array) -> Array:
         """Return flat numbers per segment as (segments, …)."""
-        return self._columns(values, self.count)
+        return self._columns(values, self.segments)
 
     def _columns(self, values: Array, size: int) -> Array:
         columns = self.shape[1:]
@@ -148,7 +148,7 @@ def _known(
         _check_ptr(index, size, count)
         order = Order.of_ends(index)
     else:
-        order = Order.of_ids(index, _checked_count(index, count))
+        order = Order.of_ids(index, count)
     count = len(order.lengths)
     return count, KnownSegments(order.repeated(columns, size), scores), None
 
@@ -171,17 +171,6 @@ def _check_count_of_ptr(found: int, count: int | None) -> None:
         raise ValueError(f"num_segments is {count}, but ptr has {found} segments")
 
 
-def _checked_count(ids: np.ndarray, count: int | None) -> int:
-    if not ids.size:
-        return count or 0
-    least, greatest = int(ids.min()), int(ids.max())
-    if least < 0 or (count is not None and greatest >= count):
-        bad = least if least < 0 else greatest
-        allowed = "at least 0" if count is None else f"in [0, {count}), given num_segments={count}"
-        raise ValueError(f"segment_ids must be {allowed}; got {bad}")
-    return greatest + 1 if count is None else count
-
-
 def _unknown(
     index: Array, is_ptr: bool, size: int, columns: int, count: int | None, scores: Array
 ) -> tuple[int, SegmentRows, Array]:
@@ -193,7 +182,7 @@ def _unknown(
     else:
         ids, count = index, _found_count(index, size) if count is None else count
     if count == 0 and size != 0:
-        raise ValueError(f"there are 0 segments for {size} entries; num_segments must be at least 1")
+        raise ValueError(f"num_segments must be at least 1 for {size} entries; got 0")
     strangers = (ids < 0) | (ids >= count)
     ids = xp.where(strangers, 0, ids)
     if columns != 1:

@@ -17,7 +17,7 @@ from kofn.arrays.kinds import (
     namespace,
 )
 from kofn.links.link import Link
-from kofn.rows.given import NUMBERS, Given, temperature_of, without_deleted
+from kofn.rows.given import HALF_TYPES, NUMBERS, Given, temperature_of, without_deleted
 from kofn.rows.segment_form import SegmentForm, form_of_segments
 
 LEAST_SHARE = 2.0**-40
@@ -40,7 +40,7 @@ def segment_given(
     if (k is None) == (ratio is None):
         raise ValueError(f"give either k or ratio; got k={shown(k)} and ratio={shown(ratio)}")
     values, form = form_of_segments(scores, segment_ids, ptr, num_segments)
-    x = without_deleted(values)
+    x = without_deleted(values) if form.dtype_name in HALF_TYPES else values
     if mask is not None:
         x = form.xp.where(_mask_of(mask, values), x, -math.inf)
     if form.strangers is not None:
@@ -49,12 +49,10 @@ def segment_given(
     inner = link.inner
     if framework(inner.alpha) is not None:
         alpha = _spread("alpha", inner.alpha, x, form)
-        inner = inner.with_alpha(
-            form.xp.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan)
-        )
+        inner = inner.with_alpha(form.xp.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))
     if framework(temperature) is not None:
         temperature = _spread("temperature", temperature, x, form)
-    t = temperature_of(temperature, (form.rows,), x)
+    t = temperature_of(temperature, (form.rows,), x, as_number=form.kind != "jax")
     count = _share(ratio, x, form) if k is None else _k_of(k, x, form)
     return Given(x, count, t, inner, form)
 
@@ -69,9 +67,10 @@ def _mask_of(mask: Any, values: Array) -> Array:
 
 
 def _k_of(k: Any, x: Array, form: SegmentForm) -> Array:
-    """Return k per segment; NaN where an array of k has a negative number."""
+    """Return k as a number, or per segment: NaN where an array of k has a negative number."""
     if type(k) in NUMBERS or framework(k) is None:
-        return full_like(x, (form.rows,), check_number("k", k, low=0.0, allowed="a number >= 0"))
+        number = check_number("k", k, low=0.0, allowed="a number >= 0")
+        return full_like(x, (form.rows,), number) if form.kind == "jax" else number
     k = _spread("k", k, x, form)
     return namespace(x).where(k >= 0, k, math.nan)
 
@@ -92,9 +91,9 @@ def _spread(name: str, value: Array, x: Array, form: SegmentForm) -> Array:
     """Return an array argument per segment of each column: (rows,)."""
     check_same_kind(name, value, x)
     check_real(name, value)
-    wanted, shape = (form.count, *form.shape[1:]), tuple(value.shape)
+    wanted, shape = (form.segments, *form.shape[1:]), tuple(value.shape)
     fits = not shape or (
-        shape[0] == form.count
+        shape[0] == form.segments
         and len(shape) <= len(wanted)
         and all(size in (1, full) for size, full in zip(shape[1:], wanted[1:], strict=False))
         and len(shape) in (1, len(wanted))
@@ -103,7 +102,7 @@ def _spread(name: str, value: Array, x: Array, form: SegmentForm) -> Array:
         columns = f" or {wanted}" if len(wanted) > 1 else ""
         raise ValueError(
             f"{name} has shape {shape}; it must be one number, or one for each of the "
-            f"{form.count} segments: shape ({form.count},){columns}"
+            f"{form.segments} segments: shape ({form.segments},){columns}"
         )
     value = cast_like(value, x)
     if len(shape) == 1:

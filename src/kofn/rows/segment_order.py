@@ -1,4 +1,4 @@
-"""Segments whose places are known: laid out as dense rows of a few lengths, and back."""
+"""Segments whose places are known: which of them are laid out together as dense rows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kofn import kernels
 from kofn.arrays.kinds import Array, is_torch, of_torch
 
 MOST_PADDING = 0.125
 """The share of padding up to which segments of other lengths join a block."""
-FEW = 4096
+FEW = 1 << 14
 """Padding that costs less than a block of its own."""
 
 
@@ -23,27 +24,40 @@ class Block(NamedTuple):
 
 
 class Order:
-    """Where the entries of each segment are: from `starts` on, once they are sorted."""
+    """Where the entries of each segment are: from `starts` on, in the order of the segments."""
 
-    def __init__(self, starts: np.ndarray, lengths: np.ndarray, places: np.ndarray | None) -> None:
+    def __init__(
+        self, starts: np.ndarray, lengths: np.ndarray, places: np.ndarray | None = None
+    ) -> None:
         self.starts, self.lengths = starts, lengths
         self.places = places
-        """The places of the entries, sorted by segment; None if they are sorted already."""
+        """The place of the i-th entry in that order; None if they are in it already."""
 
     @classmethod
-    def of_ids(cls, ids: np.ndarray, count: int) -> Order:
-        """Return the order of entries of which entry i is in segment ids[i]."""
-        places = None
-        if ids.size and not np.all(ids[1:] >= ids[:-1]):
-            places = np.argsort(ids, kind="stable")
-            ids = ids[places]
-        return cls.of_ends(np.searchsorted(ids, np.arange(count + 1)), places)
+    def of_ids(cls, ids: np.ndarray, count: int | None) -> Order:
+        """Return the order of entries of which entry i is in segment ids[i], all in [0, count)."""
+        ids = np.ascontiguousarray(ids, np.int64)
+        copies = kernels.copies()
+        if not ids.size or copies is None:
+            return cls._by_sorting(ids, count)
+        is_sorted, least, greatest = copies.survey(ids)
+        lengths = copies.lengths_of(ids, checked_count(least, greatest, count))
+        starts = np.cumsum(lengths) - lengths
+        return cls(starts, lengths, None if is_sorted else copies.places_of(ids, starts))
 
     @classmethod
-    def of_ends(cls, ptr: np.ndarray, places: np.ndarray | None = None) -> Order:
+    def _by_sorting(cls, ids: np.ndarray, count: int | None) -> Order:
+        if ids.size:
+            count = checked_count(int(ids.min()), int(ids.max()), count)
+        lengths = np.bincount(ids, minlength=count or 0)
+        places = None if np.all(ids[1:] >= ids[:-1]) else np.argsort(ids, kind="stable")
+        return cls(np.cumsum(lengths) - lengths, lengths, places)
+
+    @classmethod
+    def of_ends(cls, ptr: np.ndarray) -> Order:
         """Return the order of segments that go from ptr[i] to ptr[i + 1]."""
         ptr = ptr.astype(np.int64, copy=False)
-        return cls(ptr[:-1].copy(), np.diff(ptr), places)
+        return cls(ptr[:-1].copy(), np.diff(ptr))
 
     def repeated(self, times: int, size: int) -> Order:
         """Return the order of so many columns of that size, one after another."""
@@ -63,39 +77,37 @@ class Order:
         return found
 
     @cached_property
+    def common_length(self) -> int:
+        """Return the length of all segments; 0 where it is not the same, or some are empty."""
+        lengths = self.lengths
+        return int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether the entries are dense rows as they are."""
+        return self.places is None and self.common_length > 0
+
+    @cached_property
     def blocks(self) -> list[Block]:
         """The segments by length, as blocks with little padding; an empty one is a row of one."""
         lengths = np.maximum(self.lengths, 1)
         if not lengths.size:
             return []
-        if lengths.min() == lengths.max():
-            return [Block(np.arange(len(lengths)), int(lengths[0]))]
+        if self.common_length:
+            return [Block(np.arange(len(lengths)), self.common_length)]
         order = np.argsort(-lengths, kind="stable")
         sizes, counts = np.unique(lengths, return_counts=True)
         ends = np.cumsum(_together(sizes[::-1], counts[::-1]))
         return [Block(part, int(lengths[part[0]])) for part in np.split(order, ends[:-1])]
 
-    @cached_property
-    def is_dense(self) -> bool:
-        """Whether all segments have one length, and follow each other."""
-        if len(self.blocks) != 1 or self.places is not None:
-            return False
-        return bool((self.lengths == self.blocks[0].length).all())
 
-    def sorted(self, values: Array) -> Array:
-        """Return numbers per entry, sorted by segment."""
-        return values if self.places is None else values[self._places_of(values)]
-
-    def unsorted(self, values: Array) -> Array:
-        """Return sorted numbers in the order of the entries."""
-        if self.places is None:
-            return values
-        found = values.new_empty(values.shape) if is_torch(values) else np.empty_like(values)
-        found[self._places_of(values)] = values
-        return found
-
-    def _places_of(self, like: Array) -> Any:
-        return _as_index(self.places, like)
+def checked_count(least: int, greatest: int, count: int | None) -> int:
+    """Return how many segments there are; raise an error if an id is out of range."""
+    if least < 0 or (count is not None and greatest >= count):
+        bad = least if least < 0 else greatest
+        allowed = "at least 0" if count is None else f"in [0, {count}), given num_segments={count}"
+        raise ValueError(f"segment_ids must be {allowed}; got {bad}")
+    return greatest + 1 if count is None else count
 
 
 def numbers_of(which: np.ndarray, per_row: Array) -> Array:
@@ -111,9 +123,7 @@ def put_numbers(which: np.ndarray, per_row: Array, numbers: Array) -> None:
 
 
 def _as_index(which: Any, like: Array) -> Any:
-    if not is_torch(like):
-        return which
-    return of_torch("state").from_memory(which)
+    return of_torch("state").from_memory(which) if is_torch(like) else which
 
 
 def _together(sizes: np.ndarray, counts: np.ndarray) -> list[int]:

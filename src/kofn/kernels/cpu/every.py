@@ -29,7 +29,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
         found += [choice.code_of(name, size) for name in choice.NAMES]
         found += noise.codes(kinds, size)
         found += priced.codes(kinds, size)
-        found += [segments.code_of(name, size) for name in ("pack", "unpack")]
+        found += segments.codes(size)
         for kind in kinds:
             for n in (layout.SHORT, layout.SHORT + 1):
                 found += launch.visits(launch.FORWARD, kind, size, n, False)

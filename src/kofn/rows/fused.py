@@ -33,7 +33,7 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
         operators = _operators(given)
         if operators is not None:
             return operators.weights_of(given)
-        return _with_an_alpha_per_row(given, reference)
+        return _of_other_torch_rows(given, reference)
     if not _is_recorded(given):
         return kernel_weights.weights(backend, given)[0]
     numbers = _without_tensors(given)
@@ -45,9 +45,13 @@ def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
     return _by_rule(given, numbers, value, _pullback_of(backend, numbers), reference)
 
 
-def _with_an_alpha_per_row(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
-    if given.form.kind != "torch" or given.over is not DENSE:
+def _of_other_torch_rows(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
+    if given.form.kind != "torch":
         return None
+    if given.over is not DENSE:
+        from kofn.rows.torch_segments import weights_of
+
+        return weights_of(given)
     if given.link.static_and_array_alpha()[1] is None:
         return None
     from kofn.rows import each_alpha, torch_each_alpha, torch_fused

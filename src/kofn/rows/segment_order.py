@@ -95,10 +95,19 @@ class Order:
             return []
         if self.common_length:
             return [Block(np.arange(len(lengths)), self.common_length)]
-        order = np.argsort(-lengths, kind="stable")
-        sizes, counts = np.unique(lengths, return_counts=True)
-        ends = np.cumsum(_together(sizes[::-1], counts[::-1]))
+        order = _from_longest(lengths)
+        sorted_lengths = lengths[order]
+        firsts = np.flatnonzero(np.diff(sorted_lengths, prepend=0))
+        counts = np.diff(firsts, append=len(lengths))
+        ends = np.cumsum(_together(sorted_lengths[firsts], counts))
         return [Block(part, int(lengths[part[0]])) for part in np.split(order, ends[:-1])]
+
+
+def _from_longest(lengths: np.ndarray) -> np.ndarray:
+    """Return the order of falling lengths; NumPy sorts integers of 16 bits in linear time."""
+    longest = int(lengths.max())
+    short = longest < 1 << 16
+    return np.argsort((longest - lengths).astype(np.uint16 if short else np.int64), kind="stable")
 
 
 def checked_count(least: int, greatest: int, count: int | None) -> int:

@@ -44,6 +44,7 @@ CASES = (
     Case("jax", (1024, 1024), 32, ("float32",)),
     Case("half", (512, 1024), 32, ("bfloat16", "float16")),
     Case("knapsack", (512, 1024), 100, ("float32",)),
+    Case("segments", (1024, 64), 8, ("float32",)),
 )
 
 
@@ -116,12 +117,17 @@ def _on_jax(case: Case) -> Iterator[Contender]:
     yield from (Contender(*road, framework="jax") for road in roads.jax(case.k))
 
 
+def _segments(case: Case) -> Iterator[Contender]:
+    yield from (Contender(*road) for road in roads.segments(case.shape, case.k))
+
+
 _ROADS = {
     "losses": _losses,
     "compile": _compiled,
     "jax": _on_jax,
     "half": _half,
     "knapsack": _knapsack,
+    "segments": _segments,
 }
 """Cases of other functions than the maps of all links and of other libraries."""
 

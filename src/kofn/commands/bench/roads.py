@@ -1,10 +1,11 @@
-"""Roads around the maps for `kofn bench`: torch.compile, JAX and half precision.
+"""Roads around the maps for `kofn bench`: torch.compile, JAX, half precision and segments.
 
 Each yields (name, group, function, the same function for the check in float64).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -72,6 +73,58 @@ def jax(k: int) -> Iterator[Road]:
     }
     for name, function in functions.items():
         yield f"{name} (JAX)", "kofn", function, function
+
+
+def segments(shape: tuple[int, int], k: int) -> Iterator[Road]:
+    """Yield the dense map, and the same numbers of entries as segments of several kinds."""
+    yield "soft_topk, dense", "kofn", *_twice(partial(kofn.soft_topk, k=k))
+    for name, ptr, order in _ragged(shape):
+        ids = torch.repeat_interleave(torch.arange(len(ptr) - 1), ptr.diff())[order]
+        of: dict[str, Any] = dict(ptr=ptr) if name.endswith("ptr") else dict(segment_ids=ids)
+        yield f"segment_soft_topk, {name}", "kofn", *_twice(_of_segments(of, k))
+        yield f"segment_softmax, {name}", "kofn", *_twice(partial(_softmax_of_segments, of))
+        scattered = partial(_scattered_softmax, ids, len(ptr) - 1)
+        yield f"scattered softmax, {name}", "by hand", *_twice(scattered)
+
+
+def _twice(function: Map) -> tuple[Map, Map]:
+    return function, function
+
+
+def _of_segments(of: dict[str, Any], k: int) -> Map:
+    return lambda x: kofn.segment_soft_topk(x.reshape(-1), k, **of)
+
+
+def _softmax_of_segments(of: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    return kofn.segment_softmax(x.reshape(-1), **of)
+
+
+def _ragged(shape: tuple[int, int]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield (name, where segments end, the order of the entries) of as many entries as `shape`."""
+    rows, n = shape
+    generator = torch.Generator().manual_seed(3)
+    apart = torch.randint(n // 2 + 1, (rows // 2,), generator=generator)
+    uneven = torch.cat((n - apart, n + apart))[torch.randperm(rows, generator=generator)]
+    hub = torch.full((rows,), n - n // 4)
+    hub[0] += rows * n - int(hub.sum())
+    equal, in_order = torch.full((rows,), n), torch.arange(rows * n)
+    shuffled = torch.randperm(rows * n, generator=generator)
+    for name, lengths, order in (
+        ("equal ptr", equal, in_order),
+        ("uneven ptr", uneven, in_order),
+        ("hub ptr", hub, in_order),
+        ("sorted ids", uneven, in_order),
+        ("unsorted ids", uneven, shuffled),
+    ):
+        yield name, torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0))), order
+
+
+def _scattered_softmax(ids: torch.Tensor, count: int, x: torch.Tensor) -> torch.Tensor:
+    """Return softmax of segments by scatters, as graph libraries compute it."""
+    x = x.reshape(-1)
+    most = x.new_full((count,), -math.inf).scatter_reduce(0, ids, x.detach(), "amax")
+    raised = (x - most[ids]).exp()
+    return raised / x.new_zeros(count).index_add(0, ids, raised)[ids]
 
 
 def _maps(k: int) -> dict[str, Map]:

@@ -98,19 +98,22 @@ __all__ = [
 ]
 
 
-_LATER = {"soft_knapsack": "knapsack", "segment_": "segments"}
-"""The module of maps that is loaded when a name that begins so is first used."""
+_LATER = {
+    name: "knapsack" if "knapsack" in name else "segments"
+    for name in __all__
+    if "knapsack" in name or name.startswith("segment_")
+}
+"""Names whose module of maps is loaded when they are first used."""
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Load `kofn.nn`, which needs PyTorch, and the knapsack maps when they are first used."""
+    """Load `kofn.nn`, which needs PyTorch, and some maps when they are first used."""
     from importlib import import_module
 
     if name == "nn":
         return import_module("kofn.nn")
-    for start, module in _LATER.items():
-        if name in __all__ and name.startswith(start):
-            return getattr(import_module(f"kofn.maps.{module}"), name)
+    if name in _LATER:
+        return getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
     raise AttributeError(f"module 'kofn' has no attribute {name!r}")
 
 

@@ -15,7 +15,7 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, of_torch
 from kofn.arrays.operations import as_numbers, marked, take_along_last
 from kofn.kernels.contract import kind_of
-from kofn.rows import answers, choice, implicit, kernel_weights
+from kofn.rows import answers, choice, implicit, kernel_rows, kernel_weights
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import NUMBERS, Given, without_bad_temperatures
 from kofn.rows.settled import Rows, rows_of
@@ -49,7 +49,7 @@ def _of_other_torch_rows(given: Given, reference: Callable[[Rows], Array]) -> Ar
     if given.form.kind != "torch":
         return None
     if given.over is not DENSE:
-        from kofn.rows.torch_segments import weights_of
+        from kofn.rows.torch_segment_weights import weights_of
 
         return weights_of(given)
     if given.link.static_and_array_alpha()[1] is None:
@@ -92,7 +92,7 @@ def hard(given: Given, k: Any) -> Array | None:
 
     def value(*tensors: Array) -> Any:
         found = _with(numbers, tensors)
-        theta = kernel_weights.threshold(backend, found)
+        theta = kernel_rows.threshold_of(backend, found)
         return choice.hard(without_bad_temperatures(found), k), (theta,)
 
     return _by_rule(given, numbers, value, _pullback_of(backend, numbers), answers.weights)
@@ -142,7 +142,7 @@ def value(given: Given) -> Array | None:
     if backend.values is None:
         return None
     if not _is_recorded(given):
-        theta = kernel_weights.threshold(backend, given)
+        theta = kernel_rows.threshold_of(backend, given)
         return kernel_weights.values(backend, given, theta)[0]
 
     numbers = _without_tensors(given)

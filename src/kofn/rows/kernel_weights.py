@@ -8,7 +8,7 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, deleted, namespace, of_torch
 from kofn.rows import answers, pullbacks
 from kofn.rows.given import Given
-from kofn.rows.kernel_rows import finish, in_memory
+from kofn.rows.kernel_rows import finish, in_memory, threshold_of
 from kofn.rows.segment_blocks import ENTRIES, NUMBERS, in_blocks
 from kofn.rows.settled import rows_of
 
@@ -42,19 +42,10 @@ def values(backend: kernels.RowKernels, given: Given, theta: Array) -> Array:
     return backend.values(given.scores, theta, *given[1:4])
 
 
-@in_blocks(NUMBERS)
-def threshold(backend: kernels.RowKernels, given: Given) -> Array:
-    """Return θ as two floats."""
-    theta, lost = backend.threshold(*given[:4])
-    if lost:
-        finish(given, theta)
-    return theta
-
-
 @in_blocks(NUMBERS, NUMBERS)
 def located(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return (θ in the units of the scores, NaN without available entries; θ as two floats)."""
-    found, xp = threshold(backend, given), namespace(given.scores)
+    found, xp = threshold_of(backend, given), namespace(given.scores)
     answer = found[0] + found[1] - given.temperature * given.link.edge
     endless = xp.isinf(found[0])
     if xp.any(endless):
@@ -136,7 +127,7 @@ def gap(
 
 def label_losses(backend: kernels.RowKernels, given: Given, labels: Array) -> Array:
     """Return −log softmax at the labels; without memory for weights, if θ is enough."""
-    theta = threshold(backend, given)
+    theta = threshold_of(backend, given)
     found, lost = backend.gaps(given.scores, labels, None, theta, *given[1:4], True)
     return gap(backend, given, labels, True)[0] if lost else found[0]
 

@@ -16,7 +16,7 @@ from kofn import kernels
 from kofn.arrays.operations import as_numbers
 from kofn.arrays.torch_operator import REFUSED, define, differentiate, refuse_second
 from kofn.links.link import by_id
-from kofn.rows import kernel_weights
+from kofn.rows import kernel_rows, kernel_weights
 from kofn.rows.given import Given, without_bad_temperatures
 
 _ROWS = "Tensor? k, float? every_k, Tensor? t, float? every_t, str link, float? alpha"
@@ -82,7 +82,7 @@ def weights(x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
 def hard_weights(x: Tensor, *rows: Any) -> tuple[Tensor, Tensor]:
     given = _given(x, rows)
     chosen = _chooser(x).hard(without_bad_temperatures(given).scores, given.k)
-    return chosen, kernel_weights.threshold(_backend(x), given)
+    return chosen, kernel_rows.threshold_of(_backend(x), given)
 
 
 @define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _entries_and_pair)
@@ -184,7 +184,7 @@ def value(x: Tensor, *rows_and_slopes: Any) -> tuple[Tensor, ...]:
     if slopes:
         answer, in_x, in_k, in_t = kernel_weights.value(backend, given)
         return answer, in_x, in_k, in_t.clone()
-    theta = kernel_weights.threshold(backend, given)
+    theta = kernel_rows.threshold_of(backend, given)
     answer = backend.values(x, theta, *given[1:4])[0].clone()
     return answer, x.new_empty(0), x.new_empty(0), x.new_empty(0)
 

@@ -32,8 +32,8 @@ test-all: $(READY)  ## run all tests (marker `full` too), then most of them agai
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 
-test-extras: $(READY)  ## install transformers, Flax and SAELens and run the tests that need them (marker `extras`)
-	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae]"
+test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric) and test these
+	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 

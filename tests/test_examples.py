@@ -16,7 +16,9 @@ def example(name):
     return module
 
 
-@pytest.mark.parametrize("name", ["moe", "long_context", "prune"])
+@pytest.mark.parametrize(
+    "name", ["graph_pooling", "long_context", "moe", "prune", "session_ranking"]
+)
 def test_the_examples_of_modules_are_short(name):
     assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80
 
@@ -35,6 +37,14 @@ def test_both_ways_to_prune_keep_as_many_as_asked(monkeypatch):
         accuracy, left = prune.train(way, 0)
         assert 0 <= accuracy <= 1
         assert left == kept
+
+
+def test_graph_pooling_and_session_ranking_run(monkeypatch):
+    pooling, ranking = example("graph_pooling"), example("session_ranking")
+    monkeypatch.setattr(pooling, "STEPS", 2)
+    assert all(0 <= pooling.accuracy(soft, 0) <= 1 for soft in (False, True))
+    monkeypatch.setattr(ranking, "STEPS", 200)
+    assert ranking.recall(True, 0) > ranking.recall(False, 0)
 
 
 def test_soft_gates_cannot_give_all_to_one_and_a_softmax_of_the_chosen_can(monkeypatch):

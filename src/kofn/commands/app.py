@@ -152,8 +152,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="Shape of the scores: router, attention, vocabulary or pruning; or other roads: "
-            "losses, compile, jax, half, knapsack or segments. Repeat the option for several; all are "
-            "the default.",
+            "losses, compile, jax, half, knapsack or segments. Repeat the option for several; all "
+            "by default.",
         ),
     ] = None,
     dtype: Annotated[

@@ -16,6 +16,7 @@ import kofn
 from kofn import links
 from kofn.arrays.segments import segment_sum
 from kofn.losses import segment_topk_loss, topk_loss
+from kofn.rows import segment_form
 from rows_of_users import DTYPES, draw
 from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework
 
@@ -64,8 +65,16 @@ class Ragged:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
 
 
-@pytest.fixture(params=["on", "reference"])
+@pytest.fixture(params=["kernels", "array code", "nothing read"])
 def roads(request, monkeypatch):
+    """Where ids are not read, as on a GPU, the array code serves what it is told."""
+    monkeypatch.setenv("KOFN_KERNELS", "reference" if request.param == "array code" else "on")
+    if request.param == "nothing read":
+        monkeypatch.setattr(segment_form, "is_at_hand", lambda x: False)
+
+
+@pytest.fixture(params=["on", "reference"])
+def kernels(request, monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", request.param)
 
 
@@ -362,6 +371,31 @@ def test_laws(lengths, shuffles):
     )
 
 
+def test_nothing_at_all(framework):
+    none, ptr = framework.array([]), framework.array([0], "int32")
+    assert tuple(kofn.segment_soft_topk(none, 1, ptr=ptr).shape) == (0,)
+    assert tuple(kofn.segment_soft_topk_sum(none, 1, ptr=ptr).shape) == (0,)
+    three = framework.array([0, 0, 0, 0], "int32")
+    sums = framework.numpy(kofn.segment_soft_topk_sum(none, 1, ptr=three))
+    np.testing.assert_array_equal(sums, [0, 0, 0])
+    loss = segment_topk_loss(none, none, ptr=three)
+    assert float(loss) == 0
+
+
+def test_what_autograd_keeps_is_freed_and_changes_in_place_are_seen():
+    x = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    ids = torch.tensor([0, 1, 0, 1, 1, 0])
+    scores = x * 1
+    weights = kofn.segment_soft_topk(scores, 1, segment_ids=ids)
+    wanted = torch.autograd.grad(weights[0], x, retain_graph=True)[0]
+    ids.zero_()  # the order of the entries is kofn's own by now
+    assert torch.equal(torch.autograd.grad(weights[0], x, retain_graph=True)[0], wanted)
+    with torch.no_grad():
+        scores.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        weights.sum().backward()
+
+
 def test_equal_segments_are_dense_rows_to_the_bit():
     x = torch.randn(64, 100, generator=torch.Generator().manual_seed(0))
     found = kofn.segment_soft_topk(x.reshape(-1), 3, ptr=torch.arange(0, 6401, 100))
@@ -388,7 +422,7 @@ BAD = [
 ]
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize(("options", "error", "message"), BAD)
 def test_errors_name_what_is_wrong(kind, options, error, message):

@@ -33,12 +33,11 @@ class KnownSegments(SegmentRows):
 
     def __init__(self, order: Order, like: Array) -> None:
         self.order, self.count_of_rows = order, len(order.lengths)
-        self._torch = is_torch(like)
+        self._is_torch = is_torch(like)
 
     @cached_property
     def ids(self) -> Array:
-        ids = self.order.ids()
-        return of_torch("state").from_memory(ids) if self._torch else ids
+        return _as_index(self.order.ids(), self._is_torch)
 
 
 class SegmentForm(NamedTuple):
@@ -150,7 +149,14 @@ def _known(
     else:
         order = Order.of_ids(index, count)
     count = len(order.lengths)
+    if count * columns == 0:  # kernels have no rows to serve then
+        none = np.zeros(0, np.int64)
+        return count, SegmentRows(_as_index(none, is_torch(scores)), 0), None
     return count, KnownSegments(order.repeated(columns, size), scores), None
+
+
+def _as_index(numbers: np.ndarray, for_torch: bool) -> Array:
+    return of_torch("state").from_memory(numbers) if for_torch else numbers
 
 
 def _check_ptr(ptr: np.ndarray, size: int, count: int | None) -> None:

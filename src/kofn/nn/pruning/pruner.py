@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from kofn.nn.pruning.choosers import Clock, GroupChoice
-from kofn.nn.pruning.targets import refuse_sharded
-from kofn.nn.pruning.weight import Chooser, PrunedWeight
+from kofn.nn.pruning.choosers import Clock
+from kofn.nn.pruning.score_check import ScoreCheck
+from kofn.nn.pruning.views import Views
 
 
-class Pruner:
+class Pruner(Views):
     """What `nn.prune` returns: the scores for the optimizer, the schedule's clock, and the end.
 
     The state (scores, the step that is reached, a fixed mask) is part of the model's state_dict. To
@@ -21,10 +21,9 @@ class Pruner:
     """
 
     def __init__(self, model: nn.Module, choosers: list[Any], clock: Clock) -> None:
-        self.model, self.choosers, self.clock = model, choosers, clock
-        self.members: list[PrunedWeight] = [each for row in choosers for each in row.members]
-        self._seen = self._versions()
-        self._checked = not any(each.scores is not None for each in self.members)
+        super().__init__(choosers, clock)
+        self.model = model
+        self._check = ScoreCheck(self.members)
         self._hooks = [
             model.register_forward_pre_hook(self._open),
             model.register_forward_hook(self._close, always_call=True),
@@ -58,7 +57,8 @@ class Pruner:
             RuntimeError: the optimizer does not have the scores; at the first step only.
             TypeError: the model is sharded.
         """
-        self._check(optimizer)
+        if not self.frozen:
+            self._check(optimizer)
         steps = self.clock.owner.steps
         steps += 1
         freezes = self.clock.schedule.freezes_at
@@ -71,38 +71,6 @@ class Pruner:
             for member, mask in zip(row.members, self._chosen(row), strict=True):
                 member.freeze(mask)
             row.close()
-
-    @property
-    def frozen(self) -> bool:
-        """Return whether the mask is fixed."""
-        return all(each.mask is not None for each in self.members)
-
-    @property
-    def steps(self) -> int:
-        """Return how many steps were counted."""
-        return int(self.clock.owner.steps)
-
-    def masks(self) -> dict[str, Tensor]:
-        """Return the hard mask of each weight, as it would be if it were fixed now."""
-        found = {}
-        for row in self.choosers:
-            chosen = self._chosen(row) if not self.frozen else [each.mask for each in row.members]
-            for member, mask in zip(row.members, chosen, strict=True):
-                found[member.target.name] = member.spread(mask)
-        return found
-
-    def entropy(self) -> dict[str, float]:
-        """Return the mean entropy, in nats, of the groups of each weight; for pattern="n:m".
-
-        Raises:
-            ValueError: the pattern is not n:m.
-        """
-        found = {}
-        for row in self.choosers:
-            if not isinstance(row, GroupChoice):
-                raise ValueError('entropy() is that of groups; it needs pattern="n:m"')
-            found[row.members[0].target.name] = float(row.entropy())
-        return found
 
     def finalize(self) -> nn.Module:
         """Make the weights plain tensors with zeros where they are pruned; return the model.
@@ -125,23 +93,12 @@ class Pruner:
         self._hooks = []
         return self.model
 
-    def __repr__(self) -> str:
-        first = self.choosers[0]
-        what = f"kept={first.kept:g} of {first.total:g}" if hasattr(first, "kept") else "n:m"
-        tensors = f"{len(self.members)} weights"
-        return f"Pruner({tensors}, {what}, step {self.steps} of {self.clock.schedule.steps})"
-
-    def _chosen(self, row: Chooser) -> list[Tensor]:
-        for member in self.members:
-            refuse_sharded(member.target.name, member.original)
-        return row.choose()
-
     def _scores(self) -> Iterator[nn.Parameter]:
         return (each.scores for each in self.members if each.scores is not None)
 
     def _open(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling() and not self._checked:
-            self._seen = self._versions()
+        if not torch.compiler.is_compiling():
+            self._check.begin()
         if not self.frozen:
             for row in self.choosers:
                 row.open()
@@ -149,29 +106,3 @@ class Pruner:
     def _close(self, *_: Any) -> None:
         for row in self.choosers:
             row.close()
-
-    def _versions(self) -> list[tuple[int, int]]:
-        return [
-            (each.original._version, 0 if each.scores is None else each.scores._version)
-            for each in self.members
-        ]
-
-    def _check(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Raise if the optimizer does not have the scores; see `step`."""
-        if self._checked or self.frozen:
-            return
-        if optimizer is not None:
-            held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-            lost = [each for each in self.members if id(each.scores) not in held]
-            self._checked = True
-        else:
-            pairs = list(zip(self._seen, self._versions(), strict=True))
-            moved = any(before[0] != now[0] for before, now in pairs)
-            still = [before[1] == now[1] for before, now in pairs]
-            lost = [each for each, same in zip(self.members, still, strict=True) if same and moved]
-            self._checked = moved or not all(still)
-        if lost:
-            raise RuntimeError(
-                f"the optimizer does not have the scores of {lost[0].target.name}; give it "
-                "pruner.score_parameters(), and call pruner.step() after optimizer.step()"
-            )

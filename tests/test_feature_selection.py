@@ -497,6 +497,13 @@ def test_costs_count_in_any_unit_and_may_be_zero():
     assert one.support_[0] == (one.weights_[0] > 0.5)
 
 
+def test_where_only_free_columns_are_affordable_their_weights_decide():
+    X, y = planted()
+    selector = quick(k=None, costs=[0.0] * 7 + [1.0], budget=0.5).fit(X, y)
+    np.testing.assert_array_equal(selector.support_, selector.weights_ > 0.5)
+    assert set(PLANTED) <= set(selector.get_support(indices=True))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_bought_fits_whatever_the_costs(seed):
     rng = np.random.default_rng(seed)

@@ -70,7 +70,7 @@ class Choice:
         import torch
 
         # Costs of mean 1 are in the range of float32, in whatever unit they are counted.
-        unit = float(self.costs.mean())
+        unit = float(self.costs.mean()) or 1.0  # the affordable ones may all be free
         costs = torch.from_numpy(self.costs / unit).to(scores.dtype)
         return soft_knapsack(scores, costs, limit / unit, link=link, temperature=temperature)
 

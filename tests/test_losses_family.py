@@ -49,7 +49,8 @@ def loss_of(name):
 
 
 def test_the_table_is_complete():
-    assert set(LOSSES) == set(losses.__all__)
+    # Its rows are ragged: test_maps_segments.py has its tests.
+    assert {*LOSSES, "segment_topk_loss"} == set(losses.__all__)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])

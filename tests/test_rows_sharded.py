@@ -238,7 +238,7 @@ def test_operators_of_compiled_functions_keep_shards_of_the_batch():
 
         def first(a):
             """Return the first batch dimension."""
-            return 2 if a.ndim > 3 else int(a.ndim == 3 and a.shape[0] == 2)
+            return 2 if a.ndim > 3 else int(a.ndim == 3 and a.shape[0] in (2, 3))
 
         for operator, arguments in _operator_calls():
             whole, parts = operator(*arguments), operator(*map(sharded, arguments))
@@ -250,3 +250,13 @@ def test_operators_of_compiled_functions_keep_shards_of_the_batch():
                 if ours.numel():
                     assert ours.placements == (Shard(first(ours)),), operator
                     assert torch.equal(ours.full_tensor(), theirs), operator
+
+
+def test_segments_of_a_dtensor_are_refused():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    with joined(distributed.HashStore(), 0, 1):
+        scores = distribute_tensor(torch.randn(5), init_device_mesh("cpu", (1,)), [Replicate()])
+        with pytest.raises(TypeError, match="scores is a DTensor"):
+            kofn.segment_soft_topk(scores, 1, ptr=torch.tensor([0, 2, 5]))

@@ -96,6 +96,11 @@ def form_of_segments(
 ) -> tuple[Array, SegmentForm]:
     """Check scores and what says where the segments are; return them, plain, and their form."""
     offsets = None
+    if hasattr(scores, "device_mesh"):
+        raise TypeError(
+            "scores is a DTensor, whose segments may lie in several processes; call the function "
+            "on its full_tensor(), or on to_local() where every process has whole segments"
+        )
     if getattr(scores, "is_nested", False):
         if segment_ids is not None or ptr is not None or num_segments is not None:
             raise ValueError(

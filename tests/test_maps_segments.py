@@ -419,6 +419,7 @@ BAD = [
     ({"ptr": [0, 3, 5], "k": [1.0, 1.0, 1.0]}, ValueError, r"k has shape \(3,\).*2 segments"),
     ({"ptr": [0, 5], "num_segments": -1}, ValueError, "num_segments must be an integer >= 0"),
     ({"ptr": [[0, 5]]}, ValueError, "ptr has shape"),
+    ({"segment_ids": [0, 0, 0, 0, 1 << 50]}, ValueError, r"below 2\*\*40; got 1125899906842624"),
 ]
 
 
@@ -451,6 +452,67 @@ def test_where_ids_are_not_read_strangers_have_no_weight():
     np.testing.assert_array_equal(found, [0, 1, 0, 0, 1, 0])
     with pytest.raises(ValueError, match="num_segments must be given"):
         jax.jit(lambda ids: kofn.segment_softmax(x, segment_ids=ids))(ids)
+
+
+@pytest.mark.usefixtures("roads")
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32"])
+def test_narrow_ids_hold_more_segments_than_they_can_count(framework, dtype):
+    rng = np.random.default_rng(1)
+    x, ids = rng.standard_normal(900).astype("float32"), rng.integers(0, 200, 900)
+    of = {"segment_ids": framework.array(ids, dtype), "num_segments": 300}
+    found = kofn.segment_softmax(framework.array(x, "float32"), **of)
+    wanted = kofn.segment_softmax(x, segment_ids=ids)
+    np.testing.assert_allclose(framework.numpy(found), wanted, rtol=0, atol=1e-6)
+    ptr = framework.array([0, 4, 6], dtype)
+    best = kofn.segment_hard_topk(framework.array(np.arange(6.0)), 1, ptr=ptr)
+    np.testing.assert_array_equal(framework.numpy(best), [0, 0, 0, 1, 0, 1])
+
+
+def test_labels_of_strangers_do_not_count():
+    x, clicks = jnp.array([2.0, 9.0, 1.0, 0.5, 9.0, 3.0]), jnp.array([1, 1, 0, 0, 1, 1])
+    of = {"segment_ids": jnp.array([0, -1, 0, 1, 5, 1]), "num_segments": 2}
+    found = segment_topk_loss(x, clicks, reduction="none", **of)
+    alone = segment_topk_loss(
+        np.array([2.0, 1.0, 0.5, 3.0]), np.array([1, 0, 0, 1]), ptr=np.array([0, 2, 4]),
+        reduction="none",
+    )  # fmt: skip
+    np.testing.assert_allclose(np.asarray(found), alone, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("roads")
+def test_a_ratio_of_long_segments_is_rounded_up(framework):
+    x = framework.array(np.random.default_rng(0).standard_normal(100_001))
+    ptr = framework.array([0, 100_001], "int32")
+    for ratio, k in ((0.5, 50_001), (0.1, 10_001), (1e-13, 1)):
+        assert framework.numpy(kofn.segment_hard_topk(x, ratio=ratio, ptr=ptr)).sum() == k
+
+
+@pytest.mark.usefixtures("roads")
+@pytest.mark.parametrize("columns", [3, 5])
+def test_a_mask_per_entry_is_that_of_all_columns(framework, columns, rng):
+    x, mask = rng.standard_normal((5, columns)), np.array([True, True, False, True, True])
+    of = {"ptr": framework.array([0, 3, 5], "int32")}
+    found = kofn.segment_softmax(framework.array(x), mask=framework.array(mask, "bool"), **of)
+    each = [
+        kofn.segment_softmax(x[:, i], mask=mask, ptr=np.array([0, 3, 5])) for i in range(columns)
+    ]
+    np.testing.assert_allclose(framework.numpy(found), np.stack(each, -1), rtol=0, atol=1e-12)
+
+
+def test_jagged_masks_and_targets_must_have_the_parts_of_the_scores():
+    def jagged(*parts):
+        return torch.nested.nested_tensor([torch.tensor(p) for p in parts], layout=torch.jagged)
+
+    scores = jagged([2.0, 1.0], [0.5, 3.0, 1.0])
+    mask = jagged([True, False], [True, True, False])
+    found = kofn.segment_softmax(scores, mask=mask).values()
+    torch.testing.assert_close(found[[0, 1, 4]], torch.tensor([1.0, 0.0, 0.0]))
+    with pytest.raises(ValueError, match="mask must have parts of the same lengths"):
+        kofn.segment_softmax(scores, mask=jagged([True, True, True], [True, True]))
+    with pytest.raises(ValueError, match="target must have parts of the same lengths"):
+        segment_topk_loss(scores, jagged([1.0, 0.0, 0.0], [0.0, 1.0]))
+    with pytest.raises(TypeError, match="mask is a nested tensor, and scores is not"):
+        kofn.segment_softmax(scores.values(), ptr=scores.offsets(), mask=mask)
 
 
 def test_sums_of_long_segments_keep_their_digits():

@@ -8,24 +8,30 @@ import torch
 from torch import Tensor
 
 
-def parts(scores: Any) -> tuple[Tensor, Tensor]:
+def parts(name: str, nested: Any) -> tuple[Tensor, Tensor]:
     """Return the values, (n, …), and the offsets of a nested tensor of shape (parts, ragged, …)."""
-    if scores.layout is not torch.jagged:
+    if torch.compiler.is_compiling():
         raise TypeError(
-            "a nested tensor of scores must have layout=torch.jagged; got "
-            f"{scores.layout}; make it by torch.nested.nested_tensor(…, layout=torch.jagged)"
+            f"{name} is a nested tensor, which compiled code does not take; pass its values() and "
+            "ptr=offsets()"
         )
-    sizes = scores.shape
+    if nested.layout is not torch.jagged:
+        raise TypeError(
+            f"a nested tensor of {name} must have layout=torch.jagged; got "
+            f"{nested.layout}; make it by torch.nested.nested_tensor(…, layout=torch.jagged)"
+        )
+    sizes = nested.shape
     ragged = [at for at, size in enumerate(sizes) if not isinstance(size, int)]
     if ragged != [1]:
         raise ValueError(
-            f"a nested tensor of scores must be ragged along dimension 1; got {tuple(sizes)}"
+            f"a nested tensor of {name} must be ragged along dimension 1; got {tuple(sizes)}"
         )
-    if scores.lengths() is not None:
+    values, offsets, lengths = nested.values(), nested.offsets(), nested.lengths()
+    if lengths is not None or (offsets.is_cpu and int(offsets[-1]) != values.shape[0]):
         raise ValueError(
-            "a nested tensor of scores must have no gaps between its parts; pass its contiguous()"
+            f"a nested tensor of {name} must have no gaps between its parts; pass its contiguous()"
         )
-    return scores.values(), scores.offsets()
+    return values, offsets
 
 
 def jagged(values: Tensor, offsets: Tensor) -> Tensor:

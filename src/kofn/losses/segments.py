@@ -72,14 +72,15 @@ def segment_topk_loss(
 
 
 def _labels(target: Array, checked: Given) -> Array:
-    target = target.values() if getattr(target, "is_nested", False) else target
     x, form = checked.scores, checked.form
+    target = form.plain("target", target)
     check_same_kind("target", target, x)
     if tuple(target.shape) != form.shape:
         raise ValueError(
             f"target must have the shape of scores, {form.shape}; got {tuple(target.shape)}"
         )
-    return form.flat(as_numbers(stop_gradient(adopt(target, x)), x.dtype))
+    labels = as_numbers(stop_gradient(adopt(target, x)), x.dtype)
+    return form.flat(form.without_strangers(labels, 0.0))
 
 
 def _reduced(loss: Array, checked: Given, reduction: str) -> Array:

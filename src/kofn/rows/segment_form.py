@@ -22,22 +22,22 @@ from kofn.arrays.kinds import (
     namespace_of,
     of_torch,
 )
-from kofn.arrays.operations import cumulative_min
+from kofn.arrays.operations import arange, cumulative_min
 from kofn.arrays.tracing import is_at_hand, is_known
-from kofn.rows.segment_order import Order
+from kofn.rows.segment_order import Order, as_index
 from kofn.solver.segments import SegmentRows
 
 
 class KnownSegments(SegmentRows):
     """Reductions over segments whose places are known; the ids are made if they are needed."""
 
-    def __init__(self, order: Order, like: Array) -> None:
+    def __init__(self, order: Order, for_torch: bool) -> None:
         self.order, self.count_of_rows = order, len(order.lengths)
-        self._is_torch = is_torch(like)
+        self._for_torch = for_torch
 
     @cached_property
     def ids(self) -> Array:
-        return _as_index(self.order.ids(), self._is_torch)
+        return as_index(self.order.ids(), self._for_torch)
 
 
 class SegmentForm(NamedTuple):
@@ -71,6 +71,27 @@ class SegmentForm(NamedTuple):
         values = move_axis(values, 0, -1) if values.ndim > 1 else values
         values = values.reshape(-1)
         return np.ascontiguousarray(values) if self.kind == "numpy" else values
+
+    def without_strangers(self, values: Array, fill: float) -> Array:
+        """Return numbers per entry, (n, …), with `fill` for those that are in no segment."""
+        if self.strangers is None:
+            return values
+        strangers = self.strangers[(..., *[None] * (values.ndim - 1))]
+        return self.xp.where(strangers, fill, values)
+
+    def plain(self, name: str, array: Any) -> Any:
+        """Return an array, or the values of a nested tensor with the parts of the scores."""
+        if not getattr(array, "is_nested", False):
+            return array
+        if self.offsets is None:
+            raise TypeError(f"{name} is a nested tensor, and scores is not; pass its values()")
+        values, offsets = of_torch("jagged").parts(name, array)
+        alike = tuple(offsets.shape) == tuple(self.offsets.shape)
+        if alike and is_at_hand(offsets) and is_at_hand(self.offsets):
+            alike = bool((offsets == self.offsets).all())
+        if not alike:
+            raise ValueError(f"{name} must have parts of the same lengths as scores")
+        return values
 
     def restored(self, values: Array) -> Array:
         """Return flat numbers per entry in the caller's form and dtype."""
@@ -106,21 +127,22 @@ def form_of_segments(
             raise ValueError(
                 "a nested tensor knows its segments; give neither segment_ids, ptr nor num_segments"
             )
-        scores, offsets = of_torch("jagged").parts(scores)
+        scores, offsets = of_torch("jagged").parts("scores", scores)
         ptr = offsets
     elif (segment_ids is None) == (ptr is None):
         got = "both" if ptr is not None else "neither"
         raise ValueError(f"give either segment_ids or ptr; got {got}")
-    kind, name = check_scores(scores)
-    of = ("ptr", ptr) if segment_ids is None else ("segment_ids", segment_ids)
-    index = _checked_index(*of, scores)
+    kind, dtype = check_scores(scores)
+    is_ptr = segment_ids is None
+    name = "ptr" if is_ptr else "segment_ids"
+    index = _checked_index(name, ptr if is_ptr else segment_ids, scores)
     if num_segments is not None:
         num_segments = check_integer("num_segments", num_segments, "an integer >= 0", 0)
     size, columns = scores.shape[0], math.prod(scores.shape[1:])
     find = _known if is_at_hand(scores) and is_at_hand(index) else _unknown
-    count, over, strangers = find(index, of[0] == "ptr", size, columns, num_segments, scores)
+    count, over, strangers = find(index, is_ptr, size, columns, num_segments)
     form = SegmentForm(
-        kind, scores.dtype, name, tuple(scores.shape), count, over, strangers, offsets
+        kind, scores.dtype, dtype, tuple(scores.shape), count, over, strangers, offsets
     )
     return scores, form
 
@@ -144,10 +166,16 @@ def _checked_index(name: str, index: Any, scores: Array) -> Array:
 
 
 def _known(
-    index: Array, is_ptr: bool, size: int, columns: int, count: int | None, scores: Array
+    index: Array, is_ptr: bool, size: int, columns: int, count: int | None
 ) -> tuple[int, SegmentRows, None]:
     """Return the segments by numbers that can be read, all of them checked."""
-    index = np.asarray(index.detach() if is_torch(index) else index).astype(np.int64, copy=False)
+    for_torch = is_torch(index)
+    index = np.asarray(index)
+    if index.dtype == np.uint64 and index.size and int(index.max()) >= 1 << 63:
+        raise ValueError(
+            f"{'ptr' if is_ptr else 'segment_ids'} must be below 2**63; got {int(index.max())}"
+        )
+    index = index.astype(np.int64, copy=False)
     if is_ptr:
         _check_ptr(index, size, count)
         order = Order.of_ends(index)
@@ -156,12 +184,8 @@ def _known(
     count = len(order.lengths)
     if count * columns == 0:  # kernels have no rows to serve then
         none = np.zeros(0, np.int64)
-        return count, SegmentRows(_as_index(none, is_torch(scores)), 0), None
-    return count, KnownSegments(order.repeated(columns, size), scores), None
-
-
-def _as_index(numbers: np.ndarray, for_torch: bool) -> Array:
-    return of_torch("state").from_memory(numbers) if for_torch else numbers
+        return count, SegmentRows(as_index(none, for_torch), 0), None
+    return count, KnownSegments(order.repeated(columns, size), for_torch), None
 
 
 def _check_ptr(ptr: np.ndarray, size: int, count: int | None) -> None:
@@ -183,31 +207,28 @@ def _check_count_of_ptr(found: int, count: int | None) -> None:
 
 
 def _unknown(
-    index: Array, is_ptr: bool, size: int, columns: int, count: int | None, scores: Array
+    index: Array, is_ptr: bool, size: int, columns: int, count: int | None
 ) -> tuple[int, SegmentRows, Array]:
     """Return the segments by numbers that are not read: who is in none has no weight."""
     xp = namespace(index)
+    # Narrow types cannot hold the count, nor a difference.
+    index = cast(index, xp.int64 if is_torch(index) else xp.asarray(0).dtype)
     if is_ptr:
         _check_count_of_ptr(index.shape[0] - 1, count)
         ids, count = _ids_of_ptr(index, size), index.shape[0] - 1
     else:
         ids, count = index, _found_count(index, size) if count is None else count
-    if count == 0 and size != 0:
-        raise ValueError(f"num_segments must be at least 1 for {size} entries; got 0")
+    if count <= 0 and size != 0:
+        raise ValueError(
+            f"there must be at least 1 segment for {size} entries; got {count} by num_segments or "
+            "by the largest of segment_ids"
+        )
     strangers = (ids < 0) | (ids >= count)
     ids = xp.where(strangers, 0, ids)
     if columns != 1:
-        steps = count * _places(index, columns)
+        steps = count * arange(index, columns)
         ids = (ids + steps[:, None]).reshape(-1)
     return count, _segment_rows(ids, count * columns), strangers
-
-
-def _places(like: Array, count: int) -> Array:
-    if is_torch(like):
-        import torch
-
-        return torch.arange(count, device=like.device)
-    return namespace(like).arange(count)
 
 
 def _segment_rows(ids: Array, count: int) -> SegmentRows:
@@ -224,7 +245,7 @@ def _ids_of_ptr(ptr: Array, size: int) -> Array:
 
     Where ptr decreases, what came before counts.
     """
-    at, ends = _places(ptr, size), -cumulative_min(-ptr)
+    at, ends = arange(ptr, size), -cumulative_min(-ptr)
     if is_torch(ptr):
         import torch
 

@@ -14,14 +14,12 @@ from kofn.arrays.kinds import (
     deleted,
     framework,
     full_like,
+    most_precise_dtype,
     namespace,
 )
 from kofn.links.link import Link
 from kofn.rows.given import HALF_TYPES, NUMBERS, Given, temperature_of, without_deleted
 from kofn.rows.segment_form import SegmentForm, form_of_segments
-
-LEAST_SHARE = 2.0**-40
-"""What a share of a segment may lie above an integer and be it: 0.1 of 30 entries are 3."""
 
 
 def segment_given(
@@ -42,10 +40,8 @@ def segment_given(
     values, form = form_of_segments(scores, segment_ids, ptr, num_segments)
     x = without_deleted(values) if form.dtype_name in HALF_TYPES else values
     if mask is not None:
-        x = form.xp.where(_mask_of(mask, values), x, -math.inf)
-    if form.strangers is not None:
-        x = form.xp.where(form.strangers[(..., *[None] * (x.ndim - 1))], -math.inf, x)
-    x = form.flat(x)
+        x = form.xp.where(_mask_of(form.plain("mask", mask), values), x, -math.inf)
+    x = form.flat(form.without_strangers(x, -math.inf))
     inner = link.inner
     if framework(inner.alpha) is not None:
         alpha = _spread("alpha", inner.alpha, x, form)
@@ -58,11 +54,10 @@ def segment_given(
 
 
 def _mask_of(mask: Any, values: Array) -> Array:
-    mask = mask.values() if getattr(mask, "is_nested", False) else mask
+    if getattr(mask, "ndim", 0) == 1 < values.ndim:  # one flag per entry, for all columns
+        mask = mask[(..., *[None] * (values.ndim - 1))]
     check_mask(mask, values)
     mask = adopt(mask, values)
-    if 0 < mask.ndim < values.ndim:  # one per entry, for all columns
-        mask = mask[(..., *[None] * (values.ndim - mask.ndim))]
     return namespace(values).broadcast_to(mask, values.shape)
 
 
@@ -81,10 +76,12 @@ def _share(ratio: Any, x: Array, form: SegmentForm) -> Array:
         "ratio", ratio, low=0.0, high=1.0, strict=True, allowed="a number in (0, 1]", arrays=False
     )
     xp = namespace(x)
-    members = cast(form.over.count(~deleted(x)), x.dtype)
+    members = cast(form.over.count(~deleted(x)), most_precise_dtype(x))
     share = number * members
-    whole = xp.round(share)
-    return xp.where(xp.abs(share - whole) <= LEAST_SHARE + share * 1e-6, whole, xp.ceil(share))
+    # 0.1 of 30 is 3, which rounding of 0.1 may make a little more.
+    rounding = 4 * float(xp.finfo(share.dtype).eps) * share
+    least = cast(members > 0, share.dtype)
+    return cast(xp.maximum(xp.ceil(share - rounding), least), x.dtype)
 
 
 def _spread(name: str, value: Array, x: Array, form: SegmentForm) -> Array:

@@ -12,6 +12,8 @@ from kofn.arrays.kinds import Array, is_torch, of_torch
 
 MOST_PADDING = 0.125
 """The share of padding up to which segments of other lengths join a block."""
+MOST = 1 << 40
+"""Segments that no machine has memory for."""
 FEW = 1 << 14
 """Padding that costs less than a block of its own."""
 
@@ -56,7 +58,6 @@ class Order:
     @classmethod
     def of_ends(cls, ptr: np.ndarray) -> Order:
         """Return the order of segments that go from ptr[i] to ptr[i + 1]."""
-        ptr = ptr.astype(np.int64, copy=False)
         return cls(ptr[:-1].copy(), np.diff(ptr))
 
     def repeated(self, times: int, size: int) -> Order:
@@ -116,23 +117,29 @@ def checked_count(least: int, greatest: int, count: int | None) -> int:
         bad = least if least < 0 else greatest
         allowed = "at least 0" if count is None else f"in [0, {count}), given num_segments={count}"
         raise ValueError(f"segment_ids must be {allowed}; got {bad}")
+    if greatest >= MOST:
+        raise ValueError(
+            f"segment_ids must be below 2**40; got {greatest}: number the segments from 0 on, as "
+            "numpy.unique(ids, return_inverse=True) does"
+        )
     return greatest + 1 if count is None else count
 
 
 def numbers_of(which: np.ndarray, per_row: Array) -> Array:
     """Return the numbers, (…, rows), of some of the rows, without gaps in memory."""
     if is_torch(per_row):
-        return per_row.index_select(-1, _as_index(which, per_row))
+        return per_row.index_select(-1, as_index(which, is_torch(per_row)))
     return np.take(per_row, which, axis=-1)
 
 
 def put_numbers(which: np.ndarray, per_row: Array, numbers: Array) -> None:
     """Write the numbers, (…, rows), of some of the rows."""
-    per_row[..., _as_index(which, per_row)] = numbers
+    per_row[..., as_index(which, is_torch(per_row))] = numbers
 
 
-def _as_index(which: Any, like: Array) -> Any:
-    return of_torch("state").from_memory(which) if is_torch(like) else which
+def as_index(numbers: np.ndarray, for_torch: bool) -> Any:
+    """Return numbers of entries or rows in the form that indexes arrays of a framework."""
+    return of_torch("state").from_memory(numbers) if for_torch else numbers
 
 
 def _together(sizes: np.ndarray, counts: np.ndarray) -> list[int]:

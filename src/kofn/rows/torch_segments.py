@@ -54,7 +54,7 @@ def known(
     x: Tensor, ids: Tensor, k: Tensor, temperature: Tensor, link: str, alpha: float | None
 ) -> Given:
     """Return CPU tensors as arguments of kernels for segments."""
-    over = KnownSegments(Order.of_ids(ids.detach().numpy(), k.shape[0]), x)
+    over = KnownSegments(Order.of_ids(ids.detach().numpy(), k.shape[0]), True)
     return Given(x, k, temperature, by_id(link, alpha), _Form(over))
 
 

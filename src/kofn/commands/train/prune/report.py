@@ -111,7 +111,7 @@ def _cells(settings: Settings, results: Results, model: str, method: str) -> lis
     for removed in columns(settings):
         runs = ends(results, model, method, "0" if method == "dense" else removed)
         mean, deviation = spread([each.accuracy for each in runs]) if runs else (0.0, 0.0)
-        more = f" ± {deviation:.3f}" if len(runs) > 1 else ""
+        more = f"\n± {deviation:.3f}" if len(runs) > 1 else ""  # 80 columns hold seven cells
         cells.append(f"{mean:.3f}{more}" if runs else "–")
     return [*cells, f"{seconds_of(results, model, method):.1f}"]
 

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kofn.feature_selection import SoftTopKSelector, screening
-from kofn.feature_selection.choices import Choice
+from kofn.feature_selection.choices import Choice, choice_of
 from kofn.feature_selection.targets import find_task
 
 PLANTED = [1, 4]
@@ -502,6 +502,34 @@ def test_where_only_free_columns_are_affordable_their_weights_decide():
     selector = quick(k=None, costs=[0.0] * 7 + [1.0], budget=0.5).fit(X, y)
     np.testing.assert_array_equal(selector.support_, selector.weights_ > 0.5)
     assert set(PLANTED) <= set(selector.get_support(indices=True))
+
+
+def test_a_free_column_is_chosen_where_no_other_is_affordable():
+    X, y = planted()
+    X[:, 3] = np.random.default_rng(1).normal(size=len(X))
+    for noise in (0.5, 5.0):
+        costs = [9, 9, 9, 0, 9, 9, 9, 9]
+        selector = quick(k=None, costs=costs, budget=1, noise=noise).fit(X, y)
+        assert selector.get_support(indices=True).tolist() == [3]
+    choice = Choice(np.arange(3), np.zeros(3), 1.0)
+    order, chosen = choice.ranked(np.array([1.0, 3, 2]), np.array([0.1, 0.4, 0.3]))
+    assert (order.tolist(), chosen) == ([1, 2, 0], 1)
+
+
+@pytest.mark.parametrize(
+    ("groups", "members"),
+    [
+        ([None, "None", None, "a"], [0, 1, 0, 2]),
+        ([1, "1", 1.0, np.int64(1)], [0, 1, 0, 0]),
+        ([True, 1, "True", True], [0, 1, 2, 0]),
+        ([np.nan, "nan", float("nan"), 2], [0, 1, 0, 2]),
+        (np.array(["b", "a", "b", "b"]), [0, 1, 0, 0]),
+        (pd.Series(["b", pd.NA, "b", pd.NA]), [0, 1, 0, 1]),
+        (pd.Categorical(["b", "a", "b", "c"]), [0, 1, 0, 2]),
+    ],
+)
+def test_labels_of_different_types_are_different_groups(groups, members):
+    assert choice_of(1, None, None, groups, 4).members.tolist() == members
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -182,6 +182,23 @@ def test_what_saelens_does_not_have_is_refused_by_name(tmp_path):
             from_saelens(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"k": 4,', "cfg.json is not valid JSON: Expecting"),
+        (b"\xff\xfe\xfd", "cfg.json is not valid JSON"),
+        (b"[]", "cfg.json must hold a JSON object; got list"),
+    ],
+)
+def test_a_damaged_configuration_is_named(tmp_path, text, message):
+    pytest.importorskip("safetensors")
+    from kofn.integrations.saelens import from_saelens
+
+    (tmp_path / "cfg.json").write_bytes(text)
+    with pytest.raises(ValueError, match=message):
+        from_saelens(tmp_path)
+
+
 @pytest.mark.extras
 def test_different_thresholds_are_refused(tmp_path):
     from safetensors.torch import load_file, save_file

@@ -388,6 +388,54 @@ def test_no_inputs_nan_and_all_latents_are_fine(way):
     assert everything.W_enc.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_input_with_nan_spoils_no_other(masked):
+    sae, x = autoencoder("batch"), torch.randn(T, D)
+    other = copy.deepcopy(sae)
+    mask = torch.arange(T) != 5 if masked else None
+    sound = torch.arange(T) != 3
+    x[3, 2] = torch.nan
+    rest = sound if mask is None else sound & mask
+    code, wanted = sae(x, mask).code, other(x[rest]).code
+    assert code[3].isnan().all()
+    assert torch.equal(code[rest], wanted)
+    assert sae.running.cut == other.running.cut
+    for a, b in zip(sae.statistics().values(), other.statistics().values(), strict=True):
+        assert torch.equal(a, b)
+    sae.calibrate(x, mask), other.calibrate(x[rest])
+    assert sae.running.cut == other.running.cut
+    with pytest.raises(ValueError, match="x must have inputs without NaN"):
+        sae.calibrate(x * torch.nan)
+
+
+@pytest.mark.parametrize("selection", ["token", "batch"])
+def test_a_schedule_may_return_plain_numbers(selection):
+    sae = positive(selection=selection, k=lambda step: 3 if step < 1 else 99)
+    for wanted in (3, N):
+        assert (sae(torch.randn(T, D)).code > 0).sum() == T * wanted
+        sae.step()
+    assert "kofn.schedules.exponential(" in nn.TopKSAE.__doc__
+
+
+def test_the_threshold_of_all_latents_is_0():
+    sae, x = autoencoder("batch", k=N), torch.randn(T, D)
+    sae.calibrate(x)
+    assert sae.running.cut == 0
+    output = sae.eval()(x)
+    assert torch.equal(output.code, output.scores.relu())
+
+
+def test_the_auxiliary_loss_of_one_input_is_0():
+    """It has no spread to compare the error with."""
+    sae, x = autoencoder(), torch.randn(D)
+    sae(torch.randn(T, D))
+    output = sae(x)
+    found = nn.auxk_loss(sae, x, output)
+    assert found == 0
+    (found + output.reconstruction.sum()).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in sae.parameters())
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -425,3 +473,7 @@ def test_wrong_inputs_are_named():
         autoencoder().calibrate(torch.randn(3, D))
     with pytest.raises(ValueError, match="x must have inputs to choose from"):
         autoencoder("batch").calibrate(torch.randn(0, D))
+    with pytest.raises(ValueError, match="mask must be True for at least one input"):
+        autoencoder("batch").calibrate(torch.randn(3, D), torch.zeros(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"inputs enough for one latent; got 3 for k = 0\.1"):
+        autoencoder("batch", k=0.1).calibrate(torch.randn(3, D))

@@ -90,7 +90,8 @@ class Choice:
     def _bought(self, order: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return which groups of `order` are chosen: each that what is left of the budget pays for.
 
-        A group without cost, which no budget excludes, is chosen where its weight is above 1/2.
+        A group without cost, which no budget excludes, is chosen where its weight is above 1/2,
+        and the best one where nothing else is chosen.
         """
         assert self.costs is not None
         left = self.limit * (1 + 1e-9)  # sums of costs are rounded
@@ -99,6 +100,8 @@ class Choice:
             cost = self.costs[group]
             chosen[place] = cost <= left and (cost > 0 or weights[group] > 0.5)
             left -= cost * chosen[place]
+        # Whatever has a cost and is affordable was bought: what is left is free.
+        chosen[0] |= not chosen.any()
         return chosen
 
 
@@ -131,11 +134,18 @@ def _members(groups: Any, n: int) -> np.ndarray:
     labels = np.asarray(groups)
     if labels.shape != (n,):
         raise ValueError(f"groups must have one label per column, shape ({n},); got {labels.shape}")
-    if labels.dtype == object:
-        labels = labels.astype(str)
     # Numbered by first appearance, so that renaming the groups changes nothing.
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
+    seen: dict[Any, int] = {}
+    # As objects: an array of 1 and "1" would hold two equal strings.
+    keys = map(_key, np.array(groups, dtype=object).tolist())
+    return np.array([seen.setdefault(key, len(seen)) for key in keys])
+
+
+def _key(label: Any) -> tuple[Any, Any]:
+    """Return what equal labels share: 1 and 1.0 are equal, and so are two NaN; 1 and "1" differ."""
+    if isinstance(label, numbers.Number) and not isinstance(label, bool):
+        return numbers.Number, "nan" if label != label else label
+    return str if isinstance(label, str) else type(label), str(label)
 
 
 def _costs(costs: Any, n: int) -> np.ndarray:

@@ -70,7 +70,8 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             groups. Leave it out where a budget is given.
         costs: (n_features,) what each column costs, finite and ≥ 0, in any unit. The choice is
             then that of `kofn.soft_knapsack`: columns are bought by weight, those that still fit.
-            A column that costs nothing is chosen if its weight is above 1/2.
+            A column that costs nothing is chosen if its weight is above 1/2, or if it is the best
+            of those and no other is affordable.
         budget: what may be spent, > 0, in the unit of the costs; never exceeded.
         groups: (n_features,) a label for each column; columns with equal labels, such as those of
             a one-hot encoding, are chosen together, and a group costs the sum of its columns.

@@ -82,9 +82,10 @@ def from_saelens(folder: str | os.PathLike[str], *, k: float | None = None) -> T
 
     Raises:
         ValueError: the architecture is neither "jumprelu" nor "topk"; the thresholds of latents
-        differ; inputs are changed before they are encoded; k is not known; an entry is missing.
+        differ; inputs are changed before they are encoded; k is not known; an entry is missing;
+        cfg.json is no JSON object.
     """
-    config = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
+    config = _config(Path(folder) / CONFIG)
     weights = load((Path(folder) / WEIGHTS).read_bytes())
     for name in parts.WEIGHTS:
         required(weights, name, WEIGHTS)
@@ -102,6 +103,16 @@ def from_saelens(folder: str | os.PathLike[str], *, k: float | None = None) -> T
     if k is None:
         raise ValueError(f"k must be given for a 'jumprelu' autoencoder: {CONFIG} holds none")
     return _loaded(weights, k, _one(required(weights, "threshold", WEIGHTS)))
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} must hold a JSON object; got {type(config).__name__}")
+    return config
 
 
 def _number(sae: TopKSAE) -> float:

@@ -117,7 +117,7 @@ class Autoencoder(Reporting):
         return unit_rows(self.W_dec) if self.decoder_norm == "unit" else self.W_dec
 
     def current_k(self) -> Any:
-        """Return k of this step: a number, or a tensor if it is scheduled or learned."""
+        """Return k of this step: a number, or a tensor if learned or from such a schedule."""
         return self.k(self._buffers.get("steps"))
 
     def current_temperature(self) -> Any:
@@ -140,16 +140,23 @@ class Autoencoder(Reporting):
             x: [..., d_in], all inputs at once; k times their number of scores is kept in memory.
             mask: as for `forward`. batch_size: how many inputs are encoded at a time.
 
+        For k = d_sae the threshold is 0. Inputs with NaN are left out.
+
         Raises:
-            ValueError: the selection is not "batch", or x has no inputs.
+            ValueError: the selection is not "batch", no input is left, or there are too few of
+            them for one latent.
         """
         if self.running is None:
             raise ValueError(f"calibrate is for selection='batch'; got {self.selection!r}")
         check_integer("batch_size", batch_size, "an integer ≥ 1", 1)
         inputs = tokens_of(x, self.d_in)[slice(None) if mask is None else flat_mask(mask, x)]
-        wanted = check_wanted(float(self.current_k()), len(inputs), self.d_sae, x)
+        if x.numel() and not len(inputs):
+            raise ValueError("mask must be True for at least one input; got False for all")
+        inputs = inputs[~inputs.isnan().any(-1)]
+        wanted = check_wanted(float(self.current_k()), len(inputs), x)
         parts = (self._scores(part, None)[0] for part in torch.split(inputs, batch_size))
-        self.running.fix(cut_below(parts, wanted))
+        everything = wanted == len(inputs) * self.d_sae
+        self.running.fix(torch.zeros(()) if everything else cut_below(parts, wanted))
 
     def _scores(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the scores, the same as rows [T, d_sae], and the mask [T]."""
@@ -158,11 +165,14 @@ class Autoencoder(Reporting):
         return scores.view(*x.shape[:-1], self.d_sae), scores, live
 
 
-def check_wanted(k: float, inputs: int, d_sae: int, x: Tensor) -> int:
+def check_wanted(k: float, inputs: int, x: Tensor) -> int:
     """Return how many scores are to fire for all inputs."""
     wanted = round(k * inputs)
-    if not 0 < wanted < inputs * d_sae:
-        raise ValueError(f"x must have inputs to choose from; got shape {tuple(x.shape)}")
+    if not inputs:
+        kind = "inputs without NaN" if x.numel() else "inputs"
+        raise ValueError(f"x must have {kind} to choose from; got shape {tuple(x.shape)}")
+    if not wanted:
+        raise ValueError(f"x must have inputs enough for one latent; got {inputs} for k = {k:g}")
     return wanted
 
 

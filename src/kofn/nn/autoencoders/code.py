@@ -70,6 +70,12 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
     return Coded(code, least, fixed.masked_fill(~others, -math.inf).amax(-1, keepdim=True))
 
 
+def without_nan(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mask [T] without inputs that have a NaN score: in a joint choice, it would win."""
+    sound = ~scores.detach().isnan().any(-1)
+    return sound if mask is None else mask & sound
+
+
 def code_above(scores: Tensor, threshold: Tensor, mask: Tensor | None) -> Tensor:
     """Return relu(scores) where they exceed the threshold, a float32 tensor without dimensions."""
     # With one dimension the threshold is not rounded to the dtype of the scores.

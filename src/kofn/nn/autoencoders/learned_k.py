@@ -40,7 +40,10 @@ class LatentsPerToken(nn.Module):
             return self.log.exp().clamp(self.least, self.d_sae)
         if not callable(self.given):
             return self.given
-        return self.given(step).clamp(self.least, self.d_sae)
+        now = self.given(step)
+        if isinstance(now, Tensor):
+            return now.clamp(self.least, self.d_sae)
+        return min(max(now, self.least), self.d_sae)
 
     def _apply(self, fn: Any, recurse: bool = True) -> LatentsPerToken:
         before = None if self.log is None else self.log.detach()

@@ -14,7 +14,7 @@ def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = Non
 
     e = x − reconstruction, without a gradient, ē its mean, and ê the sum of the decoder rows of
     the k silent latents with the largest scores, times relu of these scores. 0 if no latent is
-    silent.
+    silent, or if e = ē for every input, as it is for a single one.
 
     Args:
         sae: whose `silent_latents` those are; choose `silent_after` for this loss. x: [..., d_in].
@@ -46,5 +46,8 @@ def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = Non
     largest, indices = scores.topk(k, -1)
     code = torch.zeros_like(scores).scatter(-1, indices, largest.relu())
     error = (code @ sae.decoder() - left).square().mean()
-    spread = (left - left.flatten(0, -2).mean(0)).square().mean()
-    return torch.where(silent.any(), (error / spread).nan_to_num(0.0, 0.0, 0.0), 0.0)
+    spread = (left - left.reshape(-1, sae.d_in).mean(0)).square().mean()
+    # A division by 0 would be NaN in the gradient, whatever its value is replaced by.
+    varied = spread > 0
+    share = (error / torch.where(varied, spread, 1.0)).nan_to_num(0.0, 0.0, 0.0)
+    return torch.where(silent.any() & varied, share, 0.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.nn.autoencoders.base import Autoencoder
-from kofn.nn.autoencoders.code import Coding, code_above, code_of, live_tokens
+from kofn.nn.autoencoders.code import Coding, code_above, code_of, live_tokens, without_nan
 from kofn.nn.autoencoders.settings import Settings
 from kofn.nn.routing.state import is_recomputing
 
@@ -38,8 +38,8 @@ class TopKSAE(Autoencoder):
         d_in, d_sae: sizes of inputs and code, integers ≥ 1.
         k: latents per input, in [1, d_sae]. An integer for selection="token"; for "batch" a number
             > 0, the mean over the inputs. Or a function of the step, such as
-            `schedules.exponential(64, 8, steps=1000)`; `step()` counts the steps, and "token"
-            rounds its value.
+            `kofn.schedules.exponential(64, 8, steps=1000)`; `step()` counts the steps, and
+            "token" rounds its value.
         selection: "token", the k largest scores of each input; "batch", the k·T largest scores of
             the T inputs of a call, so that some inputs have more latents than others. In eval(),
             "batch" keeps the scores above a running mean of the threshold, each input by itself.
@@ -57,6 +57,7 @@ class TopKSAE(Autoencoder):
 
     Inputs:
         x: [..., d_in]. mask: boolean of shape x.shape[:-1], False for padding, whose code is 0.
+            An input with NaN has a code of NaN, and the others are coded without it.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range.
@@ -108,6 +109,7 @@ class TopKSAE(Autoencoder):
     def _code(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         if self.running is not None and not self.training:
             return code_above(scores, self.running.cut, mask)
+        mask = mask if self.running is None else without_nan(scores, mask)
         found = code_of(scores, self._coding(), mask)
         if self.training and not is_recomputing():
             if self.running is not None and scores.numel():

@@ -18,14 +18,17 @@ from kofn.rows.torch_pieces import Chunk, Pieces, parts, wide
 DIGIT = 11
 """Bits per pass; a histogram has 2¹¹ places."""
 
+SLACK = 1e-12
+"""What part of the budget may be spent beyond it: the rounding errors of sums of costs."""
+
 
 def choose(pieces: Pieces, budget: float) -> list[Tensor]:
     """Return which entries are bought, as boolean tensors. With costs of 1, that is the top k.
 
-    A NaN counts as the greatest number.
+    Costs that sum to the budget but for rounding errors fit. A NaN counts as the greatest number.
     """
     priced = any(isinstance(cost, Tensor) or cost != pieces.costs[0] for cost in pieces.costs)
-    cut = _cut(pieces, budget, priced)
+    cut = _cut(pieces, budget * (1 + SLACK), priced)
     if cut is None:
         return [torch.ones_like(x, dtype=torch.bool) for x in pieces.tensors]
     key, left = cut
@@ -49,13 +52,16 @@ def choose(pieces: Pieces, budget: float) -> list[Tensor]:
 def _first(tied: Tensor, cost: float | Tensor, number: int, left: float) -> tuple[Tensor, float]:
     """Return the first of the tied entries that fit, and what of the budget is left then.
 
-    It is −1 from the first on that does not fit.
+    It is −∞ from the first on that does not fit.
     """
-    spent = tied.double().mul_(cost).cumsum(0)
+    if isinstance(cost, Tensor):
+        spent = tied.double().mul_(cost).cumsum(0)
+    else:  # a sum of many equal costs would drift
+        spent = tied.cumsum(0).double().mul_(cost)
     fits = tied & (spent <= left)
     taken = int(fits.sum())
     if taken < number:
-        return fits, -1.0
+        return fits, -math.inf
     return fits, left - float(spent[-1])
 
 

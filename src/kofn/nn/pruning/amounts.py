@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -38,6 +39,11 @@ def kept_of(
     total = sum(totals)
     if budget is None:
         return [_kept(amount, total, layout.size, priced)]
+    if not priced and (isinstance(budget, bool) or not isinstance(budget, Integral)):
+        raise TypeError(
+            "budget is a number of weights, an integer; for a share, give amount, what is removed, "
+            f"such as amount=0.9; got {budget!r}"
+        )
     unit = 1 if priced else layout.size
     most = total * unit
     kept = check_number(

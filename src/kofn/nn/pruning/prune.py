@@ -58,8 +58,8 @@ def prune(
         model: its linear and convolution layers are pruned, biases are not.
         amount: what is removed, as in torch.nn.utils.prune: a share in [0, 1] as a float, or a
             number of weights as an integer. With `costs`, a share or a part of the total cost.
-        budget: what is kept instead: a number of weights, or a cost. Give one of the two; none
-            for pattern="n:m".
+        budget: what is kept instead: a number of weights, an integer; with `costs`, a cost. Give
+            one of the two; none for pattern="n:m".
         schedule: the number of training steps, or a `PruningSchedule`.
         scope: "global", one choice over all layers; "layer", the same amount in each.
         costs: what keeping a weight costs: None, 1; "flops", 2 per use for one example, counted
@@ -82,7 +82,7 @@ def prune(
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range; a weight is
-            shared, sharded, lazy or has a parametrization; a pattern does not fit.
+            shared, sharded, lazy, not finite or has a parametrization; a pattern does not fit.
 
     Source: Sander et al. (2023) and Tai et al., "Spartan" (2022), for soft top-k masks; SMART
     (arXiv 2403.19969) for separate scores with one threshold; Ahmed et al., "SIMPLE" (2023), for

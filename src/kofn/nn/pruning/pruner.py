@@ -54,9 +54,12 @@ class Pruner(Views):
         Without, it sees that weights have changed since the last forward pass and scores have not.
 
         Raises:
-            RuntimeError: the optimizer does not have the scores; at the first step only.
+            RuntimeError: the optimizer does not have the scores; at the first step only. Or
+                called after finalize().
             TypeError: the model is sharded.
+            ValueError: the mask is to be fixed, and scores are NaN or infinite.
         """
+        self._refuse_finalized()
         if not self.frozen:
             self._check(optimizer)
         steps = self.clock.owner.steps
@@ -66,10 +69,17 @@ class Pruner(Views):
             self.freeze()
 
     def freeze(self) -> None:
-        """Fix the mask: from now on exactly as many weights as wanted, and no score, count."""
+        """Fix the mask: from now on exactly as many weights as wanted, and no score, count.
+
+        Raises:
+            RuntimeError: called after finalize().
+            TypeError: the model is sharded.
+            ValueError: scores are NaN or infinite.
+        """
+        self._refuse_finalized()
+        for member, mask in self._chosen():
+            member.freeze(mask)
         for row in self.choosers:
-            for member, mask in zip(row.members, self._chosen(row), strict=True):
-                member.freeze(mask)
             row.close()
 
     def finalize(self) -> nn.Module:
@@ -77,20 +87,22 @@ class Pruner(Views):
 
         Nothing of `nn.prune` is left on the model: no parametrization, score, buffer or hook. The
         parameters are the objects that they were before, so an optimizer that has them goes on.
+        Its further steps fill the zeros again: fine-tune before, with the fixed mask (`frozen` of
+        the schedule, or freeze()).
 
         Raises:
             RuntimeError: called twice.
             TypeError: the model is sharded.
+            ValueError: scores are NaN or infinite.
         """
-        if not self._hooks:
-            raise RuntimeError("finalize() was called before; the model has no masks any more")
+        self._refuse_finalized()
         if not self.frozen:
             self.freeze()
         for member in self.members:
             member.finalize()
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
+        self._hooks, self.finalized = [], True
         return self.model
 
     def _scores(self) -> Iterator[nn.Parameter]:

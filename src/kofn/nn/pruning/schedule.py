@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,8 +55,7 @@ class PruningSchedule:
             )
         check_number("frozen", self.frozen, low=0.0, below=1.0, allowed="in [0, 1)", arrays=False)
         if not callable(self.temperature):
-            first, last = self.temperature
-            schedules.exponential(first, last, self.steps)  # checks both
+            _check_temperature(self.temperature)
 
     def kept(self, step: Any, total: float, kept: float) -> Any:
         """Return how much is kept at a step, of `total`; a number, or an array for an array."""
@@ -79,6 +79,18 @@ class PruningSchedule:
 
     def _part(self, share: float) -> int:
         return max(1, round(share * self.steps))
+
+
+def _check_temperature(given: Any) -> None:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise TypeError(
+            f"temperature must be (first, last) or a function of the step; got {given!r}"
+        )
+    for place, number in enumerate(given):
+        name, allowed = f"temperature[{place}]", "a finite number > 0"
+        check_number(
+            name, number, low=0.0, below=math.inf, allowed=allowed, strict=True, arrays=False
+        )
 
 
 def schedule_of(schedule: int | PruningSchedule) -> PruningSchedule:

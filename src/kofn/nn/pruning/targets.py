@@ -63,6 +63,12 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
             raise ValueError(
                 f"{target.name} has a parametrization already; exclude it, or remove that first"
             )
+        if "weight" not in target.module._parameters:
+            raise ValueError(
+                f"{target.name} is not a parameter: something computes it before each call, such "
+                "as torch.nn.utils.prune or weight_norm; exclude it, or remove that "
+                "parametrization first"
+            )
         refuse_sharded(target.name, target.weight)
         if isinstance(target.weight, nn.parameter.UninitializedParameter):
             raise ValueError(f"{target.name} is lazy: call the model once before nn.prune")
@@ -70,6 +76,7 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
             raise TypeError(f"{target.name} must be of floats; got {target.weight.dtype}")
         if not target.weight.numel():
             raise ValueError(f"{target.name} of shape {tuple(target.weight.shape)} is empty")
+        refuse_infinite(target.name, target.weight)
     owners: dict[int, list[str]] = {}
     for name, each in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(each), []).append(name)
@@ -80,6 +87,13 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
                 f"{' and '.join(names)} are one parameter, and a mask would part them; "
                 "exclude all of them"
             )
+
+
+def refuse_infinite(name: str, values: Tensor) -> None:
+    """Raise for a NaN or an infinite entry, which would decide over the weights of all layers."""
+    least, most = (float(each) for each in values.detach().aminmax())
+    if not (math.isfinite(least) and math.isfinite(most)):
+        raise ValueError(f"{name} must be finite; the least is {least:g}, the greatest {most:g}")
 
 
 def refuse_sharded(name: str, tensor: Tensor) -> None:

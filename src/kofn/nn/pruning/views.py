@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kofn.nn.pruning.choosers import Clock, GroupChoice
-from kofn.nn.pruning.targets import refuse_sharded
-from kofn.nn.pruning.weight import Chooser, PrunedWeight
+from kofn.nn.pruning.targets import refuse_infinite, refuse_sharded
+from kofn.nn.pruning.weight import PrunedWeight
 
 
 class Views:
@@ -17,6 +18,7 @@ class Views:
     def __init__(self, choosers: list[Any], clock: Clock) -> None:
         self.choosers, self.clock = choosers, clock
         self.members: list[PrunedWeight] = [each for row in choosers for each in row.members]
+        self.finalized = False
 
     @property
     def frozen(self) -> bool:
@@ -29,20 +31,25 @@ class Views:
         return int(self.clock.owner.steps)
 
     def masks(self) -> dict[str, Tensor]:
-        """Return the hard mask of each weight, as it would be if it were fixed now."""
-        found = {}
-        for row in self.choosers:
-            chosen = self._chosen(row) if not self.frozen else [each.mask for each in row.members]
-            for member, mask in zip(row.members, chosen, strict=True):
-                found[member.target.name] = member.spread(mask)
-        return found
+        """Return the hard mask of each weight, as it would be if it were fixed now.
+
+        Raises:
+            RuntimeError: called after finalize().
+            ValueError: scores are NaN or infinite.
+        """
+        self._refuse_finalized()
+        fixed = [(each, each.mask) for each in self.members if each.mask is not None]
+        pairs = fixed if self.frozen else self._chosen()
+        return {member.target.name: member.spread(mask) for member, mask in pairs}
 
     def entropy(self) -> dict[str, float]:
         """Return the mean entropy, in nats, of the groups of each weight; for pattern="n:m".
 
         Raises:
+            RuntimeError: called after finalize().
             ValueError: the pattern is not n:m.
         """
+        self._refuse_finalized()
         found = {}
         for row in self.choosers:
             if not isinstance(row, GroupChoice):
@@ -50,10 +57,20 @@ class Views:
             found[row.members[0].target.name] = float(row.entropy())
         return found
 
-    def _chosen(self, row: Chooser) -> list[Tensor]:
+    def _chosen(self) -> list[tuple[PrunedWeight, Tensor]]:
+        """Return each weight with the hard mask of its scores; it is not fixed here."""
         for member in self.members:
-            refuse_sharded(member.target.name, member.original)
-        return row.choose()
+            name = member.target.name
+            refuse_sharded(name, member.original)
+            with torch.no_grad():
+                refuse_infinite(f"the scores of {name}", member.score(member.original))
+        return [
+            pair for row in self.choosers for pair in zip(row.members, row.choose(), strict=True)
+        ]
+
+    def _refuse_finalized(self) -> None:
+        if self.finalized:
+            raise RuntimeError("finalize() was called before; the model has no masks any more")
 
     def __repr__(self) -> str:
         first = self.choosers[0]

@@ -1,0 +1,106 @@
+"""nn.prune: what it refuses by name, and budgets that decimal costs add up to."""
+
+import math
+
+import pytest
+import torch
+
+from kofn import nn
+
+
+@pytest.fixture(autouse=True)
+def own_seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def two_layers():
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_weight_that_is_not_finite_is_refused_by_name(bad, dtype):
+    model = two_layers().to(dtype)
+    model[2].weight.data[1, 3] = bad
+    with pytest.raises(ValueError, match=r"^2\.weight must be finite"):
+        nn.prune(model, 0.5, schedule=3)
+    nn.prune(model, 0.5, schedule=3, exclude="2").finalize()
+    assert int((model[0].weight != 0).sum()) == 256
+
+
+@pytest.mark.parametrize("scope", ["global", "layer"])
+@pytest.mark.parametrize("scores", ["learned", "magnitude"])
+def test_scores_that_are_not_finite_fix_no_mask(scores, scope):
+    model = two_layers()
+    pruner = nn.prune(model, 0.5, schedule=3, scores=scores, scope=scope)
+    change = pruner.members[1].scores if scores == "learned" else pruner.members[1].original
+    change.data[0, 0] = math.nan
+    for call in (pruner.freeze, pruner.masks, pruner.finalize):
+        with pytest.raises(ValueError, match=r"^the scores of 2\.weight must be finite"):
+            call()
+    assert all(each.mask is None for each in pruner.members)
+    change.data[0, 0] = 0.0
+    pruner.finalize()
+    assert sum(int((each.weight != 0).sum()) for each in (model[0], model[2])) == 320
+
+
+@pytest.mark.parametrize("budget", [0.1, 33.0, True, "many"])
+def test_a_budget_without_costs_is_an_integer(budget):
+    with pytest.raises(TypeError, match=r"budget is a number of weights.* amount=0\.9"):
+        nn.prune(two_layers(), budget=budget, schedule=3)
+
+
+@pytest.mark.parametrize("way", ["prune", "weight_norm", "spectral_norm"])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_weights_that_something_computes_are_refused_by_name(way):
+    model = two_layers()
+    if way == "prune":
+        torch.nn.utils.prune.l1_unstructured(model[2], "weight", 0.5)
+    else:
+        getattr(torch.nn.utils, way)(model[2])
+    with pytest.raises(ValueError, match=r"2\.weight is not a parameter.* remove that param"):
+        nn.prune(model, 0.5, schedule=3)
+    nn.prune(model, 0.5, schedule=3, exclude="2").finalize()
+
+
+@pytest.mark.parametrize("pattern", [None, "2:4"])
+def test_nothing_is_left_to_ask_after_finalize(pattern):
+    amount = None if pattern else 0.5
+    pruner = nn.prune(two_layers(), amount, schedule=3, pattern=pattern)
+    pruner.finalize()
+    for call in (pruner.masks, pruner.freeze, pruner.step, pruner.finalize, pruner.entropy):
+        with pytest.raises(RuntimeError, match=r"finalize\(\) was called before"):
+            call()
+    assert pruner.steps == 0
+
+
+@pytest.mark.parametrize(
+    "bad", [1.0, (1,), (1, -1), (1, 0.1, 0.01), (math.inf, 1), (1, math.nan), ("1", 1), None]
+)
+def test_temperatures_of_a_schedule_are_checked_by_name(bad):
+    with pytest.raises((TypeError, ValueError), match=r"^temperature(\[[01]\])? must be"):
+        nn.PruningSchedule(10, temperature=bad)
+
+
+@pytest.mark.parametrize("cost", [0.1, 0.3, 1e-20, 1 / 3])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tensor", [False, True])
+def test_decimal_costs_that_sum_to_the_budget_fit(cost, tied, tensor):
+    for shape in ((8, 16), (257, 300)):
+        for kept in (1, 3, 50, 64, 127):
+            layer = torch.nn.Linear(*shape, bias=False)
+            if tied:
+                layer.weight.data.fill_(1.0)
+            price = torch.full_like(layer.weight, cost, dtype=torch.float64) if tensor else cost
+            budget = kept * cost
+            nn.prune(layer, budget=budget, costs=lambda n, m, p=price: p, schedule=4).finalize()
+            assert int((layer.weight != 0).sum()) == kept
+
+
+def test_half_of_many_equal_decimal_costs_is_half_of_them():
+    layer = torch.nn.Linear(512, 512, bias=False)
+    layer.weight.data.fill_(1.0)
+    nn.prune(layer, 0.5, costs=lambda name, module: 0.1, schedule=4).finalize()
+    assert int((layer.weight != 0).sum()) == 512 * 256

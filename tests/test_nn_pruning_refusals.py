@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils import prune as torch_prune
 
 from kofn import nn
 
@@ -57,7 +58,7 @@ def test_a_budget_without_costs_is_an_integer(budget):
 def test_weights_that_something_computes_are_refused_by_name(way):
     model = two_layers()
     if way == "prune":
-        torch.nn.utils.prune.l1_unstructured(model[2], "weight", 0.5)
+        torch_prune.l1_unstructured(model[2], "weight", 0.5)
     else:
         getattr(torch.nn.utils, way)(model[2])
     with pytest.raises(ValueError, match=r"2\.weight is not a parameter.* remove that param"):

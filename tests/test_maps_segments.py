@@ -16,7 +16,7 @@ import kofn
 from kofn import links
 from kofn.arrays.segments import segment_sum
 from kofn.losses import segment_topk_loss, topk_loss
-from kofn.rows import segment_form
+from kofn.rows import segment_form, segment_order
 from rows_of_users import DTYPES, draw
 from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework
 
@@ -525,3 +525,13 @@ def test_sums_of_long_segments_keep_their_digits():
     of_torch = segment_sum(torch.tensor(x), torch.tensor(ids), 3)
     for found in (lanes, of_torch, segment_sum(x, ids, 3)):
         np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
+
+
+def test_nothing_compiled_is_called_where_kernels_are_off(monkeypatch):
+    def refuse():
+        raise AssertionError("compiled code was asked for")
+
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    monkeypatch.setattr(segment_order.kernels, "copies", refuse)
+    found = kofn.segment_hard_topk(np.arange(4.0), 1, segment_ids=np.array([1, 0, 1, 0]))
+    np.testing.assert_array_equal(found, [0, 0, 1, 1])

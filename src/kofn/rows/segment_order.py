@@ -39,7 +39,7 @@ class Order:
     def of_ids(cls, ids: np.ndarray, count: int | None) -> Order:
         """Return the order of entries of which entry i is in segment ids[i], all in [0, count)."""
         ids = np.ascontiguousarray(ids, np.int64)
-        copies = kernels.copies()
+        copies = kernels.copies() if kernels.wanted() else None
         if not ids.size or copies is None:
             return cls._by_sorting(ids, count)
         is_sorted, least, greatest = copies.survey(ids)

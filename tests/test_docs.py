@@ -7,9 +7,16 @@ import pytest
 from layers import LEVEL
 from test_readme import ROOT, Block, assert_prints, blocks, run
 
+DOCS = ROOT / "docs"
 PAGES = {
-    path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
+    path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted(DOCS.rglob("*.md"))
 }
+
+# Packages that continuous integration does not install.
+EXTRAS = re.compile(
+    r"^ *(?:import|from) [\w.]*\b(?:transformers|jaxopt|ott|softtorch)\b", re.MULTILINE
+)
 
 
 @pytest.mark.usefixtures("own_warnings")
@@ -20,7 +27,7 @@ PAGES = {
             name,
             block,
             id=f"{name} line {block.line}",
-            marks=[pytest.mark.extras] if "transformers" in block.code else [],
+            marks=[pytest.mark.extras] if EXTRAS.search(block.code) else [],
         )
         for name, page in PAGES.items()
         for block in blocks(page)
@@ -43,7 +50,8 @@ def own_warnings():
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)[)#]", PAGES[name])
-    assert [target for target in targets if not (ROOT / "docs" / target).exists()] == []
+    folder = (DOCS / name).parent
+    assert [target for target in targets if not (folder / target).exists()] == []
 
 
 def anchors(page: str) -> set[str]:
@@ -62,8 +70,9 @@ FRONT = {
 )
 def test_anchors_exist(folder: str, name: str) -> None:
     page = PAGES[name] if folder else FRONT[name]
+    beside = (ROOT / folder / name).parent
     for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page):
-        text = (ROOT / folder / target).read_text(encoding="utf-8") if target else page
+        text = (beside / target).read_text(encoding="utf-8") if target else page
         assert anchor in anchors(text), f"{name}: {target}#{anchor}"
 
 
@@ -115,16 +124,18 @@ def test_the_tests_that_pages_name_exist() -> None:
 
 # Pages about the whole library; every other page is named after a room of src/kofn.
 GENERAL = {
-    *("README", "guide", "behaviour", "names", "speed"),
+    *("README", "guide", "behaviour", "names", "speed", "glossary"),
     *("from_the_articles", "errata", "sources"),
 }
 
 
 def test_pages_are_named_after_rooms() -> None:
-    stems = {name.removesuffix(".md") for name in PAGES} - GENERAL
+    stems = {name.removesuffix(".md") for name in PAGES if "/" not in name} - GENERAL
     assert [s for s in stems if not any(f"{s}_".startswith(f"{room}_") for room in LEVEL)] == []
 
 
-def test_the_index_lists_every_page() -> None:
-    listed = set(re.findall(r"\]\((\w+\.md)\)", PAGES["README.md"]))
-    assert listed == set(PAGES) - {"README.md"}
+@pytest.mark.parametrize("folder", ["", "guides/", "coming_from/"])
+def test_the_index_lists_every_page(folder: str) -> None:
+    listed = set(re.findall(r"\]\(((?!README)\w+\.md)\)", PAGES[f"{folder}README.md"]))
+    beside = {name for name in PAGES if name.rpartition("/")[0] == folder.rstrip("/")}
+    assert {f"{folder}{name}" for name in listed} == beside - {f"{folder}README.md"}

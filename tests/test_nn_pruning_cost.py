@@ -8,7 +8,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from kofn import nn
 from kofn.links.table import logistic
-from kofn.rows.torch_pieces import Equation, Pieces
+from kofn.rows.pieces import Equation
+from kofn.rows.torch_pieces import Pieces
 from kofn.rows.torch_pieces_choice import choose
 
 FLOAT = 4

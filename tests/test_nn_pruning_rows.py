@@ -17,7 +17,8 @@ from kofn import (
 )
 from kofn.links import table
 from kofn.rows import torch_pieces, torch_pieces_gradient
-from kofn.rows.torch_pieces import Equation, Pieces
+from kofn.rows.pieces import Equation
+from kofn.rows.torch_pieces import Pieces
 from kofn.rows.torch_pieces_choice import choose
 from support import every_link
 

@@ -1,8 +1,7 @@
 """The hard choice of a row that is held as several tensors: no sort, and no copy of the row.
 
 Entries are bought in the order of their density x/c, equal ones by their place in the row, until
-one does not fit into the budget. The density of the first that does not is found digit by digit,
-by histograms of what the entries cost.
+one does not fit into the budget. `pieces_choice.py` finds the density of the first that does not.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kofn.rows.pieces_choice import cut
 from kofn.rows.torch_pieces import Chunk, Pieces, parts, wide
 
 DIGIT = 11
@@ -68,24 +68,11 @@ def _first(tied: Tensor, cost: float | Tensor, number: int, left: float) -> tupl
 def _cut(pieces: Pieces, budget: float, priced: bool) -> tuple[int, float] | None:
     """Return the density, as a key, at which the budget ends, and what is left of it for ties."""
     bits = 64 if priced or any(x.dtype == torch.float64 for x in pieces.tensors) else 32
-    prefix, left, done = 0, budget, 0
-    while done < bits:
-        width = (bits - done) % DIGIT or DIGIT
-        below = bits - done - width
-        costs = _histogram(pieces, priced, prefix, below, width, signed=done == 0)
-        spent = 0.0
-        for digit in range(len(costs) - 1, -1, -1):
-            if spent + costs[digit] > left:
-                break
-            spent += costs[digit]
-        else:
-            if done == 0:
-                return None  # everything fits
-            raise AssertionError("a histogram has lost entries")
-        left -= spent
-        offset = digit - (1 << (width - 1)) if done == 0 else digit
-        prefix, done = (prefix << width) + offset, done + width
-    return prefix, left
+
+    def histogram(prefix: int, below: int, width: int) -> Sequence[float]:
+        return _histogram(pieces, priced, prefix, below, width, signed=below + width == bits)
+
+    return cut(bits, DIGIT, budget, histogram)
 
 
 def _histogram(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from kofn.links.link import Link, by_id
 from kofn.links.table import logistic
+from kofn.rows.pieces import Equation
 from kofn.rows.torch_pieces import (
     Chunk,
     Cost,
-    Equation,
     Pieces,
     parts,
     standardized,
@@ -162,7 +162,7 @@ class _How(NamedTuple):
 def place(equation: Equation, start: float) -> Placed:
     """Return the threshold of a row of tensors, with its gradient, eagerly."""
     theta = equation.solve(start)
-    tensors = equation.pieces.tensors
+    tensors = cast(Pieces, equation.pieces).tensors
     made = Threshold.apply(equation, theta, *tensors)  # type: ignore[no-untyped-call]
     return Placed(made, theta, equation.temperature, equation.link)
 

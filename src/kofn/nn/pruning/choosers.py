@@ -16,7 +16,8 @@ from kofn.nn.pruning.layout import Blocks, Groups
 from kofn.nn.pruning.schedule import PruningSchedule
 from kofn.nn.pruning.weight import PrunedWeight
 from kofn.rows import torch_pieces_gradient as gradient
-from kofn.rows.torch_pieces import Equation, Pieces
+from kofn.rows.pieces import Equation
+from kofn.rows.torch_pieces import Pieces
 from kofn.rows.torch_pieces_choice import choose
 
 

@@ -6,7 +6,7 @@ TORCH_INDEX ?=
 WORKERS ?= 2
 
 TORCH := torch==2.13.0
-EXTRAS := cli,jax,dev
+EXTRAS := cli,jax,dev,docs
 BIN := .venv/bin
 READY := .venv/.ready
 # Byte code is compiled when a module is first used, not for all of PyTorch, SymPy and JAX.
@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-extras lint format bench studies docs kernels clean
+.PHONY: help demo test test-all test-extras lint format bench studies docs site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -37,9 +37,10 @@ test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAEL
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 
-lint: $(READY)  ## check formatting, style and types; changes nothing
+lint: $(READY)  ## check formatting, style, spelling and types; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell *.md *.toml *.yml Makefile .github benchmarks docs examples src tests
 	$(BIN)/mypy
 
 format: $(READY)  ## format the code and fix what can be fixed
@@ -57,17 +58,22 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md
 	$(BIN)/kofn train prune --force
 
 docs: $(READY)  ## draw the pictures of the documentation
+	$(BIN)/python docs/make_idea_figure.py
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py
 	$(BIN)/python docs/make_maps_figure.py
 	$(BIN)/python docs/make_nn_figures.py
 	$(BIN)/python docs/make_rooms_figure.py
 
+site: $(READY)  ## build the documentation as a site, in site/, and check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
+	$(BIN)/python docs/site/check.py site
+
 kernels: $(READY)  ## translate the CPU kernels that come with the package; after a change to them
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv build dist kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv build dist site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

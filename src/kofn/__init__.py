@@ -60,7 +60,7 @@ __all__ = [
     "sparse_softmax",
     "taylor_softmax",
     "perturbed_argmax",
-    # the same in ragged rows
+    # choosing in ragged rows
     "segment_soft_topk",
     "segment_soft_topk_threshold",
     "segment_soft_topk_sum",
@@ -68,7 +68,7 @@ __all__ = [
     "segment_sparsemax",
     "segment_entmax",
     "segment_hard_topk",
-    # their logarithms
+    # logarithms of weights
     "log_soft_topk",
     "log_entmax",
     # distributions over choices

@@ -64,7 +64,7 @@ def from_dictionary_learning(folder: str | os.PathLike[str]) -> TopKSAE:
 
     Raises:
         ValueError: another class of autoencoder; an entry is missing; a BatchTopKSAE without a
-        threshold.
+            threshold.
     """
     config = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
     kind = required(required(config, "trainer", CONFIG), "dict_class", CONFIG)

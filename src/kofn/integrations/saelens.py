@@ -82,8 +82,8 @@ def from_saelens(folder: str | os.PathLike[str], *, k: float | None = None) -> T
 
     Raises:
         ValueError: the architecture is neither "jumprelu" nor "topk"; the thresholds of latents
-        differ; inputs are changed before they are encoded; k is not known; an entry is missing;
-        cfg.json is no JSON object.
+            differ; inputs are changed before they are encoded; k is not known; an entry is
+            missing; cfg.json is no JSON object.
     """
     config = _config(Path(folder) / CONFIG)
     weights = load((Path(folder) / WEIGHTS).read_bytes())

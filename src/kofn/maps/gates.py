@@ -53,8 +53,8 @@ def topk_gates(
         half-precision scores are float32.
 
     Raises:
-        TypeError: k is not an integer. ValueError: `normalize` with k = 1. Otherwise as for
-        `soft_topk`.
+        TypeError: k is not an integer; otherwise as for `soft_topk`.
+        ValueError: `normalize` with k = 1; otherwise as for `soft_topk`.
 
     Example:
         >>> import numpy as np

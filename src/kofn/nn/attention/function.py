@@ -42,8 +42,10 @@ def sparse_attention(
     and what the weights need.
 
     Args:
-        query: [..., Hq, L, D]. key: [..., H, S, D]. value: [..., H, S, Dv]. Hq is a multiple of H:
-            each key and value head serves Hq/H query heads. The other dimensions are equal.
+        query: [..., Hq, L, D].
+        key: [..., H, S, D]. Hq is a multiple of H: each key and value head serves Hq/H query
+            heads. The other dimensions are equal.
+        value: [..., H, S, Dv].
         attn_mask: broadcasts to [..., Hq, L, S]. Boolean, True where a position takes part; or
             floats that are added to the scores, −inf (or the least number of the dtype) where it
             does not.
@@ -63,8 +65,8 @@ def sparse_attention(
         link, hard: for "soft_topk"; as there.
         need_weights: return (output, w [..., Hq, L, S]) with w before dropout.
 
-        alpha, k and temperature are numbers, or tensors that broadcast to [..., Hq, L]: one per
-        head has shape [Hq, 1]. They may have gradients.
+    Numbers such as alpha, k and temperature may be tensors that broadcast to [..., Hq, L]: one per
+    head has shape [Hq, 1]. They may have gradients.
 
     Returns:
         [..., Hq, L, Dv]. Each row of w sums to 1; a row whose positions are all masked is zeros,

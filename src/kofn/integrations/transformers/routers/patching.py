@@ -94,7 +94,7 @@ def patch_routers(
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is not allowed. If it does not fit
-        a model's configuration, the error comes when the model is made.
+            a model's configuration, the error comes when the model is made.
 
     Example:
         >>> from transformers import AutoModelForCausalLM, MixtralConfig

@@ -22,6 +22,7 @@ from rich.markup import escape  # noqa: E402
 import kofn  # noqa: E402
 from kofn.commands import files  # noqa: E402
 from kofn.commands.compare import command  # noqa: E402
+from kofn.commands.explore.command import explore  # noqa: E402
 from kofn.commands.files import InputError  # noqa: E402
 from kofn.commands.terminal import (  # noqa: E402
     Guarded,
@@ -142,6 +143,7 @@ def select(
 
 app.command()(command.compare)
 app.command()(command.apply)
+app.command()(explore)
 app.command()(warm)
 
 

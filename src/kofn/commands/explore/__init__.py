@@ -1,0 +1,1 @@
+"""`kofn explore`: one HTML page that shows the equation Σ F((x − θ)/T) = k."""

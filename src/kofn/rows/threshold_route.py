@@ -37,6 +37,10 @@ def _of_other_rows(
         from kofn.rows.torch_segments import threshold_of
 
         return threshold_of(x, k, temperature, link, over)
+    if hasattr(over, "ranks"):  # GroupRows
+        from kofn.rows.group.search import threshold_of as of_group
+
+        return of_group(x, k, temperature, link, over)
     return solve(x, k, temperature, link, over)
 
 

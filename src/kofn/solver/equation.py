@@ -43,6 +43,26 @@ class Searched(Protocol):
         """Return (x − θ)/T at θ = anchor + offset."""
 
 
+class Balanced(Protocol):
+    """What a Newton step needs of a row's equation besides its sums."""
+
+    @property
+    def k(self) -> Array:
+        """Return how many to choose, per row."""
+
+    @property
+    def n(self) -> Array:
+        """Return how many there are to choose from, per row."""
+
+    @property
+    def link(self) -> Link:
+        """Return the link with its parameter per entry."""
+
+    @property
+    def row_link(self) -> Link:
+        """Return the link with its parameter per row."""
+
+
 class Problem(NamedTuple):
     """The equations to solve, one per row."""
 

@@ -76,3 +76,15 @@ class DenseRows:
 
 
 DENSE: Reductions = DenseRows()
+
+
+def sums_of(over: Reductions, *values: Array) -> tuple[Array, ...]:
+    """Return the sum of each of the arrays; by one message, where rows lie in several processes."""
+    together = getattr(over, "sums", None)
+    return tuple(map(over.sum, values)) if together is None else together(*values)
+
+
+def maxima_of(over: Reductions, *values: Array) -> tuple[Array, ...]:
+    """Return the maximum of each of the arrays; by one message where `sums_of` needs one."""
+    together = getattr(over, "maxima", None)
+    return tuple(map(over.max, values)) if together is None else together(*values)

@@ -17,8 +17,8 @@ from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
 from kofn.links.link import Link
 from kofn.solver.beside import Place, beside
 from kofn.solver.bracket import bracket
-from kofn.solver.equation import Problem, Searched, split
-from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.equation import Balanced, Problem, Searched, split
+from kofn.solver.reductions import DENSE, Reductions, maxima_of, sums_of
 
 
 class Search(NamedTuple):
@@ -72,7 +72,7 @@ def solve(
         lost = open_ & ~spoiled & ~search.found
         search = only_if(lost, lambda: _beside(problem, search, lost), search)
         if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
-            search = only_if(search.flat, lambda: _between(problem, search), search)
+            search = only_if(search.flat, lambda: between(problem, search), search)
         closed = xp.where(k <= 0, math.inf, xp.where(k >= n, scalar(x, -math.inf), math.nan))
         hi = xp.where(spoiled, math.nan, xp.where(open_, search.at.anchor, closed))
         return hi, xp.where(open_ & ~spoiled, search.at.offset, 0.0)
@@ -149,7 +149,7 @@ def _beside(p: Problem, search: Search, lost: Array) -> Search:
     )
 
 
-def _between(p: Problem, search: Search) -> Search:
+def between(p: Problem, search: Search) -> Search:
     """Solve on a logarithmic scale between the last entry above ½ and the first below it."""
     xp = namespace(p.x)
     upper, _, _ = split(p.link, p.z(*search.at), p.live)
@@ -180,7 +180,6 @@ def anew(search: Search, low: Place, high: Place) -> Search:
 def _balance(p: Problem, z: Array) -> Newton:
     """Return a Newton step on the log-odds of ΣF/n, nearly linear in θ if ΣF is exponential."""
     xp = namespace(z)
-    eps = float(xp.finfo(z.dtype).eps)
     upper, tail, density = p.link.tails(z)
     upper = upper & p.live
     # A cdf of the user's may round to just below 0.
@@ -189,7 +188,24 @@ def _balance(p: Problem, z: Array) -> Newton:
     upper, tail, density = barrier(upper, tail, density)
     missing = cast(p.over.count(upper), z.dtype) - p.k
     below, above = p.over.sum(xp.where(upper, 0.0, tail)), p.over.sum(xp.where(upper, tail, 0.0))
-    weight = p.over.sum(density)
+    sums = Sums(missing, below, above, p.over.sum(density))
+    return newton_of(p, z, sums, lambda: p.over.sum(xp.where(upper, 0.0, density)))
+
+
+class Sums(NamedTuple):
+    """The sums of a row, by which a Newton step is decided."""
+
+    missing: Array  # #{F > ½} − k
+    below: Array  # Σ F where F ≤ ½
+    above: Array  # Σ (1 − F) where F > ½
+    weight: Array  # Σ F′
+
+
+def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array]) -> Newton:
+    """Return the Newton step on the log-odds of ΣF/n; `of_lower` is Σ F′ where F ≤ ½."""
+    xp = namespace(z)
+    eps = float(xp.finfo(z.dtype).eps)
+    missing, below, above, weight = sums
     excess = missing + below - above
 
     total, rest = p.k + excess, (p.n - p.k) - excess
@@ -205,7 +221,7 @@ def _balance(p: Problem, z: Array) -> Newton:
         flat = plateau & (below + above < float(xp.finfo(z.dtype).smallest_normal) / eps)
 
         def balanced() -> Array:
-            weight_below = p.over.sum(xp.where(upper, 0.0, density))
+            weight_below = of_lower()
             slope = weight_below / below + (weight - weight_below) / above
             usable = plateau & (below > 0) & (above > 0)
             return xp.where(usable, (xp.log(below) - xp.log(above)) / slope, step)
@@ -214,10 +230,10 @@ def _balance(p: Problem, z: Array) -> Newton:
 
     # An infinite slope, as at the end of entmax's support for α > 2, gives no Newton step.
     step = xp.where(weight < math.inf, step, math.nan)
-    sums = 4 * (below + above) / weight  # the effect of the sums' rounding on the step
+    rounding = 4 * (below + above) / weight  # the effect of the sums' rounding on the step
     wanted = xp.minimum(p.k / weight, xp.ones_like(weight))
     # If no entry is inside the support, θ may be at any distance from the next one.
-    tolerance = xp.where(weight > 0, eps * xp.maximum(wanted, sums), 0.0)
+    tolerance = xp.where(weight > 0, eps * xp.maximum(wanted, rounding), 0.0)
     last = tolerance
     if p.link.smooth:  # the error after a step is of the order of the step's square
         last = xp.where(plateau, tolerance, xp.sqrt(tolerance) / 2)
@@ -228,7 +244,7 @@ def _balance(p: Problem, z: Array) -> Newton:
     if order is not None:
         # If the slope is infinite at the end, a short step may give another entry a large weight.
         steep = order + xp.zeros_like(step) < 1
-        tolerance = xp.where(steep, eps * sums, tolerance)
+        tolerance = xp.where(steep, eps * rounding, tolerance)
         last = xp.where(steep, tolerance, last)
         step = xp.where(steep & (xp.abs(step) <= tolerance), 0.0, step)
         # k entries have weight 1 and the others nearly 0. F approaches 0 like a power of the
@@ -245,10 +261,14 @@ def _log_balance(p: Problem, z: Array) -> Newton:
     upper = p.live & p.link.above_half(z)
     lower = p.live & ~upper
     log_pdf = p.link.log_pdf(z)
-    below = logsumexp(p.link.log_cdf(z), lower, p.over)
-    above = logsumexp(p.link.log_sf(z), upper, p.over)
-    slope = xp.exp(logsumexp(log_pdf, lower, p.over) - below)
-    slope = slope + xp.exp(logsumexp(log_pdf, upper, p.over) - above)
+    below, above, slope_below, slope_above = logsumexps(
+        p.over,
+        (p.link.log_cdf(z), lower),
+        (p.link.log_sf(z), upper),
+        (log_pdf, lower),
+        (log_pdf, upper),
+    )
+    slope = xp.exp(slope_below - below) + xp.exp(slope_above - above)
     tolerance = xp.full_like(below, float(xp.finfo(z.dtype).eps))
     step = (below - above) / slope
     flat = xp.zeros_like(below, dtype=xp.bool)
@@ -256,7 +276,14 @@ def _log_balance(p: Problem, z: Array) -> Newton:
 
 
 def logsumexp(values: Array, where: Array, over: Reductions) -> Array:
-    xp = namespace(values)
-    values = xp.where(where, values, -math.inf)
-    greatest = over.max(values)
-    return greatest + xp.log(over.sum(xp.exp(values - over.expand(greatest))))
+    return logsumexps(over, (values, where))[0]
+
+
+def logsumexps(over: Reductions, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
+    """Return log Σ e^values over the entries `where`, for each pair of the two."""
+    xp = namespace(pairs[0][0])
+    each = [xp.where(where, values, -math.inf) for values, where in pairs]
+    greatest = maxima_of(over, *each)
+    ends = zip(each, greatest, strict=True)
+    totals = sums_of(over, *(xp.exp(values - over.expand(end)) for values, end in ends))
+    return tuple(end + xp.log(total) for end, total in zip(greatest, totals, strict=True))

@@ -1,0 +1,19 @@
+"""The maps for rows whose entries lie in several processes: no process gathers a row.
+
+Every function takes this process's shard of the scores and `group`, or a DTensor that knows its
+mesh. `import kofn` alone does not load this.
+"""
+
+from kofn.distributed.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
+
+__all__ = [
+    "soft_topk",
+    "soft_topk_threshold",
+    "soft_topk_sum",
+    "hard_topk",
+    "softmax",
+    "sparsemax",
+    "entmax",
+]
+
+from kofn.distributed.softmax import entmax, softmax, sparsemax

@@ -1,0 +1,265 @@
+"""The top-k maps of rows in several processes: soft weights, threshold, value and the hard top-k."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kofn.arrays.checks import check_flag
+from kofn.arrays.typing import LinkName
+from kofn.links import Link, table
+from kofn.maps import topk
+from kofn.rows.answers import require_integral
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    Group = ProcessGroup | DeviceMesh | None
+
+__all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
+
+
+def soft_topk(
+    scores: Tensor,
+    k: float | Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    hard: bool = False,
+) -> Tensor:
+    """Return weights p = F((scores − θ)/temperature), with θ such that Σp = k over all processes.
+
+    It is `kofn.soft_topk` of the rows that the shards of all processes make, one after another in
+    the order of ranks; no process gathers them. Every process of the group has to call it, and
+    `backward` of what it returns. A call takes 3 all-reduces and one for each step of the search,
+    of which there are 3 to 8; each is of at most 64 bytes per row. `backward` takes 2.
+
+    Args:
+        scores: a torch.Tensor of floats, this process's shard. Shards are of one dtype and of one
+            shape but for `dim`, where sizes may differ and be 0. Or a DTensor, sharded along any
+            dimensions.
+        k: how many entries to choose of all the shards together; a number, or a tensor per row as
+            for `kofn.soft_topk`, the same in every process.
+        group: the processes that hold the other shards: a torch.distributed.ProcessGroup, a
+            DeviceMesh of one dimension, or None for all processes. For DTensors, None.
+        link: as for `kofn.soft_topk`.
+        temperature: > 0, in the units of the scores; a number or a tensor like `k`.
+        dim: the dimension to choose along, along which the scores are sharded.
+        mask: boolean, broadcasts to this process's shard; False entries are never chosen. For
+            DTensors, it broadcasts to all of it, and is a DTensor or the same in every process.
+        hard: return the hard top-k exactly, with the soft weights' gradient (straight-through).
+
+    Returns:
+        This process's part of the weights, or a DTensor placed as the scores, differentiable twice.
+        The gradient in k, temperature and alpha is the whole one, the same in every process.
+
+    Raises:
+        TypeError, ValueError: as for `kofn.soft_topk`, in every process; ValueError if processes
+            were given different arguments, and which; TypeError in torch.func and forward mode.
+        RuntimeError: the backend's error, if a process has died or did not call.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import soft_topk
+        >>> def weights(shard: torch.Tensor) -> torch.Tensor:  # with torchrun, in every process
+        ...     return soft_topk(shard, 100, temperature=0.5)
+    """
+    link, _ = table.resolve(link), check_flag("hard", hard)
+
+    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
+        own = with_alpha(link, alpha)
+        if not groups:
+            return topk.soft_topk(
+                scores, k, link=own, temperature=temperature, dim=dim, mask=mask, hard=hard
+            )
+        from kofn.rows.group import choice, given, rules
+
+        name = "kofn.distributed.soft_topk"
+        also = f", hard={hard}"
+        shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, also)
+        soft = rules.weights(shards)
+        if hard:
+            soft = choice.hard(shards) + (soft - soft.detach())
+        return shards.form.restored(soft)
+
+    return _called("soft_topk", run, scores, k, group, link, temperature, dim, mask)
+
+
+def soft_topk_threshold(
+    scores: Tensor,
+    k: float | Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return θ of `kofn.distributed.soft_topk`, in the units of the scores, the same on every rank.
+
+    Args:
+        scores, k, group, link, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+
+    Returns:
+        θ with the batch shape, as `kofn.soft_topk_threshold`; a DTensor for DTensors. Every process
+        computes the same loss from it: the gradient of the scores is that of one such loss.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_topk`.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import soft_topk_threshold
+        >>> def least_chosen(shard: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return soft_topk_threshold(shard, 1000, temperature=0.01)
+    """
+    link = table.resolve(link)
+
+    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
+        own = with_alpha(link, alpha)
+        if not groups:
+            return topk.soft_topk_threshold(
+                scores, k, link=own, temperature=temperature, dim=dim, mask=mask
+            )
+        from kofn.rows.group import given, values
+
+        name = "kofn.distributed.soft_topk_threshold"
+        return values.theta(given.shards(name, scores, k, own, temperature, dim, mask, groups))
+
+    return _called("soft_topk_threshold", run, scores, k, group, link, temperature, dim, mask, True)
+
+
+def soft_topk_sum(
+    scores: Tensor,
+    k: float | Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return the smoothed sum of the k largest scores of all processes, S_k = min_θ kθ + T ΣG.
+
+    G is ∫F at (scores − θ)/T; see `kofn.soft_topk_sum`. `backward` needs no all-reduce.
+
+    Args:
+        scores, k, group, link, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+
+    Returns:
+        S_k with the batch shape, the same in every process; its gradient is
+        `kofn.distributed.soft_topk`. A DTensor for DTensors.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_topk`; ValueError for a
+            link without an integral.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import soft_topk_sum
+        >>> def largest_ten(shard: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return soft_topk_sum(shard, 10, temperature=0.1)
+    """
+    link = table.resolve(link)
+
+    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
+        own = with_alpha(link, alpha)
+        if not groups:
+            return topk.soft_topk_sum(
+                scores, k, link=own, temperature=temperature, dim=dim, mask=mask
+            )
+        from kofn.rows.group import given, values
+
+        name = "kofn.distributed.soft_topk_sum"
+        require_integral(link, scores)
+        return values.value(given.shards(name, scores, k, own, temperature, dim, mask, groups))
+
+    return _called("soft_topk_sum", run, scores, k, group, link, temperature, dim, mask, True)
+
+
+def hard_topk(
+    scores: Tensor,
+    k: float | Tensor,
+    *,
+    group: Group = None,
+    dim: int = -1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return ones at the k largest scores of all processes and zeros elsewhere, no gradient.
+
+    The k-th largest score is found by counts of its bits: no scores are sent. In float32 it takes
+    4 all-reduces and up to 11 rounds of one, of 56 bytes a row. Only where equal scores are not all
+    chosen, their numbers are gathered.
+
+    Args:
+        scores, k, group, dim, mask: as for `kofn.distributed.soft_topk`; the fractional part of k
+            is the weight of the next largest score.
+
+    Returns:
+        This process's part of the weights: exactly k in all, of equal scores those of the lowest
+        index in the whole row. A DTensor for DTensors.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_topk`.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import hard_topk
+        >>> def kept(shard: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return hard_topk(shard, 1000).bool()
+    """
+
+    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
+        if not groups:
+            return topk.hard_topk(scores, k, dim=dim, mask=mask)
+        from kofn.rows.group import choice, given
+
+        name, link = "kofn.distributed.hard_topk", table.resolve("logistic")
+        shards = given.shards(name, scores, k, link, 1.0, dim, mask, groups)
+        return shards.form.restored(choice.hard(shards))
+
+    return _called("hard_topk", run, scores, k, group, table.resolve("logistic"), 1.0, dim, mask)
+
+
+def with_alpha(link: Link, alpha: Any) -> Link:
+    """Return the link with this process's part of a learned alpha."""
+    if alpha is None:
+        return link
+    from kofn.links import entmax
+
+    return entmax(alpha)
+
+
+def array_alpha(link: Link) -> Any:
+    """Return the alpha of a link if it is a tensor."""
+    return link.inner.static_and_array_alpha()[1]
+
+
+def _called(
+    name: str,
+    run: Any,
+    scores: Any,
+    k: Any,
+    group: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    of_rows: bool = False,
+) -> Any:
+    from kofn.distributed.placements import on_shards
+
+    return on_shards(
+        f"kofn.distributed.{name}",
+        run,
+        scores,
+        dim,
+        group,
+        per_row=dict(k=k, temperature=temperature, alpha=array_alpha(link)),
+        per_entry=dict(mask=mask),
+        of_rows=of_rows,
+    )

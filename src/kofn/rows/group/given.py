@@ -1,0 +1,153 @@
+"""Checked arguments of a map over the shards of rows, the same on every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.checks import check_number, shown
+from kofn.arrays.form import Form, form_of
+from kofn.arrays.kinds import framework, full_like
+from kofn.arrays.torch_state import is_eager, is_recorded
+from kofn.links.link import Link
+from kofn.rows.given import (
+    NUMBERS,
+    ONE,
+    _per_row,
+    _spread,
+    _temperature_of,
+    last_mask,
+    without_deleted,
+)
+from kofn.rows.group.header import Asked, agreed
+from kofn.rows.group.ranks import Ranks, ranks_of
+from kofn.rows.group.reductions import GroupRows
+
+
+class Shards(NamedTuple):
+    """A rank's part of the rows, `dim` last in the compute dtype, and what holds for whole rows.
+
+    k is not compared with the number of entries yet, which no rank knows before the first sum.
+    """
+
+    scores: Tensor  # −inf where excluded; one such entry if this rank has none
+    k: Tensor  # per row, float64; NaN where a tensor of k is negative
+    k_number: float | None  # k as it was given, if that was a number
+    temperature: Tensor  # per row
+    link: Link  # an inner link; its parameter is a number or per row
+    form: Form  # of this rank's scores
+    over: GroupRows
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.over.ranks
+
+    @property
+    def size(self) -> int:
+        """Return how many entries of each row this rank has."""
+        return self.form.n
+
+
+def shards(
+    name: str,
+    scores: Any,
+    k: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    groups: Sequence[Any],
+    also: str = "",
+) -> Shards:
+    """Check this rank's arguments, and that the other ranks have the same.
+
+    Args:
+        name: of the public function.
+        groups: the process groups that hold the other parts, None for all processes.
+        also: what else must be the same on all ranks.
+    """
+    ranks = ranks_of(groups, name, scores)
+
+    def check() -> Shards:
+        return _checked(ranks, scores, k, link, temperature, dim, mask)
+
+    def asked(checked: Shards) -> Asked:
+        return _asked(checked, k, temperature, also)
+
+    return agreed(ranks, scores, check, asked)
+
+
+def _checked(
+    ranks: Ranks, scores: Any, k: Any, link: Link, temperature: Any, dim: int, mask: Any
+) -> Shards:
+    form = form_of(scores, dim)
+    if form.kind != "torch":
+        raise TypeError(f"{ranks.name} takes a torch.Tensor; got {shown(scores)}")
+    require_eager(ranks.name, scores, k, temperature, link.alpha)
+    x = form.rows(without_deleted(scores))
+    if mask is not None:
+        x = torch.where(last_mask(mask, scores, form), x, -math.inf)
+    batch = tuple(x.shape[:-1])
+    if form.n == 0:
+        x = full_like(x, (*batch, 1), -math.inf)
+    like = x.detach()
+    inner = link.inner
+    if framework(inner.alpha) is not None:
+        alpha = _spread(_per_row("alpha", inner.alpha, batch, like, form.dim), batch, like)
+        inner = inner.with_alpha(torch.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))
+    number, per_row = k_of(k, batch, like, form.dim)
+    t = _temperature_of(temperature, batch, like, form.dim)
+    t = full_like(like, batch, t) if type(t) is float else t
+    return Shards(x, per_row, number, t, inner, form, GroupRows(ranks))
+
+
+def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float | None, Tensor]:
+    """Return k as a number, if it is one, and per row in float64."""
+    if k is ONE:  # one, or none along an empty dimension
+        return None, torch.ones(batch, dtype=torch.float64, device=like.device)
+    if type(k) in NUMBERS or framework(k) is None:
+        number = check_number("k", k, low=0.0, allowed="a number in [0, n]")
+        return number, torch.full(batch, number, dtype=torch.float64, device=like.device)
+    per_row = _spread(_per_row("k", k, batch, like, dim).double(), batch, like.double()[..., :0])
+    return None, torch.where(per_row >= 0, per_row, math.nan)
+
+
+def require_eager(name: str, *arrays: Any) -> None:
+    """Refuse what no all-reduce of kofn's can be differentiated by, or traced into."""
+    if not all(is_eager(array) for array in arrays if isinstance(array, Tensor)):
+        raise TypeError(
+            f"{name} takes plain tensors and DTensors, in eager PyTorch: torch.func (grad, vmap, "
+            "jvp), forward-mode differentiation and tracing do not pass through the all-reduces "
+            "on whose numbers it decides. Use backward() or torch.autograd.grad"
+        )
+
+
+def _asked(checked: Shards, k: Any, temperature: Any, also: str) -> Asked:
+    """Return what must be the same on all ranks, in words that an error can repeat."""
+    form, link = checked.form, checked.link
+    shape = [*map(str, form.batch)]
+    shape.insert(len(shape) + 1 + form.dim, "*")
+    number, alpha = link.static_and_array_alpha()
+    recorded = is_recorded(checked.scores)
+    words = (
+        f"got scores of shape ({', '.join(shape)}), {form.dtype_name}, "
+        f"{'with' if recorded else 'without'} a gradient; link {link.id} {number}, "
+        f"k {_told(k)}, temperature {_told(temperature)}, alpha {_told(alpha)}{also}"
+    )
+    tensors = (k, temperature, alpha)
+    per_row = (checked.k, checked.temperature, alpha)
+    pairs = zip(tensors, per_row, strict=True)
+    return Asked(words, [row for one, row in pairs if isinstance(one, Tensor)])
+
+
+def _told(value: Any) -> str:
+    if value is ONE:
+        return "1"
+    if not isinstance(value, Tensor):
+        return f"{value!r}"
+    return f"of shape {tuple(value.shape)} {'with' if is_recorded(value) else 'without'} a gradient"
+

@@ -1,0 +1,98 @@
+"""What all ranks know of every row before the search for θ: one maximum and one sum of messages."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.checks import check_k
+from kofn.rows.group.given import Shards
+from kofn.rows.group.ranks import Ranks
+from kofn.rows.settled import Rows
+from kofn.solver.bracket import WIDE
+
+
+class Survey(NamedTuple):
+    """Numbers per row in float64, the same on every rank."""
+
+    greatest: Tensor  # of the available scores; −inf if there are none
+    least: Tensor
+    spoiled: Tensor  # whether an available score is NaN
+    live: Tensor  # how many are available, NaN included
+    top: Tensor  # how many are +inf
+    near: Tensor  # how many are less than WIDE temperatures below the greatest
+    near_moments: Tensor  # Σd and Σd² of these, d = (x − greatest)/T
+    moments: Tensor  # of all available ones
+    size: int  # entries of a row on all ranks, excluded ones too
+
+
+def surveyed(shards: Shards, check: bool = True) -> tuple[Survey, Rows]:
+    """Return what is known of the rows, and their special cases, as `settled.rows_of` does.
+
+    Raises:
+        ValueError: k is a number, and there are fewer entries in a row. On every rank.
+    """
+    x, fixed = shards.scores, shards.scores.detach()
+    top, excluded = fixed == math.inf, fixed == -math.inf
+    live = ~(top | excluded)
+    survey = survey_of(fixed, live, top, shards.temperature, shards.ranks, shards.size)
+    if check and shards.k_number is not None:
+        check_k(shards.k_number, survey.size)
+    count = survey.top
+    k = torch.where(shards.k <= max(survey.size, 1), shards.k, math.nan)
+    wanted = torch.where(count > 0, k / count.clamp(min=1), 0.0)
+    weight = torch.where(k <= count, wanted, torch.where(k.isnan(), k, 1.0))
+    rows = Rows(
+        scores=torch.where(live, x, -math.inf),
+        live=live,
+        top=top,
+        k=(k - count).to(x.dtype),
+        top_weight=weight.to(x.dtype),
+        temperature=shards.temperature,
+        link=shards.link,
+    )
+    return survey, rows
+
+
+def survey_of(
+    x: Tensor, live: Tensor, top: Tensor, temperature: Tensor, ranks: Ranks, size: int
+) -> Survey:
+    """Return what the ranks know of rows of which this one has `size` entries."""
+    greatest, least, spoiled = _ends(x, live, ranks)
+    t = temperature.detach()
+    away = torch.where(live, x - greatest.to(x.dtype)[..., None], 0.0) / t[..., None]
+    near = live
+    if bool((greatest - least >= WIDE * t).any()):  # by reduced numbers, alike on all ranks
+        near = live & (away > -WIDE)
+    close = torch.where(near, away, 0.0)
+    parts = [live.sum(-1), top.sum(-1), near.sum(-1), *_moments(close)]
+    if near is live:
+        parts += parts[3:]
+    else:
+        parts += _moments(away.double())
+    numbers = torch.stack([part.double() for part in parts]).flatten()
+    found = ranks.sum(torch.cat([numbers, numbers.new_full((1,), size)]))
+    each = found[:-1].reshape(7, *greatest.shape)
+    counts = each[0], each[1], each[2]
+    return Survey(greatest, least, spoiled, *counts, each[3:5], each[5:7], int(found[-1]))
+
+
+def _ends(x: Tensor, live: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
+    bad = x.isnan()
+    known = live & ~bad
+    message = torch.stack(
+        [
+            torch.where(known, x, -math.inf).amax(-1).double(),
+            torch.where(known, -x, -math.inf).amax(-1).double(),
+            bad.any(-1).double(),
+        ]
+    )
+    greatest, least, spoiled = ranks.max(message)
+    return greatest, -least, spoiled > 0
+
+
+def _moments(away: Tensor) -> list[Tensor]:
+    return [away.sum(-1), (away * away).sum(-1)]

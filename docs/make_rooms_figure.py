@@ -45,6 +45,7 @@ BOXES = {
     "onnx": Box(8.6, 1.45, "for torch.onnx"),
     "integrations": Box(6.7, 2.0, "for transformers"),
     "nn": Box(6.47, 2.5, "TopKRouter, SparseAttention"),
+    "distributed": Box(5.0, 2.7, "rows in several processes"),
     "estimators": Box(1.9, 2.7, "gradients of E f(S)"),
     "distributions": Box(1.9, 2.7, "KSubset, Categorical, …"),
     "losses": Box(5.0, 2.7, "topk_loss, softmax_loss, …"),

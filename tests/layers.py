@@ -13,7 +13,7 @@ FLOORS = (
     ("rows",),
     ("maps", "subsets", "classic"),
     ("distributions", "losses", "metrics"),
-    ("estimators",),
+    ("estimators", "distributed"),
     ("nn",),
     ("feature_selection", "onnx", "integrations"),
     ("commands",),

@@ -1,6 +1,7 @@
 """kofn: exact differentiable top-k, and related maps, losses and distributions.
 
-`kofn.nn` has PyTorch modules; it is loaded when it is first used.
+`kofn.nn` has PyTorch modules, and `kofn.distributed` the maps over several processes; they are
+loaded when they are first used.
 """
 
 import typing as _typing
@@ -24,6 +25,7 @@ from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_thresh
 from kofn.metrics.temperature import temperature_for
 
 if _typing.TYPE_CHECKING:
+    from kofn import distributed as distributed
     from kofn import nn as nn
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
@@ -98,6 +100,7 @@ __all__ = [
 ]
 
 
+_ROOMS = ("distributed", "nn")
 _LATER = {
     name: "knapsack" if "knapsack" in name else "segments"
     for name in __all__
@@ -107,11 +110,11 @@ _LATER = {
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Load `kofn.nn`, which needs PyTorch, and some maps when they are first used."""
+    """Load rooms that need PyTorch, and some maps, when they are first used."""
     from importlib import import_module
 
-    if name == "nn":
-        return import_module("kofn.nn")
+    if name in _ROOMS:
+        return import_module(f"kofn.{name}")
     if name in _LATER:
         return getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
     raise AttributeError(f"module 'kofn' has no attribute {name!r}")
@@ -119,4 +122,4 @@ def __getattr__(name: str) -> _typing.Any:
 
 def __dir__() -> list[str]:
     """List the public names only."""
-    return sorted([*__all__, "nn", "__version__"])
+    return sorted([*__all__, *_ROOMS, "__version__"])

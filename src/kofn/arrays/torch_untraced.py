@@ -16,8 +16,8 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @torch.compiler.disable(  # type: ignore[no-untyped-call]
-    reason="kofn.distributed decides by numbers from all ranks how many messages a row needs, which "
-    "torch.compile cannot trace: leave fullgraph out, or call it outside of the compiled function"
+    reason="kofn.distributed decides by numbers from all ranks how many messages a row needs, "
+    "which torch.compile cannot trace; leave fullgraph out, or call it outside of what is compiled"
 )
 def outside_of_graphs(function: Callable[..., Any], *arguments: Any, **others: Any) -> Any:
     return function(*arguments, **others)

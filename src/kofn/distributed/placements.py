@@ -149,5 +149,3 @@ def _layout_of(name: str, scores: Any, dim: int) -> tuple[Any, Layout]:
     cut = [i for i, one in enumerate(placements) if one.is_shard() and one.dim == along]
     groups = tuple(mesh.get_group(i) for i in cut)
     return scores, Layout(mesh, scores.shape, dim, placements, groups)
-
-

@@ -1,4 +1,4 @@
-"""The top-k maps of rows in several processes: soft weights, threshold, value and the hard top-k."""
+"""The top-k maps of rows in several processes: weights, threshold, value and the hard top-k."""
 
 from __future__ import annotations
 

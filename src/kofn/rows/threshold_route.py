@@ -37,10 +37,10 @@ def _of_other_rows(
         from kofn.rows.torch_segments import threshold_of
 
         return threshold_of(x, k, temperature, link, over)
-    if hasattr(over, "ranks"):  # GroupRows
-        from kofn.rows.group.search import threshold_of as of_group
+    if hasattr(over, "ranks"):
+        from kofn.rows.group import search
 
-        return of_group(x, k, temperature, link, over)
+        return search.threshold_of(x, k, temperature, link, over)  # type: ignore[arg-type]
     return solve(x, k, temperature, link, over)
 
 

@@ -7,6 +7,7 @@ eighth of the range. No scores are sent.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -54,9 +55,7 @@ def _keys_of(x: Tensor) -> Tensor:
     return bits ^ ((bits >> last) & torch.iinfo(bits.dtype).max)
 
 
-def _surveyed(
-    shards: Shards, keys: Tensor, bad: Tensor, k: Tensor
-) -> tuple[_Keyed, Tensor, int]:
+def _surveyed(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Keyed, Tensor, int]:
     least = torch.iinfo(keys.dtype).min
     known = keys != least
     lowest = torch.where(known, keys, torch.iinfo(keys.dtype).max).amin(-1).long()
@@ -77,7 +76,9 @@ def _searched(p: _Keyed, ranks: Ranks) -> Tensor:
     high = torch.where(open_, high, 1)
     while bool(open_.any()):
         pivots = _pivots(low, high)
-        counts = torch.stack([(p.keys >= one.to(p.keys.dtype)[..., None]).sum(-1) for one in pivots])
+        counts = torch.stack(
+            [(p.keys >= one.to(p.keys.dtype)[..., None]).sum(-1) for one in pivots]
+        )
         counts = ranks.sum(counts)
         for pivot, count in zip(pivots, counts, strict=True):
             enough = open_ & (count >= p.chosen)
@@ -97,7 +98,7 @@ def _pivots(low: Tensor, high: Tensor) -> list[Tensor]:
     half = middle(low, high)
     quarters = middle(low, half), middle(half, high)
     ends = low, quarters[0], half, quarters[1], high
-    eighths = [middle(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    eighths = [middle(a, b) for a, b in pairwise(ends)]
     return [half, *quarters, *eighths]
 
 
@@ -120,4 +121,4 @@ def _weights(p: _Keyed, cut: Tensor, k: Tensor, ranks: Ranks, dtype: torch.dtype
 def _places(equal: Tensor, ranks: Ranks) -> Tensor:
     """Return how many equal scores of a row come before each, on ranks before this one too."""
     counts = ranks.gathered(equal.sum(-1).contiguous())
-    return counts[: ranks.index].sum(0)[..., None] + equal.cumsum(-1) - 1
+    return counts[: ranks.place].sum(0)[..., None] + equal.cumsum(-1) - 1

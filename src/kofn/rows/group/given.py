@@ -138,10 +138,9 @@ def _asked(checked: Shards, k: Any, temperature: Any, also: str) -> Asked:
         f"{'with' if recorded else 'without'} a gradient; link {link.id} {number}, "
         f"k {_told(k)}, temperature {_told(temperature)}, alpha {_told(alpha)}{also}"
     )
-    tensors = (k, temperature, alpha)
-    per_row = (checked.k, checked.temperature, alpha)
-    pairs = zip(tensors, per_row, strict=True)
-    return Asked(words, [row for one, row in pairs if isinstance(one, Tensor)])
+    given = (k, checked.k), (temperature, checked.temperature), (alpha, alpha)
+    numbers: list[Any] = [per_row for one, per_row in given if isinstance(one, Tensor)]
+    return Asked(words, numbers)
 
 
 def _told(value: Any) -> str:
@@ -150,4 +149,3 @@ def _told(value: Any) -> str:
     if not isinstance(value, Tensor):
         return f"{value!r}"
     return f"of shape {tuple(value.shape)} {'with' if is_recorded(value) else 'without'} a gradient"
-

@@ -73,7 +73,7 @@ def _explain(ranks: Ranks, asked: Asked, failure: Exception | None) -> None:
     said = ranks.said(asked.words + (f", with the numbers {contents}" if contents else ""))
     if failure is not None:
         return
-    mine = ranks.index
+    mine = ranks.place
     usual = max(said, key=said.count)
     others = [rank for rank, text in enumerate(said) if text != usual]
     told = "; ".join(f"rank {rank} {said[rank]}" for rank in others[:4])

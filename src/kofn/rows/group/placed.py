@@ -1,4 +1,4 @@
-"""Entries of rows whose θ is known: weights and slopes, without derivatives and without messages."""
+"""Entries of rows whose θ is known: weights and slopes, without derivatives or messages."""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributed
 
+if distributed.is_available():
+    from torch.distributed.device_mesh import DeviceMesh
+
 ReduceOp: Any = getattr(distributed, "ReduceOp", None)
 
 
@@ -27,7 +30,7 @@ class Ranks(NamedTuple):
         return math.prod(distributed.get_world_size(group) for group in self.groups)
 
     @property
-    def index(self) -> int:
+    def place(self) -> int:
         """Return this process's place among the parts of a row."""
         found = 0
         for group in self.groups:
@@ -114,7 +117,7 @@ def _process_group(group: Any) -> Any:
     """Return a process group, of a mesh of one dimension too; None is the group of all."""
     if group is None:
         return distributed.group.WORLD
-    if isinstance(group, distributed.DeviceMesh):
+    if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise ValueError(
                 f"group must be a process group or a mesh of one dimension; got a mesh of "

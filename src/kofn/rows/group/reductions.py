@@ -48,7 +48,9 @@ class GroupRows:
 
     def sums(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Return the sum of each array, by one message."""
-        local = torch.stack(torch.broadcast_tensors(*(one.sum(-1) for one in values)))
+        each = [one.sum(-1) for one in values]
+        like: Any = sum(torch.zeros_like(one) for one in each)
+        local = torch.stack([one.expand(like.shape) for one in each])
         return tuple(_sum_of_ranks(self.ranks, local))
 
     def count(self, flags: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ Second derivatives use the array code of `rows/implicit.py` with the reductions 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,7 +55,9 @@ def of_shards(
 
     A learned alpha has the derivatives of `plain` alone.
     """
-    numbers = shards._replace(scores=None, k=None, temperature=None)
+    # Tensors go through the rule; what its functions close over would keep their graphs.
+    nothing: Any = None
+    numbers = shards._replace(scores=nothing, k=nothing, temperature=nothing)
     wanted = [tensor.requires_grad for tensor in (shards.scores, shards.k, shards.temperature)]
 
     def again(x: Tensor, k: Tensor, t: Tensor) -> tuple[Survey, Rows]:
@@ -66,7 +68,7 @@ def of_shards(
 
     def of_cotangent(v: Tensor, tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> Grads:
         found = Kept(*kept)
-        rows = rows_again(Given(*tensors), found, shards)
+        rows = rows_again(Given(*tensors), found, numbers)
         gradients = pullback(v, rows, found, shards.over, wanted)
         pairs = zip(gradients, tensors, wanted, strict=True)
         return [one.to(like.dtype) if w and one is not None else None for one, like, w in pairs]
@@ -117,9 +119,7 @@ def weights(shards: Shards) -> Tensor:
     return of_shards(shards, value, of_weights, plain)
 
 
-def of_weights(
-    v: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequence[bool]
-) -> Grads:
+def of_weights(v: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequence[bool]) -> Grads:
     """Return the cotangents of scores, k and T, for the one of this rank's weights.
 
     ∂p/∂x = [diag(w) − w wᵀ/Σw]/T, ∂p/∂k = w/Σw. The mean of v by w is improved once: where one

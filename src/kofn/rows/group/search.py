@@ -24,7 +24,6 @@ from kofn.solver.equation import Problem, far
 from kofn.solver.plateau import at_end
 from kofn.solver.threshold import Newton, Search, Sums, newton_of, newton_search
 
-
 ROUNDS = 64
 """Looks after which Newton's steps are given up: another search takes three messages a look."""
 
@@ -89,7 +88,7 @@ class Looks:
 
 
 def solve(survey: Survey, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:
-    """Return θ as `solver.threshold.solve` does: two numbers per row, in the dtype of the scores."""
+    """Return θ as `solver.threshold.solve` does: two numbers per row, in the dtype of x."""
     x = rows.scores.detach()
     alpha_wide = rows.link.map_alpha(lambda alpha: alpha.detach().double())
     link = rows.link.map_alpha(lambda alpha: alpha.detach()[..., None])
@@ -145,7 +144,7 @@ def _searched(
             at=at.where(lost, search.at), flat=torch.where(lost, flat, search.flat)
         )
     if bool(search.flat.any()):
-        search = threshold.between(p, search)
+        search = threshold.between(p, search)  # type: ignore[arg-type]
     return search, none if looks.hard is None else looks.hard
 
 

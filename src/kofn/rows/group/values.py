@@ -138,7 +138,7 @@ def softmax(shards: Shards) -> Tensor:
         share = torch.where((rows.k > 0)[..., None], share, 0.0)
         p = torch.where(rows.top, rows.top_weight.detach()[..., None], share)
         p = torch.where(rows.live & survey.spoiled[..., None], math.nan, p)
-        theta = greatest + t[..., 0].double() * total.log()
+        theta = greatest + t[..., 0].double() * (total.log() - 1)  # of mean zero
         theta = torch.where(rows.k > 0, theta, math.inf)
         theta = torch.where(survey.spoiled, math.nan, theta)
         found = halves(theta, torch.zeros_like(theta), x.dtype)

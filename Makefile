@@ -12,11 +12,14 @@ READY := .venv/.ready
 # Byte code is compiled when a module is first used, not for all of PyTorch, SymPy and JAX.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
+LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt
+CORE := $(foreach room,arrays links losses maps metrics distributions rows solver commands,tests/test_$(room)*.py)
+
 # One thread per test process, because there are as many processes as cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-extras lint format bench studies docs site kernels clean
+.PHONY: help demo test test-all test-extras test-dist test-lowest dist lint format bench studies docs site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -28,14 +31,29 @@ test: $(READY)  ## run the test suite
 	$(PYTEST)
 
 test-all: $(READY)  ## run all tests (marker `full` too), then most of them again without kernels
-	XLA_FLAGS= $(PYTEST) -m "not extras"
-	KOFN_KERNELS=reference $(PYTEST) -m "not extras" -k "not jax" \
+	XLA_FLAGS= $(PYTEST) -m "not extras and not dist"
+	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric) and test these
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
+
+dist: $(READY)  ## build the source archive and the wheel in dist, and check their contents
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/python tests/release/check_files.py dist
+
+test-dist: $(READY)  ## install the wheel in fresh environments and try it there; minutes, and downloads
+	$(BIN)/python -m pytest -m dist tests/test_package_release.py
+
+test-lowest:  ## run the core of the tests on the lowest versions that pyproject.toml allows
+	$(PYTHON) -m venv --clear .venv-lowest
+	.venv-lowest/bin/python -m pip install $(LOWEST) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") torch
+	.venv-lowest/bin/python -m pip install $(LOWEST) entmax hatchling hypothesis mpmath "pytest>=8.2"
+	.venv-lowest/bin/python -m pip install $(LOWEST) --no-build-isolation --editable ".[cli,jax]"
+	XLA_FLAGS= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest $(CORE)
 
 lint: $(READY)  ## check formatting, style, spelling and types; changes nothing
 	$(BIN)/ruff format --check .
@@ -73,7 +91,7 @@ kernels: $(READY)  ## translate the CPU kernels that come with the package; afte
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv build dist site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-lowest build dist site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

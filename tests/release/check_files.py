@@ -1,0 +1,105 @@
+"""Check the source archive and the wheel of a release: `python check_files.py dist`.
+
+Raises AssertionError with what is wrong.
+"""
+
+import sys
+import tarfile
+import zipfile
+from email.parser import BytesParser
+from pathlib import Path, PurePosixPath
+
+from packaging.metadata import Metadata
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
+
+ROOT = Path(__file__).resolve().parents[2]
+LARGEST = 10 * 2**20  # bytes; there are no data to ship
+
+IN_SDIST = (
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "PKG-INFO",
+    "README.md",
+    "SECURITY.md",
+    "constraints-lowest.txt",
+    "constraints.txt",
+    "pyproject.toml",
+    "src/kofn/py.typed",
+    "docs/README.md",
+    "examples/gates.py",
+    "tests/release/smoke.py",
+    "tests/test_package.py",
+)
+
+
+def only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    assert len(found) == 1, f"{folder} should have one {pattern}, has {[p.name for p in found]}"
+    return found[0]
+
+
+def package_files() -> set[str]:
+    """The files that the wheel should have, from the checkout."""
+    source = ROOT / "src"
+    kept = (path for path in (source / "kofn").rglob("*") if path.is_file())
+    return {path.relative_to(source).as_posix() for path in kept if "__pycache__" not in path.parts}
+
+
+def check_metadata(text: bytes, version: str) -> None:
+    """Valid by the specification, and what pyproject.toml says where a user sees it."""
+    metadata = Metadata.from_email(text, validate=True)
+    assert metadata.name == "kofn"
+    assert str(metadata.version) == version
+    assert metadata.license_expression == "Apache-2.0"
+    assert str(metadata.requires_python) == ">=3.11"
+    assert metadata.description_content_type == "text/markdown"
+    assert metadata.description == (ROOT / "README.md").read_text(encoding="utf-8")
+    needed = {each.name for each in metadata.requires_dist or () if "extra" not in str(each.marker)}
+    assert needed == {"array-api-compat", "numba", "numpy", "scipy"}, needed
+
+
+def check_wheel(path: Path) -> None:
+    name, version, _, tags = parse_wheel_filename(path.name)
+    assert name == "kofn"
+    assert {str(tag) for tag in tags} == {"py3-none-any"}, "the wheel has to be pure"
+    info = f"kofn-{version}.dist-info"
+    with zipfile.ZipFile(path) as wheel:
+        names = set(wheel.namelist())
+        assert wheel.testzip() is None
+        check_metadata(wheel.read(f"{info}/METADATA"), str(version))
+        about = BytesParser().parsebytes(wheel.read(f"{info}/WHEEL"))
+        entries = wheel.read(f"{info}/entry_points.txt").decode()
+    assert about["Root-Is-Purelib"] == "true"
+    assert "kofn = kofn.commands.app:main" in entries
+    assert f"{info}/licenses/LICENSE" in names
+    package = {each for each in names if not each.startswith(info)}
+    assert package == package_files(), package ^ package_files()
+    assert path.stat().st_size < LARGEST
+
+
+def check_sdist(path: Path) -> None:
+    name, version = parse_sdist_filename(path.name)
+    assert name == "kofn"
+    with tarfile.open(path) as archive:
+        parts = [PurePosixPath(each).parts for each in archive.getnames()]
+    assert {each[0] for each in parts} == {f"kofn-{version}"}
+    names = {"/".join(each[1:]) for each in parts}
+    missing = (set(IN_SDIST) | {f"src/{each}" for each in package_files()}) - names
+    assert not missing, missing
+    assert not [each for each in names if "__pycache__" in each or each.endswith(".so")]
+    assert path.stat().st_size < LARGEST
+
+
+def main(folder: Path) -> None:
+    wheel, sdist = only(folder, "*.whl"), only(folder, "*.tar.gz")
+    check_wheel(wheel)
+    check_sdist(sdist)
+    for path in (sdist, wheel):
+        print(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB, contents and metadata checked")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,236 @@
+"""What is published: the files say the same as pyproject.toml, and the wheel works where it lands.
+
+Tests marked `dist` build the archives and install the wheel in fresh environments, with packages
+from the index: `make test-dist` runs them. DIST_PYTHON names another interpreter for them, and
+TORCH_INDEX an index to take PyTorch from.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import kofn
+
+ROOT = Path(__file__).parent.parent
+RELEASE = ROOT / "tests" / "release"
+TYPED = ROOT / "tests" / "typed"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WORKFLOWS = ROOT / ".github" / "workflows"
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def pinned(name: str) -> dict[str, Version]:
+    lines = (line.split("#")[0].strip() for line in text(name).splitlines())
+    pairs = (line.split("==") for line in lines if line)
+    return {package.lower().replace("_", "-"): Version(number) for package, number in pairs}
+
+
+def floors() -> dict[str, Version]:
+    """The lowest version that pyproject.toml allows of what kofn and its main extras need."""
+    extras = PROJECT["optional-dependencies"]
+    listed = [*PROJECT["dependencies"], *extras["torch"], *extras["jax"], *extras["cli"]]
+    found = {}
+    for requirement in map(Requirement, listed):
+        for each in requirement.specifier:
+            if each.operator == ">=":
+                found[requirement.name] = Version(each.version)
+    return found
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_allowed():
+    lowest = pinned("constraints-lowest.txt")
+    assert {name: lowest.get(name) for name in floors()} == floors()
+
+
+def test_numba_is_not_needed_where_there_is_none():
+    (numba,) = [each for each in map(Requirement, PROJECT["dependencies"]) if each.name == "numba"]
+    assert numba.marker is not None
+    asked = {"python_version": "3.13", "sys_platform": "linux"}
+    assert numba.marker.evaluate(asked)
+    assert not numba.marker.evaluate({**asked, "sys_platform": "emscripten"})
+
+
+def test_the_version_is_written_in_one_place():
+    assert "version" in PROJECT["dynamic"]
+    assert re.search(r"^version:", text("CITATION.cff"), re.M) is None
+    assert kofn.__version__ == str(Version(kofn.__version__))
+    assert "## [Unreleased]" in text("CHANGELOG.md")
+
+
+def test_workflows_try_every_version_that_is_announced():
+    announced = {
+        each.rpartition(" ")[2] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)
+    }
+    tested = set(re.findall(r'"(3\.\d+)"', (WORKFLOWS / "test.yml").read_text(encoding="utf-8")))
+    assert announced == tested
+    assert min(announced, key=Version) == PROJECT["requires-python"].removeprefix(">=")
+
+
+def test_only_the_job_that_publishes_may_ask_for_a_token():
+    release = (WORKFLOWS / "release.yml").read_text(encoding="utf-8")
+    assert release.count("id-token: write") == 1
+    assert release.index("  publish:") < release.index("id-token: write")
+    assert "password" not in release
+
+
+def run(*command: object, **more: object) -> str:
+    done = subprocess.run([str(each) for each in command], capture_output=True, text=True, **more)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+class Environment:
+    """A fresh virtual environment, outside of the checkout."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        run(os.environ.get("DIST_PYTHON", sys.executable), "-m", "venv", folder / "venv")
+        self.python = folder / "venv" / "bin" / "python"
+
+    def install(self, *what: object) -> None:
+        run(
+            *(self.python, "-m", "pip", "install", "--quiet", "--no-compile"),
+            *("--disable-pip-version-check", "-c", ROOT / "constraints.txt"),
+            *what,
+        )
+
+    def install_torch(self) -> None:
+        index = os.environ.get("TORCH_INDEX")
+        self.install(*(("--no-deps", "--index-url", index) if index else ()), "torch")
+
+    def smoke(self, *names: str) -> None:
+        cache = {"KOFN_CACHE_DIR": str(self.folder / "cache")}
+        outside = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
+        run(
+            *(self.python, "-W", "error", RELEASE / "smoke.py", *names),
+            cwd=self.folder,
+            env={**outside, **cache},
+        )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with the archives, built from the checkout as `make dist` does."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built) -> Path:
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """A fresh environment, removed after the test."""
+    import shutil
+
+    yield Environment(tmp_path)
+    shutil.rmtree(tmp_path / "venv")
+
+
+@pytest.mark.dist
+def test_the_archives_hold_what_they_should(built):
+    run(sys.executable, RELEASE / "check_files.py", built)
+
+
+@pytest.mark.dist
+def test_the_source_archive_builds_the_same_wheel_and_passes_its_tests(built, wheel, tmp_path):
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=source)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+    tests = ["tests/test_links.py", "tests/test_readme.py", "tests/test_layers.py"]
+    run(
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests),
+        cwd=source,
+        env={**os.environ, "PYTHONPATH": str(source / "src")},
+    )
+
+
+@pytest.mark.dist
+def test_the_wheel_works_with_numpy_alone(wheel, fresh):
+    fresh.install(wheel)
+    fresh.smoke("numpy", "numba", "-torch", "-jax", "-typer")
+
+
+@pytest.mark.dist
+def test_the_wheel_works_without_numba(wheel, fresh):
+    fresh.install("numpy", "scipy", "array-api-compat")
+    fresh.install("--no-deps", wheel)
+    fresh.smoke("numpy", "-numba", "-llvmlite", "-torch", "-jax")
+
+
+@pytest.mark.dist
+def test_the_wheel_works_with_jax(wheel, fresh):
+    fresh.install(f"kofn[jax] @ {wheel.as_uri()}")
+    fresh.smoke("numpy", "numba", "jax", "-torch")
+
+
+@pytest.mark.dist
+def test_the_wheel_works_with_torch_and_type_checkers_know_it(wheel, fresh):
+    fresh.install_torch()
+    fresh.install(f"kofn[torch] @ {wheel.as_uri()}")
+    fresh.smoke("numpy", "numba", "torch", "-jax", "-typer")
+    fresh.install("mypy", "basedpyright")
+    check_with_mypy(fresh)
+    check_with_pyright(fresh)
+    fresh.install(f"kofn[cli] @ {wheel.as_uri()}")
+    fresh.smoke("numpy", "numba", "torch", "-jax", "typer")
+
+
+def wrong_lines(path: Path) -> set[int]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+
+
+def copied(name: str, folder: Path) -> Path:
+    """A user's file outside of the checkout, whose settings must not count."""
+    path = folder / name
+    path.write_bytes((TYPED / name).read_bytes())
+    return path
+
+
+def check_with_mypy(environment: Environment) -> None:
+    mypy = [environment.python, "-m", "mypy", "--strict"]
+    run(*mypy, copied("strict.py", environment.folder), cwd=environment.folder)
+    mistakes = copied("mistakes.py", environment.folder)
+    done = subprocess.run([*mypy, mistakes], capture_output=True, text=True, cwd=environment.folder)
+    refused = re.findall(r"mistakes\.py:(\d+): error", done.stdout)
+    assert {int(number) for number in refused} == wrong_lines(mistakes), done.stdout
+
+
+def check_with_pyright(environment: Environment) -> None:
+    import json
+
+    settings = {"typeCheckingMode": "strict", "venvPath": ".", "venv": "venv"}
+    (environment.folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    paths = [copied(name, environment.folder) for name in ("strict.py", "mistakes.py")]
+    done = subprocess.run(
+        [environment.python.with_name("basedpyright"), "--outputjson", *paths],
+        capture_output=True,
+        text=True,
+        cwd=environment.folder,
+    )
+    found = [
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1)
+        for each in json.loads(done.stdout)["generalDiagnostics"]
+        if each["severity"] == "error"
+    ]
+    wrong = {("mistakes.py", number) for number in wrong_lines(paths[1])}
+    assert set(found) == wrong, done.stdout

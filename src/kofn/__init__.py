@@ -109,15 +109,17 @@ _LATER = {
 """Names whose module of maps is loaded when they are first used."""
 
 
-def __getattr__(name: str) -> _typing.Any:
-    """Load rooms that need PyTorch, and some maps, when they are first used."""
-    from importlib import import_module
+if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 
-    if name in _ROOMS:
-        return import_module(f"kofn.{name}")
-    if name in _LATER:
-        return getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
-    raise AttributeError(f"module 'kofn' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Load rooms that need PyTorch, and some maps, when they are first used."""
+        from importlib import import_module
+
+        if name in _ROOMS:
+            return import_module(f"kofn.{name}")
+        if name in _LATER:
+            return getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
+        raise AttributeError(f"module 'kofn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

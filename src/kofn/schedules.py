@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from kofn.arrays.checks import check_integer, check_number, check_real
 from kofn.arrays.kinds import Array, framework, namespace
+from kofn.arrays.typing import ArrayT
 
 __all__ = ["Schedule", "UntilHard", "constant", "cosine", "exponential", "linear", "until_hard"]
 
@@ -33,7 +34,11 @@ class Schedule:
     end: float
     steps: int
 
-    def __call__(self, step: float | Array) -> Any:
+    @overload
+    def __call__(self, step: float) -> float: ...
+    @overload
+    def __call__(self, step: ArrayT) -> ArrayT: ...
+    def __call__(self, step: Any) -> Any:
         """Return the value at `step`.
 
         Args:

@@ -47,8 +47,9 @@ def first_weight(scores: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> floa
 def routed(tokens: Tensor) -> Tensor:
     router = TopKRouter(16, 8, 2)
     logits, gates, experts = router(tokens)
-    balance: Tensor = load_balancing_loss(logits, experts)
-    return gates.sum() + balance + metrics.entropy(gates).mean()
+    # PyTorch says Any for what a module returns.
+    total: Tensor = gates.sum() + load_balancing_loss(logits, experts)
+    return total + metrics.entropy(total, dim=0)
 
 
 def annealed(steps: int) -> list[float]:

@@ -119,7 +119,10 @@ def deleted(x: Array) -> Array:
 
 
 def cast(x: Array, dtype: Any) -> Array:
-    return x if x.dtype == dtype else namespace(x).astype(x, dtype)
+    if x.dtype == dtype:
+        return x
+    # NumPy 2.0's function refuses NumPy's own scalars; their method does not.
+    return namespace(x).astype(x, dtype) if is_torch(x) else x.astype(dtype)
 
 
 def adopt(x: Array, like: Array) -> Array:

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, cast_like, namespace, scalar
+from kofn.arrays.kinds import Array, cast, cast_like, namespace, scalar
 from kofn.links.link import BuiltIn, Link, zero_at_ends
 from kofn.links.safe_math import expm1_over, log1p_over, up_to_1
 
@@ -109,7 +109,7 @@ class Ramp(BuiltIn):
         upper = z > 0.5
         tail = xp.where(upper, 1 - z, z)
         inside = tail > 0
-        return upper, xp.where(inside, tail, 0.0), xp.astype(inside, z.dtype)
+        return upper, xp.where(inside, tail, 0.0), cast(inside, z.dtype)
 
     def quantile(self, q: Array) -> Array:
         return q

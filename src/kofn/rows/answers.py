@@ -10,7 +10,7 @@ from kofn.arrays.autodiff import (
     stop_gradient,
     with_gradients_of,
 )
-from kofn.arrays.kinds import Array, namespace, scalar
+from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.links.link import Link
 from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached
 from kofn.rows.settled import Rows
@@ -87,7 +87,7 @@ def value(rows: Rows, over: Reductions = DENSE) -> Array:
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
     above = p.over.sum(xp.where(p.upper, rows.scores, 0.0))
     everything = p.over.sum(xp.where(rows.live, rows.scores, 0.0))
-    missing = rows.k - xp.astype(p.over.count(p.upper), p.z.dtype)
+    missing = rows.k - cast(p.over.count(p.upper), p.z.dtype)
     inside = xp.where(rows.live, tails, 0.0)
     answer = missing * p.theta + above + rows.temperature * p.over.sum(inside)
     answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))

@@ -75,13 +75,16 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md
 	$(BIN)/kofn train sae --force
 	$(BIN)/kofn train prune --force
 
-docs: $(READY)  ## draw the pictures of the documentation
+docs: $(READY)  ## draw the figures of the documentation; minutes
 	$(BIN)/python docs/make_idea_figure.py
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py
 	$(BIN)/python docs/make_maps_figure.py
 	$(BIN)/python docs/make_nn_figures.py
 	$(BIN)/python docs/make_rooms_figure.py
+	$(BIN)/python docs/make_study_figures.py
+	$(BIN)/kofn select --force
+	cp kofn-select/selection.png docs/images/feature_selection.png
 
 site: $(READY)  ## build the documentation as a site, in site/, and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build

@@ -48,10 +48,10 @@ def draw(axes: plt.Axes) -> None:
 def main() -> None:
     style = {"font.size": 11, "text.color": INK, "axes.labelcolor": INK, "ytick.color": INK}
     plt.rcParams.update({**style, "axes.spines.top": False, "axes.spines.right": False})
-    figure, axes = plt.subplots(figsize=(9.5, 3.9), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 3.7), layout="constrained")
     draw(axes)
     IMAGE.parent.mkdir(exist_ok=True)
-    figure.savefig(IMAGE, dpi=150, facecolor="white", metadata={"Software": None})
+    figure.savefig(IMAGE, dpi=170, facecolor="white", metadata={"Software": None})
     print(f"wrote {IMAGE}")
 
 

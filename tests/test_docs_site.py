@@ -62,6 +62,8 @@ def test_links_to_sources_lead_to_pages_of_the_site() -> None:
     turned = repository.rewritten(text.replace("../", "../../", 1), "guides/prune.md")
     assert turned.startswith("[a](../repository/examples/gates.py.md) [b](maps.md#x)")
     assert turned.endswith("```\n[e](../README.md)\n```\n")
+    named = repository.rewritten("[links.md](../links.md#a) [x.md](#y)", "guides/prune.md")
+    assert named == "[Links](../links.md#a) [x.md](#y)"
     back = repository.rewritten("[maps](docs/maps.md#a)", "repository/CONTRIBUTING.md")
     assert back == "[maps](../maps.md#a)"
 

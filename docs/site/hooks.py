@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File, Files, InclusionLevel
+from pymdownx.arithmatex import arithmatex_fenced_format
 from pymdownx.slugs import slugify
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,6 +61,12 @@ def on_config(config):
     """Set the navigation, and anchors that are those of GitHub."""
     config.nav = navigation()
     config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+    fence = {
+        "name": "math",
+        "class": "arithmatex",
+        "format": arithmatex_fenced_format(mode="generic"),
+    }
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
     return config
 
 
@@ -79,6 +86,8 @@ def on_files(files: Files, config) -> Files:
 
 def on_page_markdown(markdown: str, page, config, files: Files) -> str:
     """Lead links to files of the repository to their pages."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     return repository.rewritten(markdown, page.file.src_uri)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +17,7 @@ FOLDER = "repository"
 
 _FENCED = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
+_NAMED = re.compile(r"\[(\w[\w/]*(?:\.md)?)\]\(([^)#:\s]+\.md)((?:#[^)]*)?)\)")
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".json": "json", ".html": "html"}
 
 
@@ -70,7 +72,21 @@ def rewritten(text: str, page: str) -> str:
         there = posixpath.relpath(place(path), posixpath.dirname(page) or ".")
         return f"{link[1]}{there}{link[3]}"
 
-    return outside_code(lambda part: _LINK.sub(one, part), text)
+    def named(link: re.Match) -> str:
+        """Call a page by its title where the text is the name of its file."""
+        said = link[1].endswith(".md") or link[2].endswith(f"{link[1]}/README.md")
+        return f"[{(said and title(_path(link[2], file))) or link[1]}]({link[2]}{link[3]})"
+
+    return outside_code(lambda part: _LINK.sub(one, _NAMED.sub(named, part)), text)
+
+
+@cache
+def title(file: str) -> str:
+    """Return the heading of a Markdown file of the repository, without signs of code."""
+    path = ROOT / file
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return found[1].replace("`", "") if found else ""
 
 
 def pages(texts: dict[str, str]) -> dict[str, str]:

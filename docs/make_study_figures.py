@@ -1,0 +1,74 @@
+"""Draw the figures of the studies again, from what their runs measured: `make docs`.
+
+The runs take minutes to half an hour (`make studies`). docs/results has the checkpoints of those
+that the pages report. With one of them, `kofn train NAME --resume` has nothing left to train; it
+writes the same tables and figures.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from typer.testing import CliRunner
+
+from kofn.commands.app import app
+
+HERE = Path(__file__).parent
+
+
+class Study(NamedTuple):
+    """How a study was run, and which of its files are figures of the documentation."""
+
+    command: str
+    figures: dict[str, str]
+
+
+def methods(names: str) -> str:
+    return " ".join(f"--method {name}" for name in names.split())
+
+
+STUDIES = {
+    "router": Study("router", {"curves.png": "nn_router_study.png"}),
+    "attention": Study(
+        f"attention {methods('softmax entmax entmax-scaled soft-topk soft-topk-learned')}",
+        {"curves.png": "nn_attention_study.png"},
+    ),
+    "prune_mlp": Study("prune --model mlp", {"curves.png": "nn_pruning.png"}),
+    "prune_cnn": Study("prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
+    "sae": Study(
+        "sae "
+        + methods("kofn-token kofn-batch topk topk-auxk batchtopk batchtopk-auxk jumprelu gated"),
+        {
+            "recovery.png": "nn_autoencoders_recovery.png",
+            "features.png": "nn_autoencoders_features.png",
+        },
+    ),
+}
+
+
+def draw(name: str, images: Path) -> None:
+    """Write the figures of a study."""
+    study = STUDIES[name]
+    with TemporaryDirectory() as folder:
+        out = Path(folder)
+        shutil.copy(HERE / "results" / f"{name}.pt", out / "checkpoint.pt")
+        arguments = ["train", *study.command.split(), "--resume", "--out", folder]
+        ended = CliRunner().invoke(app, arguments)
+        if ended.exit_code:
+            sys.exit(f"kofn {' '.join(arguments)}: {ended.output}")
+        for written, figure in study.figures.items():
+            shutil.copy(out / written, images / figure)
+            print(f"wrote {images / figure}")
+
+
+def main() -> None:
+    for name in STUDIES:
+        draw(name, HERE / "images")
+
+
+if __name__ == "__main__":
+    main()

@@ -33,9 +33,8 @@ def test_every_figure_is_on_a_page() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["router", "attention", "prune_mlp", "prune_cnn", "sae"])
 def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) -> None:
-    from PIL import Image
-
     import make_study_figures
+    from PIL import Image
 
     make_study_figures.draw(name, tmp_path)
     drawn = sorted(path.name for path in tmp_path.iterdir())

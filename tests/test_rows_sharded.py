@@ -18,15 +18,17 @@ pytestmark = pytest.mark.skipif(
 PROCESSES = 2
 
 
-def run_on_ranks(path, task=None):
-    """`task` in each of two processes joined by gloo; the first failure is raised."""
+def run_on_ranks(path, task=None, processes=PROCESSES):
+    """`task` in each of several processes joined by gloo; the first failure is raised."""
     spawn = multiprocessing.get_context("spawn")
     said = spawn.Queue()
     ranks = [
         spawn.Process(
-            target=_on_rank, args=(rank, str(path), said, task or same_as_whole), daemon=True
+            target=_on_rank,
+            args=(rank, str(path), said, task or same_as_whole, processes),
+            daemon=True,
         )
-        for rank in range(PROCESSES)
+        for rank in range(processes)
     ]
     for rank in ranks:
         rank.start()
@@ -40,10 +42,10 @@ def run_on_ranks(path, task=None):
             rank.kill()
 
 
-def _on_rank(rank, path, said, task):
+def _on_rank(rank, path, said, task, processes):
     torch.set_num_threads(1)
     try:
-        with joined(distributed.FileStore(path, PROCESSES), rank, PROCESSES):
+        with joined(distributed.FileStore(path, processes), rank, processes):
             task()
         said.put(None)
     except BaseException:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,34 @@ Cost = float | Tensor
 """What an entry costs: one number for a tensor, or a tensor of the same shape."""
 
 
+class Over(Protocol):
+    """Numbers over all processes that have a part of the row; the same in each of them."""
+
+    rank: int
+    size: int
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """Return the sum of each number."""
+
+    def most(self, numbers: Sequence[float]) -> list[float]:
+        """Return the maximum of each number."""
+
+
+class OneProcess:
+    """`Over` for a row that this process has alone."""
+
+    rank, size = 0, 1
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        return list(numbers)
+
+    def most(self, numbers: Sequence[float]) -> list[float]:
+        return list(numbers)
+
+
+ALONE = OneProcess()
+
+
 class Chunk(NamedTuple):
     """Entries of one tensor, in float32 or float64."""
 
@@ -41,6 +69,7 @@ class Pieces(NamedTuple):
 
     tensors: Sequence[Tensor]
     costs: Sequence[Cost]
+    over: Over = ALONE
 
     def chunks(self) -> Iterator[Chunk]:
         for x, cost in zip(self.tensors, self.costs, strict=True):
@@ -67,6 +96,9 @@ class Pieces(NamedTuple):
                 squares, cubes = c * c * x.numel(), c**3 * x.numel()
             first, second = first + (x * c).sum().item(), second + (x * x * c).sum().item()
             square, cube, mixed = square + squares, cube + cubes, mixed + (x * c * c).sum().item()
+        first, second, square, cube, mixed = self.over.sum((first, second, square, cube, mixed))
+        high, low = self.over.most((high, -low))
+        low = -low
         if math.isnan(first):
             return math.nan, math.nan, math.nan
         slack = 1e-5 * (abs(low) + abs(high) + how.temperature)
@@ -87,7 +119,7 @@ class Pieces(NamedTuple):
             bought, signed = bought + cost * sums[0], signed + cost * sums[1]
             tails, first = tails + cost * sums[2], first + cost * sums[3]
             weight += cost * cost * sums[4]
-        return Sums(bought, signed, tails, weight, first)
+        return Sums(*self.over.sum((bought, signed, tails, weight, first)))
 
     def glance(self, theta: float, how: Equation) -> tuple[float, float, float] | None:
         """Return Σc·F, Σc²F′ and Σc·F′ for the default link, in half the passes of `look`."""
@@ -99,6 +131,7 @@ class Pieces(NamedTuple):
             total = float(p.sum(dtype=torch.float64))
             slope = total - float(p.dot(p))
             chosen, first, weight = chosen + c * total, first + c * slope, weight + c * c * slope
+        chosen, weight, first = self.over.sum((chosen, weight, first))
         return chosen, weight, first
 
     def log_look(self, theta: float, how: Equation) -> tuple[float, float, float, float]:
@@ -111,7 +144,7 @@ class Pieces(NamedTuple):
                 low = torch.where(flags, tail * c, 0.0).sum(dtype=torch.float64)
                 slope = torch.where(flags, density * c * c, 0.0).sum(dtype=torch.float64)
                 sums[place : place + 2] += torch.stack((low, slope)).cpu()
-        below, in_below, above, in_above = sums.tolist()
+        below, in_below, above, in_above = self.over.sum(sums.tolist())
         return below, in_below, above, in_above
 
 

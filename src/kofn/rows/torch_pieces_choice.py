@@ -25,15 +25,18 @@ SLACK = 1e-12
 def choose(pieces: Pieces, budget: float) -> list[Tensor]:
     """Return which entries are bought, as boolean tensors. With costs of 1, that is the top k.
 
+    Equal densities are bought in the order of the tensors, and within one in that of the processes.
     Costs that sum to the budget but for rounding errors fit. A NaN counts as the greatest number.
     """
     priced = any(isinstance(cost, Tensor) or cost != pieces.costs[0] for cost in pieces.costs)
-    cut = _cut(pieces, budget * (1 + SLACK), priced)
-    if cut is None:
+    ended = _cut(pieces, budget * (1 + SLACK), priced)
+    if ended is None:
         return [torch.ones_like(x, dtype=torch.bool) for x in pieces.tensors]
-    key, left = cut
+    key, left = ended
+    starts = None if pieces.over.size == 1 else _starts(pieces, ended, priced)
     masks = []
-    for x, cost in zip(pieces.tensors, pieces.costs, strict=True):
+    for place, (x, cost) in enumerate(zip(pieces.tensors, pieces.costs, strict=True)):
+        left = left if starts is None else starts[place]
         mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
         flat, done = mask.view(-1), 0
         for part, price in parts(x, cost):
@@ -47,6 +50,29 @@ def choose(pieces: Pieces, budget: float) -> list[Tensor]:
             done += len(part)
         masks.append(mask)
     return masks
+
+
+def _starts(pieces: Pieces, ended: tuple[int, float], priced: bool) -> list[float]:
+    """Return what is left of the budget for the ties of each tensor in this process."""
+    (key, left), number, over = ended, len(pieces.tensors), pieces.over
+    costs, own = [0.0] * (over.size * number), over.rank * number
+    for place, (x, cost) in enumerate(zip(pieces.tensors, pieces.costs, strict=True), own):
+        for part, price in parts(x, cost):
+            tied = _keys(Chunk(wide(part), price), priced) == key
+            costs[place] += _spent(tied, price)
+    costs = over.sum(costs)
+    found = []
+    for place in range(number):
+        column = costs[place::number]
+        found.append(left - sum(column[: over.rank]))
+        left -= sum(column)
+    return found
+
+
+def _spent(tied: Tensor, cost: float | Tensor) -> float:
+    if isinstance(cost, Tensor):
+        return float((tied * cost).sum(dtype=torch.float64))
+    return float(tied.sum()) * cost
 
 
 def _first(tied: Tensor, cost: float | Tensor, number: int, left: float) -> tuple[Tensor, float]:
@@ -70,7 +96,8 @@ def _cut(pieces: Pieces, budget: float, priced: bool) -> tuple[int, float] | Non
     bits = 64 if priced or any(x.dtype == torch.float64 for x in pieces.tensors) else 32
 
     def histogram(prefix: int, below: int, width: int) -> Sequence[float]:
-        return _histogram(pieces, priced, prefix, below, width, signed=below + width == bits)
+        found = _histogram(pieces, priced, prefix, below, width, signed=below + width == bits)
+        return pieces.over.sum(found)
 
     return cut(bits, DIGIT, budget, histogram)
 

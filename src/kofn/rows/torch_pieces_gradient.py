@@ -66,6 +66,7 @@ class Threshold(torch.autograd.Function):
             slope, total = _slopes(x, cost, ctx.number, equation)
             slopes.append(slope)
             weight += total
+        (weight,) = equation.pieces.over.sum([weight])
         gain = float(cotangent) / weight if weight >= _LEAST else 0.0
         return None, None, *(slope.mul_(gain) for slope in slopes)
 

@@ -11,27 +11,26 @@ from torch import Tensor
 from kofn.arrays.checks import check_number
 from kofn.nn.pruning.layout import Blocks, Groups
 from kofn.nn.pruning.targets import Target
+from kofn.rows.torch_pieces import Over
 
 
 def kept_of(
     amount: Any,
     budget: Any,
-    targets: list[Target],
-    prices: list[Any],
+    totals: list[float],
     layout: Blocks | Groups,
     scope: str,
     priced: bool,
 ) -> list[float]:
-    """Return what each row keeps, in the units of its costs; of one row for scope="global"."""
+    """Return what each row keeps, in the units of its costs; of one row for scope="global".
+
+    `totals` are the sums of the costs of each tensor.
+    """
     if isinstance(layout, Groups):
         _check_groups(amount, budget, layout)
         return []
     if (amount is None) == (budget is None):
         raise ValueError("give one of amount (what is removed) and budget (what is kept)")
-    totals = [
-        _total(price, target.weight.numel() // layout.size)
-        for target, price in zip(targets, prices, strict=True)
-    ]
     if scope == "layer":
         if budget is not None:
             raise ValueError('budget needs scope="global"; give amount for each layer')
@@ -72,7 +71,17 @@ def _kept(amount: Any, total: float, size: int, priced: bool) -> float:
     return (1 - share) * total if priced else total - round(share * total)
 
 
-def _total(price: Any, number: int) -> float:
-    if isinstance(price, Tensor):
-        return price.sum(dtype=torch.float64).item()
-    return float(price * number)
+def totals_of(
+    targets: list[Target], prices: list[Any], layout: Blocks | Groups, over: Over
+) -> list[float]:
+    """Return the sum of the costs of each tensor, over all processes that have a part of it."""
+    size = layout.size if isinstance(layout, Blocks) else 1
+    found = [
+        price.sum(dtype=torch.float64).item()
+        if isinstance(price, Tensor)
+        else 0.0
+        if over.rank
+        else float(price * (target.weight.numel() // size))
+        for target, price in zip(targets, prices, strict=True)
+    ]
+    return over.sum(found)

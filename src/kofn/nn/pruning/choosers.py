@@ -17,7 +17,7 @@ from kofn.nn.pruning.schedule import PruningSchedule
 from kofn.nn.pruning.weight import PrunedWeight
 from kofn.rows import torch_pieces_gradient as gradient
 from kofn.rows.pieces import Equation
-from kofn.rows.torch_pieces import Pieces
+from kofn.rows.torch_pieces import ALONE, Over, Pieces
 from kofn.rows.torch_pieces_choice import choose
 
 
@@ -39,12 +39,14 @@ class SharedRow:
     `total` and `kept` are sums of costs, per score.
     """
 
+    over: Over = ALONE
+
     def __init__(
-        self, members: list[PrunedWeight], costs: list[Any], kept: float, link: Link, clock: Clock
+        self, members: list[PrunedWeight], total: float, kept: float, link: Link, clock: Clock
     ) -> None:
-        self.members, self.costs, self.kept = members, costs, kept
+        self.members, self.total, self.kept = members, total, kept
+        self.costs = [member.cost for member in members]
         self.link, self.clock = link, clock
-        self.total = sum(map(_total, members, costs))
         self.last = self.before = (math.nan, math.nan)  # (step, θ) of the last two
         self.current: gradient.Placed | None = None
 
@@ -65,19 +67,29 @@ class SharedRow:
         return gradient.chosen(weight, x, cost, at)
 
     def _place(self) -> gradient.Placed:
-        pieces = Pieces([each.score(each.original) for each in self.members], self.costs)
-        schedule, step = self.clock.schedule, self.clock.now()
-        budget = schedule.kept(step, self.total, self.kept)
-        temperature = schedule.temperature_at(step)
+        scores = [each.score(each.original) for each in self.members]
         if is_compiling():
-            like = torch.zeros((), dtype=torch.float64, device=pieces.tensors[0].device)
+            budget, temperature = self._now()
+            like = torch.zeros((), dtype=torch.float64, device=scores[0].device)
             budget, temperature = like + budget, like + temperature
+            pieces = Pieces(scores, self.costs)
             return gradient.place_traced(pieces, budget, self.total, temperature, self.link)
-        equation = Equation(pieces, float(budget), self.total, float(temperature), self.link)
-        found = gradient.place(equation, self._guess(step))
+        step = self.clock.now()
+        found = gradient.place(self.equation(scores), self._guess(step))
         if found.number is not None and step != self.last[0]:
             self.last, self.before = (step, found.number), self.last
         return found
+
+    def _now(self) -> tuple[Any, Any]:
+        """Return the budget and the temperature of the present step."""
+        schedule, step = self.clock.schedule, self.clock.now()
+        return schedule.kept(step, self.total, self.kept), schedule.temperature_at(step)
+
+    def equation(self, scores: list[Tensor]) -> Equation:
+        """Return what θ solves for these scores at the present step."""
+        budget, temperature = map(float, self._now())
+        pieces = Pieces(scores, self.costs, self.over)
+        return Equation(pieces, budget, self.total, temperature, self.link)
 
     def _guess(self, step: int) -> float:
         """Return θ as it would be if it went on as in the last two steps."""
@@ -87,14 +99,7 @@ class SharedRow:
     def choose(self) -> list[Tensor]:
         with torch.no_grad():
             scores = [each.score(each.original) for each in self.members]
-        return choose(Pieces(scores, self.costs), self.kept)
-
-
-def _total(member: PrunedWeight, cost: Any) -> float:
-    if isinstance(cost, Tensor):
-        return cost.sum(dtype=torch.float64).item()
-    entries = member.original.numel()
-    return cost * entries / (member.layout.size if isinstance(member.layout, Blocks) else 1)
+        return choose(Pieces(scores, self.costs, self.over), self.kept)
 
 
 class GroupChoice:
@@ -132,11 +137,11 @@ class GroupChoice:
 
     @torch.no_grad()
     def entropy(self) -> Tensor:
-        """Return the mean entropy of a group's distribution over subsets, in nats."""
+        """Return the entropy of each group's distribution over subsets, in nats."""
         (member,) = self.members
         x = _layout(member).grouped(member.score(member.original))
         temperature = self.clock.schedule.temperature_at(int(self.clock.owner.steps))
-        found: Tensor = KSubset(x / temperature, _layout(member).n).entropy().mean()
+        found: Tensor = KSubset(x / temperature, _layout(member).n).entropy()
         return found
 
     def choose(self) -> list[Tensor]:

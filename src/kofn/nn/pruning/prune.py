@@ -12,13 +12,21 @@ from torch.nn.utils import parametrize
 from kofn.arrays.checks import check_choice
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, table
-from kofn.nn.pruning.amounts import kept_of
+from kofn.nn.pruning.amounts import kept_of, totals_of
 from kofn.nn.pruning.choosers import Clock, GroupChoice, SharedRow
 from kofn.nn.pruning.layout import Blocks, Groups, layout_of
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.schedule import PruningSchedule, schedule_of
-from kofn.nn.pruning.targets import CostFunction, Target, costs_of, targets_of
+from kofn.nn.pruning.targets import (
+    CostFunction,
+    Target,
+    costs_of,
+    is_sharded,
+    refuse_infinite,
+    targets_of,
+)
 from kofn.nn.pruning.weight import PrunedWeight, measure_by
+from kofn.rows.torch_pieces import ALONE, Over
 
 START = 0.01
 """Learned scores start at the magnitudes, scaled to this root mean square in each tensor."""
@@ -43,7 +51,7 @@ def prune(
 
     θ is such that the masks sum to what is to be kept, Σ c·mask = budget, over all weights at once.
     The budget falls from everything to what is wanted while T falls. Call it before the optimizer
-    is made:
+    is made, and after fully_shard if the model is sharded:
 
         pruner = nn.prune(model, 0.95, schedule=steps)
         groups = [{"params": pruner.other_parameters()}, pruner.score_parameters()]
@@ -73,7 +81,7 @@ def prune(
         link: F, as for `soft_topk`.
         scores: "learned", one parameter per weight, which starts at its scaled magnitude;
             "magnitude", the present magnitude; or a function (name, weight) → scores of the same
-            shape. Blocks have the mean of theirs.
+            shape, DTensors both if the model is sharded. Blocks have the mean of theirs.
         exclude: names of layers or weights that are left alone, such as "head" or "encoder.*".
         example_inputs: a batch, or a tuple of arguments; for costs="flops".
 
@@ -82,7 +90,8 @@ def prune(
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range; a weight is
-            shared, sharded, lazy, not finite or has a parametrization; a pattern does not fit.
+            shared, lazy, not finite or has a parametrization; a pattern does not fit, or not the
+            shards of each process.
 
     Source: Sander et al. (2023) and Tai et al., "Spartan" (2022), for soft top-k masks; SMART
     (arXiv 2403.19969) for separate scores with one threshold; Ahmed et al., "SIMPLE" (2023), for
@@ -105,51 +114,72 @@ def prune(
     link, layout = _fixed(table.resolve(link)), layout_of(pattern)
     if choice != "soft_topk" and isinstance(layout, Blocks):
         raise ValueError(f'choice={choice!r} needs pattern="n:m"')
+    schedule = schedule_of(schedule)
     targets = targets_of(model, exclude)
     for target in targets:
         layout.check(target.name, target.weight.shape)
-    prices = _prices(model, targets, layout, scope, costs, example_inputs)
-    kept = kept_of(amount, budget, targets, prices, layout, scope, costs is not None)
+    way = _way(model, targets, layout, choice)
+    refuse_infinite([each.name for each in targets], way.weights(targets), way.over)
+    prices = way.costs(targets, _prices(model, targets, costs, example_inputs, scope, layout))
+    prices = [_per_score(price, layout) for price in prices]
+    totals = totals_of(targets, prices, layout, way.over)
+    kept = kept_of(amount, budget, totals, layout, scope, costs is not None)
+    measures = _measures(targets, layout, scores, way)
     members = [
-        PrunedWeight(target, layout, price, measure, scores == "learned")
-        for target, price, measure in zip(
-            targets, prices, _measures(targets, layout, scores), strict=True
-        )
+        way.member(target, layout, price, measure, scores == "learned")
+        for target, price, measure in zip(targets, prices, measures, strict=True)
     ]
-    return _pruner(model, members, kept, choice, link, schedule_of(schedule), scope)
-
-
-def _pruner(
-    model: nn.Module,
-    members: list[PrunedWeight],
-    kept: list[float],
-    choice: str,
-    link: Link,
-    schedule: PruningSchedule,
-    scope: str,
-) -> Pruner:
-    first = members[0]
-    first.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=_device(first)))
-    clock = Clock(schedule, first)
-    choosers: list[SharedRow | GroupChoice]
     for member in members:
-        parametrize.register_parametrization(member.target.module, "weight", member, unsafe=True)
-    if isinstance(first.layout, Groups):
+        way.join(member)
+    clock = Clock(schedule, members[0])
+    steps = torch.zeros((), dtype=torch.int64, device=members[0].original.device)
+    members[0].register_buffer("steps", steps)
+    choosers: list[Any]
+    if isinstance(layout, Groups):
         choosers = [GroupChoice(member, choice, link, clock) for member in members]
     else:
         rows = [members] if scope == "global" else [[member] for member in members]
+        sums = [sum(totals)] if scope == "global" else totals
         choosers = [
-            SharedRow(row, [member.cost for member in row], most, link, clock)
-            for row, most in zip(rows, kept, strict=True)
+            way.row(row, total, most, link, clock)
+            for row, total, most in zip(rows, sums, kept, strict=True)
         ]
     for chooser in choosers:
         for member in chooser.members:
             member.chooser = chooser
-    return Pruner(model, choosers, clock)
+    return way.pruner(model, choosers, clock)
 
 
-def _device(member: PrunedWeight) -> torch.device:
-    return member.target.weight.device
+class _Whole:
+    """How a model is pruned whose weights are whole in this process."""
+
+    over: Over = ALONE
+    member, row, pruner = PrunedWeight, SharedRow, Pruner
+
+    @staticmethod
+    def weights(targets: list[Target]) -> list[Tensor]:
+        return [target.weight for target in targets]
+
+    @staticmethod
+    def costs(targets: list[Target], prices: list[Any]) -> list[Any]:
+        return prices
+
+    @staticmethod
+    def scores(target: Target, function: Any) -> Any:
+        return function
+
+    @staticmethod
+    def join(member: PrunedWeight) -> None:
+        parametrize.register_parametrization(member.target.module, "weight", member, unsafe=True)
+
+
+def _way(model: nn.Module, targets: list[Target], layout: Any, choice: str) -> Any:
+    """Return how the model is pruned: `_Whole`, or `sharded.Shards` under fully_shard."""
+    if not any(is_sharded(target.weight) for target in targets):
+        return _Whole
+    from kofn.nn.pruning import sharded  # it imports torch.distributed
+
+    return sharded.Shards(model, targets, layout, choice)
 
 
 def _fixed(link: Link) -> Link:
@@ -159,28 +189,35 @@ def _fixed(link: Link) -> Link:
 
 
 def _prices(
-    model: nn.Module, targets: list[Target], layout: Any, scope: str, costs: Any, inputs: Any
+    model: nn.Module, targets: list[Target], costs: Any, inputs: Any, scope: str, layout: Any
 ) -> list[Any]:
-    """Return the cost per score of each tensor."""
+    """Return the cost per weight of each tensor."""
     if costs is None:
         return [1.0] * len(targets)
     if scope == "layer" or isinstance(layout, Groups):
         raise ValueError('costs need scope="global" and single weights or blocks')
-    found = costs_of(model, targets, costs, inputs)
-    return [
-        layout.summed(cost) if isinstance(cost, Tensor) else cost * layout.size for cost in found
-    ]
+    return list(costs_of(model, targets, costs, inputs))
 
 
-def _measures(targets: list[Target], layout: Any, scores: Any) -> list[Callable[[Tensor], Tensor]]:
+def _per_score(cost: Any, layout: Any) -> Any:
+    if isinstance(layout, Groups):
+        return 1.0
+    return layout.summed(cost) if isinstance(cost, Tensor) else cost * layout.size
+
+
+def _measures(
+    targets: list[Target], layout: Any, scores: Any, way: Any
+) -> list[Callable[[Tensor], Tensor]]:
     """Return weight ↦ scores for each tensor: learned ones have a scale for each."""
     with torch.no_grad():
-        norms = [float(target.weight.float().norm()) for target in targets]
+        squares = [float(weight.float().norm()) ** 2 for weight in way.weights(targets)]
+    norms = [square**0.5 for square in way.over.sum(squares)]
     sizes = [target.weight.numel() for target in targets]
     whole = (sum(norm * norm for norm in norms) / sum(sizes)) ** 0.5
     found = []
     for target, norm, size in zip(targets, norms, sizes, strict=True):
         own = START / (norm / size**0.5) if norm else 1.0
         scale = own if scores == "learned" else 1 / whole if whole else 1.0
-        found.append(measure_by(scores, target.name, layout, scale))
+        function = way.scores(target, scores) if callable(scores) else scores
+        found.append(measure_by(function, target.name, layout, scale))
     return found

@@ -56,7 +56,7 @@ class Pruner(Views):
         Raises:
             RuntimeError: the optimizer does not have the scores; at the first step only. Or
                 called after finalize().
-            TypeError: the model is sharded.
+            TypeError: the model was sharded after nn.prune.
             ValueError: the mask is to be fixed, and scores are NaN or infinite.
         """
         self._refuse_finalized()
@@ -73,7 +73,7 @@ class Pruner(Views):
 
         Raises:
             RuntimeError: called after finalize().
-            TypeError: the model is sharded.
+            TypeError: the model was sharded after nn.prune.
             ValueError: scores are NaN or infinite.
         """
         self._refuse_finalized()
@@ -92,7 +92,7 @@ class Pruner(Views):
 
         Raises:
             RuntimeError: called twice.
-            TypeError: the model is sharded.
+            TypeError: the model was sharded after nn.prune.
             ValueError: scores are NaN or infinite.
         """
         self._refuse_finalized()

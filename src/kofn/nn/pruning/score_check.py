@@ -47,6 +47,6 @@ class ScoreCheck:
 
     def _versions(self) -> list[tuple[int, int]]:
         return [
-            (each.original._version, 0 if each.scores is None else each.scores._version)
+            (each.version, 0 if each.scores is None else each.scores._version)
             for each in self.members
         ]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kofn.arrays.checks import check_choice
 from kofn.nn.pruning.layout import as_matrix
-from kofn.nn.pruning.targets import targets_of
+from kofn.nn.pruning.targets import refuse_sharded, targets_of
 
 RULES = {
     "cutlass": {
@@ -62,6 +62,7 @@ must be a multiple of 32 and columns of 64
         _check("weights", weights, backend, dtype or weights.dtype)
         return
     for target in targets_of(weights, exclude):
+        refuse_sharded(target.name, target.weight)
         _check(target.name, target.weight, backend, dtype or target.weight.dtype)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from kofn.rows.torch_pieces import Cost
+from kofn.rows.torch_pieces import Cost, Over
 
 LAYERS = (
     nn.Linear,
@@ -38,6 +38,7 @@ class Target(NamedTuple):
 
 def targets_of(model: nn.Module, exclude: Iterable[str]) -> list[Target]:
     """Return the weights of all linear and convolution layers but those that are excluded."""
+    reshard(model)
     patterns = [exclude] if isinstance(exclude, str) else list(exclude)
     found, used = [], set()
     for path, module in model.named_modules():
@@ -69,14 +70,12 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
                 "as torch.nn.utils.prune or weight_norm; exclude it, or remove that "
                 "parametrization first"
             )
-        refuse_sharded(target.name, target.weight)
         if isinstance(target.weight, nn.parameter.UninitializedParameter):
             raise ValueError(f"{target.name} is lazy: call the model once before nn.prune")
         if not target.weight.is_floating_point():
             raise TypeError(f"{target.name} must be of floats; got {target.weight.dtype}")
         if not target.weight.numel():
             raise ValueError(f"{target.name} of shape {tuple(target.weight.shape)} is empty")
-        refuse_infinite(target.name, target.weight)
     owners: dict[int, list[str]] = {}
     for name, each in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(each), []).append(name)
@@ -89,23 +88,42 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
             )
 
 
-def refuse_infinite(name: str, values: Tensor) -> None:
-    """Raise for a NaN or an infinite entry, which would decide over the weights of all layers."""
-    least, most = (float(each) for each in values.detach().aminmax())
-    if not (math.isfinite(least) and math.isfinite(most)):
-        raise ValueError(f"{name} must be finite; the least is {least:g}, the greatest {most:g}")
+def refuse_infinite(names: list[str], tensors: list[Tensor], over: Over) -> None:
+    """Raise for a NaN or an infinite entry, which would decide over the weights of all layers.
+
+    Every process raises, whichever has it.
+    """
+    ends = [each.detach().aminmax() if each.numel() else None for each in tensors]
+    pairs = [(0.0, 0.0) if each is None else (float(each[0]), float(each[1])) for each in ends]
+    wrong = [float(not (math.isfinite(least) and math.isfinite(most))) for least, most in pairs]
+    for name, (least, most), found in zip(names, pairs, over.most(wrong), strict=True):
+        if found:
+            here = f"the least is {least:g}, the greatest {most:g}"
+            where = here if over.size == 1 else f"in the shard of this process {here}"
+            raise ValueError(f"{name} must be finite; {where}")
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether a tensor is a DTensor, such as fully_shard makes."""
+    if type(tensor) is nn.Parameter or type(tensor) is Tensor:
+        return False
+    return "DTensor" in {kind.__name__ for kind in type(tensor).__mro__}
 
 
 def refuse_sharded(name: str, tensor: Tensor) -> None:
-    """Raise for a parameter of fully_shard."""
-    if type(tensor) is nn.Parameter:
-        return
-    if "DTensor" in {kind.__name__ for kind in type(tensor).__mro__}:
+    """Raise for a parameter that was sharded after nn.prune."""
+    if is_sharded(tensor):
         raise TypeError(
-            f"{name} is sharded over processes (a DTensor, such as fully_shard makes), which "
-            "nn.prune does not support; use DistributedDataParallel, or prune before sharding "
-            "and call finalize() first"
+            f"{name} is sharded over processes (a DTensor); call fully_shard before nn.prune, or "
+            "finalize() before fully_shard"
         )
+
+
+def reshard(model: nn.Module) -> None:
+    """Let fully_shard put the shards back in the place of gathered weights."""
+    for module in model.modules():
+        if "FSDPModule" in {kind.__name__ for kind in type(module).__mro__}:
+            module.reshard()  # type: ignore[operator]
 
 
 def costs_of(
@@ -134,7 +152,11 @@ def _checked(target: Target, given: Any) -> Cost:
                 f"{where} must be a number or have the shape {tuple(target.weight.shape)}; "
                 f"got {tuple(given.shape)}"
             )
-        low, high = given.min().item(), given.max().item()
+        ends = (given.min(), given.max())
+        low, high = (
+            float(each.full_tensor() if is_sharded(each) else each)  # type: ignore[attr-defined]
+            for each in ends
+        )
         cost = given.detach().to(target.weight.device, copy=True)
     else:
         low = high = cost = float(given)

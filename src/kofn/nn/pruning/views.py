@@ -10,10 +10,13 @@ from torch import Tensor
 from kofn.nn.pruning.choosers import Clock, GroupChoice
 from kofn.nn.pruning.targets import refuse_infinite, refuse_sharded
 from kofn.nn.pruning.weight import PrunedWeight
+from kofn.rows.torch_pieces import ALONE, Over
 
 
 class Views:
     """The step, the masks and the entropy of a `Pruner`; nothing here changes anything."""
+
+    over: Over = ALONE
 
     def __init__(self, choosers: list[Any], clock: Clock) -> None:
         self.choosers, self.clock = choosers, clock
@@ -40,7 +43,7 @@ class Views:
         self._refuse_finalized()
         fixed = [(each, each.mask) for each in self.members if each.mask is not None]
         pairs = fixed if self.frozen else self._chosen()
-        return {member.target.name: member.spread(mask) for member, mask in pairs}
+        return {member.target.name: member.shown(mask) for member, mask in pairs}
 
     def entropy(self) -> dict[str, float]:
         """Return the mean entropy, in nats, of the groups of each weight; for pattern="n:m".
@@ -54,16 +57,19 @@ class Views:
         for row in self.choosers:
             if not isinstance(row, GroupChoice):
                 raise ValueError('entropy() is that of groups; it needs pattern="n:m"')
-            found[row.members[0].target.name] = float(row.entropy())
+            each = row.entropy()
+            total, number = self.over.sum((float(each.double().sum()), each.numel()))
+            found[row.members[0].target.name] = total / number
         return found
 
     def _chosen(self) -> list[tuple[PrunedWeight, Tensor]]:
         """Return each weight with the hard mask of its scores; it is not fixed here."""
         for member in self.members:
-            name = member.target.name
-            refuse_sharded(name, member.original)
-            with torch.no_grad():
-                refuse_infinite(f"the scores of {name}", member.score(member.original))
+            refuse_sharded(member.target.name, member.original)
+        with torch.no_grad():
+            scores = [each.score(each.original) for each in self.members]
+        names = [f"the scores of {each.target.name}" for each in self.members]
+        refuse_infinite(names, scores, self.over)
         return [
             pair for row in self.choosers for pair in zip(row.members, row.choose(), strict=True)
         ]

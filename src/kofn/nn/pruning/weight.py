@@ -53,11 +53,10 @@ class PrunedWeight(nn.Module):
         self.target, self.layout, self.cost, self.measure = target, layout, cost, measure
         self.order = tuple(target.module._parameters)
         self.register_buffer("mask", None)
+        self.scores: nn.Parameter | None = None
         if learned:
             with torch.no_grad():
-                self.scores: nn.Parameter | None = nn.Parameter(wide(measure(target.weight)))
-        else:
-            self.scores = None
+                self.scores = nn.Parameter(wide(measure(target.weight)))
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight with its mask."""
@@ -87,6 +86,15 @@ class PrunedWeight(nn.Module):
         """Return the weight without its mask."""
         found: Tensor = self.target.module.parametrizations["weight"].original  # type: ignore[index,union-attr]
         return found
+
+    @property
+    def version(self) -> int:
+        """Return a number that changes when the weight does."""
+        return self.original._version
+
+    def shown(self, mask: Tensor) -> Tensor:
+        """Return a mask with a flag per score as the user sees it, with a flag per weight."""
+        return self.spread(mask)
 
     def freeze(self, mask: Tensor) -> None:
         """Keep this mask from now on."""

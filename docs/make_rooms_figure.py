@@ -53,6 +53,7 @@ BOXES = {
     "subsets": Box(1.9, 2.7, "probabilities of k-subsets", public=False),
     "maps": Box(5.0, 2.7, "soft_topk, softmax, …"),
     "classic": Box(7.9, 2.6, "older maps, to compare"),
+    "streaming": Box(10.75, 2.6, "rows in files"),
     "rows": Box(5.0, 3.0, "weights and their derivatives", public=False),
     "solver": Box(3.4, 2.6, "θ, in array code", public=False),
     "kernels": Box(6.6, 2.6, "θ and weights, compiled", public=False),

@@ -11,7 +11,7 @@ FLOORS = (
     ("links", "schedules"),
     ("solver", "kernels"),
     ("rows",),
-    ("maps", "subsets", "classic"),
+    ("maps", "subsets", "classic", "streaming"),
     ("distributions", "losses", "metrics"),
     ("estimators", "distributed"),
     ("nn",),

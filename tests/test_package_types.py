@@ -38,5 +38,5 @@ def test_names_of_types_are_those_that_run():
 
 
 def test_dir_shows_what_there_is_to_use():
-    assert set(dir(kofn)) == {*kofn.__all__, "nn", "__version__"}
+    assert set(dir(kofn)) == {*kofn.__all__, *kofn._ROOMS, "__version__"}
     assert all(hasattr(kofn, name) for name in dir(kofn))

@@ -1,7 +1,7 @@
 """kofn: exact differentiable top-k, and related maps, losses and distributions.
 
-`kofn.nn` has PyTorch modules, and `kofn.distributed` the maps over several processes; they are
-loaded when they are first used.
+`kofn.nn` has PyTorch modules, `kofn.distributed` the maps over several processes, and
+`kofn.streaming` those of rows that do not fit into memory; they are loaded when first used.
 """
 
 import typing as _typing
@@ -27,6 +27,7 @@ from kofn.metrics.temperature import temperature_for
 if _typing.TYPE_CHECKING:
     from kofn import distributed as distributed
     from kofn import nn as nn
+    from kofn import streaming as streaming
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
     from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
@@ -100,7 +101,7 @@ __all__ = [
 ]
 
 
-_ROOMS = ("distributed", "nn")
+_ROOMS = ("distributed", "nn", "streaming")
 _LATER = {
     name: "knapsack" if "knapsack" in name else "segments"
     for name in __all__
@@ -112,7 +113,7 @@ _LATER = {
 if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        """Load rooms that need PyTorch, and some maps, when they are first used."""
+        """Load some rooms, two of which need PyTorch, and some maps, when they are first used."""
         from importlib import import_module
 
         if name in _ROOMS:

@@ -279,6 +279,13 @@ def copies() -> Any:
     return _module("kofn.kernels.cpu.segments.launch")
 
 
+def blocks(link: Any = None) -> Any:
+    """Return the functions of a block of a row, for this link if one is given; see cpu/blocks."""
+    kernels = _module("kofn.kernels.cpu.blocks.launch") if wanted() else None
+    served = link is None or kernels is None or kind_of(link) in kernels.SERVED
+    return kernels if served else None
+
+
 _CHOICES = {"on": True, "reference": False}
 
 

@@ -105,6 +105,11 @@ class Equation(NamedTuple):
         start, low, high = self.pieces.bracket(self)
         if math.isnan(low + high):
             return math.nan
+        at = self.search(start, low, high, 4 * 64).at
+        return float(at.anchor + at.offset)
+
+    def search(self, start: float, low: float, high: float, rounds: int) -> Search:
+        """Return the state in which the search from a start and a bracket ends."""
         zero = np.float64(0.0)
         state = Search(
             at=Place(np.float64(start), zero),
@@ -116,8 +121,7 @@ class Equation(NamedTuple):
             flat=np.asarray(False),
             rounds=zero,
         )
-        at = newton_search(_Scalar(self.temperature), state, self._seen, 4 * 64).at
-        return float(at.anchor + at.offset)
+        return newton_search(_Scalar(self.temperature), state, self._seen, rounds)
 
     def _seen(self, _: _Scalar, theta: np.ndarray) -> Newton:
         return Newton(*map(np.asarray, self.look(float(theta))))
@@ -154,11 +158,11 @@ class Equation(NamedTuple):
             if tails < HARD:
                 return Newton(excess, 0.0, 0.0, 0.0, True)
             return self._log_step(theta, excess, eps)
-        if not 0 < weight < math.inf:  # bisect
+        total, rest = self.budget + excess, short - excess
+        if not (0 < weight < math.inf and total > 0 and rest > 0):  # bisect
             return Newton(excess, math.nan, 0.0, 0.0, False)
         log_odds = math.log1p(max(excess / self.budget, -1 + eps))
         log_odds -= math.log1p(max(-excess / short, -1 + eps))
-        total, rest = self.budget + excess, short - excess
         step = log_odds * (total / self.total) * (rest / weight)
         wanted = min(self.budget / weight, first / weight)
         tolerance = eps * max(wanted, 4 * tails / weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kofn.kernels.cpu.blocks import launch as blocks
 from kofn.kernels.cpu.choice import launch as choice
 from kofn.kernels.cpu.noise import launch as noise
 from kofn.kernels.cpu.priced import launch as priced
@@ -30,6 +31,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
         found += noise.codes(kinds, size)
         found += priced.codes(kinds, size)
         found += segments.codes(size)
+        found.append(blocks.code_of(size))
         for kind in kinds:
             for n in (layout.SHORT, layout.SHORT + 1):
                 found += launch.visits(launch.FORWARD, kind, size, n, False)

@@ -1,0 +1,1 @@
+"""A block of a row that is never held as one array."""

@@ -1,0 +1,49 @@
+"""How many entries of a block have which digit: what a choice without a sort is made of.
+
+The key of a score is an integer of as many bits, in the order of the scores; that of 0 is that of
+−0, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.split_row import plain
+
+
+def _histogram(whole: Any) -> Any:
+    sign, least = np.iinfo(whole).bits - 1, np.int64(np.iinfo(whole).min)
+    rest = np.int64(np.iinfo(whole).max)
+
+    @plain
+    def count(x, n, counts, prefix, below, width, first):
+        """Count the entries whose key >> (below + width) is the prefix, by the next digit.
+
+        In the `first` digit there is no prefix, and that of the least key is 0.
+        """
+        bits, into = carray(pointer(x), n, whole), carray(pointer(counts), 1 << width, np.int64)
+        last = np.int64((1 << width) - 1)
+        flip = np.int64(1 << (width - 1)) if first else np.int64(0)
+        for i in range(n):
+            key = np.int64(bits[i])
+            key = np.int64(0) if key == least else key
+            key = (key ^ ((key >> sign) & rest)) >> below
+            if first or key >> width == prefix:
+                into[(key & last) ^ flip] += 1
+
+    return count
+
+
+_single, _double = _histogram(np.int32), _histogram(np.int64)
+
+
+def histogram_single(x, n, counts, prefix, below, width, first):
+    _single(x, n, counts, prefix, below, width, first)
+
+
+def histogram_double(x, n, counts, prefix, below, width, first):
+    _double(x, n, counts, prefix, below, width, first)

@@ -1,0 +1,163 @@
+"""θ of a row in blocks, and its weights a block at a time.
+
+A sketch tells nearly where θ is, and an evaluation or two find it. Where the choice is hard, θ
+depends on few scores; these are kept, and solved for in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kofn.arrays.kinds import Array, deleted
+from kofn.links.link import BuiltIn, Link
+from kofn.rows.block_arrays import BlockRows
+from kofn.rows.block_sketch import Sketch, sketch_of
+from kofn.rows.block_sums import BlockRow, Spot, spot
+from kofn.rows.blocks import Blocks, in_memory
+from kofn.rows.pieces import Equation
+from kofn.solver.plateau import at_end
+from kofn.solver.reductions import DENSE
+from kofn.solver.threshold import solve
+
+
+class Solved(NamedTuple):
+    """A row whose θ is known."""
+
+    row: BlockRow
+    k: float
+    temperature: float
+    at: Spot  # θ of the inner link; ±∞ or NaN where none is needed
+
+    @property
+    def theta(self) -> float:
+        """Return θ in the units of the scores, for the link with mean zero."""
+        return self.at.theta - self.temperature * float(self.row.link.edge)
+
+    def weights(self, block: Array) -> np.ndarray:
+        """Return the weights of a block, in float32 or float64."""
+        theta, sketch = self.at.theta, self.row.sketch
+        if math.isfinite(theta):
+            return self.row.weights(block, self.at, self.temperature)
+        x = in_memory(block)
+        plain = math.nan if sketch.bad else float(theta < 0)
+        share = min(self.k / sketch.top, 1.0) if sketch.top else 0.0
+        weights = np.where(x == math.inf, share, np.where(deleted(x), 0.0, plain))
+        return weights.astype(x.dtype)
+
+
+def solved(blocks: Blocks, k: float, temperature: float, link: Link) -> Solved:
+    """Find θ of a row, for numbers k in [0, n] and T > 0 and an inner link."""
+    sketch = sketch_of(blocks)
+    row = BlockRow(blocks, sketch, link)
+    closed = _closed(sketch, k)
+    if closed is not None:
+        return Solved(row, k, temperature, Spot(closed, 0.0))
+    asked = Equation(row, k - sketch.top, float(sketch.live), temperature, link)
+    with np.errstate(all="ignore"):
+        return Solved(row, k, temperature, _found(row, asked))
+
+
+def _closed(sketch: Sketch, k: float) -> float | None:
+    """Return θ where it needs no search: NaN, +∞ or −∞."""
+    if sketch.bad or not sketch.live + sketch.top:
+        return math.nan
+    if k <= sketch.top:
+        return math.inf
+    return -math.inf if k >= sketch.top + sketch.live else None
+
+
+def _found(row: BlockRow, asked: Equation) -> Spot:
+    """Return θ by Newton's method from the sketch, or else of the few scores that it depends on."""
+    start, low, high = row.bracket(asked)
+    start = min(max(start, low), high)
+    if row.is_usual and math.isfinite(start):
+        state = asked.search(start, low, high, LOOKS)
+        start = float(state.at.anchor + state.at.offset)
+        slope = row.last.weight if row.last else 0.0
+        if state.found and not state.flat and (slope > 0 or not row.link.capped):
+            return spot(start, row.blocks)
+    # A link of the user's for tensors cannot read the solver's NumPy arrays.
+    if not row.blocks.is_of_numpy and not isinstance(row.link, BuiltIn):
+        return spot(start, row.blocks)
+    return _of_few(row, asked, start, low, high) or _by_solver(row, asked)
+
+
+LOOKS = 12
+"""Evaluations after which Newton's method is given up."""
+
+FEW = 1 << 20
+"""Scores that are kept in memory, where θ depends on no more."""
+
+
+def _of_few(row: BlockRow, asked: Equation, at: float, low: float, high: float) -> Spot | None:
+    """Return θ of the scores whose weight is not certain to rounding; None if they are many.
+
+    θ is between low and high. In a wide gap it is the nearest scores that it depends on.
+    """
+    reach = _reach(row, asked)
+    if not math.isfinite(low + high) or reach is None:
+        return None
+    beside = row.blocks.each("gap", lambda block, _: _neighbours(_finite(block), at))
+    below, above = np.array(list(beside)).T
+    least, most = min(low, below.max()) + reach[0], max(high, above.min()) + reach[1]
+
+    def see(block: Array, _: Any) -> Any:
+        scores = _finite(block)
+        return scores[(scores >= least) & (scores <= most)], np.count_nonzero(scores > most)
+
+    kept, size, certain = [], 0, 0
+    for scores, number in row.blocks.each("scores next to the threshold", see):
+        kept.append(scores)
+        size, certain = size + len(scores), certain + number
+        if size > FEW:
+            return None
+    few = np.concatenate(kept)
+    return _solution(few, asked.budget - certain, asked, DENSE, row) if size else None
+
+
+def _reach(row: BlockRow, asked: Equation) -> tuple[float, float] | None:
+    """Return how far from θ, below and above, a weight may be other than 0 and 1."""
+    ends = [float(row.link.quantile(np.asarray(q))) for q in (0.0, 1.0)]
+    if not all(map(math.isfinite, ends)) and not isinstance(row.link, BuiltIn):
+        return None  # no bound is known for its tails
+    # Those of the built-in links fall by e per temperature, or faster.
+    fewest = min(asked.budget, asked.total - asked.budget, 1.0)
+    far = 45 + math.log(asked.total) - math.log(fewest)
+    first, last = (end if math.isfinite(end) else far for end in ends)
+    first = first if math.isfinite(ends[0]) else -far
+    slack = 1e-6 * (1 + abs(first) + abs(last))
+    return asked.temperature * (first - slack), asked.temperature * (last + slack)
+
+
+def _neighbours(x: np.ndarray, at: float) -> tuple[float, float]:
+    below, above = x[(x < at) & (x > -math.inf)], x[x >= at]
+    return np.max(below, initial=-math.inf), np.min(above, initial=math.inf)
+
+
+def _by_solver(row: BlockRow, asked: Equation) -> Spot:
+    """Return θ by the solver's own code over blocks, in many passes."""
+    rows = BlockRows(row.blocks, _finite)
+    return _solution(rows.x, asked.budget, asked, rows, row)
+
+
+def _finite(block: Any) -> np.ndarray:
+    """Return the scores of a block in float64, −inf where they are not in play."""
+    x = in_memory(block)
+    return np.where(np.isinf(x) | deleted(x), -math.inf, x.astype(np.float64))
+
+
+def _solution(x: Any, k: float, asked: Equation, over: Any, row: BlockRow) -> Spot:
+    """Return θ by the solver, in float64."""
+    number, scale, link = np.asarray(k), np.asarray(asked.temperature), asked.link
+    found = solve(x, number, scale, link, over)
+    if link.capped is not False:
+        found = at_end(x, number, scale, link, *found, over)
+    anchor, offset = (float(each) for each in found)
+    theta = anchor + offset
+    part = theta - anchor
+    rest = (anchor - (theta - part)) + (offset - part)  # two-sum
+    high, low = spot(theta, row.blocks)
+    return Spot(high, low + rest)

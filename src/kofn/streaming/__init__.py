@@ -1,0 +1,14 @@
+"""Rows of any length, from memory-mapped files or in pieces: choose k of 10⁹ in little memory.
+
+Each function reads its scores block by block, in two or three passes, and needs some 30 MB beyond
+them. All entries of the arrays are one row, whatever their shapes. There are no gradients.
+
+    scores = numpy.load("scores.npy", mmap_mode="r")
+    kofn.streaming.topk_indices(scores, 1000)
+
+docs/streaming.md has figures; the command `kofn apply` does the same from file to file.
+"""
+
+from kofn.streaming.topk import hard_topk, soft_topk, soft_topk_threshold, topk_indices
+
+__all__ = ["hard_topk", "soft_topk", "soft_topk_threshold", "topk_indices"]

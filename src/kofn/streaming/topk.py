@@ -1,0 +1,208 @@
+"""The top-k maps for one row that is read block by block."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kofn.arrays.checks import check_count, check_k, check_scores, check_temperature, shown
+from kofn.arrays.kinds import Array, framework, is_jax
+from kofn.arrays.typing import LinkName
+from kofn.links import Link, table
+from kofn.rows.block_answers import indices_of, write_choice, write_weights
+from kofn.rows.block_choice import cut_of
+from kofn.rows.block_threshold import Solved, solved
+from kofn.rows.blocks import Blocks, OfArray
+from kofn.rows.given import TEMPERATURES
+
+Scores = Array | Sequence[Array]
+Progress = Callable[[str, int, int], None]
+
+
+def soft_topk_threshold(
+    scores: Scores,
+    k: float,
+    *,
+    link: LinkName | Link = "logistic",
+    temperature: float = 1.0,
+    progress: Progress | None = None,
+) -> float:
+    """Return θ of `kofn.soft_topk` of one row, which is read block by block.
+
+    Args:
+        scores: an array of floats, such as a numpy.memmap, or a list of arrays or tensors. All
+            their entries are one row. −inf and +inf count as in `kofn.soft_topk`, which takes a
+            mask; here, set masked scores to −inf.
+        k: how many entries to choose, a number in [0, n]; may be fractional.
+        link, temperature: as for `kofn.soft_topk`, but the same for all entries.
+        progress: is called after each block, with a word for the pass over the scores, the number
+            of entries that it has read, and n.
+
+    Returns:
+        θ as `kofn.soft_topk_threshold` gives it, as a float. +inf where k = 0, −inf where every
+        entry is chosen; NaN if a score is NaN, or if all are −inf.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or dtype, or a number is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import streaming
+        >>> parts = [np.array([[2.0, 1.0]]), np.array([0.5, -1.0])]
+        >>> round(streaming.soft_topk_threshold(parts, 2), 3)
+        0.656
+    """
+    return _solved(_blocks(scores, progress), k, link, temperature).theta
+
+
+def soft_topk(
+    scores: Scores,
+    k: float,
+    *,
+    out: Any = None,
+    link: LinkName | Link = "logistic",
+    temperature: float = 1.0,
+    progress: Progress | None = None,
+) -> Any:
+    """Return the weights of `kofn.soft_topk` of one row, which is read and written by blocks.
+
+    Args:
+        scores, k, link, temperature, progress: as for `soft_topk_threshold`.
+        out: where to write the weights: an array, or a list of them if `scores` is one, with the
+            sizes of the scores and any dtype of floats. For example, a file made by
+            `numpy.lib.format.open_memmap(name, "w+", scores.dtype, scores.shape)`. By default new
+            arrays, which take as much memory as the scores.
+
+    Returns:
+        `out`.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk_threshold`; `out` does not fit to the scores.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import streaming
+        >>> streaming.soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
+        array([0.793, 0.585, 0.461, 0.16 ])
+    """
+    blocks = _blocks(scores, progress)
+    answer, into = _room(scores, out, blocks)
+    found = _solved(blocks, k, link, temperature)
+
+    deque(write_weights(found, blocks, into), maxlen=0)
+    return answer
+
+
+def hard_topk(
+    scores: Scores, k: float, *, out: Any = None, progress: Progress | None = None
+) -> Any:
+    """Return ones at the k largest scores of one row and zeros elsewhere, by blocks.
+
+    Args:
+        scores, progress: as for `soft_topk_threshold`.
+        k: the same; the fractional part is the weight of the next largest score.
+        out: as for `soft_topk`, of any dtype: for a whole k, bool will do.
+
+    Returns:
+        `out`; equal scores are chosen from the first on.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import streaming
+        >>> streaming.hard_topk([np.array([2.0, 1.0]), np.array([1.0, 3.0])], 3)
+        [array([1., 1.]), array([0., 1.])]
+    """
+    blocks = _blocks(scores, progress)
+    answer, into = _room(scores, out, blocks)
+    found = cut_of(blocks, check_k(k, blocks.size))
+    deque(write_choice(found, found.left, blocks, into), maxlen=0)
+    return answer
+
+
+def topk_indices(scores: Scores, k: int, *, progress: Progress | None = None) -> np.ndarray:
+    """Return the indices of the k largest scores of one row, in increasing order, by blocks.
+
+    Args:
+        scores, progress: as for `soft_topk_threshold`.
+        k: an integer in [0, n].
+
+    Returns:
+        An array of int64: places in the row, which are those in `scores.ravel()`, or in all arrays
+        of a list one after another. Equal scores are chosen from the first on. −inf is never
+        chosen, so there may be fewer than k.
+
+    Raises:
+        TypeError, ValueError: as for `soft_topk_threshold`; a score is NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import streaming
+        >>> streaming.topk_indices(np.array([2.0, 1.0, 3.0, 3.0]), 2)
+        array([2, 3])
+    """
+    blocks = _blocks(scores, progress)
+    found = cut_of(blocks, float(check_count(k, blocks.size)))
+    if found.sketch.bad:
+        raise ValueError(f"scores must not be NaN; {found.sketch.bad} of {blocks.size} are")
+    return indices_of(found, blocks)
+
+
+def _solved(blocks: Blocks, k: Any, link: LinkName | Link, temperature: Any) -> Solved:
+    floor, ceiling = TEMPERATURES["float64" if blocks.is_double else "float32"]
+    scale = min(max(check_temperature(temperature), floor), ceiling)
+    chosen = table.resolve(link).inner
+    if framework(chosen.alpha) is not None:
+        raise TypeError(f"link must have one alpha, a number; got {chosen!r}")
+    return solved(blocks, check_k(k, blocks.size), scale, chosen)
+
+
+def _blocks(scores: Scores, progress: Progress | None) -> Blocks:
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function; got {shown(progress)}")
+    return Blocks([OfArray(_checked(each, "scores")) for each in _each(scores)], progress)
+
+
+def _each(arrays: Any) -> list[Any]:
+    return list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
+
+
+def _checked(array: Any, name: str) -> Any:
+    check_scores(array, name)
+    return np.asarray(array) if is_jax(array) else array
+
+
+def _room(scores: Scores, out: Any, blocks: Blocks) -> tuple[Any, list[OfArray]]:
+    """Return `out`, made if necessary, and how to write to its arrays."""
+    several, given = isinstance(scores, (list, tuple)), _each(scores)
+    if out is None:
+        made = [_like(each) for each in given]
+        out = made if several else made[0]
+    targets = _each(out)
+    if len(targets) != len(given) or isinstance(out, (list, tuple)) != several:
+        raise TypeError("out must be an array, or a list of as many arrays as there are in scores")
+    return out, [
+        _target(each, source.size) for each, source in zip(targets, blocks.sources, strict=True)
+    ]
+
+
+def _like(array: Any) -> Any:
+    if framework(array) == "torch":
+        return array.new_empty(array.shape)
+    return np.empty(array.shape, np.asarray(array[:0]).dtype if is_jax(array) else array.dtype)
+
+
+def _target(out: Any, size: int) -> OfArray:
+    if framework(out) not in ("torch", "numpy"):
+        raise TypeError(f"out must be of numpy.ndarray or torch.Tensor; got {shown(out)}")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError("out must be writable; open the file with mode 'r+' or 'w+'")
+    target = OfArray(out)
+    if target.size != size:
+        raise ValueError(f"out must have as many entries as the scores, {size}; got {target.size}")
+    return target

@@ -19,7 +19,7 @@ CORE := $(foreach room,arrays links losses maps metrics distributions rows solve
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-extras test-dist test-lowest dist lint format bench studies docs site kernels clean
+.PHONY: help demo test test-all test-extras test-dist test-lowest signatures dist lint format bench studies docs site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAEL
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
+
+signatures: $(READY)  ## write the public signatures to tests/signatures.txt, after a change that is meant
+	PYTHONPATH=tests $(BIN)/python tests/signatures.py
 
 dist: $(READY)  ## build the source archive and the wheel in dist, and check their contents
 	rm -rf dist

@@ -39,7 +39,11 @@ OTHER_DEFAULTS = {
     ("am_softmax", "temperature"): 1 / 30,
     ("arcface", "temperature"): 1 / 64,
 }
-WITHOUT_ORDER = {"gumbel_max", "gumbel_softmax", "normal_rsample"}  # as torch.nn.functional has them
+WITHOUT_ORDER = {
+    "gumbel_max",
+    "gumbel_softmax",
+    "normal_rsample",
+}  # as torch.nn.functional has them
 
 
 def functions():

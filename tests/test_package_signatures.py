@@ -1,4 +1,4 @@
-"""Public signatures: none changes unseen, and the same argument stands in the same order everywhere."""
+"""Public signatures: none changes unseen, and an argument has one place and one default."""
 
 import inspect
 

@@ -19,7 +19,7 @@ CORE := $(foreach room,arrays links losses maps metrics distributions rows solve
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-extras test-dist test-lowest signatures dist lint format bench studies docs site kernels clean
+.PHONY: help demo test test-all test-extras test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -31,8 +31,8 @@ test: $(READY)  ## run the test suite
 	$(PYTEST)
 
 test-all: $(READY)  ## run all tests (marker `full` too), then most of them again without kernels
-	XLA_FLAGS= $(PYTEST) -m "not extras and not dist"
-	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist" -k "not jax" \
+	XLA_FLAGS= $(PYTEST) -m "not extras and not dist and not browser"
+	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist and not browser" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric) and test these
@@ -42,6 +42,10 @@ test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAEL
 
 signatures: $(READY)  ## write the public signatures to tests/signatures.txt, after a change that is meant
 	PYTHONPATH=tests $(BIN)/python tests/signatures.py
+
+test-explorer: $(READY)  ## drive the page of kofn explore in Chromium, which has to be there
+	$(PIP) playwright
+	$(BIN)/python -m pytest -m browser tests/test_commands_explore_browser.py
 
 dist: $(READY)  ## build the source archive and the wheel in dist, and check their contents
 	rm -rf dist
@@ -88,6 +92,10 @@ docs: $(READY)  ## draw the figures of the documentation; minutes
 	$(BIN)/python docs/make_study_figures.py
 	$(BIN)/kofn select --force
 	cp kofn-select/selection.png docs/images/feature_selection.png
+
+explorer-figure: $(READY)  ## take the picture of kofn explore by Chromium, which has to be there
+	$(PIP) playwright
+	$(BIN)/python docs/make_explorer_figure.py
 
 site: $(READY)  ## build the documentation as a site, in site/, and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build

@@ -30,7 +30,7 @@ export function drawCooling(store, found) {
   const up = upright([0, 1], TOP, BOTTOM);
   levels(layer(svg, "levels"), up, [0, 0.5, 1], width, (x) => ({ 0.5: "½" })[x] ?? String(x));
   each(layer(svg, "scale"), "text", "tick", [2, 1, 0, -1, -2].map((log) => ({
-    x: across(log), y: HEIGHT - 8, text: String(Number((10 ** log).toFixed(2))),
+    x: across(log), y: HEIGHT - 8, text: (log === 2 ? "T = " : "") + Number((10 ** log).toFixed(2)),
   })));
   const { logs, rows } = rowsOf(state);
   const line = (i) => `M${logs.map((log, j) => `${across(log).toFixed(1)} ${up(rows[j][i]).toFixed(1)}`).join("L")}`;

@@ -1,6 +1,6 @@
 // F((x − θ)/T) over the scores, with the entries on it.
 
-import { each, fixed, linearScale, one, set, short, ticks } from "./dom.js";
+import { each, linearScale, one, set, short, ticks } from "./dom.js";
 import { LEFT, RIGHT, canvas, layer, levels, range, upright } from "./frame.js";
 import { cdfOf } from "./links.js";
 
@@ -52,8 +52,8 @@ function drawTheta(svg, theta, across, width) {
     x1: x, x2: x, y1: TOP - 6, y2: BOTTOM, visibility: inside ? null : "hidden",
   });
   const arrows = inside ? ["", ""] : theta > high ? ["", " →"] : ["← ", ""];
-  const place = Math.min(Math.max(x, LEFT + 34), width - RIGHT - 34);
-  one(group, "text", "theta-name", { x: place, y: TOP - 11, text: `${arrows[0]}θ = ${fixed(theta)}${arrows[1]}` });
+  const place = Math.min(Math.max(x, LEFT + 14), width - RIGHT - 14);
+  one(group, "text", "theta-name", { x: place, y: TOP - 11, text: `${arrows[0]}θ${arrows[1]}` });
 }
 
 function drawDots(store, svg, found, across, up) {

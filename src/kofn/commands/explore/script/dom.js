@@ -50,6 +50,9 @@ export function fixed(x, decimals = 3) {
   return x < 0 && Number(text) !== 0 ? MINUS + text : text;
 }
 
+/** A weight: 0 and 1 in full where it is exactly that. */
+export const weightText = (p, decimals) => (p === 0 || p === 1 ? String(p) : fixed(p, decimals));
+
 /** A number as short as it can be. */
 export const short = (x) => (Number.isFinite(x) ? String(x).replace("-", MINUS) : fixed(x));
 

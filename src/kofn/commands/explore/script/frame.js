@@ -5,10 +5,20 @@ import { add, each, find, linearScale, roundUp, set } from "./dom.js";
 export const LEFT = 40;
 export const RIGHT = 12;
 
-/** An empty picture in place of its contents: its group, and its size in pixels. */
+/** Widths as measured: to ask for one in the middle of drawing makes the browser lay out anew. */
+const widths = new Map();
+
+export const forgetWidths = () => widths.clear();
+
+export function widthOf(element) {
+  if (!widths.has(element)) widths.set(element, element.clientWidth);
+  return widths.get(element);
+}
+
+/** A picture, made as wide as its place: the element and its size in pixels. */
 export function canvas(selector, height) {
   const svg = find(selector);
-  const width = Math.max(svg.parentElement.clientWidth, 200);
+  const width = Math.max(widthOf(svg.parentElement), 200);
   set(svg, { width, height, viewBox: `0 0 ${width} ${height}` });
   return { svg, width, height };
 }

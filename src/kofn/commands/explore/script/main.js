@@ -6,6 +6,7 @@ import { drawCooling } from "./cooling_view.js";
 import { drawReadouts, setUpControls } from "./controls.js";
 import { drawCurve } from "./curve_view.js";
 import { each, find, fixed, onResize, rounded3, set } from "./dom.js";
+import { forgetWidths, widthOf } from "./frame.js";
 import { drawGradient } from "./gradient_view.js";
 import { drawScores } from "./scores_view.js";
 import { LIMITS, START, changed, fromHash, toHash } from "./state.js";
@@ -72,7 +73,7 @@ function say() {
 function drawMasks() {
   const { off } = store.state;
   const box = find("#masks");
-  const roomy = box.clientWidth / off.length >= 26;
+  const roomy = widthOf(find("#scores").parentElement) / off.length >= 32;
   set(box, { hidden: roomy ? null : "" });
   const buttons = each(box, "button", "mask", roomy ? off.map((masked, i) => ({
     type: "button",
@@ -196,7 +197,11 @@ function begin() {
   };
   window.addEventListener("hashchange", readAddress);
   readAddress();
-  onResize(find("main"), () => change({}));
+  draw(); // at once: a frame that is out of sight would wait
+  onResize(find("main"), () => {
+    forgetWidths();
+    change({});
+  });
 }
 
 begin();

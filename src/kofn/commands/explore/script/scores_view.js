@@ -79,7 +79,7 @@ function drawKnobs(store, found, svg, scale, column) {
     one(knob, "circle", "back", { r: radius });
     one(knob, "circle", "dot", { r: radius, "fill-opacity": found.p[i].toFixed(3) });
     one(knob, "text", "infinite", {
-      y: scores[i] > 0 ? 26 : -16, text: Number.isFinite(scores[i]) ? "" : fixed(scores[i]),
+      x: radius + 6, y: 4, text: Number.isFinite(scores[i]) ? "" : fixed(scores[i]),
     });
     grip(store, knob, i, svg, scale);
   });
@@ -105,6 +105,7 @@ function grip(store, knob, i, svg, scale) {
     held.range = null;
     store.change({});
   };
+  knob.ontouchstart = (event) => event.preventDefault(); // or the page would scroll instead
   knob.onfocus = () => store.state.entry !== i && store.change({ entry: i });
   knob.onkeydown = (event) => pressed(store, i, event);
 }

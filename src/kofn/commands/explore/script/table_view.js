@@ -1,6 +1,6 @@
 // All numbers as a table, in which scores, masks and the chosen entry can be changed, too.
 
-import { add, find, fixed, set } from "./dom.js";
+import { add, find, fixed, set, short, weightText } from "./dom.js";
 import { numberOf, writeScores } from "./state.js";
 
 const COLUMNS = ["p", "hard", "marginal", "slope"];
@@ -40,12 +40,14 @@ export function drawTable(store, found) {
     mask.checked = !off[i];
     if (document.activeElement !== score) score.value = writeScores([scores[i]]);
     set(row, { "data-chosen": i === entry || null, "data-off": off[i] || null });
+    const decimals = innerWidth < 480 ? 3 : 4;
     const numbers = [found.p[i], found.hard[i], found.marginals?.[i] ?? null, found.gradient.row[i]];
-    COLUMNS.forEach((name, j) => set(row.querySelector(`.${name}`), { text: fixed(numbers[j], 4) }));
+    const texts = numbers.map((x, j) => (COLUMNS[j] === "hard" ? short(Number(x.toFixed(4))) : weightText(x, decimals)));
+    COLUMNS.forEach((name, j) => set(row.querySelector(`.${name}`), { text: texts[j] }));
   });
   const total = (values) => (values ? fixed(values.reduce((sum, x) => sum + x, 0), 4) : "–");
   set(find("#total-p"), { text: total(found.p) });
-  set(find("#total-hard"), { text: total(found.hard) });
+  set(find("#total-hard"), { text: short(Number(found.hard.reduce((sum, x) => sum + x, 0).toFixed(4))) });
   set(find("#total-marginal"), { text: total(found.marginals) });
   set(find("#total-slope"), { text: total(found.gradient.row) });
 }

@@ -1,6 +1,6 @@
 // The weights as bars, what they are beside the hard choice and a KSubset, and their sum.
 
-import { each, fixed, one, set } from "./dom.js";
+import { each, fixed, one, set, weightText } from "./dom.js";
 import { LEFT, RIGHT, canvas, choosers, columns, layer, levels, upright } from "./frame.js";
 
 const HEIGHT = 200;
@@ -19,12 +19,17 @@ export function drawWeights(store, found) {
   });
   const group = layer(svg, "bars");
   each(group, "rect", "weight", found.p.map(bar));
-  const outline = (p, i) => ({ ...bar(p, i), visibility: p ? null : "hidden" });
+  const gap = Math.min(3, column.step / 8);
+  const outline = (p, i) => ({
+    x: left(i) - gap, width: column.bar + 2 * gap, y: scale(p) - gap, height: BOTTOM - scale(p) + gap,
+    rx: gap, visibility: p ? null : "hidden",
+  });
   each(group, "rect", "hard", found.hard.map(outline));
   const marginals = found.marginals ?? [];
   const wing = Math.min(column.bar / 2 + 4, column.step / 2);
   each(group, "line", "marginal", marginals.map((p, i) => ({
     x1: column.middle(i) - wing, x2: column.middle(i) + wing, y1: scale(p), y2: scale(p),
+    visibility: p > 0.004 ? null : "hidden", // on the ground it would hide the ground
   })));
   drawNumbers(layer(svg, "numbers"), found, entry, column, scale);
   drawSum(store.state, found);
@@ -36,8 +41,8 @@ function drawNumbers(group, found, entry, column, scale) {
   const decimals = column.step >= 50 ? 3 : 2;
   each(group, "text", "number", found.p.map((p, i) => ({
     x: column.middle(i),
-    y: scale(Math.max(p, found.hard[i], found.marginals?.[i] ?? 0)) - 6,
-    text: roomy || i === entry ? fixed(p, decimals) : "",
+    y: scale(Math.max(p, found.hard[i], found.marginals?.[i] ?? 0)) - 8,
+    text: roomy || i === entry ? weightText(p, decimals) : "",
     "data-chosen": i === entry || null,
   })));
 }
@@ -60,6 +65,6 @@ function drawSum(state, found) {
   one(group, "line", "mark", { x1: at, x2: at, y1: 0, y2: 24 });
   const total = found.p.reduce((sum, p) => sum + p, 0);
   const text = one(group, "text", "mark-text", { x: near, y: 39 });
-  const equal = Math.abs(total - state.k) < 1e-9 ? ` = k` : "";
+  const equal = Math.abs(total - state.k) < 1e-9 ? " = k" : ", all that is left";
   set(text, { text: `Σp = ${fixed(total)}${equal}` });
 }

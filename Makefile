@@ -36,7 +36,7 @@ test-all: $(READY)  ## run all tests (marker `full` too), then most of them agai
 		--ignore-glob="tests/test_kernels*"
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric) and test these
-	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph]"
+	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 

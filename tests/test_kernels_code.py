@@ -37,6 +37,15 @@ def optimised(code):
     return str(machine.optimised(native.translated(code), code.symbol))
 
 
+@pytest.mark.parametrize("name", ["weigh", "slope"])
+def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
+    """A load under a mask waits for it: rows outside the cache took twice as long."""
+    code = launch.visit("loops", name, formulas.LOGISTIC, 4)
+    assert "@llvm.masked.load" not in optimised(code)
+    assembly = machine.assembly(native.translated(code), code.symbol)
+    assert not re.findall(r"\(%\w+.*\), %[xyz]mm.*\{%k\d\}", assembly)
+
+
 @pytest.mark.parametrize("name", ABREAST)
 def test_lanes_are_vectors_from_first_to_last(name):
     """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""

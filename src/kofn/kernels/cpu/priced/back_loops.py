@@ -26,7 +26,12 @@ from kofn.kernels.cpu.priced.layout import (
 from kofn.kernels.cpu.rows.formulas import deleted
 from kofn.kernels.cpu.rows.loops import BLOCK, Visit
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import (
+    ordered,
+    unordered,
+    where_positive,
+    widest_vectors,
+)
 
 
 def dearest(kind: int, number: Any) -> Visit:
@@ -66,10 +71,10 @@ def weigh(kind: int, number: Any) -> Visit:
                 w = slope_at(kind, xs[i], z, rise)
                 ws[i] = w
                 # What is not chosen may carry any cotangent, NaN included, and cost anything.
-                share = cs[i] * unit if w > zero else zero
+                share = where_positive(w, cs[i] * unit)
                 steep = share * w
                 weight += share * steep
-                product += steep * gs[i] if w > zero else zero
+                product += where_positive(w, steep * gs[i])
             into[0] += weight
             into[1] += product
 

@@ -39,6 +39,7 @@ from kofn.kernels.cpu.runtime.vector_math import (
     power,
     quotient,
     real,
+    where_positive,
 )
 
 
@@ -223,16 +224,14 @@ def weighed(kind, x, g, hi, lo, per_t, rise):
     w = w if abs(z) < reach(z) else zero
     w = zero if deleted(x) else w
     # What is not chosen may carry any cotangent, NaN included.
-    return w, (w * g if w > zero else zero)
+    return w, where_positive(w, w * g)
 
 
 @inline
 def sloped(x, g, w, hi, lo, per_t, mean):
     """(u, uz) with u = F′(g − mean)."""
-    zero = real(x, 0.0)
-    u = w * (g - mean) if w > zero else zero
-    z = distance(x, hi, lo, per_t) if w > zero else zero
-    return u, u * z
+    u = where_positive(w, w * (g - mean))
+    return u, u * where_positive(w, distance(x, hi, lo, per_t))
 
 
 @inline

@@ -86,6 +86,11 @@ def optimised(text: str, symbol: str) -> Any:
     return module
 
 
+def assembly(text: str, symbol: str) -> str:
+    """Return the instructions of a module, as text."""
+    return str(_target_machine().emit_assembly(optimised(text, symbol)))
+
+
 def hide(module: Any, symbol: str) -> None:
     """Make everything that a module defines its own, except the symbol."""
     for each in (*module.functions, *module.global_variables):

@@ -97,6 +97,24 @@ def _times_two_to(typingctx, p, bits):
 
 
 @intrinsic
+def where_positive(typingctx, w, v):
+    """v where w > 0, and 0 where w = 0, of any v, NaN included; w is not negative.
+
+    By bits: of an `if`, or of a comparison, LLVM makes a load of v under a mask, which waits for w,
+    and rows that are not in the cache take twice as long.
+    """
+    integer, _, _ = _layout(v)
+
+    def codegen(context, builder, signature, arguments):
+        bits, value = (builder.bitcast(each, integer) for each in arguments)
+        sign = ir.Constant(integer, integer.width - 1)
+        mask = builder.ashr(builder.sub(ir.Constant(integer, 0), bits), sign)
+        return builder.bitcast(builder.and_(value, mask), arguments[1].type)
+
+    return v(w, v), codegen
+
+
+@intrinsic
 def ordered(typingctx, x):
     """An integer in the order of the floats: LLVM vectorises its minimum, not that of floats."""
     integer, _, _ = _layout(x)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kofn import entmax, hard_topk, metrics, soft_topk, softmax
 from kofn.commands import app
-from kofn.commands.compare import command as commands
+from kofn.commands.apply import command as commands
 from kofn.commands.compare import table
 from kofn.commands.compare.compare import compare
 from kofn.commands.compare.maps import MAPS, Map, serving

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kofn.commands import app, terminal
 from kofn.commands import files as _files
-from kofn.commands.compare import command as commands
+from kofn.commands.apply import command as commands
 from kofn.commands.compare.compare import compare
 
 LONG = "n" * 300
@@ -170,7 +170,7 @@ def test_a_reader_that_leaves_is_no_error_to_talk_about(here, monkeypatch):
 
 
 def test_a_bug_keeps_its_traceback(here, monkeypatch):
-    monkeypatch.setattr(commands, "_check_k", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(commands, "check_k", lambda *_, **__: 1 / 0)
     assert isinstance(run("apply", "x.csv").exception, ZeroDivisionError)
 
 

@@ -21,6 +21,7 @@ from rich.markup import escape  # noqa: E402
 
 import kofn  # noqa: E402
 from kofn.commands import files  # noqa: E402
+from kofn.commands.apply.command import EXAMPLES, apply  # noqa: E402
 from kofn.commands.compare import command  # noqa: E402
 from kofn.commands.explore.command import explore  # noqa: E402
 from kofn.commands.files import InputError  # noqa: E402
@@ -142,7 +143,7 @@ def select(
 
 
 app.command()(command.compare)
-app.command()(command.apply)
+app.command(epilog=EXAMPLES)(apply)
 app.command()(explore)
 app.command()(warm)
 

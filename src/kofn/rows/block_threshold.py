@@ -17,6 +17,7 @@ from kofn.rows.block_arrays import BlockRows
 from kofn.rows.block_sketch import Sketch, sketch_of
 from kofn.rows.block_sums import BlockRow, Spot, spot
 from kofn.rows.blocks import Blocks, in_memory
+from kofn.rows.given import TEMPERATURES
 from kofn.rows.pieces import Equation
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE
@@ -50,6 +51,8 @@ class Solved(NamedTuple):
 
 def solved(blocks: Blocks, k: float, temperature: float, link: Link) -> Solved:
     """Find θ of a row, for numbers k in [0, n] and T > 0 and an inner link."""
+    floor, ceiling = TEMPERATURES["float64" if blocks.is_double else "float32"]
+    temperature = min(max(temperature, floor), ceiling)
     sketch = sketch_of(blocks)
     row = BlockRow(blocks, sketch, link)
     closed = _closed(sketch, k)

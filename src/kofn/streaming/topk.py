@@ -16,7 +16,6 @@ from kofn.rows.block_answers import indices_of, write_choice, write_weights
 from kofn.rows.block_choice import cut_of
 from kofn.rows.block_threshold import Solved, solved
 from kofn.rows.blocks import Blocks, OfArray
-from kofn.rows.given import TEMPERATURES
 
 Scores = Array | Sequence[Array]
 Progress = Callable[[str, int, int], None]
@@ -154,12 +153,10 @@ def topk_indices(scores: Scores, k: int, *, progress: Progress | None = None) ->
 
 
 def _solved(blocks: Blocks, k: Any, link: LinkName | Link, temperature: Any) -> Solved:
-    floor, ceiling = TEMPERATURES["float64" if blocks.is_double else "float32"]
-    scale = min(max(check_temperature(temperature), floor), ceiling)
     chosen = table.resolve(link).inner
     if framework(chosen.alpha) is not None:
         raise TypeError(f"link must have one alpha, a number; got {chosen!r}")
-    return solved(blocks, check_k(k, blocks.size), scale, chosen)
+    return solved(blocks, check_k(k, blocks.size), check_temperature(temperature), chosen)
 
 
 def _blocks(scores: Scores, progress: Progress | None) -> Blocks:

@@ -45,9 +45,14 @@ def read(source: str) -> Scores:
     scores = _array(name, content) if content.startswith(b"\x93NUMPY") else _csv(name, content)
     bad = np.argwhere(np.isnan(scores.values))
     if len(bad):
-        where = ", ".join(f"{axis} {i + 1}" for axis, i in _axes(bad[0]))
-        raise InputError(f"{name} has a NaN in {where}; scores may be infinite but not NaN")
+        raise InputError(nan_in(name, bad[0]))
     return scores
+
+
+def nan_in(name: str, place: Any) -> str:
+    """Return the error of a NaN at a place, by the indices of each axis."""
+    where = ", ".join(f"{axis} {i + 1}" for axis, i in _axes(place))
+    return f"{name} has a NaN in {where}; scores may be infinite but not NaN"
 
 
 def _standard_input() -> bytes:
@@ -94,16 +99,27 @@ def _array(name: str, content: bytes) -> Scores:
             f"{name} cannot be read as .npy: its array does not fit in memory"
         ) from None
     except Exception as error:  # NumPy raises many types of error for a bad header
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        reason = "its entries are Python objects" if "pickle" in reason else reason
-        raise InputError(f"{name} cannot be read as .npy: {reason}") from None
+        raise InputError(unreadable(name, error)) from None
+    check_array(name, values)
+    if values.dtype.kind in "iu":
+        values = values.astype(np.float64)
+    return Scores(name, values.astype(values.dtype.newbyteorder("=")), [], binary=True)
+
+
+def unreadable(name: str, error: Exception) -> str:
+    """Return the error of an .npy file that NumPy refuses."""
+    reason = " ".join(str(error).split())[:120] or type(error).__name__
+    objects = "pickle" in reason or "Python objects" in reason
+    reason = "its entries are Python objects" if objects else reason
+    return f"{name} cannot be read as .npy: {reason}"
+
+
+def check_array(name: str, values: np.ndarray) -> None:
+    """Raise InputError unless an array has scores in it."""
     if values.dtype.kind not in "iuf" or values.dtype.itemsize > 8:
         raise InputError(f"{name} has dtype {values.dtype}; scores must be real numbers")
     if values.ndim == 0 or values.size == 0:
         raise InputError(f"{name} has shape {values.shape}; give at least one score")
-    if values.dtype.kind in "iu":
-        values = values.astype(np.float64)
-    return Scores(name, values.astype(values.dtype.newbyteorder("=")), [], binary=True)
 
 
 def _csv(name: str, content: bytes) -> Scores:

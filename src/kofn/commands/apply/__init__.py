@@ -1,0 +1,1 @@
+"""`kofn apply`: scores in, weights out."""

@@ -1,0 +1,160 @@
+"""An .npy file that is written block by block, and can be continued after an interrupt.
+
+FILE.npy.partial grows beside the file it is to become, and FILE.npy.progress says how far it is,
+what the scores were, and which options were given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from kofn.commands import files
+from kofn.commands.files import InputError, shortened
+
+BETWEEN_RECORDS = 5.0  # seconds
+VERSION = 1
+
+
+class Partial:
+    """The file to be, with weights in C order."""
+
+    def __init__(self, out: Path, shape: tuple[int, ...], dtype: np.dtype, asked: Any) -> None:
+        self.out, self.shape, self.dtype, self.asked = out, shape, dtype, asked
+        self.path = out.with_name(f"{out.name}.partial")
+        self.record_path = out.with_name(f"{out.name}.progress")
+        self.done = 0
+        self.state: Any = None
+        self.recorded = 0.0
+
+    def begin(self, force: bool) -> None:
+        """Start anew; InputError if there is an interrupted run."""
+        if self.path.exists() and not force:
+            raise InputError(
+                f"{self.path} is of an interrupted run; add --resume to continue it, or --force "
+                "to start anew"
+            )
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.file: BinaryIO = open(self.path, "wb")  # noqa: SIM115  open for the whole run
+        except OSError as error:
+            name = shortened(self.out)
+            raise InputError(f"--out {name} cannot be written: {error.strerror}") from None
+        form = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(self.file, {**form, "shape": self.shape})
+        self.file.flush()
+        self.offset = self.file.tell()
+
+    def resume(self) -> None:
+        """Continue an interrupted run; InputError unless scores and options are the same."""
+        try:
+            found = json.loads(self.record_path.read_text())
+            asked, done, state = found["asked"], found["done"], found["state"]
+            offset, version = found["offset"], found["version"]
+            size = self.path.stat().st_size
+        except FileNotFoundError as error:
+            name = shortened(error.filename)
+            raise InputError(f"--resume needs {name}, which does not exist") from None
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{self.record_path} is damaged; --force starts anew") from None
+        if version != VERSION:
+            raise InputError(f"{self.record_path} is of another kofn; --force starts anew")
+        for name, wanted in self.asked.items():
+            if asked.get(name) != wanted:
+                raise InputError(_differs(self.record_path, name, asked.get(name), wanted))
+        if size < offset + done * self.dtype.itemsize:
+            raise InputError(f"{self.path} is shorter than it was; --force starts anew")
+        self.file = open(self.path, "r+b")  # noqa: SIM115
+        self.offset, self.done, self.state = offset, done, state
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Give the file its name in the end; keep what there is of it if that is of use."""
+        try:
+            yield
+            self.finish()
+        except InputError:  # the scores cannot be used
+            self.discard()
+            raise
+        except KeyboardInterrupt as stop:
+            self.record()
+            stop.args = (f"--resume continues {self.path}",)
+            raise
+        except OSError as error:
+            with contextlib.suppress(OSError):  # a full disk may hold this much
+                self.record()
+            reason = error.strerror or error
+            raise InputError(
+                f"--out {shortened(self.out)} cannot be written: {reason}; --resume continues"
+            ) from None
+        finally:
+            self.file.close()
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        """Write weights from an entry on; threads may call this at once."""
+        packed: Any = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8)
+        data = memoryview(packed)
+        place = self.offset + start * self.dtype.itemsize
+        while data:
+            count = os.pwrite(self.file.fileno(), data, place)
+            data, place = data[count:], place + count
+
+    def reached(self, done: int, state: Any) -> None:
+        """Note how many entries are written, on disk from time to time."""
+        self.done, self.state = done, state
+        if time.monotonic() - self.recorded > BETWEEN_RECORDS:
+            self.record()
+
+    def record(self) -> None:
+        """Save how far the file is, once that much is on disk."""
+        os.fsync(self.file.fileno())
+        known = {"version": VERSION, "asked": self.asked, "done": self.done, "state": self.state}
+        text = json.dumps({**known, "offset": self.offset})
+        temporary = self.record_path.with_name(f".{self.record_path.name}")
+        temporary.write_text(text)
+        os.replace(temporary, self.record_path)
+        self.recorded = time.monotonic()
+
+    def finish(self) -> None:
+        """Give the file its name."""
+        os.fsync(self.file.fileno())
+        self.file.close()
+        os.replace(self.path, self.out)
+        self.record_path.unlink(missing_ok=True)
+        files.WRITTEN.append(self.out)
+
+    def discard(self) -> None:
+        """Remove what was written: the scores cannot be used."""
+        self.file.close()
+        for path in (self.path, self.record_path):
+            path.unlink(missing_ok=True)
+
+
+def _differs(path: Path, name: str, was: Any, wanted: Any) -> str:
+    if name == "scores":
+        return f"the scores have changed since {path} was written; --force starts anew"
+    return (
+        f"{path} was begun with {name} = {was!r}, not {wanted!r}; --resume needs the same options"
+    )
+
+
+def identity(path: str) -> list[Any]:
+    """Return what tells a file from others: size, time of change and a digest of some of it."""
+    about = os.stat(path)
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        for place in range(0, about.st_size, max(about.st_size // SAMPLES, SAMPLE)):
+            file.seek(place)
+            digest.update(file.read(SAMPLE))
+    return [about.st_size, about.st_mtime_ns, digest.hexdigest()]
+
+
+SAMPLES, SAMPLE = 64, 4096  # how many are read, and how many bytes each

@@ -1,0 +1,68 @@
+"""The weights of one row in two steps that can be interrupted: find θ, then write block by block.
+
+What is known between two blocks is a `State` of plain values, which can be stored as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kofn.links.link import Link
+from kofn.rows.block_answers import Sink, write_choice, write_weights
+from kofn.rows.block_choice import Cut, cut_of
+from kofn.rows.block_sketch import Sketch
+from kofn.rows.block_sums import BlockRow, Spot
+from kofn.rows.block_threshold import Solved, solved
+from kofn.rows.blocks import Blocks
+
+State = dict[str, Any]
+
+
+def soft(blocks: Blocks, k: float, temperature: float, link: Link) -> State:
+    """Return what is known of a row before its soft weights are written; "theta" is θ."""
+    found = solved(blocks, k, temperature, link.inner)
+    numbers = {"k": k, "temperature": found.temperature, "high": found.at.high, "low": found.at.low}
+    return {**numbers, "theta": found.theta, **_of_sketch(found.row.sketch)}
+
+
+def hard(blocks: Blocks, k: float) -> State:
+    """Return what is known of a row before its hard choice is written."""
+    found = cut_of(blocks, k)
+    return {"score": found.score, "left": found.left, **_of_sketch(found.sketch)}
+
+
+def write(
+    blocks: Blocks, state: State, link: Link, into: Sink, first: int
+) -> Iterator[tuple[int, State]]:
+    """Write weights from the block of entry `first` on.
+
+    Yield how many entries are written so far, and the state from which to continue there.
+    """
+    sketch = _sketch(state)
+    if "score" in state:
+        cut = Cut(state["score"], state["left"], sketch)
+        for done, left in write_choice(cut, cut.left, blocks, [into], first):
+            yield done, {**state, "left": left}
+        return
+    row = BlockRow(blocks, sketch, link.inner)
+    spot = Spot(state["high"], state["low"])
+    found = Solved(row, state["k"], state["temperature"], spot)
+    for done in write_weights(found, blocks, [into], first):
+        yield done, state
+
+
+_NUMBERS = ("least", "greatest", "live", "top", "bad", "bits")
+
+
+def _of_sketch(sketch: Sketch) -> State:
+    numbers = {name: getattr(sketch, name) for name in _NUMBERS}
+    return {**numbers, "entries": int(sketch.counts.sum())}
+
+
+def _sketch(state: State) -> Sketch:
+    """Return a sketch that knows how many entries there are, but not where."""
+    numbers = {name: state[name] for name in _NUMBERS}
+    return Sketch(**numbers, counts=np.array([state["entries"]]))

@@ -1,0 +1,213 @@
+"""`kofn apply` from .npy file to .npy file: by blocks, in little memory, and resumable."""
+
+import json
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kofn import hard_topk, soft_topk, soft_topk_threshold, softmax, streaming
+from kofn.commands import app
+from kofn.commands.apply import by_blocks, partial
+from kofn.rows import blocks
+
+X = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32)
+X[1, ::7] = 0.5
+X[2, :5] = [np.inf, -np.inf, np.inf, 3e38, -3e38]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app.app, ["apply", *(str(argument) for argument in arguments)])
+
+
+def answered(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.fixture(params=["rows", "blocks"], autouse=True)
+def here(request, tmp_path, monkeypatch):
+    """A directory with scores; rows are read in memory or block by block."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(blocks, "BLOCK", 128)
+    monkeypatch.setattr(by_blocks, "LONG", 1000 if request.param == "rows" else 999)
+    np.save("x.npy", X)
+    return tmp_path
+
+
+HOW = {
+    "soft": ([], lambda x: soft_topk(x, 7.5)),
+    "cold": (
+        ["--map", "laplace", "--temperature", 0.01],
+        lambda x: soft_topk(x, 7.5, link="laplace", temperature=0.01),
+    ),
+    "hard": (["--hard"], lambda x: hard_topk(x, 7.5)),
+}
+
+
+@pytest.mark.parametrize("name", ["soft", "cold", "hard"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ">f8", np.int64])
+def test_the_file_has_the_weights_of_each_row(name, dtype):
+    with np.errstate(all="ignore"):
+        x = (np.nan_to_num(X, posinf=9, neginf=-9) if dtype == np.int64 else X).astype(dtype)
+    x = np.where(np.abs(x) > 1e4, 4, x).astype(dtype) if dtype == np.int64 else x
+    np.save("x.npy", x)
+    options, wanted = HOW[name]
+    assert answered("x.npy", "-k", 7.5, *options, "--out", "w.npy") == ""
+    found = np.load("w.npy")
+    x = x.astype(np.float64) if dtype in (np.int64, ">f8") else x
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(found, wanted(x), rtol=0, atol=1e-3 if dtype == np.float16 else 2e-6)
+    assert sorted(os.listdir()) == ["w.npy", "x.npy"]
+
+
+def test_softmax_and_other_types():
+    finite = np.nan_to_num(X[:2], posinf=3, neginf=-3)
+    np.save("x.npy", finite)
+    answered("x.npy", "--map", "softmax", "--dtype", "float64", "--out", "w.npy")
+    np.testing.assert_allclose(np.load("w.npy"), softmax(finite.astype(float)), atol=1e-6)
+    answered("x.npy", "-k", 3, "--hard", "--dtype", "bool", "--out", "w.npy", "--force")
+    assert np.array_equal(np.load("w.npy"), hard_topk(finite, 3).astype(bool))
+    answered("x.npy", "--map", "sparse_softmax", "--out", "w.npy", "--force")
+    assert np.load("w.npy").sum() == pytest.approx(2)
+
+
+def test_thresholds_and_json():
+    wanted = soft_topk_threshold(X, 7)
+    lines = answered("x.npy", "-k", 7, "--threshold-only").splitlines()
+    np.testing.assert_allclose([float(line) for line in lines], wanted, atol=1e-6)
+    told = json.loads(answered("x.npy", "-k", 1000, "--threshold-only", "--json"))
+    assert told["thresholds"] == ["-inf"] * 3
+    told = json.loads(answered("x.npy", "-k", 7, "--out", "w.npy", "--json"))
+    assert (told["shape"], told["dtype"], told["k"]) == ([3, 1000], "float32", 7)
+
+
+@pytest.mark.parametrize("options", [[], ["--hard"]])
+@pytest.mark.parametrize("stop_at", [1, 5, 11, 17])
+def test_an_interrupted_run_is_continued(options, stop_at, here, monkeypatch):
+    monkeypatch.setattr(
+        by_blocks, "_some_rows", lambda scores, first: ((row, row + 1) for row in range(first, 3))
+    )
+    how = ["x.npy", "-k", 200, *options, "--out", "w.npy"]
+    answered(*how)
+    whole = (here / "w.npy").read_bytes()
+    os.remove("w.npy")
+    reached, times = partial.Partial.reached, []
+
+    def stop(self, *now):
+        reached(self, *now)
+        times.append(now)
+        if len(times) == stop_at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(partial.Partial, "reached", stop)
+    result = run(*how)
+    if result.exit_code == 0:  # there were fewer rows than that
+        return
+    assert result.exit_code == 130
+    assert result.stderr == "kofn: interrupted; --resume continues w.npy.partial\n"
+    assert not os.path.exists("w.npy")
+    assert "--resume to continue it, or --force" in refused(*how)
+    assert "k = 200.0, not 100.0" in refused(*how, "--resume", "-k", 100)
+    before = len(times)
+    answered(*how, "--resume")
+    assert (here / "w.npy").read_bytes() == whole
+    blocks_of = 3 if by_blocks.LONG == 1000 else 24
+    assert len(times) - before == blocks_of - stop_at
+    assert sorted(os.listdir()) == ["w.npy", "x.npy"]
+
+
+def test_resume_refuses_what_does_not_fit(here, monkeypatch):
+    def stop(self, *now):
+        raise KeyboardInterrupt
+
+    how = ["x.npy", "-k", 2, "--out", "w.npy"]
+    assert "w.npy.progress, which does not exist" in refused(*how, "--resume")
+    assert "give only one" in refused(*how, "--resume", "--force")
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.Partial, "reached", stop)
+        assert run(*how).exit_code == 130
+    np.save("x.npy", X + 1)
+    assert "the scores have changed" in refused(*how, "--resume")
+    (here / "w.npy.progress").write_text("{}")
+    assert "is damaged" in refused(*how, "--resume")
+    answered(*how, "--force")
+    assert sorted(os.listdir()) == ["w.npy", "x.npy"]
+
+
+def test_bad_files_are_named():
+    def saved(array, **how):
+        np.save("bad.npy", array, **how)
+        return refused("bad.npy", "--out", "w.npy")
+
+    holes = np.array(X)
+    holes[2, 700] = np.nan
+    assert "bad.npy has a NaN in row 3, column 701" in saved(holes)
+    assert "entries are Python objects" in saved(np.array([None]), allow_pickle=True)
+    assert "dtype complex64" in saved(X.astype(np.complex64))
+    assert "give at least one score" in saved(X[:0])
+    with open("x.npy", "rb") as file, open("bad.npy", "wb") as short:
+        short.write(file.read()[:-1000])
+    assert "bad.npy cannot be read as .npy" in refused("bad.npy", "--out", "w.npy")
+    assert sorted(os.listdir()) == ["bad.npy", "x.npy"]
+    assert "is the file of the scores" in refused("x.npy", "--out", "x.npy", "--force")
+    assert "w.npy exists" in (np.save("w.npy", X), refused("x.npy", "--out", "w.npy"))[1]
+
+
+def test_fortran_order_is_read_if_small_and_refused_by_name_if_not(monkeypatch):
+    np.save("x.npy", np.asfortranarray(X))
+    answered("x.npy", "-k", 5, "--out", "w.npy")
+    np.testing.assert_allclose(np.load("w.npy"), soft_topk(X, 5), atol=1e-6)
+    monkeypatch.setattr(by_blocks, "SMALL", 100)
+    assert "is in Fortran order" in refused("x.npy", "--out", "v.npy")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--threshold-only", "--hard"], "cannot be combined with --hard"),
+        (["--threshold-only", "--map", "taylor_softmax"], "needs soft_topk"),
+        (["--threshold-only", "--out", "w.npy"], "cannot be combined with --out"),
+        (["--dtype", "bool", "--out", "w.npy"], "--dtype must be one of"),
+        (["--hard", "-k", 1.5, "--dtype", "bool", "--out", "w.npy"], "needs a whole k"),
+        (["--json"], "add --out FILE or --threshold-only"),
+        (["--resume"], "--resume needs --out"),
+        (["--resume", "--out", "w.csv"], "from .npy file to .npy file"),
+        (["-k", 1001, "--out", "w.npy"], "-k must be in [0, 1000]"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    assert words in refused("x.npy", *options)
+
+
+def test_ten_million_scores_take_little_memory(here, monkeypatch):
+    monkeypatch.undo()
+    os.chdir(here)
+    n = 10**7
+    x = np.lib.format.open_memmap("long.npy", "w+", np.float32, (n,))
+    for start in range(0, n, 10**6):
+        x[start : start + 10**6] = np.random.default_rng(start).standard_normal(10**6)
+    x.flush()
+    scores = np.load("long.npy", mmap_mode="r")
+    streaming.soft_topk_threshold(scores[: 10**6], 10)  # what is loaded at first use is no row's
+    tracemalloc.start()
+    theta = streaming.soft_topk_threshold(scores, 1000)
+    chosen = streaming.topk_indices(scores, 1000)
+    answered("long.npy", "-k", 1000, "--out", "w.npy")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 32e6, "a copy of the row takes 40 MB"
+    weights = np.load("w.npy", mmap_mode="r")
+    assert weights.sum(dtype=np.float64) == pytest.approx(1000, rel=1e-6)
+    np.testing.assert_allclose(weights[chosen[:9]], 1 / (1 + np.exp(theta - x[chosen[:9]])), 1e-5)
+    assert np.array_equal(chosen, np.sort(np.argpartition(-x, 1000)[:1000]))

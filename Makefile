@@ -35,7 +35,7 @@ test-all: $(READY)  ## run all tests (marker `full` too), then most of them agai
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist and not browser" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 
-test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric) and test these
+test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt) and test these
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations

@@ -1,32 +1,30 @@
-/* A page opened from disk may not start a worker. Run the script of the search in a frame then. */
+/* A page opened from disk may not start a worker. Its script runs in a frame then: the search. */
 if (location.protocol === "file:") {
+  const load = (page, url) =>
+    new Promise((done, failed) => {
+      const script = page.createElement("script");
+      script.src = url;
+      script.onload = done;
+      script.onerror = failed;
+      page.documentElement.appendChild(script);
+    });
+
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
-      this.waiting = [];
-      const frame = document.createElement("iframe");
-      frame.hidden = true;
-      document.documentElement.appendChild(frame);
-      this.frame = frame.contentWindow;
-      const inside = this.frame.document;
-      this.frame.importScripts = (...urls) =>
-        Promise.all(urls.map((each) => load(inside, each)));
-      this.frame.postMessage = undefined;
-      this.frame.parentPort = this;
-      Object.defineProperty(this.frame, "postMessage", {
-        value: (data) => this.answer(data),
-      });
-      load(inside, url).then(() => {
-        this.ready = true;
-        this.waiting.splice(0).forEach((data) => this.send(data));
-      });
+      const element = document.createElement("iframe");
+      element.hidden = true;
+      document.documentElement.appendChild(element);
+      this.frame = element.contentWindow;
+      const page = this.frame.document;
+      this.frame.importScripts = (...urls) => Promise.all(urls.map((each) => load(page, each)));
+      Object.defineProperty(this.frame, "postMessage", { value: (data) => this.answer(data) });
+      this.loaded = load(page, url);
     }
     postMessage(data) {
-      if (this.ready) this.send(data);
-      else this.waiting.push(data);
-    }
-    send(data) {
-      this.frame.dispatchEvent(new this.frame.MessageEvent("message", { data }));
+      this.loaded.then(() =>
+        this.frame.dispatchEvent(new this.frame.MessageEvent("message", { data })),
+      );
     }
     answer(data) {
       const event = new MessageEvent("message", { data });
@@ -37,12 +35,4 @@ if (location.protocol === "file:") {
       this.frame.frameElement.remove();
     }
   };
-  var load = (inside, url) =>
-    new Promise((done, failed) => {
-      const script = inside.createElement("script");
-      script.src = url;
-      script.onload = done;
-      script.onerror = failed;
-      inside.documentElement.appendChild(script);
-    });
 }

@@ -40,5 +40,5 @@ def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) ->
     drawn = sorted(path.name for path in tmp_path.iterdir())
     assert drawn == sorted(make_study_figures.STUDIES[name].figures.values())
     for figure in drawn:
-        sizes = [Image.open(folder / figure).size for folder in (tmp_path, DOCS / "images")]
-        assert abs(sizes[0][0] - sizes[1][0]) <= 2
+        with Image.open(tmp_path / figure) as new, Image.open(DOCS / "images" / figure) as kept:
+            assert abs(new.width - kept.width) <= 2

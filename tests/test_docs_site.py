@@ -20,13 +20,12 @@ import check
 import reference
 import repository
 
+OPTIONAL = ("kofn.integrations.", "kofn.onnx")  # need other libraries
 PUBLIC = {
-    f"{module.__name__}.{name}"
-    for module in (
-        *(kofn, kofn.links, kofn.losses, kofn.estimators, kofn.metrics, kofn.schedules),
-        *(kofn.classic, kofn.nn, importlib.import_module("kofn.feature_selection")),
-    )
-    for name in module.__all__
+    f"{module}.{name}"
+    for module in ("kofn", *reference.modules())
+    if not module.startswith(OPTIONAL)
+    for name in importlib.import_module(module).__all__
 }
 MODULES = {f"kofn.{name}" for name in reference.MODULES}
 

@@ -18,7 +18,14 @@ import formulas
 import reference
 import repository
 
+from kofn.commands.explore.page import page as explorer
+
 DOCS = Path(__file__).resolve().parents[1]
+
+# The page that `kofn explore` opens, in a frame of docs/explorer.md.
+EXPLORER = "explorer/page.html"
+FRAME = f"""<iframe class="explorer" src="{EXPLORER}" title="The explorer" loading="lazy"></iframe>
+<p><a href="{EXPLORER}">The explorer alone</a>, in the whole window.</p>"""
 
 
 def _texts() -> dict[str, str]:
@@ -45,6 +52,10 @@ def _folder(folder: str, texts: dict[str, str]) -> list[str]:
     return [index, *(f"{folder}/{page}" for page in listed)]
 
 
+def _short(title: str) -> str:
+    return re.sub(r"^kofn\.integrations\.", "for ", title)
+
+
 def navigation() -> list:
     """Return the navigation: that of the indexes, which a test compares with the files."""
     texts = _texts()
@@ -52,7 +63,7 @@ def navigation() -> list:
     nav.append({"Guides": _folder("guides", texts)})
     nav.append({"Coming from": _folder("coming_from", texts)})
     rest = [{title: pages} for title, pages in _sections(texts["README.md"]) if pages]
-    made = [{page.title: page.place} for page in reference.pages()]
+    made: list = [{_short(page.title): page.place} for page in reference.pages()]
     made[0] = made[0]["Reference"]
     return [*nav, *rest[:1], {"Reference": made}, *rest[1:]]
 
@@ -71,13 +82,14 @@ def on_config(config):
 
 
 def on_files(files: Files, config) -> Files:
-    """Add the reference, the files that pages link to, and figures for dark pages."""
+    """Add the reference, the files that pages link to, the explorer, figures for dark pages."""
     for page in reference.pages():
         files.append(File.generated(config, page.place, content=page.text))
     for place, text in repository.pages(_texts()).items():
         made = File.generated(config, place, content=text)
         made.inclusion = InclusionLevel.NOT_IN_NAV
         files.append(made)
+    files.append(File.generated(config, EXPLORER, content=explorer()))
     for image in sorted((DOCS / "images").glob("*.png")):
         name = f"images/{image.stem}-dark.png"
         files.append(File.generated(config, name, content=figures.dark(image)))
@@ -94,6 +106,8 @@ def on_page_markdown(markdown: str, page, config, files: Files) -> str:
 def on_page_content(content: str, page, config, files: Files) -> str:
     """Draw formulas, exchange figures, and link names to the reference."""
     content = figures.both(formulas.drawn(content))
+    if page.file.src_uri == "explorer.md":
+        content = content.replace("</p>", f"</p>\n{FRAME}", 1)
     return content if page.file.src_uri.startswith("reference/") else _named(content, page, files)
 
 

@@ -18,7 +18,7 @@ FOLDER = "reference"
 # Modules whose names have a page of their own, after the groups of kofn itself.
 MODULES = (
     *("links", "losses", "estimators", "metrics", "schedules", "classic"),
-    *("nn", "distributed", "feature_selection", "onnx"),
+    *("nn", "distributed", "streaming", "feature_selection", "onnx"),
 )
 
 

@@ -61,9 +61,25 @@ def visit(browser, address):
     assert wrong == []
 
 
+DRAWN = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+WRITTEN = """() => {
+  const told = new URLSearchParams(location.hash.slice(1));
+  const value = (selector) => document.querySelector(selector).value;
+  const rows = [...document.querySelectorAll("#numbers tbody tr")];
+  const scores = rows.map((row) => row.querySelector("input:not([type])").value).join(",");
+  const off = rows.flatMap((row, i) => row.querySelector("[type=checkbox]").checked ? [] : [i]);
+  const entry = rows.findIndex((row) => row.querySelector("[type=radio]").checked);
+  const shown = { x: scores, off: off.join(","), k: value("#k-field"), T: value("#T-field"),
+    link: value("#links :checked"), entry: String(entry) };
+  if (shown.link === "entmax") shown.alpha = value("#alpha-field");
+  return Object.entries(shown).every(([name, text]) => (told.get(name) ?? "") === text);
+}"""
+
+
 def state(tab):
-    """The state in the address, once it has been written there."""
-    tab.wait_for_timeout(400)
+    """The state in the address, once what is shown has been written there."""
+    tab.evaluate(DRAWN)
+    tab.wait_for_function(WRITTEN)
     return {name: value[0] for name, value in parse_qs(tab.url.partition("#")[2]).items()}
 
 

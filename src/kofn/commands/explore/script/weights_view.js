@@ -65,6 +65,6 @@ function drawSum(state, found) {
   one(group, "line", "mark", { x1: at, x2: at, y1: 0, y2: 24 });
   const total = found.p.reduce((sum, p) => sum + p, 0);
   const text = one(group, "text", "mark-text", { x: near, y: 39 });
-  const equal = Math.abs(total - state.k) < 1e-9 ? " = k" : ", all that is left";
+  const equal = Math.abs(total - state.k) < 1e-9 ? " = k" : total ? ", all that is left" : ", for nothing takes part";
   set(text, { text: `Σp = ${fixed(total)}${equal}` });
 }

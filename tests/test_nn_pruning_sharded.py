@@ -106,6 +106,11 @@ def same(ours, theirs, atol=1e-6):
         assert torch.allclose(whole(value), theirs[name], atol=atol), name
 
 
+def off(ours, theirs):
+    """The norm of a difference, as a part of the norm."""
+    return float((whole(ours) - theirs).norm()) / (float(theirs.norm()) + 1e-3)
+
+
 def same_masks(pruner, other):
     theirs = other.masks()
     for name, mask in pruner.masks().items():
@@ -119,9 +124,9 @@ def trains_as_one(way):
     for x in batches():
         passed(alone, pruner, x), passed(model, other, x)
         for ours, theirs in zip(other.members, pruner.members, strict=True):
-            assert torch.allclose(whole(ours.held.grad), theirs.original.grad, atol=1e-7), way
+            assert off(ours.held.grad, theirs.original.grad) < 1e-5, way
             if theirs.scores is not None and not other.frozen:
-                assert torch.allclose(whole(ours.scores.grad), theirs.scores.grad, atol=1e-7), way
+                assert off(ours.scores.grad, theirs.scores.grad) < 1e-5, way
         for ours, theirs in zip(other.choosers, pruner.choosers, strict=True):
             if hasattr(theirs, "last"):
                 assert ours.last == pytest.approx(theirs.last, abs=1e-5)

@@ -14,6 +14,18 @@ __all__ = [
     "softmax",
     "sparsemax",
     "entmax",
+    "softmax_loss",
+    "sparsemax_loss",
+    "entmax_loss",
+    "topk_loss",
+    "fenchel_young_loss",
 ]
 
+from kofn.distributed.losses import (
+    entmax_loss,
+    fenchel_young_loss,
+    softmax_loss,
+    sparsemax_loss,
+    topk_loss,
+)
 from kofn.distributed.softmax import entmax, softmax, sparsemax

@@ -100,6 +100,22 @@ class Layout(NamedTuple):
         check_broadcasts(name, tuple(value.shape), shape, "the shape of scores")
         return self._local(self._spread(value).broadcast_to(shape), self.placements)
 
+    def classes(self, value: Any) -> Tensor:
+        """Return this process's part of numbers along `dim`."""
+        from torch.distributed.tensor import Replicate, Shard
+
+        along = self.dim + len(self.shape)
+        cut = [one.is_shard() and one.dim == along for one in self.placements]
+        return self._local(self._spread(value), [Shard(0) if one else Replicate() for one in cut])
+
+    def of_all_rows(self, value: Tensor) -> Tensor:
+        """Return the sum over this process's rows as a DTensor, summed over all of them."""
+        from torch.distributed.tensor import DTensor, Partial, Replicate
+
+        ways = [Partial() if one.is_shard() else Replicate() for one in self.of_rows]
+        found = DTensor.from_local(value.sum(), self.mesh, ways, run_check=False)
+        return found.redistribute(self.mesh, [Replicate()] * self.mesh.ndim)
+
     def _spread(self, value: Any) -> Any:
         """Return a DTensor; a plain tensor is the same in every process."""
         from torch.distributed.tensor import DTensor, Replicate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +62,7 @@ def shards(
     mask: Any,
     groups: Sequence[Any],
     also: str = "",
+    beside: Callable[[Shards], Asked] | None = None,
 ) -> Shards:
     """Check this rank's arguments, and that the other ranks have the same.
 
@@ -69,16 +70,19 @@ def shards(
         name: of the public function.
         groups: the process groups that hold the other parts, None for all processes.
         also: what else must be the same on all ranks.
+        beside: checks further arguments, and returns what of them must be the same.
     """
     ranks = ranks_of(groups, name, scores)
 
-    def check() -> Shards:
-        return _checked(ranks, scores, k, link, temperature, dim, mask)
+    def check() -> tuple[Shards, Asked]:
+        checked = _checked(ranks, scores, k, link, temperature, dim, mask)
+        return checked, Asked("") if beside is None else beside(checked)
 
-    def asked(checked: Shards) -> Asked:
-        return _asked(checked, k, temperature, also)
+    def asked(found: tuple[Shards, Asked]) -> Asked:
+        own = _asked(found[0], k, temperature, also)
+        return Asked(own.words + found[1].words, [*own.numbers, *found[1].numbers])
 
-    return agreed(ranks, scores, check, asked)
+    return agreed(ranks, scores, check, asked)[0]
 
 
 def _checked(

@@ -1,0 +1,152 @@
+"""The way of every loss: a shard or a DTensor and its target in, a reduced loss out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn import links
+from kofn.arrays.checks import check_dim, check_same_kind
+from kofn.arrays.torch_untraced import outside_of_graphs
+from kofn.distributed import loss_targets
+from kofn.distributed.loss_targets import Options, Target
+from kofn.distributed.placements import Layout, _layout_of
+from kofn.distributed.topk import array_alpha, with_alpha
+from kofn.links import Link
+from kofn.losses.targets import check_reduction
+from kofn.rows.answers import require_integral
+from kofn.rows.given import ONE
+from kofn.rows.group import given, losses
+
+
+def loss(
+    name: str,
+    scores: Any,
+    target: Any,
+    group: Any,
+    link: Link | None,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    reduction: str,
+    options: tuple[Any, ...],
+) -> Any:
+    """Return a reduced Fenchel–Young loss, or cross-entropy if there is no link."""
+    arguments = (scores, target, group, link, temperature, dim, mask, reduction, options)
+    if torch.compiler.is_compiling():
+        return outside_of_graphs(loss, name, *arguments)
+    check_reduction(reduction)
+    check_same_kind("target", target, scores)
+    made = Options(*options)
+    if not hasattr(scores, "device_mesh"):
+        found = _per_row(
+            name, scores, target, (group,), link, temperature, dim, mask, made, reduction
+        )
+        return _reduced(*found, reduction)
+    if group is not None:
+        raise ValueError(f"{name}: scores is a DTensor, whose mesh has the groups; give no group")
+    dim = check_dim(dim, scores.ndim)
+    whole, layout = _layout_of(name, scores, dim)
+    if link is not None:
+        link = with_alpha(link, layout.rows("alpha", array_alpha(link)))
+    local = whole.to_local(grad_placements=layout.placements)
+    found = _per_row(
+        name,
+        local,
+        _target_of(target, layout),
+        layout.groups,
+        link,
+        layout.rows("temperature", temperature),
+        dim,
+        layout.entries("mask", mask),
+        made._replace(weight=_weight_of(made.weight, layout)),
+        reduction,
+    )
+    if reduction == "none":
+        return layout.restored(found[0], True)
+    value, weight = map(layout.of_all_rows, found)
+    return _reduced(value, weight, reduction)
+
+
+def _per_row(
+    name: str,
+    scores: Tensor,
+    target: Tensor,
+    groups: Sequence[Any],
+    link: Link | None,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    options: Options,
+    reduction: str,
+) -> tuple[Tensor, Tensor]:
+    """Return the losses of rows, and what each counts in the mean."""
+    kept: list[loss_targets.Given] = []
+
+    def beside(shards: given.Shards) -> Any:
+        kept[:] = [loss_targets.checked(target, scores, shards, options)]
+        return kept[0].asked(reduction)
+
+    own = links.exponential if link is None else link
+    require_integral(own, scores)
+    shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, "", beside)
+    found = loss_targets.spread(kept[0], shards)
+    if link is None:
+        each = found.each if found.by_class is None else found.each * found.by_class
+        value, available = losses.cross_entropy(shards, each)
+    else:
+        value, available = losses.gap(shards._replace(k=found.number), found.each)
+    counted = available if found.used is None else available & found.used
+    return _weighted(value, found, counted, link is None)
+
+
+def _weighted(
+    value: Tensor, found: Target, counted: Tensor, likelihood: bool
+) -> tuple[Tensor, Tensor]:
+    value = value if found.valid is None else value * found.valid
+    weight = found.row_weight
+    if weight is not None and not likelihood:
+        value = torch.where(weight == 0, 0.0, value) * weight
+    if weight is None or (likelihood and not found.integers):
+        weight = torch.ones_like(value)
+    return torch.where(counted, value, 0.0), torch.where(counted, weight.to(value.dtype), 0.0)
+
+
+def _reduced(value: Any, weight: Any, reduction: str) -> Any:
+    if reduction == "none":
+        return value
+    total = value.sum()
+    if reduction == "sum":
+        return total
+    count = weight.detach().sum()
+    return total / torch.where(count == 0, 1.0, count)
+
+
+def _target_of(target: Any, layout: Layout) -> Tensor:
+    """Return this process's part of indices or of weights."""
+    if tuple(target.shape) == layout.batch:
+        found: Tensor = layout.rows("target", target)
+        return found
+    if tuple(target.shape) != tuple(layout.shape):
+        raise ValueError(
+            f"target must have the shape of scores, {tuple(layout.shape)}, for weights, or without "
+            f"dim, {layout.batch}, for indices; got {tuple(target.shape)}"
+        )
+    whole: Tensor = layout.entries("target", target)
+    return whole
+
+
+def _weight_of(weight: Any, layout: Layout) -> Any:
+    """Return this process's part of numbers per class."""
+    if weight is None:
+        return None
+    n = layout.shape[layout.dim]
+    if tuple(weight.shape) != (n,):
+        raise ValueError(
+            f"weight must have one number for each of the entries along dim, {(n,)}; "
+            f"got the shape {tuple(weight.shape)}"
+        )
+    return layout.classes(weight)

@@ -1,0 +1,236 @@
+"""Losses of rows in several processes, such as the logits of a vocabulary that is cut among them.
+
+Each process has the same losses, and the gradient of its own scores.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kofn import links
+from kofn.arrays.typing import LinkName, Reduction
+from kofn.links import Link, table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kofn.distributed.topk import Group
+
+__all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
+
+
+def softmax_loss(
+    scores: Tensor,
+    target: Tensor,
+    *,
+    group: Group = None,
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return the cross-entropy of logits that are cut among processes: vocabulary-parallel.
+
+    It is `kofn.losses.softmax_loss` of the whole rows, in every process: smoothing and reductions
+    are counted once, so do not sum it over the group. It takes 6 all-reduces, and `backward` none.
+
+    Args:
+        scores, group, temperature, dim, mask: as for `kofn.distributed.softmax`.
+        target: integers, the index of the class in the whole row, with the batch shape, the same in
+            every process; or weights, this process's part, with the shape of `scores`. For DTensors
+            a target is a DTensor or the same in every process, and weights have the whole shape.
+        weight: one number per class, this process's part; for DTensors the whole one.
+        label_smoothing, ignore_index: as for `kofn.losses.softmax_loss`.
+        reduction: "mean", "sum" or "none", over all rows; those of a DTensor that lie in other
+            processes, too.
+
+    Returns:
+        A scalar, or the batch shape for "none", the same in every process of the group; a DTensor
+        for DTensors. Every process computes its own gradient from it.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_topk` and
+            `kofn.losses.softmax_loss`; ValueError if processes were given different targets.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import softmax_loss
+        >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return softmax_loss(shard, words, label_smoothing=0.1)
+    """
+    options = (weight, label_smoothing, ignore_index, True)
+    return _loss(
+        "softmax_loss", scores, target, group, None, temperature, dim, mask, reduction, options
+    )
+
+
+def sparsemax_loss(
+    scores: Tensor,
+    target: Tensor,
+    *,
+    group: Group = None,
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return `kofn.losses.sparsemax_loss` of rows that are cut among processes.
+
+    Args:
+        scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
+            reduction: as for `kofn.distributed.softmax_loss`.
+
+    Returns:
+        As for `kofn.distributed.softmax_loss`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.softmax_loss`.
+
+    Source: Martins & Astudillo, "From Softmax to Sparsemax" (2016).
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import sparsemax_loss
+        >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return sparsemax_loss(shard, words)
+    """
+    options = (weight, label_smoothing, ignore_index, False)
+    link = links.linear
+    return _loss(
+        "sparsemax_loss", scores, target, group, link, temperature, dim, mask, reduction, options
+    )
+
+
+def entmax_loss(
+    scores: Tensor,
+    target: Tensor,
+    alpha: float | Tensor = 1.5,
+    *,
+    group: Group = None,
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return `kofn.losses.entmax_loss` of rows that are cut among processes.
+
+    Args:
+        scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
+            reduction: as for `kofn.distributed.softmax_loss`.
+        alpha: as for `kofn.distributed.entmax`.
+
+    Returns:
+        As for `kofn.distributed.softmax_loss`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.softmax_loss`; ValueError for
+            alpha < 1.
+
+    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import entmax_loss
+        >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return entmax_loss(shard, words, 1.3)
+    """
+    options = (weight, label_smoothing, ignore_index, False)
+    link = links.entmax(alpha)
+    return _loss(
+        "entmax_loss", scores, target, group, link, temperature, dim, mask, reduction, options
+    )
+
+
+def topk_loss(
+    scores: Tensor,
+    target: Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return `kofn.losses.topk_loss`, for several labels per row, of rows cut among processes.
+
+    It takes as many all-reduces as `kofn.distributed.soft_topk` and two or three more; `backward`
+    takes none.
+
+    Args:
+        scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
+            reduction: as for `kofn.distributed.softmax_loss`; a target of weights may be k-hot.
+        link: as for `soft_topk`.
+
+    Returns:
+        As for `kofn.distributed.softmax_loss`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.softmax_loss`; ValueError for
+            a link without an integral.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import topk_loss
+        >>> def loss(shard: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        ...     return topk_loss(shard, labels)  # labels: this process's part of a k-hot target
+    """
+    options = (weight, label_smoothing, ignore_index, False)
+    link = table.resolve(link)
+    return _loss(
+        "topk_loss", scores, target, group, link, temperature, dim, mask, reduction, options
+    )
+
+
+def fenchel_young_loss(
+    scores: Tensor,
+    target: Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "exponential",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return `kofn.fenchel_young_loss`, S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T, of rows cut among processes.
+
+    Args:
+        scores, target, group, link, temperature, dim, mask, reduction: as for
+            `kofn.distributed.topk_loss`.
+
+    Returns:
+        As for `kofn.distributed.softmax_loss`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.topk_loss`.
+
+    Source: Blondel, Martins & Niculae, "Learning with Fenchel-Young Losses" (2020).
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import fenchel_young_loss
+        >>> def loss(shard: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ...     return fenchel_young_loss(shard, weights, link="entmax")
+    """
+    name, link = "fenchel_young_loss", table.resolve(link)
+    options = (None, 0.0, -100, False)
+    return _loss(name, scores, target, group, link, temperature, dim, mask, reduction, options)
+
+
+def _loss(name: str, *arguments: Any) -> Any:
+    from kofn.distributed.loss_of_shards import loss
+
+    return loss(f"kofn.distributed.{name}", *arguments)

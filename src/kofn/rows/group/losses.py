@@ -1,0 +1,139 @@
+"""Losses of rows in several processes, one number per row, with first derivatives in closed form.
+
+A target is this rank's weights, without a gradient. What is summed over the ranks are terms that
+are ≥ 0, and with them the derivative in the temperature, so that `backward` sends nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.rows import answers
+from kofn.rows.group.given import Shards
+from kofn.rows.group.placed import Theta, placed
+from kofn.rows.group.reductions import GroupRows
+from kofn.rows.group.rules import Grads, Kept, kept_of, of_shards, summed
+from kofn.rows.group.search import halves, solve
+from kofn.rows.group.survey import Survey
+from kofn.rows.settled import Rows
+from kofn.solver.equation import far, split
+
+
+def cross_entropy(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return −Σ t·log softmax per row, and which rows have an available entry; k is 1."""
+    over = shards.over
+    seen: list[Any] = []
+
+    def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
+        loss, whole, in_t, log_total = _likelihood(survey, rows, target, over)
+        seen[:] = [survey, whole]
+        greatest = torch.where(survey.greatest.isfinite(), survey.greatest, 0.0)
+        theta = greatest + rows.temperature.detach().double() * (log_total - 1)  # of mean zero
+        theta = torch.where(rows.k > 0, theta, math.inf)
+        theta = torch.where(survey.spoiled, math.nan, theta)
+        hi, lo = halves(theta, torch.zeros_like(theta), rows.scores.dtype)
+        found = hi, torch.where(hi.isfinite(), lo, 0.0)
+        return loss, kept_of(survey, rows, found)._replace(slope=in_t.to(hi.dtype))
+
+    def pullback(
+        g: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequence[bool]
+    ) -> Grads:
+        whole = seen[1].to(rows.scores.dtype)[..., None]
+        return _of_loss(g, rows, kept, target, whole)
+
+    def plain(rows: Rows, _: Theta) -> Tensor:
+        log_p = answers.log_softmax(rows, over=over)
+        some = target != 0
+        return -over.sum(torch.where(some, target * torch.where(some, log_p, 0.0), 0.0))
+
+    return of_shards(shards, of, pullback, plain), _available(seen[0])
+
+
+def _likelihood(
+    survey: Survey, rows: Rows, target: Tensor, over: GroupRows
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the loss, Σt, its derivative in T, and log Σe^z, with z = (x − greatest)/T."""
+    x, t = rows.scores.detach(), rows.temperature.detach()
+    greatest = torch.where(survey.greatest.isfinite(), survey.greatest, 0.0).to(x.dtype)
+    z = torch.where(rows.live, (x - greatest[..., None]) / t[..., None], 0.0)
+    raised = torch.where(rows.live, z.exp(), 0.0)
+    own = torch.where(rows.live, target, 0.0)
+    wrong = (target != 0) & ~rows.live & ~rows.top
+    at_top = torch.where(rows.top, target, 0.0)
+    parts = raised, own, torch.where(own == 0, 0.0, own * z), raised * z, wrong, at_top
+    total, whole, chosen, lever, wrong, at_top = summed(over, *parts)
+    total = torch.where(total == 0, 1.0, total)
+    answer = whole * total.log() - chosen
+    some = survey.top > 0  # scores of +inf share all the weight
+    among = torch.where(some, rows.top_weight.detach().double(), 1.0)
+    answer = torch.where(some, at_top * -among.log(), answer)
+    answer = torch.where((wrong > 0) | (some & (whole > 0)), math.inf, answer)
+    answer = torch.where(survey.spoiled, math.nan, answer)
+    in_t = torch.where(some, 0.0, -(whole * lever / total - chosen) / t)
+    return answer.to(x.dtype), whole, in_t, total.log()
+
+
+def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σ [G(z) + Ω(t) − t·z] per row, as `answers.gap`, and which rows are available.
+
+    k is the sum of the target.
+    """
+    over = shards.over
+    seen: list[Any] = []
+
+    def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
+        seen[:] = [survey]
+        found = solve(survey, rows, over)
+        loss, in_t = _gap(rows, found, target, over)
+        return loss, kept_of(survey, rows, found)._replace(slope=in_t)
+
+    def pullback(
+        g: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequence[bool]
+    ) -> Grads:
+        return _of_loss(g, rows, kept, target, torch.ones_like(rows.scores[..., :1]))
+
+    def plain(rows: Rows, found: Theta) -> Tensor:
+        return answers.gap(rows, target, over, found)
+
+    return of_shards(shards, of, pullback, plain), _available(seen[0])
+
+
+def _gap(rows: Rows, found: Theta, target: Tensor, over: GroupRows) -> tuple[Tensor, Tensor]:
+    """Return the loss, and its derivative in T."""
+    at = placed(rows, found)
+    link, x, t = at.link, rows.scores.detach(), rows.temperature.detach()[..., None]
+    edge = rows.link.map_alpha(torch.Tensor.detach).edge
+    hi = torch.where(at.open, found[0], 0.0) - t[..., 0] * edge
+    beyond = rows.live & (at.z.abs() >= far(torch.finfo(x.dtype)))
+    z = torch.where(beyond, (x - hi[..., None]) / t, at.z + link.edge)
+    upper, low, high = split(link, at.z, rows.live)
+    missed = torch.where(upper, 1 - target, -target)
+    straight = torch.where(missed == 0, 0.0, missed * z)
+    terms = torch.where(upper, link.upper_integral(at.z), link.integral(at.z)) + straight
+    terms = torch.where(at.open[..., None], terms, 0.0) + link.omega(target)
+    possible = target == torch.where(rows.top, 1.0, 0.0)
+    terms = torch.where(rows.live, terms, torch.where(possible, 0.0, math.inf))
+    off = torch.where(upper, missed - high, low + missed)
+    tilt = torch.where(rows.live & at.open[..., None] & (off != 0), off * z, 0.0)
+    loss, tilt = summed(over, terms, tilt)
+    loss = torch.where(at.spoiled, math.nan, loss)
+    return loss.to(x.dtype), (-tilt / t[..., 0]).to(x.dtype)
+
+
+def _of_loss(g: Tensor, rows: Rows, kept: Kept, target: Tensor, whole: Tensor) -> Grads:
+    """Return the cotangents for (whole·p − t)/T; 0 where scores of +inf leave nothing."""
+    at = placed(rows, (kept.hi, kept.lo))
+    upper, low, high = split(at.link, at.z, rows.live)
+    off = torch.where(upper, (whole - target) - whole * high, whole * low - target)
+    moves = rows.live & at.open[..., None]
+    off = torch.where(moves, off, torch.where(rows.live & at.spoiled[..., None], math.nan, 0.0))
+    return off * (g / rows.temperature)[..., None], None, kept.slope * g
+
+
+def _available(survey: Survey) -> Tensor:
+    return survey.live + survey.top > 0

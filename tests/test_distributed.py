@@ -52,15 +52,16 @@ def _on_rank(rank, size, path, said, tasks):
 
 @contextlib.contextmanager
 def joined(store, rank, size):
-    before = os.environ.get("GLOO_SOCKET_IFNAME")
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    """A process group, and the array code for whole rows, as for shards."""
+    before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "KOFN_KERNELS")}
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS="reference")
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:
         yield
     finally:
         distributed.destroy_process_group()
-        if before is None:
-            os.environ.pop("GLOO_SOCKET_IFNAME")
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def mine(x, dim=-1):
@@ -143,5 +144,289 @@ def same_as_whole():
     assert not wrong, "\n".join(wrong)
 
 
-def test_shards_of_rows_have_the_answers_of_whole_ones(tmp_path):
-    run_on_ranks(tmp_path / "store", 2, same_as_whole)
+def knapsacks():
+    """Weights, prices and values, and their gradients, +inf among the scores or not."""
+    f, x, v = kofn.distributed, rows(), rows(1.0).flip(-1)
+    costs = torch.rand(3, 2, 40, generator=torch.Generator().manual_seed(0)) * 3
+    costs[:, :, ::7] = 0.0
+    budget = torch.tensor([[3.0, 7.0], [0.0, 500.0], [20.0, 2.0]])
+    for name, link in (
+        ("", "logistic"),
+        ("", "normal"),
+        ("_threshold", "normal"),
+        ("_value", "logistic"),
+    ):
+        for top in (False, True):
+            y = x.clone()
+            y[2, :, 5 : 9 if top else 5] = torch.inf
+            y[0, 0, 3] = -torch.inf
+
+            def of(f, y, costs, v, name=name, link=link):
+                given = y, costs, budget, T
+                y, c, b, t = (one.clone().requires_grad_() for one in given)
+                answer = getattr(f, f"soft_knapsack{name}")(y, c, b, temperature=t, link=link)
+                v = v if answer.ndim == 3 else v[..., 0]
+                torch.where(answer.isfinite(), answer * v, 0.0).sum().backward()
+                return answer.detach(), y.grad, c.grad, b.grad, t.grad
+
+            w = v.clone()
+            w[..., 0] = 0.7
+            wanted = of(kofn, y, costs, w)
+            found = of(f, mine(y), mine(costs), w if name else mine(w))
+            for ours, whole, what in zip(found, wanted, "pxcbt", strict=True):
+                whole = mine(whole) if whole.ndim == 3 else whole
+                assert close(ours, whole, 5e-6), (name, link, top, what, ours, whole)
+
+
+def parts_equal(name, found, wanted, atol=2e-6):
+    wanted = mine(wanted)
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
+    assert close(found, wanted, atol), f"{name}: {(found - wanted).abs().max()}"
+
+
+def special_rows():
+    """Every special case of design.md in a row of its own; the third is for all of them."""
+    x = rows()[:, 0].repeat(4, 1)
+    x[0, 5:20] = -torch.inf
+    x[1] = -torch.inf
+    x[2, 20] = torch.nan
+    x[3, [3, 30]] = torch.inf
+    x[4, 10:] = torch.inf
+    x[5, 13:] = 1.0
+    x[6, 3], x[6, 33] = torch.nan, torch.inf
+    x[7] = 0.0
+    x[8] *= 1e4
+    x[9, 2] = torch.finfo(torch.float32).min
+    return x
+
+
+def special_cases():
+    x = special_rows()
+    mask = torch.ones_like(x, dtype=torch.bool)
+    mask[2, 20] = mask[10, :25] = mask[11] = False
+    f = kofn.distributed
+    for k in (0, 2, 2.5, 40, torch.arange(12.0) * 3):
+        for m in (None, mask):
+            part = None if m is None else mine(m)
+            for hard in (False, True):
+                found = f.soft_topk(mine(x), k, mask=part, hard=hard)
+                parts_equal(("soft", k, hard), found, kofn.soft_topk(x, k, mask=m, hard=hard))
+            parts_equal(
+                ("hard", k), f.hard_topk(mine(x), k, mask=part), kofn.hard_topk(x, k, mask=m)
+            )
+            for name in ("soft_topk_threshold", "soft_topk_sum"):
+                found = getattr(f, name)(mine(x), k, mask=part)
+                wanted = getattr(kofn, name)(x, k, mask=m)
+                near = torch.isclose(found, wanted, atol=2e-5, rtol=1e-4, equal_nan=True)
+                assert near.all(), (name, k, found, wanted)
+    parts_equal("softmax", f.softmax(mine(x)), kofn.softmax(x))
+    parts_equal("sparsemax", f.sparsemax(mine(x)), kofn.sparsemax(x))
+
+
+def other_forms():
+    """Other dtypes and dimensions, no rows, no entries, and a copy that is not contiguous."""
+    x, f = rows(), kofn.distributed
+    for dtype, atol in ((torch.float64, 1e-12), (torch.float16, 1e-3), (torch.bfloat16, 1e-2)):
+        y = x.to(dtype)
+        parts_equal(dtype, f.soft_topk(mine(y), 3), kofn.soft_topk(y, 3), atol)
+        parts_equal(dtype, f.hard_topk(mine(y), 3), kofn.hard_topk(y, 3))
+        assert f.soft_topk_threshold(mine(y), 3).dtype == kofn.soft_topk_threshold(y, 3).dtype
+    turned = x.movedim(-1, 0)
+    found = f.soft_topk(mine(turned, 0), K, dim=0)
+    assert close(found, mine(kofn.soft_topk(turned, K, dim=0), 0), 2e-6)
+    assert f.soft_topk(mine(x[:0]), 3).shape == mine(x[:0]).shape
+    assert f.hard_topk(mine(x[:0]), 3).shape == mine(x[:0]).shape
+    assert f.softmax(x[..., :0]).shape == (3, 2, 0)
+    assert f.hard_topk(x[..., :0], 0).shape == (3, 2, 0)
+    assert torch.isnan(f.soft_topk_threshold(x[..., :0], 0)).all()
+
+
+def second_derivatives():
+    """By the array code with all-reduces that are differentiable themselves."""
+
+    def twice(f, x, k, v, again):
+        k = k.clone().requires_grad_()
+        x = x.clone().requires_grad_()
+        p = f.soft_topk(x, k, temperature=0.7)
+        first = torch.autograd.grad((p * v).sum(), (x, k), create_graph=True)
+        return torch.autograd.grad((first[0] * again).sum() + first[1].sum() / SIZE(f), (x, k))
+
+    def SIZE(f):
+        return 1
+
+    x, v, again = rows(), rows(1.0).flip(-1), rows(0.5).flip(-2)
+    wanted = twice(kofn, x, K + 0.25, v, again)
+    found = twice(kofn.distributed, mine(x), K + 0.25, mine(v), mine(again))
+    parts_equal("second in x", found[0], wanted[0], 2e-5)
+    assert close(found[1], wanted[1], 2e-5), (found[1], wanted[1])
+
+
+def learned_alpha():
+    def of(f, x, v):
+        alpha = torch.full((3, 2), 1.4, requires_grad=True)
+        x = x.clone().requires_grad_()
+        (f.entmax(x, alpha) * v).sum().backward()
+        return x.grad, alpha.grad
+
+    x, v = rows(), rows(1.0).flip(-1)
+    wanted, found = of(kofn, x, v), of(kofn.distributed, mine(x), mine(v))
+    parts_equal("x", found[0], wanted[0], 1e-5)
+    assert close(found[1], wanted[1], 1e-5)
+
+
+def messages():
+    """At most 3 + steps all-reduces of 64 bytes a row, 8 steps for std ≤ 5, 2 backward."""
+    f, generator = kofn.distributed, np.random.default_rng(1)
+    for std in (0.1, 1.0, 5.0):
+        for link in ("logistic", "normal"):
+            x = torch.from_numpy(generator.normal(0, std, (10, 40))).float()
+            k, t = (torch.full((10,), one).requires_grad_() for one in (4.0, 1.0))
+            part = mine(x).clone().requires_grad_()
+            with counted() as sizes:
+                p = f.soft_topk(part, k, temperature=t, link=link)
+            assert len(sizes) <= 3 + 8, (std, link, len(sizes))
+            assert max(sizes) <= 64 * 10, (std, link, sizes)
+            with counted() as sizes:
+                (p * part.detach()).sum().backward()
+            assert len(sizes) <= 2, (std, link, sizes)
+            assert max(sizes) <= 64 * 10, (std, link, sizes)
+    with counted() as sizes:
+        f.softmax(mine(x))
+    assert len(sizes) == 4
+    with counted() as sizes:
+        f.hard_topk(mine(x), 4)
+    assert len(sizes) <= 3 + 12, sizes
+    assert max(sizes) <= 64 * 10, sizes
+
+
+def equal_on_all_ranks():
+    """What there is per row, bit for bit."""
+    f, x = kofn.distributed, rows(5.0)
+    for link in ("logistic", "laplace", "normal", "linear"):
+        k = K.clone().requires_grad_()
+        mine_of = mine(x).clone().requires_grad_()
+        theta = f.soft_topk_threshold(mine_of, k, link=link)
+        value = f.soft_topk_sum(mine_of, k, link=link)
+        (f.soft_topk(mine_of, k, link=link) * mine_of.detach()).sum().backward()
+        for number in (theta, value, k.grad):
+            parts = [torch.empty_like(number) for _ in range(distributed.get_world_size())]
+            distributed.all_gather(parts, number.detach().contiguous())
+            assert all(torch.equal(part.nan_to_num(), number.nan_to_num()) for part in parts), link
+
+
+def differences():
+    """A rank that is asked for something else is named, on all ranks."""
+    f, x, rank = kofn.distributed, rows(), distributed.get_rank()
+    last = distributed.get_world_size() - 1
+    odd = rank == last
+    wrong = {
+        "shape": lambda: f.soft_topk(x[: 2 if odd else 3], 3),
+        "dtype": lambda: f.soft_topk(x.double() if odd else x, 3),
+        "link": lambda: f.soft_topk(x, 3, link="normal" if odd else "logistic"),
+        "number": lambda: f.soft_topk(x, 4 if odd else 3),
+        "content": lambda: f.soft_topk(x, torch.full((3, 2), 4.0 if odd else 3.0)),
+        "gradient": lambda: f.soft_topk(x.clone().requires_grad_(odd), 3),
+        "function": lambda: (f.softmax if odd else f.sparsemax)(x),
+        "hard": lambda: f.soft_topk(x, 3, hard=odd),
+    }
+    for name, call in wrong.items():
+        with pytest.raises(ValueError, match=f"rank {last}.*This is rank {rank}") as caught:
+            call()
+        assert "kofn.distributed." in str(caught.value), name
+    # One rank's own error, and that of a number that only the sum of all sizes shows to be wrong.
+    with pytest.raises(TypeError if odd else ValueError, match="must have dtype"):
+        f.soft_topk(x.long() if odd else x, 3)
+    with pytest.raises(ValueError, match=r"k must be .* n = 40 "):
+        f.soft_topk(mine(x), 41)
+    with pytest.raises(ValueError, match="n = 40 "):
+        f.hard_topk(mine(x), 41)
+    parts_equal("afterwards", f.soft_topk(mine(x), 3), kofn.soft_topk(x, 3))
+
+
+def on_dtensors():
+    """Shards of unequal sizes along any dimension, on meshes of one and two dimensions."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    size = distributed.get_world_size()
+    flat = init_device_mesh("cpu", (size,))
+    square = init_device_mesh("cpu", (min(2, size), max(1, size // 2)))
+    torch.manual_seed(0)
+    x, v = torch.randn(5, 3, 7), torch.randn(5, 3, 7)
+    k, t = torch.arange(15.0).reshape(5, 3) / 3, torch.rand(5, 3) + 0.3
+    mask = torch.rand(5, 3, 7) > 0.2
+    cases = [(flat, [p]) for p in (Shard(2), Shard(1), Shard(0), Replicate())]
+    pairs = (
+        (Shard(0), Shard(2)),
+        (Shard(2), Shard(2)),
+        (Shard(2), Replicate()),
+        (Shard(2), Shard(0)),
+    )
+    cases += [(square, list(pair)) for pair in pairs]
+    maps = {
+        "soft": lambda f, x, k, t, m: f.soft_topk(x, k, temperature=t, mask=m),
+        "threshold": lambda f, x, k, t, m: f.soft_topk_threshold(x, k, temperature=t[..., None]),
+        "sum": lambda f, x, k, t, m: f.soft_topk_sum(x, k, temperature=t, link="normal"),
+        "softmax": lambda f, x, k, t, m: f.softmax(x, temperature=t, mask=m),
+        "dim": lambda f, x, k, t, m: f.soft_topk(x, 2, temperature=t[0, 0], dim=1),
+    }
+    for name, function in maps.items():
+        whole = [one.clone().requires_grad_() for one in (x, k, t)]
+        wanted = function(kofn, *whole, mask)
+        w = v if wanted.ndim == 3 else v[..., 0]
+        torch.where(wanted.isfinite(), wanted, 0.0).mul(w).sum().backward()
+        for mesh, placements in cases:
+            alike = [Replicate()] * mesh.ndim
+            part = distribute_tensor(x, mesh, placements).requires_grad_()
+            numbers = [distribute_tensor(one, mesh, alike).requires_grad_() for one in (k, t)]
+            found = function(kofn.distributed, part, *numbers, distribute_tensor(mask, mesh, alike))
+            assert found.shape == wanted.shape
+            if found.ndim == 3:
+                assert found.placements == tuple(placements)
+            assert close(found.full_tensor(), wanted, 2e-6), (name, placements)
+            finite = torch.where(found.isfinite(), found, 0.0)
+            (finite * distribute_tensor(w, mesh, alike)).sum().backward()
+            assert part.grad.placements == tuple(placements), (name, part.grad.placements)
+            for ours, theirs, what in zip((part, *numbers), whole, "xkt", strict=True):
+                if theirs.grad is not None:
+                    same = close(ours.grad.full_tensor(), theirs.grad, 5e-6)
+                    assert same, (name, placements, what)
+    part = distribute_tensor(x, flat, [Shard(2)])
+    hard = kofn.distributed.hard_topk(part, 2.5)  # plain tensors are the same in every process
+    assert torch.equal(hard.full_tensor(), kofn.hard_topk(x, 2.5))
+    assert close(
+        kofn.distributed.soft_topk(part, k, mask=mask).full_tensor(),
+        kofn.soft_topk(x, k, mask=mask),
+        2e-6,
+    )
+    with pytest.raises(ValueError, match="give no group"):
+        kofn.distributed.softmax(part, group=distributed.group.WORLD)
+
+
+TASKS = (
+    same_as_whole,
+    special_cases,
+    other_forms,
+    second_derivatives,
+    learned_alpha,
+    knapsacks,
+    messages,
+    equal_on_all_ranks,
+    differences,
+)
+
+
+def test_rows_in_two_processes(tmp_path):
+    run_on_ranks(tmp_path / "store", 2, *TASKS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("size", [2, 4])
+def test_rows_in_more_processes(tmp_path, size):
+    run_on_ranks(tmp_path / "store", size, *(TASKS if size > 2 else ()), on_dtensors)
+
+
+def test_dtensors_of_one_process():
+    """Everything but the communication."""
+    with joined(distributed.HashStore(), 0, 1):
+        on_dtensors()

@@ -4,6 +4,19 @@ Every function takes this process's shard of the scores and `group`, or a DTenso
 mesh. `import kofn` alone does not load this.
 """
 
+from kofn.distributed.knapsack import (
+    soft_knapsack,
+    soft_knapsack_threshold,
+    soft_knapsack_value,
+)
+from kofn.distributed.losses import (
+    entmax_loss,
+    fenchel_young_loss,
+    softmax_loss,
+    sparsemax_loss,
+    topk_loss,
+)
+from kofn.distributed.softmax import entmax, softmax, sparsemax
 from kofn.distributed.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 
 __all__ = [
@@ -19,13 +32,7 @@ __all__ = [
     "entmax_loss",
     "topk_loss",
     "fenchel_young_loss",
+    "soft_knapsack",
+    "soft_knapsack_threshold",
+    "soft_knapsack_value",
 ]
-
-from kofn.distributed.losses import (
-    entmax_loss,
-    fenchel_young_loss,
-    softmax_loss,
-    sparsemax_loss,
-    topk_loss,
-)
-from kofn.distributed.softmax import entmax, softmax, sparsemax

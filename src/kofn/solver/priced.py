@@ -17,8 +17,8 @@ from kofn.links.link import Link
 from kofn.solver.beside import Place
 from kofn.solver.bracket import bell, widening
 from kofn.solver.equation import far
-from kofn.solver.reductions import DENSE, Reductions
-from kofn.solver.threshold import Newton, Search, anew, logsumexp, newton_search
+from kofn.solver.reductions import DENSE, Reductions, sums_of
+from kofn.solver.threshold import Newton, Search, anew, logsumexps, newton_search
 
 
 class Price(NamedTuple):
@@ -237,12 +237,17 @@ def _balance(p: Priced, z: Array) -> Newton:
     tail = xp.where(p.pays & (tail > 0), tail, 0.0)  # a cdf of the user's may round to below 0
     density = xp.where(p.pays, density, 0.0)
     upper, tail, density = barrier(upper, tail, density)
-    missing, doubt = _missing(p, upper)
-    below, above = (
-        over.sum(xp.where(upper, 0.0, c * tail)),
-        over.sum(xp.where(upper, c * tail, 0.0)),
+    below, above, first, weight, *bought = sums_of(
+        over,
+        xp.where(upper, 0.0, c * tail),
+        xp.where(upper, c * tail, 0.0),
+        c * density,
+        c * c * density,
+        xp.where(upper, p.coarse[0], 0.0),
+        xp.where(upper, p.fine[0], 0.0),
+        xp.abs(p.fine[0]),
     )
-    first, weight = over.sum(c * density), over.sum(c * c * density)
+    missing, doubt = _missing(p, *bought)
     excess = missing + below - above
 
     short = p.total - p.budget
@@ -284,16 +289,16 @@ def _balance(p: Priced, z: Array) -> Newton:
     return Newton(excess, step, tolerance, last, flat)
 
 
-def _missing(p: Priced, upper: Array) -> tuple[Array, Array]:
+def _missing(p: Priced, bought: Array, small: Array, sizes: Array) -> tuple[Array, Array]:
     """Return what the entries above ½ cost beyond the budget, and what its rounding error is of.
 
-    Both parts of it are sums; that of multiples of the grid is exact unless it is huge.
+    Both parts of it are sums; that of multiples of the grid is exact unless it is huge. `sizes` is
+    the sum of the sizes of all the small parts.
     """
-    xp, over = namespace(p.x), p.over
-    (coarse, budget), (fine, rest) = p.coarse, p.fine
-    bought = over.sum(xp.where(upper, coarse, 0.0))
-    missing = (bought - budget) + (over.sum(xp.where(upper, fine, 0.0)) - rest)
-    doubt = over.sum(xp.abs(fine)) + xp.abs(rest)
+    xp = namespace(p.x)
+    budget, rest = p.coarse[1], p.fine[1]
+    missing = (bought - budget) + (small - rest)
+    doubt = sizes + xp.abs(rest)
     huge = bought + budget > 1 / float(xp.finfo(p.x.dtype).eps) ** 0.5
     doubt = xp.where(huge, bought + budget, doubt)
     return missing, xp.where(missing == 0, 0.0, doubt)
@@ -332,10 +337,14 @@ def _log_balance(p: Priced, z: Array) -> Newton:
     lower = p.pays & ~upper
     price = xp.log(xp.where(p.pays, p.costs, 1.0))
     log_pdf = p.link.log_pdf(z) + 2 * price
-    below = logsumexp(p.link.log_cdf(z) + price, lower, p.over)
-    above = logsumexp(p.link.log_sf(z) + price, upper, p.over)
-    slope = xp.exp(logsumexp(log_pdf, lower, p.over) - below)
-    slope = slope + xp.exp(logsumexp(log_pdf, upper, p.over) - above)
+    below, above, slope_below, slope_above = logsumexps(
+        p.over,
+        (p.link.log_cdf(z) + price, lower),
+        (p.link.log_sf(z) + price, upper),
+        (log_pdf, lower),
+        (log_pdf, upper),
+    )
+    slope = xp.exp(slope_below - below) + xp.exp(slope_above - above)
     step = (below - above) / slope
     sizes = 1 + xp.abs(below) + xp.abs(above)
     tolerance = float(xp.finfo(z.dtype).eps) * sizes / slope

@@ -275,10 +275,6 @@ def _log_balance(p: Problem, z: Array) -> Newton:
     return Newton(below - above, step, tolerance, tolerance, flat)
 
 
-def logsumexp(values: Array, where: Array, over: Reductions) -> Array:
-    return logsumexps(over, (values, where))[0]
-
-
 def logsumexps(over: Reductions, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
     """Return log Σ e^values over the entries `where`, for each pair of the two."""
     xp = namespace(pairs[0][0])

@@ -75,29 +75,38 @@ def shards(
     ranks = ranks_of(groups, name, scores)
 
     def check() -> tuple[Shards, Asked]:
-        checked = _checked(ranks, scores, k, link, temperature, dim, mask)
+        checked = checked_shards(ranks, scores, k, link, temperature, dim, mask)
         return checked, Asked("") if beside is None else beside(checked)
 
     def asked(found: tuple[Shards, Asked]) -> Asked:
-        own = _asked(found[0], k, temperature, also)
+        own = asked_of(found[0], k, temperature, also)
         return Asked(own.words + found[1].words, [*own.numbers, *found[1].numbers])
 
     return agreed(ranks, scores, check, asked)[0]
 
 
-def _checked(
-    ranks: Ranks, scores: Any, k: Any, link: Link, temperature: Any, dim: int, mask: Any
+def checked_shards(
+    ranks: Ranks,
+    scores: Any,
+    k: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    *others: Any,
 ) -> Shards:
+    """Check this rank's arguments; `others` are tensors that nothing may trace."""
     form = form_of(scores, dim)
     if form.kind != "torch":
         raise TypeError(f"{ranks.name} takes a torch.Tensor; got {shown(scores)}")
-    require_eager(ranks.name, scores, k, temperature, link.alpha)
+    require_eager(ranks.name, scores, k, temperature, link.alpha, *others)
     x = form.rows(without_deleted(scores))
     if mask is not None:
         x = torch.where(last_mask(mask, scores, form), x, -math.inf)
     batch = tuple(x.shape[:-1])
     if form.n == 0:
-        x = full_like(x, (*batch, 1), -math.inf)
+        # Joined to the scores, whose part of the graph the other ranks have, too.
+        x = torch.cat([x, full_like(x, (*batch, 1), -math.inf)], -1)
     like = x.detach()
     inner = link.inner
     if framework(inner.alpha) is not None:
@@ -130,7 +139,7 @@ def require_eager(name: str, *arrays: Any) -> None:
         )
 
 
-def _asked(checked: Shards, k: Any, temperature: Any, also: str) -> Asked:
+def asked_of(checked: Shards, k: Any, temperature: Any, also: str) -> Asked:
     """Return what must be the same on all ranks, in words that an error can repeat."""
     form, link = checked.form, checked.link
     shape = [*map(str, form.batch)]

@@ -1,0 +1,188 @@
+"""The knapsack maps of rows in several processes: costs that sum to one budget over all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kofn.arrays.typing import LinkName
+from kofn.distributed.topk import array_alpha, with_alpha
+from kofn.links import Link, table
+from kofn.maps import knapsack
+from kofn.rows.answers import require_integral
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kofn.distributed.topk import Group
+
+__all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
+
+
+def soft_knapsack(
+    scores: Tensor,
+    costs: float | Tensor,
+    budget: float | Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return weights p = F((scores − θ·costs)/temperature), Σ costs·p = budget over all processes.
+
+    It is `kofn.soft_knapsack` of the rows that the shards of all processes make. A call takes 11
+    all-reduces and one for each step of the search; `backward` takes 2.
+
+    Args:
+        scores, group, link, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+        costs: what an entry costs, ≥ 0 and finite: a number, or a tensor that broadcasts to this
+            process's shard. For DTensors, it broadcasts to all of it, and is a DTensor or the same
+            in every process.
+        budget: what may be spent by all processes together, ≥ 0, in the units of the costs; a
+            number or a tensor per row, the same in every process.
+
+    Returns:
+        This process's part of the weights, or a DTensor placed as the scores, differentiable twice
+        in scores, costs, budget, temperature and alpha.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_topk` and
+            `kofn.soft_knapsack`.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import soft_knapsack
+        >>> def kept(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return soft_knapsack(shard, bytes, 1e9)
+    """
+    whole = knapsack.soft_knapsack
+    name = "soft_knapsack"
+    return _called(
+        name, whole, "weights", scores, costs, budget, group, link, temperature, dim, mask
+    )
+
+
+def soft_knapsack_threshold(
+    scores: Tensor,
+    costs: float | Tensor,
+    budget: float | Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return θ of `kofn.distributed.soft_knapsack`, the price of a unit of cost.
+
+    Args:
+        scores, costs, budget, group, link, temperature, dim, mask: as for
+            `kofn.distributed.soft_knapsack`.
+
+    Returns:
+        θ with the batch shape, in units of scores per cost, the same in every process; see
+        `kofn.soft_knapsack_threshold`. A DTensor for DTensors.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_knapsack`.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import soft_knapsack_threshold
+        >>> def price(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return soft_knapsack_threshold(shard, bytes, 1e9)
+    """
+    whole = knapsack.soft_knapsack_threshold
+    name = "soft_knapsack_threshold"
+    return _called(name, whole, "theta", scores, costs, budget, group, link, temperature, dim, mask)
+
+
+def soft_knapsack_value(
+    scores: Tensor,
+    costs: float | Tensor,
+    budget: float | Tensor,
+    *,
+    group: Group = None,
+    link: LinkName | Link = "logistic",
+    temperature: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return S = min_θ θ·budget + T Σ G((scores − θ·costs)/T), the best value for the budget.
+
+    Args:
+        scores, costs, budget, group, link, temperature, dim, mask: as for
+            `kofn.distributed.soft_knapsack`.
+
+    Returns:
+        S with the batch shape, in the units of the scores, the same in every process; see
+        `kofn.soft_knapsack_value`. A DTensor for DTensors.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_knapsack`; ValueError
+            for a link without an integral.
+
+    Example:
+        >>> import torch
+        >>> from kofn.distributed import soft_knapsack_value
+        >>> def best(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
+        ...     return soft_knapsack_value(shard, bytes, 1e9)
+    """
+    whole = knapsack.soft_knapsack_value
+    name = "soft_knapsack_value"
+    return _called(name, whole, "value", scores, costs, budget, group, link, temperature, dim, mask)
+
+
+def _called(
+    name: str,
+    whole: Any,
+    answer: str,
+    scores: Any,
+    costs: Any,
+    budget: Any,
+    group: Any,
+    link: Any,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+) -> Any:
+    from kofn.distributed.placements import on_shards
+
+    link, full = table.resolve(link), f"kofn.distributed.{name}"
+
+    def run(
+        scores: Any,
+        groups: Any,
+        *,
+        budget: Any,
+        temperature: Any,
+        alpha: Any,
+        costs: Any,
+        mask: Any,
+    ) -> Any:
+        own = with_alpha(link, alpha)
+        if not groups:
+            return whole(
+                scores, costs, budget, link=own, temperature=temperature, dim=dim, mask=mask
+            )
+        from kofn.rows.group import priced
+
+        if answer == "value":
+            require_integral(link, scores)
+        checked = priced.priced_shards(
+            full, scores, costs, budget, own, temperature, dim, mask, groups
+        )
+        found = getattr(priced, answer)(checked)
+        return checked.shards.form.restored(found) if answer == "weights" else found
+
+    return on_shards(
+        full,
+        run,
+        scores,
+        dim,
+        group,
+        per_row=dict(budget=budget, temperature=temperature, alpha=array_alpha(link)),
+        per_entry=dict(costs=costs, mask=mask),
+        of_rows=answer != "weights",
+    )

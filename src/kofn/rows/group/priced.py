@@ -1,0 +1,207 @@
+"""Rows with costs in several processes: weights by a rule, prices and values by array code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.torch_rule import Rule, by_rule
+from kofn.arrays.torch_state import is_recorded
+from kofn.links.link import Link
+from kofn.rows import priced_answers
+from kofn.rows.given import Given
+from kofn.rows.group.given import Shards, asked_of, checked_shards
+from kofn.rows.group.header import Asked, agreed
+from kofn.rows.group.ranks import ranks_of
+from kofn.rows.group.reductions import GroupRows
+from kofn.rows.group.rules import summed
+from kofn.rows.implicit import least_weight
+from kofn.rows.price_route import price
+from kofn.rows.priced_given import (
+    PricedGiven,
+    PricedRows,
+    _budget_of,
+    _costs_of,
+    priced_rows,
+    with_link,
+)
+from kofn.solver.equation import far, split
+
+Grads = Sequence[Tensor | None]
+
+
+class PricedShards(NamedTuple):
+    """A rank's part of rows with costs."""
+
+    given: PricedGiven
+    shards: Shards
+
+    @property
+    def over(self) -> GroupRows:
+        return self.shards.over
+
+
+def priced_shards(
+    name: str,
+    scores: Any,
+    costs: Any,
+    budget: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    groups: Sequence[Any],
+) -> PricedShards:
+    """Check this rank's arguments, and that the other ranks have the same; see `given.shards`."""
+    ranks = ranks_of(groups, name, scores)
+
+    def check() -> PricedShards:
+        shards = checked_shards(ranks, scores, 0.0, link, temperature, dim, mask, costs, budget)
+        x, form = shards.scores, shards.form
+        checked = Given(x, 0.0, shards.temperature, shards.link, form)
+        prices = _costs_of(costs, scores, checked)
+        if form.n == 0 and isinstance(costs, Tensor):  # the graph that the other ranks have
+            prices = prices + (0 * costs.to(x.dtype)).sum()
+        given = PricedGiven(x, prices, _budget_of(budget, checked), shards.temperature, shards.link)
+        return PricedShards(given, shards)
+
+    def asked(checked: PricedShards) -> Asked:
+        told = f", costs {_told(costs)}, budget {_told(budget)}"
+        words, numbers = asked_of(checked.shards, 0.0, temperature, told)
+        per_row = [checked.given.budget] if isinstance(budget, Tensor) else []
+        return Asked(words, [*numbers, *per_row])
+
+    return agreed(ranks, scores, check, asked)
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"in a tensor {'with' if is_recorded(value) else 'without'} a gradient"
+
+
+class _Kept(NamedTuple):
+    """What a derivative needs to know of the rows, but the arguments."""
+
+    z: Tensor  # (x − θc)/T of the inner link, as a constant
+    theta: Tensor  # for links of mean zero; 0 where it is infinite
+    scale: Tensor  # the power of two by which costs are divided
+    open: Tensor  # rows whose weights move
+    dear: Tensor  # rows that spend all on scores of +inf
+    price: Tensor  # what these cost; 1 elsewhere
+
+
+def weights(checked: PricedShards) -> Tensor:
+    """Return this rank's entries of `priced_answers.weights`."""
+    over, link = checked.over, checked.given.link
+
+    def plain(*tensors: Tensor) -> Tensor:
+        return priced_answers.weights(with_link(tensors, link), over)
+
+    def value(*tensors: Tensor) -> tuple[Tensor, _Kept]:
+        return _weights(with_link([one.detach() for one in tensors], link), over)
+
+    def pullback(v: Tensor, tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> Grads:
+        given = with_link([one.detach() for one in tensors], link)
+        found = _cotangents(v, given, _Kept(*kept), over)
+        if found is None:
+            return _by_graph(plain, v, tensors)
+        pairs = zip(found, tensors, strict=True)
+        return [one.to(like.dtype) if like.requires_grad else None for one, like in pairs]
+
+    alpha = link.static_and_array_alpha()[1]
+    if alpha is not None and alpha.requires_grad and torch.is_grad_enabled():
+        return plain(*checked.given[:4])
+    return by_rule(Rule(value, pullback, plain), *checked.given[:4])
+
+
+def _weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, _Kept]:
+    rows = priced_rows(given, over)
+    link = rows.link.map_alpha(torch.Tensor.detach)
+    found = price(rows.scores, rows.costs, rows.budget, rows.temperature, link, over)
+    none, every, spoiled = found.high == math.inf, found.high == -math.inf, found.high.isnan()
+    settled = none | every | spoiled
+    closed = rows.live & (rows.costs > 0) & settled[..., None]
+    limit = far(torch.finfo(given.scores.dtype))
+    z = torch.where(rows.live, found.distance, 0.0) / rows.temperature[..., None]
+    z = z.clamp(-limit, limit)
+    upper, low, high = split(link.map_alpha(lambda alpha: alpha[..., None]), z, rows.live)
+    chosen = torch.where(upper, 1 - high, low)
+    chosen = torch.where(closed, every[..., None].to(z.dtype), chosen)
+    chosen = torch.where(spoiled[..., None], math.nan, chosen)
+    gratis = (rows.costs == 0) & ~spoiled[..., None]
+    share = torch.where(gratis, 1.0, rows.top_weight[..., None])
+    answer = torch.where(rows.live, chosen, torch.where(rows.top, share, 0.0))
+    theta = torch.where(settled, 0.0, found.high.double() + found.low.double()) / found.scale
+    dear, cost = _dear(rows, given, over)
+    return answer, _Kept(z, theta, found.scale, ~settled, dear, cost)
+
+
+def _dear(rows: PricedRows, given: PricedGiven, over: GroupRows) -> tuple[Tensor, Tensor]:
+    (cost,) = summed(over, torch.where(rows.top, rows.costs, 0.0))
+    dear = cost > given.budget
+    return dear, torch.where(dear, cost, 1.0)
+
+
+def _cotangents(
+    v: Tensor, given: PricedGiven, kept: _Kept, over: GroupRows
+) -> Sequence[Tensor] | None:
+    """Return the cotangents of scores, costs, budget and T; None where slopes have underflowed.
+
+    With c in units of the scale: u = w(v − c·m), m = Σcwv/Σc²w, in B: m, in c: −θu/T − mp.
+    """
+    x, t = given.scores, given.temperature
+    top, excluded = x == math.inf, x == -math.inf
+    live = ~(top | excluded)
+    c = torch.where(live, given.costs, 0.0) / kept.scale[..., None]
+    link = given.link.map_alpha(lambda alpha: alpha.detach()[..., None])
+    moves = live & (kept.open[..., None] | (c == 0))
+    w = torch.where(moves, link.pdf(kept.z), 0.0)
+    v = torch.where(live | top, v, 0.0)
+    p = torch.where(
+        live, torch.where(link.above_half(kept.z), 1 - link.sf(kept.z), link.cdf(kept.z)), 0.0
+    )
+    weighted = torch.where(w == 0, 0.0, w * v)
+    charged = top & (given.costs > 0)
+    total, mean, of_top = summed(over, c * c * w, c * weighted, torch.where(charged, v, 0.0))
+    solvable = kept.open & (total >= least_weight(w))
+    if bool((kept.open & ~solvable).any()):
+        return None
+    divisor = torch.where(solvable, total, 1.0)
+    mean = torch.where(solvable, mean / divisor, 0.0)
+    u = torch.where(w == 0, 0.0, w * (v - c * mean.to(v.dtype)[..., None]))
+    edge = given.link.map_alpha(torch.Tensor.detach).edge
+    z = torch.where(w == 0, 0.0, kept.z + edge)
+    rest, lever, of_w = summed(over, c * u, u * z, c * w * z)
+    change = torch.where(solvable, rest / divisor, 0.0)
+    u = u - c * w * change.to(w.dtype)[..., None]
+    in_x = u / t[..., None]
+    mean = (mean + change) / kept.scale
+    in_t = -(lever - change * of_w) / t
+    share = torch.where(kept.dear, of_top / kept.price, 0.0)
+    in_costs = -kept.theta.to(x.dtype)[..., None] * in_x - mean.to(x.dtype)[..., None] * (p + top)
+    bought = (share * given.budget / kept.price).to(x.dtype)[..., None]
+    in_costs = torch.where(excluded, 0.0, in_costs - torch.where(top, bought, 0.0))
+    return in_x, in_costs, mean + share, in_t
+
+
+def _by_graph(plain: Any, v: Tensor, tensors: Sequence[Tensor]) -> Grads:
+    """Return the derivatives of the array code."""
+    wanted = [one for one in tensors if one.requires_grad]
+    with torch.enable_grad():
+        found = iter(torch.autograd.grad(plain(*tensors), wanted, v, allow_unused=True))
+    return [next(found) if one.requires_grad else None for one in tensors]
+
+
+def theta(checked: PricedShards) -> Tensor:
+    """Return θ per row, as `priced_answers.theta`."""
+    return priced_answers.theta(checked.given, checked.over)
+
+
+def value(checked: PricedShards) -> Tensor:
+    """Return S per row, as `priced_answers.value`."""
+    return priced_answers.value(checked.given, checked.over)

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SIZES = (1 << 18, 1 << 20, 1 << 22)
+SIZES = (1 << 16, 1 << 18, 1 << 20)
 RANKS = (1, 2, 4)
 STEP_BYTES = 40
-GATHERED = 1 << 22
+GATHERED = 1 << 20
 
 
 class Measured(NamedTuple):
@@ -74,13 +74,13 @@ def measured(rank: int, size: int, folder: str, said: Any) -> None:
         sent.clear()
         call()
         distributed.all_reduce = all_reduce
-        wall, cpu = (least(call, 7, clock) for clock in (time.perf_counter, time.process_time))
+        wall, cpu = (least(call, 4, clock) for clock in (time.perf_counter, time.process_time))
         calls[n] = wall, cpu, len(sent)
     message = torch.zeros(STEP_BYTES // 8, dtype=torch.float64)
-    one = least(lambda: all_reduce(message), 300, time.perf_counter)
+    one = least(lambda: all_reduce(message), 100, time.perf_counter)
     part = torch.zeros(GATHERED // size)
     whole = [torch.empty_like(part) for _ in range(size)]
-    gather = least(lambda: distributed.all_gather(whole, part), 7, time.perf_counter)
+    gather = least(lambda: distributed.all_gather(whole, part), 4, time.perf_counter)
     said.put(Measured(size, calls, one, gather))
     distributed.barrier()
     distributed.destroy_process_group()
@@ -137,7 +137,7 @@ def report(found: list[Measured], per_entry: float, per_message: float) -> None:
                 f"| {one.ranks} | {n:,} | {count} | {1e3 * cpu:.1f} ms | {1e3 * guess:.1f} ms | "
                 f"{1e3 * wall:.1f} ms |"
             )
-    print("\n| ranks | one all-reduce | gathering 4,194,304 float32 |\n| ---: | ---: | ---: |")
+    print("\n| ranks | one all-reduce | gathering 1,048,576 float32 |\n| ---: | ---: | ---: |")
     for one in found:
         print(f"| {one.ranks} | {1e6 * one.message:.0f} µs | {1e3 * one.gather:.1f} ms |")
     print(f"\nper entry {1e9 * per_entry:.1f} ns, per all-reduce {1e6 * per_message:.0f} µs CPU")
@@ -169,7 +169,9 @@ def main() -> None:
     latency = asked.latency or pair.message
     bandwidth = asked.bandwidth or 4 * GATHERED / 2 / pair.gather
     messages = max(count for one in found for _, _, count in one.calls.values())
-    print(f"\nan all-reduce {1e6 * latency:.0f} µs·log₂(ranks), gathering {bandwidth / 1e9:.2f} GB/s")
+    print(
+        f"\nan all-reduce {1e6 * latency:.0f} µs·log₂(ranks), gathering {bandwidth / 1e9:.2f} GB/s"
+    )
     print("\n| ranks | entries | sharded | gathered |\n| ---: | ---: | ---: | ---: |")
     for ranks in (2, 4, 64, asked.ranks):
         for n in (1e4, 1e6, 1e9, asked.entries):

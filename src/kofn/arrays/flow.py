@@ -42,24 +42,10 @@ def _may_be_spread(x: Array) -> bool:
 def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
     """Return function() if any of `flags` is set, else `otherwise`, of the same shape."""
     if is_jax(flags):
-        return sys.modules["jax"].lax.cond(_any_of_all(flags), function, lambda: otherwise)
+        from kofn.arrays.jax_any import any_of
+
+        return sys.modules["jax"].lax.cond(any_of(flags), function, lambda: otherwise)
     return otherwise if is_at_hand(flags) and not flags.any() else function()
-
-
-def _any_of_all(flags: Array) -> Array:
-    """Return whether any of `flags` is set in any item that JAX maps over.
-
-    With a condition per item, JAX would run both branches and drop the transpose: it stops the
-    gradients of the inputs of the branch not taken.
-    """
-    jax = sys.modules["jax"]
-    custom = jax.custom_batching.custom_vmap(lambda flags: jax.numpy.any(flags))
-
-    @custom.def_vmap
-    def _(size: int, batched: Any, flags: Array) -> Any:
-        return _any_of_all(flags), False
-
-    return custom(flags)
 
 
 def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:

@@ -21,7 +21,7 @@ from kofn.arrays.operations import (
     top_indices,
 )
 from kofn.rows.given import NUMBERS, Given
-from kofn.solver.reductions import DENSE
+from kofn.solver.reductions import DENSE, Reductions
 
 
 def hard(given: Given, k: Any) -> Array:
@@ -37,20 +37,27 @@ def hard(given: Given, k: Any) -> Array:
     x, number = stop_gradient(given.wide().scores), type(k) in NUMBERS
     whole = math.ceil(k) if number else None
     count = stop_gradient(given.per_row().k)
-    known = _known(x)
+    known = known_scores(x)
     if whole == 0:
         chosen = namespace(x).zeros_like(x)
-    elif whole is not None and is_jax(x):
-        chosen = _by_indices(known, count, whole)
+    elif is_jax(x):
+        from kofn.rows import jax_choice
+
+        rule = _by_count if whole is None else _by_indices
+        chosen = jax_choice.hard(known, count, whole, rule)
     else:
         chosen = _by_count(known, count, whole)
-    return _with_nan(x, count, chosen)
+    return with_nan(x, count, chosen)
 
 
 def largest(x: Array, k: int, kind: str) -> Array:
     """Return the indices of the k largest scores, largest first; masked ones and NaN come last."""
+    if kind == "jax":
+        from kofn.rows import jax_choice
+
+        return jax_choice.largest(known_scores(x), k, top_indices)
     chooser = _chooser(x, kind)
-    return top_indices(_known(x), k) if chooser is None else chooser.largest(x, k)
+    return top_indices(known_scores(x), k) if chooser is None else chooser.largest(x, k)
 
 
 def _chooser(x: Array, kind: str) -> Any:
@@ -70,7 +77,7 @@ def serving(x: Array, kind: str) -> kernels.ChoiceKernels | None:
     return kernels.serving_choice(x, kind)
 
 
-def _known(x: Array) -> Array:
+def known_scores(x: Array) -> Array:
     """Return −inf for masked scores and NaN."""
     xp = namespace(x)
     return xp.where(deleted(x) | xp.isnan(x), -math.inf, x)
@@ -104,8 +111,10 @@ def _as_index(rank: Array) -> Array:
     return rank.long() if is_torch(rank) else cast(rank, namespace(rank).int32)
 
 
-def _with_nan(x: Array, k: Array, chosen: Array) -> Array:
+def with_nan(x: Array, k: Array, chosen: Array, over: Reductions = DENSE) -> Array:
+    """Return the hard choice with 0 for excluded entries, and NaN where x or k has one."""
     xp, playing = namespace(x), ~deleted(x)
     chosen = xp.where(playing, chosen, 0.0)
-    bad = xp.any(xp.isnan(x), axis=-1)[..., None] & (x != math.inf)
+    bad = xp.any(xp.isnan(x), axis=-1) if over is DENSE else over.count(xp.isnan(x)) > 0
+    bad = bad[..., None] & (x != math.inf)
     return xp.where((bad | xp.isnan(k)[..., None]) & playing, math.nan, chosen)

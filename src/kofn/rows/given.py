@@ -117,13 +117,15 @@ def given(
     *,
     for_kernels: bool = False,
     halves: bool = False,
+    shards: int = 1,
 ) -> Given:
     """Check the arguments and bring them to a common form.
 
     `for_kernels` is for callers who use the kernels or `rows_of`. These detect excluded scores
     themselves, which saves a pass over the scores, and they accept numbers in place of arrays.
     `halves` is for those who also accept half precision where kernels do. Otherwise it is cast
-    here, and excluded scores are detected before.
+    here, and excluded scores are detected before. `shards` is how many arrays like `scores` there
+    are of each row, all of which k is for.
     """
     form = form_of(scores, dim)
     half = form.dtype_name in HALF_TYPES
@@ -139,7 +141,7 @@ def given(
     link, like = link.inner, form.rows(x[:0]) if half else x  # what is per row is never half
     if link.alpha is not None:
         link = _link_of(link, batch, like, form.dim)
-    k = _k_of(min(1, n) if k is ONE else k, batch, n, like, form.dim)
+    k = _k_of(min(1, n) if k is ONE else k, batch, n * shards, like, form.dim)
     found = Given(x, k, _temperature_of(temperature, batch, like, form.dim), link, form)
     if for_kernels and form.kind != "jax":
         return found

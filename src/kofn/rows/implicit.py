@@ -258,6 +258,8 @@ def _residual_change(link: Link, z: Array, row: _Settled, dz: Array, dk: Array) 
 
     def balanced() -> Array:
         found = gradient(lambda z: row.balance(link, z), z)
+        # In shards, JAX may hold the balance to be another number on each device, and sum.
+        found = found / getattr(over, "copies", 1)
         return xp.where(over.expand(row.solvable), plain, found)
 
     slopes = only_if(~row.solvable, balanced, plain)

@@ -15,13 +15,14 @@ from jax.interpreters import ad
 
 from kofn.arrays.autodiff import quotient
 from kofn.arrays.kinds import cast
-from kofn.arrays.operations import marked, take_along_last
+from kofn.arrays.operations import marked
 from kofn.rows import answers, implicit, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
 from kofn.rows.jax_weights import push
 from kofn.rows.settled import rows_of
 from kofn.rows.threshold_route import threshold
+from kofn.solver.reductions import DENSE, Reductions
 
 
 def losses(given: Given, target: jax.Array, likely: bool) -> jax.Array | None:
@@ -52,23 +53,40 @@ def _losses(settings: Settings, *arrays: jax.Array) -> jax.Array:
     return _bind(_LOSS, x, k, t, target, settings=settings)[0]
 
 
-def _compared(x: Any, k: Any, t: Any, target: Any, *, settings: Settings, grouped: bool) -> Any:
+def _compared(
+    x: Any,
+    k: Any,
+    t: Any,
+    target: Any,
+    *,
+    settings: Settings,
+    grouped: bool,
+    over: Reductions = DENSE,
+) -> Any:
     """Return θ, the losses and p − t, which is 0 where the loss is constant."""
-    rows = rows_of(Given(x, k, t, settings.link_of()))
-    found = threshold(rows.scores, rows.k, rows.temperature, rows.link)
+    rows = rows_of(Given(x, k, t, settings.link_of()), over)
+    found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
     if settings.labels:
-        target = cast(marked(x, target[..., :1]), x.dtype)
+        target = cast(_marked(x, target[..., :1], over), x.dtype)
     if _are_likelihoods(settings):
-        loss = -take_along_last(answers.log_softmax(rows), target.argmax(-1)[..., None])[..., 0]
+        logs = answers.log_softmax(rows, over=over)
+        loss = -over.sum(jax.numpy.where(target > 0, logs, 0.0))
         moves = rows.live & jax.numpy.isfinite(loss)[..., None]
-        return *found, loss, jax.numpy.where(moves, answers.softmax(rows) - target, 0.0)
-    placed = implicit.place(rows, found=found)
+        return *found, loss, jax.numpy.where(moves, answers.softmax(rows, over) - target, 0.0)
+    placed = implicit.place(rows, over, found)
     away = pullbacks.of_losses(jax.numpy.ones_like(k), placed, rows, target)
-    return *found, answers.gap(rows, target, found=found), away
+    return *found, answers.gap(rows, target, over, found), away
 
 
-def _valued(*arrays: Any, settings: Settings, grouped: bool) -> Any:
-    return [_compared(*arrays, settings=settings, grouped=grouped)[2]]
+def _marked(x: Any, labels: Any, over: Reductions) -> jax.Array:
+    """Return where the labels are."""
+    if over is DENSE:
+        return marked(x, labels)
+    return over.positions(x.shape[-1]) == labels
+
+
+def _valued(*arrays: Any, settings: Settings, **ways: Any) -> Any:
+    return [_compared(*arrays, settings=settings, **ways)[2]]
 
 
 def _are_likelihoods(settings: Settings) -> bool:
@@ -89,8 +107,8 @@ def _value_by_kernel(site: Site, *values: Any) -> Any:
     return [_compare_by_kernel(site, *values)[2]]
 
 
-_LOSS = Operator("kofn_losses", (1,), (0, 3), _valued, _value_by_kernel)
-_COMPARE = Operator("kofn_compared", (1, 1, 1, 0), (0, 3), _compared, _compare_by_kernel)
+_LOSS = Operator("kofn_losses", (1,), (0, 3), _valued, _value_by_kernel, True)
+_COMPARE = Operator("kofn_compared", (1, 1, 1, 0), (0, 3), _compared, _compare_by_kernel, True)
 _primitives = {operator: make(operator) for operator in (_LOSS, _COMPARE)}
 
 

@@ -18,9 +18,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from kofn import kernels
+from kofn.arrays.jax_layout import is_exported, is_whole, with_devices
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link, by_id
-from kofn.rows import jax_lost
+from kofn.rows import jax_lost, jax_spread
 
 
 class Settings(NamedTuple):
@@ -30,7 +31,7 @@ class Settings(NamedTuple):
     number: float | None  # α, if it is a number
     kernels: bool  # whether a kernel may serve
     reference: Any = None  # the function of settled rows whose answers these are
-    labels: bool = False  # whether a target is one label per row
+    labels: bool = False  # whether a target, the last argument, is one label per row
 
     def link_of(self, alpha: jax.Array | None = None) -> Link:
         return by_id(self.link, self.number if alpha is None else alpha)
@@ -42,8 +43,13 @@ class Operator(NamedTuple):
     name: str
     like: tuple[int, ...]  # the arguments that its answers have shape and dtype of
     entries: tuple[int, ...]  # the arguments with a dimension more than one number per row
-    plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=)
+    plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=, over=)
     kernel: Callable[..., Any] | None = None  # (site, *values) -> what XLA has in their place
+    in_shards: bool = False  # whether the array code takes shards of rows, by `over`
+
+    def own_last(self, settings: Any) -> tuple[int, ...]:
+        """Return the arguments whose last dimension is not that of the scores."""
+        return self.entries[-1:] if settings.labels else ()
 
 
 class Site(NamedTuple):
@@ -113,8 +119,9 @@ def make(operator: Operator) -> Primitive:
     primitive.def_impl(partial(_run, primitive))
     primitive.def_abstract_eval(partial(_abstract, operator))
     batching.primitive_batchers[primitive] = partial(_batched, primitive, operator)
-    mlir.register_lowering(primitive, partial(_lowered, operator))
-    mlir.register_lowering(primitive, partial(_lowered_for_cpu, operator), platform="cpu")
+    mlir.register_lowering(primitive, partial(_lowered, primitive, operator))
+    for_cpu = partial(_lowered_for_cpu, primitive, operator)
+    mlir.register_lowering(primitive, for_cpu, platform="cpu")
     return primitive
 
 
@@ -156,31 +163,35 @@ def bind(primitive: Primitive, operator: Operator, *arrays: Any, settings: Setti
     return primitive.bind(*like, settings=settings)
 
 
-def _lowered(operator: Operator, context: Any, *values: Any, settings: Settings) -> Any:
-    plain = partial(operator.plain, settings=settings, grouped=False)
-    return mlir.lower_fun(plain, multiple_results=True)(context, *values)
-
-
-def _lowered_for_cpu(operator: Operator, context: Any, *values: Any, settings: Settings) -> Any:
+def _lowered(
+    primitive: Primitive, operator: Operator, context: Any, *values: Any, settings: Settings
+) -> Any:
     module = context.module_context
-    if not _whole(module.axis_context):
-        return _lowered(operator, context, *values, settings=settings)
-    parameters = getattr(module, "lowering_parameters", None)
-    exported = getattr(parameters, "for_export", True)
-    found = native() if settings.kernels and operator.kernel and not exported else None
+    if operator.in_shards and not is_whole(module.axis_context) and not is_exported(module):
+        spread_out = with_devices(context)
+        if spread_out is not None:
+            call = partial(primitive.bind, settings=settings)
+            placed = jax_spread.spread(operator, settings, call)
+            return mlir.lower_fun(placed, multiple_results=True)(spread_out, *values)
+    return _in_array_code(operator, context, values, settings, grouped=False)
+
+
+def _lowered_for_cpu(
+    primitive: Primitive, operator: Operator, context: Any, *values: Any, settings: Settings
+) -> Any:
+    module = context.module_context
+    # XLA would gather what is sharded for a native call, and for rows in groups.
+    if not is_whole(module.axis_context):
+        return _lowered(primitive, operator, context, *values, settings=settings)
+    asked = settings.kernels and operator.kernel and not is_exported(module)
+    found = native() if asked else None
     if operator.kernel and found:
         return operator.kernel(Site(found, context, settings), *values)
-    plain = partial(operator.plain, settings=settings, grouped=True)
+    return _in_array_code(operator, context, values, settings, grouped=True)
+
+
+def _in_array_code(
+    operator: Operator, context: Any, values: Any, settings: Settings, grouped: bool
+) -> Any:
+    plain = partial(operator.plain, settings=settings, grouped=grouped)
     return mlir.lower_fun(plain, multiple_results=True)(context, *values)
-
-
-def _whole(axes: Any) -> bool:
-    """Return whether an array of the program is on one device, or is one device's part of it.
-
-    XLA would gather the parts of a sharded array for a native call, and for rows in groups.
-    """
-    devices = getattr(axes, "num_devices", None)
-    if devices is not None:
-        return devices == 1
-    manual = getattr(axes, "manual_axes", None)
-    return manual is not None and set(manual) == set(axes.mesh.axis_names)

@@ -9,6 +9,7 @@ import jax
 
 from kofn.links.link import Link
 from kofn.rows.jax_operators import Operator, Settings, bind, make
+from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.priced import Price, solve
 
 
@@ -26,11 +27,11 @@ def _price(settings: Settings, *arrays: jax.Array) -> Any:
     return bind(_primitive, _operator, *arrays, settings=settings)
 
 
-def _solve(*arrays: jax.Array, settings: Settings, grouped: bool) -> Any:
+def _solve(*arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
     x, costs, budget, temperature, *alpha = arrays
-    return list(solve(x, costs, budget, temperature, settings.link_of(*alpha)))
+    return list(solve(x, costs, budget, temperature, settings.link_of(*alpha), over))
 
 
 # The answers have the shapes of the budgets (three times) and of the scores.
-_operator = Operator("kofn_price", (2, 2, 0, 2), (0, 1), _solve)
+_operator = Operator("kofn_price", (2, 2, 0, 2), (0, 1), _solve, in_shards=True)
 _primitive = make(_operator)

@@ -19,6 +19,7 @@ from kofn.rows.given import Given
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
 from kofn.rows.priced_given import PricedGiven
 from kofn.rows.settled import Rows
+from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import solve
 
 
@@ -63,11 +64,11 @@ def _threshold(settings: Settings, *arrays: jax.Array) -> tuple[jax.Array, jax.A
     return high, low
 
 
-def _solve(*arrays: jax.Array, settings: Settings, grouped: bool) -> Any:
+def _solve(*arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
     def rows(
         x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: jax.Array | None = None
     ) -> Any:
-        return solve(x, k, temperature, settings.link_of(alpha))
+        return solve(x, k, temperature, settings.link_of(alpha), over)
 
     each = _rows_in_cache(arrays[0]) if grouped else None
     return rows(*arrays) if each is None else _in_groups(rows, each, *arrays)
@@ -77,7 +78,7 @@ def _kernel(site: Site, *values: Any) -> Any:
     return site.rows("threshold", values, site.context.avals_out)
 
 
-_operator = Operator("kofn_threshold", (1, 1), (0,), _solve, _kernel)
+_operator = Operator("kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True)
 _primitive = make(_operator)
 
 

@@ -20,6 +20,7 @@ from kofn.rows.given import Given
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
 from kofn.rows.settled import rows_of
 from kofn.rows.threshold_route import threshold
+from kofn.solver.reductions import DENSE, Reductions
 
 jax_lost.by(jax_lost.Reference(answers.weights, answers.gap, pullbacks.log_cotangents))
 
@@ -42,38 +43,65 @@ def _weights(settings: Settings, *arrays: jax.Array) -> jax.Array:
     return _bind(_WEIGH, *arrays, settings=settings)[2]
 
 
-def _plain(x: Any, k: Any, t: Any, *, settings: Settings, found: Any = None) -> jax.Array:
-    rows = rows_of(Given(x, k, t, settings.link_of()))
+def _plain(
+    x: Any, k: Any, t: Any, *, settings: Settings, over: Reductions, found: Any = None
+) -> jax.Array:
+    rows = rows_of(Given(x, k, t, settings.link_of()), over)
     if settings.reference in (answers.weights, answers.log_weights):
-        return settings.reference(rows, found=found)
-    return settings.reference(rows)
+        return settings.reference(rows, over=over, found=found)
+    return settings.reference(rows, over=over)
 
 
 def _are_logarithms(settings: Settings) -> bool:
     return settings.reference is answers.log_weights
 
 
-def _weighed(x: Any, k: Any, t: Any, *, settings: Settings, grouped: bool) -> Any:
+def _weighed(
+    x: Any, k: Any, t: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE
+) -> Any:
     """Return θ and the weights."""
-    rows = rows_of(Given(x, k, t, settings.link_of()))
-    found = threshold(rows.scores, rows.k, rows.temperature, rows.link)
-    return *found, _plain(x, k, t, settings=settings, found=found)
+    rows = rows_of(Given(x, k, t, settings.link_of()), over)
+    found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
+    return *found, _plain(x, k, t, settings=settings, over=over, found=found)
 
 
 def _pushed(
-    x: Any, k: Any, t: Any, hi: Any, lo: Any, *tangents: Any, settings: Settings, grouped: bool
+    x: Any,
+    k: Any,
+    t: Any,
+    hi: Any,
+    lo: Any,
+    *tangents: Any,
+    settings: Settings,
+    grouped: bool,
+    over: Reductions = DENSE,
 ) -> Any:
     """Return the tangent of the weights."""
-    function = partial(_plain, settings=settings, found=(hi, lo))
+    function = partial(_plain, settings=settings, over=over, found=(hi, lo))
     return [jax.jvp(function, (x, k, t), tangents)[1]]
 
 
 def _pulled(
-    x: Any, k: Any, t: Any, hi: Any, lo: Any, cotangent: Any, *, settings: Settings, grouped: bool
+    x: Any,
+    k: Any,
+    t: Any,
+    hi: Any,
+    lo: Any,
+    cotangent: Any,
+    *,
+    settings: Settings,
+    grouped: bool,
+    over: Reductions = DENSE,
 ) -> Any:
     """Return the cotangents of scores, k and T."""
-    function = partial(_plain, settings=settings, found=(hi, lo))
-    return jax.vjp(function, x, k, t)[1](cotangent)
+    function = partial(_plain, settings=settings, over=over, found=(hi, lo))
+    in_x, in_k, in_t = jax.vjp(function, x, k, t)[1](cotangent)
+    return in_x, _total(in_k, over), _total(in_t, over)
+
+
+def _total(per_row: jax.Array, over: Reductions) -> jax.Array:
+    """Return the sum of what all devices have of a cotangent per row."""
+    return per_row if over is DENSE else over.total(per_row)
 
 
 def _weigh_by_kernel(site: Site, *values: Any) -> Any:
@@ -89,9 +117,9 @@ def _pull_by_kernel(site: Site, *values: Any) -> Any:
     return site.rows(call, values, site.context.avals_out, site.shapes[5])
 
 
-_WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), _weighed, _weigh_by_kernel)
-_PUSH = Operator("kofn_tangents", (0,), (0, 5), _pushed)
-_PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), _pulled, _pull_by_kernel)
+_WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), _weighed, _weigh_by_kernel, True)
+_PUSH = Operator("kofn_tangents", (0,), (0, 5), _pushed, in_shards=True)
+_PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), _pulled, _pull_by_kernel, True)
 _primitives = {operator: make(operator) for operator in (_WEIGH, _PUSH, _PULL)}
 _NUMBERS = 5  # x, k, T and both floats of θ; what follows is linear
 

@@ -1,0 +1,110 @@
+"""How an array of a JAX program lies on its devices, as a mesh whose axes belong to dimensions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+class Layout(NamedTuple):
+    """A mesh over all devices, and for each dimension of an array the axes that divide it."""
+
+    mesh: Mesh
+    axes: tuple[tuple[str, ...], ...]
+
+    def sharding(self, *axes: tuple[str, ...]) -> NamedSharding:
+        """Return the sharding of an array whose dimensions are divided by these axes."""
+        return NamedSharding(self.mesh, PartitionSpec(*(each or None for each in axes)))
+
+    def parts(self, dim: int) -> int:
+        """Return how many devices share a dimension."""
+        return math.prod(self.mesh.shape[name] for name in self.axes[dim])
+
+
+def layout_of(sharding: Any, ndim: int) -> Layout:
+    """Return the layout of an array by the sharding that XLA has given it.
+
+    XLA knows devices by their numbers and no mesh, so the mesh is found from the numbers.
+    """
+    total = len(sharding.device_set)
+    # Every number of parts divides that of devices, so this shape has whole parts.
+    places = sharding.devices_indices_map((total,) * ndim)
+    starts = np.array([[part.start or 0 for part in place] for place in places.values()])
+    sizes = [len(np.unique(starts[:, dim])) for dim in range(ndim)]
+    spots = starts.reshape(total, ndim) * np.array(sizes, int).reshape(1, ndim) // total
+    table = _numbers(spots, sizes, total)
+    digits = [_digits(_line(table, dim)) for dim in range(ndim + 1)]
+    ranked = sorted((one for each in digits for one in each), key=lambda one: -one[1])
+    names = {one: f"axis{i}" for i, one in enumerate(ranked)}
+    devices = np.array(list(places), object).reshape([size for size, _ in ranked])
+    mesh = Mesh(devices, tuple(names.values()))
+    return Layout(mesh, tuple(tuple(names[one] for one in each) for each in digits[:ndim]))
+
+
+def _numbers(spots: np.ndarray, sizes: list[int], total: int) -> np.ndarray:
+    """Return the devices' numbers at each part, and, along a last axis, of its copies."""
+    copies = total // math.prod(sizes)
+    table = np.zeros((*sizes, copies), int)
+    seen = np.zeros(sizes, int)
+    for number, spot in enumerate(map(tuple, spots)):
+        table[(*spot, seen[spot])] = number
+        seen[spot] += 1
+    return table
+
+
+def _line(table: np.ndarray, dim: int) -> np.ndarray:
+    """Return the numbers along one axis, from the first."""
+    return table[tuple(slice(None) if i == dim else 0 for i in range(table.ndim))]
+
+
+def _digits(line: np.ndarray) -> list[tuple[int, int]]:
+    """Return (size, stride) of the digits that the numbers of a line consist of, largest first."""
+    found: list[tuple[int, int]] = []
+    span = 1
+    while span < len(line):
+        stride = int(line[span] - line[0])
+        size = 2
+        while span * size < len(line) and line[span * size] - line[0] == stride * size:
+            size += 1
+        found.insert(0, (size, stride))
+        span *= size
+    return found
+
+
+def with_devices(context: Any) -> Any:
+    """Return the context of a lowering with as many devices as it has; None if XLA cannot ask.
+
+    custom_partitioning needs devices, which JAX names only to its own operators. Any will do: XLA
+    counts them.
+    """
+    module = context.module_context
+    axes = module.axis_context
+    shardy = getattr(jax.config, "jax_use_shardy_partitioner", False)
+    number = getattr(axes, "num_devices", None)
+    if not shardy or number is None:
+        return None
+    devices = tuple(jax.devices(module.platforms[0])[:number])
+    if len(devices) < number:  # the program is for another machine
+        return None
+    axes = dataclasses.replace(axes, device_assignment=devices)
+    return context.replace(module_context=module.replace(axis_context=axes))
+
+
+def is_exported(module: Any) -> bool:
+    """Return whether a program is lowered to be saved, which what XLA would ask cannot be."""
+    parameters = getattr(module, "lowering_parameters", None)
+    return bool(getattr(parameters, "for_export", True))
+
+
+def is_whole(axes: Any) -> bool:
+    """Return whether an array of the program is on one device, or is one device's part of it."""
+    devices = getattr(axes, "num_devices", None)
+    if devices is not None:
+        return bool(devices == 1)
+    manual = getattr(axes, "manual_axes", None)
+    return manual is not None and set(manual) == set(axes.mesh.axis_names)

@@ -1,0 +1,103 @@
+"""Reductions for rows that lie along axes of a mesh of devices: a shard of each row on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import lax
+
+from kofn.arrays.jax_axes import as_integers, as_numbers, variations, varying
+from kofn.arrays.kinds import is_jax
+from kofn.links.link import Link
+from kofn.rows.given import Given, given
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class AxisRows:
+    """Reductions of rows along the last axis and the named axes, which must be in scope.
+
+    They are in scope inside jax.shard_map, and in what XLA runs on each device. A number per row is
+    the same on every device of these axes. For JAX it is one of each device's own, so cotangents of
+    it are parts, of which the sum over devices counts.
+    """
+
+    names: tuple[str, ...]
+    tracked: bool = False  # whether JAX tracks here which arrays differ along these axes
+
+    def min(self, values: jax.Array) -> jax.Array:
+        least = as_integers(self._own(values).min(-1), -1)
+        return as_numbers(self._own(lax.pmin(least, self.names)), values.dtype)
+
+    def max(self, values: jax.Array) -> jax.Array:
+        greatest = as_integers(self._own(values).max(-1), 1)
+        return as_numbers(self._own(lax.pmax(greatest, self.names)), values.dtype)
+
+    def sum(self, values: jax.Array) -> jax.Array:
+        return self.total(self._own(values).sum(-1))
+
+    def count(self, flags: jax.Array) -> jax.Array:
+        return self.total(self._own(flags).sum(-1, dtype="int32"))
+
+    def any(self, flags: jax.Array) -> jax.Array:
+        return self.total(self._own(flags).any(-1).astype("int32")) > 0
+
+    def expand(self, per_row: jax.Array) -> jax.Array:
+        return per_row[..., None]
+
+    def total(self, per_row: jax.Array) -> jax.Array:
+        """Sum what each device has of a number per row."""
+        return self._own(lax.psum(self._own(per_row), self.names))
+
+    def positions(self, count: int) -> jax.Array:
+        """Return the places in the whole row of the `count` entries that are here."""
+        return lax.axis_index(self.names) * count + jax.numpy.arange(count)
+
+    def shared(self, per_row: jax.Array) -> jax.Array:
+        """Return a number per row as one number of all devices, if JAX tracks that."""
+        if not self.tracked:
+            return per_row
+        first = lax.axis_index(self.names) == 0
+        found: jax.Array = lax.psum(jax.numpy.where(first, per_row, 0), self.names)
+        return found
+
+    @property
+    def copies(self) -> int:
+        """Return how many devices there are, each with its own numbers per row for JAX."""
+        return lax.psum(1, self.names)
+
+    def _own(self, values: Any) -> Any:
+        return varying(values, self.names) if self.tracked else values
+
+
+def axis_rows(name: str, axis_name: Any) -> AxisRows:
+    """Return the reductions of rows along the axes that a caller of `name` has named."""
+    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    try:
+        place = lax.axis_index(names)
+    except NameError:
+        raise ValueError(
+            f"{name}: axis_name is {axis_name!r}, which is no axis in scope here; call it inside "
+            "jax.shard_map, over a mesh with that axis"
+        ) from None
+    return AxisRows(names, tracked=set(names) <= set(variations(place)))
+
+
+def given_on_axes(
+    over: AxisRows, scores: Any, k: Any, link: Link, temperature: Any, dim: int, mask: Any
+) -> Given:
+    """Check the arguments of a map for this device's shard of the rows; see `given.given`."""
+    numbers = {"k": k, "temperature": temperature, "alpha": link.inner.alpha}
+    for each, value in numbers.items():
+        own = set(over.names) & set(variations(value)) if is_jax(value) else ()
+        if own:
+            raise ValueError(
+                f"{each} may differ along the axes {sorted(own)}; it must be one of all shards of "
+                "a row: pass jax.lax.pmean of it, or give it to jax.shard_map whole"
+            )
+    shards = over.copies
+    if over.tracked and is_jax(scores):
+        scores = varying(scores, over.names)
+    return given(scores, k, link, temperature, dim, mask, shards=shards)

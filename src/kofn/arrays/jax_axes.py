@@ -11,16 +11,20 @@ from jax import lax
 def varying(x: jax.Array, names: tuple[str, ...]) -> jax.Array:
     """Return x as an array that may differ along these axes, as reductions over them require."""
     missing = tuple(name for name in names if name not in variations(x))
-    if not missing or not hasattr(jax, "typeof"):  # JAX before 0.6 tracks nothing
+    if not missing:
         return x
     if hasattr(lax, "pcast"):
         return lax.pcast(x, missing, to="varying")
-    return lax.pvary(x, missing)
+
+    return lax.pvary(x, missing)  # type: ignore[attr-defined]  # before JAX 0.7
 
 
-def variations(x: jax.Array) -> Any:
+def variations(x: jax.Array) -> frozenset[str]:
     """Return the axes along which JAX says that x may differ; none where it does not track them."""
-    return getattr(jax.typeof(x), "vma", frozenset()) if hasattr(jax, "typeof") else frozenset()
+    kind: Any = jax.typeof(x) if hasattr(jax, "typeof") else None  # JAX before 0.6 tracks nothing
+    if hasattr(kind, "manual_axis_type"):
+        return frozenset(kind.manual_axis_type.varying)
+    return frozenset(getattr(kind, "vma", ()))
 
 
 _INTEGERS = {2: "int16", 4: "int32", 8: "int64"}

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kofn import links
+from kofn.arrays.kinds import Array
+from kofn.arrays.typing import ArrayT
+from kofn.distributed import on_axes
+from kofn.distributed.on_axes import AxisName
 from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link
 from kofn.maps import softmax as whole
@@ -12,27 +16,26 @@ from kofn.maps import topk
 from kofn.rows.given import ONE
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kofn.distributed.topk import Group
 
 __all__ = ["entmax", "softmax", "sparsemax"]
 
 
 def softmax(
-    scores: Tensor,
+    scores: ArrayT,
     *,
     group: Group = None,
-    temperature: float | Tensor = 1.0,
+    axis_name: AxisName = None,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return softmax over the shards of all processes, p = e^{scores/T}/Σ e^{scores/T}.
 
     It takes 4 all-reduces, and `backward` 2.
 
     Args:
-        scores, group, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+        scores, group, axis_name, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
 
     Returns:
         This process's part of the weights, which sum to 1 over all processes; a DTensor for
@@ -48,6 +51,10 @@ def softmax(
         ...     return softmax(shard)  # the logits of this process's part of a vocabulary
     """
     link = links.exponential
+    if on_axes.is_asked("kofn.distributed.softmax", scores, group, axis_name):
+        return on_axes.softmax(
+            "kofn.distributed.softmax", axis_name, scores, ONE, link, temperature, dim, mask
+        )
 
     def run(scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any) -> Any:
         if not groups:
@@ -62,17 +69,18 @@ def softmax(
 
 
 def sparsemax(
-    scores: Tensor,
+    scores: ArrayT,
     *,
     group: Group = None,
-    temperature: float | Tensor = 1.0,
+    axis_name: AxisName = None,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return sparsemax over the shards of all processes, argmin_p ‖p − scores/T‖² on the simplex.
 
     Args:
-        scores, group, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+        scores, group, axis_name, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
 
     Returns:
         This process's part of the weights, which sum to 1 over all processes; a DTensor for
@@ -90,22 +98,23 @@ def sparsemax(
         ...     return sparsemax(shard)
     """
     link = links.linear
-    return _of_one("sparsemax", scores, group, link, temperature, dim, mask)
+    return _of_one("sparsemax", scores, group, axis_name, link, temperature, dim, mask)
 
 
 def entmax(
-    scores: Tensor,
-    alpha: float | Tensor = 1.5,
+    scores: ArrayT,
+    alpha: float | Array = 1.5,
     *,
     group: Group = None,
-    temperature: float | Tensor = 1.0,
+    axis_name: AxisName = None,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return α-entmax over the shards of all processes: softmax at α = 1, sparsemax at 2.
 
     Args:
-        scores, group, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+        scores, group, axis_name, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
         alpha: ≥ 1; a number or a tensor like `temperature`, which may have a gradient; that takes
             more all-reduces.
 
@@ -125,12 +134,23 @@ def entmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return entmax(shard, 1.3)
     """
-    return _of_one("entmax", scores, group, links.entmax(alpha), temperature, dim, mask)
+    return _of_one("entmax", scores, group, axis_name, links.entmax(alpha), temperature, dim, mask)
 
 
 def _of_one(
-    name: str, scores: Any, group: Any, link: Link, temperature: Any, dim: int, mask: Any
+    name: str,
+    scores: Any,
+    group: Any,
+    axis_name: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
 ) -> Any:
+    full = f"kofn.distributed.{name}"
+    if on_axes.is_asked(full, scores, group, axis_name):
+        return on_axes.soft_topk(full, axis_name, False, scores, ONE, link, temperature, dim, mask)
+
     def run(scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any) -> Any:
         own = with_alpha(link, alpha)
         if not groups:
@@ -139,7 +159,6 @@ def _of_one(
             )
         from kofn.rows.group import given, rules
 
-        full = f"kofn.distributed.{name}"
         shards = given.shards(full, scores, ONE, own, temperature, dim, mask, groups)
         return shards.form.restored(rules.weights(shards))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kofn.arrays.checks import check_flag
-from kofn.arrays.typing import LinkName
+from kofn.arrays.kinds import Array
+from kofn.arrays.typing import ArrayT, LinkName
+from kofn.distributed import on_axes
+from kofn.distributed.on_axes import AxisName
 from kofn.links import Link, table
 from kofn.maps import topk
 from kofn.rows.answers import require_integral
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -21,16 +23,17 @@ __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 
 
 def soft_topk(
-    scores: Tensor,
-    k: float | Tensor,
+    scores: ArrayT,
+    k: float | Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "logistic",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
+    mask: Array | None = None,
     hard: bool = False,
-) -> Tensor:
+) -> ArrayT:
     """Return weights p = F((scores − θ)/temperature), with θ such that Σp = k over all processes.
 
     It is `kofn.soft_topk` of the rows that the shards of all processes make, one after another in
@@ -46,6 +49,8 @@ def soft_topk(
             for `kofn.soft_topk`, the same in every process.
         group: the processes that hold the other shards: a torch.distributed.ProcessGroup, a
             DeviceMesh of one dimension, or None for all processes. For DTensors, None.
+        axis_name: for JAX arrays, in the place of group: the axes of jax.shard_map along which the
+            rows lie, a name or a tuple of names; docs/distributed.md.
         link: as for `kofn.soft_topk`.
         temperature: > 0, in the units of the scores; a number or a tensor like `k`.
         dim: the dimension to choose along, along which the scores are sharded.
@@ -69,6 +74,10 @@ def soft_topk(
         ...     return soft_topk(shard, 100, temperature=0.5)
     """
     link, _ = table.resolve(link), check_flag("hard", hard)
+    if on_axes.is_asked("kofn.distributed.soft_topk", scores, group, axis_name):
+        return on_axes.soft_topk(
+            "kofn.distributed.soft_topk", axis_name, hard, scores, k, link, temperature, dim, mask
+        )
 
     def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
         own = with_alpha(link, alpha)
@@ -90,19 +99,21 @@ def soft_topk(
 
 
 def soft_topk_threshold(
-    scores: Tensor,
-    k: float | Tensor,
+    scores: ArrayT,
+    k: float | Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "logistic",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return θ of `kofn.distributed.soft_topk`, in the units of the scores, the same on every rank.
 
     Args:
-        scores, k, group, link, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+        scores, k, group, axis_name, link, temperature, dim, mask: as for
+            `kofn.distributed.soft_topk`.
 
     Returns:
         θ with the batch shape, as `kofn.soft_topk_threshold`; a DTensor for DTensors. Every process
@@ -118,6 +129,17 @@ def soft_topk_threshold(
         ...     return soft_topk_threshold(shard, 1000, temperature=0.01)
     """
     link = table.resolve(link)
+    if on_axes.is_asked("kofn.distributed.soft_topk_threshold", scores, group, axis_name):
+        return on_axes.soft_topk_threshold(
+            "kofn.distributed.soft_topk_threshold",
+            axis_name,
+            scores,
+            k,
+            link,
+            temperature,
+            dim,
+            mask,
+        )
 
     def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
         own = with_alpha(link, alpha)
@@ -134,21 +156,23 @@ def soft_topk_threshold(
 
 
 def soft_topk_sum(
-    scores: Tensor,
-    k: float | Tensor,
+    scores: ArrayT,
+    k: float | Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "logistic",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return the smoothed sum of the k largest scores of all processes, S_k = min_θ kθ + T ΣG.
 
     G is ∫F at (scores − θ)/T; see `kofn.soft_topk_sum`. `backward` needs no all-reduce.
 
     Args:
-        scores, k, group, link, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+        scores, k, group, axis_name, link, temperature, dim, mask: as for
+            `kofn.distributed.soft_topk`.
 
     Returns:
         S_k with the batch shape, the same in every process; its gradient is
@@ -165,6 +189,10 @@ def soft_topk_sum(
         ...     return soft_topk_sum(shard, 10, temperature=0.1)
     """
     link = table.resolve(link)
+    if on_axes.is_asked("kofn.distributed.soft_topk_sum", scores, group, axis_name):
+        return on_axes.soft_topk_sum(
+            "kofn.distributed.soft_topk_sum", axis_name, scores, k, link, temperature, dim, mask
+        )
 
     def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
         own = with_alpha(link, alpha)
@@ -182,13 +210,14 @@ def soft_topk_sum(
 
 
 def hard_topk(
-    scores: Tensor,
-    k: float | Tensor,
+    scores: ArrayT,
+    k: float | Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return ones at the k largest scores of all processes and zeros elsewhere, no gradient.
 
     The k-th largest score is found by counts of its bits: no scores are sent. In float32 it takes
@@ -196,8 +225,8 @@ def hard_topk(
     chosen, their numbers are gathered.
 
     Args:
-        scores, k, group, dim, mask: as for `kofn.distributed.soft_topk`; the fractional part of k
-            is the weight of the next largest score.
+        scores, k, group, axis_name, dim, mask: as for `kofn.distributed.soft_topk`; the fractional
+            part of k is the weight of the next largest score.
 
     Returns:
         This process's part of the weights: exactly k in all, of equal scores those of the lowest
@@ -212,6 +241,8 @@ def hard_topk(
         >>> def kept(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return hard_topk(shard, 1000).bool()
     """
+    if on_axes.is_asked("kofn.distributed.hard_topk", scores, group, axis_name):
+        return on_axes.hard_topk("kofn.distributed.hard_topk", axis_name, scores, k, dim, mask)
 
     def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
         if not groups:

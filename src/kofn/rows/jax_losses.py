@@ -18,6 +18,7 @@ from kofn.arrays.kinds import cast
 from kofn.arrays.operations import marked
 from kofn.rows import answers, implicit, pullbacks
 from kofn.rows.given import Given
+from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
 from kofn.rows.jax_weights import push
 from kofn.rows.settled import rows_of
@@ -80,9 +81,9 @@ def _compared(
 
 def _marked(x: Any, labels: Any, over: Reductions) -> jax.Array:
     """Return where the labels are."""
-    if over is DENSE:
-        return marked(x, labels)
-    return over.positions(x.shape[-1]) == labels
+    if isinstance(over, AxisRows):
+        return over.positions(x.shape[-1]) == labels
+    return marked(x, labels)
 
 
 def _valued(*arrays: Any, settings: Settings, **ways: Any) -> Any:

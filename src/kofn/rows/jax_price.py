@@ -9,8 +9,8 @@ import jax
 
 from kofn.links.link import Link
 from kofn.rows.jax_operators import Operator, Settings, bind, make
-from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.priced import Price, solve
+from kofn.solver.reductions import DENSE, Reductions
 
 
 def price_of(

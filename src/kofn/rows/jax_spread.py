@@ -23,7 +23,7 @@ def spread(operator: Any, settings: Any, call: Callable[..., Any]) -> Callable[.
 
     def partition(_: Any, arguments: Any, results: Any) -> Any:
         layout = layout_of(arguments[0].sharding, arguments[0].ndim)
-        *batch, row = layout.axes
+        row = layout.axes[-1]
         shardings = _shardings(layout, operator, own, len(arguments))
 
         def local(*arrays: jax.Array) -> Any:

@@ -17,6 +17,7 @@ from jax.interpreters import ad
 
 from kofn.rows import answers, jax_lost, pullbacks
 from kofn.rows.given import Given
+from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
 from kofn.rows.settled import rows_of
 from kofn.rows.threshold_route import threshold
@@ -101,7 +102,7 @@ def _pulled(
 
 def _total(per_row: jax.Array, over: Reductions) -> jax.Array:
     """Return the sum of what all devices have of a cotangent per row."""
-    return per_row if over is DENSE else over.total(per_row)
+    return over.total(per_row) if isinstance(over, AxisRows) else per_row
 
 
 def _weigh_by_kernel(site: Site, *values: Any) -> Any:

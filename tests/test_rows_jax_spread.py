@@ -1,0 +1,169 @@
+"""Rows spread over eight devices: what they say to each other, and what they answer.
+
+XLA makes eight devices of one processor only in a process that starts so: this file is its script.
+Collectives are read from compiled programs.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import kofn
+from kofn import losses
+
+full = pytest.mark.full
+X, C, COSTS = (np.random.default_rng(i).standard_normal((8, 40)) for i in range(3))
+
+
+def labels(x):
+    return jnp.zeros_like(x[..., 0], dtype=int)
+
+
+MAPS = {
+    "soft_topk": lambda x: kofn.soft_topk(x, 4),
+    "normal": lambda x: kofn.soft_topk(x, 4, link="normal"),
+    "per row": lambda x: kofn.soft_topk(x, 1 + jnp.arange(8.0), temperature=1 + jnp.arange(8.0)),
+    "in k": lambda x: kofn.soft_topk(x, 1 + jax.nn.sigmoid(x.sum(-1))),
+    "in T": lambda x: kofn.soft_topk(x, 2, temperature=jnp.exp(x.mean(-1))),
+    "cold": lambda x: kofn.soft_topk(x, 4, temperature=1e-4),
+    "hard": lambda x: kofn.soft_topk(x, 4, hard=True),
+    "hard_topk": lambda x: kofn.hard_topk(jnp.round(x), 4.5),
+    "hard of each": lambda x: kofn.hard_topk(jnp.round(x), jnp.arange(8) * 0.75),
+    "gates": lambda x: kofn.topk_gates(x, 4)[0],
+    "indices": lambda x: kofn.topk_gates(jnp.round(x), 4)[1] + 0 * x[:, :4],
+    "softmax": kofn.softmax,
+    "sparsemax": kofn.sparsemax,
+    "entmax": kofn.entmax,
+    "log_soft_topk": lambda x: kofn.log_soft_topk(x, 4),
+    "masked": lambda x: kofn.soft_topk(x, 4, mask=jnp.arange(40) < 9),
+    "infinite": lambda x: kofn.soft_topk(jnp.where(x > 1.5, jnp.inf, x), 4),
+    "with NaN": lambda x: kofn.soft_topk(jnp.where(x > 2.2, jnp.nan, x), 4),
+    "threshold": lambda x: kofn.soft_topk_threshold(x, 4),
+    "sum": lambda x: kofn.soft_topk_sum(x, 4),
+    "fenchel_young_loss": lambda x: kofn.fenchel_young_loss(
+        x, jnp.full_like(x, 0.1), link="logistic", reduction="none"
+    ),
+    "softmax_loss": lambda x: losses.softmax_loss(x, labels(x) + 17, reduction="none"),
+    "topk_loss": lambda x: losses.topk_loss(x, C > 1, reduction="none"),
+    "topk_cross_entropy": lambda x: losses.topk_cross_entropy(
+        x, labels(x) + 39, 4, reduction="none"
+    ),
+    "knapsack": lambda x: kofn.soft_knapsack(x, abs(COSTS), 9.0),
+}
+SHARDINGS = {
+    "rows": ((8,), P("a")),
+    "entries": ((8,), P(None, "a")),
+    "both": ((4, 2), P("b", "a")),
+    "entries of two axes": ((4, 2), P(None, ("b", "a"))),
+}
+COLLECTIVE = re.compile(
+    r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+
+
+def collectives(compiled):
+    """Return the name of each collective in a program, and how many numbers a device gets by it."""
+    found = COLLECTIVE.findall(compiled.as_text())
+    sizes = [re.findall(r"\[([\d,]*)\]", shapes) for shapes, _ in found]
+    return [
+        (name, max(int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes))
+        for (_, name), shapes in zip(found, sizes, strict=True)
+    ]
+
+
+def pulled(f):
+    """The gradient of a weighted sum of f's answers."""
+
+    def total(x):
+        y = f(x)
+        return (y * (C[:, : y.shape[-1]] if y.ndim == 2 else C[:, 0])).sum()
+
+    return jax.grad(total)
+
+
+def near(a, b, tolerance):
+    return np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def check(name, how, f, tolerance=1e-9):
+    """Say what is wrong with a function of an array that is sharded in some way."""
+    shape, spec = SHARDINGS[how]
+    mesh = jax.make_mesh(shape, ("a", "b")[: len(shape)], axis_types=(AxisType.Auto,) * len(shape))
+    x = jax.device_put(jnp.asarray(X), NamedSharding(mesh, spec))
+    compiled = jax.jit(f).lower(x).compile()
+    answer, said = compiled(x), collectives(compiled)
+    if not near(answer, f(jnp.asarray(X)), tolerance):
+        return print(name, how, "is wrong")
+    if how == "rows" and said:
+        return print(name, how, "says", said)
+    if [size for kind, size in said if kind != "all-reduce" and size >= X.size]:
+        return print(name, how, "gathers rows:", said)
+    if answer.shape == X.shape and not answer.sharding.is_equivalent_to(x.sharding, 2):
+        return print(name, how, "is moved to", answer.sharding)
+    return print(name, how, "is right")
+
+
+def main(*tasks):
+    jax.config.update("jax_enable_x64", True)
+    for task in tasks:
+        name, how, kind = task.split("/")
+        check(f"{name}/{kind}", how, MAPS[name] if kind == "value" else pulled(MAPS[name]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+
+
+def report(*tasks, **environment):
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
+    run = subprocess.run(
+        [sys.executable, __file__, *tasks],
+        env={
+            **os.environ,
+            "XLA_FLAGS": flags,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            **environment,
+        },
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [line for line in run.stdout.splitlines() if not line.endswith("is right")] or (
+        None if run.returncode == 0 else run.stderr[-2000:]
+    )
+
+
+needs_shardy = pytest.mark.skipif(
+    not hasattr(jax, "shard_map"), reason="in jax.experimental before 0.6"
+)
+GRADIENTS = [name for name in MAPS if name not in ("hard_topk", "hard of each", "indices")]
+
+
+@needs_shardy
+def test_rows_say_nothing_to_each_other_and_entries_little():
+    values = ("soft_topk", "hard_topk", "softmax_loss", "knapsack")
+    tasks = [f"{name}/rows/value" for name in values]
+    tasks += [f"{name}/rows/gradient" for name in ("soft_topk", "gates")]
+    tasks += ["hard_topk/entries/value", "indices/both/value", "softmax/entries/gradient"]
+    assert report(*tasks) is None
+
+
+@full
+@needs_shardy
+@pytest.mark.parametrize("kernels", ["", "reference"])
+@pytest.mark.parametrize("how", SHARDINGS)
+@pytest.mark.parametrize("name", MAPS)
+def test_every_map_in_every_sharding(name, how, kernels):
+    tasks = [f"{name}/{how}/value"]
+    tasks += [f"{name}/{how}/gradient"] * (name in GRADIENTS)
+    assert report(*tasks, KOFN_KERNELS=kernels) is None

@@ -124,6 +124,20 @@ def test_tensors_are_blocks_too(dtype):
     assert torch.equal(torch.cat([each.reshape(-1) for each in found]), hard_topk(whole, 20))
 
 
+def test_equal_scores_around_a_wide_gap_take_few_passes():
+    """What θ depends on is kept as scores and their numbers, however often they occur."""
+    passes, x = [], np.repeat([0.0, 1000.0, 2000.0], 1000)
+    theta = streaming.soft_topk_threshold(x, 1000, progress=lambda *now: passes.append(now[1:]))
+    assert abs(theta - soft_topk_threshold(x, 1000)) < 1e-9
+    assert passes.count((3000, 3000)) <= 4 + 12
+
+
+def test_no_entries_and_one():
+    assert math.isnan(streaming.soft_topk_threshold([], 0))
+    assert streaming.soft_topk(np.zeros((0, 3)), 0).shape == (0, 3)
+    assert streaming.topk_indices([np.zeros(0), np.ones(1)], 1).tolist() == [0]
+
+
 def test_a_link_of_the_users_own():
     cauchy = kofn.Link(
         cdf=lambda z: 0.5 + np.arctan(z) / math.pi, pdf=lambda z: 1 / (math.pi * (1 + z * z))

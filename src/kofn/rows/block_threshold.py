@@ -20,7 +20,7 @@ from kofn.rows.blocks import Blocks, in_memory
 from kofn.rows.given import TEMPERATURES
 from kofn.rows.pieces import Equation
 from kofn.solver.plateau import at_end
-from kofn.solver.reductions import DENSE
+from kofn.solver.reductions import DenseRows
 from kofn.solver.threshold import solve
 
 
@@ -78,7 +78,7 @@ def _found(row: BlockRow, asked: Equation) -> Spot:
     start = min(max(start, low), high)
     if row.is_usual and math.isfinite(start):
         state = asked.search(start, low, high, LOOKS)
-        start = float(state.at.anchor + state.at.offset)
+        start, low, high = (float(sum(place)) for place in (state.at, state.low, state.high))
         slope = row.last.weight if row.last else 0.0
         if state.found and not state.flat and (slope > 0 or not row.link.capped):
             return spot(start, row.blocks)
@@ -92,7 +92,7 @@ LOOKS = 12
 """Evaluations after which Newton's method is given up."""
 
 FEW = 1 << 20
-"""Scores that are kept in memory, where θ depends on no more."""
+"""Scores that are kept in memory, where θ depends on no more; equal ones are kept once."""
 
 
 def _of_few(row: BlockRow, asked: Equation, at: float, low: float, high: float) -> Spot | None:
@@ -109,16 +109,53 @@ def _of_few(row: BlockRow, asked: Equation, at: float, low: float, high: float) 
 
     def see(block: Array, _: Any) -> Any:
         scores = _finite(block)
-        return scores[(scores >= least) & (scores <= most)], np.count_nonzero(scores > most)
+        inside = scores[(scores >= least) & (scores <= most)]
+        return np.unique(inside, return_counts=True), np.count_nonzero(scores > most)
 
-    kept, size, certain = [], 0, 0
+    kept, certain = _Kept(), 0
     for scores, number in row.blocks.each("scores next to the threshold", see):
-        kept.append(scores)
-        size, certain = size + len(scores), certain + number
-        if size > FEW:
+        certain += number
+        if not kept.add(*scores):
             return None
-    few = np.concatenate(kept)
-    return _solution(few, asked.budget - certain, asked, DENSE, row) if size else None
+    few, numbers = kept.merged()
+    return (
+        _solution(few, asked.budget - certain, asked, Weighted(numbers), row) if len(few) else None
+    )
+
+
+class _Kept:
+    """Scores and how often each occurs."""
+
+    def __init__(self) -> None:
+        self.scores, self.numbers, self.size = [np.empty(0)], [np.empty(0)], 0
+
+    def add(self, scores: np.ndarray, numbers: np.ndarray) -> bool:
+        """Keep some more; return whether they are few."""
+        self.scores.append(scores)
+        self.numbers.append(numbers)
+        self.size += len(scores)
+        if self.size > 2 * FEW:
+            scores, numbers = self.merged()
+            self.scores, self.numbers, self.size = [scores], [numbers], len(scores)
+        return self.size <= FEW or len(self.scores) > 1
+
+    def merged(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return each score once, with its number."""
+        scores, place = np.unique(np.concatenate(self.scores), return_inverse=True)
+        return scores, np.bincount(place, np.concatenate(self.numbers), len(scores))
+
+
+class Weighted(DenseRows):
+    """Reductions of a row of which entry i stands for `numbers[i]` entries."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers = numbers
+
+    def sum(self, values: Any) -> Any:  # type: ignore[override]
+        return (values * self.numbers).sum(axis=-1)
+
+    def count(self, flags: Any) -> Any:  # type: ignore[override]
+        return (flags * self.numbers).sum(axis=-1)
 
 
 def _reach(row: BlockRow, asked: Equation) -> tuple[float, float] | None:

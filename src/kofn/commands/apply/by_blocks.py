@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ class _OfIntegers(OfArray):
 
 def opened(name: str) -> Scores | None:
     """Return the scores of an .npy file, which stay on disk; None for other files."""
+    if not os.path.isfile(name):  # a pipe could not be read again
+        return None
     try:
         with open(name, "rb") as file:
             if file.read(6) != b"\x93NUMPY":

@@ -1,7 +1,7 @@
 """Rows of any length, from memory-mapped files or in pieces: choose k of 10⁹ in little memory.
 
-Each function reads its scores block by block, in two or three passes, and needs some 30 MB beyond
-them. All entries of the arrays are one row, whatever their shapes. There are no gradients.
+Each function reads its scores block by block, in two or three passes, and needs about 100 MB. All
+entries of the arrays are one row, whatever their shapes. There are no gradients.
 
     scores = numpy.load("scores.npy", mmap_mode="r")
     kofn.streaming.topk_indices(scores, 1000)

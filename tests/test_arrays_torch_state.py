@@ -87,3 +87,19 @@ def test_what_the_compiler_takes_for_constant_is_marked_by_its_public_function()
         [sys.executable, "-c", textwrap.dedent(CONSTANTS)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_compiler_that_is_imported_first_does_not_keep_dtensors_from_their_rules():
+    """Its import brings that of DTensor, and kofn's rules for it, before it is done itself."""
+    code = """
+        import sys
+        import kofn
+        import torch._dynamo
+
+        assert "torch.distributed.tensor" in sys.modules
+        assert "kofn.metrics.sharded_temperature" in sys.modules
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

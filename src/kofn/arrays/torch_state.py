@@ -102,7 +102,8 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     That one imports the compiler, which takes over a second, to set this attribute. It is called as
     soon as the compiler is imported, in case the attribute is not what it sets any more.
     """
-    if "torch._dynamo" in sys.modules:
+    # Its import brings torch.distributed.tensor, and that brings this here: it may be half done.
+    if hasattr(sys.modules.get("torch._dynamo"), "assume_constant_result"):
         return torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     if not MARKED:

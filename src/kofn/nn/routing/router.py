@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,8 +31,8 @@ class TopKRouter(Routing):
         selection: "hard", each token's k largest logits; "soft", all experts with soft top-k
             weights; "expert_choice", each expert takes its k·tokens/num_experts largest; "budget",
             the k·tokens largest of all logits, so that tokens have different numbers of experts.
-            The last two look at all tokens of a call, later ones too: in a causal model, set
-            `inference_threshold`. (The choice still leaks in training.)
+            These two look at later tokens too: in a causal model, set `inference_threshold`. (The
+            choice still leaks in training.)
         gates: "mixture" as above, or "topk": the soft top-k weight itself. "topk" weights differ
             less between experts than the right mixture may need. Only "topk" for "soft".
         normalize: whether the weights of a token sum to 1. By default they do for "soft", and for
@@ -43,10 +44,10 @@ class TopKRouter(Routing):
             for others. For "hard" and "budget".
         inference_threshold: choose in eval() by a running mean of the threshold, token by token.
             For "expert_choice" and "budget".
-        max_experts: the most experts of a token for "expert_choice" and "budget", by default all;
-            a token with more loses its smallest gates.
-        bias: add a learned bias to the logits.
-        device, dtype: of the parameters.
+        max_experts: of a token for "expert_choice" and "budget"; others lose their smallest gates.
+        process_group: choose from the tokens of all processes of this torch.distributed group, all
+            of which have to call the router. For "expert_choice" and "budget".
+        bias: add a learned bias to the logits. device, dtype: of the parameters.
 
     Inputs:
         hidden_states: [..., hidden_size]; the T tokens are all its vectors.
@@ -90,6 +91,7 @@ class TopKRouter(Routing):
         balance: float | None = None,
         inference_threshold: bool = False,
         max_experts: int | None = None,
+        process_group: Any = None,
         bias: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
@@ -105,22 +107,21 @@ class TopKRouter(Routing):
             balance=balance,
             inference_threshold=inference_threshold,
             max_experts=max_experts,
+            process_group=process_group,
             device=device,
         )
         self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
-        options: dict[str, Any] = dict(device=device, dtype=dtype)
-        self.weight = nn.Parameter(torch.empty(num_experts, hidden_size, **options))
-        biased = check_flag("bias", bias)
-        self.bias = nn.Parameter(torch.empty(num_experts, **options)) if biased else None
+        empty = partial(torch.empty, device=device, dtype=dtype)
+        self.weight = nn.Parameter(empty(num_experts, hidden_size))
+        self.bias = nn.Parameter(empty(num_experts)) if check_flag("bias", bias) else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the weights as torch.nn.Linear does; forget loads, steps and thresholds."""
         super().reset_parameters()
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            bound = 1 / math.sqrt(self.hidden_size)
-            nn.init.uniform_(self.bias, -bound, bound)
+        bound = 1 / math.sqrt(self.hidden_size)
+        for each in self.parameters(recurse=False):
+            nn.init.uniform_(each, -bound, bound)
 
     def forward(
         self, hidden_states: Tensor, mask: Tensor | None = None
@@ -133,8 +134,8 @@ class TopKRouter(Routing):
         return logits, *self.choose(scores, mask)
 
     def extra_repr(self) -> str:
-        extra = ", bias=True" if self.bias is not None else ""
-        return f"{self.hidden_size} to {super().extra_repr()}{extra}"
+        biased = "" if self.bias is None else ", bias=True"
+        return f"{self.hidden_size} to {super().extra_repr()}{biased}"
 
 
 def _tokens(hidden_states: Tensor, size: int) -> Tensor:

@@ -14,6 +14,7 @@ from kofn.links import Link, table
 from kofn.maps import routing
 from kofn.maps.routing import Gating
 from kofn.nn.routing.base import RouterBase
+from kofn.nn.routing.processes import processes_of
 from kofn.nn.routing.selection import SELECTIONS, Settings
 from kofn.nn.routing.state import RunningThreshold, counts_of, is_recomputing
 
@@ -37,6 +38,7 @@ class Routing(RouterBase):
         balance: float | None = None,
         inference_threshold: bool = False,
         max_experts: int | None = None,
+        process_group: Any = None,
         device: Any = None,
     ) -> None:
         check_choice("selection", selection, tuple(SELECTIONS))
@@ -54,6 +56,8 @@ class Routing(RouterBase):
             selection,
             JOINT,
         )
+        self.processes = processes_of(process_group)
+        _refuse("process_group", self.processes is not None, selection, JOINT)
         shape = (num_experts,) if selection == "expert_choice" else ()
         self.running = RunningThreshold(shape, device) if inference_threshold else None
 
@@ -83,7 +87,16 @@ class Routing(RouterBase):
     def _settings(self, learns: bool) -> Settings:
         bias = None if self.balance is None else self.balance()
         alone = not self.training
-        return Settings(self.k, self._gating(), self.max_experts, bias, self.running, learns, alone)
+        return Settings(
+            self.k,
+            self._gating(),
+            self.max_experts,
+            bias,
+            self.running,
+            learns,
+            alone,
+            self.processes,
+        )
 
     def extra_repr(self) -> str:
         return _description(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from kofn.maps import routing
 from kofn.maps.routing import Gating
 from kofn.maps.topk import soft_topk
+from kofn.nn.routing.processes import Processes
 from kofn.nn.routing.state import RunningThreshold
 
 
@@ -26,6 +27,8 @@ class Settings(NamedTuple):
     """Whether the running thresholds are updated."""
     alone: bool
     """Whether a token is chosen by the running thresholds, without the others."""
+    others: Processes | None = None
+    """Who has more of the tokens."""
 
 
 class Routed(NamedTuple):
@@ -54,7 +57,7 @@ def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
 
 def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each expert chooses its share, k/num_experts, of the tokens."""
-    tokens = _live_tokens(scores, mask)
+    tokens = _live_tokens(scores, mask, how)
     capacity = (tokens * (how.k / scores.shape[-1])).ceil().minimum(tokens)
     rows = None if mask is None else mask[:, None]
     return _jointly(scores, capacity, 0, rows, mask, how)
@@ -62,16 +65,22 @@ def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
 
 def budget(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """The k·tokens largest of all scores are chosen, whichever token they belong to."""
-    total = (_live_tokens(scores, mask) * how.k).floor()
+    total = (_live_tokens(scores, mask, how) * how.k).floor()
     rows = None if mask is None else mask[:, None].expand_as(scores).flatten()
     return _jointly(scores, total, None, rows, mask, how)
 
 
-def _live_tokens(scores: Tensor, mask: Tensor | None) -> Tensor:
+def _live_tokens(scores: Tensor, mask: Tensor | None, how: Settings) -> Tensor:
     """Return the number of tokens as a tensor; a number would fix it in a compiled program."""
     if mask is None:
-        return scores.new_ones(scores.shape[:1], dtype=torch.float32).sum()
-    return mask.sum().to(torch.float32)
+        here = scores.new_ones(scores.shape[:1], dtype=torch.float32).sum()
+    else:
+        here = mask.sum().to(torch.float32)
+    return here if how.others is None or _is_alone(how) else how.others.sum(here)
+
+
+def _is_alone(how: Settings) -> bool:
+    return how.alone and how.running is not None
 
 
 def _jointly(
@@ -86,15 +95,16 @@ def _jointly(
     flat = scores.flatten() if dim is None else scores
     along = -1 if dim is None else dim
     biased = flat if how.bias is None else (scores + how.bias).reshape(flat.shape)
-    if how.alone and how.running is not None:
+    if how.running is not None and _is_alone(how):
         weights = routing.weights_above(flat, how.running.threshold, how.gating)
         chosen = biased > how.running.cut
     else:
-        weights, chosen = routing.joint_choice(flat, biased, k, along, how.gating, entries)
-        if how.learns and how.running is not None and flat.shape[along]:
+        over: Any = how.others or routing
+        weights, chosen = over.joint_choice(flat, biased, k, along, how.gating, entries)
+        if how.learns and how.running is not None and (how.others or flat.shape[along]):
             fixed = flat.detach()
-            theta = routing.threshold_of(fixed, k, along, how.gating, entries)
-            how.running.update(_cut(biased.detach(), chosen, along, entries), theta)
+            theta = over.threshold_of(fixed, k, along, how.gating, entries)
+            how.running.update(_cut(biased.detach(), chosen, along, entries, how.others), theta)
     if entries is not None:
         chosen = chosen & entries
     weights, chosen = weights.reshape(scores.shape), chosen.reshape(scores.shape)
@@ -102,12 +112,25 @@ def _jointly(
     return Routed(gates, indices, taken)
 
 
-def _cut(scores: Tensor, chosen: Tensor, dim: int, entries: Tensor | None) -> Tensor:
+def _cut(
+    scores: Tensor, chosen: Tensor, dim: int, entries: Tensor | None, processes: Processes | None
+) -> Tensor:
     """Return the middle between the least chosen score and the greatest other one."""
     others = ~chosen if entries is None else ~chosen & entries
+    if not scores.shape[dim]:
+        scores, chosen, others = (_with_one(each, dim) for each in (scores, chosen, others))
     least = scores.masked_fill(~chosen, math.inf).amin(dim)
     greatest = scores.masked_fill(~others, -math.inf).amax(dim)
+    if processes is not None:
+        least, greatest = processes.ends(least, greatest)
     return (least + greatest) / 2
+
+
+def _with_one(values: Tensor, dim: int) -> Tensor:
+    """Return values with a first entry of 0, or False: this process has no token."""
+    shape = list(values.shape)
+    shape[dim] = 1
+    return values.new_zeros(shape)
 
 
 SELECTIONS = {"hard": hard, "soft": soft, "expert_choice": expert_choice, "budget": budget}

@@ -1,0 +1,111 @@
+"""Routers that choose from the tokens of all processes: as one process with all tokens."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import distributed
+
+import test_distributed
+from kofn import nn
+from test_distributed import close
+
+pytestmark = pytest.mark.skipif(
+    not distributed.is_available(), reason="PyTorch without torch.distributed"
+)
+
+H, E = 6, 4
+CUTS = {2: (0, 9, 24), 4: (0, 9, 9, 20, 24)}  # uneven, and one process without tokens
+X = torch.randn(24, H, generator=torch.Generator().manual_seed(0))
+X[3], X[20] = X[2], X[2]  # ties
+PADDING = torch.rand(24, generator=torch.Generator().manual_seed(1)) < 0.7
+
+
+def mine(values):
+    cuts, rank = CUTS[distributed.get_world_size()], distributed.get_rank()
+    return values[cuts[rank] : cuts[rank + 1]]
+
+
+def router(**options):
+    torch.manual_seed(0)
+    return nn.TopKRouter(H, E, 1.5, inference_threshold=True, **options)
+
+
+def passed(net, x, mask, out):
+    """Weights per token and expert, and the gradient of the router's parameters."""
+    net.zero_grad()
+    logits, weights, indices = net(x, mask)
+    each = torch.zeros_like(logits).scatter(-1, indices, weights)
+    (each * out).sum().backward()
+    return each.detach(), net.weight.grad
+
+
+def choose_as_one(selection):
+    out = torch.randn(24, E, generator=torch.Generator().manual_seed(2))
+    options = dict(selection=selection, gates="mixture", temperature=0.7)
+    if selection == "budget":
+        options["balance"] = 1e-2
+    alone, net = router(**options), router(**options, process_group=distributed.group.WORLD)
+    for mask in (None, PADDING):
+        wanted, slope = passed(alone, X, mask, out)
+        found, part = passed(net, mine(X), None if mask is None else mine(mask), mine(out))
+        assert close(found, mine(wanted), 1e-6), selection
+        assert torch.equal(found > 0, mine(wanted) > 0), selection
+        part = part.clone()
+        distributed.all_reduce(part)  # as DistributedDataParallel does
+        assert close(part, slope, 1e-5), selection
+        alone.step(), net.step(distributed.group.WORLD)
+        if selection == "expert_choice":
+            tokens = 24 if mask is None else int(mask.sum())
+            taken = (found > 0).sum(0)
+            distributed.all_reduce(taken)
+            assert taken.tolist() == [-(-tokens * 3 // 8)] * E
+    for name, buffer in alone.named_buffers():
+        assert close(dict(net.named_buffers())[name].float(), buffer.float(), 1e-6), name
+    alone.eval(), net.eval()
+    with torch.no_grad():
+        assert close(net(mine(X))[1], mine(alone(X)[1]), 1e-6)
+
+
+def expert_choice():
+    choose_as_one("expert_choice")
+
+
+def budget():
+    choose_as_one("budget")
+
+
+def copies():
+    world = distributed.group.WORLD
+    net = router(selection="expert_choice", process_group=world)
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(twin(mine(X))[1], net(mine(X))[1])
+    assert set(net.state_dict()) == set(router(selection="expert_choice").state_dict())
+    with pytest.raises(ValueError, match="process_group is for selection='expert_choice' or"):
+        nn.TopKRouter(H, E, 2, process_group=world)
+    with pytest.raises(TypeError, match=r"process_group must be None, a torch\.distributed"):
+        router(selection="expert_choice", process_group=True)
+
+
+TASKS = [expert_choice, budget, copies]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [2, 4])
+def test_tokens_of_all_processes(tmp_path, processes):
+    test_distributed.run_on_ranks(tmp_path / "store", processes, *TASKS)
+
+
+def test_it_is_the_usual_choice_in_one_process():
+    """What the choice of several processes does, in a group of one."""
+    with test_distributed.joined(distributed.HashStore(), 0, 1):
+        for selection in ("expert_choice", "budget"):
+            options = dict(selection=selection, temperature=0.7)
+            alone = router(**options)
+            net = router(**options, process_group=distributed.group.WORLD)
+            out = torch.ones(24, E).cumsum(0)
+            for ours, theirs in zip(
+                passed(net, X, PADDING, out), passed(alone, X, PADDING, out), strict=True
+            ):
+                assert close(ours, theirs, 1e-5)

@@ -593,6 +593,11 @@ def test_targets_of_two_tasks_are_refused():
         ({"costs": [1.0] * 8}, ValueError, "costs needs budget as well"),
         ({"budget": 3.0}, ValueError, "budget needs costs as well"),
         ({"costs": [1.0] * 8, "budget": 3.0}, ValueError, "k or budget, not both; got k=2"),
+        (
+            {"k": 0.5, "costs": [1.0] * 8, "budget": 3.0},
+            ValueError,
+            "k or budget, not both; got k=0.5",
+        ),
         ({"k": None, "costs": [1.0] * 7, "budget": 3.0}, ValueError, r"one number per column, .*8"),
         ({"k": None, "costs": 1.0, "budget": 3.0}, ValueError, "one number per column"),
         ({"k": None, "costs": ["x"] * 8, "budget": 3.0}, TypeError, "costs must be numbers"),

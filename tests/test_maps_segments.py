@@ -415,9 +415,9 @@ BAD = [
     ({"ptr": [0, 5], "ratio": 0.5}, ValueError, "either k or ratio; got k=1 and ratio=0.5"),
     ({"ptr": [0, 5], "k": None}, ValueError, "either k or ratio"),
     ({"ptr": [0, 5], "k": None, "ratio": 1.5}, ValueError, r"number in \(0, 1\]; got 1.5"),
-    ({"ptr": [0, 5], "k": -1}, ValueError, "k must be a number >= 0; got -1"),
+    ({"ptr": [0, 5], "k": -1}, ValueError, "k must be a number ≥ 0; got -1"),
     ({"ptr": [0, 3, 5], "k": [1.0, 1.0, 1.0]}, ValueError, r"k has shape \(3,\).*2 segments"),
-    ({"ptr": [0, 5], "num_segments": -1}, ValueError, "num_segments must be an integer >= 0"),
+    ({"ptr": [0, 5], "num_segments": -1}, ValueError, "num_segments must be an integer ≥ 0"),
     ({"ptr": [[0, 5]]}, ValueError, "ptr has shape"),
     ({"segment_ids": [0, 0, 0, 0, 1 << 50]}, ValueError, r"below 2\*\*40; got 1125899906842624"),
 ]

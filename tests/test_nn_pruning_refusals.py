@@ -105,3 +105,39 @@ def test_half_of_many_equal_decimal_costs_is_half_of_them():
     layer.weight.data.fill_(1.0)
     nn.prune(layer, 0.5, costs=lambda name, module: 0.1, schedule=4).finalize()
     assert int((layer.weight != 0).sum()) == 512 * 256
+
+
+def train(model, steps, after_each):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 16)).square().sum().backward()
+        optimizer.step()
+        after_each()
+
+
+@pytest.mark.parametrize("scores", ["learned", "magnitude"])
+def test_a_forgotten_step_is_told_once(scores):
+    model = two_layers()
+    nn.prune(model, 0.5, schedule=3, scores=scores)
+    with pytest.warns(UserWarning, match=r"pruner\.step\(\) was not called") as told:
+        train(model, 5, lambda: None)
+    assert len(told) == 1
+
+
+def test_steps_that_are_counted_need_no_warning():
+    model = two_layers()
+    pruner = nn.prune(model, 0.5, schedule=3)
+    model.load_state_dict(model.state_dict())  # a change that no optimizer made
+    model(torch.randn(8, 16))
+    train(model, 5, pruner.step)
+    for _ in range(3):  # gradients of several batches in one step
+        model(torch.randn(8, 16)).sum().backward()
+
+
+def test_weights_that_change_in_evaluation_need_no_step():
+    model = two_layers().eval()
+    nn.prune(model, 0.5, schedule=3)
+    for _ in range(4):
+        model.load_state_dict(model.state_dict())
+        model(torch.randn(8, 16))

@@ -226,7 +226,7 @@ def check_dim(dim: Any, ndim: int) -> int:
         raise TypeError(f"dim must be an integer; got {shown(dim)}")
     if not -ndim <= dim < ndim:
         raise ValueError(
-            f"dim must be in [{-ndim}, {ndim - 1}] for {ndim}-dimensional scores; got {dim}"
+            f"dim must be in [{-ndim}, {ndim - 1}] for a {ndim}-dimensional array; got {dim}"
         )
     return int(dim) - ndim if dim >= 0 else int(dim)
 
@@ -333,9 +333,10 @@ def check_per_row(
 
 
 def check_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
+    """Return True or False; a string such as "no" would count as True."""
+    if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False; got {shown(value)}")
-    return value
+    return bool(value)
 
 
 def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:

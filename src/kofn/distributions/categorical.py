@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
-from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores
+from kofn.arrays.checks import check_ends, check_flag, check_other, check_rng, check_scores
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar
 from kofn.arrays.random import centred, gumbel, with_gumbel
 from kofn.arrays.typing import ArrayT
@@ -108,7 +108,7 @@ def gumbel_softmax(
     choice = Categorical(logits, dim, mask)
     noisy = choice.perturb(shape, rng)
     weights = choice.relax(noisy, temperature)
-    if hard:
+    if check_flag("hard", hard):
         weights = choice.choose(noisy) + (weights - stop_gradient(weights))
     return cast(weights, logits.dtype)
 

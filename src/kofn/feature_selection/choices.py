@@ -14,9 +14,7 @@ from kofn.arrays.checks import check_integer, check_number
 from kofn.maps.knapsack import soft_knapsack
 from kofn.maps.topk import soft_topk
 
-__all__ = ["HALF", "Choice", "choice_of"]
-
-HALF = 0.5  # the default of k, which a budget replaces
+__all__ = ["Choice", "choice_of"]
 
 check_real = partial(check_number, low=0.0, arrays=False)
 
@@ -118,7 +116,7 @@ def choice_of(k: Any, costs: Any, budget: Any, groups: Any, n: int) -> Choice:
     if costs is None:
         what = "n_features" if groups is None else "n_groups"
         return Choice(members, None, _count(k, int(members.max()) + 1, what))
-    if k is not None and k != HALF:
+    if k is not None:
         raise ValueError(f"give k or budget, not both; got k={k!r} and budget={budget!r}")
     limit = check_real("budget", budget, allowed="a finite number > 0", strict=True)
     summed = np.bincount(members, weights=_costs(costs, n))

@@ -28,7 +28,7 @@ except ImportError as error:
     ) from error
 
 from kofn.arrays.checks import check_integer
-from kofn.feature_selection.choices import HALF, Choice, check_real, choice_of
+from kofn.feature_selection.choices import Choice, check_real, choice_of
 from kofn.feature_selection.screening import screening_order
 from kofn.feature_selection.targets import class_indices, numbers_of, standardised, task_of_all
 
@@ -66,8 +66,8 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         k: how many columns to keep: an integer in 1..n_features, a share of them as a float in
-            (0, 1) (rounded down, at least one), None for half, or "all". With `groups`, how many
-            groups. Leave it out where a budget is given.
+            (0, 1) (rounded down, at least one), None, the default, for half, or "all". With
+            `groups`, how many groups. Leave it out where a budget is given.
         costs: (n_features,) what each column costs, finite and ≥ 0, in any unit. The choice is
             then that of `kofn.soft_knapsack`: columns are bought by weight, those that still fit.
             A column that costs nothing is chosen if its weight is above 1/2, or if it is the best
@@ -150,7 +150,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        k: int | float | str | None = HALF,
+        k: int | float | str | None = None,
         *,
         costs: Any = None,
         budget: float | None = None,
@@ -312,7 +312,7 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         share = check_real("elimination", self.elimination, allowed="a number in [0, 1]")
         if share > 1:
             raise ValueError(f"elimination must be a number in [0, 1]; got {self.elimination!r}")
-        check_real("noise", self.noise, allowed="a finite number >= 0")
+        check_real("noise", self.noise, allowed="a finite number ≥ 0")
         check_real("dropout", self.dropout, allowed="a number in [0, 1)", below=1.0)
         if self.callback is not None and not callable(self.callback):
             raise TypeError(

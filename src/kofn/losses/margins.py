@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_number, check_same_kind
+from kofn.arrays.checks import check_mask, check_number, check_same_kind
+from kofn.arrays.form import form_of
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -144,6 +145,9 @@ def _with_margin(
     **options: Any,
 ) -> tuple[Array, Array]:
     ignored = options["ignore_index"]
+    form_of(cosines, dim, "cosines")  # errors name the argument by the caller's word
+    if mask is not None:
+        check_mask(mask, cosines, "cosines")
     checked, labels = prepared(
         cosines, target, temperature, dim, mask, reduction, ignore_index=ignored
     )

@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
+from kofn.arrays.checks import check_broadcasts, check_flag, check_real, check_same_kind
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, cast_like, deleted, move_axis, namespace, of_torch
 from kofn.arrays.operations import take_along_last
@@ -85,7 +85,7 @@ def _count(k: Any, normalize: bool) -> int:
         k = operator.index(k)
     except TypeError:
         raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
-    if normalize and k == 1:
+    if check_flag("normalize", normalize) and k == 1:
         raise ValueError(
             "normalize must be False for k = 1: a single gate divided by itself is always 1, and "
             "the scores would get no gradient"

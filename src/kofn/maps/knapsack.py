@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
@@ -75,7 +76,8 @@ def soft_knapsack(
         >>> soft_knapsack(scores, costs, 4, hard=True)
         array([0., 1., 1., 0.])
     """
-    function = priced_fused.hard_weights if hard else priced_fused.weights
+    is_hard = check_flag("hard", hard)
+    function = priced_fused.hard_weights if is_hard else priced_fused.weights
     return _of(function, scores, costs, budget, table.resolve(link), temperature, dim, mask, True)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
@@ -90,7 +91,7 @@ def segment_soft_topk(
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
     with checked.form.quiet():
-        if not hard:
+        if not check_flag("hard", hard):
             return checked.form.restored(weights_of(checked))
         fused = fused_rows.hard(checked, None)
         return checked.form.restored(_straight_through(checked) if fused is None else fused)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
@@ -74,7 +75,7 @@ def soft_topk(
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
-        chosen = _hard_of(checked, k) if hard else weights_of(checked)
+        chosen = _hard_of(checked, k) if check_flag("hard", hard) else weights_of(checked)
     return checked.form.restored(chosen)
 
 

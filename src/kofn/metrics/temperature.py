@@ -6,7 +6,13 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_number, check_per_row, check_real, check_same_kind
+from kofn.arrays.checks import (
+    check_flag,
+    check_number,
+    check_per_row,
+    check_real,
+    check_same_kind,
+)
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -84,8 +90,7 @@ def temperature_for(
     if (support is None) == (gap is None):
         both = "both" if support is not None else "neither"
         raise TypeError(f"give either support= or gap=, the softness of the choice; got {both}")
-    if not isinstance(per_row, bool):
-        raise TypeError(f"per_row must be True or False; got {per_row!r}")
+    check_flag("per_row", per_row)
     link = table.resolve(link).map_alpha(stop_gradient)
     name, wanted = ("gap", gap) if support is None else ("support", support)
     checked = _checked(scores, k, link, dim, mask)

@@ -137,7 +137,7 @@ def form_of_segments(
     name = "ptr" if is_ptr else "segment_ids"
     index = _checked_index(name, ptr if is_ptr else segment_ids, scores)
     if num_segments is not None:
-        num_segments = check_integer("num_segments", num_segments, "an integer >= 0", 0)
+        num_segments = check_integer("num_segments", num_segments, "an integer ≥ 0", 0)
     size, columns = scores.shape[0], math.prod(scores.shape[1:])
     find = _known if is_at_hand(scores) and is_at_hand(index) else _unknown
     count, over, strangers = find(index, is_ptr, size, columns, num_segments)

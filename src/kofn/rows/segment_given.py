@@ -64,7 +64,7 @@ def _mask_of(mask: Any, values: Array) -> Array:
 def _k_of(k: Any, x: Array, form: SegmentForm) -> Array:
     """Return k as a number, or per segment: NaN where an array of k has a negative number."""
     if type(k) in NUMBERS or framework(k) is None:
-        number = check_number("k", k, low=0.0, allowed="a number >= 0")
+        number = check_number("k", k, low=0.0, allowed="a number ≥ 0")
         return full_like(x, (form.rows,), number) if form.kind == "jax" else number
     k = _spread("k", k, x, form)
     return namespace(x).where(k >= 0, k, math.nan)

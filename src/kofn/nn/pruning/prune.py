@@ -78,7 +78,7 @@ def prune(
             as matrices [out, in·kernel].
         choice: for "n:m": "soft_topk"; "k_subset", the exact marginals of the distribution over
             the subsets of size n; "k_subset_sample", a sample of it with their gradient.
-        link: F, as for `soft_topk`.
+        link: F, as for `soft_topk`; the other choices have none.
         scores: "learned", one parameter per weight, which starts at its scaled magnitude;
             "magnitude", the present magnitude; or a function (name, weight) → scores of the same
             shape, DTensors both if the model is sharded. Blocks have the mean of theirs.
@@ -114,6 +114,8 @@ def prune(
     link, layout = _fixed(table.resolve(link)), layout_of(pattern)
     if choice != "soft_topk" and isinstance(layout, Blocks):
         raise ValueError(f'choice={choice!r} needs pattern="n:m"')
+    if choice != "soft_topk" and link is not table.logistic:
+        raise ValueError(f"choice={choice!r} has no link; leave link out, or use 'soft_topk'")
     schedule = schedule_of(schedule)
     targets = targets_of(model, exclude)
     for target in targets:
@@ -192,6 +194,8 @@ def _prices(
     model: nn.Module, targets: list[Target], costs: Any, inputs: Any, scope: str, layout: Any
 ) -> list[Any]:
     """Return the cost per weight of each tensor."""
+    if inputs is not None and costs != "flops":
+        raise ValueError(f'example_inputs are for costs="flops"; got costs={costs!r}')
     if costs is None:
         return [1.0] * len(targets)
     if scope == "layer" or isinstance(layout, Groups):

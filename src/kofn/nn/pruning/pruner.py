@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from kofn.nn.pruning.choosers import Clock
-from kofn.nn.pruning.score_check import ScoreCheck
+from kofn.nn.pruning.score_check import ScoreCheck, StepCheck
 from kofn.nn.pruning.views import Views
 
 
@@ -24,6 +24,7 @@ class Pruner(Views):
         super().__init__(choosers, clock)
         self.model = model
         self._check = ScoreCheck(self.members)
+        self._step_check = StepCheck(self.members)
         self._hooks = [
             model.register_forward_pre_hook(self._open),
             model.register_forward_hook(self._close, always_call=True),
@@ -60,6 +61,7 @@ class Pruner(Views):
             ValueError: the mask is to be fixed, and scores are NaN or infinite.
         """
         self._refuse_finalized()
+        self._step_check.done = True
         if not self.frozen:
             self._check(optimizer)
         steps = self.clock.owner.steps
@@ -111,6 +113,8 @@ class Pruner(Views):
     def _open(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
             self._check.begin()
+            if self.model.training and not self.frozen:
+                self._step_check.begin()
         if not self.frozen:
             for row in self.choosers:
                 row.open()

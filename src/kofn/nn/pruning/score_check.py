@@ -1,6 +1,8 @@
-"""Whether the optimizer has the scores."""
+"""Whether the optimizer has the scores, and whether its steps are counted."""
 
 from __future__ import annotations
+
+import warnings
 
 import torch
 
@@ -50,3 +52,35 @@ class ScoreCheck:
             (each.version, 0 if each.scores is None else each.scores._version)
             for each in self.members
         ]
+
+
+class StepCheck:
+    """Warn once if weights change again and again before the first call of pruner.step().
+
+    The first change may be a state that is loaded. Only forward passes before that call are seen.
+    """
+
+    def __init__(self, members: list[PrunedWeight]) -> None:
+        self.members = members
+        self.done = False
+        self.changes = 0
+        self.seen = self._versions()
+
+    def begin(self) -> None:
+        """Look at the weights before a forward pass in training."""
+        if self.done:
+            return
+        now = self._versions()
+        self.changes += now != self.seen
+        self.seen = now
+        if self.changes > 1:
+            self.done = True
+            warnings.warn(
+                "the weights have changed twice and pruner.step() was not called; call it after "
+                "each optimizer.step(), or the masks stay soft and nothing is pruned before "
+                "finalize()",
+                stacklevel=2,
+            )
+
+    def _versions(self) -> list[int]:
+        return [each.version for each in self.members]

@@ -1,0 +1,76 @@
+"""Errors of the public functions, side by side: each names the argument that is wrong."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import kofn
+from kofn import classic, losses, metrics
+
+SCORES = np.array([[2.0, 1.0, 0.5, -1.0], [0.0, 1.0, 2.0, 3.0]])
+CHOSEN = np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+# What each function needs; the first of these that it takes are given to it.
+NEEDED = {
+    "scores": SCORES,
+    "logits": SCORES,
+    "cosines": SCORES / 4,
+    "target": CHOSEN,
+    "weights": CHOSEN,
+    "costs": np.ones((2, 4)),
+    "budget": 2.0,
+    "k": 2,
+    "alpha": 2.0,
+    "support": 2.5,
+}
+LEFT_OUT = {("softmax", "weights"), ("perturbed_argmax", "support")}
+WRONG = {
+    "scores": ([1.0, 2.0], np.arange(4), np.array(1.0)),
+    "logits": ([1.0, 2.0], np.arange(4), np.array(1.0)),
+    "cosines": ([1.0, 2.0], np.arange(4), np.array(1.0)),
+    "weights": ([1.0, 2.0],),
+    "target": ("a", np.array([0.5])),
+    "budget": (-1.0, "a"),
+    "costs": (np.ones(3), "a"),
+    "k": (-1, float("nan"), "2", True),
+    "alpha": (float("nan"), "1"),
+    "temperature": (0, -1.0, float("nan"), float("inf"), "1", np.ones(3)),
+    "dim": (5, 1.0, "x"),
+    "mask": (np.ones(4), np.ones(3, bool), [True]),
+    "link": ("foo", 3),
+    "noise": ("foo",),
+    "norm": ("l7",),
+    "reduction": ("average",),
+    "hard": ("no", 1),
+    "normalize": ("no",),
+    "per_row": ("no",),
+    "label_smoothing": (2.0, "a"),
+    "weight": (np.ones(3),),
+    "bias": (np.ones(3),),
+}
+
+
+def functions():
+    for module in (kofn, losses, metrics, classic):
+        for name in module.__all__:
+            found = getattr(module, name)
+            # Segments have tests of their own (test_maps_segments.py).
+            if inspect.isfunction(found) and "segment" not in name and name != "normal_rsample":
+                yield pytest.param(found, id=f"{module.__name__}.{name}")
+
+
+@pytest.mark.parametrize("function", list(functions()))
+def test_a_wrong_argument_is_named(function):
+    taken = inspect.signature(function).parameters
+    left_out = {argument for name, argument in LEFT_OUT if name == function.__name__}
+    given = {name: NEEDED[name] for name in NEEDED if name in taken and name not in left_out}
+    for argument in taken:
+        for wrong in WRONG.get(argument, ()):
+            with pytest.raises((TypeError, ValueError), match=rf"^{argument}\b"):
+                function(**{**given, argument: wrong})
+
+
+@pytest.mark.parametrize("hard", [True, np.True_, False, np.False_])
+def test_flags_of_numpy_are_flags(hard):
+    weights = kofn.soft_topk(SCORES, 2, hard=hard)
+    assert (set(np.unique(weights)) == {0.0, 1.0}) == bool(hard)

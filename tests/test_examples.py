@@ -17,7 +17,11 @@ def example(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["graph_pooling", "long_context", "moe", "prune", "sae", "session_ranking"]
+    "name",
+    [
+        *("graph_pooling", "long_context", "moe", "prune", "sae", "session_ranking"),
+        "sharded_columns",
+    ],
 )
 def test_the_examples_of_modules_are_short(name):
     assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80
@@ -91,3 +95,30 @@ def test_attention_beyond_the_lengths_trained_at(monkeypatch, capsys):
     first, *rows = capsys.readouterr().out.splitlines()
     assert first.split() == ["length", "64", "128", "256", "512"]
     assert [row.split()[0] for row in rows] == ["entmax", "soft_topk"]
+
+
+def test_columns_in_one_process_are_chosen_alike(monkeypatch):
+    from torch import distributed
+
+    sharded = example("sharded_columns")
+    monkeypatch.setattr(sharded, "STEPS", 5)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert sharded.train(together=True) == pytest.approx(sharded.train(together=False))
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.full
+def test_columns_in_two_processes_are_chosen_as_the_guide_says():
+    import re
+    import subprocess
+    import sys
+
+    page = (EXAMPLES.parent / "docs" / "guides" / "distributed.md").read_text(encoding="utf-8")
+    arguments, promise = re.search(r"^\$ torchrun (.*)\n((?:[^`].*\n)+)", page, re.M).groups()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *arguments.split()],
+        **dict(cwd=EXAMPLES.parent, capture_output=True, text=True, timeout=500, check=True),
+    )
+    assert done.stdout == promise

@@ -38,6 +38,7 @@ ROWS = [
     (GAP, [], 3, 1),  # a gap around θ
     (GAP, [], 3, 0.3),
     (GAP, [], 3, 0.1),
+    (GAP, [], 3, 0.01),  # so wide that both tails underflow
     (GAP, [], 2.5, 0.1),
     (FAR, [], 3, 0.3),  # weights next to 1
     (FAR, [], 1, 0.3),
@@ -58,7 +59,9 @@ ROWS = [
 
 def cases():
     for number, ((name, alpha), (scores, off, k, T)) in enumerate(itertools.product(LINKS, ROWS)):
-        entry = number % len(scores)
+        # Every other time the entry on which most depends: the last to be chosen.
+        order = sorted(range(len(scores)), key=lambda i, x=scores: -x[i])
+        entry = order[max(math.ceil(k), 1) - 1] if number % 2 else number % len(scores)
         yield {
             "scores": [float(x) for x in scores],
             "off": [i in off for i in range(len(scores))],
@@ -86,8 +89,9 @@ def answered(case):
     smoothed = soft_topk_sum(x, k, temperature=T, **options)
     whole = case["k"].is_integer()
     marginals = KSubset(x / T, int(k), mask=mask).marginals().tolist() if whole else None
-    hard_weights = bool(((weights == 0) | (weights == 1)).all())
-    unique = not (theta.isfinite() and hard_weights)
+    certain = bool(((weights == 0) | (weights == 1)).all())
+    unlimited = case["link"] in ("logistic", "laplace", "normal")
+    unique = unlimited or not (theta.isfinite() and certain)
     return {
         **case,
         "answer": {

@@ -62,7 +62,7 @@ export function threshold(link, scores, k, T) {
 function root(link, apart, k, T) {
   const at = (offset) => balance(link, apart.map((d) => (d - offset) / T), k);
   let [low, high] = bracket(at, apart, T);
-  let offset = (low + high) / 2;
+  let offset = 0; // the k-th largest score, which is the root where all below it underflow
   let last = Infinity;
   for (let round = 0; round < ROUNDS; round++) {
     const { side, step } = at(offset);

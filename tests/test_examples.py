@@ -1,10 +1,14 @@
 """The scripts of examples/ run, a few steps long; their tables take minutes."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+import test_distributed
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -19,8 +23,16 @@ def example(name):
 @pytest.mark.parametrize(
     "name",
     [
-        *("graph_pooling", "long_context", "moe", "prune", "sae", "session_ranking"),
+        "expert_choice",
+        "graph_pooling",
+        "long_context",
+        "moe",
+        "prune",
+        "prune_sharded",
+        "sae",
+        "session_ranking",
         "sharded_columns",
+        "vocabulary_parallel",
     ],
 )
 def test_the_examples_of_modules_are_short(name):
@@ -122,3 +134,30 @@ def test_columns_in_two_processes_are_chosen_as_the_guide_says():
         **dict(cwd=EXAMPLES.parent, capture_output=True, text=True, timeout=500, check=True),
     )
     assert done.stdout == promise
+
+
+def several_processes():
+    """What torchrun starts, a few steps long."""
+    words, pruned, experts = map(example, ("vocabulary_parallel", "prune_sharded", "expert_choice"))
+    words.STEPS, pruned.STEPS, experts.STEPS = 5, 20, 5
+    assert words.train(cut=True) == pytest.approx(words.train(cut=False), rel=1e-5)
+    accuracy, left, of_layers = pruned.train()
+    assert 0 <= accuracy <= 1
+    assert left == sum(of_layers) == 1004
+    _, load = experts.train()
+    tokens = experts.TOKENS * (len(load) - 1) + experts.TOKENS // 4
+    assert load.sum(0).tolist() == [-(-tokens * experts.K // experts.EXPERTS)] * experts.EXPERTS
+
+
+@pytest.mark.full
+def test_examples_of_several_processes_run(tmp_path):
+    test_distributed.run_on_ranks(tmp_path / "store", 2, several_processes)
+
+
+@pytest.mark.full
+def test_torchrun_starts_an_example():
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    path = str(EXAMPLES / "expert_choice.py")
+    ran = subprocess.run([*command, path], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert "tokens of each expert [20, 20" in ran.stdout

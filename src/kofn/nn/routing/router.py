@@ -44,7 +44,7 @@ class TopKRouter(Routing):
             for others. For "hard" and "budget".
         inference_threshold: choose in eval() by a running mean of the threshold, token by token.
             For "expert_choice" and "budget".
-        max_experts: of a token for "expert_choice" and "budget"; others lose their smallest gates.
+        max_experts: of a token in "expert_choice" or "budget", else all; its smallest gates go.
         process_group: choose from the tokens of all processes of this torch.distributed group, all
             of which have to call the router. For "expert_choice" and "budget".
         bias: add a learned bias to the logits. device, dtype: of the parameters.

@@ -90,6 +90,10 @@ def test_formulas_become_mathml() -> None:
     drawn = formulas.drawn(r'<p><span class="arithmatex">\(x \lt 1\)</span></p>')
     assert "<math" in drawn
     assert "arithmatex" not in drawn
+    block = formulas.drawn(r'<div class="arithmatex">\[\max_p \log(x) \to \infty\]</div>')
+    assert 'display="block"' in block
+    assert '<mo lspace="0.167em" rspace="0">log</mo><mo' in block
+    assert "<mi>&#x0221E;</mi>" in block
 
 
 def test_dollars_of_pages_are_in_pairs() -> None:

@@ -10,6 +10,9 @@ from latex2mathml.converter import convert
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _WORD = re.compile(r"<m[io]>([A-Za-z]{2,})</m[io]>(<mo[^>]*>(?:\(|&#x00028;)|)")
 
+# An infinity is a number, and a plus-minus an operator.
+_MEANT = {"<mo>&#x0221E;</mo>": "<mi>&#x0221E;</mi>", "<mi>&#x000B1;</mi>": "<mo>&#x000B1;</mo>"}
+
 
 def drawn(content: str) -> str:
     """Return a page's HTML with its formulas as MathML."""
@@ -18,8 +21,10 @@ def drawn(content: str) -> str:
 
 def _one(formula: re.Match) -> str:
     tag, tex = formula[1], html.unescape(formula[2]).strip()
-    drawn = _WORD.sub(_spaced, convert(tex, display="block" if tag == "div" else "inline"))
-    return f'<{tag} class="formula">{drawn}</{tag}>'
+    shape = _WORD.sub(_spaced, convert(tex, display="block" if tag == "div" else "inline"))
+    for sign, meant in _MEANT.items():
+        shape = shape.replace(sign, meant)
+    return f'<{tag} class="formula">{shape}</{tag}>'
 
 
 def _spaced(word: re.Match) -> str:

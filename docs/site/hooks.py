@@ -113,6 +113,8 @@ def on_page_content(content: str, page, config, files: Files) -> str:
 
 _CODE = re.compile(r"<code>(?:kofn\.)?([A-Za-z_]+(?:\.[A-Za-z_]+)*)(\([^<]*\))?</code>")
 _KEPT = re.compile(r"(<(a|pre|h\d)\b.*?</\2>)", re.DOTALL)
+# Where the first column of tables has the names of other libraries.
+_OF_OTHERS = re.compile(r"(<tr>\s*<(td)\b.*?</\2>|<(a|pre|h\d)\b.*?</\3>)", re.DOTALL)
 
 
 def _named(content: str, page, files: Files) -> str:
@@ -126,7 +128,9 @@ def _named(content: str, page, files: Files) -> str:
         here = posixpath.dirname(page.file.url) or "."
         return f'<a class="name" href="{posixpath.relpath(there, here)}#{name}">{code[0]}</a>'
 
-    parts = _KEPT.split(content)  # text, what is kept, its tag, text, …
-    kept = parts[1::3]
-    texts = [_CODE.sub(one, text) for text in parts[0::3]]
-    return "".join(a + b for a, b in zip(texts, [*kept, ""], strict=True))
+    theirs = page.file.src_uri == "names.md" or page.file.src_uri.startswith("coming_from/")
+    written, end = [], 0
+    for kept in (_OF_OTHERS if theirs else _KEPT).finditer(content):
+        written += [_CODE.sub(one, content[end : kept.start()]), kept[0]]
+        end = kept.end()
+    return "".join([*written, _CODE.sub(one, content[end:])])

@@ -226,3 +226,37 @@ def test_the_code_computes_what_the_page_shows(shown, name, framework):
     for each, numbers_shown in pairs.items():
         expected = np.array(numbers_shown, dtype=float)
         np.testing.assert_allclose(values(names, each), expected, 1e-12, 1e-12, err_msg=each)
+
+
+# --- what is written into fields and addresses ---
+
+ENTRIES = {
+    "1, 2": [1, 2],
+    "[3.5; -1e-2]\n(\u22121)\t.5": [3.5, -0.01, -1, 0.5],
+    "inf -Infinity -0": ["inf", "-inf", 0],
+    "": None,
+    "1, two": None,
+    "constructor": None,
+    "nan": None,
+    "2000000": None,
+    " ".join("1" * 65): None,
+}
+
+
+@needs_node
+def test_texts_and_addresses_are_read_as_they_were_written():
+    code = """
+    const { START, changed, fromHash, parseScores, toHash } = modules.state;
+    const back = given.states.map((part) => {
+      const change = part.scores ? { ...part, scores: heard(part.scores) } : part;
+      const state = changed(START, change);
+      const { state: read, wrong } = fromHash(toHash(state));
+      // Without the link entmax, its alpha is not written.
+      return said({ ...read, alpha: 0 }) === said({ ...state, alpha: 0 }) && !wrong.length;
+    });
+    console.log(said({ back, read: given.texts.map((text) => parseScores(text).scores ?? null) }));
+    """
+    given = {"states": explorer_golden.spelled(list(STATES.values())), "texts": list(ENTRIES)}
+    told = run_script(code, given, (*page.SOLVER, "state"))
+    assert told["back"] == [True] * len(STATES)
+    assert told["read"] == list(ENTRIES.values())

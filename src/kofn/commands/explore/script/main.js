@@ -32,7 +32,8 @@ function mask(i, off) {
 
 function reset() {
   stop();
-  store.state = { ...START, scores: [...START.scores], off: [...START.off] };
+  store.state = START;
+  set(find("#notice"), { text: "" });
   change({});
 }
 

@@ -32,13 +32,14 @@ export function changed(state, change) {
   };
 }
 
-const WORDS = { inf: Infinity, infinity: Infinity, "∞": Infinity };
+const INFINITE = ["inf", "infinity", "∞"];
 
 /** The number that a word stands for, or NaN. */
 export function numberOf(word) {
   const text = word.trim().replace(/^\u2212/, "-");
   const [, sign, name] = /^([+-]?)(.*)$/.exec(text);
-  const size = WORDS[name.toLowerCase()] ?? (/^[\d.]/.test(name) ? Number(name) : NaN);
+  const finite = /^[\d.]/.test(name) ? Number(name) : NaN;
+  const size = INFINITE.includes(name.toLowerCase()) ? Infinity : finite;
   return sign === "-" ? -size : size;
 }
 

@@ -306,6 +306,8 @@ def test_warm_compiles_what_is_asked_for_once(folder, monkeypatch, capsys):
     assert status == 0
     assert told.out.startswith(f"2 functions in {folder}, 2 of them compiled now")
     assert ", 0 of them compiled now" in run()[1].out
+    done = json.loads(run("--json")[1].out)
+    assert (done["folder"], done["functions"], done["compiled"]) == (str(folder), 2, 0)
     assert "--link must be one of logistic" in run("--link", "cauchy")[1].err
     (folder / "file").write_text("")
     monkeypatch.setenv("KOFN_CACHE_DIR", str(folder / "file"))

@@ -23,6 +23,8 @@ import kofn  # noqa: E402
 from kofn.commands import files  # noqa: E402
 from kofn.commands.apply.command import EXAMPLES, apply  # noqa: E402
 from kofn.commands.compare import command  # noqa: E402
+from kofn.commands.examples import EXAMPLES as EXAMPLES_OF  # noqa: E402
+from kofn.commands.examples import FIRST  # noqa: E402
 from kofn.commands.explore.command import explore  # noqa: E402
 from kofn.commands.files import InputError  # noqa: E402
 from kofn.commands.terminal import (  # noqa: E402
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=Guarded,
     help="Choose k of n entries by their scores, with exact gradients.",
+    epilog=FIRST,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # one-line errors, no boxes
     pretty_exceptions_enable=False,
 )
@@ -77,7 +79,7 @@ def _options(
     """Choose k of n entries by their scores, with exact gradients."""
 
 
-@app.command()
+@app.command(epilog=EXAMPLES_OF["select"])
 def select(
     data: Annotated[
         Path | None,
@@ -109,10 +111,12 @@ def select(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     splits: Annotated[int, typer.Option(help="Number of random splits to compare on.")] = 10,
     steps: Annotated[int, typer.Option(help="Number of training steps per selection.")] = 300,
-    out: Annotated[Path, typer.Option(help="Directory to write the results to.")] = Path(
-        "kofn-select"
-    ),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory to write the results to; kofn-select by default."),
+    ] = None,
+    force: command.Force = False,
+    as_json: command.Json = False,
 ) -> None:
     """Select the k most useful columns of a table.
 
@@ -128,27 +132,31 @@ def select(
     at_least("splits", splits, 1)
     at_least("steps", steps, 1)
     check_seed(seed)
-    files.check_out(out, report.FILES, force)
+    out = files.chosen_out(out, "kofn-select", report.FILES, force, as_json)
     prepare_kernels()
     tables = _load(data, target, k, task, missing, seed)
     outcomes = _work(tables, seed=seed, splits=splits, steps=steps)
     seconds = time.monotonic() - began
-    results = {
-        "selection.json": report.as_json(outcomes, seed=seed, missing=missing, seconds=seconds),
-        "selection.png": report.as_png(outcomes),
-    }
-    files.write(out, results, force)
+    content = report.as_json(outcomes, seed=seed, missing=missing, seconds=seconds)
+    written = []
+    if out is not None:
+        pictured = {"selection.json": content, "selection.png": report.as_png(outcomes)}
+        files.write(out, pictured, force)
+        written = [out / name for name in pictured]
+    if as_json:
+        typer.echo(content, nl=False)
+        return
     parts = [part for outcome in outcomes for part in report.as_rich(outcome)]
-    printed(*parts, files=[out / name for name in results])
+    printed(*parts, files=written)
 
 
-app.command()(command.compare)
+app.command(epilog=EXAMPLES_OF["compare"])(command.compare)
 app.command(epilog=EXAMPLES)(apply)
-app.command()(explore)
-app.command()(warm)
+app.command(epilog=EXAMPLES_OF["explore"])(explore)
+app.command(epilog=EXAMPLES_OF["warm"])(warm)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES_OF["bench"])
 def bench(
     case: Annotated[
         list[str] | None,
@@ -175,7 +183,8 @@ def bench(
             help="Directory for bench.json and bench.md; without it, no files are written."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")] = False,
+    force: command.Force = False,
+    as_json: command.Json = False,
 ) -> None:
     """Time soft_topk, sparsemax and others, relative to softmax.
 
@@ -200,10 +209,14 @@ def bench(
     results = _timed(cases, dtypes if dtype else None, rounds)
     about = report.machine(torch.get_num_threads())
     written: list[Path] = []
+    content = report.as_json(about, results)
     if out is not None:
-        contents = (report.as_json(about, results), report.as_markdown(about, results))
+        contents = (content, report.as_markdown(about, results))
         files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
         written = [out / name for name in report.FILES]
+    if as_json:
+        typer.echo(content, nl=False)
+        return
     tables = map(report.as_rich, results)
     printed(escape(report.headline(about)), report.SHORT_EXPLANATION, *tables, files=written)
 

@@ -15,6 +15,17 @@ class InputError(ValueError):
     """An unusable input of the user; the one-line message says what is allowed."""
 
 
+def chosen_out(
+    out: Path | None, usual: str, names: Iterable[str], force: bool, as_json: bool
+) -> Path | None:
+    """Return the checked directory for the results; None with --json and without --out."""
+    if out is None and as_json:
+        return None
+    out = Path(usual) if out is None else out
+    check_out(out, names, force)
+    return out
+
+
 def check_out(out: Path, names: Iterable[str], force: bool) -> None:
     """Raise InputError before any work starts if the results cannot be written to `out`."""
     try:

@@ -56,6 +56,8 @@ class Guarded(TyperGroup):
 
         def work() -> None:
             given = sys.argv[1:] if args is None else list(args)
+            # A shell asks for completions by an environment variable; this answers it and ends.
+            self._main_shell_completion({}, prog_name or "kofn")
             with self.make_context(prog_name or "kofn", given) as context:
                 self.invoke(context)
 

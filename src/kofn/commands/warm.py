@@ -26,6 +26,9 @@ def warm(
         list[str] | None,
         typer.Option(metavar="NAME", help="float32 or float64; both by default."),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was done as JSON instead of a line.")
+    ] = False,
 ) -> None:
     """Compile the CPU kernels, so that no later call has to.
 
@@ -34,6 +37,8 @@ def warm(
     images and continuous integration: run it with the same KOFN_CACHE_DIR as later processes, on
     the same kind of processor.
     """
+    from kofn.commands.results import json_bytes
+
     try:
         from kofn.kernels.contract import KINDS
         from kofn.kernels.cpu import every
@@ -54,5 +59,9 @@ def warm(
     if not all(map(native.is_kept, codes)):
         raise InputError(f"cannot write to {store.folder()}; set KOFN_CACHE_DIR to another folder")
     seconds = time.monotonic() - began
+    if as_json:
+        done = {"folder": str(store.folder()), "functions": len(codes), "compiled": new}
+        typer.echo(json_bytes({**done, "seconds": round(seconds, 1)}), nl=False)
+        return
     where = f"in {store.folder()}"
     typer.echo(f"{len(codes)} functions {where}, {new} of them compiled now, {seconds:.0f} s")

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 DTYPES = ("float16", "float32", "float64")
 HARD_DTYPES = (*DTYPES, "bool", "uint8")
 
-EXAMPLES = """Examples:
+EXAMPLES = """
+Examples:
 
   echo "2 1 0.5 -1" | kofn apply -k 2
 

@@ -42,6 +42,12 @@ Gap = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print the results as JSON instead of tables; write files to --out only."
+    ),
+]
 
 
 def compare(
@@ -50,10 +56,12 @@ def compare(
     temperature: Temperature = None,
     support: Support = None,
     gap: Gap = None,
-    out: Annotated[Path, typer.Option(help="Directory to write the results to.")] = Path(
-        "kofn-compare"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory to write the results to; kofn-compare by default."),
+    ] = None,
     force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Compare soft_topk, softmax, sparsemax and others on your scores.
 
@@ -64,7 +72,7 @@ def compare(
     from kofn.commands.compare.maps import serving
 
     asked, value = softness(temperature, support, gap)
-    files.check_out(out, report.FILES, force)
+    out = files.chosen_out(out, "kofn-compare", report.FILES, force, as_json)
     given = table.read(scores)
     rows = given.values.reshape(-1, given.values.shape[-1]).astype("float64")
     check_k(k, rows.shape[-1], "so that there is a choice to make", strict=True)
@@ -73,13 +81,18 @@ def compare(
     with progress_bar(2 * len(serving(k)) + 1) as tell:
         comparison = compared(rows, k, asked, value, tell)
         tell("picture")
-        results = {
-            "compare.json": report.as_json(comparison, given),
-            "compare.png": report.as_png(comparison, given),
-        }
-    files.write(out, results, force)
-    tables = report.weights_table(comparison, given), report.metrics_table(comparison)
-    printed(*tables, files=[out / name for name in results])
+        content = report.as_json(comparison, given)
+        written = []
+        if out is not None:
+            pictured = {"compare.json": content, "compare.png": report.as_png(comparison, given)}
+            files.write(out, pictured, force)
+            written = [out / name for name in pictured]
+    if as_json:
+        typer.echo(content, nl=False)
+        return
+    printed(
+        report.weights_table(comparison, given), report.metrics_table(comparison), files=written
+    )
 
 
 def softness(

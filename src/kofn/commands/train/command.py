@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from kofn.commands.examples import EXAMPLES
 from kofn.commands.train.attention.command import attention
 from kofn.commands.train.prune.command import prune
 from kofn.commands.train.router.command import router
@@ -22,8 +23,5 @@ def _group() -> None:
     """Train small models by several methods, and compare them."""
 
 
-train.command()(vae)
-train.command()(router)
-train.command()(attention)
-train.command()(sae)
-train.command()(prune)
+for _study in (vae, router, attention, sae, prune):
+    train.command(epilog=EXAMPLES[_study.__name__])(_study)

@@ -35,14 +35,19 @@ def refused(*arguments):
     return line
 
 
-@pytest.fixture(params=["rows", "blocks"], autouse=True)
-def here(request, tmp_path, monkeypatch):
-    """A directory with scores; rows are read in memory or block by block."""
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A directory with scores."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(blocks, "BLOCK", 128)
-    monkeypatch.setattr(by_blocks, "LONG", 1000 if request.param == "rows" else 999)
     np.save("x.npy", X)
     return tmp_path
+
+
+@pytest.fixture(params=["rows", "blocks"])
+def both_ways(request, monkeypatch):
+    """Rows are read in memory, or block by block."""
+    monkeypatch.setattr(by_blocks, "LONG", 1000 if request.param == "rows" else 999)
 
 
 HOW = {
@@ -57,7 +62,7 @@ HOW = {
 
 @pytest.mark.parametrize("name", ["soft", "cold", "hard"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ">f8", np.int64])
-def test_the_file_has_the_weights_of_each_row(name, dtype):
+def test_the_file_has_the_weights_of_each_row(name, dtype, both_ways):
     with np.errstate(all="ignore"):
         x = (np.nan_to_num(X, posinf=9, neginf=-9) if dtype == np.int64 else X).astype(dtype)
     x = np.where(np.abs(x) > 1e4, 4, x).astype(dtype) if dtype == np.int64 else x
@@ -71,7 +76,7 @@ def test_the_file_has_the_weights_of_each_row(name, dtype):
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
 
 
-def test_softmax_and_other_types():
+def test_softmax_and_other_types(both_ways):
     finite = np.nan_to_num(X[:2], posinf=3, neginf=-3)
     np.save("x.npy", finite)
     answered("x.npy", "--map", "softmax", "--dtype", "float64", "--out", "w.npy")
@@ -82,7 +87,7 @@ def test_softmax_and_other_types():
     assert np.load("w.npy").sum() == pytest.approx(2)
 
 
-def test_thresholds_and_json():
+def test_thresholds_and_json(both_ways):
     wanted = soft_topk_threshold(X, 7)
     lines = answered("x.npy", "-k", 7, "--threshold-only").splitlines()
     np.testing.assert_allclose([float(line) for line in lines], wanted, atol=1e-6)
@@ -93,8 +98,8 @@ def test_thresholds_and_json():
 
 
 @pytest.mark.parametrize("options", [[], ["--hard"]])
-@pytest.mark.parametrize("stop_at", [1, 5, 11, 17])
-def test_an_interrupted_run_is_continued(options, stop_at, here, monkeypatch):
+@pytest.mark.parametrize("stop_at", [1, 11])
+def test_an_interrupted_run_is_continued(options, stop_at, here, both_ways, monkeypatch):
     monkeypatch.setattr(
         by_blocks, "_some_rows", lambda scores, first: ((row, row + 1) for row in range(first, 3))
     )
@@ -145,7 +150,7 @@ def test_resume_refuses_what_does_not_fit(here, monkeypatch):
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
 
 
-def test_bad_files_are_named():
+def test_bad_files_are_named(both_ways):
     def saved(array, **how):
         np.save("bad.npy", array, **how)
         return refused("bad.npy", "--out", "w.npy")

@@ -88,7 +88,7 @@ def _found(row: BlockRow, asked: Equation) -> Spot:
     return _of_few(row, asked, start, low, high) or _by_solver(row, asked)
 
 
-LOOKS = 12
+LOOKS = 8
 """Evaluations after which Newton's method is given up."""
 
 FEW = 1 << 20
@@ -118,9 +118,10 @@ def _of_few(row: BlockRow, asked: Equation, at: float, low: float, high: float) 
         if not kept.add(*scores):
             return None
     few, numbers = kept.merged()
-    return (
-        _solution(few, asked.budget - certain, asked, Weighted(numbers), row) if len(few) else None
-    )
+    wanted = asked.budget - certain
+    if wanted <= 0 or wanted >= numbers.sum():  # all of them are on one side of the root
+        return spot(high if wanted <= 0 else low, row.blocks)
+    return _solution(few, wanted, asked, Weighted(numbers), row)
 
 
 class _Kept:

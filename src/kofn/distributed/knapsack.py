@@ -8,7 +8,6 @@ from kofn.arrays.typing import LinkName
 from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link, table
 from kofn.maps import knapsack
-from kofn.rows.answers import require_integral
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -168,10 +167,8 @@ def _called(
             )
         from kofn.rows.group import priced
 
-        if answer == "value":
-            require_integral(link, scores)
         checked = priced.priced_shards(
-            full, scores, costs, budget, own, temperature, dim, mask, groups
+            full, scores, costs, budget, own, temperature, dim, mask, groups, answer == "value"
         )
         found = getattr(priced, answer)(checked)
         return checked.shards.form.restored(found) if answer == "weights" else found

@@ -51,9 +51,15 @@ def on_shards(
     whole, layout = _layout_of(name, scores, dim)
     rows = {key: layout.rows(key, one) for key, one in per_row.items()}
     entries = {key: layout.entries(key, one) for key, one in per_entry.items()}
-    local = whole.to_local(grad_placements=layout.placements)
+    local = local_of(whole, layout.placements)
     found = run(local, layout.groups, **rows, **entries)
     return layout.restored(found, of_rows)
+
+
+def local_of(tensor: Any, placements: Sequence[Any]) -> Tensor:
+    """Return this process's part of a DTensor, when what it is made of has arrived."""
+    local = tensor.to_local(grad_placements=placements)
+    return local.wait() if hasattr(local, "wait") else local
 
 
 class Layout(NamedTuple):
@@ -125,7 +131,7 @@ class Layout(NamedTuple):
         return DTensor.from_local(value, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
 
     def _local(self, value: Any, placements: Sequence[Any]) -> Tensor:
-        return value.redistribute(self.mesh, placements).to_local(grad_placements=placements)
+        return local_of(value.redistribute(self.mesh, placements), placements)
 
     def restored(self, found: Tensor, of_rows: bool) -> Any:
         from torch.distributed.tensor import DTensor

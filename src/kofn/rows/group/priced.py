@@ -12,7 +12,7 @@ from torch import Tensor
 from kofn.arrays.torch_rule import Rule, by_rule
 from kofn.arrays.torch_state import is_recorded
 from kofn.links.link import Link
-from kofn.rows import priced_answers
+from kofn.rows import answers, priced_answers
 from kofn.rows.given import Given
 from kofn.rows.group.given import Shards, asked_of, checked_shards
 from kofn.rows.group.header import Asked, agreed
@@ -55,13 +55,19 @@ def priced_shards(
     dim: int,
     mask: Any,
     groups: Sequence[Any],
+    integral: bool = False,
 ) -> PricedShards:
-    """Check this rank's arguments, and that the other ranks have the same; see `given.shards`."""
+    """Check this rank's arguments, and that the other ranks have the same; see `given.shards`.
+
+    `integral` is whether the link must have one.
+    """
     ranks = ranks_of(groups, name, scores)
 
     def check() -> PricedShards:
         shards = checked_shards(ranks, scores, 0.0, link, temperature, dim, mask, costs, budget)
         x, form = shards.scores, shards.form
+        if integral:
+            answers.require_integral(link, x)
         checked = Given(x, 0.0, shards.temperature, shards.link, form)
         prices = _costs_of(costs, scores, checked)
         if form.n == 0 and isinstance(costs, Tensor):  # the graph that the other ranks have

@@ -46,6 +46,7 @@ class Ranks(NamedTuple):
         return self._reduced(message, ReduceOp.MAX)
 
     def _reduced(self, message: Tensor, operation: Any) -> Tensor:
+        message = message.contiguous()
         for group in self.groups:
             self._named("all_reduce", distributed.all_reduce, message, operation, group)
         return message

@@ -20,7 +20,7 @@ from kofn.rows.settled import Rows
 from kofn.solver import threshold
 from kofn.solver.beside import Place, beside
 from kofn.solver.bracket import WIDE, bell, widening
-from kofn.solver.equation import Problem, far
+from kofn.solver.equation import Problem, far, split
 from kofn.solver.plateau import at_end
 from kofn.solver.threshold import Newton, Search, Sums, newton_of, newton_search
 
@@ -50,7 +50,18 @@ class GroupProblem(NamedTuple):
         """Return the problem with all numbers in the dtype of the entries."""
         k, n, t = (one.to(self.x.dtype) for one in (self.k, self.n, self.temperature))
         row_link = self.row_link.map_alpha(lambda alpha: alpha.to(self.x.dtype))
-        return Problem(self.x, self.live, k, n, t, self.link, row_link, self.over)
+        return _Narrow(self.x, self.live, k, n, t, self.link, row_link, self.over)
+
+
+class _Narrow(Problem):
+    """The equations in the dtype of the entries, with one message for an excess."""
+
+    def excess(self, anchor: Tensor, offset: Tensor) -> Tensor:
+        upper, low, high = split(self.link, self.z(anchor, offset), self.live)
+        parts = upper.sum(-1), low.sum(-1), high.sum(-1)
+        message = torch.stack([part.double() for part in parts])
+        count, below, above = self.over.ranks.sum(message)  # type: ignore[attr-defined]
+        return ((count - self.k) + (below - above)).to(self.x.dtype)
 
 
 def halves(anchor: Tensor, offset: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -34,18 +34,18 @@ export function drawTable(store, found) {
   const body = find("#numbers tbody");
   while (body.rows.length > scores.length) body.lastElementChild.remove();
   while (body.rows.length < scores.length) newRow(store, body, body.rows.length);
+  const decimals = innerWidth < 480 ? 3 : 4;
   [...body.rows].forEach((row, i) => {
     const [choice, mask, score] = row.querySelectorAll("input");
     choice.checked = i === entry;
     mask.checked = !off[i];
     if (document.activeElement !== score) score.value = writeScores([scores[i]]);
     set(row, { "data-chosen": i === entry || null, "data-off": off[i] || null });
-    const decimals = innerWidth < 480 ? 3 : 4;
     const numbers = [found.p[i], found.hard[i], found.marginals?.[i] ?? null, found.gradient.row[i]];
     const texts = numbers.map((x, j) => (COLUMNS[j] === "hard" ? short(Number(x.toFixed(4))) : weightText(x, decimals)));
     COLUMNS.forEach((name, j) => set(row.querySelector(`.${name}`), { text: texts[j] }));
   });
-  const total = (values) => (values ? fixed(values.reduce((sum, x) => sum + x, 0), 4) : "–");
+  const total = (values) => (values ? fixed(values.reduce((sum, x) => sum + x, 0), decimals) : "–");
   set(find("#total-p"), { text: total(found.p) });
   set(find("#total-hard"), { text: short(Number(found.hard.reduce((sum, x) => sum + x, 0).toFixed(4))) });
   set(find("#total-marginal"), { text: total(found.marginals) });

@@ -27,8 +27,7 @@ MODULES = (
     "kofn.metrics",
     "kofn.schedules",
     "kofn.classic",
-    "kofn.nn",
-    "kofn.distributed",
+    *(f"kofn.{room}" for room in kofn._ROOMS),
     "kofn.feature_selection",
 )
 

@@ -10,7 +10,18 @@ from kofn import classic, distributed, losses, metrics
 
 # Where an argument stands among those that are given by name.
 ORDER = (
-    *("group", "segment_ids", "ptr", "num_segments", "ratio", "k", "p", "noise", "epsilon"),
+    *(
+        "group",
+        "axis_name",
+        "segment_ids",
+        "ptr",
+        "num_segments",
+        "ratio",
+        "k",
+        "p",
+        "noise",
+        "epsilon",
+    ),
     *("margin", "link", "support", "gap", "per_row", "temperature", "norm", "above", "dim"),
     *("mask", "hard", "weight", "weights", "bias", "normalize", "kinks"),
     *("label_smoothing", "ignore_index", "reduction"),

@@ -96,6 +96,19 @@ def test_formulas_become_mathml() -> None:
     assert "<mi>&#x0221E;</mi>" in block
 
 
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "$" in page])
+def test_every_formula_of_a_page_has_a_shape(name: str) -> None:
+    pytest.importorskip("latex2mathml")
+    import formulas
+
+    page = re.sub(r"^```(?!math).*?^```$", "", PAGES[name], flags=re.S | re.M)
+    found = re.findall(r"^```math\n(.*?)^```$|(?<![`$])\$([^$\n]+)\$", page, re.S | re.M)
+    for block, inline in found:
+        formulas.drawn(rf'<div class="arithmatex">\[{block or inline}\]</div>')
+    with pytest.raises(ValueError, match=r"no MathML for .arg"):
+        formulas.drawn(r'<span class="arithmatex">\(\arg x\)</span>')
+
+
 def test_dollars_of_pages_are_in_pairs() -> None:
     """An odd one would make a formula of the text up to the next."""
     for name, page in PAGES.items():

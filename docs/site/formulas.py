@@ -24,6 +24,8 @@ def _one(formula: re.Match) -> str:
     shape = _WORD.sub(_spaced, convert(tex, display="block" if tag == "div" else "inline"))
     for sign, meant in _MEANT.items():
         shape = shape.replace(sign, meant)
+    if unknown := re.search(r"\\\w+", shape):
+        raise ValueError(f"no MathML for {unknown[0]} in the formula {tex}")
     return f'<{tag} class="formula">{shape}</{tag}>'
 
 

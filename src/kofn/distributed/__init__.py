@@ -4,6 +4,7 @@ Every function takes this process's shard of the scores and `group`, or a DTenso
 mesh. `import kofn` alone does not load this.
 """
 
+from kofn.distributed.k_subset import KSubset
 from kofn.distributed.knapsack import (
     soft_knapsack,
     soft_knapsack_threshold,
@@ -35,4 +36,5 @@ __all__ = [
     "soft_knapsack",
     "soft_knapsack_threshold",
     "soft_knapsack_value",
+    "KSubset",
 ]

@@ -168,7 +168,13 @@ def _product(z: Array, coin: Coins, k: Array) -> tuple[Node, Array, Array]:
 
 
 def _grid(z: Array, w: Array) -> Node:
+    return nodes(z, _row_sum(w), z.shape[-1])
+
+
+def nodes(z: Array, variance: Array, n: int) -> Node:
     """Return the nodes that the standard deviation √V of N requires, without negligible ones.
+
+    `variance` is V per row, (…, 1), and n how many coins a row has.
 
     L nodes mistake N = k ± L for k: L²/2V ≥ 36 (18 in float32) puts that below rounding, and so
     many that N cannot reach k ± L are always enough. A node's |Π t| is at most e^{−V(1 − cos ω)}.
@@ -177,8 +183,6 @@ def _grid(z: Array, w: Array) -> Node:
     xp = namespace(z)
     double = dtype_name(z) == "float64"
     wide, least, negligible, most = (8.5, 14.0, 40.0, 27) if double else (6.0, 10.0, 17.0, 15)
-    n = z.shape[-1]
-    variance = _row_sum(w)
     wanted = 2 * xp.ceil((wide * xp.sqrt(variance) + (least - 1)) / 2) + 1
     number, count = wanted, most
     # A recording, or a symbolic n of JAX's.

@@ -87,7 +87,7 @@ def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
     seen: list[Any] = []
 
     def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
-        seen[:] = [survey]
+        seen[:] = [_available(survey)]
         found = solve(survey, rows, over)
         loss, in_t = _gap(rows, found, target, over)
         return loss, kept_of(survey, rows, found)._replace(slope=in_t)
@@ -98,9 +98,12 @@ def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
         return _of_loss(g, rows, kept, target, torch.ones_like(rows.scores[..., :1]))
 
     def plain(rows: Rows, found: Theta) -> Tensor:
+        if not seen:  # of a learned alpha: `of` was not called
+            seen[:] = [over.count(rows.live | rows.top) > 0]
         return answers.gap(rows, target, over, found)
 
-    return of_shards(shards, of, pullback, plain), _available(seen[0])
+    loss = of_shards(shards, of, pullback, plain)
+    return loss, seen[0]
 
 
 def _gap(rows: Rows, found: Theta, target: Tensor, over: GroupRows) -> tuple[Tensor, Tensor]:

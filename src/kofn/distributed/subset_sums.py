@@ -1,0 +1,118 @@
+"""Sums over subsets of rows in several processes, by the quadrature of `subsets/quadrature.py`.
+
+Its nodes depend on sums over a row, and each rank's coins make a factor of the characteristic
+function: two numbers per node, of which the ranks' products are sums of logarithms and phases.
+Plain differentiable code: derivatives of any order are those of these lines.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.rows.group.given import Shards
+from kofn.rows.group.reductions import GroupRows
+from kofn.rows.group.search import solve
+from kofn.rows.group.survey import Survey, surveyed
+from kofn.rows.settled import Rows
+from kofn.solver.equation import far
+from kofn.subsets import quadrature
+from kofn.subsets.quadrature import Coins, Node
+
+
+class Placed(NamedTuple):
+    """Coins that fall heads k times on average, and what is summed over whole rows."""
+
+    survey: Survey
+    rows: Rows
+    theta: Tensor  # per row; ±inf or NaN where nothing is open
+    z: Tensor  # −inf where settled
+    coin: Coins
+    above: Tensor  # how many coins have z > 0
+    chosen: Tensor  # Σ of their logits
+    overlap: Tensor  # Σ log(1 + e^−|z|)
+    variance: Tensor
+    tilt: Tensor  # Σp − how many coins have z > 0
+
+
+def marginals(shards: Shards) -> Tensor:
+    """Return the marginals of this rank's entries, with `dim` last."""
+    at, over = _placed(shards), shards.over
+    node, real, imag = _spectrum(at, over)
+    count = real.sum(0)
+    both = over.expand(torch.stack([real / count, imag / count]))
+    coin = at.coin
+    shift = torch.zeros_like(at.z)
+    for h in range(len(node.angle)):
+        sin, versine = node.sin[h], node.versine[h]
+        moved = coin.r * (versine * both[0, h]) + sin * both[1, h]
+        shift = shift - moved / (1 - 2 * coin.w * versine)
+    tail = coin.tail * (1 + coin.sign * (1 - coin.tail) * shift)
+    tail = tail + (tail.detach().clamp(0.0, 1.0) - tail.detach())
+    answer = torch.where(at.z > 0, 1 - tail, tail)
+    answer = torch.where((at.theta == -math.inf)[..., None] & at.rows.live, 1.0, answer)
+    answer = torch.where(at.z.isneginf() & ~(at.theta == -math.inf)[..., None], 0.0, answer)
+    spoiled = at.theta.isnan() & (at.survey.live > 0)
+    answer = torch.where(spoiled[..., None] & at.rows.live, math.nan, answer)
+    share = torch.where(at.rows.top, at.rows.top_weight[..., None], 0.0)
+    return torch.where(at.rows.live, answer, share)
+
+
+def log_partition(shards: Shards) -> Tensor:
+    """Return log Z = kλ + Σ log(1 + e^z) + log Pr(N = k) per row."""
+    at = _placed(shards)
+    _, real, _ = _spectrum(at, shards.over)
+    open_ = at.theta.isfinite()
+    theta = torch.where(open_, at.theta, 0.0).to(at.chosen.dtype)
+    missing = torch.where(open_, at.rows.k - at.above, 0.0)
+    count = torch.where(open_, real.sum(0), 1.0)
+    answer = missing * theta + at.chosen + at.overlap + count.log()
+    endless = (at.survey.top > 0) & (at.rows.top_weight > 0)
+    answer = torch.where(endless, math.inf, answer)
+    spoiled = at.theta.isnan() & (at.survey.live > 0)
+    return torch.where(spoiled, math.nan, answer)
+
+
+def _placed(shards: Shards) -> Placed:
+    over = shards.over
+    survey, rows = surveyed(shards)
+    hi, lo = solve(survey, rows, over)
+    open_ = hi.isfinite()
+    play = rows.live & open_[..., None]
+    x = torch.where(play, rows.scores, 0.0)
+    distance = (x - torch.where(open_, hi, 0.0)[..., None]) - lo[..., None]
+    value, limit = distance.detach(), far(torch.finfo(x.dtype))
+    beyond = torch.full_like(value, limit).copysign(value)
+    z = torch.where(play, torch.where(value.abs() < limit, distance, beyond), -math.inf)
+    coin, upper = quadrature.coins(z), z > 0
+    every = (hi == -math.inf)[..., None] & rows.live
+    size = torch.where(distance > 0, distance, -distance)  # with a derivative at 0
+    sums = over.sums(
+        upper.to(x.dtype),
+        torch.where(upper | every, torch.where(rows.live, rows.scores, 0.0), 0.0),
+        torch.where(play, torch.log1p(torch.exp(-size)), 0.0),
+        coin.w,
+        coin.sign * coin.tail,
+    )
+    return Placed(survey, rows, hi + lo, z, coin, *sums)
+
+
+def _spectrum(at: Placed, over: GroupRows) -> tuple[Node, Tensor, Tensor]:
+    """Return the nodes, and weight·Π t·e^{−iωk} at each, per row."""
+    coin = at.coin
+    node = quadrature.nodes(at.z, at.variance.detach()[..., None], max(at.survey.size, 1))
+    sizes, phases = [], []
+    for h in range(len(node.angle)):
+        sin, versine = node.sin[h], node.versine[h]
+        sizes.append(torch.log1p(-2 * coin.w * versine))
+        phase = torch.atan(coin.tail * sin / (1 - coin.tail * versine))
+        phases.append(coin.sign * (phase - coin.tail * node.angle[h]))
+    found = torch.stack(over.sums(*sizes, *phases))
+    found = found.reshape(2, len(sizes), *found.shape[1:])
+    excess = torch.where(at.theta.isfinite(), at.above - at.rows.k + at.tilt, 0.0)
+    angle = found[1] + node.angle[..., 0] * excess
+    size = node.weight[..., 0] * torch.exp(found[0] / 2)
+    return node, size * torch.cos(angle), size * torch.sin(angle)

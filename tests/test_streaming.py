@@ -99,8 +99,9 @@ def test_the_plateau_has_the_published_thresholds(temperature):
     assert abs(streaming.soft_topk_threshold(x, 3, temperature=temperature) - wanted) < 1e-6
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("few", [8, 1 << 20])
+@pytest.mark.parametrize(
+    ("dtype", "few"), [(np.float16, 8), (np.float32, 8), (np.float64, 8), (np.float64, 1 << 20)]
+)
 def test_hard_choices_are_those_of_the_row(dtype, few, monkeypatch):
     monkeypatch.setattr(block_choice, "FEW", few)
     rng = np.random.default_rng(1)

@@ -101,6 +101,9 @@ def test_thresholds_and_json(both_ways):
     assert told["thresholds"] == ["-inf"] * 3
     told = json.loads(answered("x.npy", "-k", 7, "--out", "w.npy", "--json"))
     assert (told["shape"], told["dtype"], told["k"]) == ([3, 1000], "float32", 7)
+    np.save("x.npy", np.nan_to_num(X, posinf=3, neginf=-3))
+    told = json.loads(answered("x.npy", "-k", 7, "--support", 9, "--threshold-only", "--json"))
+    assert (told["support"], "temperature" in told, len(told["thresholds"])) == (9, False, 3)
 
 
 @pytest.mark.parametrize("options", [[], ["--hard"]])

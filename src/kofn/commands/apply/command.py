@@ -162,7 +162,7 @@ class _How:
 
     def about(self) -> dict[str, Any]:
         """Return the options, for JSON."""
-        soft = {"map": self.map, "alpha": self.alpha, "temperature": self.value}
+        soft = {"map": self.map, "alpha": self.alpha, self.asked: self.value}
         return {"k": self.k, "hard": self.hard} | ({} if self.hard else soft)
 
 

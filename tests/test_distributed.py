@@ -418,8 +418,18 @@ TASKS = (
 )
 
 
+def losses_and_routers():
+    """A few of what their files have, in the processes that are there already."""
+    import test_distributed_losses as of_losses
+    import test_nn_router_processes as of_routers
+
+    of_losses.same_losses(("smoothed", "k-hot"), ("mean",))
+    of_losses.edges()
+    of_routers.expert_choice()
+
+
 def test_rows_in_two_processes(tmp_path):
-    run_on_ranks(tmp_path / "store", 2, *TASKS)
+    run_on_ranks(tmp_path / "store", 2, *TASKS, losses_and_routers)
 
 
 @pytest.mark.full

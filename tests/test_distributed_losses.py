@@ -62,11 +62,12 @@ def whole_value(case, reduction, std=2.0):
                   reduction, options, lambda value: value)  # fmt: skip
 
 
-def same_losses():
+def same_losses(cases=tuple(CASES), reductions=("none", "mean", "sum")):
     """Values on every rank and gradients of scores and temperature, for every reduction."""
     wrong = []
-    for case, (name, target, options) in CASES.items():
-        for reduction in ("none", "mean", "sum") if case == "weighted" else ("none", "mean"):
+    for case in cases:
+        name, target, options = CASES[case]
+        for reduction in reductions:
             wanted = whole_value(case, reduction)
             function = getattr(kofn.distributed, name)
             found = passed(function, mine(rows()), target, reduction, options)
@@ -195,13 +196,11 @@ def dtensors():
                     assert close(x.grad.full_tensor(), whole.grad, 1e-5), where
 
 
-TASKS = [same_losses, edges, counts_messages, as_loss_parallel, dtensors]
-
-
-def test_losses_of_shards_are_those_of_whole_rows(tmp_path):
-    test_distributed.run_on_ranks(tmp_path / "store", 2, *TASKS)
+TASKS = [same_losses, edges, second_derivatives, counts_messages, as_loss_parallel, dtensors]
 
 
 @pytest.mark.full
-def test_losses_of_four_shards(tmp_path):
-    test_distributed.run_on_ranks(tmp_path / "store", 4, *TASKS, second_derivatives)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_losses_of_shards_are_those_of_whole_rows(tmp_path, processes):
+    """A few of them run with the ordinary tests of `test_distributed.py`."""
+    test_distributed.run_on_ranks(tmp_path / "store", processes, *TASKS)

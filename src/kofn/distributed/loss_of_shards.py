@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn import links
-from kofn.arrays.checks import check_dim, check_same_kind
+from kofn.arrays.checks import check_dim, check_same_kind, shown
 from kofn.arrays.torch_untraced import outside_of_graphs
 from kofn.distributed import loss_targets
 from kofn.distributed.loss_targets import Options, Target
@@ -39,6 +39,8 @@ def loss(
     if torch.compiler.is_compiling():
         return outside_of_graphs(loss, name, *arguments)
     check_reduction(reduction)
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"{name} takes a torch.Tensor; got {shown(scores)}")
     check_same_kind("target", target, scores)
     made = Options(*options)
     if not hasattr(scores, "device_mesh"):

@@ -1,5 +1,6 @@
 """Public signatures: none changes unseen, and an argument has one place and one default."""
 
+import importlib
 import inspect
 
 import pytest
@@ -75,6 +76,12 @@ def test_signatures_are_those_that_were_agreed():
         "commit tests/signatures.txt. A name, argument or default that goes or changes needs a "
         "deprecation first: see CONTRIBUTING.md."
     )
+
+
+@pytest.mark.parametrize("name", signatures.MODULES[1:])
+def test_dir_lists_the_public_names_of_a_module(name):
+    module = importlib.import_module(name)
+    assert dir(module) == sorted(module.__all__)
 
 
 @pytest.mark.parametrize(("name", "function"), list(functions()))

@@ -23,6 +23,11 @@ from kofn.rows.settled import Rows, rows_of
 __all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
 
 
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)
+
+
 def iterative_soft_topk(
     scores: ArrayT,
     k: int,

@@ -22,6 +22,11 @@ from kofn.arrays.typing import ArrayT
 __all__ = ["Schedule", "UntilHard", "constant", "cosine", "exponential", "linear", "until_hard"]
 
 
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)
+
+
 @dataclass(frozen=True, repr=False)
 class Schedule:
     """schedule(step) → number: `start` at step 0, `end` from step `steps` on.

@@ -38,3 +38,8 @@ __all__ = [
     "soft_knapsack_value",
     "KSubset",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

@@ -58,3 +58,8 @@ __all__ = [
     "Study",
     "TABLE",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

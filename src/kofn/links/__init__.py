@@ -5,3 +5,8 @@ from kofn.links.table import TABLE as TABLE
 from kofn.links.table import entmax, exponential, laplace, linear, logistic, normal
 
 __all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

@@ -41,3 +41,8 @@ __all__ = [
     "am_softmax",
     "arcface",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

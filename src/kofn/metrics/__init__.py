@@ -24,3 +24,8 @@ __all__ = [
     "temperature_for",
     "tsallis_entropy",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

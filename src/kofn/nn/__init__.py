@@ -48,3 +48,8 @@ __all__ = [
     "SAEOutput",
     "auxk_loss",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

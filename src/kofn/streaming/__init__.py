@@ -12,3 +12,8 @@ docs/streaming.md has figures; the command `kofn apply` does the same from file 
 from kofn.streaming.topk import hard_topk, soft_topk, soft_topk_threshold, topk_indices
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_threshold", "topk_indices"]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 from kofn import links
+<<<<<<< HEAD
 from kofn.arrays.checks import check_dim, check_same_kind, shown
 from kofn.arrays.torch_untraced import outside_of_graphs
+=======
+from kofn.arrays.checks import check_dim, check_same_kind
+>>>>>>> 018c8e8 (Signatures of kofn.distributed)
 from kofn.distributed import loss_targets
 from kofn.distributed.loss_targets import Options, Target
 from kofn.distributed.placements import Layout, _layout_of
@@ -37,6 +41,8 @@ def loss(
     """Return a reduced Fenchel–Young loss, or cross-entropy if there is no link."""
     arguments = (scores, target, group, link, temperature, dim, mask, reduction, options)
     if torch.compiler.is_compiling():
+        from kofn.arrays.torch_untraced import outside_of_graphs  # imports the compiler
+
         return outside_of_graphs(loss, name, *arguments)
     check_reduction(reduction)
     if not isinstance(scores, Tensor):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_broadcasts, check_dim, check_per_row
-from kofn.arrays.torch_untraced import outside_of_graphs
 
 Run = Callable[..., Any]
 """run(scores, groups, **others): the answer for this process's shard of the scores."""
@@ -39,6 +38,8 @@ def on_shards(
         of_rows: whether the answer has numbers per row, not per entry.
     """
     if torch.compiler.is_compiling():
+        from kofn.arrays.torch_untraced import outside_of_graphs  # imports the compiler
+
         return outside_of_graphs(
             on_shards, name, run, scores, dim, group,
             per_row=per_row, per_entry=per_entry, of_rows=of_rows,

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn import links
-<<<<<<< HEAD
 from kofn.arrays.checks import check_dim, check_same_kind, shown
-from kofn.arrays.torch_untraced import outside_of_graphs
-=======
-from kofn.arrays.checks import check_dim, check_same_kind
->>>>>>> 018c8e8 (Signatures of kofn.distributed)
 from kofn.distributed import loss_targets
 from kofn.distributed.loss_targets import Options, Target
 from kofn.distributed.placements import Layout, _layout_of

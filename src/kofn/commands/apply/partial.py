@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +35,8 @@ class Partial:
         self.record_path = out.with_name(f"{out.name}.progress")
         self.done = 0
         self.state: Any = None
-        self.recorded = 0.0
+        self.recorded = -math.inf
+        self.lock = threading.Lock()
 
     def begin(self, force: bool) -> None:
         """Start anew; InputError if there is an interrupted run."""
@@ -44,13 +47,12 @@ class Partial:
             )
         try:
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.file: BinaryIO = open(self.path, "wb")  # noqa: SIM115  open for the whole run
+            self.file: Any = open(self.path, "wb", buffering=0)  # noqa: SIM115  open to the end
         except OSError as error:
             name = shortened(self.out)
             raise InputError(f"--out {name} cannot be written: {error.strerror}") from None
         form = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
         np.lib.format.write_array_header_1_0(self.file, {**form, "shape": self.shape})
-        self.file.flush()
         self.offset = self.file.tell()
 
     def resume(self) -> None:
@@ -72,7 +74,7 @@ class Partial:
                 raise InputError(_differs(self.record_path, name, asked.get(name), wanted))
         if size < offset + done * self.dtype.itemsize:
             raise InputError(f"{self.path} is shorter than it was; --force starts anew")
-        self.file = open(self.path, "r+b")  # noqa: SIM115
+        self.file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
         self.offset, self.done, self.state = offset, done, state
 
     @contextlib.contextmanager
@@ -103,9 +105,10 @@ class Partial:
         packed: Any = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8)
         data = memoryview(packed)
         place = self.offset + start * self.dtype.itemsize
-        while data:
-            count = os.pwrite(self.file.fileno(), data, place)
-            data, place = data[count:], place + count
+        with self.lock:
+            self.file.seek(place)
+            while data:
+                data = data[self.file.write(data) :]
 
     def reached(self, done: int, state: Any) -> None:
         """Note how many entries are written, on disk from time to time."""

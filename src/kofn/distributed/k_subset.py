@@ -21,8 +21,8 @@ class KSubset:
 
     It is `kofn.KSubset` of the rows that the shards of all processes make, as far as marginals and
     the partition function go. A method takes 3 all-reduces, one for each step of the search for a
-    threshold, one of 40 bytes per row, and one of two numbers per row and node of a quadrature: 16
-    nodes at most, 28 for float64. No process gathers a row.
+    threshold, one of 40 bytes per row, and one of two numbers per row and node of a quadrature: 15
+    nodes at most, 27 for float64. No process gathers a row.
 
     Args:
         logits, group, dim, mask: as the scores, group, dim and mask of

@@ -30,7 +30,7 @@ def soft_knapsack(
 ) -> Tensor:
     """Return weights p = F((scores − θ·costs)/temperature), Σ costs·p = budget over all processes.
 
-    It is `kofn.soft_knapsack` of the rows that the shards of all processes make. A call takes 11
+    It is `kofn.soft_knapsack` of the rows that the shards of all processes make. A call takes 12
     all-reduces and one for each step of the search; `backward` takes 2.
 
     Args:

@@ -13,7 +13,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt
-CORE := $(foreach room,arrays links losses maps metrics distributions rows solver commands,tests/test_$(room)*.py)
+CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
 
 # One thread per test process, because there are as many processes as cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
@@ -60,7 +60,7 @@ test-lowest:  ## run the core of the tests on the lowest versions that pyproject
 	.venv-lowest/bin/python -m pip install $(LOWEST) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") torch
 	.venv-lowest/bin/python -m pip install $(LOWEST) entmax hatchling hypothesis mpmath "pytest>=8.2"
 	.venv-lowest/bin/python -m pip install $(LOWEST) --no-build-isolation --editable ".[cli,jax]"
-	XLA_FLAGS= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest $(CORE)
+	XLA_FLAGS= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest $(CORE) -k "not compil and not trace and not autocast"
 
 lint: $(READY)  ## check formatting, style, spelling and types; changes nothing
 	$(BIN)/ruff format --check .

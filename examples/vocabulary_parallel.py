@@ -52,7 +52,7 @@ def train(cut: bool) -> float:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(float(loss.full_tensor() if cut else loss))
+        found.append((loss.full_tensor() if cut else loss).item())
     return sum(found[-10:]) / len(found[-10:])
 
 

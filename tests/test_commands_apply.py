@@ -162,6 +162,25 @@ def test_resume_refuses_what_does_not_fit(here, monkeypatch):
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
 
 
+def test_nothing_of_the_users_is_overwritten(here, monkeypatch):
+    def stop(self, *now):
+        raise KeyboardInterrupt
+
+    how = ["x.npy", "-k", 2, "--out", "w.npy"]
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.Partial, "reached", stop)
+        assert run(*how).exit_code == 130
+    (here / "w.npy").write_bytes(b"precious")
+    assert "w.npy exists" in refused(*how, "--resume")
+    assert (here / "w.npy").read_bytes() == b"precious"
+    for name in ("w.npy.partial", "w.npy.progress"):
+        np.save("x.npy", X)
+        os.replace("x.npy", name)
+        before = (here / name).read_bytes()
+        assert "would overwrite the scores" in refused(name, *how[1:], "--force")
+        assert (here / name).read_bytes() == before
+
+
 def test_bad_files_are_named(both_ways):
     def saved(array, **how):
         np.save("bad.npy", array, **how)
@@ -177,7 +196,7 @@ def test_bad_files_are_named(both_ways):
         short.write(file.read()[:-1000])
     assert "bad.npy cannot be read as .npy" in refused("bad.npy", "--out", "w.npy")
     assert sorted(os.listdir()) == ["bad.npy", "x.npy"]
-    assert "is the file of the scores" in refused("x.npy", "--out", "x.npy", "--force")
+    assert "would overwrite the scores" in refused("x.npy", "--out", "x.npy", "--force")
     assert "w.npy exists" in (np.save("w.npy", X), refused("x.npy", "--out", "w.npy"))[1]
 
 

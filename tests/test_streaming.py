@@ -146,6 +146,14 @@ def test_a_gap_without_a_score_that_theta_depends_on(seed, k):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 
 
+def test_the_least_number_of_each_dtype_masks():
+    least = [np.finfo(dtype).min for dtype in ("float16", "float32", "float64")]
+    x = [np.array([1, low], low.dtype) for low in least]
+    assert [p.tolist() for p in streaming.hard_topk(x, 4)] == [[1, 0]] * 3
+    assert [p.tolist() for p in streaming.soft_topk(x, 4)] == [[1, 0]] * 3
+    assert streaming.topk_indices(x, 5).tolist() == [0, 2, 4]
+
+
 def test_no_entries_and_one():
     assert math.isnan(streaming.soft_topk_threshold([], 0))
     assert streaming.soft_topk(np.zeros((0, 3)), 0).shape == (0, 3)
@@ -194,6 +202,8 @@ def test_threads_change_nothing(monkeypatch):
         (lambda x: streaming.soft_topk(x, 1, out=x[:2]), ValueError, "as many entries"),
         (lambda x: streaming.soft_topk([x], 1, out=x), TypeError, "out must be"),
         (lambda x: streaming.soft_topk(x, 1, out="w.npy"), TypeError, "out must be"),
+        (lambda x: streaming.soft_topk(x, 1, out=np.zeros(4, int)), TypeError, "out must have"),
+        (lambda x: streaming.hard_topk(x, 1.5, out=np.zeros(4, bool)), TypeError, "out must have"),
         (lambda x: streaming.topk_indices(x, 1.5), TypeError, "k"),
         (lambda x: streaming.topk_indices(x * math.nan, 1), ValueError, "NaN"),
         (lambda x: streaming.hard_topk(x, 1, progress=3), TypeError, "progress"),

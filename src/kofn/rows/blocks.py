@@ -113,7 +113,11 @@ class Blocks:
 
     def _read(self, part: Part, stop: int) -> Array:
         block = self.sources[part.source].read(part.start, stop)
-        return cast(block, namespace(block).float64) if self.is_double else block
+        if not self.is_double or dtype_name(block) == "float64":
+            return block
+        # What masks is the least number of the dtype that the scores have.
+        xp = namespace(block)
+        return xp.where(deleted(block), -np.inf, cast(block, xp.float64))
 
 
 def _crew(size: int) -> int:

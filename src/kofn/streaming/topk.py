@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.checks import check_count, check_k, check_scores, check_temperature, shown
-from kofn.arrays.kinds import Array, framework, is_jax
+from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework, is_jax
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, table
 from kofn.rows.block_answers import indices_of, write_choice, write_weights
@@ -88,7 +88,7 @@ def soft_topk(
         array([0.793, 0.585, 0.461, 0.16 ])
     """
     blocks = _blocks(scores, progress)
-    answer, into = _room(scores, out, blocks)
+    answer, into = _room(scores, out, blocks, whole=False)
     found = _solved(blocks, k, link, temperature)
 
     deque(write_weights(found, blocks, into), maxlen=0)
@@ -118,8 +118,9 @@ def hard_topk(
         [array([1., 1.]), array([0., 1.])]
     """
     blocks = _blocks(scores, progress)
-    answer, into = _room(scores, out, blocks)
-    found = cut_of(blocks, check_k(k, blocks.size))
+    number = check_k(k, blocks.size)
+    answer, into = _room(scores, out, blocks, whole=number == int(number))
+    found = cut_of(blocks, number)
     deque(write_choice(found, found.left, blocks, into), maxlen=0)
     return answer
 
@@ -174,8 +175,8 @@ def _checked(array: Any, name: str) -> Any:
     return np.asarray(array) if is_jax(array) else array
 
 
-def _room(scores: Scores, out: Any, blocks: Blocks) -> tuple[Any, list[OfArray]]:
-    """Return `out`, made if necessary, and how to write to its arrays."""
+def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any, list[OfArray]]:
+    """Return `out`, made if necessary, and how to write to its arrays: whole numbers or any."""
     several, given = isinstance(scores, (list, tuple)), _each(scores)
     if out is None:
         made = [_like(each) for each in given]
@@ -183,6 +184,12 @@ def _room(scores: Scores, out: Any, blocks: Blocks) -> tuple[Any, list[OfArray]]
     targets = _each(out)
     if len(targets) != len(given) or isinstance(out, (list, tuple)) != several:
         raise TypeError("out must be an array, or a list of as many arrays as there are in scores")
+    for each in targets:
+        if not whole and framework(each) is not None and dtype_name(each) not in FLOATS:
+            raise TypeError(
+                f"out must have dtype {', '.join(FLOATS)}, because weights are no whole numbers; "
+                f"got {each.dtype}"
+            )
     return out, [
         _target(each, source.size) for each, source in zip(targets, blocks.sources, strict=True)
     ]

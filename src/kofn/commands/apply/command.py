@@ -190,11 +190,12 @@ def _by_blocks(
             found = by_blocks.thresholds(scores, job, update)
         _print_thresholds(found, name, how, as_json)
         return
-    if out.exists() and os.path.samefile(out, name):
-        raise InputError(f"--out {out} is the file of the scores; choose another")
     dtype = np.dtype(how.dtype) if how.dtype else scores.dtype
     asked = {"scores": identity(name), **how.about(), "dtype": dtype.name}
     to = Partial(out, scores.shape, dtype, asked)
+    for path in (out, to.path, to.record_path):
+        if path.exists() and os.path.samefile(path, name):
+            raise InputError(f"--out {out} would overwrite the scores, {name}; choose another")
     if resume:
         to.resume()
     else:

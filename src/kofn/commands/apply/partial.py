@@ -35,6 +35,7 @@ class Partial:
         self.record_path = out.with_name(f"{out.name}.progress")
         self.done = 0
         self.state: Any = None
+        self.force = False
         self.recorded = -math.inf
         self.lock = threading.Lock()
 
@@ -45,6 +46,7 @@ class Partial:
                 f"{self.path} is of an interrupted run; add --resume to continue it, or --force "
                 "to start anew"
             )
+        self.force = force
         try:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             self.file: Any = open(self.path, "wb", buffering=0)  # noqa: SIM115  open to the end
@@ -69,6 +71,9 @@ class Partial:
             raise InputError(f"{self.record_path} is damaged; --force starts anew") from None
         if version != VERSION:
             raise InputError(f"{self.record_path} is of another kofn; --force starts anew")
+        self.force = bool(found.get("force"))
+        if self.out.exists() and not self.force:
+            raise InputError(f"--out {self.out} exists; move it away to continue the run")
         for name, wanted in self.asked.items():
             if asked.get(name) != wanted:
                 raise InputError(_differs(self.record_path, name, asked.get(name), wanted))
@@ -120,7 +125,7 @@ class Partial:
         """Save how far the file is, once that much is on disk."""
         os.fsync(self.file.fileno())
         known = {"version": VERSION, "asked": self.asked, "done": self.done, "state": self.state}
-        text = json.dumps({**known, "offset": self.offset})
+        text = json.dumps({**known, "offset": self.offset, "force": self.force})
         temporary = self.record_path.with_name(f".{self.record_path.name}")
         temporary.write_text(text)
         os.replace(temporary, self.record_path)

@@ -64,7 +64,7 @@ def test_other_platforms_and_exported_programs_get_array_code():
     assert all(map(near, program.call(x), both(x)))
 
 
-def test_a_program_over_several_devices_gets_array_code():
+def test_a_program_for_devices_that_are_not_here_gets_array_code():
     """XLA would gather the rows of all devices for a native call, and for rows in groups."""
     mesh = jax.sharding.AbstractMesh((8,), ("rows",))
     place = NamedSharding(mesh, P("rows"))

@@ -151,7 +151,7 @@ GRADIENTS = [name for name in MAPS if name not in ("hard_topk", "hard of each", 
 
 @needs_shardy
 def test_rows_say_nothing_to_each_other_and_entries_little():
-    values = ("soft_topk", "hard_topk", "softmax_loss", "knapsack")
+    values = ("soft_topk", "hard_topk", "softmax_loss")
     tasks = [f"{name}/rows/value" for name in values]
     tasks += [f"{name}/rows/gradient" for name in ("soft_topk", "gates")]
     tasks += ["hard_topk/entries/value", "indices/both/value", "softmax/entries/gradient"]

@@ -29,7 +29,8 @@ class AxisRows:
 
     def min(self, values: jax.Array) -> jax.Array:
         least = as_integers(self._own(values).min(-1), -1)
-        return as_numbers(self._own(lax.pmin(least, self.names)), values.dtype)
+        # As a maximum, so that XLA sends it with the others.
+        return as_numbers(~self._own(lax.pmax(~least, self.names)), values.dtype)
 
     def max(self, values: jax.Array) -> jax.Array:
         greatest = as_integers(self._own(values).max(-1), 1)
@@ -39,7 +40,8 @@ class AxisRows:
         return self.total(self._own(values).sum(-1))
 
     def count(self, flags: jax.Array) -> jax.Array:
-        return self.total(self._own(flags).sum(-1, dtype="int32"))
+        here = self._own(flags).sum(-1, dtype="int32")
+        return self.total(here.astype(float))  # a float, so that XLA sends it with the sums
 
     def any(self, flags: jax.Array) -> jax.Array:
         return self.total(self._own(flags).any(-1).astype("int32")) > 0

@@ -1,0 +1,189 @@
+"""kofn.distributed on JAX: rows along axes of jax.shard_map.
+
+XLA makes eight devices of one processor only in a process that starts so: this file is its script.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import kofn
+from kofn import distributed
+
+X, C, V = (np.random.default_rng(i).standard_normal((4, 16)) for i in range(3))
+K, T = np.array([1.0, 2.5, 0.0, 16.0]), np.array([0.5, 1.0, 2.0, 1.0])
+ENTRIES, ROWS = P("b", "i"), P("b")
+SPECIAL = X.copy()
+SPECIAL[0, 3:9], SPECIAL[1, 5], SPECIAL[2, 2], SPECIAL[3] = -np.inf, np.inf, np.nan, -np.inf
+
+
+def maps(on, **axis):
+    """Each map of `on`, of x, k and T, with what it returns."""
+    return {
+        "softmax": (lambda x, k, t: on.softmax(x, temperature=t, **axis), ENTRIES),
+        "hard_topk": (lambda x, k, t: on.hard_topk(jnp.round(x), k, **axis), ENTRIES),
+        "hard number": (lambda x, k, t: on.hard_topk(jnp.round(x), 3.5, **axis), ENTRIES),
+        "sparsemax": (lambda x, k, t: on.sparsemax(x, temperature=t, **axis), ENTRIES),
+        "entmax": (lambda x, k, t: on.entmax(x, 1.3, temperature=t, **axis), ENTRIES),
+        "soft_topk": (lambda x, k, t: on.soft_topk(x, k, temperature=t, **axis), ENTRIES),
+        "normal": (lambda x, k, t: on.soft_topk(x, k, link="normal", **axis), ENTRIES),
+        "number": (lambda x, k, t: on.soft_topk(x, 3, link="exponential", **axis), ENTRIES),
+        "cold": (lambda x, k, t: on.soft_topk(x, k, temperature=1e-3 * t, **axis), ENTRIES),
+        "hard": (lambda x, k, t: on.soft_topk(x, k, hard=True, **axis), ENTRIES),
+        "threshold": (lambda x, k, t: on.soft_topk_threshold(x, 3, temperature=t, **axis), ROWS),
+        "sum": (lambda x, k, t: on.soft_topk_sum(x, k, temperature=t, **axis), ROWS),
+    }
+
+
+WITHOUT_GRADIENT = ("hard_topk", "hard number")
+
+
+def near(a, b):
+    a, b = (jax.tree.leaves(each) for each in (a, b))
+    return all(np.allclose(x, y, 1e-9, 1e-9, equal_nan=True) for x, y in zip(a, b, strict=True))
+
+
+def check(name, tracked, kinds):
+    mesh = jax.make_mesh((2, 4), ("b", "i"), axis_types=(AxisType.Auto,) * 2)
+    whole, answer = maps(kofn)[name]
+    part, _ = maps(distributed, axis_name="i")[name]
+
+    def shards(f, inputs, outputs):
+        return jax.jit(
+            jax.shard_map(f, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=tracked)
+        )
+
+    def total(f):
+        return lambda x, k, t, c: (f(x, k, t) * c).sum()
+
+    given, c = (ENTRIES, ROWS, ROWS), C if answer == ENTRIES else C[:, 0]
+    placed = shards(part, given, answer)
+    each = jax.vmap(part, in_axes=(0, None, None))
+
+    def tangents(f):
+        return jax.jvp(f, (X, K, T), (V, np.zeros(4), V[:, 0]))[1]
+
+    def bent(f):
+        return jax.grad(lambda x: (jax.grad(total(f))(x, K, T, c) * V).sum())(X)
+
+    checks = {
+        "value": lambda: near(placed(X, K, T), whole(X, K, T)),
+        "special": lambda: near(placed(SPECIAL, K, T), whole(SPECIAL, K, T)),
+        "float32": lambda: near(placed(np.float32(X), K, T).dtype == jnp.float32, True),
+        "vmap": lambda: near(
+            shards(each, (P(None, *ENTRIES), ROWS, ROWS), P(None, *answer))(np.stack([X, V]), K, T),
+            np.stack([whole(X, K, T), whole(V, K, T)]),
+        ),
+        "inside": lambda: near(
+            shards(jax.grad(total(part)), (*given, answer), ENTRIES)(X, K, T, c),
+            jax.grad(total(whole))(X, K, T, c),
+        ),
+        "outside": lambda: near(
+            jax.grad(total(placed), (0, 1, 2))(X, K, T, c),
+            jax.grad(total(whole), (0, 1, 2))(X, K, T, c),
+        ),
+        "tangents": lambda: near(tangents(placed), tangents(whole)),
+        "second": lambda: near(bent(placed), bent(whole)),
+    }
+    wrong = [kind for kind in kinds if not checks[kind]()]
+    print(name, "tracked" if tracked else "untracked", "wrong:" if wrong else "is right", *wrong)
+
+
+def refused():
+    """Say which calls with wrong arguments are taken, or refused in other words."""
+    mesh = jax.make_mesh((2, 4), ("b", "i"), axis_types=(AxisType.Auto,) * 2)
+    x = jnp.asarray(X)
+
+    def inside(f):
+        return jax.shard_map(f, mesh=mesh, in_specs=ENTRIES, out_specs=ENTRIES)(x)
+
+    def soft(x, k=2, **given):
+        return distributed.soft_topk(x, k, **given)
+
+    calls = {
+        "give axis_name": lambda: soft(x),
+        "group is for torch tensors": lambda: soft(x, group=object()),
+        "axis_name is for JAX": lambda: soft(X, axis_name="i"),
+        "'i', which is no axis in scope": lambda: soft(x, axis_name="i"),
+        r"'rows', which is no axis in": lambda: inside(lambda x: soft(x, axis_name="rows")),
+        r"k may differ along the axes \['i'\]": lambda: inside(
+            lambda x: soft(x, x[:, 0], axis_name="i")
+        ),
+        "k must be .* 16 entries": lambda: inside(lambda x: soft(x, 17, axis_name="i")),
+    }
+    for words, call in calls.items():
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            if not re.search(words, str(error)):
+                print(words, "is refused as", error)
+        else:
+            print(words, "is taken")
+
+
+ALL = ("value", "special", "float32", "vmap", "inside", "outside", "tangents", "second")
+
+
+def main(*tasks):
+    jax.config.update("jax_enable_x64", True)
+    for task in tasks:
+        name, tracked, *kinds = task.split("/")
+        check(name, tracked == "tracked", kinds)
+    refused()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+
+
+def report(*tasks):
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
+    run = subprocess.run(
+        [sys.executable, __file__, *tasks],
+        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = run.stdout.splitlines()
+    wrong = [line for line in found if not line.endswith("is right")]
+    return wrong or (None if len(found) == len(tasks) else run.stderr[-2000:])
+
+
+needs_shard_map = pytest.mark.skipif(
+    not hasattr(jax, "shard_map"), reason="in jax.experimental before 0.6"
+)
+
+
+@needs_shard_map
+def test_shards_of_rows_are_parts_of_the_whole_rows():
+    assert (
+        report(
+            "softmax/tracked/value/inside/outside",
+            "softmax/untracked/outside",
+            "hard_topk/tracked/value",
+        )
+        is None
+    )
+
+
+@pytest.mark.full
+@needs_shard_map
+@pytest.mark.parametrize("tracked", ["tracked", "untracked"])
+@pytest.mark.parametrize("name", maps(kofn))
+def test_every_map_and_its_derivatives(name, tracked):
+    kinds = ALL[:4] if name in WITHOUT_GRADIENT else ALL
+    if tracked == "untracked" and name in ("threshold", "sum"):
+        # Without check_vma JAX sums the cotangents of what all devices have the same of.
+        kinds = [kind for kind in kinds if kind != "inside"]
+    assert report("/".join((name, tracked, *kinds))) is None

@@ -65,6 +65,15 @@ SHARDINGS = {
     "both": ((4, 2), P("b", "a")),
     "entries of two axes": ((4, 2), P(None, ("b", "a"))),
 }
+MOST = {  # collectives in a program, those of loops and of branches counted once
+    "softmax/value": 3,
+    "softmax/gradient": 4,
+    "hard_topk/value": 3,
+    "sparsemax/value": 15,
+    "sparsemax/gradient": 18,
+    "soft_topk/value": 21,
+    "soft_topk/gradient": 29,
+}
 COLLECTIVE = re.compile(
     r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 )
@@ -75,7 +84,7 @@ def collectives(compiled):
     found = COLLECTIVE.findall(compiled.as_text())
     sizes = [re.findall(r"\[([\d,]*)\]", shapes) for shapes, _ in found]
     return [
-        (name, max(int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes))
+        (name, sum(int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes))
         for (_, name), shapes in zip(found, sizes, strict=True)
     ]
 
@@ -107,6 +116,10 @@ def check(name, how, f, tolerance=1e-9):
         return print(name, how, "says", said)
     if [size for kind, size in said if kind != "all-reduce" and size >= X.size]:
         return print(name, how, "gathers rows:", said)
+    if [size for kind, size in said if kind == "all-reduce" and size > 16 * len(X)]:
+        return print(name, how, "sends more than 16 numbers of a row:", said)
+    if len(said) > MOST.get(name, 40):
+        return print(name, how, "says too much:", said)
     if answer.shape == X.shape and not answer.sharding.is_equivalent_to(x.sharding, 2):
         return print(name, how, "is moved to", answer.sharding)
     return print(name, how, "is right")

@@ -25,7 +25,7 @@ X = np.zeros((3, 4))
 
 
 @pytest.mark.parametrize("function", [soft_topk, soft_topk_threshold, soft_topk_sum, hard_topk])
-@pytest.mark.parametrize("k", [-1, 4.5, 5, math.nan, math.inf, np.float64(-0.1)])
+@pytest.mark.parametrize("k", [-1, 4.5, 5, math.nan, math.inf, np.float64(-0.1), 10**400])
 def test_k_outside_0_and_n(function, k):
     with pytest.raises(ValueError, match=r"k must be a number in \[0, n\] \(here n = 4"):
         function(X, k)

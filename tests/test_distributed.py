@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 import kofn
+from kofn import links
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"
@@ -342,6 +343,64 @@ def differences():
     parts_equal("afterwards", f.soft_topk(mine(x), 3), kofn.soft_topk(x, 3))
 
 
+def early_differences():
+    """What is wrong before the first message is sent reaches the other ranks, too."""
+    f, x = kofn.distributed, rows()
+    last = distributed.get_world_size() - 1
+    odd = distributed.get_rank() == last
+    word, labels = "logistik" if odd else "logistic", torch.zeros(3, 2, dtype=torch.int64)
+    bad = links.Link(torch.sigmoid, torch.sigmoid, integral=torch.exp) if odd else links.logistic
+    calls = {
+        "link": lambda: f.soft_topk(x, 2, link=word),
+        "link of theta": lambda: f.soft_topk_threshold(x, 2, link=word),
+        "link of costs": lambda: f.soft_knapsack(x, 1.0, 2.0, link=word),
+        "link of a loss": lambda: f.topk_loss(x, labels, link=word),
+        "integral": lambda: f.topk_loss(x, labels, link=bad),
+        "hard": lambda: f.soft_topk(x, 2, hard=1 if odd else True),
+        "alpha": lambda: f.entmax(x, 0.5 if odd else 1.5),
+        "alpha of a loss": lambda: f.entmax_loss(x, labels, 0.5 if odd else 1.5),
+        "k of subsets": lambda: f.KSubset(x, 2.5 if odd else 2).marginals(),
+        "huge k": lambda: f.soft_topk(x, 10**400 if odd else 2),
+        "reduction": lambda: f.softmax_loss(x, labels, reduction="most" if odd else "mean"),
+        "target": lambda: f.softmax_loss(x, labels.numpy() if odd else labels),
+        "no tensor": lambda: f.softmax_loss(x.tolist() if odd else x, labels),
+    }
+    for name, call in calls.items():
+        told = "." if odd else f"rank {last} raised"
+        with pytest.raises((TypeError, ValueError), match=told):
+            call()
+        assert float(f.softmax(mine(x)).sum()) > 0, name
+    early_differences_of_dtensors(odd, last)
+
+
+def early_differences_of_dtensors(odd, last):
+    """Also where the other ranks have other rows."""
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    f, x, size = kofn.distributed, torch.randn(4, 6), last + 1
+    mesh = init_device_mesh("cpu", (size,))
+    labels = torch.tensor([0, 1, 2, 9 if odd else 3])
+    told = "." if odd else f"rank {last} raised"
+    cut = distribute_tensor(x, mesh, [Shard(1)])
+    with pytest.raises((TypeError, ValueError), match=told):
+        f.soft_topk(cut, 2, mask=torch.ones(5 if odd else 6).bool())
+    with pytest.raises((TypeError, ValueError), match=told):
+        f.softmax_loss(cut, labels[: 3 if odd else 4].clamp(max=3))
+    batch = distribute_tensor(x, mesh, [Shard(0)])
+    calls = (
+        lambda: f.softmax_loss(batch, labels),
+        lambda: f.topk_loss(batch, labels.clamp(max=3), link="logistik" if odd else "logistic"),
+        lambda: f.softmax_loss(batch, labels.clamp(max=3), temperature=-1.0 if odd else 1.0),
+    )
+    for call in calls:
+        with pytest.raises((TypeError, ValueError), match=told):
+            call()
+    turned = DeviceMesh("cpu", list(range(size))[::-1])
+    with pytest.raises(ValueError, match=r"kofn\.distributed\.hard_topk: the ranks .* ascend"):
+        f.hard_topk(distribute_tensor(x, turned, [Shard(1)]), 2)
+
+
 def on_dtensors():
     """Shards of unequal sizes along any dimension, on meshes of one and two dimensions."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -411,6 +470,7 @@ TASKS = (
     messages,
     equal_on_all_ranks,
     differences,
+    early_differences,
 )
 
 

@@ -57,7 +57,7 @@ def special_rows():
     with pytest.raises(ValueError, match="k must be"):
         kofn.distributed.KSubset(mine(x), 41).marginals()
     with pytest.raises(TypeError, match="k must be an integer"):
-        kofn.distributed.KSubset(mine(x), torch.tensor(1.5))
+        kofn.distributed.KSubset(mine(x), torch.tensor(1.5)).marginals()
 
 
 def counts_messages():

@@ -92,6 +92,14 @@ def edges():
     ):
         wanted = function(x, target, reduction="none")
         assert close(ours(mine(x), target, reduction="none"), wanted, 1e-6), (ours, wanted)
+    x = rows()
+    x[0, 0, 3], x[0, 1, 30], x[1, 0, 2] = torch.nan, torch.inf, torch.inf
+    target, options = torch.full((3, 2), 13), dict(reduction="none")
+    for smoothing in (0.0, 0.2):  # of a label whose class has the weight 0
+        options["label_smoothing"] = smoothing
+        wanted = losses.softmax_loss(x, target, weight=WEIGHT, **options)
+        found = kofn.distributed.softmax_loss(mine(x), target, weight=mine(WEIGHT), **options)
+        assert close(found, wanted, 1e-5), (smoothing, found, wanted)
     ignored = torch.full((3, 2), -100)
     assert float(kofn.distributed.softmax_loss(mine(x), ignored)) == 0
     with pytest.raises(ValueError, match=r"target must have indices in \[0, 40\)"):

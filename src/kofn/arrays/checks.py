@@ -67,7 +67,10 @@ def check_number(
     ):
         also = ", or an array" if arrays else ""
         raise TypeError(f"{name} must be {_text(allowed)}{also}; got {shown(value)}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        number = math.inf if value > 0 else -math.inf
     # A NaN fails every comparison; math.isfinite would break the graph for symbolic numbers.
     if not low <= number < below or number > high or (strict and number == low):
         raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")

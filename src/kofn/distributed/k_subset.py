@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kofn import links
 from kofn.arrays.checks import check_integer, check_same_kind, shown
+from kofn.distributed.early import told
 from kofn.distributions import k_subset as whole
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class KSubset:
         k: an integer, or a tensor of integers per row, the same in every process.
 
     Raises:
-        TypeError, ValueError: k is no integer. The methods raise as `kofn.distributed.soft_topk`.
+        TypeError, ValueError: in the methods, in every process: k is no integer, or as for
+            `kofn.distributed.soft_topk`.
 
     Example:
         >>> import torch
@@ -49,7 +51,7 @@ class KSubset:
         mask: Tensor | None = None,
     ) -> None:
         self.logits, self.group, self.dim, self.mask = logits, group, dim, mask
-        self.k = _checked(k, logits)
+        self.k = k
 
     def marginals(self) -> Tensor:
         """Return π_i = Pr(i ∈ S) of this process's entries; all sum to k. A DTensor for DTensors.
@@ -69,15 +71,17 @@ class KSubset:
         from kofn.distributed.placements import on_shards
 
         name = f"kofn.distributed.KSubset.{method}"
+        given = self.logits, self.group, self.dim
+        k = told(name, *given, lambda: _checked(self.k, self.logits))
 
         def run(logits: Any, groups: Any, *, k: Any, mask: Any) -> Any:
             if not groups:
                 return getattr(whole.KSubset(logits, k, self.dim, mask), method)()
             from kofn.distributed import subset_sums
-            from kofn.rows.group import given
+            from kofn.rows.group.given import shards as checked
 
             link = links.logistic
-            shards = given.shards(name, logits, k, link, 1.0, self.dim, mask, groups)
+            shards = checked(name, logits, k, link, 1.0, self.dim, mask, groups)
             found = getattr(subset_sums, method)(shards)
             return found if of_rows else shards.form.restored(found)
 
@@ -87,7 +91,7 @@ class KSubset:
             self.logits,
             self.dim,
             self.group,
-            per_row=dict(k=self.k),
+            per_row=dict(k=k),
             per_entry=dict(mask=self.mask),
             of_rows=of_rows,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kofn.arrays.typing import LinkName
+from kofn.distributed.early import link_of
 from kofn.distributed.topk import array_alpha, with_alpha
-from kofn.links import Link, table
+from kofn.links import Link
 from kofn.maps import knapsack
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ def _called(
 ) -> Any:
     from kofn.distributed.placements import on_shards
 
-    link, full = table.resolve(link), f"kofn.distributed.{name}"
+    full = f"kofn.distributed.{name}"
+    link = link_of(full, scores, group, dim, link)
 
     def run(
         scores: Any,

@@ -11,14 +11,17 @@ from torch import Tensor
 from kofn import links
 from kofn.arrays.checks import check_dim, check_same_kind, shown
 from kofn.distributed import loss_targets
+from kofn.distributed.early import groups_of, told
 from kofn.distributed.loss_targets import Options, Target
-from kofn.distributed.placements import Layout, _layout_of
+from kofn.distributed.placements import Layout, _layout_of, refuse_group
 from kofn.distributed.topk import array_alpha, with_alpha
-from kofn.links import Link
+from kofn.links import Link, table
 from kofn.losses.targets import check_reduction
 from kofn.rows.answers import require_integral
 from kofn.rows.given import ONE
 from kofn.rows.group import given, losses
+from kofn.rows.group.header import Asked, agreed
+from kofn.rows.group.ranks import ranks_of
 
 
 def loss(
@@ -26,7 +29,7 @@ def loss(
     scores: Any,
     target: Any,
     group: Any,
-    link: Link | None,
+    link: Any,
     temperature: Any,
     dim: int,
     mask: Any,
@@ -39,39 +42,91 @@ def loss(
         from kofn.arrays.torch_untraced import outside_of_graphs  # imports the compiler
 
         return outside_of_graphs(loss, name, *arguments)
+    if not hasattr(scores, "device_mesh"):
+
+        def own() -> Link | None:
+            _check(name, scores, target, reduction)
+            return _link_of(link)
+
+        found = _per_row(
+            name,
+            scores,
+            target,
+            (group,),
+            told(name, scores, group, dim, own),
+            temperature,
+            dim,
+            mask,
+            Options(*options),
+            reduction,
+        )
+        return _reduced(*found, reduction)
+    dim = check_dim(dim, scores.ndim)
+    whole, layout = _layout_of(name, scores, dim)
+
+    def of_rows() -> tuple[Tensor, Tensor]:
+        return _of_dtensor(name, whole, layout, *arguments[1:])
+
+    batch = groups_of(whole, dim, of_rows=False)
+    if not batch:
+        value, weight = of_rows()
+    else:  # the other rows' ranks wait for the sum over all rows
+        ranks = ranks_of(batch, name, layout.mesh)
+        value, weight = agreed(ranks, scores.to_local(), of_rows, lambda _: Asked(str(reduction)))
+    if reduction == "none":
+        return layout.restored(value, True)
+    return _reduced(layout.of_all_rows(value), layout.of_all_rows(weight), reduction)
+
+
+def _check(name: str, scores: Any, target: Any, reduction: Any) -> None:
     check_reduction(reduction)
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} takes a torch.Tensor; got {shown(scores)}")
     check_same_kind("target", target, scores)
-    made = Options(*options)
-    if not hasattr(scores, "device_mesh"):
-        found = _per_row(
-            name, scores, target, (group,), link, temperature, dim, mask, made, reduction
+
+
+def _link_of(given: Any) -> Link | None:
+    """Return the link that a loss was asked for; of entmax, its alpha is given."""
+    if given is None:
+        return None
+    return links.entmax(given[1]) if type(given) is tuple else table.resolve(given)
+
+
+def _of_dtensor(
+    name: str,
+    scores: Any,
+    layout: Layout,
+    target: Any,
+    group: Any,
+    link: Any,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    reduction: str,
+    options: tuple[Any, ...],
+) -> tuple[Tensor, Tensor]:
+    """Return what `_per_row` does of this process's rows."""
+    dim, made = layout.dim, Options(*options)
+
+    def parts() -> tuple[Any, ...]:
+        refuse_group(name, group)
+        _check(name, scores, target, reduction)
+        own = _link_of(link)
+        if own is not None:
+            own = with_alpha(own, layout.rows("alpha", array_alpha(own)))
+        return (
+            _target_of(target, layout),
+            layout.groups,
+            own,
+            layout.rows("temperature", temperature),
+            dim,
+            layout.entries("mask", mask),
+            made._replace(weight=_weight_of(made.weight, layout)),
+            reduction,
         )
-        return _reduced(*found, reduction)
-    if group is not None:
-        raise ValueError(f"{name}: scores is a DTensor, whose mesh has the groups; give no group")
-    dim = check_dim(dim, scores.ndim)
-    whole, layout = _layout_of(name, scores, dim)
-    if link is not None:
-        link = with_alpha(link, layout.rows("alpha", array_alpha(link)))
-    local = whole.to_local(grad_placements=layout.placements)
-    found = _per_row(
-        name,
-        local,
-        _target_of(target, layout),
-        layout.groups,
-        link,
-        layout.rows("temperature", temperature),
-        dim,
-        layout.entries("mask", mask),
-        made._replace(weight=_weight_of(made.weight, layout)),
-        reduction,
-    )
-    if reduction == "none":
-        return layout.restored(found[0], True)
-    value, weight = map(layout.of_all_rows, found)
-    return _reduced(value, weight, reduction)
+
+    others = told(name, scores, None, dim, parts)
+    return _per_row(name, scores.to_local(grad_placements=layout.placements), *others)
 
 
 def _per_row(
@@ -90,16 +145,18 @@ def _per_row(
     kept: list[loss_targets.Given] = []
 
     def beside(shards: given.Shards) -> Any:
+        require_integral(own, shards.scores)
         kept[:] = [loss_targets.checked(target, scores, shards, options)]
         return kept[0].asked(reduction)
 
     own = links.exponential if link is None else link
-    require_integral(own, scores)
     shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, "", beside)
     found = loss_targets.spread(kept[0], shards)
     if link is None:
         each = found.each if found.by_class is None else found.each * found.by_class
-        value, available = losses.cross_entropy(shards, each)
+        smoothed = found.by_class is not None and bool(options.label_smoothing)
+        idle = found.by_class == 0 if smoothed and found.by_class is not None else None
+        value, available = losses.cross_entropy(shards, each, idle)
     else:
         value, available = losses.gap(shards._replace(k=found.number), found.each)
     counted = available if found.used is None else available & found.used

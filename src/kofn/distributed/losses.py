@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kofn import links
 from kofn.arrays.typing import LinkName, Reduction
-from kofn.links import Link, table
+from kofn.links import Link
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,8 +143,7 @@ def entmax_loss(
         >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return entmax_loss(shard, words, 1.3)
     """
-    options = (weight, label_smoothing, ignore_index, False)
-    link = links.entmax(alpha)
+    options, link = (weight, label_smoothing, ignore_index, False), ("entmax", alpha)
     return _loss(
         "entmax_loss", scores, target, group, link, temperature, dim, mask, reduction, options
     )
@@ -188,7 +187,6 @@ def topk_loss(
         ...     return topk_loss(shard, labels)  # labels: this process's part of a k-hot target
     """
     options = (weight, label_smoothing, ignore_index, False)
-    link = table.resolve(link)
     return _loss(
         "topk_loss", scores, target, group, link, temperature, dim, mask, reduction, options
     )
@@ -225,7 +223,7 @@ def fenchel_young_loss(
         >>> def loss(shard: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         ...     return fenchel_young_loss(shard, weights, link="entmax")
     """
-    name, link = "fenchel_young_loss", table.resolve(link)
+    name = "fenchel_young_loss"
     options = (None, 0.0, -100, False)
     return _loss(name, scores, target, group, link, temperature, dim, mask, reduction, options)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_broadcasts, check_dim, check_per_row
+from kofn.distributed.early import groups_of, told
 
 Run = Callable[..., Any]
 """run(scores, groups, **others): the answer for this process's shard of the scores."""
@@ -46,15 +47,24 @@ def on_shards(
         )  # fmt: skip
     if not hasattr(scores, "device_mesh"):
         return run(scores, (group,), **per_row, **per_entry)
-    if group is not None:
-        raise ValueError(f"{name}: scores is a DTensor, whose mesh has the groups; give no group")
     dim = check_dim(dim, scores.ndim)
     whole, layout = _layout_of(name, scores, dim)
-    rows = {key: layout.rows(key, one) for key, one in per_row.items()}
-    entries = {key: layout.entries(key, one) for key, one in per_entry.items()}
+
+    def parts() -> dict[str, Any]:
+        refuse_group(name, group)
+        rows = {key: layout.rows(key, one) for key, one in per_row.items()}
+        return rows | {key: layout.entries(key, one) for key, one in per_entry.items()}
+
+    others = told(name, scores, None, dim, parts)
     local = local_of(whole, layout.placements)
-    found = run(local, layout.groups, **rows, **entries)
+    found = run(local, layout.groups, **others)
     return layout.restored(found, of_rows)
+
+
+def refuse_group(name: str, group: Any) -> None:
+    """Refuse a group beside a DTensor."""
+    if group is not None:
+        raise ValueError(f"{name}: scores is a DTensor, whose mesh has the groups; give no group")
 
 
 def local_of(tensor: Any, placements: Sequence[Any]) -> Tensor:
@@ -165,10 +175,13 @@ def _layout_of(name: str, scores: Any, dim: int) -> tuple[Any, Layout]:
         wanted.append(placement)
     if mesh.get_coordinate() is None:
         raise ValueError(f"{name}: this process is not in the mesh of scores, {mesh}")
+    for i in range(mesh.ndim):
+        if bool((mesh.mesh.diff(dim=i) <= 0).any()):
+            raise ValueError(
+                f"{name}: the ranks of the mesh of scores must ascend along each of its "
+                f"dimensions, as the parts of a row do in a group; got {mesh}"
+            )
     placements = tuple(wanted)
     if placements != tuple(scores.placements):
         scores = scores.redistribute(mesh, placements)
-    along = dim + scores.ndim
-    cut = [i for i, one in enumerate(placements) if one.is_shard() and one.dim == along]
-    groups = tuple(mesh.get_group(i) for i in cut)
-    return scores, Layout(mesh, scores.shape, dim, placements, groups)
+    return scores, Layout(mesh, scores.shape, dim, placements, groups_of(scores, dim))

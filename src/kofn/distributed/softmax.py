@@ -8,6 +8,7 @@ from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
 from kofn.distributed import on_axes
+from kofn.distributed.early import told
 from kofn.distributed.on_axes import AxisName
 from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link
@@ -134,7 +135,9 @@ def entmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return entmax(shard, 1.3)
     """
-    return _of_one("entmax", scores, group, axis_name, links.entmax(alpha), temperature, dim, mask)
+    name = "kofn.distributed.entmax"
+    link = told(name, scores, group, dim, lambda: links.entmax(alpha))
+    return _of_one("entmax", scores, group, axis_name, link, temperature, dim, mask)
 
 
 def _of_one(

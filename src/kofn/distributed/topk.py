@@ -8,6 +8,7 @@ from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributed import on_axes
+from kofn.distributed.early import link_of, told
 from kofn.distributed.on_axes import AxisName
 from kofn.links import Link, table
 from kofn.maps import topk
@@ -73,7 +74,9 @@ def soft_topk(
         >>> def weights(shard: torch.Tensor) -> torch.Tensor:  # with torchrun, in every process
         ...     return soft_topk(shard, 100, temperature=0.5)
     """
-    link, _ = table.resolve(link), check_flag("hard", hard)
+    name = "kofn.distributed.soft_topk"
+    link = link_of(name, scores, group, dim, link)
+    told(name, scores, group, dim, lambda: check_flag("hard", hard))
     if on_axes.is_asked("kofn.distributed.soft_topk", scores, group, axis_name):
         return on_axes.soft_topk(
             "kofn.distributed.soft_topk", axis_name, hard, scores, k, link, temperature, dim, mask
@@ -87,7 +90,6 @@ def soft_topk(
             )
         from kofn.rows.group import choice, given, rules
 
-        name = "kofn.distributed.soft_topk"
         also = f", hard={hard}"
         shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, also)
         soft = rules.weights(shards)
@@ -128,7 +130,7 @@ def soft_topk_threshold(
         >>> def least_chosen(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_threshold(shard, 1000, temperature=0.01)
     """
-    link = table.resolve(link)
+    link = link_of("kofn.distributed.soft_topk_threshold", scores, group, dim, link)
     if on_axes.is_asked("kofn.distributed.soft_topk_threshold", scores, group, axis_name):
         return on_axes.soft_topk_threshold(
             "kofn.distributed.soft_topk_threshold",
@@ -188,7 +190,7 @@ def soft_topk_sum(
         >>> def largest_ten(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_sum(shard, 10, temperature=0.1)
     """
-    link = table.resolve(link)
+    link = link_of("kofn.distributed.soft_topk_sum", scores, group, dim, link)
     if on_axes.is_asked("kofn.distributed.soft_topk_sum", scores, group, axis_name):
         return on_axes.soft_topk_sum(
             "kofn.distributed.soft_topk_sum", axis_name, scores, k, link, temperature, dim, mask

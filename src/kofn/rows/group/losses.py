@@ -24,13 +24,15 @@ from kofn.rows.settled import Rows
 from kofn.solver.equation import far, split
 
 
-def cross_entropy(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
+def cross_entropy(
+    shards: Shards, target: Tensor, idle: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return −Σ t·log softmax per row, and which rows have an available entry; k is 1."""
     over = shards.over
     seen: list[Any] = []
 
     def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
-        loss, whole, in_t, log_total = _likelihood(survey, rows, target, over)
+        loss, whole, in_t, log_total = _likelihood(survey, rows, target, over, idle)
         seen[:] = [survey, whole]
         greatest = torch.where(survey.greatest.isfinite(), survey.greatest, 0.0)
         theta = greatest + rows.temperature.detach().double() * (log_total - 1)  # of mean zero
@@ -55,9 +57,13 @@ def cross_entropy(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _likelihood(
-    survey: Survey, rows: Rows, target: Tensor, over: GroupRows
+    survey: Survey, rows: Rows, target: Tensor, over: GroupRows, idle: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the loss, Σt, its derivative in T, and log Σe^z, with z = (x − greatest)/T."""
+    """Return the loss, Σt, its derivative in T, and log Σe^z, with z = (x − greatest)/T.
+
+    `idle` are entries whose share of the smoothing has the weight 0; of an infinite loss that is
+    NaN, as in PyTorch.
+    """
     x, t = rows.scores.detach(), rows.temperature.detach()
     greatest = torch.where(survey.greatest.isfinite(), survey.greatest, 0.0).to(x.dtype)
     z = torch.where(rows.live, (x - greatest[..., None]) / t[..., None], 0.0)
@@ -65,15 +71,20 @@ def _likelihood(
     own = torch.where(rows.live, target, 0.0)
     wrong = (target != 0) & ~rows.live & ~rows.top
     at_top = torch.where(rows.top, target, 0.0)
+    if idle is not None:
+        at_top = torch.where(idle & rows.live, math.nan, at_top)
     parts = raised, own, torch.where(own == 0, 0.0, own * z), raised * z, wrong, at_top
     total, whole, chosen, lever, wrong, at_top = summed(over, *parts)
     total = torch.where(total == 0, 1.0, total)
     answer = whole * total.log() - chosen
+    at_idle = (survey.top > 0) & at_top.isnan() & ~whole.isnan()
     some = survey.top > 0  # scores of +inf share all the weight
     among = torch.where(some, rows.top_weight.detach().double(), 1.0)
     answer = torch.where(some, at_top * -among.log(), answer)
     answer = torch.where((wrong > 0) | (some & (whole > 0)), math.inf, answer)
-    answer = torch.where(survey.spoiled, math.nan, answer)
+    # A row without weight has no loss, whatever its scores.
+    answer = torch.where(survey.spoiled, torch.where(whole == 0, 0.0, math.nan), answer)
+    answer = torch.where(at_idle, math.nan, answer)
     in_t = torch.where(some, 0.0, -(whole * lever / total - chosen) / t)
     return answer.to(x.dtype), whole, in_t, total.log()
 

@@ -54,17 +54,18 @@ def test_interpreted(name, marked):
 NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
 
 
-def described(kernel, sums):
+def described(kernel, sums, entries):
     """(the types of its arguments, which of them are multiples of 16), as a launch would say.
 
     A NamedTuple is one argument with a type for each of its fields.
     """
     kinds, aligned = {}, []
+    special = dict(sums_at=sums, x_at=entries, g_at=entries, out_at=entries)
 
     def kind_of(name, *place):
         if name == "n" or name.endswith("_at"):
             aligned.append(place)
-        return NUMBERS.get(name) or (sums if name == "sums_at" else "*fp32")
+        return NUMBERS.get(name) or special.get(name, "*fp32")
 
     for i, one in enumerate(inspect.signature(kernel.fn).parameters.values()):
         bundle = kernel.fn.__globals__.get(one.annotation)
@@ -83,8 +84,10 @@ def compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
-    def compile_(kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", **constants):
-        kinds, aligned = described(kernel, sums)
+    def compile_(
+        kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", entries="*fp32", **constants
+    ):
+        kinds, aligned = described(kernel, sums, entries)
         places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
         attributes = {place: [["tt.divisibility", 16]] for place in aligned}
         source = ASTSource(kernel, kinds, constexprs=places, attrs=attributes)
@@ -117,28 +120,30 @@ def constants_of(kernel, kind, n):
 
 
 SHAPES = [(16, 80), (64, 90), (1024, 90), (4096, 80), (4096, 90)]
-ORDINARY = {("NORMAL", 4096, 80)}
+ORDINARY = {("NORMAL", 4096, 80, "*fp32"), ("LOGISTIC", 4096, 90, "*bf16")}
+KINDS = ("LOGISTIC", "LAPLACE", "NORMAL", "EXPONENTIAL", "LINEAR", "SQUARE", "POWER")
+HALVES = ("*bf16", "*fp16")
+EVERY = [(kind, n, sm, "*fp32") for kind in KINDS for n, sm in SHAPES]
+EVERY += [(kind, n, sm, e) for kind in ("LOGISTIC", "POWER") for n, sm in SHAPES for e in HALVES]
 
 
 @pytest.mark.parametrize(
-    ("kind", "n", "capability"),
-    [
-        pytest.param(kind, n, sm, marks=() if (kind, n, sm) in ORDINARY else pytest.mark.full)
-        for kind in ("LOGISTIC", "LAPLACE", "NORMAL", "EXPONENTIAL", "LINEAR", "SQUARE", "POWER")
-        for n, sm in SHAPES
-    ],
+    ("kind", "n", "capability", "entries"),
+    [pytest.param(*one, marks=() if one in ORDINARY else pytest.mark.full) for one in EVERY],
 )
-def test_rows_compile_to_registers_alone(kind, n, capability, compiled):
+def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled):
     """No stack, no local memory: what does not fit would be kept in memory, at its speed."""
     for kernel in (one_program.forward, one_program.backward):
         number = getattr(formulas, kind).value
         warps, constants = constants_of(kernel, number, n)
-        found, code = compiled(kernel, capability, warps, **constants)
+        found, code = compiled(kernel, capability, warps, entries=entries, **constants)
         assert found["STACK"] == found["LOCAL"] == 0
         assert found["REG"] <= 80  # 24 warps to a multiprocessor
         assert not re.search(r"\b(LDL|STL)\b", code)
         if n % 4 == 0:
-            assert "LDG.E.128" in code
+            assert ("LDG.E.64" if entries in HALVES else "LDG.E.128") in code
+        if entries in HALVES:
+            assert re.search(r"F2FP\.[\w.]*PACK_AB ", code)  # to the nearest, two at a time
         assert "F64" not in code
         assert not re.search(r"\bD(ADD|MUL|FMA)\b", code)  # a float64 costs 2 to 64 of float32
 
@@ -217,7 +222,7 @@ assert not [name for name in sys.modules if name.startswith("kofn.kernels.gpu.ro
 
 
 def test_which_tensors_are_served(monkeypatch):
-    """float32 on NVIDIA's devices from 2020 on; no such device is needed to ask."""
+    """All but float64 on NVIDIA's devices from 2020 on; no such device is needed to ask."""
     import torch
 
     from kofn import kernels
@@ -229,6 +234,7 @@ def test_which_tensors_are_served(monkeypatch):
 
     for version, capability, dtype, served in (
         ("13.0", (9, 0), "torch.float32", True),
+        ("13.0", (9, 0), "torch.bfloat16", True),
         ("13.0", (9, 0), "torch.float64", False),
         ("13.0", (7, 5), "torch.float32", False),
         (None, (9, 0), "torch.float32", False),

@@ -6,6 +6,8 @@ imported.
 
 import numpy as np
 import pytest
+import torch
+import triton.language as tl
 from triton.runtime import interpreter
 
 from kofn import kernels
@@ -42,8 +44,21 @@ def prepared_once_a_launch():
 
 
 @pytest.fixture(autouse=True)
+def rounded(monkeypatch):
+    """To bfloat16 as a GPU converts: Triton's interpreter cuts the digits off."""
+    convert = interpreter._convert_float
+
+    def rounding(values, before, after, mode):
+        if after != tl.bfloat16:
+            return convert(values, before, after, mode)
+        return torch.tensor(values).bfloat16().view(torch.int16).numpy()
+
+    monkeypatch.setattr(interpreter, "_convert_float", rounding)
+
+
+@pytest.fixture(autouse=True)
 def on_gpu(monkeypatch):
-    """float32 tensors are served as a GPU's are; what a kernel leaves unwritten holds NaN."""
+    """Tensors are served as a GPU's are; what a kernel leaves unwritten holds NaN."""
     modules = "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"
     monkeypatch.setattr(kernels, "BACKENDS", (kernels.Backend(cpu.serves, *modules),))
     monkeypatch.setattr(

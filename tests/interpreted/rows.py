@@ -393,3 +393,47 @@ def test_any_layout_and_precision(rng):
     leaf = x.clone().requires_grad_()
     kofn.soft_topk(leaf, 3).sum().backward()  # a cotangent of stride 0
     assert torch.max(torch.abs(leaf.grad)) <= 1e-6
+
+
+of_half = pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float16, marks=pytest.mark.full), torch.bfloat16]
+)
+
+
+def against_a_cast(dtype, n, k, rng):
+    """Converted inside the kernels: the bits of casts of whole tensors before and after."""
+    least = torch.finfo(dtype).min
+    x, v = (torch.tensor(3 * rng.standard_normal((5, n))).to(dtype) for _ in range(2))
+    x[1, :3], x[1, n // 2] = torch.tensor([-INF, least, least / 2]), least / 2
+    x[2, 1], x[3, :2] = NAN, INF
+    k, t = torch.full((5,), float(k)), torch.linspace(0.5, 2, 5)
+    wide = torch.where(x <= least / 2, -INF, x.float())
+    theirs = cotangents(wide, k, t, v.float(), "logistic")
+    for got, wanted in zip(cotangents(x, k, t, v, "logistic"), theirs, strict=True):
+        assert torch.equal(got.nan_to_num(-7.0), wanted.to(got.dtype).nan_to_num(-7.0))
+    theta = kofn.soft_topk_threshold(x, k, temperature=t)
+    wanted = kofn.soft_topk_threshold(wide, k, temperature=t)
+    assert torch.equal(theta.nan_to_num(-7.0), wanted.nan_to_num(-7.0))
+
+
+@of_half
+@pytest.mark.parametrize(("n", "k"), [(33, 5), pytest.param(300, 20.5, marks=pytest.mark.full)])
+def test_half_precision_is_that_of_a_cast(dtype, n, k, rng):
+    against_a_cast(dtype, n, k, rng)
+
+
+@of_half
+def test_half_precision_of_several_programs_is_that_of_a_cast(dtype, rng, in_parts):
+    against_a_cast(dtype, 100, 7, rng)
+
+
+def test_what_has_no_kernel_takes_half_precision(rng):
+    """Logarithms, hard choices and k-subsets of a GPU are by other code."""
+    x = torch.tensor(rng.standard_normal((2, 20))).half()
+    for function in (
+        lambda x: kofn.log_soft_topk(x, 3),
+        lambda x: kofn.hard_topk(x, 3),
+        lambda x: kofn.soft_topk(x, 3, hard=True),
+        lambda x: kofn.KSubset(x, 3).marginals(),
+    ):
+        assert torch.equal(function(x), function(x.float()).half())

@@ -7,10 +7,12 @@ from typing import Any
 
 from kofn.arrays.kinds import Array, dtype_name
 
+SERVED = ("float32", "float16", "bfloat16")
+
 
 def serves(x: Array, framework: str) -> bool:
-    """Return whether the array is a float32 tensor on a device that Triton compiles for."""
-    on_gpu = framework == "torch" and x.device.type == "cuda" and dtype_name(x) == "float32"
+    """Return whether the array is a tensor on a device that Triton compiles for, but no float64."""
+    on_gpu = framework == "torch" and x.device.type == "cuda" and dtype_name(x) in SERVED
     return on_gpu and _is_supported(x.device)
 
 

@@ -14,7 +14,7 @@ from kofn.kernels.gpu.rows.formulas import (
     is_capped,
     mills,
 )
-from kofn.kernels.gpu.rows.loops import entries
+from kofn.kernels.gpu.rows.loops import entries, scores
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def edges(stretch, hi, lo, BLOCK: tl.constexpr):
     nothing = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     left, right = nothing - INF, nothing + INF
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         upper = (x - hi[:, None]) - lo[:, None] > 0.0
         left = tl.maximum(left, tl.where(upper | (x <= DELETED), -INF, x))
         right = tl.minimum(right, tl.where(upper, x, INF))
@@ -36,7 +36,7 @@ def far_tails(stretch, left, right, per_t, BLOCK: tl.constexpr):
     below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     above = below
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         under, over = (x - left[:, None]) * per_t[:, None], (right[:, None] - x) * per_t[:, None]
         playing = (under <= 0.0) & (x > DELETED)
         below += tl.where(playing, tl.exp2(under * LOG2_E), 0.0)
@@ -52,7 +52,7 @@ def far_normal_tails(stretch, left, right, u, v, per_t, BLOCK: tl.constexpr):
     below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     above, below_slope, above_slope = below, below, below
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         under, over = (left[:, None] - x) * per_t[:, None], (x - right[:, None]) * per_t[:, None]
         upper = over >= 0.0
         deep = tl.where(upper, over, under)
@@ -100,7 +100,7 @@ def _side(
     total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     slope, product = total, total
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         away = x - edge[:, None] if UPPER else edge[:, None] - x
         there = (away >= 0.0) & (tl.abs(x) < INF) & (x > DELETED)
@@ -124,7 +124,7 @@ def top_sums(stretch, g_row, BLOCK: tl.constexpr):
     number = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     product = number
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         number += tl.where(x == INF, 1.0, 0.0)
         product += tl.where(x == INF, g, 0.0)

@@ -46,7 +46,7 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
-HALVES = False
+HALVES = True
 values = None  # S_k goes by θ
 gaps = None
 LOGARITHMS = ()
@@ -169,7 +169,9 @@ def packed(x: Tensor) -> Tensor:
 
 
 def _per_row(value: Any, x: Tensor) -> Tensor:
-    return x.new_full(x.shape[:-1], value) if isinstance(value, float) else packed(value)
+    if isinstance(value, float):  # what is per row is never of half precision
+        return x.new_full(x.shape[:-1], value, dtype=torch.float32)
+    return packed(value)
 
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

@@ -74,12 +74,40 @@ def entries(row, stretch, at, other, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def scores(stretch, at, other, BLOCK: tl.constexpr):
+    """(`entries` of the scores, as `in_play` says, which of them there are)."""
+    x, filled = entries(stretch.x, stretch, at, other, BLOCK)
+    return in_play(x, stretch.x.dtype.element_ty), filled
+
+
+@triton.jit
+def in_play(x, TYPE: tl.constexpr):
+    """Scores that were of this type, −inf where they are deleted in it though not in float32."""
+    if TYPE.primitive_bitwidth == 16:
+        x = tl.where(x <= deleted_in(TYPE), -INF, x)
+    return x
+
+
+@triton.constexpr_function
+def deleted_in(dtype):
+    """Half of the least number of a type of 16 bits."""
+    return -32752.0 if dtype == tl.float16 else -(2.0 - 2.0**-7) * 2.0**126
+
+
+@triton.jit
+def middle(stretch, n):
+    """A score from the middle of each row."""
+    x = tl.load(stretch.x + n // 2, mask=stretch.here, other=0.0)
+    return in_play(x.to(tl.float32), stretch.x.dtype.element_ty)
+
+
+@triton.jit
 def survey(stretch, pivot, BLOCK: tl.constexpr):
     """Σd and Σd² with d = x − pivot. Neither is finite where a row holds ±inf or NaN."""
     total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     square = total
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, pivot[:, None], BLOCK)
+        x, _ = scores(stretch, at, pivot[:, None], BLOCK)
         away = x - pivot[:, None]
         total += away
         square += away * away
@@ -92,7 +120,7 @@ def census(stretch, BLOCK: tl.constexpr):
     live = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     least, greatest, top, bad = live + INF, live - INF, live, live
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         finite = (tl.abs(x) < INF) & (x > DELETED)
         least = tl.minimum(least, tl.where(finite, x, INF))
         greatest = tl.maximum(greatest, tl.where(finite, x, -INF))
@@ -109,7 +137,7 @@ def moments(stretch, pivot, most, BLOCK: tl.constexpr):
     number = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     total, square = number, number
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         away = x - pivot[:, None]
         near = tl.abs(away) < most[:, None]
         away = tl.where(near, away, 0.0)
@@ -128,7 +156,7 @@ def evaluate(KIND: tl.constexpr, stretch, theta, BLOCK: tl.constexpr, ASK: tl.co
     below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     above, slope, count, bend = below, below, below, below
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         if ASK:
             x = tl.where(x <= DELETED, -INF, x)
         t, upper, one, two = tail(KIND, distance(x, theta), theta.alpha)
@@ -159,13 +187,13 @@ def write(KIND: tl.constexpr, stretch, out_row, theta, end, BLOCK: tl.constexpr)
     """
     low = ((theta.hi - DELETED) + theta.lo) * theta.per_unit < 200.0
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, filled = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, filled = scores(stretch, at, -INF, BLOCK)
         p = weight(KIND, distance(x, theta), theta.alpha)
         columns = at + tl.arange(0, BLOCK)
         tl.store(out_row[:, None] + columns[None, :], p, mask=filled & ~end.closed[:, None])
     if tl.max((end.closed | low).to(tl.int32)) > 0:
         for at in range(stretch.first, stretch.last, BLOCK):
-            x, filled = entries(stretch.x, stretch, at, -INF, BLOCK)
+            x, filled = scores(stretch, at, -INF, BLOCK)
             given = tl.where(x == INF, end.share[:, None], end.weight[:, None])
             columns = at + tl.arange(0, BLOCK)
             p = tl.where(x <= DELETED, 0.0, given)
@@ -179,7 +207,7 @@ def weigh(KIND: tl.constexpr, stretch, g_row, theta, BLOCK: tl.constexpr):
     total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     product = total
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         w = density(KIND, distance(x, theta), theta.alpha)
         total += w
@@ -194,7 +222,7 @@ def slope(KIND: tl.constexpr, stretch, g_row, theta, mean, BLOCK: tl.constexpr):
     total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     moment, lever = total, total
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         y = distance(x, theta)
         w = density(KIND, y, theta.alpha)
@@ -216,7 +244,7 @@ def write_back(
     Where `scale` is NaN so is the answer of every entry but deleted ones; where it is 0, all are 0.
     """
     for at in range(stretch.first, stretch.last, BLOCK):
-        x, filled = entries(stretch.x, stretch, at, -INF, BLOCK)
+        x, filled = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         w = density(KIND, distance(x, theta), theta.alpha)
         u = w * ((g - mean[:, None]) - rest[:, None]) * scale[:, None]

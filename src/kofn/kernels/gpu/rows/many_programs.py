@@ -99,15 +99,15 @@ def survey(given: Given, own: Parts, PART: tl.constexpr, BLOCK: tl.constexpr):
     """What a search starts from, part by part."""
     row, part, stretch = _place(given, own.parts, PART)
     census = loops.census(stretch, BLOCK)
-    pivot = _pivot(stretch.x, given.n)
+    pivot = _pivot(stretch, given.n)
     near = loops.moments(stretch, pivot, tl.zeros_like(pivot) + USUAL, BLOCK)
     _keep(own, row, part, 0, census)
     _keep(own, row, part, 5, near)
 
 
 @triton.jit
-def _pivot(x_row, n):
-    pivot = tl.load(x_row + n // 2).to(tl.float32)
+def _pivot(stretch, n):
+    pivot = loops.middle(stretch, n)
     return tl.where(tl.abs(pivot) < USUAL, pivot, 0.0)
 
 
@@ -124,7 +124,7 @@ def begin(
     row = tl.program_id(0) + tl.arange(0, 1)
     k, t = tl.load(given.k_at + row), tl.load(given.temperature_at + row)
     stretch = Stretch(row_of(given.x_at, row, given), row >= 0, 0, given.n)
-    pivot = _pivot(stretch.x, given.n)
+    pivot = _pivot(stretch, given.n)
     least = tl.min(_every(own, row, 0, INF, PARTS), axis=1)
     greatest = tl.max(_every(own, row, 1, -INF, PARTS), axis=1)
     census = Census(least, greatest, *_totals(own, row, 2, 5, PARTS))

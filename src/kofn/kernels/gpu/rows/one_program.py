@@ -152,7 +152,7 @@ def _survey(stretch, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     Two sums suffice for a row without ±inf, NaN and masks; its least and greatest are only bounds.
     """
     n = stretch.last
-    pivot = tl.load(stretch.x + n // 2, mask=stretch.here, other=0.0).to(tl.float32)
+    pivot = loops.middle(stretch, n)
     total, square = loops.survey(stretch, pivot, WIDE)
     live, none = tl.zeros_like(pivot) + n, tl.zeros_like(pivot)
     mean, variance = mean_and_variance(pivot, live, total, square)

@@ -12,7 +12,8 @@ READY := .venv/.ready
 # Byte code is compiled when a module is first used, not for all of PyTorch, SymPy and JAX.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt
+# What has no lowest version is as in constraints.txt.
+LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt -c .venv-lowest/others.txt
 CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
 
 # One thread per test process, because there are as many processes as cores.
@@ -57,8 +58,9 @@ test-dist: $(READY)  ## install the wheel in fresh environments and try it there
 
 test-lowest:  ## run the core of the tests on the lowest versions that pyproject.toml allows
 	$(PYTHON) -m venv --clear .venv-lowest
+	awk -F== 'NR == FNR {low[$$1]; next} !($$1 in low)' constraints-lowest.txt constraints.txt > .venv-lowest/others.txt
 	.venv-lowest/bin/python -m pip install $(LOWEST) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") torch
-	.venv-lowest/bin/python -m pip install $(LOWEST) entmax hatchling hypothesis mpmath "pytest>=8.2"
+	.venv-lowest/bin/python -m pip install $(LOWEST) entmax hatchling hypothesis mpmath pytest
 	.venv-lowest/bin/python -m pip install $(LOWEST) --no-build-isolation --editable ".[cli,jax]"
 	XLA_FLAGS= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest $(CORE) -k "not compil and not trace and not autocast"
 
@@ -76,11 +78,14 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 
-studies: $(READY)  ## train the models of the studies in docs/nn_*.md
+studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/estimators.md; an hour or two
 	$(BIN)/kofn train router --force
 	$(BIN)/kofn train attention --force
 	$(BIN)/kofn train sae --force
 	$(BIN)/kofn train prune --force
+	$(BIN)/kofn train vae --seeds 3 --force
+	cp kofn-vae/curves.png docs/images/vae_curves.png
+	cp kofn-vae/digits.png docs/images/vae_digits.png
 
 docs: $(READY)  ## draw the figures of the documentation; minutes
 	$(BIN)/python docs/make_idea_figure.py

@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.patheffects import withStroke
 
 from kofn import links, soft_topk, soft_topk_threshold
 
@@ -24,10 +25,12 @@ def draw(axes: plt.Axes) -> None:
     x = np.linspace(-3.4, 3.6, 800)
     level = float(soft_topk_threshold(SCORES, K, temperature=T))
     weights = soft_topk(SCORES, K, temperature=T)
-    for other in (level - 1.5, level + 1.5):
+    for shift, beside, height, side in ((-1.5, -0.1, 0.52, "right"), (1.5, -0.46, 0.21, "left")):
+        other = level + shift
         total = links.logistic.cdf((SCORES - other) / T).sum()
         axes.plot(x, links.logistic.cdf((x - other) / T), color=FAINT, lw=1.3, ls="--", zorder=1)
-        axes.text(other - 0.1, 0.52, f"sum {total:.1f}", color="#6b6b6b", ha="right", va="center")
+        said = {"color": "#6b6b6b", "ha": side, "va": "center"}
+        axes.text(other + beside, height, f"sum {total:.1f}", **said)
     axes.plot(x, links.logistic.cdf((x - level) / T), color=BLUE, lw=2.4, zorder=2)
     axes.vlines(SCORES, 0, weights, color=BLUE, lw=7, alpha=0.3, zorder=1)
     axes.plot(SCORES, weights, "o", color=BLUE, ms=8, zorder=3)
@@ -35,13 +38,14 @@ def draw(axes: plt.Axes) -> None:
     for score, weight in zip(SCORES, weights, strict=True):
         shift, align = ((10, -13), "left") if weight > 0.5 else ((-8, 4), "right")
         said = {"color": BLUE, "weight": "bold", "ha": align, "textcoords": "offset points"}
-        axes.annotate(f"{weight:.2f}", (score, weight), shift, **said)
+        around = [withStroke(linewidth=3, foreground="white")]
+        axes.annotate(f"{weight:.2f}", (score, weight), shift, path_effects=around, **said)
     axes.axvline(level, color=ORANGE, lw=1.4, ymax=0.9, zorder=0)
     said = {"color": ORANGE, "weight": "bold", "ha": "center"}
     axes.text(level, 1.1, f"θ: here the weights sum to {K}", **said)
     axes.set(xlim=(-3.4, 3.6), ylim=(0, 1.16), yticks=[0, 0.5, 1], xticks=[])
     axes.set_yticklabels(["0", "½", "1"])
-    axes.set_xlabel("scores x")
+    axes.set_xlabel("scores x", labelpad=10)
     axes.set_ylabel("weight F((x − θ)/T)")
 
 

@@ -26,8 +26,8 @@ def subcommands():
     """Every command with the words that call it."""
     group = typer.main.get_command(app.app)
     for name, command in group.commands.items():
-        inner = getattr(command, "commands", None)
-        for more, each in (inner or {"": command}).items():
+        inner = getattr(command, "commands", {})
+        for more, each in {"": command, **inner}.items():
             words = ["kofn", name, more] if more else ["kofn", name]
             yield pytest.param(words, each, id=" ".join(words))
 
@@ -41,13 +41,23 @@ def test_every_help_has_examples_that_can_be_typed(words, command):
     for example in examples:
         typed = shlex.split(re.sub(r"^(echo .*?\| |\w+=\S+ )", "", example).partition("|")[0])
         assert typed[: len(words)] == words, example
-        assert {word for word in typed if re.match("--?[a-z]", word)} <= options, example
+        if not hasattr(command, "commands"):  # the options of a group are its subcommands'
+            assert {word for word in typed if re.match("--?[a-z]", word)} <= options, example
 
 
 def test_the_help_says_what_to_try_first():
     page = run("--help").stdout
     assert page.index("Commands:") < page.index("Try first:") < page.index("Exit status:")
     assert max(map(len, page.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words", [[], ["train"]])
+def test_lists_of_commands_say_whole_sentences(words):
+    """The formatter ends a first sentence that is too long with three dots."""
+    page = run(*words, "--help").stdout
+    rows = re.findall(r"^  \w+ {2,}(.*)$", page.partition("Commands:")[2], re.M)
+    assert len(rows) >= 5
+    assert [row for row in rows if not row.endswith(".") or row.endswith("..")] == []
 
 
 def test_exit_statuses_are_those_of_the_documentation():

@@ -144,3 +144,6 @@ def test_the_site_is_built_without_warnings(tmp_path) -> None:
     assert check.problems(tmp_path) == []
     anchors = {a for page in tmp_path.glob("reference/*.html") for a in check.read(page).anchors}
     assert set(reference.home()) - anchors == set()
+    explorer = (tmp_path / "explorer.html").read_text(encoding="utf-8")
+    assert "<iframe" in explorer  # itself, in place of its picture
+    assert "explorer.png" not in explorer

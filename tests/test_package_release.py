@@ -24,6 +24,7 @@ RELEASE = ROOT / "tests" / "release"
 TYPED = ROOT / "tests" / "typed"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = ROOT / ".github" / "workflows"
+OWN = Path(__file__).read_text(encoding="utf-8")
 
 
 def text(name: str) -> str:
@@ -51,6 +52,15 @@ def floors() -> dict[str, Version]:
 def test_the_lowest_versions_that_are_tested_are_those_that_are_allowed():
     lowest = pinned("constraints-lowest.txt")
     assert {name: lowest.get(name) for name in floors()} == floors()
+
+
+def test_what_is_installed_by_name_is_pinned():
+    """By make, which takes other packages from the extras, and by the tests below."""
+    named = re.findall(r"^\t.*(?:\$\(PIP\)|\$\(LOWEST\)) (.*)$", text("Makefile"), re.M)
+    words = {word for line in named for word in line.split() if re.fullmatch(r"[a-z]\w+", word)}
+    words.update(re.findall(r'"(\w+)"', "".join(re.findall(r"install\(([^)]*)\)", OWN))))
+    assert {"hatchling", "hypothesis", "playwright", "basedpyright", "mypy"} <= words
+    assert words - set(pinned("constraints.txt")) == set()
 
 
 def test_numba_is_not_needed_where_there_is_none():

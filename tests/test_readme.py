@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +92,16 @@ def test_links_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", README)
     assert targets
     assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_the_line_below_the_title_is_that_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    status, python, typed, licence = README.splitlines()[4].split(" · ")
+    assert f"Development Status :: 3 - {status[1:6]}" in project["classifiers"]
+    assert python == f"Python {project['requires-python'].removeprefix('>=')} or newer"
+    assert f"Typing :: {typed.title()}" in project["classifiers"]
+    assert (ROOT / "src" / "kofn" / "py.typed").exists()
+    assert licence == f"[{project['license']}](LICENSE)"
 
 
 def test_make_targets_exist() -> None:

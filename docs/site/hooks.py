@@ -22,8 +22,9 @@ from kofn.commands.explore.page import page as explorer
 
 DOCS = Path(__file__).resolve().parents[1]
 
-# The page that `kofn explore` opens, in a frame of docs/explorer.md.
+# The page that `kofn explore` opens takes the place of its picture and caption in docs/explorer.md.
 EXPLORER = "explorer/page.html"
+PICTURE = re.compile(r"<p>\s*<img [^>]*images/explorer\.png.*?</p>\s*<p>.*?</p>", re.DOTALL)
 FRAME = f"""<iframe class="explorer" src="{EXPLORER}" title="The explorer" loading="lazy"></iframe>
 <p><a href="{EXPLORER}">The explorer alone</a>, in the whole window.</p>"""
 
@@ -105,9 +106,9 @@ def on_page_markdown(markdown: str, page, config, files: Files) -> str:
 
 def on_page_content(content: str, page, config, files: Files) -> str:
     """Draw formulas, exchange figures, and link names to the reference."""
-    content = figures.both(formulas.drawn(content))
     if page.file.src_uri == "explorer.md":
-        content = content.replace("</p>", f"</p>\n{FRAME}", 1)
+        content = PICTURE.sub(FRAME, content, count=1)
+    content = figures.both(formulas.drawn(content))
     return content if page.file.src_uri.startswith("reference/") else _named(content, page, files)
 
 

@@ -1,7 +1,20 @@
-"""kofn: exact differentiable top-k, and related maps, losses and distributions.
+"""kofn chooses k of n entries by their scores, softly, so that the choice has a gradient.
+
+An entry with score x gets the weight F((x − θ)/T), and the threshold θ is the number for which the
+weights sum to k. It works on PyTorch tensors, JAX arrays and NumPy arrays:
+
+    >>> import numpy as np
+    >>> from kofn import soft_topk
+    >>> soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
+    array([0.793, 0.585, 0.461, 0.16 ])
+
+Start with `soft_topk`; `topk_gates` has the indices of the chosen, too; `softmax`, `sparsemax` and
+`entmax` choose one; `KSubset` is a distribution over subsets; `dir(kofn)` lists all names.
 
 `kofn.nn` has PyTorch modules, `kofn.distributed` the maps over several processes, and
 `kofn.streaming` those of rows that do not fit into memory; they are loaded when first used.
+`kofn.feature_selection`, `kofn.onnx` and the modules of `kofn.integrations` need other libraries
+and are imported by their names.
 """
 
 import typing as _typing

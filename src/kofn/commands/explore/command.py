@@ -23,7 +23,7 @@ def explore(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier file.")] = False,
 ) -> None:
-    """Open a page on which scores, k, temperature and link are moved by hand.
+    """Open a page to move scores, k, temperature and link by hand.
 
     It shows the weights, the threshold, gradients, and the Python code for them. The page is one
     file and needs no network; its path is printed.

@@ -13,6 +13,7 @@ from kofn.commands.train.vae.command import vae
 
 train = typer.Typer(
     help="Train small models by several methods, and compare them.",
+    epilog=EXAMPLES["train"],
     no_args_is_help=True,
     rich_markup_mode=None,
 )

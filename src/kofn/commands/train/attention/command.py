@@ -56,9 +56,10 @@ def attention(
     resume: Resume = False,
     force: Force = False,
 ) -> None:
-    """Train small transformers with several kinds of attention, and test them at longer sequences.
+    """Train small transformers; test them at longer sequences.
 
-    Writes checkpoint.pt during training, then attention.json, curves.png and maps.png.
+    With softmax, entmax and soft top-k as attention. Writes checkpoint.pt during training, then
+    attention.json, curves.png and maps.png.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.train.attention import report

@@ -59,9 +59,10 @@ def prune(
     resume: Resume = False,
     force: Force = False,
 ) -> None:
-    """Train small networks of which few weights are left, by nn.prune and by other ways.
+    """Train small networks of which few weights are left.
 
-    Writes checkpoint.pt during training, then prune.json and curves.png.
+    By kofn.nn.prune, by magnitude and by other ways. Writes checkpoint.pt during training, then
+    prune.json and curves.png.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.train.prune import report

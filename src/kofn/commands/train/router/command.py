@@ -58,9 +58,10 @@ def router(
     resume: Resume = False,
     force: Force = False,
 ) -> None:
-    """Train a mixture of experts with kofn's router and with the usual ones.
+    """Train mixtures of experts with several routers.
 
-    Writes checkpoint.pt during training, then router.json and curves.png.
+    Those of kofn.nn.TopKRouter, and the usual ones. Writes checkpoint.pt during training, then
+    router.json and curves.png.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.train.router import report

@@ -50,9 +50,10 @@ def sae(
     resume: Resume = False,
     force: Force = False,
 ) -> None:
-    """Train sparse autoencoders by kofn and by the usual methods, with equally many latents.
+    """Train sparse autoencoders with equally many latents.
 
-    Writes checkpoint.pt during training, then sae.json, and recovery.png and features.png.
+    By kofn.nn.TopKSAE and by the usual methods. Writes checkpoint.pt during training, then
+    sae.json, recovery.png and features.png.
     """
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.train.sae import report

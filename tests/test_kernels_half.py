@@ -10,6 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import kofn
+from kofn import losses
 from kofn.arrays.kinds import deleted
 from kofn.kernels.cpu.runtime import half, native
 from kofn.links import table
@@ -84,13 +85,13 @@ def cast_outside(function, x):
     return function(torch.where(deleted(x), -INF, x).float()).to(x.dtype)
 
 
-def assert_as_cast(function, x, others=()):
+def assert_as_cast(function, x, others=(), cast=cast_outside):
     """Values, and the gradients of the scores and of `others`, are those of a cast outside."""
     x = x.detach().requires_grad_()
-    found, expected = function(x), cast_outside(function, x)
-    assert found.dtype == x.dtype
+    found, expected = function(x), cast(function, x)
+    assert found.dtype == expected.dtype
     assert torch.equal(bits(found), bits(expected))
-    g = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
+    g = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).to(found.dtype)
     slopes, wanted = (torch.autograd.grad(p, (x, *others), g) for p in (found, expected))
     for slope, want in zip(slopes, wanted, strict=True):
         assert slope.dtype == want.dtype
@@ -130,6 +131,40 @@ def test_logarithms_are_those_of_a_cast(dtype, n):
     assert_as_cast(kofn.log_entmax, x)
     k = torch.full((9,), n / 2, requires_grad=True)  # the array code, which has its gradient
     assert_as_cast(lambda x: kofn.log_soft_topk(x, k, link="laplace"), x, (k,))
+
+
+def losses_of(x, n, temperature):
+    """Losses of labels and of weights, of several dtypes, as functions of scores."""
+    labels = torch.arange(len(x)) * 7 % n
+    hot, soft = torch.rand(x.shape) < 3 / n, torch.rand(x.shape)
+    options = {"temperature": temperature, "reduction": "none"}
+    for target in (labels, hot, hot.to(x.dtype), soft, soft.to(x.dtype)):
+        yield lambda x, t=target: losses.topk_loss(x, t, **options)
+        yield lambda x, t=target: losses.sparsemax_loss(x, t, **options)
+    yield lambda x: losses.topk_loss(x, hot, link="normal", **options)
+    yield lambda x: losses.softmax_loss(x, soft, **options)
+    ignored = labels.clone()
+    ignored[1] = -100
+    for some in ({}, {"weight": torch.rand(n)}, {"label_smoothing": 0.1}):
+        yield lambda x, o=some: losses.softmax_loss(x, ignored, **options, **o)
+        yield lambda x, o=some: losses.entmax_loss(x, ignored, **options, **o)
+    yield lambda x: losses.sparse_softmax_loss(x, labels, k=min(n, 5), **options)
+    yield lambda x: losses.sparse_softmax_loss(x, labels, p=0.8, **options)
+
+
+@of_dtypes
+@pytest.mark.parametrize("n", [2, 60, 3000, pytest.param(70_000, marks=pytest.mark.full)])
+def test_losses_are_those_of_a_cast(dtype, n):
+    def cast(function, x):
+        return function(torch.where(deleted(x), -INF, x).float())
+
+    x, temperature = rows(dtype, n, 9), torch.linspace(0.5, 2, 9, requires_grad=True)
+    for loss in losses_of(x, n, temperature):
+        assert_as_cast(loss, x, (temperature,), cast)
+    for loss in losses_of(x, n, 1.5):
+        assert_as_cast(loss, x, (), cast)
+        with torch.no_grad():
+            assert torch.equal(bits(loss(x)), bits(cast(loss, x)))
 
 
 @of_dtypes
@@ -233,3 +268,23 @@ def test_no_more_memory_than_softmax_takes(dtype, link):
         topk(x)
         assert most_held(lambda: topk(x)) <= 1.1 * most_held(lambda: softmax(x))
     assert most_held(lambda: run(topk)) <= 1.1 * most_held(lambda: run(softmax))
+
+
+@of_dtypes
+def test_losses_take_little_more_memory_than_cross_entropy(dtype):
+    """A cast outside took twice as much."""
+    x, labels = torch.randn(512, 2048).to(dtype).requires_grad_(), torch.arange(512)
+    hot = torch.rand(512, 2048) < 0.01
+
+    def run(function):
+        function(x).backward()
+        x.grad = None
+
+    def held(function):
+        run(function)
+        return most_held(lambda: run(function))
+
+    most = held(lambda x: torch.nn.functional.cross_entropy(x, labels))
+    assert held(lambda x: losses.softmax_loss(x, labels)) <= 1.1 * most
+    assert held(lambda x: losses.entmax_loss(x, labels)) <= 1.1 * most
+    assert held(lambda x: losses.topk_loss(x, hot)) <= 1.1 * most

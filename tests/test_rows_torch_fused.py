@@ -138,6 +138,20 @@ def test_half_precision_goes_to_the_operators_as_it_is(function, dtype):
         assert torch.equal(found, eager)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *full(torch.float16)])
+@pytest.mark.parametrize("loss", [losses.softmax_loss, *full(losses.topk_loss)])
+def test_losses_of_half_precision_are_those_of_eager_code(loss, dtype):
+    labels = torch.tensor([3, 0, 39])
+
+    def of(x, t):
+        return loss(x, labels, temperature=t, reduction="none")
+
+    leaves = scores(3, 40).to(dtype), torch.tensor([0.5, 1.0, 2.0])
+    for eager, found in zip(gradients(of, *leaves), gradients(compiled(of), *leaves), strict=True):
+        assert found.dtype == eager.dtype
+        torch.testing.assert_close(found, eager, rtol=2e-6 if found.ndim < 2 else 0, atol=0)
+
+
 def test_shapes_may_change():
     function = compiled(topk(), dynamic=True)
     for shape in ((2, 7), (5, 11), (1, 4), (3, 2, 6)):

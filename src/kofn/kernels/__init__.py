@@ -37,8 +37,13 @@ class RowKernels(Protocol):
     rounded, as if it were cast.
     """
 
-    def weights(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, Any, bool]:
-        """Return (weights, θ, whether the kernel gave up on rows)."""
+    def weights(
+        self, x: Array, k: Array, temperature: Array, link: Any, single: bool = False
+    ) -> tuple[Any, Any, bool]:
+        """Return (weights, θ, whether the kernel gave up on rows).
+
+        Weights of half precision are float32 if `single`.
+        """
 
     def threshold(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, bool]:
         """Return (θ, whether the kernel gave up on rows)."""
@@ -59,7 +64,8 @@ class RowKernels(Protocol):
 
     Fenchel–Young losses and Σ(p − t)z, (2, …); p becomes p − t. The target is an array like x, or
     one int64 per row: the index of its one label. If `likely`, the losses are −log p of the labels,
-    the sums are 0, and p may be None. Rows that the kernel gave up on have a loss of NaN.
+    the sums are 0, and p may be None. Rows that the kernel gave up on have a loss of NaN. p is
+    never of half precision, the target may be.
     """
 
     LOGARITHMS: tuple[int | None, ...]
@@ -120,7 +126,8 @@ class ChoiceKernels(Protocol):
         wanted: bool,
     ) -> tuple[Any, Any]:
         """Return the weights p of `rows.truncated`, and 0 per row; with labels, int64 per row,
-        p − t, or None unless wanted, and the losses.
+        p − t, or None unless wanted, and the losses. Scores may be of half precision if the kernels
+        for rows take it, answers are not.
         """
 
     def truncated_gradients(

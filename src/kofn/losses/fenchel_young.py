@@ -117,6 +117,7 @@ def softmax_loss(
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
+        halves=True,
     )  # fmt: skip
     with checked.form.quiet():
         loss = of_labels.likelihoods(checked, labels)
@@ -274,7 +275,7 @@ def _gap(
     """Return the Fenchel–Young loss of any link and target."""
     link = table.resolve(link)
     checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction, link=link, **options
+        scores, target, temperature, dim, mask, reduction, link=link, halves=True, **options
     )
     with checked.form.quiet():
         answers.require_integral(link, scores)

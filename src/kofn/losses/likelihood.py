@@ -76,13 +76,14 @@ def sparse_softmax_loss(
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
+        halves=True,
     )  # fmt: skip
     check_support(k, p, checked.form.n)
     with checked.form.quiet():
         loss = of_labels.likelihoods(checked, labels, k, p)
         if loss is not None:
             return reduced(loss, labels, reduction, unlimited=True)
-        return cross_entropy(truncated.log_weights(checked, k, p), labels, reduction)
+        return cross_entropy(truncated.log_weights(checked.wide(), k, p), labels, reduction)
 
 
 def topk_cross_entropy(

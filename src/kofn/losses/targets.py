@@ -19,6 +19,7 @@ from kofn.arrays.kinds import (
     adopt,
     cast,
     cast_like,
+    compute_dtype,
     deleted,
     dtype_name,
     full_like,
@@ -52,15 +53,25 @@ class Target(NamedTuple):
     smoothing: float = 0.0  # the share that is spread over available entries
     spread_one: bool = False  # whether it is a share of 1, not of the weight
 
+    @property
+    def dtype(self) -> Any:
+        """Return the dtype to compute in; the scores may be of half precision."""
+        return compute_dtype(self.scores)
+
+    def like(self) -> Array:
+        """Return an array of that dtype."""
+        x = self.scores
+        return x if x.dtype == self.dtype else cast(x[:0], self.dtype)
+
     def dense(self) -> Array:
         """Return weights per entry: zeros in ignored rows, NaN where a label is out of range."""
-        x = self.scores
         if self.behind is not None:
             return _spread(self.behind, self.smoothing, self.spread_one)
         if self.labels is None:
-            return as_numbers(self.weights, x.dtype)
-        xp = namespace(x)
-        each = cast(arange(x, x.shape[-1]) == cast_like(self.labels, x)[..., None], x.dtype)
+            return as_numbers(self.weights, self.dtype)
+        xp, like = namespace(self.scores), self.like()
+        entry = arange(like, self.scores.shape[-1]) == cast_like(self.labels, like)[..., None]
+        each = cast(entry, self.dtype)
         each = (
             each
             if self.valid is None
@@ -70,11 +81,11 @@ class Target(NamedTuple):
 
     def number(self) -> Array:
         """Return the sum of a row's weights."""
-        xp, x = namespace(self.scores), self.scores
+        xp = namespace(self.scores)
         if self.labels is None:
-            weights = self.dense() if self.weights is None else as_numbers(self.weights, x.dtype)
-            return xp.sum(weights, axis=-1)
-        one = full_like(x, tuple(self.labels.shape), 1.0) if self.valid is None else self.valid
+            return xp.sum(self.dense(), axis=-1)
+        ones = full_like(self.like(), tuple(self.labels.shape), 1.0)
+        one = ones if self.valid is None else self.valid
         return one if self.used is None else xp.where(self.used, one, 0.0)
 
     def chosen(self, values: Array) -> Array:
@@ -99,13 +110,18 @@ def prepared(
     reduction: Any,
     *,
     link: Link = links.exponential,
+    halves: bool = False,
     **options: Any,
 ) -> tuple[Given, Target]:
-    """Check the arguments of a loss; return rows with k = 1, and their target."""
+    """Check the arguments of a loss; return rows with k = 1, and their target.
+
+    `halves` is as for `given`; what smooths a label needs its scores in the compute dtype.
+    """
     check_reduction(reduction)
-    checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True)
+    checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True, halves=halves)
     with checked.form.quiet():
-        return checked, _target_of(target, scores, checked, **options)
+        found = _target_of(target, scores, checked, **options)
+        return checked if found.behind is None else checked.wide(), found
 
 
 def _target_of(
@@ -129,12 +145,12 @@ def _target_of(
         ignored = check_integer("ignore_index", ignore_index, "an integer")
         labels, used, valid = _labels(target, scores, ignored, form.n)
         # A `where` of two numbers has the framework's default dtype, not that of the rows.
-        valid = None if valid is None else cast(valid, found.scores.dtype)
+        valid = None if valid is None else cast(valid, found.dtype)
         found = found._replace(labels=labels, used=used, valid=valid, integers=True)
     else:
         found = found._replace(weights=form.entries(stop_gradient(adopt(target, scores))))
     if weight is not None:
-        found = _weighted(found, _class_weights(weight, scores, form.n, found.scores))
+        found = _weighted(found, _class_weights(weight, scores, form.n, found.like()))
     return _smoothed(found, smoothing, spread_one) if smoothing else found
 
 
@@ -187,7 +203,7 @@ def _spread(target: Target, smoothing: float, spread_one: bool) -> Array:
     xp, x = namespace(target.scores), target.scores
     playing = ~deleted(x)
     each, total = target.dense(), target.number()
-    n_playing = xp.sum(cast(playing, x.dtype), axis=-1)
+    n_playing = xp.sum(cast(playing, target.dtype), axis=-1)
     spread = xp.ones_like(total) if spread_one else total
     even = xp.where(playing, (spread / xp.clip(n_playing, 1, None))[..., None], 0.0)
     return (1 - smoothing) * each + smoothing * even
@@ -280,15 +296,15 @@ def _are_indices(target: Any, scores: Array, form: Form) -> bool:
     return True
 
 
-def _class_weights(weight: Any, scores: Array, n: int, x: Array) -> Array:
+def _class_weights(weight: Any, scores: Array, n: int, like: Array) -> Array:
     check_same_kind("weight", weight, scores)
     if tuple(weight.shape) != (n,):
         raise ValueError(
             f"weight must have one number for each of the entries along dim, {(n,)}; "
             f"got the shape {tuple(weight.shape)}"
         )
-    weight = stop_gradient(cast_like(weight, x))
-    return weight if n else full_like(x, (1,), 1.0)
+    weight = stop_gradient(cast_like(weight, like))
+    return weight if n else full_like(like, (1,), 1.0)
 
 
 def _chosen_terms(each: Array, values: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, of_torch
-from kofn.arrays.operations import as_numbers, marked, take_along_last
+from kofn.arrays.operations import marked, take_along_last
 from kofn.kernels.contract import kind_of
 from kofn.rows import answers, choice, implicit, kernel_rows, kernel_weights
 from kofn.rows.compiled import evaluate
@@ -232,7 +232,7 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
 
     def found(given: Given, target: Array) -> tuple[Array, Array, Array]:
         dense = target.ndim == given.scores.ndim
-        target = as_numbers(target, given.scores.dtype) if dense else target
+        target = kernel_weights.target_of(given.scores, target) if dense else target
         return kernel_weights.gap(backend, given, target, likely=likely)
 
     if not _is_recorded(given):
@@ -248,7 +248,7 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         x, k, temperature, *_ = _with(numbers, tensors[1:])
         each = cotangent / temperature
-        slopes = [None, numbers.over.expand(each) * kept[0]]
+        slopes = [None, kernel_weights.scaled(numbers.over.expand(each), kept[0], x)]
         slopes += [None] if type(k) is not float else []
         if type(temperature) is float:
             return slopes

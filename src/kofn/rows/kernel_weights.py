@@ -5,18 +5,30 @@ from __future__ import annotations
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, deleted, namespace, of_torch
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    compute_dtype,
+    deleted,
+    dtype_name,
+    namespace,
+    of_torch,
+)
+from kofn.arrays.operations import as_numbers
 from kofn.rows import answers, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish, in_memory, threshold_of
 from kofn.rows.segment_blocks import ENTRIES, NUMBERS, in_blocks
 from kofn.rows.settled import rows_of
 
+SCALED = 1 << 16
+"""Entries that are multiplied before they are rounded to half precision."""
+
 
 @in_blocks(ENTRIES, NUMBERS)
-def weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
-    """Return (weights, θ as two floats)."""
-    found, theta, lost = backend.weights(*given[:4])
+def weights(backend: kernels.RowKernels, given: Given, single: bool = False) -> tuple[Array, Array]:
+    """Return (weights, θ as two floats); weights of half precision are float32 if `single`."""
+    found, theta, lost = backend.weights(*given[:4], single)
     if lost and given.is_half:  # so rare that a cast does
         wide, theta = weights(backend, given.wide())
         return cast(wide, found.dtype), theta
@@ -112,8 +124,10 @@ def gap(
     backend: kernels.RowKernels, given: Given, target: Array, likely: bool = False
 ) -> tuple[Array, Array, Array]:
     """Return the losses of rows, p − t, and Σ(p − t)z unless `likely`; see `RowKernels.gaps`."""
-    away, theta = weights(backend, given)
+    away, theta = weights(backend, given, single=True)
     found, lost = backend.gaps(given.scores, target, away, theta, *given[1:4], likely)
+    if lost and given.is_half:
+        return gap(backend, given.wide(), _wide_target(given, target), likely)
     if lost:
         each = in_memory(found)[0]
         where = np.isnan(each)
@@ -132,7 +146,36 @@ def label_losses(backend: kernels.RowKernels, given: Given, labels: Array) -> Ar
     return gap(backend, given, labels, True)[0] if lost else found[0]
 
 
+def _wide_target(given: Given, target: Array) -> Array:
+    """Return a target of weights in the compute dtype; labels as they are."""
+    labelled = target.ndim < given.scores.ndim
+    return target if labelled else cast(target, compute_dtype(given.scores))
+
+
+def target_of(x: Array, target: Array) -> Array:
+    """Return a target of weights in a dtype that `RowKernels.gaps` takes, without rounding it."""
+    floats = dtype_name(target).startswith(("float", "bfloat"))
+    exact = not floats or target.dtype == x.dtype
+    return as_numbers(target, x.dtype if exact else compute_dtype(x))
+
+
+def scaled(each: Array, away: Array, x: Array) -> Array:
+    """Return p − t times one number of each row of tensors, (…, 1), in the dtype of the scores.
+
+    A float32 product of whole tensors would take twice the memory of the answer.
+    """
+    if away.dtype == x.dtype:
+        return each * away
+    n, found = away.shape[-1], away.new_empty(away.shape, dtype=x.dtype)
+    whole = (found.view(-1, n), away.view(-1, n), each.reshape(-1, 1))
+    for into, some, by in zip(*(one.split(max(1, SCALED // n)) for one in whole), strict=True):
+        for part, entries in zip(into.split(SCALED, -1), some.split(SCALED, -1), strict=True):
+            part.copy_(entries * by)
+    return found
+
+
 def moved_from_labels(x: Array, labels: Array, away: Array) -> Array:
     """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
+    x = cast(x, away.dtype)
     apart = (x - x.gather(-1, labels[..., None])).masked_fill(away == 0, 0.0)
     return (away * apart).sum(-1)

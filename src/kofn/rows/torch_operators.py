@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.operations import as_numbers
 from kofn.arrays.torch_operator import REFUSED, define, differentiate, refuse_second
 from kofn.links.link import by_id
 from kofn.rows import kernel_rows, kernel_weights
@@ -50,6 +49,11 @@ def _batch(x: Tensor) -> Any:
 def _per_row(x: Tensor, *before: int) -> Tensor:
     """Return numbers of each row, which are never of half precision."""
     return x.new_empty((*before, *_batch(x)), dtype=torch.float32 if x.itemsize == 2 else None)
+
+
+def _single(x: Tensor) -> Tensor:
+    """Return numbers of each entry, which are not of half precision."""
+    return x.new_empty(x.shape, dtype=torch.float32 if x.itemsize == 2 else None)
 
 
 def _entries_and_pair(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -225,8 +229,8 @@ refuse_second(value_backward)
 
 def _loss_and_slopes(x: Tensor, target: Tensor, *rows_and_flags: Any) -> tuple[Tensor, ...]:
     if not rows_and_flags[-1]:
-        return x.new_empty(_batch(x)), x.new_empty(0), x.new_empty(0)
-    return x.new_empty(_batch(x)), x.new_empty(x.shape), x.new_empty(_batch(x))
+        return _per_row(x), x.new_empty(0), x.new_empty(0)
+    return _per_row(x), _single(x), _per_row(x)
 
 
 @define(
@@ -238,7 +242,7 @@ def gap(x: Tensor, target: Tensor, *rows_and_flags: Any) -> tuple[Tensor, ...]:
     """Return the losses of rows and, if `slopes`, p − t and Σ(p − t)z; see `RowKernels.gaps`."""
     *rows, likely, slopes = rows_and_flags
     given, backend = _given(x, rows), _backend(x)
-    target = as_numbers(target, x.dtype) if target.ndim == x.ndim else target
+    target = kernel_weights.target_of(x, target) if target.ndim == x.ndim else target
     if likely and not slopes:
         loss = kernel_weights.label_losses(backend, given, target)
         return loss.clone(), x.new_empty(0), x.new_empty(0)
@@ -252,6 +256,7 @@ def _keep_gap(ctx: Any, inputs: Any, output: Any) -> None:
     x, target, _, _, t, ctx.every_t, _, _, ctx.likely, ctx.slopes = inputs
     labels = (x, target) if ctx.likely and t is not None else (None, None)
     ctx.save_for_backward(t, *labels, *output[1:])
+    ctx.dtype = x.dtype
     ctx.set_materialize_grads(False)
 
 
@@ -267,7 +272,7 @@ def _gap_pullback(ctx: Any, cotangent: Tensor | None, *of_slopes: Tensor | None)
         if ctx.likely:
             moved = kernel_weights.moved_from_labels(x, labels, away) / temperature
         in_t = -each * moved
-    in_x, *others = _in_arguments(ctx, each[..., None] * away, None, in_t)
+    in_x, *others = _in_arguments(ctx, (each[..., None] * away).to(ctx.dtype), None, in_t)
     return in_x, None, *others, None, None
 
 
@@ -344,7 +349,7 @@ refuse_second(truncated_backward)
 
 
 def _loss_and_away(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(_batch(x)), x.new_empty(x.shape if others[-1] else 0)
+    return _per_row(x), _single(x) if others[-1] else x.new_empty(0)
 
 
 @define(f"Tensor x, Tensor labels, {_OF_SUPPORT}, int slopes", "(Tensor, Tensor)", _loss_and_away)
@@ -361,6 +366,7 @@ def _keep_away(ctx: Any, inputs: Any, output: Any) -> None:
     x, labels, _, _, t, ctx.every_t, ctx.slopes = inputs
     needed = (x, labels) if t is not None else (None, None)
     ctx.save_for_backward(t, *needed, output[1])
+    ctx.dtype = x.dtype
     ctx.set_materialize_grads(False)
 
 
@@ -373,7 +379,7 @@ def _truncated_loss_pullback(ctx: Any, cotangent: Tensor | None, of_away: Tensor
     each, in_t = cotangent / (ctx.every_t if t is None else t), None
     if t is not None:
         in_t = -each * kernel_weights.moved_from_labels(x, labels, away) / t
-    return each[..., None] * away, None, None, None, in_t, None, None
+    return (each[..., None] * away).to(ctx.dtype), None, None, None, in_t, None, None
 
 
 differentiate(truncated_loss, _truncated_loss_pullback, _keep_away)

@@ -67,13 +67,13 @@ def label_loss(given: Given, labels: Array, k: int | None, p: float | None) -> A
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         x, _, temperature, *_ = _with(numbers, tensors[1:])
         each, away = cotangent / temperature, kept[0]
-        slopes = None, each[..., None] * away
+        slopes = None, kernel_weights.scaled(each[..., None], away, x)
         if type(temperature) is float:
             return slopes
         return *slopes, -each * kernel_weights.moved_from_labels(x, tensors[0], away) / temperature
 
     def plain(labels: Array, *tensors: Array) -> Array:
-        log_p = log_weights(_with(numbers, tensors), k, p)
+        log_p = log_weights(_with(numbers, tensors).wide(), k, p)
         return -take_along_last(log_p, labels[..., None])[..., 0]
 
     if not _is_recorded(given):

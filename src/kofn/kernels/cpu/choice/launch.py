@@ -25,8 +25,8 @@ GRAIN = 16_384  # entries a thread takes at once
 _PLACES = {
     "choices": ("choice.worker", "qqdq"),
     "largest": ("choice.worker", "qqqq"),
-    "truncated": ("choice.truncated", "qqqdq"),
-    "back": ("choice.truncated", "qqqdq"),
+    "truncated": ("choice.truncated", "qqdq"),
+    "back": ("choice.truncated", "qqdq"),
 }
 NAMES = tuple(_PLACES)
 
@@ -70,14 +70,14 @@ def truncated(
     """(weights of the softmax over the k largest scores or a nucleus, 0 per row).
 
     With labels, int64 per row, weights less 1 at the label, or None if nobody wants these, and the
-    loss.
+    loss. Nothing of this is of half precision, though x may be.
     """
     memory = memory_of(x)
     x = memory.packed(x)
-    out, each = memory.empty_like(x) if wanted else None, memory.empty(x, x.shape[:-1])
+    out, each = memory.empty(x, x.shape) if wanted else None, memory.empty(x, x.shape[:-1])
     labels = None if labels is None else memory.packed(labels)
-    numbers = k or 0, 1.0 if p is None else p
-    _deal_truncated("truncated", x, temperature, labels, out, each, numbers)
+    share = 1.0 if p is None else p
+    _deal_truncated("truncated", x, temperature, labels, out, each, k or 0, share)
     return out, each
 
 
@@ -86,22 +86,22 @@ def truncated_gradients(x: Any, weights: Any, cotangent: Any, temperature: Any) 
     memory = memory_of(x)
     x, weights, cotangent = (memory.packed(one) for one in (x, weights, cotangent))
     out, each = memory.empty_like(x), memory.empty(x, x.shape[:-1])
-    _deal_truncated("back", x, temperature, weights, out, each, (0, 1.0), cotangent)
+    _deal_truncated("back", x, temperature, weights, out, each, 0, 1.0, cotangent)
     return out, each
 
 
 def _deal_truncated(
     name: str, x: Any, temperature: Any, given: Any, out: Any, each: Any,
-    numbers: tuple[int, float], cotangent: Any = None,
+    k: int, share: float, cotangent: Any = None,
 ) -> None:  # fmt: skip
     """Rows to threads; `given` are labels or weights."""
     memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
-    temperature, at = per_row(temperature, memory, count, x.itemsize)
+    size = max(x.itemsize, 4)
+    temperature, at = per_row(temperature, memory, count, size)
     places = (0 if one is None else memory.address(one) for one in (given, out, each, cotangent))
     keep = x, temperature, given, out, each, cotangent
-    room = n if out is None else 0
-    _offer(code_of(name, x.itemsize), n, count, (memory.address(x), at, *places), numbers, room,
-           keep)  # fmt: skip
+    room, job = n if out is None else 0, (memory.address(x), at, *places, k)
+    _offer(code_of(name, size), n, count, job, (share,), room, keep)
 
 
 def _deal(
@@ -128,7 +128,7 @@ def _offer(
     crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(keep[0]), count)
     job, run, kept = words, native.function(code), None
     if half.is_half(keep[0]):
-        job, kept, room = _job_of_halves(code, words, keep[0])
+        job, kept, room = _job_of_halves(code, words, keep[0], room)
         run = native.function(half.DRIVER)
     own, scratch = zeros(crew * room + REGISTER // 8)
     scratch += -scratch % REGISTER
@@ -139,13 +139,18 @@ def _offer(
     run(first, scratch, *numbers, True)
 
 
-_MODES = array("q", (*[COPIED] * 5, in_slot(SCORES), 4, in_slot(ANSWERS)))
-"""How the words of a job for `choices` change from one block of halves to the next."""
+def _job_of_halves(code: Code, words: array[int], x: Any, room: int) -> tuple[array[int], Any, int]:
+    """The job of 16-bit numbers, what it refers to, and a thread's room in words.
 
-
-def _job_of_halves(code: Code, words: array[int], x: Any) -> tuple[array[int], Any, int]:
-    """The job of 16-bit numbers for `choices`, what it refers to, and a thread's room in words."""
-    _, _, count, chunk, n, x_at, _, out_at = words
-    room = half.room_of(team_room(n), len(words), n * min(chunk, count), 2)
-    step = half.Step(native.address(code), words, _MODES)
-    return *half.job_of(x, (x_at, out_at, 0), [step], room, count, chunk, 0, 0), room.width
+    How its words change from one block to the next: the answers of `choices` are rounded, those of
+    `truncated`, which has labels, are not.
+    """
+    _, _, count, chunk, n, x_at, _, *others = words
+    modes, out_at = [*[COPIED] * 5, in_slot(SCORES), 4], 0
+    if len(others) == 1:
+        modes, out_at = [*modes, in_slot(ANSWERS)], others[0]
+    else:
+        modes += [8, 4 * n, 4, COPIED, COPIED]
+    place = half.room_of(max(room, team_room(n)), len(words), n * min(chunk, count), 2)
+    step = half.Step(native.address(code), words, array("q", modes))
+    return *half.job_of(x, (x_at, out_at, 0), [step], place, count, chunk, 0, 0), place.width

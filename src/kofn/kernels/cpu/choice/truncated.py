@@ -35,8 +35,8 @@ from kofn.kernels.cpu.runtime.vector_math import (
 
 # A job, the integers that every thread on it is told: those of shares.py first. LABELS and G are 0
 # where there are none, OUT where nobody wants the weights.
-N, X, T, LABELS, OUT, EACH, G = range(4, 11)
-WORDS = 11
+N, X, T, LABELS, OUT, EACH, G, K = range(4, 12)
+WORDS = 12
 
 adding = njit(nogil=True, **OPTIONS)
 
@@ -209,11 +209,11 @@ def _softmax(x, k, share, t, label, lowest, e, wanted):
 
 
 @each
-def _truncated(job, own, k, share, leads, number):
+def _truncated(job, own, share, leads, number):
     if not joined(job, leads):
         return
     words = carray(pointer(job), WORDS, np.int64)
-    n, rows = words[N], words[COUNT]
+    n, k, rows = words[N], words[K], words[COUNT]
     xs = carray(pointer(words[X]), rows * n, number)
     ts = carray(pointer(words[T]), rows, number)
     found = carray(pointer(words[EACH]), rows, number)
@@ -266,7 +266,7 @@ def _pull(x, p, g, mean, t, start_at, out):
 
 
 @each
-def _back(job, own, k, share, leads, number):
+def _back(job, own, share, leads, number):
     if not joined(job, leads):
         return
     words = carray(pointer(job), WORDS, np.int64)
@@ -292,24 +292,24 @@ def _back(job, own, k, share, leads, number):
         wait(job)
 
 
-def truncated_single(job, own, k, share, leads):
+def truncated_single(job, own, share, leads):
     """Take rows of float32 until there are none; write their weights and losses."""
-    _truncated(job, own, k, share, leads, np.float32)
+    _truncated(job, own, share, leads, np.float32)
 
 
-def truncated_double(job, own, k, share, leads):
+def truncated_double(job, own, share, leads):
     """The same for float64."""
-    _truncated(job, own, k, share, leads, np.float64)
+    _truncated(job, own, share, leads, np.float64)
 
 
-def back_single(job, own, k, share, leads):
+def back_single(job, own, share, leads):
     """Take rows of float32 until there are none; write the cotangents of the scores and of T.
 
     The weights are where the labels were.
     """
-    _back(job, own, k, share, leads, np.float32)
+    _back(job, own, share, leads, np.float32)
 
 
-def back_double(job, own, k, share, leads):
+def back_double(job, own, share, leads):
     """The same for float64."""
-    _back(job, own, k, share, leads, np.float64)
+    _back(job, own, share, leads, np.float64)

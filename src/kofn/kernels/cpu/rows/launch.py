@@ -79,11 +79,17 @@ def visits(code: Code, kind: int, size: int, n: int, cotangent: bool) -> list[Co
     return [visit("interleaved" if short else "loops", name, kind, size) for name in names]
 
 
-def weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
-    """(weights, θ, whether rows were given up) of NumPy arrays or torch tensors."""
+def weights(
+    x: Any, k: Any, temperature: Any, link: Any, single: bool = False
+) -> tuple[Any, Any, bool]:
+    """(weights, θ, whether rows were given up) of NumPy arrays or torch tensors.
+
+    Weights of 16-bit scores are float32 if `single`.
+    """
     memory = memory_of(x)
     x = memory.packed(x)
-    out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
+    out = memory.empty(x, x.shape) if single else memory.empty_like(x)
+    theta = memory.empty(x, (2, *x.shape[:-1]))
     lost = _deal(FORWARD, memory, link, x, k, temperature, theta, out=out)
     return out, theta, lost
 
@@ -127,7 +133,7 @@ def gaps(
     Or, if `likely`, −log p of a softmax and zeros.
 
     The target is an array like x, or labels, integers of 64 bits per row. The weights, packed, are
-    overwritten with p − t.
+    overwritten with p − t. Of 16-bit scores these are float32, and the target may be.
     """
     memory = memory_of(x)
     x, target = memory.packed(x), memory.packed(target)

@@ -52,9 +52,11 @@ gaps = None
 LOGARITHMS = ()
 
 
-def weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:
+def weights(
+    x: Tensor, k: Any, temperature: Any, link: Any, single: bool = False
+) -> tuple[Tensor, Tensor, bool]:
     """(weights, θ, False): (…, n) and two floats' worth, (2, …). No row is given up."""
-    out = empty(x, x.shape)
+    out = empty(x, x.shape, torch.float32 if single else None)
     return out, _forward(x, k, temperature, link, out), False
 
 

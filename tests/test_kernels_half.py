@@ -150,6 +150,7 @@ def losses_of(x, n, temperature):
         yield lambda x, o=some: losses.entmax_loss(x, ignored, **options, **o)
     yield lambda x: losses.sparse_softmax_loss(x, labels, k=min(n, 5), **options)
     yield lambda x: losses.sparse_softmax_loss(x, labels, p=0.8, **options)
+    yield lambda x: losses.accuracy_loss(x, ignored, **options)
 
 
 @of_dtypes
@@ -165,6 +166,22 @@ def test_losses_are_those_of_a_cast(dtype, n):
         assert_as_cast(loss, x, (), cast)
         with torch.no_grad():
             assert torch.equal(bits(loss(x)), bits(cast(loss, x)))
+
+
+@of_dtypes
+@pytest.mark.parametrize("n", [2, 60, 3000])
+def test_gates_are_those_of_a_cast(dtype, n):
+    x, temperature = rows(dtype, n, 9), torch.linspace(0.5, 2, 9, requires_grad=True)
+    bias = torch.linspace(-1, 1, n)
+    for options in ({"temperature": temperature}, {"bias": bias, "normalize": n > 2}):
+        learned = tuple(o for o in options.values() if o is temperature)
+
+        def gates(x, options=options):
+            return kofn.topk_gates(x, 2, **options)[0]
+
+        assert_as_cast(gates, x, learned)
+        wide = torch.where(deleted(x), -INF, x).float()
+        assert torch.equal(*(kofn.topk_gates(a, 2, **options)[1] for a in (x, wide)))
 
 
 @of_dtypes

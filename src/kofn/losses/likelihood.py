@@ -236,7 +236,7 @@ def accuracy_loss(
     """
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
-        link=table.resolve(link), weight=weight, ignore_index=ignore_index,
+        link=table.resolve(link), weight=weight, ignore_index=ignore_index, halves=True,
     )  # fmt: skip
     with checked.form.quiet():
         return missed(_weights(checked, labels), labels, reduction)
@@ -288,7 +288,7 @@ def _weights(checked: Given, labels: Target) -> Array:
     """Return the weights of soft_topk for as many as a row has labels."""
     if labels.labels is None or labels.used is not None or labels.valid is not None:
         checked = checked._replace(k=labels.number())
-    return weights_of(checked)
+    return weights_of(checked, single=True)
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

@@ -68,11 +68,12 @@ def topk_gates(
         (array([0.166, 0.834]), array([2, 1]))
     """
     k = _count(k, normalize)
-    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
+    link = table.resolve(link)
+    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     form = checked.form
     with form.quiet():
-        indices = choice.largest(_for_choice(checked, scores, bias), k, form.kind)
-        gates = take_along_last(weights_of(checked), indices)
+        indices = choice.largest(_for_choice(checked.wide(), scores, bias), k, form.kind)
+        gates = take_along_last(weights_of(checked, single=True), indices)
         gates = normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
     return _form_of_gates(form, gates).restored(gates), indices

@@ -181,9 +181,14 @@ def hard_topk(
         return checked.form.restored(choice.hard(checked, k))
 
 
-def weights_of(given: Given, reference: Callable[[Rows], Array] = answers.weights) -> Array:
-    """Return the weights of rows by the fastest route: `reference`, or a kernel that is as good."""
-    fused = fused_rows.weights(given, reference)
+def weights_of(
+    given: Given, reference: Callable[[Rows], Array] = answers.weights, single: bool = False
+) -> Array:
+    """Return the weights of rows by the fastest route: `reference`, or a kernel that is as good.
+
+    If `single`, those of half precision are not rounded to it.
+    """
+    fused = fused_rows.weights(given, reference, single)
     return evaluate(reference, rows_of(given), over=given.over) if fused is None else fused
 
 

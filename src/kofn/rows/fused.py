@@ -22,27 +22,31 @@ from kofn.rows.settled import Rows, rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 
-def weights(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
-    """Return the weights of `given` from a kernel, or None if no kernel supports the rows."""
+def weights(given: Given, reference: Callable[[Rows], Array], single: bool = False) -> Array | None:
+    """Return the weights of `given` from a kernel, or None if no kernel supports the rows.
+
+    If `single`, those of half precision are float32.
+    """
     if _on_jax(given):
         from kofn.rows.jax_weights import weights as traced
 
         return traced(given, reference)
     backend = _serving_eagerly(given)
     if backend is None:
+        given = given.wide() if single else given
         operators = _operators(given)
         if operators is not None:
             return operators.weights_of(given)
         return _of_other_torch_rows(given, reference)
     if not _is_recorded(given):
-        return kernel_weights.weights(backend, given)[0]
+        return kernel_weights.weights(backend, given, single=single)[0]
     numbers = _without_tensors(given)
 
     def value(*tensors: Array) -> Any:
-        found, theta = kernel_weights.weights(backend, _with(numbers, tensors))
+        found, theta = kernel_weights.weights(backend, _with(numbers, tensors), single=single)
         return found, (theta,)
 
-    return _by_rule(given, numbers, value, _pullback_of(backend, numbers), reference)
+    return _by_rule(given, numbers, value, _pullback_of(backend, numbers), reference, single)
 
 
 def _of_other_torch_rows(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
@@ -267,13 +271,18 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
 
 
 def _by_rule(
-    given: Given, numbers: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]
+    given: Given,
+    numbers: Given,
+    value: Any,
+    pullback: Any,
+    reference: Callable[[Rows], Array],
+    single: bool = False,
 ) -> Array:
     def plain(*tensors: Array) -> Array:
         found = evaluate(reference, rows_of(_with(numbers, tensors)), over=numbers.over)
         return cast(found, tensors[0].dtype) if of_type else found
 
-    rule, of_type = of_torch("rule"), given.is_half
+    rule, of_type = of_torch("rule"), given.is_half and not single
     return rule.recorded(rule.Rule(value, pullback, plain), *_tensors(given))
 
 

@@ -21,6 +21,8 @@ from kofn.rows.settled import Rows, rows_of
 
 MOST = 64
 """The number of alphas up to which a kernel is called for each."""
+_AT_ONCE = 2**14
+"""Entries whose derivatives in alpha are computed together: a cache holds them."""
 
 
 def weights(given: Given, reference: Callable[[Rows], Tensor]) -> Tensor | None:
@@ -110,18 +112,29 @@ def in_alpha_of(p: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:
     which θ takes up, ∂F/∂α = −p(L/a + (e^{−aL} − 1)/a²), which is −pL²/2 at a = 0. Source: Correia,
     Niculae & Martins, "Adaptively Sparse Transformers" (2019), for k = 1.
     """
+    a = (alpha.double() - 1).expand(p.shape[:-1])
+    rows, size = a.numel(), p.shape[-1]
+    parts = (p.reshape(rows, size), cotangent.reshape(rows, size), a.reshape(rows, 1))
+    at_once = max(1, _AT_ONCE // max(size, 1))
+    found = [_in_alpha(*part) for part in zip(*(e.split(at_once) for e in parts), strict=True)]
+    return torch.cat(found).reshape(a.shape).to(cotangent.dtype)
+
+
+def _in_alpha(p: Tensor, g: Tensor, a: Tensor) -> Tensor:
+    """Return −Σ g (−∂F + F′ Σ∂F/ΣF′) of rows [M, N], with a [M, 1]."""
+    p, g = p.double(), g.double()
     inside = (p > 0) & (p < 1)
-    p, g, a = p.double(), cotangent.double(), (alpha.double() - 1)[..., None]
-    log = torch.where(inside, p, 0.5).log()
-    y = a * log
-    small = y.abs() < 1e-2
-    series = -(0.5 - y / 6 + y * y / 24 - y**3 / 120 + y**4 / 720 - y**5 / 5040)
-    y = torch.where(small, 1.0, y)
-    ratio = torch.where(small, series, -(y + torch.expm1(-y)) / (y * y))
-    moved = torch.where(inside, p * log * log * ratio, 0.0)
-    slope = torch.where(inside, p * torch.exp(-a * log), 0.0)
+    log = torch.where(inside, p, 1.0).log_()
+    y = a * log  # ≤ 0
+    e = torch.expm1(-y)
+    slope = torch.where(inside, p * (1 + e), 0.0)
+    series = torch.full_like(y, -1 / 5040)
+    for each in (1 / 720, -1 / 120, 1 / 24, -1 / 6, 1 / 2):
+        series.mul_(y).add_(each)
+    ratio = torch.where(y > -1e-2, series, (y + e).div_(y * y))
+    moved = log.square_().mul_(p).mul_(ratio)
     total = slope.sum(-1)
     shift = moved.sum(-1) / torch.where(total > 0, total, 1.0)
+    moved.addcmul_(slope, shift[:, None], value=-1)
     # A NaN in the row is one in p, which is not inside.
-    found = (g * (moved - slope * shift[..., None])).sum(-1) + 0 * p.sum(-1)
-    return found.to(cotangent.dtype)
+    return 0 * p.sum(-1) - moved.mul_(g).sum(-1)

@@ -80,7 +80,7 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 
 studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/estimators.md; an hour or two
 	$(BIN)/kofn train router --force
-	$(BIN)/kofn train attention --force
+	$(BIN)/kofn train attention --steps 700 --force
 	$(BIN)/kofn train sae --force
 	$(BIN)/kofn train prune --force
 	$(BIN)/kofn train vae --seeds 3 --force

@@ -34,7 +34,8 @@ def methods(names: str) -> str:
 STUDIES = {
     "router": Study("router", {"curves.png": "nn_router_study.png"}),
     "attention": Study(
-        f"attention {methods('softmax entmax entmax-scaled soft-topk soft-topk-learned')}",
+        "attention --steps 700 "
+        + methods("softmax entmax entmax-scaled soft-topk soft-topk-learned"),
         {"curves.png": "nn_attention_study.png"},
     ),
     "prune_mlp": Study("prune --model mlp", {"curves.png": "nn_pruning.png"}),

@@ -116,7 +116,9 @@ def in_alpha_of(p: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:
     rows, size = a.numel(), p.shape[-1]
     parts = (p.reshape(rows, size), cotangent.reshape(rows, size), a.reshape(rows, 1))
     at_once = max(1, _AT_ONCE // max(size, 1))
-    found = [_in_alpha(*part) for part in zip(*(e.split(at_once) for e in parts), strict=True)]
+    found = [
+        _in_alpha(*part) for part in zip(*(torch.split(e, at_once) for e in parts), strict=True)
+    ]
     return torch.cat(found).reshape(a.shape).to(cotangent.dtype)
 
 

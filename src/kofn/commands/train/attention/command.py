@@ -40,7 +40,7 @@ def attention(
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Number of training steps of a run; by default 700.")
+        int | None, typer.Option(help="Number of training steps of a run; by default 300.")
     ] = None,
     longest: Annotated[
         int | None,
@@ -50,7 +50,7 @@ def attention(
     seed: Seed = 0,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="One seed, 50 steps, tests up to 256: about a minute."),
+        typer.Option("--quick", help="One seed, 20 steps, tests up to 128: less than a minute."),
     ] = False,
     out: Out = Path("kofn-attention"),
     resume: Resume = False,
@@ -69,8 +69,8 @@ def attention(
 
     methods = [each.name for each in chosen("method", method, METHODS)]
     tasks = chosen("task", task, {name: name for name in TASKS})
-    longest = (256 if quick else 4096) if longest is None else longest
-    steps, seeds = lengths_of(quick, PART, steps, 700, seeds)
+    longest = (128 if quick else 4096) if longest is None else longest
+    steps, seeds = lengths_of(quick, min(PART, 20), steps, 300, seeds)
     settings = Settings(
         tasks=tuple(dict.fromkeys(tasks)),
         methods=tuple(dict.fromkeys(methods)),

@@ -207,7 +207,8 @@ def test_all_implementations_of_experts_agree(model, options):
     [
         *((model, "aot_eager", {}) for model in MODELS),
         ("mixtral", "aot_eager", BUDGET),
-        ("mixtral", "inductor", {}),  # a minute or more, for its C++ compiler
+        # A minute or more each, for the C++ compiler.
+        *(pytest.param(model, "inductor", {}, marks=pytest.mark.full) for model in MODELS),
     ],
 )
 def test_a_compiled_model_gives_the_same(model, backend, options):

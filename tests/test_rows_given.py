@@ -1,8 +1,10 @@
 """Arguments are checked once in a call, and the framework of an array is found out once."""
 
+import functools
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 import kofn
 from kofn.arrays import checks, form, kinds
+from kofn.kernels.cpu.runtime.memory import FEW, memory_of, per_row
 from kofn.losses import topk_loss
 
 QUESTIONS = ("is_torch", "is_jax", "is_numpy", "framework", "namespace")
@@ -52,6 +55,42 @@ def test_an_eager_call_asks_for_the_framework_once(learned):
         lambda: kofn.sparsemax(x),
     ):
         assert calls(map_of) == {"framework": 1, "check_scores": 1, "check_dim": 1}
+
+
+def frames(function):
+    """How many functions of this package a call runs."""
+    home, found = str(Path(kofn.__file__).parent), []
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(home):
+            found.append(frame.f_code.co_qualname)
+
+    function()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len(found)
+
+
+def test_short_rows_take_few_calls():
+    """They are most of the time of a short row."""
+    x = SCORES.clone().requires_grad_()
+    learned = kofn.soft_topk(x, 2)
+    back = functools.partial(learned.backward, torch.ones_like(x), retain_graph=True)
+    assert frames(lambda: kofn.soft_topk(SCORES, 2)) <= 50
+    assert frames(lambda: kofn.soft_topk(x, 2)) <= 58
+    assert frames(back) <= 18
+
+
+@pytest.mark.parametrize("rows", [FEW, FEW + 1])
+def test_numbers_for_all_rows_are_not_written_over(rows):
+    x = torch.linspace(-1, 1, 4 * rows).reshape(rows, 4).requires_grad_()
+    first, again = (torch.autograd.grad(kofn.soft_topk(x, 2).square().sum(), x)[0] for _ in "ab")
+    assert torch.equal(first, again)
+    numbers = per_row(2.0, memory_of(x), rows, 4)[0]
+    assert list(numbers) == [2.0] * rows
 
 
 def test_a_call_with_numpy_asks_for_the_framework_rarely():

@@ -225,6 +225,8 @@ def _kind_of_generator(rng: Any) -> str | None:
 
 def check_dim(dim: Any, ndim: int) -> int:
     """Return `dim` as a negative number, counted from the end."""
+    if type(dim) is int and -ndim <= dim < 0:
+        return dim
     if isinstance(dim, NO_NUMBERS) or not isinstance(dim, (int, np.integer)):
         raise TypeError(f"dim must be an integer; got {shown(dim)}")
     if not -ndim <= dim < ndim:
@@ -337,7 +339,7 @@ def check_per_row(
 
 def check_flag(name: str, value: Any) -> bool:
     """Return True or False; a string such as "no" would count as True."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False; got {shown(value)}")
     return bool(value)
 

@@ -10,6 +10,8 @@ import numpy as np
 from kofn.arrays.checks import check_dim, check_scores
 from kofn.arrays.kinds import Array, cast, contiguous, full_like, move_axis, namespace_of
 
+_AS_IT_IS = contextlib.nullcontext()
+
 
 class Form(NamedTuple):
     """The framework, dtype and shape of an array, and the dimension along which its rows lie."""
@@ -57,13 +59,13 @@ class Form(NamedTuple):
     def restored(self, values: Array) -> Array:
         """Return values of rows in the caller's dtype, with the last dimension back at `dim`."""
         values = values if values.dtype == self.dtype else cast(values, self.dtype)
-        if self.n == 0:
+        if self.shape[self.dim] == 0:
             values = values[..., :0]
         return values if self.dim == -1 else move_axis(values, -1, self.dim)
 
     def quiet(self) -> contextlib.AbstractContextManager:
         """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
-        return np.errstate(all="ignore") if self.kind == "numpy" else contextlib.nullcontext()
+        return np.errstate(all="ignore") if self.kind == "numpy" else _AS_IT_IS
 
 
 def form_of(scores: Array, dim: int, name: str = "scores") -> Form:

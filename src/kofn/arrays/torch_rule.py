@@ -36,13 +36,8 @@ def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         for tensor in tensors:  # sooner than any() of a generator
             if tensor.requires_grad:
-                return recorded(rule, *tensors)
+                return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
     return rule.value(*tensors)[0]
-
-
-def recorded(rule: Rule, *tensors: Tensor) -> Tensor:
-    """Return `by_rule` where gradients are known to be on and one of `tensors` has one."""
-    return _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
 
 
 class _ByRule(torch.autograd.Function):
@@ -69,3 +64,12 @@ class _ByRule(torch.autograd.Function):
                 torch.autograd.grad(answer, some, cotangent, create_graph=True, allow_unused=True)
             )
         return None, *(next(found) if want else None for want in wanted)
+
+
+# Function.apply asks whether a transform is active, which callers of `recorded` know.
+_apply: Callable[..., Any] = super(torch.autograd.Function, _ByRule).apply
+
+
+def recorded(rule: Rule, *tensors: Tensor) -> Tensor:
+    """Return `by_rule` of plain `tensors` where gradients are on and one of them has one."""
+    return _apply(rule, *tensors)

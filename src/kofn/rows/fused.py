@@ -40,13 +40,8 @@ def weights(given: Given, reference: Callable[[Rows], Array], single: bool = Fal
         return _of_other_torch_rows(given, reference)
     if not _is_recorded(given):
         return kernel_weights.weights(backend, given, single=single)[0]
-    numbers = _without_tensors(given)
-
-    def value(*tensors: Array) -> Any:
-        found, theta = kernel_weights.weights(backend, _with(numbers, tensors), single=single)
-        return found, (theta,)
-
-    return _by_rule(given, numbers, value, _pullback_of(backend, numbers), reference, single)
+    rule = _OfWeights(backend, given, reference, single)
+    return of_torch("rule").recorded(rule, *_tensors(given))
 
 
 def _of_other_torch_rows(given: Given, reference: Callable[[Rows], Array]) -> Array | None:
@@ -65,21 +60,33 @@ def _of_other_torch_rows(given: Given, reference: Callable[[Rows], Array]) -> Ar
     return each_alpha.weights(given, reference)
 
 
-def _pullback_of(backend: kernels.RowKernels, numbers: Given) -> Any:
-    """Return the pullback of a rule for weights that keeps θ."""
+class _OfWeights:
+    """A rule for weights that keeps θ. The shortest rows are fastest without its closures."""
 
-    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        _, k, temperature, *_ = _with(numbers, tensors)
-        in_scores, in_rows = kernel_weights.gradients(
-            backend, _with(numbers, tensors), cotangent, kept[0]
-        )
+    __slots__ = ("backend", "given", "reference", "single")
+
+    def __init__(
+        self, backend: kernels.RowKernels, given: Given, reference: Callable, single: bool = False
+    ) -> None:
+        self.backend, self.given = backend, given
+        self.reference, self.single = reference, single
+
+    def value(self, *tensors: Array) -> Any:
+        found, theta = kernel_weights.weights(self.backend, self.given, single=self.single)
+        self.given = _without_tensors(self.given)  # from here on, autograd alone has them
+        return found, (theta,)
+
+    def pullback(self, cotangent: Array, tensors: Any, kept: Any) -> Any:
+        given = _with(self.given, tensors)
+        in_scores, in_rows = kernel_weights.gradients(self.backend, given, cotangent, kept[0])
         if len(tensors) == 1:
             return (in_scores,)
         # Taking a tensor apart costs as much as the rest, and most learn the scores alone.
-        arrays = ((i, a) for i, a in enumerate((k, temperature)) if type(a) is not float)
+        arrays = ((i, a) for i, a in enumerate(given[1:3]) if type(a) is not float)
         return in_scores, *(in_rows[i] if a.requires_grad else None for i, a in arrays)
 
-    return pullback
+    def plain(self, *tensors: Array) -> Array:
+        return _plainly(self.given, self.reference, tensors, self.single)
 
 
 def hard(given: Given, k: Any) -> Array | None:
@@ -99,7 +106,8 @@ def hard(given: Given, k: Any) -> Array | None:
         theta = kernel_rows.threshold_of(backend, found)
         return choice.hard(without_bad_temperatures(found), k), (theta,)
 
-    return _by_rule(given, numbers, value, _pullback_of(backend, numbers), answers.weights)
+    pullback = _OfWeights(backend, numbers, answers.weights).pullback
+    return _by_rule(given, numbers, value, pullback, answers.weights)
 
 
 def _hard_by_operator(given: Given, k: Any) -> Array | None:
@@ -271,19 +279,24 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
 
 
 def _by_rule(
-    given: Given,
-    numbers: Given,
-    value: Any,
-    pullback: Any,
-    reference: Callable[[Rows], Array],
-    single: bool = False,
+    given: Given, numbers: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]
 ) -> Array:
     def plain(*tensors: Array) -> Array:
-        found = evaluate(reference, rows_of(_with(numbers, tensors)), over=numbers.over)
-        return cast(found, tensors[0].dtype) if of_type else found
+        return _plainly(numbers, reference, tensors)
 
-    rule, of_type = of_torch("rule"), given.is_half and not single
+    rule = of_torch("rule")
     return rule.recorded(rule.Rule(value, pullback, plain), *_tensors(given))
+
+
+def _plainly(
+    given: Given,
+    reference: Callable[[Rows], Array],
+    tensors: Sequence[Array],
+    single: bool = False,
+) -> Array:
+    again = _with(given, tensors)
+    found = evaluate(reference, rows_of(again), over=given.over)
+    return cast(found, tensors[0].dtype) if again.is_half and not single else found
 
 
 def _tensors(given: Given) -> list[Array]:

@@ -73,12 +73,12 @@ class Given(NamedTuple):
     @property
     def over(self) -> Reductions:
         """Return the reductions of the rows: dense ones, or those of segments."""
-        return getattr(self.form, "over", DENSE)
+        return DENSE if type(self.form) is Form else getattr(self.form, "over", DENSE)
 
     @property
     def order(self) -> Any:
         """Return where the entries of segments are, if that is known; None for dense rows."""
-        return getattr(self.over, "order", None)
+        return None if type(self.form) is Form else getattr(self.over, "order", None)
 
     @property
     def is_half(self) -> bool:

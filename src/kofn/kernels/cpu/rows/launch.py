@@ -31,7 +31,7 @@ from kofn.kernels.cpu.runtime.layout import (
     SCORES,
     in_slot,
 )
-from kofn.kernels.cpu.runtime.memory import Memory, address, memory_of, per_row, zeros
+from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, zeros
 from kofn.kernels.cpu.runtime.native import Code
 
 HALVES = True
@@ -222,29 +222,29 @@ def _deal(
     for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
     """
     n, kind, address = x.shape[-1], kind_of(link), memory.address
-    size = 4 if half.is_half(x) else x.itemsize
-    count = prod(x.shape[:-1])
+    entry = x.itemsize
+    size, count = max(entry, 4), prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
     of_link = kind if not likely else LIKELY
     answers = out is not None or likely  # else the prepared entries need memory
-    plan = plan_of(code, of_link, x.itemsize, n, cotangent is not None, answers)
+    plan = plan_of(code, of_link, entry, n, cotangent is not None, answers)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    room = _room_of_halves(plan, x, cotangent, count) if half.is_half(x) else None
+    room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width
-    own, scratch = zeros(crew * width + _WORDS)
+    own, scratch = zeros(crew * width + _WORDS + 2 * min(count, FEW))
     scratch += -scratch % REGISTER
     shared = scratch + 8 * plan.room if crew > count and n > PART else 0
     high, cotangent_at = address(theta), 0 if cotangent is None else address(cotangent)
     out_at = 0 if out is None else address(out)
     low = high + count * size
-    # Two numbers of each row are written after θ, wanted or not: then over k and T of that row.
-    one, other = k_at, temperature_at
-    if two is not None:
-        one = address(two)
-        other = one + count * size
+    # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
+    # own memory, or over k and T of many rows, which nobody else reads.
+    one = k_at if count > FEW else scratch + 8 * crew * width
+    one = one if two is None else address(two)
+    other = temperature_at if one == k_at else one + count * size
     team = shared if room is None else 0  # else it is dismissed after all jobs of halves
     work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, team, plan.visits_at
     labels_at = 0 if labels is None else address(labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,26 +22,35 @@ class Memory(NamedTuple):
     empty_like: Callable[[Any], Any]
 
 
-def _per_row_in_torch(like: Any) -> Any:
-    return sys.modules["torch"].float32 if like.itemsize == 2 else like.dtype
-
-
 _NUMPY = Memory(
     lambda x: np.asarray(x, order="C"),
     lambda x: x.__array_interface__["data"][0],
     lambda like, shape: np.empty(shape, np.float32 if like.itemsize == 2 else like.dtype),
     np.empty_like,
 )
-_TORCH = Memory(
-    lambda x: x.resolve_neg().contiguous(),
-    lambda x: x.data_ptr(),
-    lambda like, shape: like.new_empty(shape, dtype=_per_row_in_torch(like)),
-    lambda x: sys.modules["torch"].empty_like(x),
-)
+
+
+@lru_cache
+def _of_torch() -> Memory:
+    torch = sys.modules["torch"]
+
+    def empty(like: Any, shape: tuple[int, ...]) -> Any:
+        wide = like.itemsize == 2
+        return like.new_empty(shape, dtype=torch.float32) if wide else like.new_empty(shape)
+
+    return Memory(
+        lambda x: x.resolve_neg().contiguous(), torch.Tensor.data_ptr, empty, torch.empty_like
+    )
+
+
+FEW = 128
+"""Rows for which an array of one number is kept."""
+
+_ZERO = array("d", (0.0,))
 
 
 def memory_of(x: Any) -> Memory:
-    return _NUMPY if isinstance(x, (np.ndarray, np.generic)) else _TORCH
+    return _NUMPY if isinstance(x, (np.ndarray, np.generic)) else _of_torch()
 
 
 def address(x: Any) -> int:
@@ -48,19 +58,29 @@ def address(x: Any) -> int:
 
 
 def per_row(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any, int]:
-    """(numbers of each row, their address) of an array, or of one number for all rows."""
+    """(numbers of each row, their address) of an array, or of one number for all rows.
+
+    Of FEW rows or less, these numbers are only read: the next call has the same.
+    """
     if type(numbers) is not float:
         assert numbers.dtype.itemsize == size, f"{numbers.dtype} per row; rows of {size} bytes"
         numbers = memory.packed(numbers)
         return numbers, memory.address(numbers)
-    each = array("f" if size == 4 else "d", (numbers,)) * count
+    return _kept(numbers, count, size) if count <= FEW else _repeated(numbers, count, size)
+
+
+def _repeated(number: float, count: int, size: int) -> tuple[Any, int]:
+    each = array("f" if size == 4 else "d", (number,)) * count
     return each, each.buffer_info()[0]
+
+
+_kept = lru_cache(maxsize=256)(_repeated)
 
 
 def zeros(words: int) -> tuple[Any, int]:
     """(so many words of memory, all 0, its address)."""
     if words <= 4096:  # asking NumPy for an address takes longer than clearing these
-        own = array("d", bytes(8 * words))
+        own = _ZERO * words
         return own, own.buffer_info()[0]
     large = np.zeros(words)
     return large, address(large)

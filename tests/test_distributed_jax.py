@@ -113,8 +113,8 @@ def refused():
         "give axis_name": lambda: soft(x),
         "group is for torch tensors": lambda: soft(x, group=object()),
         "axis_name is for JAX": lambda: soft(X, axis_name="i"),
-        "'i', which is no axis in scope": lambda: soft(x, axis_name="i"),
-        r"'rows', which is no axis in": lambda: inside(lambda x: soft(x, axis_name="rows")),
+        "'i', which is not an axis in scope": lambda: soft(x, axis_name="i"),
+        r"'rows', which is not an axis in": lambda: inside(lambda x: soft(x, axis_name="rows")),
         r"k may differ along the axes \['i'\]": lambda: inside(
             lambda x: soft(x, x[:, 0], axis_name="i")
         ),

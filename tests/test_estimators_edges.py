@@ -299,7 +299,7 @@ def test_wrong_arguments():
     for name in ("rebar", "perturbed"):
         with pytest.raises(TypeError, match="what f returns must be an array"):
             estimators.TABLE[name](Categorical(torch.zeros(3)), lambda s: None, generator())
-    with pytest.raises(ValueError, match="or begin it"):
+    with pytest.raises(ValueError, match="or its first dimensions"):
         estimators.score_function(choice, lambda s: s, rng)
     with pytest.raises(ValueError, match="draws must be an integer, at least 1; got 0"):
         estimators.gumbel_rao(choice, first, rng, draws=0)

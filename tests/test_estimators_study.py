@@ -203,7 +203,7 @@ def test_wrong_arguments():
         study("score_function", linear, Y, confidence=1.5)
     with pytest.raises(TypeError, match=r"rng must be a torch\.Generator"):
         study("rebar", linear, Y, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match="f must take all dimensions of logits together"):
+    with pytest.raises(ValueError, match="f must reduce all dimensions of logits"):
         study("score_function", lambda s: s @ COST, Y.expand(2, 3))
     with pytest.raises(ValueError, match=r"exact must have the shape of logits, \(3,\); got \(2,"):
         study("score_function", linear, Y, exact=torch.zeros(2))

@@ -475,5 +475,5 @@ def test_wrong_inputs_are_named():
         autoencoder("batch").calibrate(torch.randn(0, D))
     with pytest.raises(ValueError, match="mask must be True for at least one input"):
         autoencoder("batch").calibrate(torch.randn(3, D), torch.zeros(3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"inputs enough for one latent; got 3 for k = 0\.1"):
+    with pytest.raises(ValueError, match=r"enough inputs for one latent; got 3 for k = 0\.1"):
         autoencoder("batch", k=0.1).calibrate(torch.randn(3, D))

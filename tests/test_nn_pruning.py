@@ -386,7 +386,7 @@ BAD = [
     (dict(pattern="2:4", exclude="0", choice="k_subset", link="linear"), "has no link"),
     (dict(amount=0.5, example_inputs=torch.zeros(1)), 'are for costs="flops"'),
     (dict(amount=0.5, costs="bytes", example_inputs=torch.zeros(1)), 'are for costs="flops"'),
-    (dict(amount=0.5, exclude="head"), "is the name of no"),
+    (dict(amount=0.5, exclude="head"), "exclude must name linear or"),
     (dict(amount=0.5, exclude="*"), "has no linear or convolution layer"),
     (dict(amount=0.5, link="cauchy"), "link must be"),
     (dict(amount=0.5, scores="random"), "scores must be one of"),

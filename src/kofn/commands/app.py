@@ -162,9 +162,9 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Shape of the scores: router, attention, vocabulary or pruning; or other roads: "
-            "losses, compile, jax, half, knapsack or segments. Repeat the option for several; all "
-            "by default.",
+            help="Shape of the scores: router, attention, vocabulary or pruning; or another "
+            "comparison: losses, compile, jax, half, knapsack or segments. Repeat the "
+            "option for several; all by default.",
         ),
     ] = None,
     dtype: Annotated[

@@ -32,7 +32,7 @@ def softmax_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Return the cross-entropy of logits that are cut among processes: vocabulary-parallel.
+    """Return the cross-entropy of logits that are split over processes: vocabulary-parallel.
 
     It is `kofn.losses.softmax_loss` of the whole rows, in every process: smoothing and reductions
     are counted once, so do not sum it over the group. It takes 6 all-reduces, and `backward` none.
@@ -80,7 +80,7 @@ def sparsemax_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Return `kofn.losses.sparsemax_loss` of rows that are cut among processes.
+    """Return `kofn.losses.sparsemax_loss` of rows that are split over processes.
 
     Args:
         scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
@@ -121,7 +121,7 @@ def entmax_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Return `kofn.losses.entmax_loss` of rows that are cut among processes.
+    """Return `kofn.losses.entmax_loss` of rows that are split over processes.
 
     Args:
         scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
@@ -163,7 +163,7 @@ def topk_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Return `kofn.losses.topk_loss`, for several labels per row, of rows cut among processes.
+    """Return `kofn.losses.topk_loss`, for several labels per row, of rows split over processes.
 
     It takes as many all-reduces as `kofn.distributed.soft_topk` and two or three more; `backward`
     takes none.
@@ -203,7 +203,7 @@ def fenchel_young_loss(
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Return `kofn.fenchel_young_loss`, S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T, of rows cut among processes.
+    """Return `kofn.fenchel_young_loss`, S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T, of rows split over processes.
 
     Args:
         scores, target, group, link, temperature, dim, mask, reduction: as for

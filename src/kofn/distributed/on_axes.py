@@ -24,12 +24,12 @@ def is_asked(name: str, scores: Any, group: Any, axis_name: AxisName) -> bool:
             return False
         raise TypeError(
             f"{name}: axis_name is for JAX arrays inside jax.shard_map; scores is "
-            f"{framework(scores) or type(scores).__name__}, for which group says who has the rest"
+            f"{framework(scores) or type(scores).__name__}; pass group, the processes with the rest"
         )
     if group is not None:
         raise TypeError(
-            f"{name}: group is for torch tensors; scores is a JAX array, for which axis_name says "
-            "along which axes of jax.shard_map its rows lie"
+            f"{name}: group is for torch tensors; scores is a JAX array; pass axis_name, the "
+            "axes of jax.shard_map along which its rows lie"
         )
     if axis_name is None:
         raise ValueError(

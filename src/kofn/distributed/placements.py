@@ -64,7 +64,9 @@ def on_shards(
 def refuse_group(name: str, group: Any) -> None:
     """Refuse a group beside a DTensor."""
     if group is not None:
-        raise ValueError(f"{name}: scores is a DTensor, whose mesh has the groups; give no group")
+        raise ValueError(
+            f"{name}: scores is a DTensor, whose mesh defines the groups; leave out group"
+        )
 
 
 def local_of(tensor: Any, placements: Sequence[Any]) -> Tensor:
@@ -179,7 +181,7 @@ def _layout_of(name: str, scores: Any, dim: int) -> tuple[Any, Layout]:
         if bool((mesh.mesh.diff(dim=i) <= 0).any()):
             raise ValueError(
                 f"{name}: the ranks of the mesh of scores must ascend along each of its "
-                f"dimensions, as the parts of a row do in a group; got {mesh}"
+                f"dimensions, because the parts of a row lie in the order of the ranks; got {mesh}"
             )
     placements = tuple(wanted)
     if placements != tuple(scores.placements):

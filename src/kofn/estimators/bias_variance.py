@@ -138,7 +138,7 @@ def study(
         answer = run(choice, counted, source, samples=samples, **options)
         if answer.ndim != 1:
             raise ValueError(
-                "f must take all dimensions of logits together, to one number for each row; after "
+                "f must reduce all dimensions of logits to one number for each row; after "
                 f"the samples it gave {tuple(answer.shape)}"
             )
         return answer

@@ -89,7 +89,8 @@ def together(log_prob: Array, values: Array) -> Array:
     shape, wanted = tuple(values.shape), tuple(log_prob.shape)
     if shape != wanted[: len(shape)]:
         raise ValueError(
-            f"values must have the shape of log_prob, {wanted}, or begin it; got {shape}"
+            f"values must have the shape of log_prob, {wanted}, or its first dimensions; "
+            f"got {shape}"
         )
     return added(log_prob, len(shape))
 

@@ -68,7 +68,7 @@ class SelectSoftTopK(Select):  # type: ignore[misc]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the vector anew, as PyTorch Geometric does."""
+        """Draw a new random vector, as PyTorch Geometric does."""
         bound = self.in_channels**-0.5
         torch.nn.init.uniform_(self.weight, -bound, bound)
 

@@ -40,7 +40,7 @@ def temperature_for(
     dim: int = -1,
     mask: Array | None = None,
 ) -> ArrayT:
-    """Return the largest T at which soft_topk(scores, k, temperature=T) is not softer than given.
+    """Return the largest T at which soft_topk(scores, k, temperature=T) is no softer than wanted.
 
     Give the softness as `support` or `gap`. `support` is metrics.effective_support, the effective
     number of entries: 1.5·k is soft, 1.05·k nearly hard. `gap` is metrics.hard_gap in "l1", twice

@@ -81,7 +81,7 @@ def axis_rows(name: str, axis_name: Any) -> AxisRows:
         place = lax.axis_index(names)
     except NameError:
         raise ValueError(
-            f"{name}: axis_name is {axis_name!r}, which is no axis in scope here; call it inside "
+            f"{name}: axis_name is {axis_name!r}, which is not an axis in scope; call it inside "
             "jax.shard_map, over a mesh with that axis"
         ) from None
     return AxisRows(names, tracked=set(names) <= set(variations(place)))
@@ -96,8 +96,8 @@ def given_on_axes(
         own = set(over.names) & set(variations(value)) if is_jax(value) else ()
         if own:
             raise ValueError(
-                f"{each} may differ along the axes {sorted(own)}; it must be one of all shards of "
-                "a row: pass jax.lax.pmean of it, or give it to jax.shard_map whole"
+                f"{each} may differ along the axes {sorted(own)}; it must be the same on all "
+                "shards of a row: pass jax.lax.pmean of it, or replicate it over these axes"
             )
     shards = over.copies
     if over.tracked and is_jax(scores):

@@ -125,7 +125,7 @@ def form_of_segments(
     if getattr(scores, "is_nested", False):
         if segment_ids is not None or ptr is not None or num_segments is not None:
             raise ValueError(
-                "a nested tensor knows its segments; give neither segment_ids, ptr nor num_segments"
+                "a nested tensor defines its segments; leave out segment_ids, ptr and num_segments"
             )
         scores, offsets = of_torch("jagged").parts("scores", scores)
         ptr = offsets
@@ -259,6 +259,6 @@ def _found_count(ids: Array, size: int) -> int:
     if not is_known(ids):
         raise ValueError(
             "num_segments must be given where segment_ids are traced, as in jax.jit and "
-            "torch.compile: it is the shape of what is computed; got None"
+            "torch.compile: the shape of the result depends on it; got None"
         )
     return int(ids.max()) + 1 if size else 0

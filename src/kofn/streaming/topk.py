@@ -187,7 +187,7 @@ def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any
     for each in targets:
         if not whole and framework(each) is not None and dtype_name(each) not in FLOATS:
             raise TypeError(
-                f"out must have dtype {', '.join(FLOATS)}, because weights are no whole numbers; "
+                f"out must have dtype {', '.join(FLOATS)}, because weights are fractions; "
                 f"got {each.dtype}"
             )
     return out, [
@@ -203,7 +203,7 @@ def _like(array: Any) -> Any:
 
 def _target(out: Any, size: int) -> OfArray:
     if framework(out) not in ("torch", "numpy"):
-        raise TypeError(f"out must be of numpy.ndarray or torch.Tensor; got {shown(out)}")
+        raise TypeError(f"out must be a numpy.ndarray or a torch.Tensor; got {shown(out)}")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out must be writable; open the file with mode 'r+' or 'w+'")
     target = OfArray(out)

@@ -290,7 +290,9 @@ def _check_combination(
                     f"--threshold-only prints thresholds; it cannot be combined with --{name}"
                 )
     elif as_json and out is None:
-        raise InputError("--json says what was done; add --out FILE or --threshold-only")
+        raise InputError(
+            "--json describes a file or thresholds; add --out FILE or --threshold-only"
+        )
     if resume and out is None:
         raise InputError("--resume needs --out, the file that was to be written")
     if resume and force:

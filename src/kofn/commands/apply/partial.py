@@ -43,8 +43,8 @@ class Partial:
         """Start anew; InputError if there is an interrupted run."""
         if self.path.exists() and not force:
             raise InputError(
-                f"{self.path} is of an interrupted run; add --resume to continue it, or --force "
-                "to start anew"
+                f"{self.path} belongs to an interrupted run; add --resume to continue it, or "
+                "--force to start anew"
             )
         self.force = force
         try:
@@ -70,7 +70,9 @@ class Partial:
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{self.record_path} is damaged; --force starts anew") from None
         if version != VERSION:
-            raise InputError(f"{self.record_path} is of another kofn; --force starts anew")
+            raise InputError(
+                f"{self.record_path} was written by another version of kofn; --force starts anew"
+            )
         self.force = bool(found.get("force"))
         if self.out.exists() and not self.force:
             raise InputError(f"--out {self.out} exists; move it away to continue the run")

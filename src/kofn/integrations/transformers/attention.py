@@ -84,7 +84,7 @@ def register_attention(
 
 
 def unregister_attention(name: str) -> None:
-    """Forget a name of `register_attention`; models that still use it fail when they are called.
+    """Remove a name of `register_attention`; models that still use it fail when they are called.
 
     Raises:
         ValueError: the name was not registered here.

@@ -98,7 +98,7 @@ class SparseAttention(nn.Module):
         _draw(self.q_proj, self.k_proj, self.v_proj, self.out_proj)
 
     def reset_parameters(self) -> None:
-        """Draw the projections as torch.nn.MultiheadAttention does; start learned numbers anew."""
+        """Draw the projections as torch.nn.MultiheadAttention does; reset learned numbers."""
         self.heads.reset_parameters()
         self.out_proj.reset_parameters()
         _draw(self.q_proj, self.k_proj, self.v_proj, self.out_proj)
@@ -159,7 +159,7 @@ def _draw(*projections: nn.Linear) -> None:
 def _head_dim(embed_dim: int, num_heads: int, shared: int) -> int:
     if embed_dim % num_heads:
         raise ValueError(
-            f"num_heads must divide embed_dim (here {embed_dim}) without a rest; got {num_heads}"
+            f"num_heads must be a divisor of embed_dim (here {embed_dim}); got {num_heads}"
         )
     allowed = f"a divisor of num_heads (here {num_heads})"
     check_integer("num_key_value_heads", shared, allowed, 1)

@@ -36,7 +36,7 @@ def sparse_flex_attention(
     temperature: float | Tensor = 1.0,
     link: LinkName | Link = "logistic",
 ) -> Tensor:
-    """Return what `sparse_attention` returns, by PyTorch's flex_attention.
+    """Return `sparse_attention`, computed by PyTorch's flex_attention.
 
     It is for long sequences on a GPU: no matrix of weights is kept for the backward pass, and
     blocks that a mask excludes are skipped. A first pass finds the threshold θ of each row, from

@@ -35,7 +35,7 @@ def _padding(mask: Tensor, batch: int, positions: int) -> Tensor:
     mask = mask[None] if mask.ndim == 1 else mask
     if tuple(mask.shape) != (batch, positions):
         raise ValueError(
-            f"key_padding_mask must have shape {(batch, positions)}, the items by all keys; "
+            f"key_padding_mask must have shape {(batch, positions)}, items by keys; "
             f"got {tuple(mask.shape)}"
         )
     return mask[:, None, None]

@@ -30,7 +30,7 @@ class Reporting(nn.Module):
         return self.firing.silent()
 
     def statistics(self, reset: bool = True) -> dict[str, Tensor]:
-        """Return how latents fired in training since the last call with `reset`, in this process.
+        """Return how often latents fired in training since the last `reset`, in this process.
 
         Returns:
             tokens: how many inputs; l0: latents per input; frequency [d_sae]: each latent's share
@@ -97,7 +97,7 @@ class Autoencoder(Reporting):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw unit decoder rows, the encoder as their transpose; zero biases; forget the rest."""
+        """Draw unit decoder rows, the encoder as their transpose; zero biases; reset the rest."""
         nn.init.normal_(self.W_dec)
         self.W_dec.copy_(unit_rows(self.W_dec))
         self.W_enc.copy_(self.W_dec.T)
@@ -126,7 +126,7 @@ class Autoencoder(Reporting):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Go on in the schedules, and give decoder rows norm 1: once per step of the optimizer."""
+        """Advance the schedules and normalise decoder rows; call it once per optimizer step."""
         if "steps" in self._buffers:
             self.steps += 1
         if self.decoder_norm == "unit":
@@ -134,7 +134,7 @@ class Autoencoder(Reporting):
 
     @torch.no_grad()
     def calibrate(self, x: Tensor, mask: Tensor | None = None, *, batch_size: int = 4096) -> None:
-        """Set the threshold of selection="batch" exactly: k latents per input of x in the mean.
+        """Set the threshold of selection="batch" exactly: k latents per input of x on average.
 
         Args:
             x: [..., d_in], all inputs at once; k times their number of scores is kept in memory.
@@ -172,7 +172,7 @@ def check_wanted(k: float, inputs: int, x: Tensor) -> int:
         kind = "inputs without NaN" if x.numel() else "inputs"
         raise ValueError(f"x must have {kind} to choose from; got shape {tuple(x.shape)}")
     if not wanted:
-        raise ValueError(f"x must have inputs enough for one latent; got {inputs} for k = {k:g}")
+        raise ValueError(f"x must have enough inputs for one latent; got {inputs} for k = {k:g}")
     return wanted
 
 

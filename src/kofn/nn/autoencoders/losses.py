@@ -10,7 +10,7 @@ from kofn.nn.autoencoders.sae import SAEOutput, TopKSAE
 
 
 def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = None) -> Tensor:
-    """Return how badly the silent latents reconstruct what the others left: ‖e − ê‖² / ‖e − ē‖².
+    """Return ‖e − ê‖²/‖e − ē‖²: how badly silent latents reconstruct the error e of the others.
 
     e = x − reconstruction, without a gradient, ē its mean, and ê the sum of the decoder rows of
     the k silent latents with the largest scores, times relu of these scores. 0 if no latent is

@@ -14,7 +14,7 @@ from kofn.nn.pruning.views import Views
 
 
 class Pruner(Views):
-    """What `nn.prune` returns: the scores for the optimizer, the schedule's clock, and the end.
+    """The handle that `nn.prune` returns: scores to optimize, steps to count, weights to finalize.
 
     The state (scores, the step that is reached, a fixed mask) is part of the model's state_dict. To
     copy a model in the middle, copy both: copy.deepcopy((model, pruner)).
@@ -49,7 +49,7 @@ class Pruner(Views):
         return [each for each in self.model.parameters() if id(each) not in scores]
 
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Count a step of the optimizer: fewer weights, a lower temperature, or the fixed mask.
+        """Advance the schedule: fewer weights, a lower temperature, and at last a fixed mask.
 
         Call it after optimizer.step(). With `optimizer`, it checks that this one has the scores.
         Without, it sees that weights have changed since the last forward pass and scores have not.
@@ -71,7 +71,7 @@ class Pruner(Views):
             self.freeze()
 
     def freeze(self) -> None:
-        """Fix the mask: from now on exactly as many weights as wanted, and no score, count.
+        """Fix the mask: it keeps exactly the wanted number of weights, whatever the scores become.
 
         Raises:
             RuntimeError: called after finalize().

@@ -13,7 +13,7 @@ from kofn.arrays.checks import check_integer, check_number
 
 @dataclass(frozen=True)
 class PruningSchedule:
-    """What is kept, and how soft the choice is, at each step of training.
+    """How many weights are kept, and at which temperature, at each step of training.
 
     At step t, kept(t) = total·(kept/total)^min(t/(fall·steps), 1), and the temperature goes from
     temperature[0] to temperature[1] in the same way within the first cool·steps steps. In the last

@@ -167,7 +167,7 @@ def _check_one_mesh(targets: list[Target]) -> None:
         if ours.to_local().device.type != ours.device_mesh.device_type:
             raise ValueError(
                 f"{target.name} is kept on {ours.to_local().device} and used on "
-                f"{ours.device_mesh.device_type}: nn.prune does not go with a CPUOffloadPolicy"
+                f"{ours.device_mesh.device_type}: nn.prune does not support CPUOffloadPolicy"
             )
 
 

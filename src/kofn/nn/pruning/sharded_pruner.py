@@ -110,8 +110,9 @@ class Backward:
         gradient, seen = held.grad, self.seen.get(place)
         if seen is not None and seen() is gradient:
             raise RuntimeError(
-                "two backward passes through a part of the model, without its own forward pass, "
-                "were added up; call the model, or zero_grad() in between"
+                "gradients of two backward passes through a part of the model were added up "
+                "without a forward pass of the whole model; call the model, or zero_grad(), in "
+                "between"
             )
         held.grad = None
         self.begin()

@@ -51,7 +51,7 @@ def targets_of(model: nn.Module, exclude: Iterable[str]) -> list[Target]:
             found.append(Target(name, module))
     for each in patterns:
         if each not in used:
-            raise ValueError(f"exclude={each!r} is the name of no linear or convolution layer")
+            raise ValueError(f"exclude must name linear or convolution layers; got {each!r}")
     if not found:
         raise ValueError("the model has no linear or convolution layer to prune")
     _check(model, found)
@@ -73,7 +73,9 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
         if isinstance(target.weight, nn.parameter.UninitializedParameter):
             raise ValueError(f"{target.name} is lazy: call the model once before nn.prune")
         if not target.weight.is_floating_point():
-            raise TypeError(f"{target.name} must be of floats; got {target.weight.dtype}")
+            raise TypeError(
+                f"{target.name} must have a floating-point dtype; got {target.weight.dtype}"
+            )
         if not target.weight.numel():
             raise ValueError(f"{target.name} of shape {tuple(target.weight.shape)} is empty")
     owners: dict[int, list[str]] = {}
@@ -83,7 +85,7 @@ def _check(model: nn.Module, targets: list[Target]) -> None:
         names = owners[id(target.weight)]
         if len(names) > 1:
             raise ValueError(
-                f"{' and '.join(names)} are one parameter, and a mask would part them; "
+                f"{' and '.join(names)} are one parameter, which masks cannot share; "
                 "exclude all of them"
             )
 

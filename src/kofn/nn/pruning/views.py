@@ -30,7 +30,7 @@ class Views:
 
     @property
     def steps(self) -> int:
-        """Return how many steps were counted."""
+        """Return the number of steps so far."""
         return int(self.clock.owner.steps)
 
     def masks(self) -> dict[str, Tensor]:
@@ -56,7 +56,9 @@ class Views:
         found = {}
         for row in self.choosers:
             if not isinstance(row, GroupChoice):
-                raise ValueError('entropy() is that of groups; it needs pattern="n:m"')
+                raise ValueError(
+                    'entropy() is the entropy of the groups of pattern="n:m"; there is no pattern'
+                )
             each = row.entropy()
             total, number = self.over.sum((float(each.double().sum()), each.numel()))
             found[row.members[0].target.name] = total / number

@@ -41,7 +41,7 @@ class RouterBase(Counting):
 
     @torch.no_grad()
     def step(self, process_group: Any = None) -> None:
-        """Count a step of the optimizer: move the balancing bias, and go on in the schedule.
+        """Advance the schedule and move the balancing bias; call it once per optimizer step.
 
         Args:
             process_group: sum the load over the processes of this group, such as
@@ -53,7 +53,7 @@ class RouterBase(Counting):
             self.steps += 1
 
     def statistics(self, reset: bool = True) -> dict[str, Tensor]:
-        """Return what the experts got in training since the last call with `reset`.
+        """Return the load of the experts in training since the last call with `reset`.
 
         It is the load of this process alone.
 

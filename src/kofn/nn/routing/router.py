@@ -117,7 +117,7 @@ class TopKRouter(Routing):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights as torch.nn.Linear does; forget loads, steps and thresholds."""
+        """Draw the weights as torch.nn.Linear does; reset loads, steps and thresholds."""
         super().reset_parameters()
         bound = 1 / math.sqrt(self.hidden_size)
         for each in self.parameters(recurse=False):

@@ -134,8 +134,8 @@ def require_eager(name: str, *arrays: Any) -> None:
     if not all(is_eager(array) for array in arrays if isinstance(array, Tensor)):
         raise TypeError(
             f"{name} takes plain tensors and DTensors, in eager PyTorch: torch.func (grad, vmap, "
-            "jvp), forward-mode differentiation and tracing do not pass through the all-reduces "
-            "on whose numbers it decides. Use backward() or torch.autograd.grad"
+            "jvp), forward-mode differentiation and tracing cannot follow its all-reduces between "
+            "processes. Use backward() or torch.autograd.grad"
         )
 
 

@@ -78,9 +78,9 @@ def _explain(ranks: Ranks, asked: Asked, failure: Exception | None) -> None:
     others = [rank for rank, text in enumerate(said) if text != usual]
     told = "; ".join(f"rank {rank} {said[rank]}" for rank in others[:4])
     raise ValueError(
-        f"{ranks.name}: the ranks were asked for different things: {told}; the other ranks, as "
-        f"rank {said.index(usual)}: {usual}. This is rank {mine} of {ranks.size}. Give all ranks "
-        "the same arguments, and scores that differ in their size along dim only"
+        f"{ranks.name}: the ranks were called with different arguments: {told}; the other "
+        f"ranks, as rank {said.index(usual)}: {usual}. This is rank {mine} of {ranks.size}. "
+        "Give all ranks the same arguments, and scores that differ in their size along dim only"
     )
 
 

@@ -69,7 +69,7 @@ def patch_routers(
     max_experts: int | None = None,
     verbose: bool = True,
 ) -> RouterPatch:
-    """Replace the routers of models of transformers that are made from now on.
+    """Replace the routers of transformers models that are created from now on.
 
     This holds for `from_pretrained` and `from_config`, and in a `with` block also for plain
     constructors. Models that exist keep their routers.
@@ -133,7 +133,7 @@ def patch_routers(
 
 
 def unpatch_routers(*models: str) -> None:
-    """End what `patch_routers` began; models that exist keep their routers.
+    """Undo `patch_routers`; existing models keep their routers.
 
     Args:
         models: as for `patch_routers`; all that are patched, if none is named. One that is not

@@ -48,6 +48,13 @@ STUDIES = {
             "features.png": "nn_autoencoders_features.png",
         },
     ),
+    "sae_others": Study(
+        "sae "
+        + methods(
+            "kofn-token-all kofn-batch-annealed kofn-batch-learned kofn-batch-bf16 batchtopk-bf16"
+        ),
+        {},  # only a table
+    ),
 }
 
 

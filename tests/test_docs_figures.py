@@ -28,7 +28,7 @@ def test_every_figure_is_on_a_page() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["router", "attention", "prune_mlp", "prune_cnn", "sae"])
+@pytest.mark.parametrize("name", ["router", "attention", "prune_mlp", "prune_cnn", "sae", "sae_others"])
 def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) -> None:
     import make_study_figures
     from PIL import Image
@@ -39,3 +39,27 @@ def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) ->
     for figure in drawn:
         with Image.open(tmp_path / figure) as new, Image.open(DOCS / "images" / figure) as kept:
             assert abs(new.width - kept.width) <= 2
+
+
+@pytest.mark.parametrize("name", ["sae", "sae_others"])
+def test_the_tables_of_autoencoders_are_those_of_their_results(name: str) -> None:
+    import torch
+    from make_study_figures import STUDIES, methods
+
+    from kofn.commands.train.sae.report import summary
+
+    saved = torch.load(DOCS / "results" / f"{name}.pt", weights_only=True)
+    found, results = saved["settings"]["methods"], saved["finished"]
+    assert STUDIES[name].command == f"sae {methods(' '.join(found))}"
+    forms = {
+        "features": (("explained", ".3f", 1), ("mcc", ".2f", 1), ("dead", ".2f", 0)),
+        "digits": (("explained", ".4f", 1), ("dead", ".2f", 0)),
+    }
+    for method in found:
+        cells = []
+        for task, columns in forms.items():
+            figures = summary(results, task, method)
+            for column, form, spread in (*columns, ("l0", ".2f", name == "sae_others")):
+                mean, deviation = figures[column].values()
+                cells.append(f"{mean:{form}}" + (f" ± {deviation:{form}}" if spread else ""))
+        assert " | ".join(cells) in PAGES["nn_autoencoders.md"], (method, cells)

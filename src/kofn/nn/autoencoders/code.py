@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.arrays.tracing import is_at_hand
 from kofn.links import Link
 from kofn.maps.topk import hard_topk, soft_topk
 
@@ -31,8 +32,8 @@ class Coded(NamedTuple):
     code: Tensor
     least: Tensor
     """The least kept score of each row."""
-    greatest: Tensor
-    """The greatest score of each row that is not kept."""
+    greatest: Tensor | None
+    """The greatest score of each row that is not kept; None unless the choice is joint."""
 
 
 def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
@@ -51,28 +52,27 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
         return Coded(scores.relu(), none, none)
     count = _count(scores, how, mask)
     soft: dict[str, Any] = dict(link=how.link, temperature=_temperature(scores, how, mask))
-    fixed = rows.detach()
-    if how.gradient == "chosen":
-        kept = hard_topk(fixed, _whole(count), mask=entries)
-    else:
-        kept = soft_topk(rows, _whole(count), mask=entries, hard=True, **soft)
-    chosen = kept.detach() > 0
-    least = fixed.masked_fill(~chosen, math.inf).amin(-1, keepdim=True)
-    jump = least.clamp(min=0).nan_to_num(posinf=0.0)
+    fixed, whole = rows.detach(), _whole(count)
+    chosen = hard_topk(fixed, whole, mask=entries) > 0
+    least = torch.where(chosen, fixed, math.inf).amin(-1, keepdim=True)
+    greatest = torch.where(chosen, -math.inf, fixed).amax(-1, keepdim=True) if how.jointly else None
     code = scores.relu() * chosen.view_as(scores)
+    jump = least.clamp(min=0).nan_to_num(posinf=0.0)
     if how.gradient != "chosen":
-        added = (jump * (kept - kept.detach())).view_as(scores)
-        code = code + (added if how.gradient == "all" else torch.where(how.silent, added, 0.0))
+        weights = soft_topk(rows, whole, mask=entries, **soft)
+        reached = torch.where(how.silent, jump, 0.0) if how.gradient == "silent" else jump
+        code = torch.addcmul(code, (weights - weights.detach()).view_as(scores), reached)
     if isinstance(count, Tensor) and count.requires_grad:
         weights = soft_topk(fixed, count, mask=entries, **soft)
-        code = code + (jump * (weights - weights.detach())).view_as(scores)
-    others = ~chosen if entries is None else ~chosen & entries
-    return Coded(code, least, fixed.masked_fill(~others, -math.inf).amax(-1, keepdim=True))
+        code = torch.addcmul(code, (weights - weights.detach()).view_as(scores), jump)
+    return Coded(code, least, greatest)
 
 
 def without_nan(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Return the mask [T] without inputs that have a NaN score: in a joint choice, it would win."""
-    sound = ~scores.detach().isnan().any(-1)
+    sound = ~scores.detach().amax(-1).isnan()
+    if is_at_hand(sound) and sound.all():
+        return mask
     return sound if mask is None else mask & sound
 
 
@@ -86,10 +86,12 @@ def code_above(scores: Tensor, threshold: Tensor, mask: Tensor | None) -> Tensor
 
 
 def _rows(scores: Tensor, jointly: bool, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    entries = None if mask is None else mask[:, None].expand_as(scores)
+    """Return the rows to choose from, and which of their entries may be chosen."""
     if not jointly:
-        return scores, entries
-    return scores.flatten(), None if entries is None else entries.flatten()
+        return scores, None if mask is None else mask[:, None].expand_as(scores)
+    # A row of -inf among others needs no mask, which would cost more.
+    live = scores if mask is None else scores.masked_fill(~mask[:, None], -math.inf)
+    return live.flatten(), None
 
 
 def _count(scores: Tensor, how: Coding, mask: Tensor | None) -> Any:
@@ -111,10 +113,12 @@ def _whole(count: Any) -> Any:
 
 
 def _temperature(scores: Tensor, how: Coding, mask: Tensor | None) -> Tensor:
-    """Return the temperature in units of the scores."""
+    """Return the temperature in units of the scores, from the tokens whose scores are finite."""
     x = scores.detach().float()
-    live = x.isfinite() if mask is None else x.isfinite() & mask[:, None]
-    x, count = torch.where(live, x, 0.0), live.sum().clamp(min=1)
-    from_mean = torch.where(live, x - x.sum() / count, 0.0)
-    spread = (from_mean.square().sum() / count).sqrt()
+    sums = x.sum(-1)
+    sound = sums.isfinite() if mask is None else sums.isfinite() & mask
+    count = (sound.sum() * x.shape[-1]).clamp(min=1)
+    mean = torch.where(sound, sums, 0.0).sum() / count
+    squares = torch.linalg.vector_norm(x - mean, dim=-1).square()
+    spread = (torch.where(sound, squares, 0.0).sum() / count).sqrt()
     return how.temperature * spread.clamp(min=torch.finfo(torch.float32).tiny)

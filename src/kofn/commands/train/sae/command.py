@@ -26,8 +26,8 @@ def sae(
         typer.Option(
             metavar="NAME",
             help="Autoencoder; repeat the option for several. All by default: kofn-token, "
-            "kofn-token-all, kofn-batch, kofn-batch-annealed, topk, topk-auxk, batchtopk, "
-            "batchtopk-auxk, jumprelu, gated, kofn-batch-bf16, batchtopk-bf16.",
+            "kofn-token-all, kofn-batch, kofn-batch-annealed, kofn-batch-learned, topk, topk-auxk, "
+            "batchtopk, batchtopk-auxk, jumprelu, gated, kofn-batch-bf16, batchtopk-bf16.",
         ),
     ] = None,
     task: Annotated[

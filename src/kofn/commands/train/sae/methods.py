@@ -60,6 +60,33 @@ class Kofn(nn.Module):
         self.sae.step()
 
 
+class Learned(Kofn):
+    """A TopKSAE whose k is learned, at a price that is scaled until k is what was asked.
+
+    The price of a latent rises with the cube of k, too, so that k does not swing.
+    """
+
+    RATE = 0.05
+    weight: Tensor
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes, selection="batch", learned_k=True)
+        self.asked = sizes.k
+        self.register_buffer("weight", torch.tensor(0.03))
+
+    def excess(self) -> Tensor:
+        """Return k over the k that was asked."""
+        return (self.sae.current_k() / self.asked).squeeze()
+
+    def loss(self, x: Tensor) -> Tensor:
+        return super().loss(x) + self.weight * self.excess() ** 4 / 4
+
+    @torch.no_grad()
+    def step(self) -> None:
+        super().step()
+        self.weight *= self.excess() ** self.RATE
+
+
 class MeanOfMinima(Kofn):
     """BatchTopK whose threshold is, as in other libraries, a mean of the smallest kept scores.
 
@@ -204,6 +231,7 @@ METHODS = {
         Method("kofn-token-all", 'TopKSAE, gradient="all"', partial(Kofn, gradient="all")),
         Method("kofn-batch", 'TopKSAE, selection="batch"', partial(Kofn, selection="batch")),
         Method("kofn-batch-annealed", "the same, with k falling from 4k", _annealed),
+        Method("kofn-batch-learned", "kofn-batch with k learned, at a price", Learned),
         Method("topk", "TopK without auxiliary loss", partial(Kofn, gradient="chosen")),
         Method(
             "topk-auxk",

@@ -24,6 +24,7 @@ INKS = {
     "kofn-token-all": ("#0072B2", ":"),
     "kofn-batch": ("#56B4E9", "-"),
     "kofn-batch-annealed": ("#56B4E9", "--"),
+    "kofn-batch-learned": ("#56B4E9", "-."),
     "topk": ("#D55E00", ":"),
     "topk-auxk": ("#D55E00", "-"),
     "batchtopk": ("#E69F00", ":"),

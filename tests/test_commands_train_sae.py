@@ -58,7 +58,7 @@ def test_help_names_every_method_and_task():
 
 def test_a_continued_run_is_the_same(here):
     """Whole, and stopped after its first part: every figure and every weight."""
-    chosen = ("kofn-batch-annealed", "kofn-token", "batchtopk-auxk", "gated")
+    chosen = ("kofn-batch-annealed", "kofn-batch-learned", "kofn-token", "batchtopk-auxk", "gated")
     settings = Settings(("features",), chosen, 9, 1, 0)
     for key in settings.runs():
         whole, stopped = Run(settings, *key), Run(settings, *key)
@@ -126,7 +126,7 @@ def test_all_methods_start_from_the_same_weights_that_are_no_features():
 
 @pytest.mark.full
 def test_penalties_reach_the_number_of_latents_asked():
-    for method in ("jumprelu", "gated"):
+    for method in ("jumprelu", "gated", "kofn-batch-learned"):
         settings = Settings(("features",), (method,), 600, 1, 0)
         one = Run(settings, *settings.runs()[0])
         one.task.held_out = one.task.held_out[:1000]

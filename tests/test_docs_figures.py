@@ -28,7 +28,9 @@ def test_every_figure_is_on_a_page() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["router", "attention", "prune_mlp", "prune_cnn", "sae", "sae_others"])
+@pytest.mark.parametrize(
+    "name", ["router", "attention", "prune_mlp", "prune_cnn", "sae", "sae_others"]
+)
 def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) -> None:
     import make_study_figures
     from PIL import Image

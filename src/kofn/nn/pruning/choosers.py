@@ -47,7 +47,9 @@ class SharedRow:
         self.members, self.total, self.kept = members, total, kept
         self.costs = [member.cost for member in members]
         self.link, self.clock = link, clock
-        self.last = self.before = (math.nan, math.nan)  # (step, θ) of the last two
+        # (step, θ) of the last two steps: where the search starts, so part of the state that a run
+        # is resumed from. They are kept as bits, which no cast of the model rounds.
+        members[0].register_buffer("trail", _bits(((math.nan,) * 2,) * 2, members[0].original))
         self.current: gradient.Placed | None = None
 
     def open(self) -> None:
@@ -75,9 +77,13 @@ class SharedRow:
             pieces = Pieces(scores, self.costs)
             return gradient.place_traced(pieces, budget, self.total, temperature, self.link)
         step = self.clock.now()
-        found = gradient.place(self.equation(scores), self._guess(step))
-        if found.number is not None and step != self.last[0]:
-            self.last, self.before = (step, found.number), self.last
+        trail = self.members[0].trail
+        (last, theta), (_, earlier) = trail.cpu().view(torch.float64).tolist()
+        # θ as it would be if it went on as in the last two steps.
+        ahead = step > last and math.isfinite(earlier)
+        found = gradient.place(self.equation(scores), 2 * theta - earlier if ahead else theta)
+        if found.number is not None and step != last:
+            trail.copy_(_bits(((step, found.number), (last, theta)), trail))
         return found
 
     def _now(self) -> tuple[Any, Any]:
@@ -90,11 +96,6 @@ class SharedRow:
         budget, temperature = map(float, self._now())
         pieces = Pieces(scores, self.costs, self.over)
         return Equation(pieces, budget, self.total, temperature, self.link)
-
-    def _guess(self, step: int) -> float:
-        """Return θ as it would be if it went on as in the last two steps."""
-        (last, theta), (_, earlier) = self.last, self.before
-        return 2 * theta - earlier if step > last and math.isfinite(earlier) else theta
 
     def choose(self) -> list[Tensor]:
         with torch.no_grad():
@@ -150,6 +151,10 @@ class GroupChoice:
         with torch.no_grad():
             scores = member.score(member.original)
             return [(hard_topk(layout.grouped(scores), layout.n) > 0).view_as(scores)]
+
+
+def _bits(numbers: Any, like: Tensor) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64).view(torch.int64).to(like.device)
 
 
 def _layout(member: PrunedWeight) -> Groups:

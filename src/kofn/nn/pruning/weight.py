@@ -40,6 +40,7 @@ class PrunedWeight(nn.Module):
     chooser: Chooser
     mask: Tensor | None
     steps: Tensor
+    trail: Tensor
 
     def __init__(
         self,

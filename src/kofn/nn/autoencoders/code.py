@@ -33,7 +33,7 @@ class Coded(NamedTuple):
     least: Tensor
     """The least kept score of each row."""
     greatest: Tensor | None
-    """The greatest score of each row that is not kept; None unless the choice is joint."""
+    """The greatest score of each row that is not kept; None unless a joint choice has entries."""
 
 
 def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
@@ -48,8 +48,7 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
     """
     rows, entries = _rows(scores, how.jointly, mask)
     if not rows.shape[-1]:
-        none = rows.new_full((1,), math.nan)
-        return Coded(scores.relu(), none, none)
+        return Coded(scores.relu(), rows.new_full((1,), math.nan), None)
     count = _count(scores, how, mask)
     soft: dict[str, Any] = dict(link=how.link, temperature=_temperature(scores, how, mask))
     fixed, whole = rows.detach(), _whole(count)
@@ -68,7 +67,7 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
     return Coded(code, least, greatest)
 
 
-def without_nan(scores: Tensor, mask: Tensor | None) -> Tensor:
+def without_nan(scores: Tensor, mask: Tensor | None) -> Tensor | None:
     """Return the mask [T] without inputs that have a NaN score: in a joint choice, it would win."""
     sound = ~scores.detach().amax(-1).isnan()
     if is_at_hand(sound) and sound.all():

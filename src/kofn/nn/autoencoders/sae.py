@@ -112,7 +112,7 @@ class TopKSAE(Autoencoder):
         mask = mask if self.running is None else without_nan(scores, mask)
         found = code_of(scores, self._coding(), mask)
         if self.training and not is_recomputing():
-            if self.running is not None and scores.numel():
+            if self.running is not None and found.greatest is not None:
                 self.running.update(found.least, found.greatest)
             self.firing.add(found.code.detach(), live_tokens(scores, mask))
         return found.code

@@ -98,6 +98,35 @@ def test_the_value_has_the_weights_and_the_price_as_slopes(link, name):
         assert np.allclose(one, other, atol=1e-12)
 
 
+@every_link
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["threshold", "value"])
+def test_slopes_of_a_row_with_a_kernel_are_those_of_the_array_code(link, name, dtype):
+    """A temperature with a gradient goes to the array code, so it says what is wanted."""
+    rng = np.random.default_rng(5)
+    x, c = rng.standard_normal((30, 9)) * 3, rng.uniform(0.5, 2, (30, 9))
+    budget = c.sum(-1) * rng.uniform(0.1, 0.9, 30)
+    x[:3, 2], x[3, 1], c[4:7, 3] = -np.inf, np.inf, 0
+    budget[7], budget[8], x[9], x[10, 0] = 0, 1e3, -np.inf, np.nan
+    x[11] *= 1e4
+    v, found = torch.tensor(rng.standard_normal(30), dtype=dtype), []
+    for moves in (False, True):
+        rows = [torch.tensor(a, dtype=dtype, requires_grad=True) for a in (x, c, budget)]
+        t = torch.full((30,), 0.7, dtype=dtype, requires_grad=moves)
+        answer = MAPS[name](*rows, link=link, temperature=t)
+        found.append((answer, *torch.autograd.grad(answer, rows, v)))
+    for ours, wanted in zip(*found, strict=True):
+        assert ours.dtype == dtype
+        some = wanted.abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True).clamp(min=1)
+        close = torch.isclose(
+            ours / some,
+            wanted / some,
+            atol=1e-4 if dtype == torch.float32 else 1e-9,
+            equal_nan=True,
+        )
+        assert close.all(), (ours[~close], wanted[~close])
+
+
 @with_gradients
 def test_the_budget_binds_the_derivatives(name):
     """Σ c·dp + Σ p·dc = dB in float32, also where one entry has nearly all of the slope."""

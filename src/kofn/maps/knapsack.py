@@ -9,8 +9,7 @@ from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.rows import answers, priced_answers, priced_fused
-from kofn.rows.compiled import evaluate
+from kofn.rows import answers, priced_fused
 from kofn.rows.priced_given import priced_given
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
@@ -115,7 +114,7 @@ def soft_knapsack_threshold(
         np.float64(0.726)
     """
     link = table.resolve(link)
-    return _of(priced_answers.theta, scores, costs, budget, link, temperature, dim, mask)
+    return _of(priced_fused.theta, scores, costs, budget, link, temperature, dim, mask)
 
 
 def soft_knapsack_value(
@@ -155,7 +154,7 @@ def soft_knapsack_value(
     """
     link = table.resolve(link)
     answers.require_integral(link, scores)
-    return _of(priced_answers.value, scores, costs, budget, link, temperature, dim, mask)
+    return _of(priced_fused.value, scores, costs, budget, link, temperature, dim, mask)
 
 
 def _of(
@@ -172,5 +171,5 @@ def _of(
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
     checked, form = priced_given(scores, costs, budget, link, temperature, dim, mask)
     with form.quiet():
-        found = function(checked) if entries else evaluate(function, checked)
+        found = function(checked)
     return form.restored(found) if entries else found

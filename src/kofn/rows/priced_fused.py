@@ -57,6 +57,44 @@ def hard_weights(given: PricedGiven) -> Array:
     return _recorded(backend, given, value, priced_answers.hard_weights)
 
 
+def theta(given: PricedGiven) -> Array:
+    """Return `priced_answers.theta`."""
+    backend = _serving(given)
+    if backend is None or _moves_temperature(given):
+        return evaluate(priced_answers.theta, given)
+    if not _is_recorded(given):
+        return priced_kernels.theta(backend, given)[0]
+    link: Link = given.link
+
+    def value(*tensors: Array) -> Any:
+        found, pair = priced_kernels.theta(backend, with_link(tensors, link))
+        return found, (pair,)
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        rows, of_costs = with_link(tensors, link), tensors[1].requires_grad
+        return *priced_kernels.slopes_of_theta(rows, cotangent, kept[0], of_costs), None
+
+    return _by_rule(given, value, pullback, priced_answers.theta)
+
+
+def value(given: PricedGiven) -> Array:
+    """Return `priced_answers.value`, whose slopes are the weights and the price."""
+    backend = _serving(given)
+    if backend is None or _moves_temperature(given) or not _is_recorded(given):
+        return evaluate(priced_answers.value, given)
+    link: Link = given.link
+
+    def both(*tensors: Array) -> Any:
+        rows = with_link(tensors, link)
+        return priced_answers.value(rows), priced_kernels.weights(backend, rows)
+
+    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
+        rows = with_link(tensors, link)
+        return *priced_kernels.slopes_of_value(rows, cotangent, *kept), None
+
+    return _by_rule(given, both, pullback, priced_answers.value)
+
+
 def _serving(given: PricedGiven) -> PricedKernels | None:
     return None if is_jax(given.scores) else serving(given.scores, given.link)
 
@@ -68,6 +106,10 @@ def _operators(given: PricedGiven) -> Any:
     from kofn.rows import torch_priced
 
     return torch_priced if torch_priced.serves(given) else None
+
+
+def _moves_temperature(given: PricedGiven) -> bool:
+    return is_torch(given.scores) and given.temperature.requires_grad
 
 
 def _is_recorded(given: PricedGiven) -> bool:
@@ -92,8 +134,17 @@ def _recorded(
         in_x, in_costs, in_rows = slopes
         return in_x, in_costs, *(in_rows[i] if wanted[2 + i] else None for i in range(2))
 
+    return _by_rule(given, value, pullback, reference)
+
+
+def _by_rule(
+    given: PricedGiven,
+    value: Callable[..., Any],
+    pullback: Callable[..., Any],
+    reference: Callable[[PricedGiven], Array],
+) -> Array:
     def plain(*tensors: Array) -> Array:
-        return reference(with_link(tensors, link))
+        return reference(with_link(tensors, given.link))
 
     rule = of_torch("rule")
     return rule.recorded(rule.Rule(value, pullback, plain), *given[:4])

@@ -15,6 +15,8 @@ from kofn.rows import priced_answers, priced_choice
 from kofn.rows.kernel_rows import in_memory
 from kofn.rows.priced_given import PricedGiven, with_link
 
+FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
+
 
 def weights(backend: kernels.PricedKernels, given: PricedGiven) -> tuple[Array, Array]:
     """Return (weights, θ as two floats)."""
@@ -60,8 +62,63 @@ def gradients(
     return in_x, in_costs, in_rows
 
 
-def _pulled(rows: list[Array], link: Any, cotangent: Array) -> Any:
+def theta(backend: kernels.PricedKernels, given: PricedGiven) -> tuple[Array, Array]:
+    """Return (θ, θ as two floats); where these are not finite, θ is that of the array code."""
+    pair, _ = backend.price(*given)
+    found = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
+    where = ~np.isfinite(in_memory(pair)).all(0)
+    if where.any():
+        rows = (in_memory(array)[where] for array in given[:4])
+        with np.errstate(all="ignore"):
+            in_memory(found)[where] = priced_answers.theta(with_link(rows, given.link))
+    return found[()], pair
+
+
+def slopes_of_theta(
+    given: PricedGiven, cotangent: Array, pair: Array, of_costs: bool
+) -> tuple[Array, Array | None, Array]:
+    """Return the cotangents of scores, costs and budget: w = F′ and p = F give, by
+    Σ c·F((x − θc)/T) = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w and dθ/dB = −T/Σc²w.
+    """
+    x, costs, t = (array.double() for array in (given.scores, given.costs, given.temperature))
+    price, t = pair.double().sum(0)[..., None], t[..., None]
+    z = (x - price * costs) / t - given.link.edge
+    spent = costs * given.link.pdf(z)
+    steep = (costs * spent).sum(-1, keepdim=True)
+    of_cost = cotangent[..., None] / steep
+    in_costs = (t * given.link.cdf(z) - price * spent) * of_cost if of_costs else None
+    found = spent * of_cost, in_costs, (-t * of_cost)[..., 0]
+    lost = ~pair.isfinite().all(0) | ~(steep[..., 0] > FLAT)
+    return _mended(priced_answers.theta, given, cotangent, lost, found)
+
+
+def slopes_of_value(
+    given: PricedGiven, cotangent: Array, weights: Array, pair: Array
+) -> tuple[Array, Array | None, Array]:
+    """Return the cotangents of scores, costs and budget: p, −θp and θ."""
+    in_x = cotangent[..., None] * weights
+    found = in_x, -pair[0][..., None] * in_x, cotangent * pair[0]
+    return _mended(priced_answers.value, given, cotangent, ~pair.isfinite().all(0), found)
+
+
+def _mended(
+    function: Any, given: PricedGiven, cotangent: Array, lost: Array, found: Any
+) -> tuple[Array, Array | None, Array]:
+    """Return cotangents in the dtype of the scores, with those of the array code where lost."""
+    found = [each if each is None else each.to(given.scores.dtype) for each in found]
+    if lost.any():
+        rows = [array[lost] for array in given[:4]]
+        pulled = of_torch("state").recording(_pulled, rows, given.link, cotangent[lost], function)
+        for each, right in zip(found, pulled, strict=False):
+            if each is not None:
+                each[lost] = right
+    return tuple(found)
+
+
+def _pulled(
+    rows: list[Array], link: Any, cotangent: Array, function: Any = priced_answers.weights
+) -> Any:
     leaves = [row.detach().requires_grad_() for row in rows]
-    answer = priced_answers.weights(with_link(leaves, link))
+    answer = function(with_link(leaves, link))
     options = {"allow_unused": True, "materialize_grads": True}
     return sys.modules["torch"].autograd.grad(answer, leaves, cotangent, **options)

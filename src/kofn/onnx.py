@@ -34,6 +34,12 @@ from kofn.rows import torch_threshold as torch_threshold
 
 __all__ = ["translations"]
 
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)
+
+
 op: Any = opset18
 
 HALVINGS = 44

@@ -19,6 +19,12 @@ from kofn.nn import TopKSAE
 
 __all__ = ["from_dictionary_learning", "to_dictionary_learning"]
 
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)
+
+
 CONFIG, WEIGHTS = "config.json", "ae.pt"
 CLASSES = {"token": "AutoEncoderTopK", "batch": "BatchTopKSAE"}
 

@@ -26,6 +26,12 @@ from kofn.nn import TopKSAE
 
 __all__ = ["from_saelens", "to_saelens"]
 
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)
+
+
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 FORMAT = "6.0.0"  # the first SAELens version with this layout of cfg.json
 PLAIN = {

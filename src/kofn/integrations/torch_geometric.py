@@ -27,6 +27,11 @@ from kofn.maps.segments import segment_hard_topk, segment_soft_topk
 __all__ = ["SelectSoftTopK"]
 
 
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)
+
+
 class SelectSoftTopK(Select):  # type: ignore[misc]
     """Choose the k best nodes of each graph, with a gradient for the score of every node.
 

@@ -15,3 +15,8 @@ from kofn.integrations.transformers.attention import register_attention, unregis
 from kofn.integrations.transformers.routers.patching import patch_routers, unpatch_routers
 
 __all__ = ["patch_routers", "unpatch_routers", "register_attention", "unregister_attention"]
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

@@ -247,3 +247,30 @@ def test_ten_million_scores_take_little_memory(here, monkeypatch):
     assert weights.sum(dtype=np.float64) == pytest.approx(1000, rel=1e-6)
     np.testing.assert_allclose(weights[chosen[:9]], 1 / (1 + np.exp(theta - x[chosen[:9]])), 1e-5)
     assert np.array_equal(chosen, np.sort(np.argpartition(-x, 1000)[:1000]))
+
+
+def test_a_file_that_cannot_get_its_name(here, monkeypatch):
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    how = ["x.npy", "-k", 2, "--out", "w.npy"]
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.Partial, "reached", lambda *now: None)
+        patch.setattr(partial.os, "replace", full)
+        assert refused(*how).endswith("cannot be written: No space left on device")
+    assert os.listdir() == ["x.npy"]
+    replace = os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            partial.os, "replace", lambda a, b: full() if str(b) == "w.npy" else replace(a, b)
+        )
+        assert "No space left on device; --resume continues" in refused(*how)
+    assert sorted(os.listdir()) == ["w.npy.partial", "w.npy.progress", "x.npy"]
+    answered(*how, "--resume")
+    assert sorted(os.listdir()) == ["w.npy", "x.npy"]
+
+
+def test_a_file_without_a_record_is_begun_anew(here):
+    (here / "w.npy.partial").write_bytes(b"of a run that was killed")
+    answered("x.npy", "-k", 2, "--out", "w.npy")
+    assert sorted(os.listdir()) == ["w.npy", "x.npy"]

@@ -226,6 +226,24 @@ def special_cases():
     parts_equal("sparsemax", f.sparsemax(mine(x)), kofn.sparsemax(x))
 
 
+def nan_gradients():
+    """A row with a NaN has gradients that are NaN, but for entries that do not count."""
+    x = rows()[:, 0]
+    x[1, 20], x[1, 7], x[1, 30] = torch.nan, -torch.inf, -torch.inf
+    v = torch.linspace(-1, 1, 40)
+    for name, function in MAPS.items():
+        found, wanted = [], []
+        for f, to, part in ((kofn.distributed, found, mine), (kofn, wanted, lambda x: x)):
+            given = part(x).clone(), torch.full((3,), 4.0), torch.ones(3)
+            given = [one.requires_grad_() for one in given]
+            answer = function(f, *given)
+            (answer * (part(v) if answer.ndim == 2 else 1.0)).sum().backward()
+            to += [one.grad for one in given if one.grad is not None]
+        assert found[0][1].isfinite().sum() == (mine(x)[1] == -torch.inf).sum(), name
+        parts_equal(name, found[0], wanted[0], 1e-5)
+        assert all(map(close, found[1:], wanted[1:], [1e-4] * 2)), (name, found, wanted)
+
+
 def other_forms():
     """Other dtypes and dimensions, no rows, no entries, and a copy that is not contiguous."""
     x, f = rows(), kofn.distributed
@@ -464,6 +482,7 @@ def on_dtensors():
 TASKS = (
     same_as_whole,
     special_cases,
+    nan_gradients,
     other_forms,
     learned_alpha,
     knapsacks,

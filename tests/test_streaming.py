@@ -204,6 +204,15 @@ def test_threads_change_nothing(monkeypatch):
         (lambda x: streaming.soft_topk(x, 1, out="w.npy"), TypeError, "out must be"),
         (lambda x: streaming.soft_topk(x, 1, out=np.zeros(4, int)), TypeError, "out must have"),
         (lambda x: streaming.hard_topk(x, 1.5, out=np.zeros(4, bool)), TypeError, "out must have"),
+        *(
+            (lambda x, d=d: streaming.hard_topk(x, 1, out=np.zeros(4, d)), TypeError, "integer or")
+            for d in ("U3", "M8[s]", complex, object)
+        ),
+        *(
+            (lambda x, d=d: streaming.hard_topk(x * math.nan, 1, out=np.zeros(4, d)), *named)
+            for d in (bool, int)
+            for named in [(ValueError, "scores are NaN")]
+        ),
         (lambda x: streaming.topk_indices(x, 1.5), TypeError, "k"),
         (lambda x: streaming.topk_indices(x * math.nan, 1), ValueError, "NaN"),
         (lambda x: streaming.hard_topk(x, 1, progress=3), TypeError, "progress"),

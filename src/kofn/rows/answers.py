@@ -12,7 +12,7 @@ from kofn.arrays.autodiff import (
 )
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.links.link import Link
-from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached
+from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached, spoil
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
 from kofn.solver.equation import far, split
@@ -33,7 +33,7 @@ def weights(
         chosen = chosen + with_gradients_of(equation.remainder, *arguments, argument(p.over))
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
     # Set explicitly: a link that is constant outside its support would hide the NaN.
-    chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
+    chosen = spoil(chosen, p.over.expand(p.spoiled))
     others = xp.where(rows.top, p.over.expand(rows.top_weight), 0.0)
     return xp.where(rows.live, chosen, others)
 
@@ -51,7 +51,7 @@ def log_weights(
     answer = answer + xp.where(p.upper, p.correction, 0.0)  # p is 1 there
     answer = xp.where(p.over.expand(p.every), 0.0, answer)
     answer = xp.where(p.over.expand(p.none), -math.inf, answer)
-    answer = xp.where(p.over.expand(p.spoiled), math.nan, answer)
+    answer = spoil(answer, p.over.expand(p.spoiled))
     # The weights of scores of +inf depend on k alone.
     some = rows.top & p.over.expand(rows.top_weight > 0)
     share = xp.log(xp.where(some, p.over.expand(rows.top_weight), 1.0))
@@ -77,7 +77,7 @@ def slopes(rows: Rows, over: Reductions = DENSE) -> Array:
     xp = namespace(p.z)
     moving = rows.live & ~p.over.expand(p.none | p.every)
     slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
-    return xp.where(p.over.expand(p.spoiled), math.nan, slope)
+    return spoil(slope, p.over.expand(p.spoiled))
 
 
 def value(rows: Rows, over: Reductions = DENSE) -> Array:
@@ -91,7 +91,7 @@ def value(rows: Rows, over: Reductions = DENSE) -> Array:
     inside = xp.where(rows.live, tails, 0.0)
     answer = missing * p.theta + above + rows.temperature * p.over.sum(inside)
     answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
-    answer = xp.where(p.spoiled, math.nan, answer)
+    answer = spoil(answer, p.spoiled)
     answer = xp.where(over.count(rows.live) > 0, answer, 0.0)
     infinite = (over.count(rows.top) > 0) & (rows.top_weight > 0)
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
@@ -111,7 +111,7 @@ def gap(
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z)) + straight
     closed = p.over.expand(p.every | p.none)
     terms = xp.where(closed, 0.0, tails) + p.link.omega(target)
-    terms = xp.where(p.over.expand(p.spoiled), math.nan, terms)
+    terms = spoil(terms, p.over.expand(p.spoiled))
     possible = target == xp.where(rows.top, scalar(target, 1.0), 0.0)
     impossible = xp.where(possible, scalar(target, 0.0), math.inf)
     return p.over.sum(xp.where(rows.live, terms, impossible))

@@ -68,9 +68,12 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     limit = far(xp.finfo(x.dtype))
     z = ((fixed - expand(hi)) - expand(lo)) / expand(scale)
     # z may overflow where x does not (finfo.min/0.5).
-    outside = ~live | _constant_tail(frozen.map_alpha(expand), z, expand(scale)) | expand(settled)
+    # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
+    still = expand(none | every)
+    outside = ~live | _constant_tail(frozen.map_alpha(expand), z, expand(scale)) | still
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
+    distance = spoil(distance, expand(spoiled))
 
     delta = zeros_of(lo)
     correction: Any = 0.0
@@ -78,8 +81,9 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     number, alpha = link.static_and_array_alpha()
     if has_gradients(x, k, t, alpha):
         equation = _Equation(link.id, number)
-        terms = _Terms(distance, t, k, alpha, outside, beyond, live, fixed, argument(over))
-        delta = _root(equation, delta, terms)
+        moving = spoil(k, spoiled)
+        terms = _Terms(distance, t, moving, alpha, outside, beyond, live, fixed, argument(over))
+        delta = spoil(_root(equation, delta, terms), spoiled)
         correction = with_gradients_of(equation.correction, *terms)
     z = _capped(distance, expand(t), expand(delta), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
@@ -306,7 +310,12 @@ def theta(rows: Rows, over: Reductions = DENSE) -> Array:
     xp = namespace(p.z)
     answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, p.theta))
     playing = over.count(rows.live | rows.top) > 0
-    return xp.where(p.spoiled | ~playing, math.nan, answer)
+    return xp.where(playing, spoil(answer, p.spoiled), math.nan)
+
+
+def spoil(answer: Array, where: Array) -> Array:
+    """Return NaN `where` set, with derivatives that are NaN too."""
+    return answer * namespace(answer).where(where, scalar(answer, math.nan), 1.0)
 
 
 def distances(rows: Rows, p: Placed) -> Array:

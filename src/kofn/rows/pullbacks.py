@@ -98,11 +98,13 @@ def of_thresholds(
 
     if p.link.has_infinite_tails(p.z) is not False:
         share = only_if(hard, balanced, share)
+    share = implicit.spoil(share, rows.live & p.over.expand(p.spoiled))
     in_x = p.over.expand(cotangent) * share
     moved = in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p))
     # On a plateau θ is an end of it, which moves with no score, and with the temperature by this.
     still = xp.where(settled | (p.over.count(share != 0) > 0), 0.0, scalar(total, p.link.edge))
     lever = xp.where(solvable, -rows.temperature / xp.where(solvable, total, 1.0), 0.0)
+    lever = implicit.spoil(lever, p.spoiled)
     return in_x, cotangent * lever, -over.sum(moved) - cotangent * still
 
 

@@ -19,6 +19,8 @@ from kofn.rows.blocks import Blocks, OfArray
 
 Scores = Array | Sequence[Array]
 Progress = Callable[[str, int, int], None]
+WHOLE = "bool", "int", "uint"
+"""How the names of dtypes begin that hold a whole choice."""
 
 
 def soft_topk_threshold(
@@ -103,13 +105,13 @@ def hard_topk(
     Args:
         scores, progress: as for `soft_topk_threshold`.
         k: the same; the fractional part is the weight of the next largest score.
-        out: as for `soft_topk`, of any dtype: for a whole k, bool will do.
+        out: as for `soft_topk`; for a whole k, also of integers or bool.
 
     Returns:
         `out`; equal scores are chosen from the first on.
 
     Raises:
-        TypeError, ValueError: as for `soft_topk`.
+        TypeError, ValueError: as for `soft_topk`; a score is NaN, and `out` has no NaN.
 
     Example:
         >>> import numpy as np
@@ -121,6 +123,11 @@ def hard_topk(
     number = check_k(k, blocks.size)
     answer, into = _room(scores, out, blocks, whole=number == int(number))
     found = cut_of(blocks, number)
+    if found.sketch.bad and any(dtype_name(each) not in FLOATS for each in _each(answer)):
+        raise ValueError(
+            f"out must have dtype {', '.join(FLOATS)}, because scores are NaN, and so are their "
+            f"weights; {found.sketch.bad} of {blocks.size} are"
+        )
     deque(write_choice(found, found.left, blocks, into), maxlen=0)
     return answer
 
@@ -185,11 +192,11 @@ def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any
     if len(targets) != len(given) or isinstance(out, (list, tuple)) != several:
         raise TypeError("out must be an array, or a list of as many arrays as there are in scores")
     for each in targets:
-        if not whole and framework(each) is not None and dtype_name(each) not in FLOATS:
-            raise TypeError(
-                f"out must have dtype {', '.join(FLOATS)}, because weights are fractions; "
-                f"got {each.dtype}"
-            )
+        if framework(each) is None or dtype_name(each) in FLOATS:
+            continue
+        if not (whole and dtype_name(each).startswith(WHOLE)):
+            why = ", an integer or bool" if whole else ", because weights are fractions"
+            raise TypeError(f"out must have dtype {', '.join(FLOATS)}{why}; got {each.dtype}")
     return out, [
         _target(each, source.size) for each, source in zip(targets, blocks.sources, strict=True)
     ]

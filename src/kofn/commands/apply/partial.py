@@ -33,6 +33,7 @@ class Partial:
         self.out, self.shape, self.dtype, self.asked = out, shape, dtype, asked
         self.path = out.with_name(f"{out.name}.partial")
         self.record_path = out.with_name(f"{out.name}.progress")
+        self.next_record = out.with_name(f".{out.name}.progress")
         self.done = 0
         self.state: Any = None
         self.force = False
@@ -41,7 +42,8 @@ class Partial:
 
     def begin(self, force: bool) -> None:
         """Start anew; InputError if there is an interrupted run."""
-        if self.path.exists() and not force:
+        # Without its record, nobody can continue the file.
+        if self.path.exists() and self.record_path.exists() and not force:
             raise InputError(
                 f"{self.path} belongs to an interrupted run; add --resume to continue it, or "
                 "--force to start anew"
@@ -100,10 +102,11 @@ class Partial:
         except OSError as error:
             with contextlib.suppress(OSError):  # a full disk may hold this much
                 self.record()
-            reason = error.strerror or error
-            raise InputError(
-                f"--out {shortened(self.out)} cannot be written: {reason}; --resume continues"
-            ) from None
+            text = f"--out {shortened(self.out)} cannot be written: {error.strerror or error}"
+            if not self.record_path.exists():
+                self.discard()
+                raise InputError(text) from None
+            raise InputError(f"{text}; --resume continues") from None
         finally:
             self.file.close()
 
@@ -125,12 +128,12 @@ class Partial:
 
     def record(self) -> None:
         """Save how far the file is, once that much is on disk."""
-        os.fsync(self.file.fileno())
+        if not self.file.closed:  # `finish` closes it once all of it is on disk
+            os.fsync(self.file.fileno())
         known = {"version": VERSION, "asked": self.asked, "done": self.done, "state": self.state}
         text = json.dumps({**known, "offset": self.offset, "force": self.force})
-        temporary = self.record_path.with_name(f".{self.record_path.name}")
-        temporary.write_text(text)
-        os.replace(temporary, self.record_path)
+        self.next_record.write_text(text)
+        os.replace(self.next_record, self.record_path)
         self.recorded = time.monotonic()
 
     def finish(self) -> None:
@@ -144,7 +147,7 @@ class Partial:
     def discard(self) -> None:
         """Remove what was written: the scores cannot be used."""
         self.file.close()
-        for path in (self.path, self.record_path):
+        for path in (self.path, self.record_path, self.next_record):
             path.unlink(missing_ok=True)
 
 

@@ -134,6 +134,7 @@ def _gap(rows: Rows, found: Theta, target: Tensor, over: GroupRows) -> tuple[Ten
     terms = torch.where(rows.live, terms, torch.where(possible, 0.0, math.inf))
     off = torch.where(upper, missed - high, low + missed)
     tilt = torch.where(rows.live & at.open[..., None] & (off != 0), off * z, 0.0)
+    tilt = tilt.masked_fill(at.spoiled[..., None], math.nan)
     loss, tilt = summed(over, terms, tilt)
     loss = torch.where(at.spoiled, math.nan, loss)
     return loss.to(x.dtype), (-tilt / t[..., 0]).to(x.dtype)

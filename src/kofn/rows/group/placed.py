@@ -54,6 +54,7 @@ def weights_at(rows: Rows, theta: Theta) -> Tensor:
 
 
 def slopes_at(rows: Rows, at: Placed) -> Tensor:
-    """Return F′(z) of the entries whose weights move, 0 elsewhere."""
+    """Return F′(z) of the entries whose weights move, 0 elsewhere; NaN in a row with a NaN."""
     moves = rows.live & at.open[..., None]
-    return torch.where(moves, at.link.pdf(at.z), 0.0)
+    slopes = torch.where(moves, at.link.pdf(at.z), 0.0)
+    return slopes.masked_fill(rows.live & at.spoiled[..., None], math.nan)

@@ -133,7 +133,7 @@ def of_weights(v: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Seque
     total, mean, top = summed(over, w, moved, of_top)
     solvable = at.open & (total >= least_weight(w))
     divisor = torch.where(solvable, total, 1.0)
-    mean = torch.where(solvable, mean / divisor, 0.0)
+    mean = torch.where(solvable | at.spoiled, mean / divisor, 0.0)
 
     z = torch.where(w == 0, 0.0, at.z)
     u = torch.where(w == 0, 0.0, w * (v - mean.to(v.dtype)[..., None]))

@@ -43,14 +43,15 @@ def of_theta(g: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequenc
     w = slopes_at(rows, at)
     total, lever = summed(over, w, w * torch.where(w == 0, 0.0, at.z))
     solvable = at.open & (total >= least_weight(w))
-    divisor = torch.where(solvable, total, 1.0)
+    divisor = torch.where(solvable, total, 1.0).masked_fill(at.spoiled, math.nan)
+    solvable = solvable | at.spoiled
     share = torch.where(solvable[..., None], w / divisor.to(w.dtype)[..., None], 0.0)
     lever = torch.where(solvable, lever / divisor, 0.0)
     hard = at.open & ~solvable
     if at.link.has_infinite_tails(at.z) is not False and bool(hard.any()):
         share, lever = _balanced(rows, at, hard, share, lever, over)
     edge = rows.link.map_alpha(torch.Tensor.detach).edge
-    in_t = torch.where(at.open, -g * (lever + edge), 0.0)
+    in_t = torch.where(at.none | at.every, 0.0, -g * (lever + edge))
     return share * g[..., None], torch.where(solvable, -g * rows.temperature / divisor, 0.0), in_t
 
 
@@ -101,7 +102,8 @@ def _value(
     if with_t:
         inside = rows.live & at.open[..., None]
         p = torch.where(inside, weights_at(rows, found), 0.0)
-        parts.append(torch.where(inside, link.omega(p), 0.0))
+        omega = torch.where(inside, link.omega(p), 0.0)
+        parts.append(omega.masked_fill(at.spoiled[..., None], math.nan))
     above, count, tails, everything, *omega = summed(over, *parts)
     edge = rows.link.map_alpha(torch.Tensor.detach).edge
     hi, lo = (torch.where(at.open, one, 0.0) for one in found)

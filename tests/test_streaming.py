@@ -221,3 +221,15 @@ def test_threads_change_nothing(monkeypatch):
 def test_bad_use_is_named(call, error, words):
     with pytest.raises(error, match=words):
         call(np.arange(4.0))
+
+
+@pytest.mark.parametrize("link", ["linear", "entmax"])
+def test_a_threshold_that_is_not_unique(link):
+    x = np.array([10, 9, 8.5, -5, -7, -9])
+    weights = soft_topk(x, 3, link=link)
+    np.testing.assert_array_equal(streaming.soft_topk(x, 3, link=link), weights)
+    for theta in (
+        soft_topk_threshold(x, 3, link=link),
+        streaming.soft_topk_threshold(x, 3, link=link),
+    ):
+        assert -5 < theta < 8.5

@@ -479,6 +479,31 @@ def on_dtensors():
         kofn.distributed.softmax(part, group=distributed.group.WORLD)
 
 
+def partial_sums():
+    """Scores and k of which each process has a summand."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    size = distributed.get_world_size()
+    mesh, share = init_device_mesh("cpu", (size,)), (1 + distributed.get_rank()) * 2 / size
+    x, v = rows()[0], rows()[1]
+    whole, k = x.clone().requires_grad_(), torch.tensor(2.5, requires_grad=True)
+    wanted = kofn.soft_topk(whole, k)
+    (wanted * v).sum().backward()
+
+    def placed(value, way):
+        return DTensor.from_local(value, mesh, [way], run_check=False)
+
+    x_part, k_part = ((one.detach() * share / (size + 1)).requires_grad_() for one in (x, k))
+    sharded = placed(x, Replicate()).redistribute(mesh, [Shard(1)])
+    for scores, count in ((placed(x_part, Partial()), 2.5), (sharded, placed(k_part, Partial()))):
+        found = kofn.distributed.soft_topk(scores, count)
+        assert close(found.full_tensor(), wanted, 2e-6)
+        (found * placed(v, Replicate())).sum().backward()
+    assert close(x_part.grad, whole.grad, 5e-6)
+    assert close(k_part.grad, k.grad, 5e-6)
+
+
 TASKS = (
     same_as_whole,
     special_cases,
@@ -490,6 +515,7 @@ TASKS = (
     equal_on_all_ranks,
     differences,
     early_differences,
+    partial_sums,
 )
 
 

@@ -102,8 +102,8 @@ def _value(
     if with_t:
         inside = rows.live & at.open[..., None]
         p = torch.where(inside, weights_at(rows, found), 0.0)
-        omega = torch.where(inside, link.omega(p), 0.0)
-        parts.append(omega.masked_fill(at.spoiled[..., None], math.nan))
+        inner = torch.where(inside, link.omega(p), 0.0)
+        parts.append(inner.masked_fill(at.spoiled[..., None], math.nan))
     above, count, tails, everything, *omega = summed(over, *parts)
     edge = rows.link.map_alpha(torch.Tensor.detach).edge
     hi, lo = (torch.where(at.open, one, 0.0) for one in found)

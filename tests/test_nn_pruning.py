@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils import prune as torch_prune
 
 from kofn import KSubset, hard_topk, nn, soft_topk
+from kofn.nn.pruning.semi_structured import RULES
 
 PLAIN = nn.PruningSchedule(20, frozen=0.2)
 
@@ -434,6 +435,19 @@ def test_reprs_say_what_is_pruned():
     assert "PrunedWeight(scores=learned, mask=soft)" in repr(model)
     pruner.freeze()
     assert "mask=fixed" in repr(model)
+
+
+def test_semi_structured_rules_are_those_of_torch():
+    classes = {
+        "cutlass": torch.sparse.SparseSemiStructuredTensorCUTLASS,
+        "cusparselt": torch.sparse.SparseSemiStructuredTensorCUSPARSELT,
+    }
+    for backend, theirs in classes.items():
+        rules = theirs._DTYPE_SHAPE_CONSTRAINTS.items()
+        wanted = {dtype: (each.sparse_min_rows, each.sparse_min_cols) for dtype, each in rules}
+        assert wanted == RULES[backend]
+    with pytest.raises(ValueError, match=r"shape \(0, 64\) does not fit"):
+        nn.check_semi_structured(torch.zeros(0, 64), dtype=torch.float16)
 
 
 def test_semi_structured_rules_name_the_layer_the_shape_and_what_is_allowed():

@@ -18,7 +18,12 @@ RULES = {
         torch.int8: (16, 128),
         torch.float32: (32, 32),
     },
-    "cusparselt": {torch.float16: (16, 16), torch.bfloat16: (16, 16)},
+    "cusparselt": {
+        torch.float16: (16, 16),
+        torch.bfloat16: (16, 16),
+        torch.int8: (32, 32),
+        torch.float8_e4m3fn: (32, 32),
+    },
 }
 """What rows and columns must be multiples of, by PyTorch's backend and dtype."""
 
@@ -79,7 +84,7 @@ def _check(name: str, weight: Tensor, backend: str, dtype: torch.dtype) -> None:
     if not weight.is_contiguous():
         raise ValueError(f"{where}: it must be contiguous")
     rows, columns = rules[dtype]
-    if weight.shape[0] % rows or weight.shape[1] % columns:
+    if not weight.numel() or weight.shape[0] % rows or weight.shape[1] % columns:
         raise ValueError(
             f"{where}: for {dtype} and {backend}, rows must be a multiple of {rows} and columns "
             f"of {columns}"

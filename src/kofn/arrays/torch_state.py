@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -130,6 +130,19 @@ def recording(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     with ThreadPoolExecutor(1) as other:
         return other.submit(function, *arguments).result()
+
+
+def batched(
+    arguments: Sequence[Tensor | None], dims: Sequence[int | None], size: int
+) -> list[Tensor | None]:
+    """Return arguments of vmap with the batch dimension first; repeat those that have none."""
+
+    def first(value: Tensor | None, dim: int | None) -> Tensor | None:
+        if value is None:
+            return None
+        return value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+    return [first(value, dim) for value, dim in zip(arguments, dims, strict=False)]
 
 
 def values_and_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ any order. docs/rows.md derives this and lists alternatives that silently fail.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -83,7 +84,7 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
         equation = _Equation(link.id, number)
         moving = spoil(k, spoiled)
         terms = _Terms(distance, t, moving, alpha, outside, beyond, live, fixed, argument(over))
-        delta = spoil(_root(equation, delta, terms), spoiled)
+        delta = spoil(root(equation, delta, terms, _constant), spoiled)
         correction = with_gradients_of(equation.correction, *terms)
     z = _capped(distance, expand(t), expand(delta), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
@@ -291,11 +292,11 @@ def _constant(terms: _Terms) -> _Terms:
     return fixed._replace(over=terms.over)
 
 
-def _root(equation: _Equation, delta: Array, terms: _Terms) -> Array:
+def root(equation: Any, delta: Array, terms: Any, constant: Callable[[Any], Any]) -> Array:
     """Return δ, which is 0, with the derivatives that θ and p need."""
     if is_jax(delta):  # has a custom rule, differentiable to any order
         return root_with_rule(equation.residual, equation.gain, delta, terms)
-    gain = equation.gain(delta, _constant(terms))
+    gain = equation.gain(delta, constant(terms))
     for step in range(2):
         residual = equation.residual(delta, terms)
         change = residual - stop_gradient(residual)

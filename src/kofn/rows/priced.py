@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 from kofn.arrays.autodiff import (
     has_gradients,
     reciprocal,
-    root_with_rule,
     stop_gradient,
     with_gradients_of,
 )
 from kofn.arrays.flow import only_if, zeros_of
-from kofn.arrays.kinds import Array, is_jax, namespace, scalar
+from kofn.arrays.kinds import Array, namespace, scalar
 from kofn.links.link import Link, by_id
 from kofn.rows.implicit import (
     _capped,
@@ -28,6 +27,7 @@ from kofn.rows.implicit import (
     _reductions,
     argument,
     least_weight,
+    root,
 )
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import PricedRows
@@ -110,7 +110,7 @@ def place(rows: PricedRows, over: Reductions = DENSE) -> Placed:
     terms = Terms(distance, t, costs, budget, alpha, outside, beyond, open_, argument(over))
     correction: Any = 0.0
     if has_gradients(x, rows.costs, rows.budget, t, alpha):
-        delta = _root(equation, delta, terms)
+        delta = root(equation, delta, terms, Terms.constant)
         correction = with_gradients_of(equation.correction, *terms)
     moved = costs * expand(delta)
     z = _capped(distance, expand(t), moved, outside, beyond)
@@ -209,18 +209,6 @@ class PricedEquation(NamedTuple):
         z = _capped(terms.distance, expand(terms.t), moved, terms.outside, terms.beyond)
         alpha = terms.alpha
         return by_id(self.link_id, self.number if alpha is None else expand(alpha)), z
-
-
-def _root(equation: PricedEquation, delta: Array, terms: Terms) -> Array:
-    """Return δ, which is 0, with the derivatives that θ and p need; see `implicit._root`."""
-    if is_jax(delta):
-        return root_with_rule(equation.residual, equation.gain, delta, terms)
-    gain = equation.gain(delta, terms.constant())
-    for step in range(2):
-        residual = equation.residual(delta, terms)
-        change = residual - stop_gradient(residual)
-        delta = delta + gain * (change if step == 0 else change + change**2.5)
-    return delta
 
 
 def _weights(link: Link, z: Array, terms: Terms) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kofn.arrays.torch_state import is_plain
+from kofn.arrays.torch_state import batched, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows.price_precision import solved
 from kofn.solver.priced import Price
@@ -58,14 +58,5 @@ def _(
 @price.register_vmap
 def _(info, in_dims, x, costs, budget, temperature, alpha, link, number):  # type: ignore[no-untyped-def]
     """Move batch dimensions to the front; repeat arguments that are not batched."""
-
-    def first(value: Tensor | None, dim: int | None) -> Tensor | None:
-        if value is None:
-            return None
-        if dim is None:
-            return value.expand(info.batch_size, *value.shape)
-        return value.movedim(dim, 0)
-
-    arguments = (x, costs, budget, temperature, alpha)
-    rows = [first(v, d) for v, d in zip(arguments, in_dims, strict=False)]
+    rows = batched((x, costs, budget, temperature, alpha), in_dims, info.batch_size)
     return price(*rows, link, number), (0, 0, 0, 0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.torch_state import is_plain
+from kofn.arrays.torch_state import batched, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows import kernel_rows
 from kofn.rows.given import Given
@@ -81,16 +81,7 @@ def _(
 @segment_threshold.register_vmap
 def _(info, in_dims, x, ids, k, temperature, alpha, link, number):  # type: ignore[no-untyped-def]
     """Lay the items of a batch one after another, each with its own segments."""
-
-    def first(value: Tensor | None, dim: int | None) -> Tensor | None:
-        if value is None:
-            return None
-        if dim is None:
-            return value.expand(info.batch_size, *value.shape)
-        return value.movedim(dim, 0)
-
-    arguments = (x, ids, k, temperature, alpha)
-    x, ids, k, *others = (first(v, d) for v, d in zip(arguments, in_dims, strict=False))
+    x, ids, k, *others = batched((x, ids, k, temperature, alpha), in_dims, info.batch_size)
     size, rows = k.shape
     ids = ids + rows * torch.arange(size, device=ids.device)[:, None]
     flat = (None if each is None else each.reshape(-1) for each in (x, ids, k, *others))

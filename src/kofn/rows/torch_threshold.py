@@ -14,7 +14,7 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
 # Loaded with PyTorch, because torch.compile cannot trace an import in the first call.
 from kofn.arrays import torch_rule as torch_rule
-from kofn.arrays.torch_state import constant_result, is_plain
+from kofn.arrays.torch_state import batched, constant_result, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows import kernel_rows
 from kofn.solver.threshold import solve
@@ -66,15 +66,7 @@ def _(
 @threshold.register_vmap
 def _(info, in_dims, x, k, temperature, alpha, link, number):  # type: ignore[no-untyped-def]
     """Move batch dimensions to the front; repeat arguments that are not batched."""
-
-    def first(value: Tensor | None, dim: int | None) -> Tensor | None:
-        if value is None:
-            return None
-        if dim is None:
-            return value.expand(info.batch_size, *value.shape)
-        return value.movedim(dim, 0)
-
-    rows = [first(v, d) for v, d in zip((x, k, temperature, alpha), in_dims, strict=False)]
+    rows = batched((x, k, temperature, alpha), in_dims, info.batch_size)
     return threshold(*rows, link, number), (0, 0)
 
 

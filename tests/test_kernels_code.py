@@ -32,6 +32,14 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
         assert " x double>" not in code, name
 
 
+def test_the_normal_link_calls_no_function_in_double_precision():
+    """A call of erfc per entry took nine times as long as the rest."""
+    for name in sorted(layout.BY_LINK):
+        code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, formulas.NORMAL, 8))
+        assert " x double>" in code, name
+        assert not re.findall(r"call double @(?!llvm)", code), name
+
+
 def optimised(code):
     """What LLVM makes of a compiled function."""
     return str(machine.optimised(native.translated(code), code.symbol))

@@ -225,3 +225,14 @@ def test_entmax_in_float32_takes_alpha_less_1_before_it_rounds(rng):
             soft_topk_threshold(rows, 1, link=links.entmax(alpha)) for rows in (x, x.astype("f8"))
         )
         assert abs(np.mean(one - other)) < 3e-7
+
+
+@pytest.mark.parametrize("link", ["logistic", "normal"])
+def test_a_long_last_step_is_held_to_the_sum(link, rng):
+    """Few of these scores share a sum, so the third order of such a step is too little."""
+    x = rng.standard_t(2, (600, 200)).astype(np.float32)
+    for k, temperature in ((1, 0.3), (3, 0.1), (32, 0.1)):
+        found = soft_topk(x, k, link=link, temperature=temperature).astype(np.float64)
+        exact = soft_topk(x.astype(np.float64), k, link=link, temperature=temperature)
+        assert np.max(np.abs(found.sum(-1) - k)) <= 4e-7 * k
+        assert np.max(np.abs(found - exact)) <= 4e-7

@@ -57,6 +57,10 @@ BY_LOGS = 2
 LAST_STEPS = {3: (1.5e-3, 1.8e-6), 2: (1e-4, 4.5e-9), 0: (0.0, 0.0)}
 """By order, in float32 and float64: the step whose cube, or square, is lost."""
 LAST_SINGLE, LAST_DOUBLE = (tuple(LAST_STEPS[kind.order][i] for kind in KINDS) for i in (0, 1))
+LAST_CHECKED = tuple(2.0**-5 if kind.order == 3 else 0.0 for kind in KINDS)
+"""In float32, the step that may be the last where Σp is held to k afterwards. Its cube is lost
+where many scores share the sum, which is usual.
+"""
 LAST_BY_LOGS = LAST_STEPS[BY_LOGS]
 STEPS = tuple(kind.steps for kind in KINDS)
 

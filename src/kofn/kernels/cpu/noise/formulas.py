@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import numpy as np
-from numba import types
-from numba.extending import overload
-
-from kofn.kernels.constants import MILLS_DOUBLE
 from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, SQUARE
 from kofn.kernels.cpu.rows.formulas import exponential
-from kofn.kernels.cpu.runtime.vector_math import (
-    _OPTIONS,
-    inline,
-    normal_tail,
-    quotient,
-    real,
-)
+from kofn.kernels.cpu.runtime.vector_math import inline, normal_tail, quotient, real
 
 
 @inline
@@ -49,37 +35,13 @@ def tail_and_hazard(kind, z):
         else:
             t = rest * (one + base) if upper else base * base
     else:
-        t, density = tail_and_density(size)
+        t, density = normal_tail(size)
         cdf = one - t if upper else t
         some = cdf > real(z, 1e-37)
         h = quotient(density, cdf if some else one) if some else zero
     known = z == z
     signed = -max(t, real(z, 1e-37)) if upper else t  # the sign of 0 would be lost
     return signed if known else z, h if known else z
-
-
-def tail_and_density(z: Any) -> Any:
-    """`normal_tail` as vector code, in float64 too: its own calls a function there per entry."""
-
-
-@overload(tail_and_density, jit_options=_OPTIONS)
-def _(z):
-    if z == types.float32:
-        return lambda z: normal_tail(z)
-    coefficients, height = np.array(MILLS_DOUBLE), 1 / math.sqrt(2 * math.pi)
-    count = len(MILLS_DOUBLE)
-
-    def double(z):
-        y = min(z, 37.0)
-        bell = exponential(-0.5 * y * y) if z < 37.0 else 0.0
-        r = 1.0 / (y + 4.0)
-        q = (y - 4.0) * r
-        p = coefficients[count - 1]
-        for i in range(count - 1):
-            p = p * q + coefficients[count - 2 - i]
-        return bell * p * r, bell * height
-
-    return double
 
 
 @inline

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
-from kofn.kernels.cpu.rows.formulas import edge
+from kofn.kernels.cpu.rows.formulas import edge, moved
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -35,6 +35,7 @@ from kofn.kernels.cpu.rows.search import (
     advance,
     evaluate,
     is_single,
+    last_checked,
     open_softmax,
     peak,
     quantiles,
@@ -63,6 +64,7 @@ def weights(group, lanes, wanted):
     (0, NaN) says that the search gave up; the answer is whether it did not.
     """
     count, kind, size = group.count, group.row.kind, group.row.size
+    checked = last_checked(kind, size) if wanted and not group.entries else 0.0
     summed = _start(group, lanes)
     for round_ in range(16 * size):
         aim_all(group.lanes, kind, size)
@@ -70,7 +72,7 @@ def weights(group, lanes, wanted):
             break
         if summed:
             sum_up_all(group.lanes)
-        advance_all(group.lanes, kind, size, round_)
+        advance_all(group.lanes, kind, size, round_, checked)
         if count_all(group.lanes, SPECIAL):
             for r in range(count):
                 if lanes.state[r] == SPECIAL:
@@ -81,11 +83,11 @@ def weights(group, lanes, wanted):
                 to_end(nth(group, r), lanes)
         aim_all(group.lanes, kind, size)
     if wanted:
-        _write(group, lanes)
+        _write(group, lanes, checked > 0)
         if group.entries:
             copy_all(group, GIVE, group.entries + KEPT * LANES * size, group.row.out)
     elif strange_all(group.lanes, count):
-        _write(group, lanes)  # to the thread's own memory, for the sum's sake
+        _write(group, lanes, False)  # to the thread's own memory, for the sum's sake
     if settle_all(group.lanes, count, size, wanted) == 0:
         return True
     found = True
@@ -155,8 +157,8 @@ def _prepare(group):
 
 
 @plain
-def _write(group, lanes):
-    """Write the weights at θ where it is found, and their sums."""
+def _write(group, lanes, check):
+    """Write the weights at θ where it is found, and their sums; again where one is off."""
     row = group.row
     if group.entries:
         _prepare(group)
@@ -168,6 +170,27 @@ def _write(group, lanes):
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 visit_at(each, lanes, FIRST_EVALUATION)
             lanes.total[r] = visit_at(each, lanes, WRITE)[0]
+            if check and lanes.strange[r] == 0 and _is_off(lanes, r):
+                _write_again(each, lanes)
+
+
+@plain
+def _is_off(lanes, r):
+    """Whether the sum tells that the last step, in float32, was too long for its third order."""
+    tails, least = lanes.below[r] + lanes.above[r], min(lanes.weight[r], lanes.k[r])
+    return not abs(lanes.total[r] - lanes.k[r]) <= 2 * 2.0**-23 * max(least, tails)
+
+
+@plain
+def _write_again(row, lanes):
+    """Newton's step from where the last one led, and the weights there."""
+    r = row.lane
+    lanes.fresh[r] = 1.0
+    evaluate(row, lanes)
+    excess = (lanes.count[r] - lanes.k[r]) + lanes.below[r] - lanes.above[r]
+    lanes.delta[r] += excess / lanes.weight[r]
+    lanes.by[r] = moved(row.kind, lanes.delta[r])
+    lanes.total[r] = visit_at(row, lanes, WRITE)[0]
 
 
 @plain

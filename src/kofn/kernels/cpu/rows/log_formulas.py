@@ -9,7 +9,6 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from kofn.kernels.constants import MILLS
 from kofn.kernels.contract import (
     EXPONENTIAL,
     LAPLACE,
@@ -28,7 +27,15 @@ from kofn.kernels.cpu.rows.formulas import (
     kink,
     reach,
 )
-from kofn.kernels.cpu.runtime.vector_math import _OPTIONS, inline, log, log1p, quotient, real
+from kofn.kernels.cpu.runtime.vector_math import (
+    _OPTIONS,
+    inline,
+    log,
+    log1p,
+    mills,
+    quotient,
+    real,
+)
 
 
 @inline
@@ -91,35 +98,15 @@ def far_tail(z: Any) -> Any:
 
 @overload(far_tail, jit_options=_OPTIONS)
 def _(z):
-    height = 1 / math.sqrt(2 * math.pi)
-    if z != types.float32:
+    number = np.float32 if z == types.float32 else np.float64
+    half, bell = number(0.5), number(1 / math.sqrt(2 * math.pi))
 
-        def double(z):
-            log_density = -0.5 * z * z + math.log(height)
-            tail = 0.5 * math.erfc(z * math.sqrt(0.5))
-            if z < 30:
-                log_tail = math.log(tail)
-                return log_tail, math.exp(log_density - log_tail), tail
-            # The asymptotic series of Mills' ratio, good to 2e-12 from here on.
-            s = 1 / (z * z)
-            series = 1 - s * (1 - 3 * s * (1 - 5 * s * (1 - 7 * s * (1 - 9 * s))))
-            return log_density - math.log(z) + math.log(series), z / series, tail
-
-        return double
-
-    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = (np.float32(c) for c in MILLS)
-    one, three, half, bell = (np.float32(v) for v in (1, 3, 0.5, height))
-
-    def single(z):
-        r = quotient(one, z + three)
-        q = (z - three) * r
-        p = c6 + q * (c7 + q * (c8 + q * (c9 + q * (c10 + q * c11))))
-        p = c0 + q * (c1 + q * (c2 + q * (c3 + q * (c4 + q * (c5 + q * p)))))
-        ratio = p * r  # √(2π) less than Mills'
+    def far(z):
+        ratio = mills(z)
         squares = half * z * z
         return log(ratio) - squares, quotient(bell, ratio), ratio * exponential(-squares)
 
-    return single
+    return far
 
 
 @inline

@@ -23,6 +23,7 @@ from kofn.kernels.contract import (
     BOUNDED,
     CAPPED,
     LAST_BY_LOGS,
+    LAST_CHECKED,
     LAST_DOUBLE,
     LAST_SINGLE,
     LINEAR,
@@ -246,6 +247,12 @@ def halley(kind, k, n, excess, weight, slope):
 def last_step(kind, size):
     """The step that may be the last: its cube, or square at a kink, is lost."""
     return LAST_SINGLE[kind] if size == 4 else LAST_DOUBLE[kind]
+
+
+@plain
+def last_checked(kind, size):
+    """The same where Σp is held to k afterwards; 0 where nothing is gained by that."""
+    return LAST_CHECKED[kind] if size == 4 else 0.0
 
 
 @inline

@@ -32,7 +32,8 @@ def sources() -> str:
 
 
 def _counts(file: Path, data: bytes) -> bool:
-    return file.name in ("layout.py", "machine.py") or b"from numba" in data
+    compiled = any(mark in data for mark in (b"from numba", b"@plain\n", b"@inline\n"))
+    return compiled or file.name in ("layout.py", "machine.py")
 
 
 def _made_for() -> list[str]:

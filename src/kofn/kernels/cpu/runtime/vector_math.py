@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-from kofn.kernels.constants import MILLS
+from kofn.kernels.constants import MILLS, MILLS_DOUBLE
 
 LOG2_E = 1 / math.log(2)
 
@@ -260,32 +260,52 @@ _EXP2_DOUBLE = (
 )
 
 
+@intrinsic
+def _mills_polynomial(typingctx, q):
+    """That of the precision of q, unrolled: a loop within a loop is not always made vectors."""
+    terms = MILLS if q == types.float32 else MILLS_DOUBLE
+
+    def codegen(context, builder, signature, arguments):
+        number, flags = context.get_value_type(q), ("contract",)
+        p = ir.Constant(number, terms[-1])
+        for term in reversed(terms[:-1]):
+            p = builder.fmul(p, arguments[0], flags=flags)
+            p = builder.fadd(p, ir.Constant(number, term), flags=flags)
+        return p
+
+    return q(q), codegen
+
+
+def mills(z: Any) -> Any:
+    """Mills' ratio (1 − Φ)/φ/√(2π) for z ≥ 0 of any size."""
+
+
+@overload(mills, jit_options=_OPTIONS)
+def _(z):
+    number, centre = (np.float32, 3) if z == types.float32 else (np.float64, 4)
+    one, centre = number(1), number(centre)
+
+    def ratio(z):
+        r = quotient(one, z + centre)
+        return _mills_polynomial((z - centre) * r) * r
+
+    return ratio
+
+
 def normal_tail(z: Any) -> Any:
     """(1 − Φ(z), φ(z)) for z ≥ 0; both 0 where they would be subnormal."""
 
 
 @overload(normal_tail, jit_options=_OPTIONS)
 def _(z):
-    scale = 1 / math.sqrt(2 * math.pi)
-    if z != types.float32:
+    number, far = (np.float32, 13) if z == types.float32 else (np.float64, 37.5)
+    zero, far = number(0), number(far)
+    height, square = number(1 / math.sqrt(2 * math.pi)), number(-0.5 * LOG2_E)
 
-        def double(z):
-            return 0.5 * math.erfc(z * math.sqrt(0.5)), scale * math.exp(-0.5 * z * z)
-
-        return double
-
-    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = (np.float32(c) for c in MILLS)
-    zero, one, three, far = (np.float32(v) for v in (0, 1, 3, 13))
-    height, square = np.float32(scale), np.float32(-0.5 * LOG2_E)
-
-    def single(z):
+    def both(z):
         y = z if z < far else far
         bell = exp2(square * y * y)
         bell = bell if z < far else zero
-        r = quotient(one, y + three)
-        q = (y - three) * r
-        p = c6 + q * (c7 + q * (c8 + q * (c9 + q * (c10 + q * c11))))
-        p = c0 + q * (c1 + q * (c2 + q * (c3 + q * (c4 + q * (c5 + q * p)))))
-        return bell * p * r, bell * height
+        return bell * mills(y), bell * height
 
-    return single
+    return both

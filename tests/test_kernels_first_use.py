@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,6 +248,13 @@ def test_what_comes_with_kofn_is_used_for_its_own_sources_only(stale):
     shipped.write({SMALL.symbol: "its code"})
     shipped._contents.cache_clear()
     assert native.translated(SMALL) == "its code"
+
+
+def test_all_compiled_code_counts_among_the_sources():
+    for file in Path(shipped.__file__).parents[1].rglob("*.py"):
+        data = file.read_bytes()
+        if b"import plain" in data or b"import inline" in data:
+            assert shipped._counts(file, data), file
 
 
 @pytest.mark.parametrize("content", [None, b"", b"damaged"])

@@ -26,7 +26,16 @@ MAPS = {
     "loss": lambda x, k, t: (
         losses.topk_loss(x, torch.as_tensor(TARGET), temperature=t, reduction="none") * k
     ),
+    "knapsack": lambda x, k, t: kofn.soft_knapsack(x, torch.ones(12).double(), k, temperature=t),
+    "marginals": lambda x, k, t: (
+        kofn.KSubset(x / t[:, None], 4).marginals()[..., LIVE] * k[:, None]
+    ),
+    "subset": lambda x, k, t: kofn.KSubset(x / t[:, None], 4).log_prob(like_x(TARGET)) * k,
 }
+
+
+def like_x(values):
+    return torch.as_tensor(values, dtype=torch.float64)
 
 
 @pytest.fixture(params=["on", "reference"], autouse=True)

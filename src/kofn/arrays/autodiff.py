@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from kofn.arrays.flow import zeros_of
-from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, of_torch
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, of_torch, scalar
 
 
 def stop_gradient(x: Array) -> Array:
@@ -20,6 +21,14 @@ def moving(x: Array) -> Array:
     """Return x − stop(x), which is 0 with the gradient of x; infinite entries have none."""
     xp, fixed = namespace(x), stop_gradient(x)
     return xp.where(xp.isinf(fixed), 0.0, x - fixed)
+
+
+def spoil(x: Array, where: Array) -> Array:
+    """Return x, but NaN `where` set, with derivatives that are NaN too.
+
+    They are NaN even where later code selects a constant: 0·NaN is NaN.
+    """
+    return x * namespace(x).where(where, scalar(x, math.nan), 1.0)
 
 
 def has_gradients(*arrays: Any) -> bool:

@@ -7,12 +7,13 @@ import math
 from kofn.arrays.autodiff import (
     has_gradients,
     quotient,
+    spoil,
     stop_gradient,
     with_gradients_of,
 )
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.links.link import Link
-from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached, spoil
+from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
 from kofn.solver.equation import far, split

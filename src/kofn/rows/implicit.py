@@ -24,6 +24,7 @@ from kofn.arrays.autodiff import (
     quotient,
     reciprocal,
     root_with_rule,
+    spoil,
     stop_gradient,
     with_gradients_of,
 )
@@ -312,11 +313,6 @@ def theta(rows: Rows, over: Reductions = DENSE) -> Array:
     answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, p.theta))
     playing = over.count(rows.live | rows.top) > 0
     return xp.where(playing, spoil(answer, p.spoiled), math.nan)
-
-
-def spoil(answer: Array, where: Array) -> Array:
-    """Return NaN `where` set, with derivatives that are NaN too."""
-    return answer * namespace(answer).where(where, scalar(answer, math.nan), 1.0)
 
 
 def distances(rows: Rows, p: Placed) -> Array:

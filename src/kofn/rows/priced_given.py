@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from kofn.arrays.autodiff import spoil, stop_gradient
 from kofn.arrays.checks import (
     check_broadcasts,
     check_number,
@@ -130,13 +131,16 @@ def priced_rows(given: PricedGiven, over: Reductions = DENSE) -> PricedRows:
     left = xp.where(dear, 0.0, budget) - xp.where(dear, 0.0, price)
     share = xp.where(dear, budget, 0.0) / xp.where(dear, price, 1.0)
     live = ~(top | excluded)
+    numbers = over.max(stop_gradient(x)), stop_gradient(budget), stop_gradient(temperature)
+    spoiled = xp.isnan(numbers[0]) | xp.isnan(numbers[1]) | xp.isnan(numbers[2])
+    inside = over.expand(spoiled) & ~excluded
     return PricedRows(
-        scores=xp.where(live, x, -math.inf),
+        scores=xp.where(live, spoil(x, inside), -math.inf),
         live=live,
         top=top,
-        costs=costs,
-        budget=left,
+        costs=spoil(costs, inside),
+        budget=spoil(left, spoiled),
         top_weight=xp.where(dear, share, xp.where(xp.isnan(budget), budget, 1.0)),
-        temperature=temperature,
+        temperature=spoil(temperature, spoiled),
         link=link,
     )

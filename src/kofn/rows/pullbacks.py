@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kofn.arrays.autodiff import values_and_slopes
+from kofn.arrays.autodiff import spoil, values_and_slopes
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, is_numpy, namespace, scalar
 from kofn.rows import answers, implicit
@@ -98,13 +98,13 @@ def of_thresholds(
 
     if p.link.has_infinite_tails(p.z) is not False:
         share = only_if(hard, balanced, share)
-    share = implicit.spoil(share, rows.live & p.over.expand(p.spoiled))
+    share = spoil(share, rows.live & p.over.expand(p.spoiled))
     in_x = p.over.expand(cotangent) * share
     moved = in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p))
     # On a plateau θ is an end of it, which moves with no score, and with the temperature by this.
     still = xp.where(settled | (p.over.count(share != 0) > 0), 0.0, scalar(total, p.link.edge))
     lever = xp.where(solvable, -rows.temperature / xp.where(solvable, total, 1.0), 0.0)
-    lever = implicit.spoil(lever, p.spoiled)
+    lever = spoil(lever, p.spoiled)
     return in_x, cotangent * lever, -over.sum(moved) - cotangent * still
 
 

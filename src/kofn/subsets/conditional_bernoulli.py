@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn.arrays.autodiff import not_below_0, stop_gradient
+from kofn.arrays.autodiff import not_below_0, spoil, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.rows.compiled import whole
 from kofn.solver.equation import far
@@ -39,6 +39,8 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
     """
     xp = namespace(y)
     top = y == math.inf
+    bad = xp.any(xp.isnan(stop_gradient(y)), axis=-1, keepdims=True) | xp.isnan(k)[..., None]
+    y = spoil(y, bad & (y != -math.inf))
     count = cast(xp.sum(top, axis=-1), y.dtype)
     amid = ((count > k) & (k > 0))[..., None]
     sure = top & (count <= k)[..., None]

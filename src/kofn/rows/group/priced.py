@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.arrays.autodiff import spoil
 from kofn.arrays.torch_rule import Rule, by_rule
 from kofn.arrays.torch_state import is_recorded
 from kofn.links.link import Link
@@ -142,7 +143,7 @@ def _weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, _Kept]:
     gratis = (rows.costs == 0) & ~spoiled[..., None]
     share = torch.where(gratis, 1.0, rows.top_weight[..., None])
     answer = torch.where(rows.live, chosen, torch.where(rows.top, share, 0.0))
-    theta = torch.where(settled, 0.0, found.high.double() + found.low.double()) / found.scale
+    theta = torch.where(none | every, 0.0, found.high.double() + found.low.double()) / found.scale
     dear, cost = _dear(rows, given, over)
     return answer, _Kept(z, theta, found.scale, ~settled, dear, cost)
 
@@ -192,7 +193,10 @@ def _cotangents(
     in_costs = -kept.theta.to(x.dtype)[..., None] * in_x - mean.to(x.dtype)[..., None] * (p + top)
     bought = (share * given.budget / kept.price).to(x.dtype)[..., None]
     in_costs = torch.where(excluded, 0.0, in_costs - torch.where(top, bought, 0.0))
-    return in_x, in_costs, mean + share, in_t
+    spoiled = kept.theta.isnan()
+    inside = spoiled[..., None] & live
+    in_budget, in_t = (spoil(one, spoiled) for one in (mean + share, in_t))
+    return spoil(in_x, inside), spoil(in_costs, inside), in_budget, in_t
 
 
 def _by_graph(plain: Any, v: Tensor, tensors: Sequence[Tensor]) -> Grads:

@@ -129,6 +129,9 @@ def _spectrum(y, n, hi, lo, u, k, node, re, im, table):
 def _close(y, hi, k, what, out):
     """A row without a choice to make, or with a NaN, as conditional_bernoulli.py answers it."""
     out[:] = 0
+    if what == COVARIANCE and hi != hi:
+        for i in range(y.size):
+            out[i] = 0.0 if deleted(y[i]) else hi
     if what != MARGINALS:
         return
     top = 0

@@ -475,7 +475,7 @@ def on_dtensors():
         kofn.soft_topk(x, k, mask=mask),
         2e-6,
     )
-    with pytest.raises(ValueError, match="give no group"):
+    with pytest.raises(ValueError, match="leave out group"):
         kofn.distributed.softmax(part, group=distributed.group.WORLD)
 
 
@@ -552,7 +552,9 @@ def test_bad_use_is_refused_by_name():
             "this process belongs": lambda: f.softmax(
                 x, group=distributed.GroupMember.NON_GROUP_MEMBER
             ),
-            "do not pass through": lambda: torch.func.grad(lambda x: f.softmax(x).sum())(x),
+            "cannot follow its all-reduces": lambda: torch.func.grad(lambda x: f.softmax(x).sum())(
+                x
+            ),
             "eager PyTorch": lambda: torch.func.vmap(lambda x: f.soft_topk(x, 2))(x),
             "takes a torch.Tensor": lambda: f.soft_topk(x.numpy(), 2),
             "k must be a number": lambda: f.soft_topk(x, -1),

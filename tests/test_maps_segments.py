@@ -16,7 +16,7 @@ import kofn
 from kofn import links
 from kofn.arrays.segments import segment_sum
 from kofn.losses import segment_topk_loss, topk_loss
-from kofn.rows import segment_form, segment_order
+from kofn.rows import jax_threshold, segment_form, segment_order
 from rows_of_users import DTYPES, draw
 from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework
 
@@ -520,7 +520,7 @@ def test_sums_of_long_segments_keep_their_digits():
     x = np.random.default_rng(0).random(2_000_000, np.float32)
     ids = (np.arange(x.size) % 3).astype(np.int32)
     wanted = np.bincount(ids, x.astype(np.float64))
-    with jax.enable_x64(False):
+    with jax_threshold.enable_x64(False):
         lanes = segment_sum(jnp.asarray(x), jnp.asarray(ids), 3)
     of_torch = segment_sum(torch.tensor(x), torch.tensor(ids), 3)
     for found in (lanes, of_torch, segment_sum(x, ids, 3)):

@@ -300,7 +300,11 @@ def test_an_exported_module_is_right_for_other_batches(kind):
     ("arguments", "error", "message"),
     [
         (dict(embed_dim=0), ValueError, "embed_dim must be an integer ≥ 1; got 0"),
-        (dict(num_heads=3), ValueError, r"num_heads must divide embed_dim \(here 16\).*got 3"),
+        (
+            dict(num_heads=3),
+            ValueError,
+            r"num_heads must be a divisor of embed_dim \(here 16\).*got 3",
+        ),
         (dict(num_key_value_heads=3), ValueError, "must be a divisor of num_heads .*got 3"),
         (dict(dropout=1.0), ValueError, r"dropout must be a number in \[0, 1\); got 1.0"),
         (dict(weights="softmax"), ValueError, "weights must be one of 'entmax', .*'softmax'"),

@@ -86,7 +86,7 @@ def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
     """Return a search at its starting point, and which rows contain a NaN."""
     xp = namespace(p.x)
     start, low, high = bracket(p, open_)
-    spoiled = xp.isnan(p.k) | xp.isnan(p.temperature) | ((p.n > 0) & xp.isnan(low))
+    spoiled = xp.isnan(p.k) | ((p.n > 0) & (xp.isnan(p.temperature) | xp.isnan(low)))
     zero = xp.zeros_like(start)
     none = xp.zeros_like(open_)
     return Search(

@@ -92,7 +92,7 @@ class Backward:
             self._begin_late(place, held)
         with torch.enable_grad():
             weight = member.original.detach().requires_grad_()
-            leaves, theta = [weight], self._theta(member)
+            leaves, theta = [weight], _theta_of(member)
             if member.scores is not None:
                 member.leaf = local(member.scores).detach().requires_grad_()
                 leaves.append(member.leaf)
@@ -139,14 +139,12 @@ class Backward:
             return
         owed = 0.0 if at.theta.grad is None else float(at.theta.grad)
         (owed,) = row.over.sum([owed])
-        leaves = []
+        own = [each.original if each.scores is None else local(each.scores) for each in members]
+        leaves = [each.detach().requires_grad_() for each in own]
         with torch.enable_grad():
-            for member in members:
-                own = member.original if member.scores is None else local(member.scores)
-                leaves.append(own.detach().requires_grad_())
-            pairs = zip(members, leaves, strict=True)
             scores = [
-                member.measure(leaf) if member.scores is None else leaf for member, leaf in pairs
+                member.measure(leaf) if member.scores is None else leaf
+                for member, leaf in zip(members, leaves, strict=True)
             ]
             theta = Threshold.apply(row.equation(scores), at.number, *scores)  # type: ignore[no-untyped-call]
         found = torch.autograd.grad(theta, leaves, torch.full_like(theta, owed))
@@ -161,15 +159,15 @@ class Backward:
     def _rows(self) -> list[SharedRow]:
         return [row for row in self.pruner.choosers if isinstance(row, SharedRow)]
 
-    @staticmethod
-    def _theta(member: ShardedWeight) -> list[Tensor]:
-        row = member.chooser
-        if not isinstance(row, SharedRow):
-            return []
-        if row.current is None:
-            row.open()
-        assert row.current is not None
-        return [row.current.theta]
+
+def _theta_of(member: ShardedWeight) -> list[Tensor]:
+    row = member.chooser
+    if not isinstance(row, SharedRow):
+        return []
+    if row.current is None:
+        row.open()
+    assert row.current is not None
+    return [row.current.theta]
 
 
 def add(parameter: Any, gradient: Tensor | None) -> None:

@@ -108,7 +108,7 @@ def solve(survey: Survey, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:
     with quiet(x), torch.no_grad():
         open_ = (k > 0) & (k < p.n)
         start, low, high = bracket(p, survey, open_)
-        spoiled = k.isnan() | t.isnan() | survey.spoiled | ((p.n > 0) & low.isnan())
+        spoiled = k.isnan() | survey.spoiled | ((p.n > 0) & (t.isnan() | low.isnan()))
         search, hard = _searched(p, open_ & ~spoiled, start, low, high)
         closed = torch.where(k <= 0, math.inf, torch.where(k >= p.n, -math.inf, math.nan))
         hi = torch.where(spoiled, math.nan, torch.where(open_, search.at.anchor, closed))

@@ -52,3 +52,19 @@ def balance(row, theta, temperature, eps):
             return target
         theta = target
     return theta
+
+
+@plain
+def to_end(row, lanes):
+    """k entries have F = 1 and what the others have has underflowed, by the exponential link.
+
+    It is not 0, so θ is where the least of the k comes to its end: kofn/solver/plateau.py.
+    """
+    r = row.lane
+    theta = lanes.anchor[r] + lanes.temperature[r] * (lanes.delta[r] + 0.5)
+    least = math.inf
+    for i in range(row.n):
+        v = load(row.x, i, row.size)
+        least = v if theta < v < least else least
+    if least < math.inf:
+        lanes.anchor[r], lanes.delta[r], lanes.fresh[r] = least, -1.0, 1.0

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
+from kofn.kernels.cpu.rows.balance import to_end
 from kofn.kernels.cpu.rows.formulas import edge, moved
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -41,7 +42,6 @@ from kofn.kernels.cpu.rows.search import (
     quantiles,
     read,
     survey,
-    to_end,
     visit_at,
 )
 from kofn.kernels.cpu.rows.search_lanes import (

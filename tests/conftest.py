@@ -50,6 +50,12 @@ def kernels_on(monkeypatch):
     monkeypatch.delenv("KOFN_KERNELS", raising=False)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Draw the same numbers whichever tests have run before in this process."""
+    torch.manual_seed(0)
+
+
 _finished = itertools.count(1)
 
 

@@ -55,3 +55,15 @@ def test_eager_code_solves_and_does_no_more(monkeypatch):
     for x in (torch.randn(2, 5), torch.randn(2, 5, requires_grad=True), np.ones((2, 5))):
         assert soft_topk_threshold(x, 2).shape == (2,)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("link", ["logistic", "laplace"])
+@pytest.mark.parametrize("t", [1e-31, 1e-19])
+def test_next_to_temperature_zero_plain_code_moves_it_with_its_two_neighbours(link, t):
+    """Derivatives of z overflow there, so z is a constant; θ still is halfway between two scores.
+
+    Its derivative was 0, and nothing said so.
+    """
+    x = torch.tensor([1.5, 0.3, -0.2, -1.0])
+    slopes = torch.func.grad(lambda x: soft_topk_threshold(x, 2, link=link, temperature=t))(x)
+    assert slopes.tolist() == [0.0, 0.5, 0.5, 0.0]

@@ -49,6 +49,7 @@ class Placed(NamedTuple):
     every: Array  # rows that choose every available entry
     spoiled: Array  # rows that contain a NaN
     correction: Any  # value 0, with the part of the gradient in k that z cannot carry
+    constant: Array  # rows in which z is a constant: T is next to 0
     over: Reductions
 
 
@@ -90,7 +91,8 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     z = _capped(distance, expand(t), expand(delta), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
     theta = hi + lo + t * (delta - rows.link.edge)
-    return Placed(link, z, upper, theta, none, every, spoiled, correction, over)
+    constant = (over.count(~outside) == 0) & ~settled
+    return Placed(link, z, upper, theta, none, every, spoiled, correction, constant, over)
 
 
 def _constant_tail(link: Link, z: Array, t: Array) -> Array:
@@ -192,6 +194,19 @@ class _Equation(NamedTuple):
             return shares(link, _entries(z, terms), ~solvable)
 
         return only_if(~solvable, moved, zeros) * over.expand(k - terms.k)
+
+    def carried(self, zeros: Array, x: Array, *row: Any) -> Array:
+        """Return 0, with dθ = Σ dx·F′/ΣF′ in rows in which z is a constant."""
+        z, scores, t, live, fixed, alpha, over = row
+        over, xp = _reductions(over), namespace(x)
+        link = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
+
+        def moved() -> Array:
+            moving = live & over.expand(fixed)
+            change = xp.where(moving, x, 0.0) - xp.where(moving, scores, 0.0)
+            return over.sum(shares(link, Entries(z, scores, t, live, over), fixed) * change)
+
+        return only_if(fixed, moved, zeros)
 
     def remainder(self, z: Array, k: Array, live: Array, alpha: Any, over: Any) -> Array:
         """Return k − ΣF, which is 0, distributed over the entries like a change of k.
@@ -310,7 +325,16 @@ def theta(rows: Rows, over: Reductions = DENSE) -> Array:
     """Return θ per row: ±inf if nothing or everything is chosen, NaN if no entry is available."""
     p = place(rows, over)
     xp = namespace(p.z)
-    answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, p.theta))
+    moved = p.theta
+    if has_gradients(rows.scores):
+        number, alpha = p.link.static_and_array_alpha()
+        constants = (stop_gradient(part) for part in (p.z, rows.scores, rows.temperature))
+        row = (*constants, rows.live, p.constant, alpha, argument(over))
+        like = zeros_of(stop_gradient(p.theta))
+        moved = moved + with_gradients_of(
+            _Equation(rows.link.id, number).carried, like, rows.scores, *row
+        )
+    answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, moved))
     playing = over.count(rows.live | rows.top) > 0
     return xp.where(playing, spoil(answer, p.spoiled), math.nan)
 

@@ -317,6 +317,17 @@ def messages():
     assert max(sizes) <= 64 * 10, sizes
 
 
+def messages_of_cold_rows():
+    """A row of the exponential link at k = 1 where T is small: Newton's steps are T long."""
+    x, k = rows()[:, 0].repeat(2, 1)[:4], torch.tensor([1, 3.5, 10, 36])
+    for t in (0.03, 0.01, 1e-3, 1e-5):
+        with counted() as sizes:
+            p = kofn.distributed.soft_topk(mine(x), k, temperature=t, link="exponential")
+        assert len(sizes) <= 30, (t, len(sizes))
+        wanted = kofn.soft_topk(x, k, temperature=t, link="exponential")
+        assert close(p, mine(wanted), 1e-6), t
+
+
 def equal_on_all_ranks():
     """What there is per row, bit for bit."""
     f, x = kofn.distributed, rows(5.0)
@@ -512,6 +523,7 @@ TASKS = (
     learned_alpha,
     knapsacks,
     messages,
+    messages_of_cold_rows,
     equal_on_all_ranks,
     differences,
     early_differences,

@@ -9,6 +9,7 @@ kernels, forward mode and second derivatives are array code around the same θ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,9 @@ from kofn.rows import answers, jax_lost, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
-from kofn.rows.settled import rows_of
+from kofn.rows.settled import Rows, rows_of
 from kofn.rows.threshold_route import threshold
+from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE, Reductions
 
 jax_lost.by(jax_lost.Reference(answers.weights, answers.gap, pullbacks.log_cotangents))
@@ -60,10 +62,21 @@ def _are_logarithms(settings: Settings) -> bool:
 def _weighed(
     x: Any, k: Any, t: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE
 ) -> Any:
-    """Return θ and the weights."""
+    """Return θ and the weights; in shards, θ as it is used, which spares `_pulled` messages."""
     rows = rows_of(Given(x, k, t, settings.link_of()), over)
     found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
-    return *found, _plain(x, k, t, settings=settings, over=over, found=found)
+    answer = _plain(x, k, t, settings=settings, over=over, found=found)
+    return *(found if over is DENSE else _at_ends(rows, found, over)), answer
+
+
+def _at_ends(rows: Rows, found: tuple[Any, Any], over: Reductions) -> Sequence[Any]:
+    """Return θ of links that end at 1 as `implicit.place` uses it; see `plateau.at_end`."""
+    if rows.link.capped is False:
+        return found
+    open_ = jax.numpy.isfinite(found[0])
+    numbers = rows.scores, rows.k, rows.temperature, rows.link
+    moved = at_end(*numbers, *(jax.numpy.where(open_, part, 0) for part in found), over)
+    return [jax.numpy.where(open_, *parts) for parts in zip(moved, found, strict=True)]
 
 
 def _pushed(
@@ -95,6 +108,9 @@ def _pulled(
     over: Reductions = DENSE,
 ) -> Any:
     """Return the cotangents of scores, k and T."""
+    if over is not DENSE and settings.reference is answers.weights:
+        given = Given(x, k, t, settings.link_of())
+        return list(pullbacks.of_weights(cotangent, given, (hi, lo), over))
     function = partial(_plain, settings=settings, over=over, found=(hi, lo))
     in_x, in_k, in_t = jax.vjp(function, x, k, t)[1](cotangent)
     return in_x, _total(in_k, over), _total(in_t, over)

@@ -8,11 +8,13 @@ from typing import Any
 
 from kofn.arrays.autodiff import spoil, values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, is_numpy, namespace, scalar
+from kofn.arrays.kinds import Array, cast, deleted, is_numpy, namespace, scalar
 from kofn.rows import answers, implicit
+from kofn.rows.given import Given
 from kofn.rows.settled import Rows
+from kofn.solver.equation import far
 from kofn.solver.plateau import Entries, balance
-from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.reductions import DENSE, Reductions, sums_of
 
 
 def in_rows(
@@ -31,6 +33,53 @@ def in_rows(
     in_x = in_z(cotangent, p, rows, *constants) / over.expand(rows.temperature)
     moved = in_x * implicit.distances(rows, p)
     return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
+
+
+def of_weights(
+    v: Array, given: Given, found: tuple[Array, Array], over: Reductions
+) -> tuple[Array, Array, Array]:
+    """Return the cotangents of scores, k and T for one of the weights, by two rounds of sums.
+
+    ∂p/∂x = [diag(w) − w wᵀ/Σw]/T, ∂p/∂k = w/Σw. The mean of v by w is improved once: where one
+    entry has nearly all of Σw, its rounding would be as large as the others' derivatives. `found`
+    is θ as it is used, at the end of a support if it was moved there.
+    """
+    x, k, t, link, _ = given
+    xp, expand = namespace(x), over.expand
+    (hi, lo), link = found, link.map_alpha(expand)
+    open_, spoiled = xp.isfinite(hi), xp.isnan(hi)
+    top = x == math.inf
+    live = ~(top | deleted(x))
+    limit = far(xp.finfo(x.dtype))
+    z = ((x - expand(xp.where(open_, hi, 0.0))) - expand(lo)) / expand(t)
+    moves = live & expand(open_)
+    z = xp.where(moves, xp.clip(z, -limit, limit), 0.0)
+    w = xp.where(moves, link.pdf(z), 0.0)
+    v = xp.where(live | top, v, 0.0)
+
+    still = w == 0
+    total, mean, of_top, tops = sums_of(
+        over, w, xp.where(still, 0.0, w * v), xp.where(top, v, 0.0), cast(top, x.dtype)
+    )
+    solvable = open_ & (total >= implicit.least_weight(total))
+    divisor = xp.where(solvable, total, 1.0)
+    mean = xp.where(solvable, mean / divisor, 0.0)
+    u = xp.where(still, 0.0, w * (v - expand(mean)))
+    rest, lever, of_w = sums_of(over, u, u * z, w * z)
+    change = xp.where(solvable, rest / divisor, 0.0)
+    u = u - w * expand(change)
+    in_k, hard = mean + change, open_ & ~solvable
+
+    def in_hard_rows() -> Array:
+        row = Entries(z, xp.where(live, x, -math.inf), t, live, over)
+        return in_k + over.sum(implicit.shares(link, row, hard) * v)
+
+    in_k = only_if(hard, in_hard_rows, in_k)
+    shared = (tops > 0) & (k <= tops)
+    in_k = in_k + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0)
+    in_t = -(lever - change * of_w) / t
+    in_x = spoil(u / expand(t), live & expand(spoiled))
+    return in_x, spoil(in_k, spoiled), spoil(in_t, spoiled)
 
 
 def log_cotangents(v: Array, rows: Rows, found: Any) -> tuple[Array, Array]:

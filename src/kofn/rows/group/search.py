@@ -77,6 +77,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.hard: Tensor | None = None  # rows in which just k entries are above ½ so far
+        self.ended: Tensor | None = None  # rows at the end of a support; see `_to_end`
 
     def balance(self, p: GroupProblem, z: Tensor) -> Newton:
         upper, tail, density = p.link.tails(z)
@@ -95,7 +96,29 @@ class Looks:
         above, *others, of_lower = p.over.ranks.sum(message)
         missing = above - p.k
         self.hard = (missing == 0) if self.hard is None else self.hard | (missing == 0)
-        return newton_of(p, z, Sums(missing, *others), lambda: of_lower)
+        sums = Sums(missing, *others)
+        found = newton_of(p, z, sums, lambda: of_lower)
+        return self._to_end(p, z, upper, sums, found) if p.row_link.capped is True else found
+
+    def _to_end(
+        self, p: GroupProblem, z: Tensor, upper: Tensor, sums: Sums, found: Newton
+    ) -> Newton:
+        """Step to where the least of k entries with F = 1 has as much less as the others have.
+
+        Of the excess, only the others' tail is left, on which Newton's step is T long.
+        """
+        tail = sums.below
+        there = (sums.missing == 0) & (sums.above == 0) & (tail > 0) & (tail < 0.5)
+        if self.ended is not None:
+            there = there & ~self.ended
+        if not bool(there.any()):
+            return found
+        least = -p.over.ranks.max(-torch.where(upper, z, math.inf).amin(-1).double())
+        step = least - p.row_link.quantile(torch.ones_like(least)) - torch.log1p(-tail)
+        ended = there & (step.abs() <= found.tolerance)
+        self.ended = ended if self.ended is None else self.ended | ended
+        step, last = torch.where(there, step, found.step), torch.where(ended, 1.0, found.last)
+        return found._replace(step=step, last=last)
 
 
 def solve(survey: Survey, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:

@@ -181,6 +181,34 @@ def knapsacks():
                 assert close(ours, whole, 5e-6), (name, link, top, what, ours, whole)
 
 
+def hard_knapsacks():
+    """What is bought, exactly; of equally dense entries, the first ones of the whole row."""
+    f, x = kofn.distributed, special_rows().round(decimals=1)
+    # Sums of these costs are exact. Every seventh entry costs nothing.
+    costs = (1 + torch.arange(40) % 4).float().repeat(12, 1)
+    costs[:, ::7] = 0.0
+    costs[10, 5] = -1.0
+    twins = torch.ones(12, 40), torch.ones(12, 40)
+    budgets = 0.0, 7.0, 30, 1e3, torch.inf, torch.arange(12.0) * 8 - 4
+    for y, c in ((x, costs), twins, (costs.flip(-1), costs)):
+        for budget in budgets:
+            given = y.clone().requires_grad_(), mine(y).clone().requires_grad_()
+            wanted = kofn.soft_knapsack(given[0], c, budget, hard=True)
+            found = f.soft_knapsack(given[1], mine(c), budget, hard=True)
+            assert torch.equal(mine(wanted).nan_to_num(9), found.nan_to_num(9)), (budget, found)
+            with torch.no_grad():
+                alone = f.soft_knapsack(given[1], mine(c), budget, hard=True)
+            assert torch.equal(alone.nan_to_num(9), found.nan_to_num(9)), budget
+            v = x.nan_to_num(0.0, 0.0, 0.0)
+            for p, w in ((wanted, v), (found, mine(v))):
+                torch.where(p.isfinite(), p * w, 0.0).sum().backward()
+            parts_equal("gradient", given[1].grad, given[0].grad, 1e-5)
+    with counted() as sizes, torch.no_grad():
+        f.soft_knapsack(mine(x), mine(costs), 30.0, hard=True)
+    assert len(sizes) <= 30, len(sizes)
+    assert max(sizes) <= 64 * 12, sizes
+
+
 def parts_equal(name, found, wanted, atol=2e-6):
     wanted = mine(wanted)
     assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
@@ -522,6 +550,7 @@ TASKS = (
     other_forms,
     learned_alpha,
     knapsacks,
+    hard_knapsacks,
     messages,
     messages_of_cold_rows,
     equal_on_all_ranks,

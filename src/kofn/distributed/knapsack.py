@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kofn.arrays.checks import check_flag
 from kofn.arrays.typing import LinkName
-from kofn.distributed.early import link_of
+from kofn.distributed.early import link_of, told
 from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link
 from kofn.maps import knapsack
@@ -28,11 +30,13 @@ def soft_knapsack(
     temperature: float | Tensor = 1.0,
     dim: int = -1,
     mask: Tensor | None = None,
+    hard: bool = False,
 ) -> Tensor:
     """Return weights p = F((scores − θ·costs)/temperature), Σ costs·p = budget over all processes.
 
     It is `kofn.soft_knapsack` of the rows that the shards of all processes make. A call takes 12
-    all-reduces and one for each step of the search; `backward` takes 2.
+    all-reduces and one for each step of the search; `backward` takes 2. The hard choice takes
+    about 29, and a gather of one number per row.
 
     Args:
         scores, group, link, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
@@ -41,6 +45,9 @@ def soft_knapsack(
             in every process.
         budget: what may be spent by all processes together, ≥ 0, in the units of the costs; a
             number or a tensor per row, the same in every process.
+        hard: return 0 and 1 exactly, with the soft weights' gradient, as `kofn.soft_knapsack` does:
+            by scores/costs, ties from the lowest index of the whole row on, up to the first entry
+            that does not fit.
 
     Returns:
         This process's part of the weights, or a DTensor placed as the scores, differentiable twice
@@ -58,9 +65,9 @@ def soft_knapsack(
     """
     whole = knapsack.soft_knapsack
     name = "soft_knapsack"
-    return _called(
-        name, whole, "weights", scores, costs, budget, group, link, temperature, dim, mask
-    )
+    told(f"kofn.distributed.{name}", scores, group, dim, lambda: check_flag("hard", hard))
+    answer, whole = "hard_weights" if hard else "weights", partial(whole, hard=hard)
+    return _called(name, whole, answer, scores, costs, budget, group, link, temperature, dim, mask)
 
 
 def soft_knapsack_threshold(
@@ -149,7 +156,7 @@ def _called(
 ) -> Any:
     from kofn.distributed.placements import on_shards
 
-    full = f"kofn.distributed.{name}"
+    full, of_entries = f"kofn.distributed.{name}", answer.endswith("weights")
     link = link_of(full, scores, group, dim, link)
 
     def run(
@@ -169,11 +176,12 @@ def _called(
             )
         from kofn.rows.group import priced
 
+        flags = answer == "value", answer == "hard_weights"
         checked = priced.priced_shards(
-            full, scores, costs, budget, own, temperature, dim, mask, groups, answer == "value"
+            full, scores, costs, budget, own, temperature, dim, mask, groups, *flags
         )
         found = getattr(priced, answer)(checked)
-        return checked.shards.form.restored(found) if answer == "weights" else found
+        return checked.shards.form.restored(found) if of_entries else found
 
     return on_shards(
         full,
@@ -183,5 +191,5 @@ def _called(
         group,
         per_row=dict(budget=budget, temperature=temperature, alpha=array_alpha(link)),
         per_entry=dict(costs=costs, mask=mask),
-        of_rows=answer != "weights",
+        of_rows=not of_entries,
     )

@@ -6,6 +6,7 @@ There are no gradients here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, most_precise_dtype, namespace
@@ -16,41 +17,50 @@ from kofn.arrays.operations import (
     top_indices,
 )
 from kofn.rows.priced_given import PricedGiven, priced_rows
+from kofn.solver.reductions import DENSE, Reductions
 
 
-def fill(given: PricedGiven) -> Array:
+def fill(
+    given: PricedGiven, over: Reductions = DENSE, buy: Callable[..., Array] | None = None
+) -> Array:
     """Return 1 where an entry is bought and 0 elsewhere; NaN in rows that contain one.
 
     The densest entry comes first, equal ones from the lowest index on. What costs nothing is taken
-    if its score is above 0.
+    if its score is above 0. `buy` is `_bought` of rows that are not dense.
     """
     x, costs, budget, temperature, link = given
     x, costs, budget, temperature = map(stop_gradient, (x, costs, budget, temperature))
     given = PricedGiven(x, costs, budget, temperature, link)
-    rows, xp = priced_rows(given), namespace(x)
+    rows, xp = priced_rows(given, over), namespace(x)
     known = xp.where(xp.isnan(given.scores), -math.inf, given.scores)
     playing = rows.live | rows.top
     pays = playing & (rows.costs > 0)
-    bought = _bought(known, xp.where(pays, rows.costs, 0.0), pays, given.budget)
+    bought = (buy or _bought)(known, xp.where(pays, rows.costs, 0.0), pays, given.budget)
     chosen = xp.where(pays, bought, cast(playing & (known > 0), x.dtype))
     unknown = xp.isnan(rows.budget) | xp.isnan(given.temperature)
     if link.alpha is not None:
         unknown = unknown | xp.isnan(stop_gradient(link.alpha) + rows.budget)
-    spoiled = unknown | xp.any(rows.live & xp.isnan(given.scores), axis=-1)
-    chosen = xp.where(rows.live & spoiled[..., None], math.nan, chosen)
-    return xp.where(rows.top & pays & xp.isnan(rows.budget)[..., None], math.nan, chosen)
+    spoiled = unknown | (over.count(rows.live & xp.isnan(given.scores)) > 0)
+    chosen = xp.where(rows.live & over.expand(spoiled), math.nan, chosen)
+    return xp.where(rows.top & pays & over.expand(xp.isnan(rows.budget)), math.nan, chosen)
 
 
 def _bought(x: Array, costs: Array, pays: Array, budget: Array) -> Array:
     """Return 1 for the entries that fit into the budget in the order of their densities."""
-    xp, wide = namespace(x), most_precise_dtype(x)
-    price, purse = cast(costs, wide), cast(budget, wide)[..., None]
-    density = cast(x, wide) / xp.where(pays, price, 1.0)
-    # +inf comes before a density that overflows.
-    largest = float(xp.finfo(wide).max)
-    finite = xp.isfinite(x)
-    density = xp.where(finite, xp.clip(density, -largest, largest), cast(x, wide))
-    order = top_indices(xp.where(pays, density, -math.inf), x.shape[-1])
+    xp, (density, price) = namespace(x), densities(x, costs, pays)
+    purse = cast(budget, price.dtype)[..., None]
+    order = top_indices(density, x.shape[-1])
     spent = cumulative_sums(take_along_last(price, order))
     fits = (spent <= purse) | (xp.sum(price, axis=-1)[..., None] <= purse)
     return put_along_last(x, order, cast(fits, x.dtype))
+
+
+def densities(x: Array, costs: Array, pays: Array) -> tuple[Array, Array]:
+    """Return x/c, −inf where nothing is paid, and the costs, in the most precise dtype."""
+    xp, wide = namespace(x), most_precise_dtype(x)
+    price = cast(costs, wide)
+    density = cast(x, wide) / xp.where(pays, price, 1.0)
+    # +inf comes before a density that overflows.
+    largest = float(xp.finfo(wide).max)
+    density = xp.where(xp.isfinite(x), xp.clip(density, -largest, largest), cast(x, wide))
+    return xp.where(pays, density, -math.inf), price

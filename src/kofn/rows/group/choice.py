@@ -31,7 +31,7 @@ def hard(shards: Shards) -> Tensor:
     """Return this rank's entries of the hard top-k, as `rows.choice.hard`, without a gradient."""
     x, k = shards.scores.detach(), shards.k.detach()
     playing, bad = x != -math.inf, x.isnan()
-    keys = _keys_of(x).masked_fill(~playing | bad, torch.iinfo(_integers(x)).min)
+    keys = keys_of(x).masked_fill(~playing | bad, torch.iinfo(_integers(x)).min)
     keyed, spoiled, size = _surveyed(shards, keys, bad, k)
     if shards.k_number is not None:
         check_k(shards.k_number, size)
@@ -48,7 +48,7 @@ def _integers(x: Tensor) -> torch.dtype:
     return torch.int64 if x.dtype == torch.float64 else torch.int32
 
 
-def _keys_of(x: Tensor) -> Tensor:
+def keys_of(x: Tensor) -> Tensor:
     """Return integers in the order of the scores; 0 and −0 have the same."""
     bits = (x + 0.0).contiguous().view(_integers(x))
     last = torch.iinfo(bits.dtype).bits - 1
@@ -75,7 +75,7 @@ def _searched(p: _Keyed, ranks: Ranks) -> Tensor:
     low = torch.where(open_, low, 0)
     high = torch.where(open_, high, 1)
     while bool(open_.any()):
-        pivots = _pivots(low, high)
+        pivots = pivots_of(low, high)
         counts = torch.stack(
             [(p.keys >= one.to(p.keys.dtype)[..., None]).sum(-1) for one in pivots]
         )
@@ -89,7 +89,7 @@ def _searched(p: _Keyed, ranks: Ranks) -> Tensor:
     return low
 
 
-def _pivots(low: Tensor, high: Tensor) -> list[Tensor]:
+def pivots_of(low: Tensor, high: Tensor) -> list[Tensor]:
     """Return seven integers that cut the range in eighths; no sum of them overflows."""
 
     def middle(a: Tensor, b: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from kofn.rows import answers, priced_answers
 from kofn.rows.given import Given
 from kofn.rows.group.given import Shards, asked_of, checked_shards
 from kofn.rows.group.header import Asked, agreed
+from kofn.rows.group.priced_choice import fill
 from kofn.rows.group.ranks import ranks_of
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.group.rules import summed
@@ -57,10 +58,11 @@ def priced_shards(
     mask: Any,
     groups: Sequence[Any],
     integral: bool = False,
+    hard: bool = False,
 ) -> PricedShards:
     """Check this rank's arguments, and that the other ranks have the same; see `given.shards`.
 
-    `integral` is whether the link must have one.
+    `integral` is whether the link must have one, `hard` what else must be the same.
     """
     ranks = ranks_of(groups, name, scores)
 
@@ -77,7 +79,7 @@ def priced_shards(
         return PricedShards(given, shards)
 
     def asked(checked: PricedShards) -> Asked:
-        told = f", costs {_told(costs)}, budget {_told(budget)}"
+        told = f", costs {_told(costs)}, budget {_told(budget)}, hard={hard}"
         words, numbers = asked_of(checked.shards, 0.0, temperature, told)
         per_row = [checked.given.budget] if isinstance(budget, Tensor) else []
         return Asked(words, [*numbers, *per_row])
@@ -124,6 +126,17 @@ def weights(checked: PricedShards) -> Tensor:
     if alpha is not None and alpha.requires_grad and torch.is_grad_enabled():
         return plain(*checked.given[:4])
     return by_rule(Rule(value, pullback, plain), *checked.given[:4])
+
+
+def hard_weights(checked: PricedShards) -> Tensor:
+    """Return this rank's entries of `priced_answers.hard_weights`."""
+    found = fill(checked.given, checked.over)
+    arrays = *checked.given[:4], checked.given.link.static_and_array_alpha()[1]
+    moves = any(isinstance(one, Tensor) and one.requires_grad for one in arrays)
+    if not (moves and torch.is_grad_enabled()):
+        return found
+    soft = weights(checked)
+    return found + (soft - soft.detach())
 
 
 def _weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, _Kept]:
@@ -194,7 +207,7 @@ def _cotangents(
     bought = (share * given.budget / kept.price).to(x.dtype)[..., None]
     in_costs = torch.where(excluded, 0.0, in_costs - torch.where(top, bought, 0.0))
     spoiled = kept.theta.isnan()
-    inside = spoiled[..., None] & live
+    inside = spoiled[..., None] & ~excluded
     in_budget, in_t = (spoil(one, spoiled) for one in (mean + share, in_t))
     return spoil(in_x, inside), spoil(in_costs, inside), in_budget, in_t
 

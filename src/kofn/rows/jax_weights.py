@@ -74,8 +74,8 @@ def _at_ends(rows: Rows, found: tuple[Any, Any], over: Reductions) -> Sequence[A
     if rows.link.capped is False:
         return found
     open_ = jax.numpy.isfinite(found[0])
-    numbers = rows.scores, rows.k, rows.temperature, rows.link
-    moved = at_end(*numbers, *(jax.numpy.where(open_, part, 0) for part in found), over)
+    hi, lo = (jax.numpy.where(open_, part, 0) for part in found)
+    moved = at_end(rows.scores, rows.k, rows.temperature, rows.link, hi, lo, over)
     return [jax.numpy.where(open_, *parts) for parts in zip(moved, found, strict=True)]
 
 

@@ -32,7 +32,8 @@ def losses(given: Given, target: jax.Array, likely: bool) -> jax.Array | None:
     The target is an array like the scores, or one label per row. None if no kernel serves the link.
     """
     labels = target.ndim < given.scores.ndim
-    if not served(given.link) or given.scores.shape[-1] > _MOST:
+    n = given.scores.shape[-1]
+    if not served(given.link) or (isinstance(n, int) and n > _MOST):  # it may be a symbol
         return None
     number, _ = given.link.static_and_array_alpha()
     reference = answers.log_softmax if likely else answers.gap

@@ -41,6 +41,73 @@ def maps(on, **axis):
         "hard": (lambda x, k, t: on.soft_topk(x, k, hard=True, **axis), ENTRIES),
         "threshold": (lambda x, k, t: on.soft_topk_threshold(x, 3, temperature=t, **axis), ROWS),
         "sum": (lambda x, k, t: on.soft_topk_sum(x, k, temperature=t, **axis), ROWS),
+        **of_jax(knapsacks(on, **axis)),
+        **of_jax(losses_of(kofn.losses if on is kofn else on, **axis)),
+    }
+
+
+def of_jax(functions):
+    def of(f):
+        return lambda x, k, t: f(*map(jnp.asarray, (x, k, t)))
+
+    return {name: (of(f), answer) for name, (f, answer) in functions.items()}
+
+
+def tame(x):
+    return jax.lax.stop_gradient(jnp.nan_to_num(x, nan=0.5, posinf=1.0, neginf=-1.0))
+
+
+def costs(x):
+    """Costs that move with the scores; some are 0."""
+    moved = jnp.where(jnp.isfinite(x), x, 0.5)
+    return jnp.where(tame(x) > 0.9, 0.0, 1 + jnp.sin(3 * moved) ** 2)
+
+
+def knapsacks(on, **axis):
+    weights, price, best = (
+        getattr(on, f"soft_knapsack{name}") for name in ("", "_threshold", "_value")
+    )
+    return {
+        "knapsack": (lambda x, k, t: weights(x, costs(x), 2 * k, temperature=t, **axis), ENTRIES),
+        "cold knapsack": (
+            lambda x, k, t: weights(x, 2.0, 2 * k, link="normal", temperature=1e-3 * t, **axis),
+            ENTRIES,
+        ),
+        "price": (lambda x, k, t: price(x, costs(x), 9.0, temperature=t, **axis), ROWS),
+        "best": (lambda x, k, t: best(x, costs(x), 9.0, temperature=t, **axis), ROWS),
+    }
+
+
+def losses_of(on, **axis):
+    """Losses of indices and of weights, which are this device's part."""
+
+    def of(name, target, smooth=False, **options):
+        def loss(x, k, t):
+            own = dict(reduction="none", **options, **axis)
+            if smooth:
+                place = jax.lax.axis_index("i") * 4 + jnp.arange(4) if axis else jnp.arange(16)
+                own |= dict(weight=1 + 0.1 * place, label_smoothing=0.2)
+            return getattr(on, name)(x, target(x, k), temperature=t, **own)
+
+        return loss, ROWS
+
+    def labels(x, k):
+        return (3 * k).astype(int) % 16
+
+    def some(x, k):
+        return tame(x) > 0.4
+
+    def soft(x, k):
+        return 0.1 * jax.nn.sigmoid(tame(x))
+
+    return {
+        "softmax_loss": of("softmax_loss", labels),
+        "smoothed": of("softmax_loss", labels, True),
+        "soft target": of("softmax_loss", soft),
+        "sparsemax_loss": of("sparsemax_loss", labels, True),
+        "entmax_loss": of("entmax_loss", labels, alpha=1.3),
+        "topk_loss": of("topk_loss", some),
+        "fenchel_young_loss": of("fenchel_young_loss", soft, link="normal"),
     }
 
 
@@ -118,6 +185,13 @@ def refused():
         r"k may differ along the axes \['i'\]": lambda: inside(
             lambda x: soft(x, x[:, 0], axis_name="i")
         ),
+        r"budget may differ along the axes \['i'\]": lambda: inside(
+            lambda x: distributed.soft_knapsack(x, 1.0, x[:, 0], axis_name="i")
+        ),
+        "hard must be False inside": lambda: inside(
+            lambda x: distributed.soft_knapsack(x, 1.0, 2, axis_name="i", hard=True)
+        ),
+        "topk_loss: .* give axis_name": lambda: distributed.topk_loss(x, x > 0),
         "k must be .* 16 entries": lambda: inside(lambda x: soft(x, 17, axis_name="i")),
     }
     for words, call in calls.items():
@@ -172,6 +246,9 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
             "softmax/tracked/value/inside/outside",
             "softmax/untracked/outside",
             "hard_topk/tracked/value",
+            "knapsack/tracked/value/outside",
+            "smoothed/tracked/value/inside",
+            "topk_loss/tracked/outside",
         )
         is None
     )
@@ -183,7 +260,7 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
 @pytest.mark.parametrize("name", maps(kofn))
 def test_every_map_and_its_derivatives(name, tracked):
     kinds = ALL[:4] if name in WITHOUT_GRADIENT else ALL
-    if tracked == "untracked" and name in ("threshold", "sum"):
+    if tracked == "untracked" and maps(kofn)[name][1] == ROWS:
         # Without check_vma JAX sums the cotangents of what all devices have the same of.
         kinds = [kind for kind in kinds if kind != "inside"]
     assert report("/".join((name, tracked, *kinds))) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from kofn import links
 from kofn.arrays.kinds import is_jax
 from kofn.links import Link, table
 
@@ -24,6 +25,13 @@ def told(name: str, scores: Any, group: Any, dim: Any, check: Callable[[], Check
 def link_of(name: str, scores: Any, group: Any, dim: Any, link: Any) -> Link:
     """Return the link given by name or as an object."""
     return told(name, scores, group, dim, lambda: table.resolve(link))
+
+
+def link_of_loss(given: Any) -> Link | None:
+    """Return the link that a loss was asked for; of entmax, its alpha is given."""
+    if given is None:
+        return None
+    return links.entmax(given[1]) if type(given) is tuple else table.resolve(given)
 
 
 def _tell(name: str, scores: Any, group: Any, dim: Any, failure: Exception) -> None:

@@ -6,32 +6,34 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kofn.arrays.checks import check_flag
-from kofn.arrays.typing import LinkName
+from kofn.arrays.kinds import Array
+from kofn.arrays.typing import ArrayT, LinkName
+from kofn.distributed import on_axes
 from kofn.distributed.early import link_of, told
+from kofn.distributed.on_axes import AxisName
 from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link
 from kofn.maps import knapsack
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kofn.distributed.topk import Group
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
 
 
 def soft_knapsack(
-    scores: Tensor,
-    costs: float | Tensor,
-    budget: float | Tensor,
+    scores: ArrayT,
+    costs: float | Array,
+    budget: float | Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "logistic",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
+    mask: Array | None = None,
     hard: bool = False,
-) -> Tensor:
+) -> ArrayT:
     """Return weights p = F((scores − θ·costs)/temperature), Σ costs·p = budget over all processes.
 
     It is `kofn.soft_knapsack` of the rows that the shards of all processes make. A call takes 12
@@ -39,7 +41,8 @@ def soft_knapsack(
     about 29, and a gather of one number per row.
 
     Args:
-        scores, group, link, temperature, dim, mask: as for `kofn.distributed.soft_topk`.
+        scores, group, axis_name, link, temperature, dim, mask: as for
+            `kofn.distributed.soft_topk`.
         costs: what an entry costs, ≥ 0 and finite: a number, or a tensor that broadcasts to this
             process's shard. For DTensors, it broadcasts to all of it, and is a DTensor or the same
             in every process.
@@ -47,7 +50,7 @@ def soft_knapsack(
             number or a tensor per row, the same in every process.
         hard: return 0 and 1 exactly, with the soft weights' gradient, as `kofn.soft_knapsack` does:
             by scores/costs, ties from the lowest index of the whole row on, up to the first entry
-            that does not fit.
+            that does not fit. Not inside jax.shard_map.
 
     Returns:
         This process's part of the weights, or a DTensor placed as the scores, differentiable twice
@@ -65,26 +68,35 @@ def soft_knapsack(
     """
     whole = knapsack.soft_knapsack
     name = "soft_knapsack"
-    told(f"kofn.distributed.{name}", scores, group, dim, lambda: check_flag("hard", hard))
+    full = f"kofn.distributed.{name}"
+    told(full, scores, group, dim, lambda: check_flag("hard", hard))
+    if on_axes.is_asked(full, scores, group, axis_name) and hard:
+        raise ValueError(
+            f"{full}: hard must be False inside jax.shard_map; got True: call kofn.soft_knapsack "
+            "under jax.jit, which takes arrays on any mesh"
+        )
     answer, whole = "hard_weights" if hard else "weights", partial(whole, hard=hard)
-    return _called(name, whole, answer, scores, costs, budget, group, link, temperature, dim, mask)
+    return _called(
+        name, whole, answer, axis_name, scores, costs, budget, group, link, temperature, dim, mask
+    )
 
 
 def soft_knapsack_threshold(
-    scores: Tensor,
-    costs: float | Tensor,
-    budget: float | Tensor,
+    scores: ArrayT,
+    costs: float | Array,
+    budget: float | Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "logistic",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return θ of `kofn.distributed.soft_knapsack`, the price of a unit of cost.
 
     Args:
-        scores, costs, budget, group, link, temperature, dim, mask: as for
+        scores, costs, budget, group, axis_name, link, temperature, dim, mask: as for
             `kofn.distributed.soft_knapsack`.
 
     Returns:
@@ -102,24 +114,27 @@ def soft_knapsack_threshold(
     """
     whole = knapsack.soft_knapsack_threshold
     name = "soft_knapsack_threshold"
-    return _called(name, whole, "theta", scores, costs, budget, group, link, temperature, dim, mask)
+    return _called(
+        name, whole, "theta", axis_name, scores, costs, budget, group, link, temperature, dim, mask
+    )
 
 
 def soft_knapsack_value(
-    scores: Tensor,
-    costs: float | Tensor,
-    budget: float | Tensor,
+    scores: ArrayT,
+    costs: float | Array,
+    budget: float | Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "logistic",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Array | None = None,
+) -> ArrayT:
     """Return S = min_θ θ·budget + T Σ G((scores − θ·costs)/T), the best value for the budget.
 
     Args:
-        scores, costs, budget, group, link, temperature, dim, mask: as for
+        scores, costs, budget, group, axis_name, link, temperature, dim, mask: as for
             `kofn.distributed.soft_knapsack`.
 
     Returns:
@@ -138,13 +153,16 @@ def soft_knapsack_value(
     """
     whole = knapsack.soft_knapsack_value
     name = "soft_knapsack_value"
-    return _called(name, whole, "value", scores, costs, budget, group, link, temperature, dim, mask)
+    return _called(
+        name, whole, "value", axis_name, scores, costs, budget, group, link, temperature, dim, mask
+    )
 
 
 def _called(
     name: str,
     whole: Any,
     answer: str,
+    axis_name: Any,
     scores: Any,
     costs: Any,
     budget: Any,
@@ -158,6 +176,9 @@ def _called(
 
     full, of_entries = f"kofn.distributed.{name}", answer.endswith("weights")
     link = link_of(full, scores, group, dim, link)
+    if on_axes.is_asked(full, scores, group, axis_name):
+        arguments = scores, costs, budget, link, temperature, dim, mask
+        return on_axes.soft_knapsack(full, axis_name, answer, *arguments)
 
     def run(
         scores: Any,

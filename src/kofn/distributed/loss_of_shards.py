@@ -11,11 +11,11 @@ from torch import Tensor
 from kofn import links
 from kofn.arrays.checks import check_dim, check_same_kind, shown
 from kofn.distributed import loss_targets
-from kofn.distributed.early import groups_of, told
+from kofn.distributed.early import groups_of, link_of_loss, told
 from kofn.distributed.loss_targets import Options, Target
 from kofn.distributed.placements import Layout, _layout_of, refuse_group
 from kofn.distributed.topk import array_alpha, with_alpha
-from kofn.links import Link, table
+from kofn.links import Link
 from kofn.losses.targets import check_reduction
 from kofn.rows.answers import require_integral
 from kofn.rows.given import ONE
@@ -46,7 +46,7 @@ def loss(
 
         def own() -> Link | None:
             _check(name, scores, target, reduction)
-            return _link_of(link)
+            return link_of_loss(link)
 
         found = _per_row(
             name,
@@ -85,13 +85,6 @@ def _check(name: str, scores: Any, target: Any, reduction: Any) -> None:
     check_same_kind("target", target, scores)
 
 
-def _link_of(given: Any) -> Link | None:
-    """Return the link that a loss was asked for; of entmax, its alpha is given."""
-    if given is None:
-        return None
-    return links.entmax(given[1]) if type(given) is tuple else table.resolve(given)
-
-
 def _of_dtensor(
     name: str,
     scores: Any,
@@ -111,7 +104,7 @@ def _of_dtensor(
     def parts() -> tuple[Any, ...]:
         refuse_group(name, group)
         _check(name, scores, target, reduction)
-        own = _link_of(link)
+        own = link_of_loss(link)
         if own is not None:
             own = with_alpha(own, layout.rows("alpha", array_alpha(own)))
         return (

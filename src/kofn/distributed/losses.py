@@ -8,44 +8,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kofn import links
-from kofn.arrays.typing import LinkName, Reduction
+from kofn.arrays.kinds import Array
+from kofn.arrays.typing import ArrayT, LinkName, Reduction
+from kofn.distributed import on_axes
+from kofn.distributed.early import link_of_loss
+from kofn.distributed.on_axes import AxisName
 from kofn.links import Link
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kofn.distributed.topk import Group
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 
 
 def softmax_loss(
-    scores: Tensor,
-    target: Tensor,
+    scores: ArrayT,
+    target: Array,
     *,
     group: Group = None,
-    temperature: float | Tensor = 1.0,
+    axis_name: AxisName = None,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
+    mask: Array | None = None,
+    weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
-) -> Tensor:
+) -> ArrayT:
     """Return the cross-entropy of logits that are split over processes: vocabulary-parallel.
 
     It is `kofn.losses.softmax_loss` of the whole rows, in every process: smoothing and reductions
     are counted once, so do not sum it over the group. It takes 6 all-reduces, and `backward` none.
 
     Args:
-        scores, group, temperature, dim, mask: as for `kofn.distributed.softmax`.
+        scores, group, axis_name, temperature, dim, mask: as for `kofn.distributed.softmax`.
         target: integers, the index of the class in the whole row, with the batch shape, the same in
             every process; or weights, this process's part, with the shape of `scores`. For DTensors
             a target is a DTensor or the same in every process, and weights have the whole shape.
         weight: one number per class, this process's part; for DTensors the whole one.
         label_smoothing, ignore_index: as for `kofn.losses.softmax_loss`.
         reduction: "mean", "sum" or "none", over all rows; those of a DTensor that lie in other
-            processes, too.
+            processes, too, and inside jax.shard_map those of this device.
 
     Returns:
         A scalar, or the batch shape for "none", the same in every process of the group; a DTensor
@@ -63,28 +66,39 @@ def softmax_loss(
     """
     options = (weight, label_smoothing, ignore_index, True)
     return _loss(
-        "softmax_loss", scores, target, group, None, temperature, dim, mask, reduction, options
+        "softmax_loss",
+        axis_name,
+        scores,
+        target,
+        group,
+        None,
+        temperature,
+        dim,
+        mask,
+        reduction,
+        options,
     )
 
 
 def sparsemax_loss(
-    scores: Tensor,
-    target: Tensor,
+    scores: ArrayT,
+    target: Array,
     *,
     group: Group = None,
-    temperature: float | Tensor = 1.0,
+    axis_name: AxisName = None,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
+    mask: Array | None = None,
+    weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
-) -> Tensor:
+) -> ArrayT:
     """Return `kofn.losses.sparsemax_loss` of rows that are split over processes.
 
     Args:
-        scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
-            reduction: as for `kofn.distributed.softmax_loss`.
+        scores, target, group, axis_name, temperature, dim, mask, weight, label_smoothing,
+            ignore_index, reduction: as for `kofn.distributed.softmax_loss`.
 
     Returns:
         As for `kofn.distributed.softmax_loss`.
@@ -103,29 +117,40 @@ def sparsemax_loss(
     options = (weight, label_smoothing, ignore_index, False)
     link = links.linear
     return _loss(
-        "sparsemax_loss", scores, target, group, link, temperature, dim, mask, reduction, options
+        "sparsemax_loss",
+        axis_name,
+        scores,
+        target,
+        group,
+        link,
+        temperature,
+        dim,
+        mask,
+        reduction,
+        options,
     )
 
 
 def entmax_loss(
-    scores: Tensor,
-    target: Tensor,
-    alpha: float | Tensor = 1.5,
+    scores: ArrayT,
+    target: Array,
+    alpha: float | Array = 1.5,
     *,
     group: Group = None,
-    temperature: float | Tensor = 1.0,
+    axis_name: AxisName = None,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
+    mask: Array | None = None,
+    weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
-) -> Tensor:
+) -> ArrayT:
     """Return `kofn.losses.entmax_loss` of rows that are split over processes.
 
     Args:
-        scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
-            reduction: as for `kofn.distributed.softmax_loss`.
+        scores, target, group, axis_name, temperature, dim, mask, weight, label_smoothing,
+            ignore_index, reduction: as for `kofn.distributed.softmax_loss`.
         alpha: as for `kofn.distributed.entmax`.
 
     Returns:
@@ -145,32 +170,44 @@ def entmax_loss(
     """
     options, link = (weight, label_smoothing, ignore_index, False), ("entmax", alpha)
     return _loss(
-        "entmax_loss", scores, target, group, link, temperature, dim, mask, reduction, options
+        "entmax_loss",
+        axis_name,
+        scores,
+        target,
+        group,
+        link,
+        temperature,
+        dim,
+        mask,
+        reduction,
+        options,
     )
 
 
 def topk_loss(
-    scores: Tensor,
-    target: Tensor,
+    scores: ArrayT,
+    target: Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "logistic",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
+    mask: Array | None = None,
+    weight: Array | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
-) -> Tensor:
+) -> ArrayT:
     """Return `kofn.losses.topk_loss`, for several labels per row, of rows split over processes.
 
     It takes as many all-reduces as `kofn.distributed.soft_topk` and two or three more; `backward`
     takes none.
 
     Args:
-        scores, target, group, temperature, dim, mask, weight, label_smoothing, ignore_index,
-            reduction: as for `kofn.distributed.softmax_loss`; a target of weights may be k-hot.
+        scores, target, group, axis_name, temperature, dim, mask, weight, label_smoothing,
+            ignore_index, reduction: as for `kofn.distributed.softmax_loss`; a target of weights may
+            be k-hot.
         link: as for `soft_topk`.
 
     Returns:
@@ -188,25 +225,36 @@ def topk_loss(
     """
     options = (weight, label_smoothing, ignore_index, False)
     return _loss(
-        "topk_loss", scores, target, group, link, temperature, dim, mask, reduction, options
+        "topk_loss",
+        axis_name,
+        scores,
+        target,
+        group,
+        link,
+        temperature,
+        dim,
+        mask,
+        reduction,
+        options,
     )
 
 
 def fenchel_young_loss(
-    scores: Tensor,
-    target: Tensor,
+    scores: ArrayT,
+    target: Array,
     *,
     group: Group = None,
+    axis_name: AxisName = None,
     link: LinkName | Link = "exponential",
-    temperature: float | Tensor = 1.0,
+    temperature: float | Array = 1.0,
     dim: int = -1,
-    mask: Tensor | None = None,
+    mask: Array | None = None,
     reduction: Reduction = "mean",
-) -> Tensor:
+) -> ArrayT:
     """Return `kofn.fenchel_young_loss`, S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T, of rows split over processes.
 
     Args:
-        scores, target, group, link, temperature, dim, mask, reduction: as for
+        scores, target, group, axis_name, link, temperature, dim, mask, reduction: as for
             `kofn.distributed.topk_loss`.
 
     Returns:
@@ -225,10 +273,19 @@ def fenchel_young_loss(
     """
     name = "fenchel_young_loss"
     options = (None, 0.0, -100, False)
-    return _loss(name, scores, target, group, link, temperature, dim, mask, reduction, options)
+    return _loss(
+        name, axis_name, scores, target, group, link, temperature, dim, mask, reduction, options
+    )
 
 
-def _loss(name: str, *arguments: Any) -> Any:
+def _loss(
+    name: str, axis_name: Any, scores: Any, target: Any, group: Any, link: Any, *others: Any
+) -> Any:
+    name = f"kofn.distributed.{name}"
+    if on_axes.is_asked(name, scores, group, axis_name):
+        from kofn.distributed.loss_on_axes import loss as of_axes
+
+        return of_axes(name, axis_name, scores, target, link_of_loss(link), *others)
     from kofn.distributed.loss_of_shards import loss
 
-    return loss(f"kofn.distributed.{name}", *arguments)
+    return loss(name, scores, target, group, link, *others)

@@ -9,7 +9,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_jax
 from kofn.links import Link
 from kofn.links import logistic as LOGISTIC
-from kofn.rows import answers, choice, implicit
+from kofn.rows import answers, choice, implicit, priced_answers
 from kofn.rows.answers import require_integral
 from kofn.rows.compiled import evaluate
 from kofn.rows.settled import rows_of
@@ -69,6 +69,18 @@ def soft_topk_sum(name: str, axis_name: Any, scores: Any, k: Any, link: Link, *o
     """Return S_k of every row."""
     require_integral(link, scores)
     return _per_row(answers.value, name, axis_name, scores, k, link, *others)
+
+
+def soft_knapsack(name: str, axis_name: Any, answer: str, *arguments: Any) -> Any:
+    """Return this device's part of `priced_answers.weights`, or θ or S of every row."""
+    from kofn.rows.jax_axis import axis_rows, priced_on_axes
+
+    over = axis_rows(name, axis_name)
+    given, form = priced_on_axes(over, *arguments)
+    if answer == "value":
+        require_integral(given.link, given.scores)
+    found = evaluate(getattr(priced_answers, answer), given, over=over)
+    return form.restored(found) if answer == "weights" else over.shared(found)
 
 
 def _per_row(function: Callable[..., Any], name: str, axis_name: Any, *arguments: Any) -> Any:

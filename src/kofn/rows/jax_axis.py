@@ -8,10 +8,12 @@ from typing import Any
 import jax
 from jax import lax
 
+from kofn.arrays.form import Form
 from kofn.arrays.jax_axes import as_integers, as_numbers, variations, varying
 from kofn.arrays.kinds import is_jax
 from kofn.links.link import Link
 from kofn.rows.given import Given, given
+from kofn.rows.priced_given import PricedGiven, priced_given
 
 
 @jax.tree_util.register_static
@@ -91,7 +93,31 @@ def given_on_axes(
     over: AxisRows, scores: Any, k: Any, link: Link, temperature: Any, dim: int, mask: Any
 ) -> Given:
     """Check the arguments of a map for this device's shard of the rows; see `given.given`."""
-    numbers = {"k": k, "temperature": temperature, "alpha": link.inner.alpha}
+    _check_shared(over, k=k, temperature=temperature, alpha=link.inner.alpha)
+    return given(_own(over, scores), k, link, temperature, dim, mask, shards=over.copies)
+
+
+def priced_on_axes(
+    over: AxisRows,
+    scores: Any,
+    costs: Any,
+    budget: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+) -> tuple[PricedGiven, Form]:
+    """Check the arguments of a map with costs; see `priced_given.priced_given`."""
+    _check_shared(over, budget=budget, temperature=temperature, alpha=link.inner.alpha)
+    return priced_given(_own(over, scores), costs, budget, link, temperature, dim, mask)
+
+
+def _own(over: AxisRows, scores: Any) -> Any:
+    return varying(scores, over.names) if over.tracked and is_jax(scores) else scores
+
+
+def _check_shared(over: AxisRows, **numbers: Any) -> None:
+    """Raise an error for numbers per row that may differ between the shards of a row."""
     for each, value in numbers.items():
         own = set(over.names) & set(variations(value)) if is_jax(value) else ()
         if own:
@@ -99,7 +125,3 @@ def given_on_axes(
                 f"{each} may differ along the axes {sorted(own)}; it must be the same on all "
                 "shards of a row: pass jax.lax.pmean of it, or replicate it over these axes"
             )
-    shards = over.copies
-    if over.tracked and is_jax(scores):
-        scores = varying(scores, over.names)
-    return given(scores, k, link, temperature, dim, mask, shards=shards)

@@ -1,0 +1,135 @@
+"""Losses of rows that lie along named axes of a JAX mesh, inside jax.shard_map."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn import links
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_integer, check_number
+from kofn.arrays.kinds import Array, cast, deleted, namespace
+from kofn.links import Link
+from kofn.losses.targets import _are_indices, _class_weights, check_reduction
+from kofn.rows import answers
+from kofn.rows.answers import require_integral
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import ONE, Given
+from kofn.rows.settled import Rows, rows_of
+
+
+class _Target(NamedTuple):
+    """A target per entry of this device, smoothed; the rest is per row and alike on all devices."""
+
+    each: Array
+    number: Array  # Σt
+    row_weight: Array | None  # the mean class weight of a row's labels
+    used: Array | None  # rows whose label is not ignored
+    by_class: Array | None
+    integers: bool
+
+
+def loss(
+    name: str,
+    axis_name: Any,
+    scores: Any,
+    target: Any,
+    link: Link | None,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    reduction: str,
+    options: tuple[Any, ...],
+) -> Any:
+    """Return a reduced Fenchel–Young loss of this device's rows, or cross-entropy without a link.
+
+    `options` are the fields of `loss_targets.Options`.
+    """
+    from kofn.rows.jax_axis import axis_rows, given_on_axes
+
+    check_reduction(reduction)
+    over = axis_rows(name, axis_name)
+    own = links.exponential if link is None else link
+    require_integral(own, scores)
+    given = given_on_axes(over, scores, ONE, own, temperature, dim, mask)
+    found = _target_of(target, scores, given, over, *options)
+    likely = link is None
+    if likely:
+        each = found.each if found.by_class is None else found.each * found.by_class
+        value = evaluate(_likelihood, rows_of(given, over), each, over=over)
+    else:
+        rows = rows_of(given._replace(k=found.number), over)
+        value = evaluate(answers.gap, rows, found.each, over=over)
+    counted = over.count(~deleted(given.scores)) > 0
+    counted = counted if found.used is None else counted & found.used
+    value, weight = _weighted(value, found, counted, likely)
+    value, weight = over.shared(value), over.shared(stop_gradient(weight))
+    return _reduced(value, weight, reduction)
+
+
+def _likelihood(rows: Rows, target: Array, over: Any) -> Array:
+    """Return −Σ t·log softmax."""
+    xp, some = namespace(target), target != 0
+    logs = xp.where(some, answers.log_softmax(rows, over=over), 0.0)
+    return -over.sum(xp.where(some, target * logs, 0.0))
+
+
+def _target_of(
+    target: Any,
+    scores: Any,
+    given: Given,
+    over: Any,
+    weight: Any,
+    label_smoothing: float,
+    ignore_index: int,
+    spread_one: bool,
+) -> _Target:
+    allowed = "a number in [0, 1]"
+    smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, allowed=allowed)
+    ignored = check_integer("ignore_index", ignore_index, "an integer")
+    x, form, used = stop_gradient(given.scores), given.form, None
+    xp, n = namespace(x), x.shape[-1]
+    integers = _are_indices(target, scores, form)
+    if integers:
+        used = target != ignored
+        valid = (target >= 0) & (target < n * over.copies)
+        here = over.positions(n) == target[..., None]
+        each = xp.where(here & used[..., None], 1.0, xp.zeros_like(x))
+        each = xp.where((used & ~valid)[..., None], math.nan, each)
+    else:
+        each = cast(form.entries(stop_gradient(target)), x.dtype)
+    by_class = None
+    if weight is not None:
+        by_class = cast(stop_gradient(_class_weights(weight, scores, n, x)), x.dtype)
+    playing = ~deleted(x)
+    number, row_weight = over.sum(each), None
+    if by_class is not None:
+        some, weighed = number > 0, over.sum(each * by_class)
+        row_weight = xp.where(some, weighed / xp.where(some, number, 1.0), 1.0)
+    if smoothing:
+        share = 1.0 if spread_one else number
+        count = cast(over.count(playing), x.dtype)
+        even = smoothing * share / xp.maximum(count, xp.ones_like(count))
+        each = (1 - smoothing) * each + xp.where(playing, over.expand(even), 0.0)
+    return _Target(each, number, row_weight, used, by_class, integers)
+
+
+def _weighted(value: Array, found: _Target, counted: Array, likely: bool) -> tuple[Array, Array]:
+    """Return the losses of rows, and what each counts in the mean."""
+    xp, weight = namespace(value), found.row_weight
+    if weight is not None and not likely:
+        value = xp.where(weight == 0, 0.0, value) * weight
+    if weight is None or (likely and not found.integers):
+        weight = xp.ones_like(value)
+    return xp.where(counted, value, 0.0), xp.where(counted, weight, 0.0)
+
+
+def _reduced(value: Array, weight: Array, reduction: str) -> Array:
+    xp = namespace(value)
+    if reduction == "none":
+        return value
+    total = xp.sum(value)
+    if reduction == "sum":
+        return total
+    count = xp.sum(weight)
+    return total / xp.where(count == 0, 1.0, count)

@@ -246,9 +246,8 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
             "softmax/tracked/value/inside/outside",
             "softmax/untracked/outside",
             "hard_topk/tracked/value",
-            "knapsack/tracked/value/outside",
+            "knapsack/tracked/value",
             "smoothed/tracked/value/inside",
-            "topk_loss/tracked/outside",
         )
         is None
     )

@@ -29,9 +29,11 @@ SECONDS = 3.0
 def maps(k: int, labels: Any, marks: Any) -> dict[str, Callable[[Any], Any]]:
     """Return the functions by name; entmax at its usual k."""
     links = ("logistic", "laplace", "normal", "exponential")
+    costs = np.linspace(0.1, 3.1, marks.shape[-1], dtype="f")
     return {
         "jax.nn.softmax": jax.nn.softmax,
         **{name: lambda x, name=name: kofn.soft_topk(x, k, link=name) for name in links},
+        "soft_knapsack": lambda x: kofn.soft_knapsack(x, costs, 0.1 * costs.sum()),
         "sparsemax": kofn.sparsemax,
         "entmax": kofn.entmax,
         "KSubset.marginals": lambda x: kofn.KSubset(x, k).marginals(),

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.kernels.contract import link_of
+from kofn.rows import priced_given, priced_rows
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish
+from kofn.rows.priced_given import PricedGiven
 from kofn.rows.settled import rows_of
 
 
@@ -28,11 +30,17 @@ class Reference(NamedTuple):
 
 
 _reference: list[Reference] = []
+_priced: list[Callable[..., Any]] = []
 
 
 def by(reference: Reference) -> None:
     """Set the functions that solve rows."""
     _reference[:] = [reference]
+
+
+def by_prices(weights: Callable[..., Any]) -> None:
+    """Set the function that gives the weights of rows with costs."""
+    _priced[:] = [weights]
 
 
 class _Job:
@@ -93,3 +101,21 @@ def log_cotangents(*told: Any) -> None:
         pulled = _reference[0].log_cotangents(g, rows, (hi, lo))
         job.entries("out")[where], in_t[where] = pulled
     lost[where] = 0.0
+
+
+def priced(*told: Any) -> None:
+    """Solve the rows with costs that have no θ, and write it; their weights, too, if wanted.
+
+    Their second number is then infinite, by which the way back knows them.
+    """
+    job = _Job(*told)
+    hi, lo, budget, t = job.each("hi", "lo", "budget", "t")
+    x, costs, where = job.entries("x"), job.entries("costs"), np.isnan(lo)
+    given = PricedGiven(x[where], costs[where], budget[where], t[where], job.link)
+    with np.errstate(all="ignore"):
+        pair = np.full((2, where.sum()), np.nan, hi.dtype)
+        priced_rows.mend(pair, *priced_given.priced_rows(given).equation())
+        hi[where], lo[where] = pair
+        if job.places["out"]:
+            lo[where] = np.inf
+            job.entries("out")[where] = _priced[0](given)

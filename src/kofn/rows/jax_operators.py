@@ -83,6 +83,14 @@ class Site(NamedTuple):
         attributes = self.module.plan(call, self.settings.link_of(), x.shape[-1], x.dtype)
         return self.call(attributes, shapes, values, results, over)
 
+    def prices(self, task: str, values: Any, results: Any) -> Any:
+        """Call what serves rows with costs, by its task in xla/layout.py."""
+        x = self.shapes[0]
+        number = getattr(self.module.layout, task)
+        link = self.settings.link_of()
+        attributes = self.module.plan_of_prices(number, link, x.shape[-1], x.dtype)
+        return self.call(attributes, self.shapes, values, results)
+
     def weights(self, *values: Any) -> Any:
         """Return both floats of θ, and the weights."""
         x, k = self.shapes[:2]
@@ -92,7 +100,7 @@ class Site(NamedTuple):
 def native() -> Any:
     """Return the module of kernels that XLA can call, or None if there are none here."""
     module = _native()
-    finish = jax_lost.weights, jax_lost.losses, jax_lost.log_cotangents
+    finish = jax_lost.weights, jax_lost.losses, jax_lost.log_cotangents, jax_lost.priced
     return module if module is not None and module.available(*finish) else None
 
 

@@ -1,4 +1,4 @@
-"""The solver for prices as a JAX primitive without a derivative, compiled once per shape."""
+"""Prices as a JAX primitive without a derivative: by a kernel, or by the solver."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 
+from kofn.arrays.operations import power_of_two
 from kofn.links.link import Link
-from kofn.rows.jax_operators import Operator, Settings, bind, make
-from kofn.solver.priced import Price, solve
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
+from kofn.solver.beside import Place
+from kofn.solver.priced import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -17,21 +19,30 @@ def price_of(
     x: jax.Array, costs: jax.Array, budget: jax.Array, temperature: jax.Array, link: Link
 ) -> Price:
     number, alpha = link.static_and_array_alpha()
-    settings = Settings(link.id, number, False)
+    settings = Settings(link.id, number, served(link) and x.shape[-1] > 0)
     per_row = [budget, temperature, *([] if alpha is None else [alpha])]
     return Price(*_price(settings, x, costs, *per_row))
 
 
 @partial(jax.jit, static_argnums=0)
-def _price(settings: Settings, *arrays: jax.Array) -> Any:
-    return bind(_primitive, _operator, *arrays, settings=settings)
+def _price(settings: Settings, x: Any, costs: Any, budget: Any, *per_row: Any) -> Any:
+    scale = power_of_two(jax.numpy.where(x > -jax.numpy.inf, costs, 0.0).max(-1, initial=0.0))
+    rows = x, costs / scale[..., None], budget / scale
+    high, low = bind(_primitive, _operator, *rows, *per_row, settings=settings)
+    temperature, *alpha = per_row
+    found = price_at(*rows, temperature, settings.link_of(*alpha), Place(high, low))
+    return found._replace(scale=scale * found.scale)
 
 
 def _solve(*arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
     x, costs, budget, temperature, *alpha = arrays
-    return list(solve(x, costs, budget, temperature, settings.link_of(*alpha), over))
+    found = solve(x, costs, budget, temperature, settings.link_of(*alpha), over)
+    return found.high / found.scale, found.low / found.scale
 
 
-# The answers have the shapes of the budgets (three times) and of the scores.
-_operator = Operator("kofn_price", (2, 2, 0, 2), (0, 1), _solve, in_shards=True)
+def _kernel(site: Site, *values: Any) -> Any:
+    return site.prices("PRICED", values, site.context.avals_out)
+
+
+_operator = Operator("kofn_price", (2, 2), (0, 1), _solve, _kernel, in_shards=True)
 _primitive = make(_operator)

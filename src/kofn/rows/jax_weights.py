@@ -113,10 +113,10 @@ def _pulled(
         return list(pullbacks.of_weights(cotangent, given, (hi, lo), over))
     function = partial(_plain, settings=settings, over=over, found=(hi, lo))
     in_x, in_k, in_t = jax.vjp(function, x, k, t)[1](cotangent)
-    return in_x, _total(in_k, over), _total(in_t, over)
+    return in_x, total(in_k, over), total(in_t, over)
 
 
-def _total(per_row: jax.Array, over: Reductions) -> jax.Array:
+def total(per_row: jax.Array, over: Reductions) -> jax.Array:
     """Return the sum of what all devices have of a cotangent per row."""
     return over.total(per_row) if isinstance(over, AxisRows) else per_row
 
@@ -162,20 +162,32 @@ def _weigh_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
     return [hi, lo, found], [*none, pushed]
 
 
-def _linear_jvp(operator: Operator, primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    """Return the tangent of an operator that is linear in its arguments after θ."""
-    found = _bind(operator, *primals, settings=settings)
-    numbers, linear = primals[:_NUMBERS], primals[_NUMBERS:]
-    moving, following = tangents[:3], map(ad.instantiate_zeros, tangents[_NUMBERS:])
-    if all(isinstance(tangent, ad.Zero) for tangent in moving):
-        return found, _bind(operator, *numbers, *following, settings=settings)
+def linear_jvp(
+    operator: Operator,
+    primitive: Any,
+    moving: int,
+    primals: Any,
+    tangents: Any,
+    *,
+    settings: Settings,
+) -> Any:
+    """Return the tangent of an operator that is linear in its arguments after θ.
 
-    def around(x: Any, k: Any, t: Any, *linear: Any) -> Any:
-        arrays = x, k, t, *numbers[3:], *linear
+    So many arguments before θ are not linear.
+    """
+    call = partial(bind, primitive, operator, settings=settings)
+    found, start = call(*primals), moving + 2
+    numbers, linear = primals[:start], primals[start:]
+    following = map(ad.instantiate_zeros, tangents[start:])
+    if all(isinstance(tangent, ad.Zero) for tangent in tangents[:moving]):
+        return found, call(*numbers, *following)
+
+    def around(*arrays: Any) -> Any:
+        arrays = *arrays[:moving], *numbers[moving:], *arrays[moving:]
         return list(operator.plain(*arrays, settings=settings, grouped=False))
 
-    moved = (*map(ad.instantiate_zeros, moving), *following)
-    return found, jax.jvp(around, (*numbers[:3], *linear), moved)[1]
+    moved = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
+    return found, jax.jvp(around, (*numbers[:moving], *linear), moved)[1]
 
 
 def _push_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
@@ -192,6 +204,7 @@ def _pull_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
 
 ad.primitive_jvps[_primitives[_WEIGH]] = _weigh_jvp
 for _operator in (_PUSH, _PULL):
-    ad.primitive_jvps[_primitives[_operator]] = partial(_linear_jvp, _operator)
+    _rule = partial(linear_jvp, _operator, _primitives[_operator], 3)
+    ad.primitive_jvps[_primitives[_operator]] = _rule
 ad.primitive_transposes[_primitives[_PUSH]] = _push_transposed
 ad.primitive_transposes[_primitives[_PULL]] = _pull_transposed

@@ -32,6 +32,7 @@ from kofn.rows.implicit import (
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import PricedRows
 from kofn.solver.equation import far, split
+from kofn.solver.priced import Price
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -78,14 +79,14 @@ class Terms(NamedTuple):
         return Terms(*fixed)._replace(over=self.over)
 
 
-def place(rows: PricedRows, over: Reductions = DENSE) -> Placed:
-    """Solve for θ, and attach its derivatives."""
+def place(rows: PricedRows, over: Reductions = DENSE, found: Price | None = None) -> Placed:
+    """Solve for θ unless it is `found`, and attach its derivatives."""
     xp = namespace(rows.scores)
     expand = over.expand
     x, t, link = rows.scores, rows.temperature, rows.link
     frozen = link.map_alpha(stop_gradient)
     fixed = [stop_gradient(a) for a in (x, rows.costs, rows.budget, t)]
-    found = price(fixed[0], fixed[1], fixed[2], fixed[3], frozen, over)
+    found = found or price(fixed[0], fixed[1], fixed[2], fixed[3], frozen, over)
     none, every = found.high == math.inf, found.high == -math.inf
     spoiled = xp.isnan(found.high)
     settled = none | every | spoiled

@@ -10,13 +10,14 @@ from kofn.rows.priced import Placed, place
 from kofn.rows.priced_choice import fill
 from kofn.rows.priced_given import PricedGiven, PricedRows, priced_rows
 from kofn.solver.equation import split
+from kofn.solver.priced import Price
 from kofn.solver.reductions import DENSE, Reductions
 
 
-def weights(given: PricedGiven, over: Reductions = DENSE) -> Array:
+def weights(given: PricedGiven, over: Reductions = DENSE, found: Price | None = None) -> Array:
     """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
     rows = priced_rows(given, over)
-    p = place(rows, over)
+    p = place(rows, over, found)
     xp, expand = namespace(p.z), over.expand
     upper, low, high = split(p.link, p.z, rows.live)
     chosen = xp.where(upper, 1 - high, low) + p.correction

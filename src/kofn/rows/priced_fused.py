@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_jax, is_torch, of_torch
 from kofn.kernels import PricedKernels
 from kofn.links.link import Link
-from kofn.rows import priced_answers, priced_kernels
+from kofn.rows import priced_answers, priced_choice, priced_kernels
 from kofn.rows.compiled import evaluate
 from kofn.rows.priced_given import PricedGiven, with_link
 from kofn.rows.priced_rows import serving
@@ -21,6 +22,9 @@ from kofn.rows.priced_rows import serving
 
 def weights(given: PricedGiven) -> Array:
     """Return `priced_answers.weights`."""
+    traced = _traced(given)
+    if traced is not None:
+        return traced
     backend = _serving(given)
     if backend is None:
         operators = _operators(given)
@@ -40,6 +44,9 @@ def weights(given: PricedGiven) -> Array:
 
 def hard_weights(given: PricedGiven) -> Array:
     """Return `priced_answers.hard_weights`; of the soft weights, their θ alone is needed."""
+    traced = _traced(given)
+    if traced is not None:
+        return evaluate(priced_choice.fill, given) + (traced - stop_gradient(traced))
     backend = _serving(given)
     if backend is None:
         operators = _operators(given)
@@ -93,6 +100,15 @@ def value(given: PricedGiven) -> Array:
         return *priced_kernels.slopes_of_value(rows, cotangent, *kept), None
 
     return _by_rule(given, both, pullback, priced_answers.value)
+
+
+def _traced(given: PricedGiven) -> Array | None:
+    """Return the weights by what JAX calls, or None if there is nothing of that kind."""
+    if not is_jax(given.scores):
+        return None
+    from kofn.rows.jax_priced import weights as traced
+
+    return traced(given)
 
 
 def _serving(given: PricedGiven) -> PricedKernels | None:

@@ -62,6 +62,10 @@ class PricedRows(NamedTuple):
     temperature: Array
     link: Any  # an inner Link; its parameter is a number or per row
 
+    def equation(self) -> tuple[Array, Array, Array, Array, Any]:
+        """Return what the solver takes."""
+        return self.scores, self.costs, self.budget, self.temperature, self.link
+
 
 def priced_given(
     scores: Array,

@@ -30,16 +30,26 @@ def price(
     """Return θ as two floats, of rows as `solver.priced.solve` takes them."""
     theta, lost = backend.price(x, costs, budget, temperature, link)
     if lost:
-        pair = in_memory(theta)
-        where = np.isnan(pair[1])
-        some = (in_memory(array)[where] for array in (x, costs, budget, temperature))
-        rows = [np.asarray(array, np.float64) for array in some]
-        with np.errstate(all="ignore"):
-            found = solve(rows[0], rows[1], rows[2], rows[3], link)
-            pair[:, where] = _in_units_of_rows(
-                found.high / found.scale, found.low / found.scale, pair
-            )
+        rows = [*map(in_memory, (x, costs, budget, temperature))]
+        mend(in_memory(theta), rows[0], rows[1], rows[2], rows[3], link)
     return theta
+
+
+def mend(
+    pair: np.ndarray,
+    x: np.ndarray,
+    costs: np.ndarray,
+    budget: np.ndarray,
+    temperature: np.ndarray,
+    link: Link,
+) -> None:
+    """Write θ, as two floats, of the rows that have none."""
+    where = np.isnan(pair[1])
+    arrays = x, costs, budget, temperature
+    rows = [np.asarray(array[where], np.float64) for array in arrays]
+    with np.errstate(all="ignore"):
+        found = solve(rows[0], rows[1], rows[2], rows[3], link)
+        pair[:, where] = _in_units_of_rows(found.high / found.scale, found.low / found.scale, pair)
 
 
 def _in_units_of_rows(high: np.ndarray, low: np.ndarray, like: np.ndarray) -> tuple[Array, Array]:

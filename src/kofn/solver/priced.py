@@ -101,7 +101,13 @@ def solve(
 
 
 def price_at(
-    x: Array, costs: Array, budget: Array, temperature: Array, link: Link, at: Place
+    x: Array,
+    costs: Array,
+    budget: Array,
+    temperature: Array,
+    link: Link,
+    at: Place,
+    over: Reductions = DENSE,
 ) -> Price:
     """Return what `solve` does, from a θ that is known: ±∞ and NaN as there.
 
@@ -111,8 +117,8 @@ def price_at(
     with quiet(x):
         pays = (x != -math.inf) & (costs > 0)
         costs = xp.where(pays, costs, 0.0)
-        scale = power_of_two(DENSE.max(costs))
-        problem = _problem(x, pays, costs, budget, temperature, link, DENSE, scale)
+        scale = power_of_two(over.max(costs))
+        problem = _problem(x, pays, costs, budget, temperature, link, over, scale)
         finite = xp.isfinite(at.anchor)
         high = xp.where(finite, at.anchor * scale, 0.0)
         low = xp.where(finite, at.offset * scale, 0.0)

@@ -112,7 +112,7 @@ def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, np.nda
 
 
 @lru_cache(maxsize=512)
-def _plan(code: Code, kind: int, size: int) -> tuple[Any, np.ndarray, int]:
+def plan_of(code: Code, kind: int, size: int) -> tuple[Any, np.ndarray, int]:
     """What threads call, and the addresses of what visits a row for them."""
     found = np.array([*map(native.address, visits(code, kind, size))], np.int64)
     return native.function(code), found, address(found)
@@ -128,7 +128,7 @@ def _deal(
         return False
     kind = kind_of(link)
     assert kind is not None
-    run, visits_of, visits_at = _plan(code, kind, size)
+    run, visits_of, visits_at = plan_of(code, kind, size)
     costs, apart = _rows_of(costs, memory, count, n * size)
     budget, temperature = memory.packed(budget), memory.packed(temperature)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)

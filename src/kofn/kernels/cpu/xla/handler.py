@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
+from kofn.kernels.cpu.priced import layout as priced
 from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import CHUNK as CHUNK_OF
@@ -42,10 +43,12 @@ from kofn.kernels.cpu.xla.layout import (
     LIKELY,
     MEMORY,
     MISSING,
+    OF_PRICES,
     OF_ROWS,
     OWN,
     PLAN,
     PLAN_AT,
+    PRICED,
     REFERENCES,
     ROOM,
     RUN,
@@ -149,7 +152,8 @@ def serve(frame):
 
 @plain
 def _deal(frame, plan, known, count, n):
-    of_rows = plan[TASK] in OF_ROWS
+    of_prices = plan[TASK] in OF_PRICES
+    of_rows = plan[TASK] in OF_ROWS or of_prices
     crew = 1 if n * count < plan[ALONE] else xla.threads(frame)
     shared = of_rows and crew > count and n > PART
     crew = crew if shared else min(crew, -(-count // plan[CHUNK]))
@@ -165,7 +169,10 @@ def _deal(frame, plan, known, count, n):
     job = words[JOB:TICKETS]
     job[COUNT], job[CHUNK_OF] = count, plan[CHUNK]
     team = memory + 8 * plan[ROOM] if shared else 0
-    if of_rows:
+    if of_prices:
+        _fill_priced(frame, plan, known, n, job)
+        job[priced.TEAM] = team
+    elif of_rows:
         _fill(frame, plan, known, n, job)
         job[rows.TEAM] = team
     else:
@@ -182,8 +189,9 @@ def _deal(frame, plan, known, count, n):
         if not xla.schedule(frame, known[ASSIST] if shared else task, ticket):
             fetch_add(block + 8 * REFERENCES, -1)
     foreign(task, (block + 8 * TICKETS,))
-    problem, lost = 0, of_rows and job[rows.GIVEN_UP] != 0
-    if lost and foreign(known[FINISH + plan[TASK]], (block + 8 * ALPHA,)) != 0:
+    finish = known[FINISH + plan[TASK]]
+    problem, lost = 0, of_rows and finish != 0 and job[rows.GIVEN_UP] != 0
+    if lost and foreign(finish, (block + 8 * ALPHA,)) != 0:
         problem = xla.error(frame, known[FAILED])
     _release(block)
     return problem
@@ -211,6 +219,25 @@ def _fill(frame, plan, known, n, job):
     job[rows.LIKELY], job[rows.OUT] = plan[SIXTH] == LIKELY, nth(found, 0)
     if words[xla.RESULT_COUNT] > 1:
         job[rows.ONE], job[rows.TWO] = nth(found, 1), nth(found, 2)
+
+
+@plain
+def _fill_priced(frame, plan, known, n, job):
+    """Write the job of rows of n with costs; the buffers stand as rows/jax_priced.py has them."""
+    words = words_at(frame, xla.FRAME)
+    given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
+    job[priced.N], job[priced.SIZE], job[priced.KIND] = n, plan[SIZE], plan[KIND]
+    job[priced.VISITS], job[priced.APART] = known[plan[SLOT]], n * plan[SIZE]
+    job[priced.X], job[priced.COSTS] = nth(given, 0), nth(given, 1)
+    job[priced.BUDGET], job[priced.TEMPERATURE] = nth(given, 2), nth(given, 3)
+    if plan[TASK] == PRICED:
+        job[priced.HIGH], job[priced.LOW] = nth(found, 0), nth(found, 1)
+        job[priced.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
+        return
+    job[priced.HIGH], job[priced.LOW] = nth(given, 4), nth(given, 5)
+    job[priced.G], job[priced.OUT] = nth(given, 6), nth(found, 0)
+    job[priced.IN_BUDGET], job[priced.IN_T] = nth(found, 1), nth(found, 2)
+    job[priced.IN_COSTS] = nth(found, 3) if words[xla.RESULT_COUNT] > 3 else 0
 
 
 @plain

@@ -14,10 +14,12 @@ import numpy as np
 from llvmlite import binding
 
 from kofn.kernels.contract import KINDS, kind_of
+from kofn.kernels.cpu.priced import launch as priced_launch
+from kofn.kernels.cpu.priced import layout as priced
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime import native
-from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
+from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER, room
 from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
@@ -41,11 +43,11 @@ Finish = Callable[[int, float, int, tuple[int, int], dict[str, int]], None]
 
 
 @cache
-def available(weights: Finish, losses: Finish, logarithms: Finish) -> bool:
+def available(weights: Finish, losses: Finish, logarithms: Finish, priced: Finish) -> bool:
     """Register the handler; whether XLA takes it, which it does if it has that interface.
 
-    The functions solve the rows that a kernel gives up on: their weights, losses, and cotangents
-    for those of logarithms.
+    The functions solve the rows that a kernel gives up on: their weights, losses, cotangents for
+    those of logarithms, and weights of rows with costs.
     """
     # Untried there: data by the name of a symbol.
     if sys.platform == "win32":
@@ -66,14 +68,17 @@ def available(weights: Finish, losses: Finish, logarithms: Finish) -> bool:
     _have(layout.FORWARD, weights)
     _have(layout.COMPARE, losses)
     _have(layout.LOGS, logarithms)
+    _have(layout.PRICED, priced)
     return True
 
 
 def _have(task: int, finish: Finish) -> None:
+    places = _PLACES_PRICED if task == layout.PRICED else _PLACES
+
     @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
     def called(at: int) -> int:
         try:
-            _finish(finish, at)
+            _finish(finish, at, places)
         except Exception:  # XLA has no use for it; the program ends with an error of its own
             traceback.print_exc()
             return 1
@@ -93,16 +98,31 @@ _PLACES = {
     "out": rows.OUT,
     "one": rows.ONE,
     "two": rows.TWO,
+    "n": rows.N,
+    "size": rows.SIZE,
+    "kind": rows.KIND,
+}
+_PLACES_PRICED = {
+    "x": priced.X,
+    "costs": priced.COSTS,
+    "budget": priced.BUDGET,
+    "t": priced.TEMPERATURE,
+    "hi": priced.HIGH,
+    "lo": priced.LOW,
+    "out": priced.OUT,
+    "n": priced.N,
+    "size": priced.SIZE,
+    "kind": priced.KIND,
 }
 
 
-def _finish(finish: Finish, at: int) -> None:
+def _finish(finish: Finish, at: int, places: dict[str, int]) -> None:
     """Call `finish` with the job that stands behind α at an address."""
     alpha = ctypes.c_double.from_address(at).value
     job = (ctypes.c_int64 * rows.WORDS).from_address(at + 8)
-    shape = job[COUNT], job[rows.N]
-    places = {name: job[place] for name, place in _PLACES.items()}
-    finish(job[rows.KIND], alpha, job[rows.SIZE], shape, places)
+    told = {name: job[place] for name, place in places.items()}
+    shape = job[COUNT], told.pop("n")
+    finish(told.pop("kind"), alpha, told.pop("size"), shape, told)
 
 
 # Of each call for rows: its task, what that runs, what the sixth argument is, and whether an array
@@ -119,6 +139,9 @@ _CALLS = {
 }
 
 
+_OF_PRICES = {layout.PRICED: priced_launch.FORWARD, layout.PRICED_BACK: priced_launch.BACKWARD}
+
+
 def plan(call: str, link: Any, n: int, dtype: Any) -> dict[str, Any]:
     """The attributes of a call for rows of n, whose visits are compiled then."""
     kind, size = kind_of(link), dtype.itemsize
@@ -129,12 +152,36 @@ def plan(call: str, link: Any, n: int, dtype: Any) -> dict[str, Any]:
     visited = launch.LIKELY if sixth == layout.LIKELY else kind
     found = launch.plan_of(code, visited, size, n, sixth == layout.ENTRIES, answer)
     which = 2 * [*_CALLS].index(call) + (n <= rows.SHORT)
+    slot = _slot(which, kind, size, found.visits)
+    sizes = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
+    return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0])
+
+
+def plan_of_prices(task: int, link: Any, n: int, dtype: Any) -> dict[str, Any]:
+    """The attributes of a call for rows of n with costs: PRICED or PRICED_BACK of layout.py."""
+    kind, size = kind_of(link), dtype.itemsize
+    assert kind is not None  # it was asked for by `served`
+    _compile(task)
+    _compile(layout.ASSIST)
+    visits = priced_launch.plan_of(_OF_PRICES[task], kind, size)[1]
+    which = 2 * len(_CALLS) + [*_OF_PRICES].index(task)
+    slot, each = _slot(which, kind, size, visits), REGISTER // 8
+    width = -(-(priced.HEAD + room(n)) // each) * each
+    chunk = max(1, priced_launch.GRAIN // n)
+    sizes = [1, chunk, priced.HEAD, width, 2 * priced_launch.GRAIN]
+    return _attributes(link, [task, slot, kind, size, *sizes, 0])
+
+
+def _slot(which: int, kind: int, size: int, visits: Any) -> int:
+    """Write where the visits of a call are to the table; return the place there."""
     slot = layout.VISITS + ((which * len(KINDS) + kind) * 2 + (size == 8))
-    _TABLE[slot] = found.visits_at
-    _KEPT.append(found.visits)
-    room = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
+    _TABLE[slot] = address(visits)
+    _KEPT.append(visits)
+    return slot
+
+
+def _attributes(link: Any, numbers: list[int]) -> dict[str, Any]:
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
-    numbers = [task, slot, kind, size, *room, sixth or 0]
     return {"alpha": np.float64(alpha), "plan": np.array(numbers, np.int64)}
 
 
@@ -159,6 +206,8 @@ _TASKS = {
     layout.AFTER: ("on_rows", launch.AFTER),
     layout.COMPARE: ("on_rows", launch.COMPARE),
     layout.LOGS: ("on_rows", launch.LOGS),
+    layout.PRICED: ("on_rows", priced_launch.FORWARD),
+    layout.PRICED_BACK: ("on_rows", priced_launch.BACKWARD),
     layout.ASSIST: ("on_long_rows", launch.ASSIST),
     layout.SINGLE: ("on_sums", subsets.code_of("sums", 4)),
     layout.DOUBLE: ("on_sums", subsets.code_of("sums", 8)),

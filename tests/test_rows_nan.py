@@ -61,6 +61,15 @@ def test_gradients_of_a_row_with_a_nan(name):
     check(each.grad for each in arguments)
 
 
+@pytest.mark.parametrize("link", LINKS)
+def test_gradients_of_logarithms_of_a_row_with_a_nan(link):
+    x = torch.as_tensor(X).requires_grad_()
+    t = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    log_p = kofn.log_soft_topk(x, 4, temperature=t, link=link)
+    log_p.backward(torch.as_tensor(X).nan_to_num(1.0, neginf=1.0))
+    check((x.grad, t.grad))
+
+
 def test_gradients_and_tangents_of_a_row_with_a_nan_in_jax():
     def total(x, k, t):
         return kofn.soft_topk(x, k, temperature=t).sum()

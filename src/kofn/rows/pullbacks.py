@@ -107,7 +107,9 @@ def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
         row = Entries(p.z, rows.scores, rows.temperature, rows.live, p.over)
         return share + implicit.shares(p.link, row, hard)
 
-    return pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
+    pulled = pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
+    # A link that is constant outside its support would hide a NaN in the row.
+    return xp.where(moves, spoil(pulled, p.over.expand(p.spoiled)), 0.0)
 
 
 def _log_slopes(p: implicit.Placed, z: Array) -> Array:

@@ -6,7 +6,7 @@ import torch
 
 from kofn import links, soft_topk_threshold
 from kofn.links import table
-from kofn.rows import implicit, kernel_weights
+from kofn.rows import implicit, kernel_weights, pullbacks
 from kofn.rows.given import given
 from kofn.rows.settled import rows_of
 from support import LINKS
@@ -67,3 +67,51 @@ def test_next_to_temperature_zero_plain_code_moves_it_with_its_two_neighbours(li
     x = torch.tensor([1.5, 0.3, -0.2, -1.0])
     slopes = torch.func.grad(lambda x: soft_topk_threshold(x, 2, link=link, temperature=t))(x)
     assert slopes.tolist() == [0.0, 0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("link", [*LINKS, links.entmax(1.3)], ids=str)
+def test_gradients_of_usual_rows_need_no_array_code(link, monkeypatch):
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[0, 1], x[1, 2], x[2, 0] = -torch.inf, torch.inf, torch.finfo(x.dtype).min
+    k, t = torch.tensor([2.0, 7.5, 30]).double(), torch.tensor([0.5, 1, 3]).double()
+    wanted = gradients(plain, x, k, link, t)
+    monkeypatch.setattr(pullbacks, "of_thresholds", None)
+    for got, want in zip(gradients(of_kernel, x, k, link, t), wanted, strict=True):
+        assert torch.allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_are_taken_some_at_a_time(monkeypatch):
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    x[3] = -torch.inf  # this row needs the array code, and the others of its block
+    arguments = x, torch.full((7,), 2.0), "normal", torch.full((7,), 0.5)
+    wanted = gradients(plain, *arguments)
+    monkeypatch.setattr(kernel_weights, "SCALED", 10)
+    for got, want in zip(gradients(of_kernel, *arguments), wanted, strict=True):
+        assert torch.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_not_cast_outside(dtype, monkeypatch):
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0, 1], x[1, 2] = -torch.inf, torch.finfo(dtype).min
+    k, t = torch.tensor([2.0, 7.5, 30]), torch.tensor([0.5, 2e4, 3])
+    wanted = gradients(of_kernel, given(x, 1, links.logistic, 1.0, -1, None)[0], k, "logistic", t)
+    seen = []
+    located = kernel_weights.located
+    monkeypatch.setattr(
+        kernel_weights,
+        "located",
+        lambda backend, rows: seen.append(rows.scores.dtype) or located(backend, rows),
+    )
+    got = gradients(of_kernel, x, k, "logistic", t)
+    assert seen == [dtype]
+    assert [each.dtype for each in got] == [torch.float32, dtype, torch.float32, torch.float32]
+    for some, want in zip(got, wanted, strict=True):
+        assert torch.equal(some, want.to(some.dtype))
+    twice = torch.func.hessian(lambda x: soft_topk_threshold(x, 2.0))(x[2])
+    assert twice.dtype == dtype
+    leaf = x[2:].clone().requires_grad_()
+    theta = soft_topk_threshold(leaf, 2.0)
+    (slope,) = torch.autograd.grad(theta.sum(), leaf, create_graph=True)
+    assert theta.dtype == torch.float32
+    assert torch.autograd.grad(slope.float().square().sum(), leaf)[0].isfinite().all()

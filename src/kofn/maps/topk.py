@@ -109,7 +109,8 @@ def soft_topk_threshold(
         >>> soft_topk_threshold(np.array([[4.0, 2.0, 0.0], [9.0, 1.0, 0.0]]), 1.5).round(3)
         array([2.  , 1.66])
     """
-    checked = given(scores, k, table.resolve(link), temperature, dim, mask, for_kernels=True)
+    link = table.resolve(link)
+    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
         fused = fused_rows.threshold(checked)
         return evaluate(implicit.theta, rows_of(checked)) if fused is None else fused

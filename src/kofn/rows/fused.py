@@ -142,7 +142,7 @@ def threshold(given: Given) -> Array | None:
         learned = (type(number) is not float for number in numbers[:3])
         return tuple(slope for slope, one in zip(slopes, learned, strict=True) if one)
 
-    return _by_rule(given, numbers, value, pullback, implicit.theta)
+    return _by_rule(given, numbers, value, pullback, implicit.theta, single=True)
 
 
 def value(given: Given) -> Array | None:
@@ -279,10 +279,15 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
 
 
 def _by_rule(
-    given: Given, numbers: Given, value: Any, pullback: Any, reference: Callable[[Rows], Array]
+    given: Given,
+    numbers: Given,
+    value: Any,
+    pullback: Any,
+    reference: Callable[[Rows], Array],
+    single: bool = False,
 ) -> Array:
     def plain(*tensors: Array) -> Array:
-        return _plainly(numbers, reference, tensors)
+        return _plainly(numbers, reference, tensors, single)
 
     rule = of_torch("rule")
     return rule.recorded(rule.Rule(value, pullback, plain), *_tensors(given))

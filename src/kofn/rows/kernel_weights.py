@@ -69,9 +69,27 @@ def located(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
 def location_gradients(
     backend: kernels.RowKernels, given: Given, cotangent: Array, theta: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the cotangents of the scores, k and the temperature, for those of θ."""
-    with np.errstate(all="ignore"):
-        return pullbacks.of_thresholds(cotangent, rows_of(given), (theta[0], theta[1]))
+    """Return the cotangents of the scores, k and the temperature, for those of θ; 0 for one number.
+
+    On a CPU some rows at a time, so that their entries stay in its caches, as float32 if they are
+    of half precision.
+    """
+    x, k, temperature, link, _ = given
+    n, batch = x.shape[-1], given.batch
+    each, x = cotangent.reshape(-1), x.reshape(-1, n)
+    high, low = theta.reshape(2, -1)
+    in_x, in_rows = x.new_empty(x.shape), each.new_zeros((2, len(each)))
+    step = max(1, SCALED // n) if x.is_cpu else max(1, len(each))
+    for start in range(0, len(each), step):
+        some = slice(start, start + step)
+        k_and_t = (a if type(a) is float else a.reshape(-1)[some] for a in (k, temperature))
+        rows, found = Given(x[some], *k_and_t, link), (high[some], low[some])
+        slopes = pullbacks.of_usual_thresholds(each[some], rows, found) if x.is_cpu else None
+        slopes = slopes or pullbacks.of_thresholds(each[some], rows_of(rows), found)
+        in_x[some], in_rows[0, some] = slopes[:2]
+        if type(temperature) is not float:
+            in_rows[1, some] = slopes[2]
+    return in_x.reshape(*batch, n), in_rows[0].reshape(batch), in_rows[1].reshape(batch)
 
 
 def value(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array, Array, Array]:

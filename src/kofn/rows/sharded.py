@@ -138,7 +138,7 @@ for _operator, _rule in (
     (operators.located, _entries_and_pair),
     (operators.weights_backward, _backward_of_weights),
     (operators.located_backward, _backward),
-    (operators.log_weights_backward, _backward),
+    (operators.log_weights_backward, _backward_of_weights),
     (operators.value, _value),
     (operators.value_backward, _value_backward),
     (operators.gap, _gap),

@@ -104,13 +104,15 @@ def weights_backward(
     return in_x, x.new_empty(0) if in_rows is None else in_rows
 
 
-@define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_like)
+@define(f"Tensor cotangent, Tensor x, Tensor theta, {_ROWS}", "(Tensor, Tensor)", _slopes_if_any)
 def log_weights_backward(
     cotangent: Tensor, x: Tensor, theta: Tensor, *rows: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the cotangents of the scores and, (2, …), of nothing and the temperature."""
+    """Return the cotangents of the scores and, (2, …), of nothing and T; or nothing of numbers."""
     given = _given(x, rows)
     in_x, in_t = kernel_weights.log_gradients(_backend(x), given, cotangent, theta)
+    if type(given.k) is type(given.temperature) is float:
+        return in_x, x.new_empty(0)
     return in_x, torch.stack((torch.zeros_like(in_t), in_t))
 
 
@@ -146,7 +148,7 @@ for _operator in (weights_backward, log_weights_backward):
 
 
 def _row_and_pair(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(_batch(x)), x.new_empty((2, *_batch(x)))
+    return _per_row(x), _per_row(x, 2)
 
 
 @define(f"Tensor x, {_ROWS}", "(Tensor, Tensor)", _row_and_pair)

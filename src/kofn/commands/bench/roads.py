@@ -134,6 +134,7 @@ def _maps(k: int) -> dict[str, Map]:
         "sparsemax": kofn.sparsemax,
         "entmax": kofn.entmax,
         "log_soft_topk": partial(kofn.log_soft_topk, k=k),
+        "soft_topk_threshold": partial(kofn.soft_topk_threshold, k=k),
     }
 
 

@@ -82,8 +82,8 @@ def location_gradients(
     step = max(1, SCALED // n) if x.is_cpu else max(1, len(each))
     for start in range(0, len(each), step):
         some = slice(start, start + step)
-        k_and_t = (a if type(a) is float else a.reshape(-1)[some] for a in (k, temperature))
-        rows, found = Given(x[some], *k_and_t, link), (high[some], low[some])
+        of_k, t = (a if type(a) is float else a.reshape(-1)[some] for a in (k, temperature))
+        rows, found = Given(x[some], of_k, t, link), (high[some], low[some])
         slopes = pullbacks.of_usual_thresholds(each[some], rows, found) if x.is_cpu else None
         slopes = slopes or pullbacks.of_thresholds(each[some], rows_of(rows), found)
         in_x[some], in_rows[0, some] = slopes[:2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import oracles_knapsack
-from kofn import links, soft_knapsack, soft_knapsack_threshold
+from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
 from kofn.kernels.cpu.priced import launch
 from kofn.links import table
 from support import LINKS, TOTAL, WEIGHTS, every_link
@@ -126,6 +126,27 @@ def test_rows_that_kernels_give_up_on_are_the_array_code_s(monkeypatch):
         slopes, others = gradients(*given), reference(monkeypatch, gradients, *given)
         for one, other in zip(slopes, others, strict=True):
             assert torch.allclose(one, other, equal_nan=True, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e10, 1e13, 1e16])
+@pytest.mark.parametrize("function", [soft_knapsack_threshold, soft_knapsack_value])
+def test_slopes_where_scores_are_far_beyond_the_temperature(function, size, monkeypatch):
+    """Two float32 are too few digits of θ there: dθ/dB was off by 2e-5 to 1e27 times itself."""
+    rng = np.random.default_rng(0)
+    x, costs = size * rng.standard_normal((30, 40)), rng.uniform(0.1, 1, (30, 40))
+    budget = costs.sum(-1) * rng.uniform(0.2, 0.8, 30)
+    rows = [torch.tensor(row.astype(np.float32)) for row in (x, costs, budget)]
+
+    def pulled(*rows):
+        leaves = [row.detach().requires_grad_() for row in rows]
+        answer = function(*leaves)
+        return torch.autograd.grad((answer * answer.new_tensor(1.5)).sum(), leaves)
+
+    exact = reference(monkeypatch, pulled, *(row.double() for row in rows))
+    for found, wanted in zip(pulled(*rows), exact, strict=True):
+        wide = wanted.reshape(30, -1).abs().amax(-1)
+        off = (found - wanted).reshape(30, -1).abs().amax(-1)
+        assert (off <= 1e-5 * wide + 1e-6).all()
 
 
 def test_a_row_does_not_depend_on_others_or_on_threads(monkeypatch):

@@ -134,3 +134,14 @@ def test_transforms_are_those_of_the_array_code(transform, monkeypatch):
     wanted = TRANSFORMS[transform](x)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         assert np.allclose(one, other, atol=1e-10)
+
+
+@full
+@pytest.mark.parametrize("size", [1e10, 1e13, 1e16])
+def test_rows_whose_price_needs_more_digits_than_two_floats_have(size):
+    given = [(X * size).astype("f4"), *(a.astype("f4") for a in GIVEN[1:])]
+    rise = jax.jit(jax.grad(lambda *a: knapsack(*a).sum(), 2))(*map(jnp.asarray, given))
+    leaves = [torch.tensor(a, dtype=torch.float64) for a in given]
+    leaves[2].requires_grad_()
+    knapsack(*leaves).sum().backward()
+    assert near(rise, leaves[2].grad.numpy(), 1e-5)

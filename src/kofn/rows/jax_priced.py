@@ -12,6 +12,7 @@ import jax
 from jax.interpreters import ad, mlir
 
 from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.flow import only_if
 from kofn.arrays.operations import power_of_two
 from kofn.rows import jax_lost, priced_answers
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
@@ -19,7 +20,7 @@ from kofn.rows.jax_weights import linear_jvp, total
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import PricedGiven, priced_rows, with_link
 from kofn.solver.beside import Place
-from kofn.solver.priced import price_at
+from kofn.solver.priced import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 
 jax_lost.by_prices(priced_answers.weights)
@@ -55,10 +56,22 @@ def _plain(*arrays: Any, settings: Settings, over: Reductions, theta: Any) -> ja
     given = with_link(arrays, settings.link_of())
     rows = [*map(stop_gradient, arrays)]
     fixed = priced_rows(with_link(rows, given.link), over).equation()
-    # Of rows that the array code has mended in memory, the second number is infinite.
-    low = jax.numpy.where(jax.numpy.isfinite(theta[1]), theta[1], 0.0)
-    found = price_at(*fixed, Place(theta[0], low), over)
-    return priced_answers.weights(given, over, found)
+    return priced_answers.weights(given, over, _found(fixed, *theta, over))
+
+
+def _found(fixed: Any, high: Any, low: Any, over: Reductions) -> Price:
+    """Return the price from θ, but solve rows anew that a kernel gave up on: `low` is infinite.
+
+    They may need more digits of θ than two numbers have.
+    """
+    lost = jax.numpy.isinf(low)
+    found = price_at(*fixed, Place(high, jax.numpy.where(lost, 0.0, low)), over)
+
+    def anew() -> Price:
+        right, each = solve(*fixed, over), (lost, lost, over.expand(lost), lost)
+        return Price(*map(jax.numpy.where, each, right, found))
+
+    return only_if(lost, anew, found)  # type: ignore[no-any-return]
 
 
 def _pushed(

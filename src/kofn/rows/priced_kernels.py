@@ -16,6 +16,7 @@ from kofn.rows.kernel_rows import in_memory
 from kofn.rows.priced_given import PricedGiven, with_link
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
+LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
 
 
 def weights(backend: kernels.PricedKernels, given: PricedGiven) -> tuple[Array, Array]:
@@ -88,7 +89,8 @@ def slopes_of_theta(
     of_cost = cotangent[..., None] / steep
     in_costs = (t * given.link.cdf(z) - price * spent) * of_cost if of_costs else None
     found = spent * of_cost, in_costs, (-t * of_cost)[..., 0]
-    lost = ~pair.isfinite().all(0) | ~(steep[..., 0] > FLAT)
+    large = ((price / t)[..., 0] * costs.amax(-1)).abs() > LARGEST
+    lost = ~pair.isfinite().all(0) | ~(steep[..., 0] > FLAT) | large
     return _mended(priced_answers.theta, given, cotangent, lost, found)
 
 

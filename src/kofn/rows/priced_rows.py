@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, is_torch, of_torch
+from kofn.arrays.kinds import Array, cast, is_torch, namespace, of_torch
 from kofn.links.link import Link
 from kofn.rows.kernel_rows import in_memory
 from kofn.solver.priced import solve
@@ -27,9 +27,13 @@ def price(
     temperature: Array,
     link: Link,
 ) -> Array:
-    """Return θ as two floats, of rows as `solver.priced.solve` takes them."""
+    """Return θ as two floats, of rows as `solver.priced.solve` takes them.
+
+    They are of float64 if the array code had rows to solve: it may need more digits of θ.
+    """
     theta, lost = backend.price(x, costs, budget, temperature, link)
     if lost:
+        theta = cast(theta, namespace(theta).float64)
         rows = [*map(in_memory, (x, costs, budget, temperature))]
         mend(in_memory(theta), rows[0], rows[1], rows[2], rows[3], link)
     return theta

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import carray
 
@@ -35,6 +37,9 @@ from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
 from kofn.kernels.cpu.runtime.split_row import dismiss, plain
 
+LARGEST = 2.0**28
+"""θc in units of T, of which two float32 leave an error of 2⁻²⁰."""
+
 _SUMS = STATE.fields["sums"][1]
 
 
@@ -48,7 +53,10 @@ def forward(job, own, alpha, leads):
         for r in range(first, last):
             row = _row(words, own, r, alpha)
             state, size = state_of(row), words[SIZE]
-            if not solve(row, words[OUT] != 0):
+            found = solve(row, words[OUT] != 0)
+            if found and not _is_kept(state, size):
+                state.hi, state.lo, found = 0.0, math.nan, False
+            if not found:
                 fetch_add(job + 8 * GIVEN_UP, 1)
             high = rounded(state.hi, size)
             store(words[HIGH], r, size, high)
@@ -83,6 +91,14 @@ def backward(job, own, alpha, leads):
         first, last = take(job)
     if leads:
         _leave(job, words)
+
+
+@plain
+def _is_kept(state, size):
+    """Whether θ, as two numbers of the row's type, tells (x − θc)/T to 2⁻²⁰."""
+    if size == 8 or not abs(state.hi) < math.inf:
+        return True
+    return abs(state.hi) * state.dearest * state.per_t < LARGEST
 
 
 @plain

@@ -56,22 +56,23 @@ def _plain(*arrays: Any, settings: Settings, over: Reductions, theta: Any) -> ja
     given = with_link(arrays, settings.link_of())
     rows = [*map(stop_gradient, arrays)]
     fixed = priced_rows(with_link(rows, given.link), over).equation()
-    return priced_answers.weights(given, over, _found(fixed, *theta, over))
+    return priced_answers.weights(given, over, _found(fixed, theta[0], theta[1], over))
 
 
-def _found(fixed: Any, high: Any, low: Any, over: Reductions) -> Price:
+def _found(rows: Any, high: Any, low: Any, over: Reductions) -> Price:
     """Return the price from θ, but solve rows anew that a kernel gave up on: `low` is infinite.
 
     They may need more digits of θ than two numbers have.
     """
+    x, costs, budget, t, link = rows
     lost = jax.numpy.isinf(low)
-    found = price_at(*fixed, Place(high, jax.numpy.where(lost, 0.0, low)), over)
+    found = price_at(x, costs, budget, t, link, Place(high, jax.numpy.where(lost, 0.0, low)), over)
 
     def anew() -> Price:
-        right, each = solve(*fixed, over), (lost, lost, over.expand(lost), lost)
+        right, each = solve(x, costs, budget, t, link, over), (lost, lost, over.expand(lost), lost)
         return Price(*map(jax.numpy.where, each, right, found))
 
-    return only_if(lost, anew, found)  # type: ignore[no-any-return]
+    return only_if(lost, anew, found)
 
 
 def _pushed(

@@ -158,3 +158,42 @@ def test_other_alphas_and_too_many_of_them_are_left_to_the_reference(alpha, rng,
 @pytest.mark.parametrize("alpha", [1.2, 1.33, 1.5, 1.9, 2.0])
 def test_the_laws_hold(alpha, rng):
     hold(draw(rng, 500, 9, "float32"), alpha, "torch", learned=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logarithms_and_their_gradients_meet_the_reference(dtype, rng, monkeypatch):
+    x = torch.tensor(rng.standard_normal((4, 5, 30)) * 2).to(dtype)
+    x[0, :, 3], x[1, :, 4], x[2] = -INF, 300.0, 1.0  # an underflow, ties
+    t = torch.tensor(rng.uniform(0.5, 2, (4, 5))).to(dtype)
+    leaves = [x, ALPHAS.to(dtype).repeat(4, 1), t]
+    back = torch.tensor(rng.standard_normal(x.shape)).to(dtype)
+    called, original = [], each_alpha.in_alpha_of_log
+    monkeypatch.setattr(
+        each_alpha, "in_alpha_of_log", lambda *all_of: called.append(1) or original(*all_of)
+    )
+
+    def gradients():
+        scores, alpha, temperature = each = [leaf.clone().requires_grad_() for leaf in leaves]
+        found = kofn.log_entmax(scores, alpha, temperature=temperature)
+        zero = found == -INF
+        loss = torch.where(zero, 0.0, found) * back
+        return [zero, found.detach(), *torch.autograd.grad(loss.sum(), each)]
+
+    got = gradients()
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    near = {torch.float32: (2e-4, 2e-4), torch.float64: (1e-10, 1e-10)}[dtype]
+    for one, other in zip(got, gradients(), strict=True):
+        assert torch.allclose(one.double(), other.double(), *near)
+    assert called == [1]
+
+
+def test_logarithms_meet_finite_differences_twice_and_keep_a_nan_to_its_row(rng):
+    x = torch.tensor(rng.standard_normal((3, 4)) / 2, requires_grad=True)
+    alpha = torch.tensor([1.3, 1.3, 1.2], dtype=torch.float64, requires_grad=True)
+    assert gradcheck(kofn.log_entmax, (x, alpha), eps=1e-7, atol=1e-6)
+    assert gradgradcheck(kofn.log_entmax, (x, alpha), eps=1e-7, atol=1e-5)
+    x = torch.tensor([[1.0, 2, 3], [1, NAN, 3], [1, INF, 3]])
+    alpha = torch.full((3,), 1.2, requires_grad=True)
+    p = kofn.log_entmax(x, alpha)
+    (slope,) = torch.autograd.grad(p.nan_to_num(neginf=0).sum() + p[1].sum(), alpha)
+    assert slope[1].isnan() and slope[0].isfinite() and slope[2] == 0

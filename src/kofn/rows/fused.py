@@ -184,7 +184,7 @@ def log_weights(given: Given) -> Array | None:
     backend = _serving_eagerly(given)
     if backend is None:
         operators = _operators(given, "LOGARITHMS")
-        return None if operators is None else operators.log_weights_of(given)
+        return _other_logarithms(given) if operators is None else operators.log_weights_of(given)
     if kind_of(given.link) not in backend.LOGARITHMS:
         return None
     if not recorded:
@@ -203,6 +203,17 @@ def log_weights(given: Given) -> Array | None:
         return slopes[0], *others
 
     return _by_rule(given, numbers, value, pullback, answers.log_weights)
+
+
+def _other_logarithms(given: Given) -> Array | None:
+    """Return log p of eager torch's rows with an alpha each."""
+    if given.form.kind != "torch" or given.over is not DENSE:
+        return None
+    if given.link.static_and_array_alpha()[1] is None:
+        return None
+    from kofn.rows import each_alpha
+
+    return each_alpha.log_weights(given, answers.log_weights)
 
 
 def gap(given: Given, target: Array) -> Array | None:

@@ -1,4 +1,4 @@
-"""Weights and logarithms of entmax with an alpha per row, by a kernel for every alpha, in eager PyTorch.
+"""Weights and logarithms of entmax with an alpha per row, by kernels for each alpha: PyTorch.
 
 Kernels take alpha as a number. Attention learns one per head, so there are few of them. θ depends
 on alpha, too, but its derivative there follows from the weights alone: see `in_alpha_of`.
@@ -190,7 +190,7 @@ def _of_weights(p: Tensor, g: Tensor, a: Tensor) -> Tensor:
 
 def _of_logarithms(log: Tensor, g: Tensor, a: Tensor) -> Tensor:
     log = log.double()
-    inside = (log > -math.inf) & (log < 0)
+    inside = log > -math.inf  # 1 too: next to it, others may be e^{−300}, and are to move alike
     p = log.exp()
     some = torch.where(inside, log, 0.0)
     p_inside, g = (torch.where(inside, each, 0.0) for each in (p, g.double()))

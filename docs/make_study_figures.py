@@ -33,11 +33,7 @@ def methods(names: str) -> str:
 
 STUDIES = {
     "router": Study("router", {"curves.png": "nn_router_study.png"}),
-    "attention": Study(
-        "attention --steps 700 "
-        + methods("softmax entmax entmax-scaled soft-topk soft-topk-learned"),
-        {"curves.png": "nn_attention_study.png"},
-    ),
+    "attention": Study("attention --steps 700", {"curves.png": "nn_attention_study.png"}),
     "prune_mlp": Study("prune --model mlp", {"curves.png": "nn_pruning.png"}),
     "prune_cnn": Study("prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
     "sae": Study(

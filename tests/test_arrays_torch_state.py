@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 WITHOUT = """
     import torch
     from torch.autograd import forward_ad
@@ -36,6 +38,7 @@ USES = """
 """
 
 
+@pytest.mark.usefixtures("kernels_on")
 def test_without_private_names_the_plain_operations_answer():
     code = textwrap.dedent(WITHOUT + USES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -61,6 +64,7 @@ OPERATOR = """
 """
 
 
+@pytest.mark.usefixtures("kernels_on")
 def test_without_them_operators_have_their_derivatives_still():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(OPERATOR)], capture_output=True, text=True

@@ -382,6 +382,7 @@ def test_nothing_at_all(framework):
     assert float(loss) == 0
 
 
+@pytest.mark.usefixtures("kernels_on")
 def test_what_autograd_keeps_is_freed_and_changes_in_place_are_seen():
     x = torch.randn(6, dtype=torch.float64, requires_grad=True)
     ids = torch.tensor([0, 1, 0, 1, 1, 0])
@@ -396,6 +397,7 @@ def test_what_autograd_keeps_is_freed_and_changes_in_place_are_seen():
         weights.sum().backward()
 
 
+@pytest.mark.usefixtures("kernels_on")
 def test_equal_segments_are_dense_rows_to_the_bit():
     x = torch.randn(64, 100, generator=torch.Generator().manual_seed(0))
     found = kofn.segment_soft_topk(x.reshape(-1), 3, ptr=torch.arange(0, 6401, 100))

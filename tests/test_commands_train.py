@@ -224,7 +224,9 @@ def test_checkpoints_are_written_now_and_then(here, monkeypatch):
 
 def test_a_run_that_diverges_says_so(here, monkeypatch):
     monkeypatch.setattr(training, "RATE", 1e30)
-    assert "softmax diverged in epoch" in refused("--method", "softmax", *SMALL, "--epochs", 9)
+    assert "softmax, seed 0 diverged in step" in refused(
+        "--method", "softmax", *SMALL, "--epochs", 9
+    )
 
 
 @pytest.mark.parametrize("latent", [Latent(2, 3), Latent(1, 5, 2)])

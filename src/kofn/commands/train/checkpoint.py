@@ -8,42 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from kofn.commands import files
 from kofn.commands.files import InputError
+from kofn.commands.train.run import Run
 
 BETWEEN_WRITES = 5.0  # seconds
 CHECKPOINT = "checkpoint.pt"
-VERSION = 2
+VERSION = 3
 
 Key = tuple[Any, ...]
 """What a run is: its method, its seed and so on, as plain values."""
-
-
-class Run(Protocol):
-    """One training run, which can be stopped and continued between two parts."""
-
-    @property
-    def done(self) -> int:
-        """How many parts are finished."""
-
-    def part(self) -> None:
-        """Train for one part more."""
-
-    def state(self) -> dict[str, Any]:
-        """Return a copy of all that the next part depends on: tensors and plain values."""
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; training continues exactly as without a stop."""
-
-    def result(self) -> dict[str, Any]:
-        """Return the results of a finished run: tensors and plain values."""
-
-    def says(self) -> str:
-        """Return what the progress bar shows."""
 
 
 class Checkpoint:
@@ -132,12 +110,3 @@ def work(
         checkpoint.finished.append({**run.result(), "key": key})
         checkpoint.keep(None)
     return checkpoint.finished
-
-
-def copied(state: Any) -> Any:
-    """Return a copy that shares no memory with the original."""
-    if isinstance(state, torch.Tensor):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        return {key: copied(value) for key, value in state.items()}
-    return [copied(value) for value in state] if isinstance(state, list) else state

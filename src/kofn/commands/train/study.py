@@ -16,7 +16,8 @@ from kofn.commands.files import InputError
 from kofn.commands.terminal import at_least, bar, prepare_kernels, printed
 
 if TYPE_CHECKING:
-    from kofn.commands.train.checkpoint import Checkpoint, Key, Run
+    from kofn.commands.train.checkpoint import Checkpoint, Key
+    from kofn.commands.train.run import Run
 
 Results = list[dict[str, Any]]
 

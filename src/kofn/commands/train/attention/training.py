@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kofn.commands.files import InputError
+from kofn.commands.train import run
 from kofn.commands.train.attention.model import Transformer
 from kofn.commands.train.attention.tasks import TASKS, Batch
-from kofn.commands.train.checkpoint import copied
 
 PART = 50
 """Steps between two measurements."""
@@ -58,47 +55,37 @@ class Measured(NamedTuple):
     accuracy: float
 
 
-class Run:
+class Run(run.Run):
     """One method on one task with one seed."""
 
+    Figures = Measured
+
     def __init__(self, settings: Settings, task: str, method: str, seed: int) -> None:
-        self.settings, self.name, self.method, self.seed = settings, task, method, seed
+        super().__init__(settings, task, method, seed)
+        self.task, self.seed = TASKS[task], seed
         self.generator = torch.Generator().manual_seed(seed)
-        with torch.random.fork_rng():  # layers draw from PyTorch's own generator
-            torch.manual_seed(seed)
+        with run.seeded(seed):
             self.model = Transformer(method)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
-        self.history: list[Measured] = []
-        self.steps, self.seconds = 0, 0.0
 
-    @property
-    def done(self) -> int:
-        return len(self.history)
-
-    def part(self) -> None:
-        """Train for some steps, then measure."""
-        began = time.monotonic()
+    def train(self) -> None:
         for _ in range(min(PART, self.settings.steps - self.steps)):
             length = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=self.generator))
-            batch = TASKS[self.name](BATCH, length, self.generator)
-            loss, _ = self._judged(batch)
-            self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-            self.steps += 1
-        self.seconds += time.monotonic() - began
-        found = Measured(self.steps, *self.tested(LONGEST))
-        if not math.isfinite(found.loss):
-            raise InputError(f"{self.method} diverged on {self.name} in step {self.steps}")
-        self.history.append(found)
+            loss, _ = self._judged(self.task(BATCH, length, self.generator))
+            self.descend(loss, longest=1.0)
+
+    def measured(self) -> Measured:
+        return Measured(self.steps, *self.tested(LONGEST))
+
+    def shown(self, measured: Measured) -> str:
+        return f"loss {measured.loss:.3f}"
 
     @torch.no_grad()
     def tested(self, length: int) -> tuple[float, float]:
         """Return the loss and the share of right symbols at a length."""
         generator = torch.Generator().manual_seed(self.seed)  # the same for all methods
         count = max(1, TESTED // length)
-        batch = TASKS[self.name](count, length, generator)
+        batch = self.task(count, length, generator)
         at_once = max(1, AT_ONCE // length**2)
         inputs, targets = (torch.split(each, at_once) for each in batch)
         parts = [self._judged(Batch(*part)) for part in zip(inputs, targets, strict=True)]
@@ -118,7 +105,7 @@ class Run:
     def drawn(self) -> Tensor:
         """Return the weights [DRAWN, DRAWN] of the head of the last layer that is most certain."""
         generator = torch.Generator().manual_seed(self.seed)
-        inputs, targets = TASKS[self.name](1, DRAWN, generator)
+        inputs, targets = self.task(1, DRAWN, generator)
         weights = self.model(inputs)[1][-1][0]
         asked = targets[0] >= 0
         return weights[weights[:, asked].amax(-1).mean(-1).argmax()].clone()
@@ -126,31 +113,7 @@ class Run:
     def result(self) -> dict[str, Any]:
         """Return the results of a finished run: also at lengths beyond those trained at."""
         return {
-            "history": [tuple(each) for each in self.history],
-            "seconds": self.seconds,
+            **super().result(),
             "lengths": [(length, *self.tested(length)) for length in self.settings.lengths],
             "map": self.drawn() if self.seed == self.settings.seed else None,
         }
-
-    def state(self) -> dict[str, Any]:
-        """Return a copy of all that the next part depends on."""
-        return {
-            "history": [tuple(each) for each in self.history],
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "model": copied(self.model.state_dict()),
-            "optimizer": copied(self.optimizer.state_dict()),
-            "generator": self.generator.get_state(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; training continues exactly as without a stop."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
-        self.history = [Measured(*each) for each in state["history"]]
-        self.steps, self.seconds = state["steps"], state["seconds"]
-
-    def says(self) -> str:
-        loss = f" loss {self.history[-1].loss:.3f}" if self.history else ""
-        return f"{self.name}, {self.method}, seed {self.seed}:{loss}"

@@ -66,7 +66,7 @@ def as_json(settings: Settings, results: Results, seconds: float) -> bytes:
             **dict(zip(("model", "method", "removed", "seed"), each["key"], strict=True)),
             **dict(zip(Measured._fields, each["measured"], strict=True)),
             "seconds": each["seconds"],
-            "losses": each["losses"],
+            "losses": [loss for _, loss in each["history"]],
         }
         for each in results
     ]

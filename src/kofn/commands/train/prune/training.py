@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,8 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from kofn.commands.files import InputError
-from kofn.commands.train.checkpoint import copied
+from kofn.commands.train import run
 from kofn.commands.train.prune.methods import METHODS, way_of
 from kofn.commands.train.prune.tasks import digits, model_of
 
@@ -61,52 +58,60 @@ class Measured(NamedTuple):
     """Weights that are not 0, biases apart."""
 
 
-class Run:
+class Trained(NamedTuple):
+    """What is measured after some steps."""
+
+    steps: int
+    loss: float
+    """Mean of the batches since the last measurement."""
+
+
+class Run(run.Run):
     """One network, pruned by one method, with one seed."""
+
+    Figures = Trained
 
     def __init__(
         self, settings: Settings, model: str, method: str, removed: str, seed: int
     ) -> None:
-        self.settings, self.key = settings, (model, method, removed, seed)
+        super().__init__(settings, model, method, removed, seed)
         self.data = digits(seed)
         self.generator = torch.Generator().manual_seed(seed)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with run.seeded(seed):
             self.model = model_of(model)
         self.way = way_of(method, self.model, removed, settings.steps)
         self.optimizer = torch.optim.Adam(self.way.parameters(RATE))
         self.slower = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, settings.steps)
-        self.steps, self.seconds, self.losses = 0, 0.0, list[float]()
+        self.losses: list[float] = []
         self.noise = self.generator.get_state()
 
     @property
-    def done(self) -> int:
-        return len(self.losses)
+    def title(self) -> str:
+        model, method, removed, seed = self.key
+        return f"{model}, {removed} removed, {method}, seed {seed}"
 
-    def part(self) -> None:
-        """Train for some steps."""
-        began = time.process_time()
+    def train(self) -> None:
         with torch.random.fork_rng():  # Gumbel noise comes from PyTorch's own generator
             torch.set_rng_state(self.noise)
-            losses = [self._step() for _ in range(min(PART, self.settings.steps - self.steps))]
+            count = min(PART, self.settings.steps - self.steps)
+            self.losses = [self._step() for _ in range(count)]
             self.noise = torch.get_rng_state()
-        self.losses.append(sum(losses) / len(losses))
-        self.seconds += time.process_time() - began
-        if not math.isfinite(self.losses[-1]):
-            raise InputError(f"{self.key[1]} diverged on {self.key[0]} in step {self.steps}")
 
     def _step(self) -> float:
         images, labels, *_ = self.data
         rows = torch.randint(len(images), (BATCH,), generator=self.generator)
         weights = self.way.weights(self.steps)
         loss = cross_entropy(self._output(images[rows], weights), labels[rows])
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.descend(loss)
         self.slower.step()
-        self.way.after(self.steps)
-        self.steps += 1
+        self.way.after(self.steps - 1)
         return loss.item()
+
+    def measured(self) -> Trained:
+        return Trained(self.steps, sum(self.losses) / len(self.losses))
+
+    def shown(self, measured: Trained) -> str:
+        return f"loss {measured.loss:.3f}"
 
     def _output(self, images: Tensor, weights: dict[str, Tensor]) -> Tensor:
         found: Tensor = (
@@ -123,36 +128,21 @@ class Run:
         measured = Measured(
             right.float().mean().item(), sum(int((each != 0).sum()) for each in weights)
         )
-        return {"measured": tuple(measured), "seconds": self.seconds, "losses": self.losses}
+        return {"measured": tuple(measured), **super().result()}
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of all that the next part depends on."""
         return {
-            "steps": self.steps,
-            "losses": list(self.losses),
-            "seconds": self.seconds,
-            "model": copied(self.model.state_dict()),
-            "memory": copied(self.way.memory),
-            "logits": copied(getattr(self.way, "logits", None)),
-            "optimizer": copied(self.optimizer.state_dict()),
+            **super().state(),
+            "memory": run.copied(self.way.memory),
+            "logits": run.copied(getattr(self.way, "logits", None)),
             "slower": self.slower.state_dict(),
-            "generator": self.generator.get_state(),
             "noise": self.noise,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self.model.load_state_dict(state["model"])
-        self.way.memory = copied(state["memory"])
+        super().load(state)
+        self.way.memory = run.copied(state["memory"])
         if state["logits"] is not None:
             getattr(self.way, "logits").data.copy_(state["logits"])  # noqa: B009
-        self.optimizer.load_state_dict(state["optimizer"])
         self.slower.load_state_dict(state["slower"])
-        self.generator.set_state(state["generator"])
-        self.noise, self.steps = state["noise"], state["steps"]
-        self.losses, self.seconds = list(state["losses"]), state["seconds"]
-
-    def says(self) -> str:
-        model, method, removed, seed = self.key
-        loss = f" loss {self.losses[-1]:.3f}" if self.losses else ""
-        return f"{model}, {removed} removed, {method}, seed {seed}:{loss}"
+        self.noise = state["noise"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,8 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from kofn.commands.files import InputError
-from kofn.commands.train.checkpoint import copied
+from kofn.commands.train import run
 from kofn.commands.train.router.routers import METHODS, penalty_of, step
 from kofn.commands.train.router.tasks import Batch, Mixture, task_of
 
@@ -63,45 +61,35 @@ class Measured(NamedTuple):
     experts_per_token: float
 
 
-class Run:
+class Run(run.Run):
     """One method on one task with one k and one seed."""
 
+    Figures = Measured
+
     def __init__(self, settings: Settings, task: str, method: str, k: int, seed: int) -> None:
-        self.settings, self.name, self.method, self.k, self.seed = settings, task, method, k, seed
+        super().__init__(settings, task, method, k, seed)
         self.task = task_of(task, seed)
-        with torch.random.fork_rng():  # layers draw from PyTorch's own generator
-            torch.manual_seed(seed)
+        self.generator = self.task.generator
+        with run.seeded(seed):
             self.model = self.task.model(method, k)
-        self.parameters = [each for each in self.model.parameters() if each.requires_grad]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=self.task.RATE)
-        self.history: list[Measured] = []
-        self.steps, self.seconds = 0, 0.0
+        parameters = [each for each in self.model.parameters() if each.requires_grad]
+        self.optimizer = torch.optim.Adam(parameters, lr=self.task.RATE)
 
     @property
-    def done(self) -> int:
-        return len(self.history)
+    def title(self) -> str:
+        task, method, k, seed = self.key
+        return f"{task}, k = {k}, {method}, seed {seed}"
 
     @property
     def mixture(self) -> Mixture:
         return self.task.mixture(self.model)
 
-    def part(self) -> None:
-        """Train for some steps, then measure."""
-        began = time.monotonic()
+    def train(self) -> None:
         for _ in range(min(PART, self.settings.steps - self.steps)):
-            loss = self.task.loss(self.model, self.task.batch()) + penalty_of(self.model)
-            self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+            self.descend(self.task.loss(self.model, self.task.batch()) + penalty_of(self.model))
             step(self.model)
-            self.steps += 1
-        self.seconds += time.monotonic() - began
-        found = self._measured()
-        if not math.isfinite(found.loss):
-            raise InputError(f"{self.method} diverged on {self.name} in step {self.steps}")
-        self.history.append(found)
 
-    def _measured(self) -> Measured:
+    def measured(self) -> Measured:
         self.model.eval()
         held_out = self.task.held_out
         loss = self.task.loss(self.model, held_out)
@@ -120,31 +108,8 @@ class Run:
             self.mixture.chosen.float().sum(-1).mean().item(),
         )
 
-    def result(self) -> dict[str, Any]:
-        """Return the results of a finished run."""
-        return {"history": [tuple(each) for each in self.history], "seconds": self.seconds}
-
-    def state(self) -> dict[str, Any]:
-        """Return a copy of all that the next part depends on."""
-        return {
-            **self.result(),
-            "steps": self.steps,
-            "model": copied(self.model.state_dict()),
-            "optimizer": copied(self.optimizer.state_dict()),
-            "generator": self.task.generator.get_state(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; training continues exactly as without a stop."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.task.generator.set_state(state["generator"])
-        self.history = [Measured(*each) for each in state["history"]]
-        self.steps, self.seconds = state["steps"], state["seconds"]
-
-    def says(self) -> str:
-        loss = f" loss {self.history[-1].loss:.3f}" if self.history else ""
-        return f"{self.name}, k = {self.k}, {self.method}, seed {self.seed}:{loss}"
+    def shown(self, measured: Measured) -> str:
+        return f"loss {measured.loss:.3f}"
 
 
 def right_share(batch: Batch, mixture: Mixture) -> float:

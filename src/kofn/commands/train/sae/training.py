@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,8 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kofn.commands.files import InputError
-from kofn.commands.train.checkpoint import copied
+from kofn.commands.train import run
 from kofn.commands.train.sae.methods import METHODS, Sizes, unexplained
 from kofn.commands.train.sae.tasks import Features, task_of
 from kofn.nn.routing.state import Counting
@@ -65,41 +63,26 @@ class Measured(NamedTuple):
     """Mean cosine of true features and decoder rows, matched at best; NaN where none are known."""
 
 
-class Run:
+class Run(run.Run):
     """One method on one task with one seed."""
 
+    Figures = Measured
+
     def __init__(self, settings: Settings, task: str, method: str, seed: int) -> None:
-        self.settings, self.name, self.method, self.seed = settings, task, method, seed
+        super().__init__(settings, task, method, seed)
         self.task = task_of(task, seed)
+        self.generator = self.task.generator
         sizes = Sizes(self.task.D_IN, self.task.D_SAE, self.task.K, settings.steps)
-        with torch.random.fork_rng():  # layers draw from PyTorch's own generator
-            torch.manual_seed(seed)
+        with run.seeded(seed):
             self.model = METHODS[method].make(sizes)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.task.RATE)
-        self.history: list[Measured] = []
-        self.steps, self.seconds = 0, 0.0
 
-    @property
-    def done(self) -> int:
-        return len(self.history)
-
-    def part(self) -> None:
-        """Train for some steps, then measure."""
-        began = time.thread_time()
+    def train(self) -> None:
         for _ in range(min(PART, self.settings.steps - self.steps)):
             left = (self.settings.steps - self.steps) / (COOLED * self.settings.steps)
             self.optimizer.param_groups[0]["lr"] = self.task.RATE * min(1.0, left)
-            loss = self.model.loss(self.task.batch(BATCH))
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
+            self.descend(self.model.loss(self.task.batch(BATCH)))
             self.model.step()
-            self.steps += 1
-        self.seconds += time.thread_time() - began
-        found = self._measured()
-        if not math.isfinite(found.explained):
-            raise InputError(f"{self.method} diverged on {self.name} in step {self.steps}")
-        self.history.append(found)
 
     @torch.no_grad()
     def code(self) -> Tensor:
@@ -110,7 +93,7 @@ class Run:
         return code
 
     @torch.no_grad()
-    def _measured(self) -> Measured:
+    def measured(self) -> Measured:
         x, code = self.task.held_out, self.code()
         return Measured(
             self.steps,
@@ -128,8 +111,7 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """Return the results of a finished run."""
-        found: dict[str, Any] = {"history": [tuple(each) for each in self.history]}
-        found["seconds"] = self.seconds
+        found = super().result()
         if self.done == self.settings.parts:
             found |= self._drawn()
         return found
@@ -144,29 +126,16 @@ class Run:
         return {"features": self.task.held_out_images[examples].mean(0)}
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of all that the next part depends on."""
-        return {
-            **self.result(),
-            "steps": self.steps,
-            "model": copied(self.model.state_dict()),
-            "counts": [copied(each.counts) for each in _counters(self.model)],
-            "optimizer": copied(self.optimizer.state_dict()),
-            "generator": self.task.generator.get_state(),
-        }
+        counts = [each.counts.clone() for each in _counters(self.model)]
+        return {**super().state(), "counts": counts}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; training continues exactly as without a stop."""
-        self.model.load_state_dict(state["model"])
+        super().load(state)
         for each, counts in zip(_counters(self.model), state["counts"], strict=True):
             each.counts.copy_(counts)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.task.generator.set_state(state["generator"])
-        self.history = [Measured(*each) for each in state["history"]]
-        self.steps, self.seconds = state["steps"], state["seconds"]
 
-    def says(self) -> str:
-        shown = f" {self.history[-1].explained:.1%} explained" if self.history else ""
-        return f"{self.name}, {self.method}, seed {self.seed}:{shown}"
+    def shown(self, measured: Measured) -> str:
+        return f"{measured.explained:.1%} explained"
 
 
 def _counters(model: nn.Module) -> list[Counting]:

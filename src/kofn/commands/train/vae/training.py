@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from kofn import schedules
-from kofn.commands.files import InputError
-from kofn.commands.train.checkpoint import copied
+from kofn.commands.train import run
 from kofn.commands.train.vae.methods import METHODS
 from kofn.commands.train.vae.model import Autoencoder, Data, Latent
 
@@ -58,31 +56,27 @@ class Bounds(NamedTuple):
     held_out_tight: float
 
 
-class Run:
-    """One method with one seed."""
+class Run(run.Run):
+    """One method with one seed; a part is an epoch."""
+
+    Figures = Bounds
 
     def __init__(self, settings: Settings, data: Data, name: str, seed: int) -> None:
-        self.settings, self.data, self.method, self.seed = settings, data, METHODS[name], seed
+        super().__init__(settings, name, seed)
+        self.data, self.method, self.seed = data, METHODS[name], seed
         self.generator = torch.Generator().manual_seed(seed)
         self.model = Autoencoder(settings.latent(name), data.training, self.generator)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE)
-        self.history: list[Bounds] = []
-        self.seconds = 0.0
-        self.steps = -(-len(data.training) // BATCH)
-        cooling = max(1, round(ANNEALED * self.steps * settings.epochs))
+        self.in_epoch = -(-len(data.training) // BATCH)
+        cooling = max(1, round(ANNEALED * self.in_epoch * settings.epochs))
         self.temperature = schedules.exponential(1.0, COLD, steps=cooling)
 
-    @property
-    def done(self) -> int:
-        return len(self.history)
-
-    def part(self) -> None:
-        """Train on every image once, then measure the bounds."""
-        began, done = time.monotonic(), len(self.history)
+    def train(self) -> None:
+        """Train on every image once."""
         order = torch.randperm(len(self.data.training), generator=self.generator)
-        for step, part in enumerate(torch.split(order, BATCH)):
+        for part in torch.split(order, BATCH):
             images = self.data.training[part]
-            temperature = self.temperature(done * self.steps + step)
+            temperature = self.temperature(self.steps)
             choice = self.model.choice(images, temperature if self.method.cools else 1.0)
 
             def cost(z: torch.Tensor, images: torch.Tensor = images) -> torch.Tensor:
@@ -91,19 +85,17 @@ class Run:
             expected = self.method.estimate(
                 choice, cost, self.generator, temperature, self.settings.samples
             )
-            loss = (expected + self.model.divergence(choice)).mean()
-            self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-        self.seconds += time.monotonic() - began
-        training, training_tight = self._bounds(
-            self.data.training[: len(self.data.held_out)], done + 1
-        )
-        held_out, held_out_tight = self._bounds(self.data.held_out, done + 1)
-        found = Bounds(done + 1, training, held_out, training_tight, held_out_tight)
-        if not all(map(math.isfinite, found)):
-            raise InputError(f"{self.method.name} diverged in epoch {done + 1}: {found.held_out}")
-        self.history.append(found)
+            self.descend((expected + self.model.divergence(choice)).mean())
+
+    def measured(self) -> Bounds:
+        done = self.done + 1
+        held_out, held_out_tight = self._bounds(self.data.held_out, done)
+        some = self.data.training[: len(self.data.held_out)]
+        training, training_tight = self._bounds(some, done)
+        return Bounds(done, training, held_out, training_tight, held_out_tight)
+
+    def shown(self, measured: Bounds) -> str:
+        return f"bound {measured.held_out:.1f}"
 
     def result(self) -> dict[str, Any]:
         """Return the results of a finished run, and its model."""
@@ -111,12 +103,12 @@ class Run:
         held_out, held_out_tight = self._bounds(self.data.held_out, **end)
         training, training_tight = self._bounds(self.data.training, **end)
         latent = self.model.latent
+        first = self.seed == self.settings.seed
         few = latent.log_size <= math.log(MOST_CHOICES) + 1e-9
         return {
             "method": self.method.name,
             "seed": self.seed,
-            "history": [tuple(each) for each in self.history],
-            "seconds": self.seconds,
+            **super().result(),
             "calls": self.method.calls(self.settings.samples, round(math.exp(latent.log_size))),
             "held_out": held_out,
             "held_out_tight": held_out_tight,
@@ -125,30 +117,8 @@ class Run:
             "held_out_evidence": self.model.evidence(self.data.held_out) if few else None,
             "training_evidence": self.model.evidence(self.data.training) if few else None,
             # One model per method is enough to generate digits.
-            "model": copied(self.model.state_dict()) if self.seed == self.settings.seed else None,
+            "model": run.copied(self.model.state_dict()) if first else None,
         }
-
-    def state(self) -> dict[str, Any]:
-        """Return a copy of all state that the next epoch depends on."""
-        return {
-            "model": copied(self.model.state_dict()),
-            "optimizer": copied(self.optimizer.state_dict()),
-            "generator": self.generator.get_state(),
-            "history": [tuple(each) for each in self.history],
-            "seconds": self.seconds,
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; training continues exactly as without a stop."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
-        self.history = [Bounds(*each) for each in state["history"]]
-        self.seconds = state["seconds"]
-
-    def says(self) -> str:
-        bound = f" bound {self.history[-1].held_out:.1f}" if self.history else ""
-        return f"{self.method.name}, seed {self.seed}:{bound}"
 
     def _bounds(
         self, images: torch.Tensor, epochs: int, samples: int | None = None
@@ -156,7 +126,7 @@ class Run:
         samples = SAMPLES_PER_EPOCH if samples is None else samples
         # Its own generator: how often the bounds are measured does not change the training.
         generator = torch.Generator().manual_seed(self.seed)
-        reached = self.temperature(epochs * self.steps) if self.method.cools else 1.0
+        reached = self.temperature(epochs * self.in_epoch) if self.method.cools else 1.0
         parts = torch.split(images, 256)
         found = [self.model.bounds(part, samples, generator, reached) for part in parts]
         sizes = [len(part) / len(images) for part in parts]

@@ -135,11 +135,12 @@ def test_slopes_where_scores_are_far_beyond_the_temperature(function, size, monk
     rng = np.random.default_rng(0)
     x, costs = size * rng.standard_normal((30, 40)), rng.uniform(0.1, 1, (30, 40))
     budget = costs.sum(-1) * rng.uniform(0.2, 0.8, 30)
-    rows = [torch.tensor(row.astype(np.float32)) for row in (x, costs, budget)]
+    given = x, costs, budget, np.linspace(0.5, 2, 30)
+    rows = [torch.tensor(row.astype(np.float32)) for row in given]
 
     def pulled(*rows):
         leaves = [row.detach().requires_grad_() for row in rows]
-        answer = function(*leaves)
+        answer = function(*leaves[:3], temperature=leaves[3])
         return torch.autograd.grad((answer * answer.new_tensor(1.5)).sum(), leaves)
 
     exact = reference(monkeypatch, pulled, *(row.double() for row in rows))
@@ -182,6 +183,33 @@ def test_prices_of_kernels_are_those_of_the_array_code(monkeypatch):
         theta = soft_knapsack_threshold(*rows)
         wanted = reference(monkeypatch, soft_knapsack_threshold, *rows)
         assert np.allclose(theta, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("link", of_links())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_and_their_gradients_are_those_of_the_array_code(link, dtype, monkeypatch):
+    rng = np.random.default_rng(9)
+    x, costs, budget = oracles_knapsack.rows(rng, 60, 12, "float64")
+    t, budget = np.linspace(0.05, 3, 60), 0.99 * budget  # in no gap between bounded supports
+    costs[:6, 2:5] = 0  # free
+    budget[1], budget[2] = 0, costs[2].sum() + 1
+    x[3, 3], x[4], x[5, 3], x[6, 0] = -INF, -INF, INF, NAN
+    rows = [torch.tensor(a).to(dtype) for a in (x, costs, budget, t)]
+
+    def pulled(rows):
+        leaves = [a.clone().requires_grad_() for a in rows]
+        found = soft_knapsack_value(*leaves[:3], link=link, temperature=leaves[3])
+        return found.detach(), *torch.autograd.grad(found.sum(), leaves)
+
+    wanted = reference(monkeypatch, pulled, [row.double() for row in rows])
+    tolerance = {torch.float32: 2e-6, torch.float64: 1e-13}[dtype]
+    large = rows[0].double().nan_to_num(0, 0, 0).abs().sum(-1) + rows[3]
+    for one, other in zip(pulled(rows), wanted, strict=True):
+        size = large[:, None] if other.ndim == 2 else large
+        close = torch.isclose(one.double(), other, rtol=tolerance, atol=0, equal_nan=True)
+        assert (close | ((one.double() - other).abs() <= tolerance * size)).all()
+    plain = soft_knapsack_value(*rows[:3], link=link, temperature=rows[3])
+    assert torch.equal(plain.nan_to_num(), pulled(rows)[0].nan_to_num())
 
 
 def test_what_is_masked_may_cost_anything():

@@ -174,6 +174,11 @@ class PricedKernels(Protocol):
     ) -> tuple[Any, bool]:
         """Return (θ, whether the kernel gave up on rows)."""
 
+    def values(
+        self, x: Array, costs: Array, theta: Array, budget: Array, temperature: Array, link: Any
+    ) -> Any:
+        """Return the values and their slopes in the temperature, (2, …), of rows that have a θ."""
+
     def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
         """Return `rows.priced_choice.fill`, and 1 for each of the rows, one after another, that the
         kernel gave up on, else 0, as a NumPy array.

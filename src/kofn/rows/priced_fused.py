@@ -67,7 +67,7 @@ def hard_weights(given: PricedGiven) -> Array:
 def theta(given: PricedGiven) -> Array:
     """Return `priced_answers.theta`."""
     backend = _serving(given)
-    if backend is None or _moves_temperature(given):
+    if backend is None:
         return evaluate(priced_answers.theta, given)
     if not _is_recorded(given):
         return priced_kernels.theta(backend, given)[0]
@@ -79,7 +79,7 @@ def theta(given: PricedGiven) -> Array:
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         rows, of_costs = with_link(tensors, link), tensors[1].requires_grad
-        return *priced_kernels.slopes_of_theta(rows, cotangent, kept[0], of_costs), None
+        return priced_kernels.slopes_of_theta(rows, cotangent, kept[0], of_costs)
 
     return _by_rule(given, value, pullback, priced_answers.theta)
 
@@ -87,17 +87,21 @@ def theta(given: PricedGiven) -> Array:
 def value(given: PricedGiven) -> Array:
     """Return `priced_answers.value`, whose slopes are the weights and the price."""
     backend = _serving(given)
-    if backend is None or _moves_temperature(given) or not _is_recorded(given):
+    if backend is None:
         return evaluate(priced_answers.value, given)
+    if not _is_recorded(given):
+        return priced_kernels.value(backend, given, backend.price(*given)[0])[0]
     link: Link = given.link
 
     def both(*tensors: Array) -> Any:
         rows = with_link(tensors, link)
-        return priced_answers.value(rows), priced_kernels.weights(backend, rows)
+        weights, theta = priced_kernels.weights(backend, rows)
+        found = priced_kernels.value(backend, rows, theta)
+        return found[0].clone(), (weights, theta, found[1])
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
         rows = with_link(tensors, link)
-        return *priced_kernels.slopes_of_value(rows, cotangent, *kept), None
+        return priced_kernels.slopes_of_value(rows, cotangent, *kept)
 
     return _by_rule(given, both, pullback, priced_answers.value)
 
@@ -122,10 +126,6 @@ def _operators(given: PricedGiven) -> Any:
     from kofn.rows import torch_priced
 
     return torch_priced if torch_priced.serves(given) else None
-
-
-def _moves_temperature(given: PricedGiven) -> bool:
-    return is_torch(given.scores) and given.temperature.requires_grad
 
 
 def _is_recorded(given: PricedGiven) -> bool:

@@ -4,13 +4,14 @@ these gave up on.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, of_torch
+from kofn.arrays.kinds import Array, deleted, of_torch
 from kofn.rows import priced_answers, priced_choice
 from kofn.rows.kernel_rows import in_memory
 from kofn.rows.priced_given import PricedGiven, with_link
@@ -28,6 +29,21 @@ def weights(backend: kernels.PricedKernels, given: PricedGiven) -> tuple[Array, 
         with np.errstate(all="ignore"):
             in_memory(found)[where] = priced_answers.weights(with_link(rows, given.link))
     return found, theta
+
+
+def value(backend: kernels.PricedKernels, given: PricedGiven, theta: Array) -> Array:
+    """Return the values and their slopes in the temperature, (2, …), from θ as two floats.
+
+    Those of rows that have none are the array code's, but their slopes are not.
+    """
+    x, costs, budget, temperature, link = given
+    found = backend.values(x, costs, theta, budget, temperature, link)
+    where = np.isnan(in_memory(theta)[1])
+    if where.any():
+        rows = (in_memory(array)[where] for array in given[:4])
+        with np.errstate(all="ignore"):
+            in_memory(found)[0, where] = priced_answers.value(with_link(rows, link))
+    return found
 
 
 def fill(backend: kernels.PricedKernels, given: PricedGiven) -> Array:
@@ -77,35 +93,39 @@ def theta(backend: kernels.PricedKernels, given: PricedGiven) -> tuple[Array, Ar
 
 def slopes_of_theta(
     given: PricedGiven, cotangent: Array, pair: Array, of_costs: bool
-) -> tuple[Array, Array | None, Array]:
-    """Return the cotangents of scores, costs and budget: w = F′ and p = F give, by
-    Σ c·F((x − θc)/T) = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w and dθ/dB = −T/Σc²w.
+) -> tuple[Array, ...]:
+    """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
+    give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
+    dθ/dT = −Σcwz/Σc²w.
     """
     x, costs, t = (array.double() for array in (given.scores, given.costs, given.temperature))
     price, t = pair.double().sum(0)[..., None], t[..., None]
-    z = (x - price * costs) / t - given.link.edge
+    at = (x - price * costs) / t
+    z = at - given.link.edge
     spent = costs * given.link.pdf(z)
     steep = (costs * spent).sum(-1, keepdim=True)
     of_cost = cotangent[..., None] / steep
     in_costs = (t * given.link.cdf(z) - price * spent) * of_cost if of_costs else None
-    found = spent * of_cost, in_costs, (-t * of_cost)[..., 0]
+    in_x = spent * of_cost
+    in_t = -(in_x * at.where(in_x != 0, 0.0)).sum(-1)
+    found = in_x, in_costs, (-t * of_cost)[..., 0], in_t
     large = ((price / t)[..., 0] * costs.amax(-1)).abs() > LARGEST
     lost = ~pair.isfinite().all(0) | ~(steep[..., 0] > FLAT) | large
     return _mended(priced_answers.theta, given, cotangent, lost, found)
 
 
 def slopes_of_value(
-    given: PricedGiven, cotangent: Array, weights: Array, pair: Array
-) -> tuple[Array, Array | None, Array]:
-    """Return the cotangents of scores, costs and budget: p, −θp and θ."""
+    given: PricedGiven, cotangent: Array, weights: Array, pair: Array, of_t: Array
+) -> tuple[Array, ...]:
+    """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
     in_x = cotangent[..., None] * weights
-    found = in_x, -pair[0][..., None] * in_x, cotangent * pair[0]
+    found = in_x, -pair[0][..., None] * in_x, cotangent * pair[0], cotangent * of_t
     return _mended(priced_answers.value, given, cotangent, ~pair.isfinite().all(0), found)
 
 
 def _mended(
     function: Any, given: PricedGiven, cotangent: Array, lost: Array, found: Any
-) -> tuple[Array, Array | None, Array]:
+) -> tuple[Any, ...]:
     """Return cotangents in the dtype of the scores, with those of the array code where lost."""
     found = [each if each is None else each.to(given.scores.dtype) for each in found]
     if lost.any():
@@ -120,7 +140,10 @@ def _mended(
 def _pulled(
     rows: list[Array], link: Any, cotangent: Array, function: Any = priced_answers.weights
 ) -> Any:
-    leaves = [row.detach().requires_grad_() for row in rows]
+    """Return the cotangents of the rows in the dtype of the scores, from float64."""
+    x, like = rows[0].masked_fill(deleted(rows[0]), -math.inf), rows[0]
+    leaves = [row.detach().double().requires_grad_() for row in (x, *rows[1:])]
     answer = function(with_link(leaves, link))
     options = {"allow_unused": True, "materialize_grads": True}
-    return sys.modules["torch"].autograd.grad(answer, leaves, cotangent, **options)
+    found = sys.modules["torch"].autograd.grad(answer, leaves, cotangent.double(), **options)
+    return [slope.to(like.dtype) for slope in found]

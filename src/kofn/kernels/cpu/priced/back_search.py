@@ -1,11 +1,21 @@
-"""The backward pass of a row with costs: from cotangents of weights to those of its arguments."""
+"""What follows from the θ of a row with costs: its value, and from cotangents of weights those of
+its arguments.
+"""
 
 from __future__ import annotations
 
 import math
 
 from kofn.kernels.contract import BOUNDED
-from kofn.kernels.cpu.priced.layout import CENTRE, CHARGE, DEAREST, SLOPE, STILL, WEIGH
+from kofn.kernels.cpu.priced.layout import (
+    CENTRE,
+    CHARGE,
+    DEAREST,
+    INTEGRATE,
+    SLOPE,
+    STILL,
+    WEIGH,
+)
 from kofn.kernels.cpu.priced.search import visit
 from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -55,3 +65,23 @@ def cotangents(row, state, of_costs):
         state.mean = state.in_budget
         visit(row, CHARGE, False)
     return True
+
+
+@plain
+def value(row, state):
+    """Leave S = θB + TΣG(z) as `in_budget`, and its slope in T; as rows/backward.py, without
+    differences of large numbers.
+
+    Where nothing or everything is bought, what costs nothing still has a choice.
+    """
+    state.per_t, state.edge = 1 / state.temperature, edge(row.kind, row.alpha)
+    state.rise, state.mean = row.alpha - 1, math.nan
+    closed = abs(state.hi) == math.inf
+    if closed:
+        state.mean = 1.0 if state.hi < 0 else 0.0
+        state.hi, state.lo = 0.0, 0.0
+    sums = visit(row, INTEGRATE, False)
+    unspent = 0.0 if closed else state.budget - sums[2]
+    chosen = sums[1] + state.temperature * sums[0]
+    state.in_budget = unspent * (state.hi + state.lo) + chosen
+    state.in_t = sums[3]

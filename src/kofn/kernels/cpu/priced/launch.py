@@ -28,11 +28,12 @@ BACKWARD = Code("priced.worker", "backward", "qqdq")
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
 
-def visits(code: Code, kind: int, size: int) -> list[Code]:
+def visits(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Code]:
     """What visits rows in `code`, in the order of their places in memory."""
     forward = code is FORWARD
     names: tuple[str, ...] = layout.FORWARD if forward else layout.BACKWARD
-    module = "priced.loops" if forward else "priced.back_loops"
+    names = names if forward or cotangent else layout.VALUE
+    module = "priced.back_loops" if names is layout.BACKWARD else "priced.loops"
     if size == 8:  # no other precision
         names = tuple("evaluate" if name == "rough" else name for name in names)
     kinds = (kind if name in layout.BY_LINK else 0 for name in names)
@@ -47,6 +48,7 @@ def codes(kinds: list[int], size: int) -> list[Code]:
     found = [FORWARD, BACKWARD, _fill_of(size)]
     for kind in kinds:
         found += visits(FORWARD, kind, size) + visits(BACKWARD, kind, size)
+        found += visits(BACKWARD, kind, size, False)
     return found
 
 
@@ -88,6 +90,15 @@ def gradients(
     return out, in_costs, in_rows, lost
 
 
+def values(x: Any, costs: Any, theta: Any, budget: Any, temperature: Any, link: Any) -> Any:
+    """The values and their slopes in the temperature, (2, …), from θ; of no use where θ is NaN."""
+    memory = memory_of(x)
+    x = memory.packed(x)
+    out = memory.empty(x, (2, *x.shape[:-1]))
+    _deal(BACKWARD, link, x, costs, budget, temperature, theta, None, None, None, out)
+    return out
+
+
 def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, np.ndarray]:
     """(what is bought, which of the rows, one after another, were given up)."""
     memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
@@ -112,9 +123,11 @@ def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, np.nda
 
 
 @lru_cache(maxsize=512)
-def plan_of(code: Code, kind: int, size: int) -> tuple[Any, np.ndarray, int]:
+def plan_of(
+    code: Code, kind: int, size: int, cotangent: bool = True
+) -> tuple[Any, np.ndarray, int]:
     """What threads call, and the addresses of what visits a row for them."""
-    found = np.array([*map(native.address, visits(code, kind, size))], np.int64)
+    found = np.array([*map(native.address, visits(code, kind, size, cotangent))], np.int64)
     return native.function(code), found, address(found)
 
 
@@ -128,7 +141,7 @@ def _deal(
         return False
     kind = kind_of(link)
     assert kind is not None
-    run, visits_of, visits_at = plan_of(code, kind, size)
+    run, visits_of, visits_at = plan_of(code, kind, size, cotangent is not None)
     costs, apart = _rows_of(costs, memory, count, n * size)
     budget, temperature = memory.packed(budget), memory.packed(temperature)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)

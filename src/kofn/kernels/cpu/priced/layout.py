@@ -11,10 +11,12 @@ from kofn.kernels.cpu.runtime.layout import SUMS
 # What visits a row, by the names of what makes it in loops.py and back_loops.py.
 FORWARD = ("survey", "ends", "rough", "evaluate", "write", "close")
 BACKWARD = ("dearest", "weigh", "slope", "centre", "charge", "still")
+VALUE = ("integrate",)
 SURVEY, ENDS, ROUGH, EVALUATION, WRITE, CLOSE = range(len(FORWARD))
 DEAREST, WEIGH, SLOPE, CENTRE, CHARGE, STILL = range(len(BACKWARD))
+INTEGRATE = 0
 
-BY_LINK = {"rough", "evaluate", "write", "close", "weigh", "centre", "charge"}
+BY_LINK = {"rough", "evaluate", "write", "close", "weigh", "centre", "charge", "integrate"}
 """The others are the same for all links."""
 
 # What a visit is told, number by number, in the memory of a thread: θ as two numbers; 1/T; where
@@ -45,7 +47,8 @@ STATE = np.dtype(
 
 # A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
 # rows were given up; the shape and kind; the address of a team, if there is one, and those of
-# visits and arrays. Costs are so many bytes apart from row to row: 0 if all rows share them.
+# visits and arrays. Costs are so many bytes apart from row to row: 0 if all rows share them. Where
+# no cotangents are given, values stand in place of those of the budget.
 GIVEN_UP, N, SIZE, KIND, TEAM, VISITS, X, COSTS, APART, G, OUT, IN_COSTS = range(4, 16)
 HIGH, LOW, BUDGET, TEMPERATURE, IN_BUDGET, IN_T = range(16, 22)
 WORDS = 22

@@ -25,7 +25,7 @@ from kofn.kernels.cpu.priced.layout import (
     TOLD,
     UNIT,
 )
-from kofn.kernels.cpu.rows.formulas import deleted
+from kofn.kernels.cpu.rows.formulas import deleted, integral
 from kofn.kernels.cpu.rows.loops import BLOCK, Visit
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
@@ -163,6 +163,43 @@ def write(kind: int, number: Any) -> Visit:
                 ps[i] = p
                 total += cs[i] * p
             into[0] += total
+
+    return visit
+
+
+def integrate(kind: int, number: Any) -> Visit:
+    """Σ of G less max(z, 0) far up, the scores and the costs of those far up, Σ(G − zF).
+
+    In a row that buys nothing or everything, what costs something adds its score times that weight.
+    """
+
+    def visit(x, g, out, n, sums, told, b, c, d, e):
+        widest_vectors()
+        scores, costs = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        tell = carray(pointer(np.int64(told)), TOLD, np.float64)
+        hi, lo, per_t, end = tell[HI], tell[LO], tell[PER_T], tell[EDGE] / tell[PER_T]
+        bought, rise, zero = tell[MEAN], number(tell[RISE]), number(0)
+        closed = bought == bought
+        for start in range(0, n, BLOCK):
+            xs, cs = scores[start : start + BLOCK], costs[start : start + BLOCK]
+            rest, change, above, spent = zero, zero, 0.0, 0.0
+            for i in range(xs.size):
+                playing = not deleted(xs[i])
+                settled = closed & (cs[i] > zero)
+                score, cost = np.float64(xs[i]), np.float64(cs[i])
+                z = number(place(kind, score, cost, hi, lo, end, per_t))
+                inside = playing & (not settled)
+                part, up, entropy = integral(kind, z if inside else zero, rise)
+                share = (1.0 if up else 0.0) if inside else (bought if settled & playing else 0.0)
+                rest += part if inside else zero
+                change += entropy if inside else zero
+                above += share * score if share > 0 else 0.0
+                spent += share * cost if share > 0 else 0.0
+            into[0] += rest
+            into[1] += above
+            into[2] += spent
+            into[3] += change
 
     return visit
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.priced.back_search import cotangents
+from kofn.kernels.cpu.priced.back_search import cotangents, value
 from kofn.kernels.cpu.priced.layout import (
     APART,
     BUDGET,
@@ -69,7 +69,7 @@ def forward(job, own, alpha, leads):
 
 def backward(job, own, alpha, leads):
     """Take rows whose θ is known until there are none; write the cotangents of the scores, of the
-    costs if wanted, and of budget and T.
+    costs if wanted, and of budget and T, or without cotangents the value and its slope in T.
     """
     if not joined(job, leads):
         return
@@ -83,7 +83,9 @@ def backward(job, own, alpha, leads):
             entries = r * words[N] * size
             state.g_at = np.float64(words[G] + entries - row.x)
             state.in_costs_at = np.float64(words[IN_COSTS] - words[OUT])
-            if not cotangents(row, state, words[IN_COSTS] != 0):
+            if words[G] == 0:
+                value(row, state)
+            elif not cotangents(row, state, words[IN_COSTS] != 0):
                 fetch_add(job + 8 * GIVEN_UP, 1)
             store(words[IN_BUDGET], r, size, state.in_budget)
             store(words[IN_T], r, size, state.in_t)

@@ -108,6 +108,10 @@ def _half(case: Case) -> Iterator[Contender]:
 
 def _knapsack(case: Case) -> Iterator[Contender]:
     yield from (Contender(*road) for road in roads.knapsack(case.shape, case.k))
+    if importlib.util.find_spec("jax"):
+        yield _jax_softmax()
+        for name, group, function, exact in roads.knapsack(case.shape, case.k, every_link=False):
+            yield Contender(f"{name} (JAX)", group, function, exact, framework="jax")
 
 
 def _on_jax(case: Case) -> Iterator[Contender]:
@@ -177,10 +181,14 @@ def _entmax() -> Iterator[Contender]:
     yield Contender("entmax.entmax_bisect", "peer", bisect, kofn.entmax)
 
 
-def _jax_maps(k: int) -> Iterator[Contender]:
+def _jax_softmax() -> Contender:
     import jax
 
-    yield Contender("jax.nn.softmax", "baseline", jax.vmap(jax.nn.softmax), softmax, "jax")
+    return Contender("jax.nn.softmax", "baseline", jax.vmap(jax.nn.softmax), softmax, "jax")
+
+
+def _jax_maps(k: int) -> Iterator[Contender]:
+    yield _jax_softmax()
     for name, link in kofn.links.TABLE.items():
         map_ = partial(kofn.soft_topk, k=k, link=link)
         yield Contender(f"soft_topk, {name} (JAX)", "kofn", map_, map_, framework="jax")

@@ -165,7 +165,9 @@ def _torch_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
 def _jax_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
     import jax
 
-    scores, cotangent = (jax.numpy.asarray(a.numpy()) for a in (x, _cotangent(x.shape, dtype)))
+    scores = jax.numpy.asarray(x.numpy())
+    shape = torch.Size(jax.eval_shape(function, scores).shape)
+    cotangent = jax.numpy.asarray(_cotangent(shape, dtype).numpy())
     forward = jax.jit(function)
 
     def pull(scores: Any) -> Any:

@@ -46,18 +46,24 @@ def half(shape: tuple[int, int], k: int) -> Iterator[Road]:
         yield name, "kofn", function, function
 
 
-def knapsack(shape: tuple[int, int], k: int) -> Iterator[Road]:
+def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterator[Road]:
     """Yield soft_topk, and soft_knapsack with costs that buy about as many entries."""
     costs = 0.1 + 3 * torch.rand(shape[1], generator=torch.Generator().manual_seed(3))
-    budget = costs.sum() * k / shape[1]
+    given = costs, costs.sum() * k / shape[1]
 
-    def of(**options: Any) -> Map:
-        return lambda x: kofn.soft_knapsack(x, costs.to(x.dtype), budget.to(x.dtype), **options)
+    def of(function: Any, **options: Any) -> Map:
+        def priced(x: Any) -> Any:
+            is_torch = isinstance(x, torch.Tensor)
+            return function(x, *(a.to(x.dtype) if is_torch else a.numpy() for a in given), **options)
+
+        return priced
 
     functions: dict[str, Map] = {"soft_topk": partial(kofn.soft_topk, k=k)}
-    for link in (*_LINKS, "exponential", "linear", "entmax"):
-        functions[f"soft_knapsack, {link}"] = of(link=link)
-    functions["soft_knapsack, hard=True"] = of(hard=True)
+    for link in (*_LINKS, "exponential", "linear", "entmax") if every_link else _LINKS[:1]:
+        functions[f"soft_knapsack, {link}"] = of(kofn.soft_knapsack, link=link)
+    functions["soft_knapsack, hard=True"] = of(kofn.soft_knapsack, hard=True)
+    functions["soft_knapsack_threshold"] = of(kofn.soft_knapsack_threshold)
+    functions["soft_knapsack_value"] = of(kofn.soft_knapsack_value)
     for name, function in functions.items():
         yield name, "kofn", function, function
 

@@ -54,7 +54,9 @@ def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterato
     def of(function: Any, **options: Any) -> Map:
         def priced(x: Any) -> Any:
             is_torch = isinstance(x, torch.Tensor)
-            return function(x, *(a.to(x.dtype) if is_torch else a.numpy() for a in given), **options)
+            return function(
+                x, *(a.to(x.dtype) if is_torch else a.numpy() for a in given), **options
+            )
 
         return priced
 

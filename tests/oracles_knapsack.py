@@ -17,6 +17,8 @@ def weights(
     low = -high
     for _ in range(halvings):
         middle = (low + high) / 2
+        if ((middle == low) | (middle == high)).all():
+            break
         with np.errstate(all="ignore"):
             above = (c * CDF[link](x - middle[..., None] * c)).sum(-1) > b
         low, high = np.where(above, middle, low), np.where(above, high, middle)

@@ -389,7 +389,7 @@ BAD = [
     (dict(amount=0.5, exclude="*"), "has no linear or convolution layer"),
     (dict(amount=0.5, link="cauchy"), "link must be"),
     (dict(amount=0.5, scores="random"), "scores must be one of"),
-    (dict(amount=0.5, schedule=0), "steps must be an integer ≥ 1"),
+    (dict(amount=0.5, schedule=0), "schedule must be a number of steps ≥ 1"),
     (dict(amount=0.5, schedule="long"), "schedule must be a number of steps"),
 ]
 

@@ -97,8 +97,5 @@ def schedule_of(schedule: int | PruningSchedule) -> PruningSchedule:
     """Return a schedule given as itself or as a number of steps."""
     if isinstance(schedule, PruningSchedule):
         return schedule
-    if isinstance(schedule, bool) or not isinstance(schedule, int):
-        raise TypeError(
-            f"schedule must be a number of steps or an nn.PruningSchedule; got {schedule!r}"
-        )
-    return PruningSchedule(schedule)
+    allowed = "a number of steps ≥ 1 or an nn.PruningSchedule"
+    return PruningSchedule(check_integer("schedule", schedule, allowed, 1))

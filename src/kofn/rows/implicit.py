@@ -197,7 +197,8 @@ class _Equation(NamedTuple):
 
     def carried(self, zeros: Array, x: Array, *row: Any) -> Array:
         """Return 0, with dθ = Σ dx·F′/ΣF′ in rows in which z is a constant."""
-        z, scores, t, live, fixed, alpha, over = row
+        *varying, live, fixed, alpha, over = row
+        z, scores, t = map(stop_gradient, varying)  # JAX gives each a tangent, of zeros
         over, xp = _reductions(over), namespace(x)
         link = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
 

@@ -60,12 +60,14 @@ class RowKernels(Protocol):
     """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
 
     gaps: Any
-    """(x, target, p, θ, k, temperature, link, likely) -> (losses, whether rows are left); or None.
+    """(x, target, k, temperature, link, likely, wanted, known) -> (losses, p − t, whether rows are
+    left); or None.
 
-    Fenchel–Young losses and Σ(p − t)z, (2, …); p becomes p − t. The target is an array like x, or
-    one int64 per row: the index of its one label. If `likely`, the losses are −log p of the labels,
-    the sums are 0, and p may be None. Rows that the kernel gave up on have a loss of NaN. p is
-    never of half precision, the target may be.
+    Fenchel–Young losses and Σ(p − t)z, (2, …); p − t, or None if it is not `wanted`. The target is
+    one int64 per row, the index of its one label, or an array like x or of bytes: then its sum is
+    taken for k. With `known` weights and θ, k is read, and p becomes p − t. If `likely`, the losses
+    are −log p of the labels, and the sums are 0. Rows that the kernel gave up on have a loss of
+    NaN. p − t is never of half precision, the target may be.
     """
 
     LOGARITHMS: tuple[int | None, ...]

@@ -292,7 +292,7 @@ def _gaps(checked: Given, labels: Target) -> Array:
         loss = fused.gap(checked, labels.labels)
     else:
         weights = labels.weights if labels.behind is None else labels.dense()
-        loss = fused.gap(checked._replace(k=labels.number()), weights)
+        loss = fused.gap(checked, weights)
     if loss is not None:
         return spoiled(loss, labels)
     checked = checked.per_row()._replace(k=labels.number())

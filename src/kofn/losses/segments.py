@@ -65,9 +65,9 @@ def segment_topk_loss(
     labels = _labels(target, checked)
     answers.require_integral(link, checked.scores)
     with checked.form.quiet():
-        checked = checked._replace(k=checked.over.sum(labels))
         loss = fused.gap(checked, labels)
-        loss = gap(checked.per_row(), labels) if loss is None else loss
+        if loss is None:
+            loss = gap(checked._replace(k=checked.over.sum(labels)).per_row(), labels)
         return _reduced(loss, checked, reduction)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, of_torch
-from kofn.arrays.operations import marked, take_along_last
+from kofn.arrays.kinds import Array, cast, compute_dtype, of_torch
+from kofn.arrays.operations import as_numbers, marked, take_along_last
 from kofn.kernels.contract import kind_of
 from kofn.rows import answers, choice, implicit, kernel_rows, kernel_weights
 from kofn.rows.compiled import evaluate
@@ -217,10 +217,12 @@ def _other_logarithms(given: Given) -> Array | None:
 
 
 def gap(given: Given, target: Array) -> Array | None:
-    """Return `answers.gap` of rows for a target of weights, or of one int64 label per row.
+    """Return `answers.gap` of rows for a target of weights, whose sum is k, or one int64 label each.
 
     None if no kernel supports the rows.
     """
+    if _on_jax(given) and target.ndim == given.scores.ndim:
+        given = _with_number(given, target)
 
     def plain(rows: Rows, target: Array, over: Reductions = DENSE) -> Array:
         if target.ndim < rows.scores.ndim:
@@ -253,19 +255,18 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
     if backend.gaps is None:
         return None
 
-    def found(given: Given, target: Array) -> tuple[Array, Array, Array]:
-        dense = target.ndim == given.scores.ndim
+    dense = target.ndim == given.scores.ndim
+
+    def found(given: Given, target: Array, wanted: bool) -> tuple[Array, Array, Array]:
         target = kernel_weights.target_of(given.scores, target) if dense else target
-        return kernel_weights.gap(backend, given, target, likely=likely)
+        return kernel_weights.gap(backend, given, target, likely=likely, wanted=wanted)
 
     if not _is_recorded(given):
-        if likely:
-            return kernel_weights.label_losses(backend, given, target)
-        return found(given, target)[0]
+        return found(given, target, given.over is not DENSE)[0]
     numbers = _without_tensors(given)
 
     def value(target: Array, *tensors: Array) -> Any:
-        loss, *kept = found(_with(numbers, tensors), target)
+        loss, *kept = found(_with(numbers, tensors), target, True)
         return loss.clone(), kept
 
     def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
@@ -282,11 +283,17 @@ def _of_target(given: Given, target: Array, likely: bool, reference: Callable) -
         return *slopes, -each * moved
 
     def plain(target: Array, *tensors: Array) -> Array:
-        rows = rows_of(_with(numbers, tensors))
+        again = _with(numbers, tensors)
+        rows = rows_of(_with_number(again, target) if dense else again)
         return evaluate(reference, rows, target, over=numbers.over)
 
     rule = of_torch("rule")
     return rule.by_rule(rule.Rule(value, pullback, plain), target, *_tensors(given))
+
+
+def _with_number(given: Given, target: Array) -> Given:
+    """Return rows with the sum of a target of weights as their k."""
+    return given._replace(k=given.over.sum(as_numbers(target, compute_dtype(given.scores))))
 
 
 def _by_rule(

@@ -139,42 +139,51 @@ def log_gradients(
 
 @in_blocks(NUMBERS, ENTRIES, NUMBERS, takes=(ENTRIES,))
 def gap(
-    backend: kernels.RowKernels, given: Given, target: Array, likely: bool = False
+    backend: kernels.RowKernels,
+    given: Given,
+    target: Array,
+    likely: bool = False,
+    wanted: bool = True,
 ) -> tuple[Array, Array, Array]:
-    """Return the losses of rows, p − t, and Σ(p − t)z unless `likely`; see `RowKernels.gaps`."""
-    away, theta = weights(backend, given, single=True)
-    found, lost = backend.gaps(given.scores, target, away, theta, *given[1:4], likely)
-    if lost and given.is_half:
-        return gap(backend, given.wide(), _wide_target(given, target), likely)
+    """Return the losses of rows, p − t, and Σ(p − t)z unless `likely`; see `RowKernels.gaps`.
+
+    k is the sum of a target of weights. Only the losses are right if others are not `wanted`.
+    """
+    x, k, temperature, link, _ = given
+    found, away, lost = backend.gaps(x, target, k, temperature, link, likely, wanted)
+    if lost:
+        wide = given.wide()
+        if target.ndim == x.ndim:
+            target = as_numbers(target, wide.scores.dtype)
+            wide = wide._replace(k=namespace(x).sum(target, axis=-1))
+        found, away = _gap_by_parts(backend, wide, target, likely)
+    return found[0], away, found[1]
+
+
+def _gap_by_parts(
+    backend: kernels.RowKernels, given: Given, target: Array, likely: bool
+) -> tuple[Array, Array]:
+    """Return losses with Σ(p − t)z, (2, …), and p − t, where the kernel gave up on rows."""
+    known = weights(backend, given)
+    found, away, lost = backend.gaps(given.scores, target, *given[1:4], likely, known=known)
     if lost:
         each = in_memory(found)[0]
         where = np.isnan(each)
         x, k, temperature = (in_memory(array)[where] for array in given.per_row()[:3])
         with np.errstate(all="ignore"):
             rows = rows_of(Given(x, k, temperature, given.link))
-            placed = tuple(one[where] for one in in_memory(theta))
+            placed = tuple(one[where] for one in in_memory(known[1]))
             each[where] = answers.gap(rows, in_memory(target)[where], found=placed)
-    return found[0], away, found[1]
-
-
-def label_losses(backend: kernels.RowKernels, given: Given, labels: Array) -> Array:
-    """Return −log softmax at the labels; without memory for weights, if θ is enough."""
-    theta = threshold_of(backend, given)
-    found, lost = backend.gaps(given.scores, labels, None, theta, *given[1:4], True)
-    return gap(backend, given, labels, True)[0] if lost else found[0]
-
-
-def _wide_target(given: Given, target: Array) -> Array:
-    """Return a target of weights in the compute dtype; labels as they are."""
-    labelled = target.ndim < given.scores.ndim
-    return target if labelled else cast(target, compute_dtype(given.scores))
+    return found, away
 
 
 def target_of(x: Array, target: Array) -> Array:
     """Return a target of weights in a dtype that `RowKernels.gaps` takes, without rounding it."""
-    floats = dtype_name(target).startswith(("float", "bfloat"))
-    exact = not floats or target.dtype == x.dtype
-    return as_numbers(target, x.dtype if exact else compute_dtype(x))
+    name = dtype_name(target)
+    if name in ("bool", "uint8"):
+        return target
+    exact = not name.startswith(("float", "bfloat")) or target.dtype == x.dtype
+    return cast(target, x.dtype if exact else compute_dtype(x))
 
 
 def scaled(each: Array, away: Array, x: Array) -> Array:

@@ -245,10 +245,7 @@ def gap(x: Tensor, target: Tensor, *rows_and_flags: Any) -> tuple[Tensor, ...]:
     *rows, likely, slopes = rows_and_flags
     given, backend = _given(x, rows), _backend(x)
     target = kernel_weights.target_of(x, target) if target.ndim == x.ndim else target
-    if likely and not slopes:
-        loss = kernel_weights.label_losses(backend, given, target)
-        return loss.clone(), x.new_empty(0), x.new_empty(0)
-    loss, away, moved = kernel_weights.gap(backend, given, target, likely)
+    loss, away, moved = kernel_weights.gap(backend, given, target, likely, wanted=bool(slopes))
     if not slopes:
         return loss.clone(), x.new_empty(0), x.new_empty(0)
     return loss.clone(), away, moved.clone()

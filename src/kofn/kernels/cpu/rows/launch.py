@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn.kernels.contract import BOUNDED, kind_of
+from kofn.kernels.contract import BOUNDED, EXPONENTIAL, kind_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
@@ -44,7 +44,7 @@ COMPARE = Code("rows.worker", "compare", "qqdq")
 LOGS = Code("rows.worker", "logs", "qqdq")
 ASSIST = Code("runtime.split_row", "assist", "q")
 
-LIKELY = -1  # in place of a link's number: nothing is visited
+LIKELY = -1  # in place of a link's number: that of a softmax, whose labels need no visit
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
@@ -62,9 +62,10 @@ def visits(code: Code, kind: int, size: int, n: int, cotangent: bool) -> list[Co
     short = n <= layout.SHORT
     names: tuple[str, ...]
     if code is COMPARE:
-        of_labels = () if kind == LIKELY else layout.LABELLED
-        names = layout.TARGETS if cotangent else of_labels
-        return [visit("loss_loops", name, kind, size) for name in names]
+        likely = kind == LIKELY
+        names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
+        first = visits(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
+        return [*first, *(visit("loss_loops", name, kind, size) for name in names)]
     if code is LOGS:
         names = layout.LOG_BACKWARD if cotangent else layout.LOGS
         return [visit("log_loops", name, kind, size) for name in names]
@@ -125,25 +126,30 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
 
 
 def gaps(
-    x: Any, target: Any, weights: Any, theta: Any, k: Any, temperature: Any, link: Any,
-    likely: bool = False,
-) -> tuple[Any, bool]:  # fmt: skip
-    """(Fenchel–Young losses and Σ(p − t)z, (2, …), whether rows were given up: a loss of NaN).
+    x: Any, target: Any, k: Any, temperature: Any, link: Any, likely: bool = False,
+    wanted: bool = True, known: tuple[Any, Any] | None = None,
+) -> tuple[Any, Any, bool]:  # fmt: skip
+    """(Fenchel–Young losses and Σ(p − t)z, (2, …); p − t; whether rows were given up: a loss of
+    NaN). Or, if `likely`, −log p of a softmax and zeros.
 
-    Or, if `likely`, −log p of a softmax and zeros.
-
-    The target is an array like x, or labels, integers of 64 bits per row. The weights, packed, are
-    overwritten with p − t. Of 16-bit scores these are float32, and the target may be.
+    The target is labels, integers of 64 bits per row, or an array like x, or of bytes: then k is
+    its sum. If weights and θ are `known`, the target is not of bytes, k is given, and the weights,
+    packed, are overwritten with p − t. Of 16-bit scores p − t is float32, and the target may be.
+    Of longer rows p − t may be not `wanted`.
     """
     memory = memory_of(x)
     x, target = memory.packed(x), memory.packed(target)
-    out = memory.empty(x, (2, *x.shape[:-1]))
-    dense = target if target.ndim == x.ndim else None
-    labels = None if target.ndim == x.ndim else target
-    lost = _deal(
-        COMPARE, memory, link, x, k, temperature, theta, dense, weights, out, labels, likely
-    )
-    return out, lost
+    two, dense, labels = memory.empty(x, (2, *x.shape[:-1])), None, target
+    if target.ndim == x.ndim:
+        dense, labels = target, None
+        k = k if known else memory.empty(x, x.shape[:-1])
+    if known is not None:
+        away, theta = known
+    else:
+        wanted = wanted or (x.shape[-1] <= layout.SHORT and not likely)
+        away, theta = memory.empty(x, x.shape) if wanted else None, None
+    lost = _deal(COMPARE, memory, link, x, k, temperature, theta, dense, away, two, labels, likely)
+    return two, away, lost
 
 
 def logarithms(x: Any, weights: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
@@ -190,12 +196,14 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def plan_of(code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool) -> _Plan:
+def plan_of(
+    code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool, in_bytes: bool = False
+) -> _Plan:
     single = max(size, 4)
     found = np.array([*map(native.address, visits(code, kind, single, n, cotangent))], np.int64)
     group = layout.together(n, 3 if cotangent else 2)
     chunk = max(group, (GRAIN if size == single else HALF_GRAIN) // n // group * group)
-    room = layout.room(n, group, answer)
+    room = layout.room(n, group, answer, in_bytes)
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
     return _Plan(run, at, found, address(found), group, chunk, room, width)
@@ -226,8 +234,9 @@ def _deal(
     size, count = max(entry, 4), prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
     of_link = kind if not likely else LIKELY
-    answers = out is not None or likely  # else the prepared entries need memory
-    plan = plan_of(code, of_link, entry, n, cotangent is not None, answers)
+    answers = out is not None  # else the prepared entries need memory
+    in_bytes = cotangent is not None and cotangent.itemsize == 1
+    plan = plan_of(code, of_link, entry, n, cotangent is not None, answers, in_bytes)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0
@@ -237,9 +246,9 @@ def _deal(
     own, scratch = zeros(crew * width + _WORDS + 2 * min(count, FEW))
     scratch += -scratch % REGISTER
     shared = scratch + 8 * plan.room if crew > count and n > PART else 0
-    high, cotangent_at = address(theta), 0 if cotangent is None else address(cotangent)
+    cotangent_at = 0 if cotangent is None else address(cotangent)
     out_at = 0 if out is None else address(out)
-    low = high + count * size
+    high, low = (0, 0) if theta is None else (address(theta), address(theta) + count * size)
     # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
     # own memory, or over k and T of many rows, which nobody else reads.
     one = k_at if count > FEW else scratch + 8 * crew * width
@@ -249,7 +258,7 @@ def _deal(
     work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, team, plan.visits_at
     labels_at = 0 if labels is None else address(labels)
     places = address(x), cotangent_at, out_at
-    rows = high, low, k_at, temperature_at, one, other, labels_at, likely
+    rows = high, low, k_at, temperature_at, one, other, labels_at, likely, in_bytes
     words = array("q", (*work, *places, *rows))
     job, run, kept = words, plan.run, None
     if room is not None:
@@ -282,10 +291,10 @@ def _job_of_halves(
     The functions of all plans work on each block.
     """
     x, count, chunk = arrays[0], words[COUNT], words[CHUNK]
-    converted = tuple(a is not None and half.is_half(a) for a in arrays)
-    places = zip(words[layout.X : layout.HI], converted, strict=True)
-    x_at, g_at, out_at = (at if each else 0 for at, each in places)
-    modes, steps, of_half = _modes(x.shape[-1], converted), [], (x_at, out_at, g_at)
+    sizes = tuple(0 if a is None else a.itemsize for a in arrays)
+    places = zip(words[layout.X : layout.HI], sizes, strict=True)
+    x_at, g_at, out_at = (at if each == 2 else 0 for at, each in places)
+    modes, steps, of_half = _modes(x.shape[-1], sizes), [], (x_at, out_at, g_at)
     for plan in plans:
         own = words[:]
         own[layout.TOGETHER], own[layout.VISITS] = plan.group, plan.visits_at
@@ -294,9 +303,9 @@ def _job_of_halves(
 
 
 @lru_cache(maxsize=512)
-def _modes(n: int, converted: tuple[bool, ...]) -> array[int]:
+def _modes(n: int, sizes: tuple[int, ...]) -> array[int]:
     """How the words of a job change from one block of halves to the next (runtime/layout.py)."""
-    arrays = zip((SCORES, COTANGENTS, ANSWERS), converted, strict=True)
-    places = (in_slot(which) if each else 4 * n for which, each in arrays)
+    arrays = zip((SCORES, COTANGENTS, ANSWERS), sizes, strict=True)
+    places = (in_slot(which) if each == 2 else each * n for which, each in arrays)
     per_row = [4] * (layout.LABELS - layout.HI)
-    return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED))
+    return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED, COPIED))

@@ -79,10 +79,11 @@ SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE = range(len(FOR
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))
 
-# Losses and logarithms, by what makes it in loss_loops.py and log_loops.py.
-TARGETS, LABELLED = ("gap", "soft_gap"), ("label_gap",)
+# Losses and logarithms, by what makes it in loss_loops.py and log_loops.py. Those of losses come
+# after what finds the weights.
+TARGETS, LABELLED = ("gap", "soft_gap", "tally", "from_bytes"), ("label_gap",)
 LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope")
-GAP, SOFT_GAP = range(len(TARGETS))
+GAP, SOFT_GAP, TALLY, FROM_BYTES = range(len(TARGETS))
 LOG = LOG_WEIGH = 0
 LOG_SLOPE = 1
 
@@ -93,18 +94,19 @@ BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "weigh", "centre", "integrate"}
-BY_LINK |= {*TARGETS, *LABELLED, *LOGS, *LOG_BACKWARD}
+BY_LINK |= {"gap", "soft_gap", *LABELLED, *LOGS, *LOG_BACKWARD}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
 # rows were given up; the shape, the address of a team, if there is one, and those of visits and
 # arrays.
 GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, VISITS = range(4, 11)
-X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO, LABELS, LIKELY = range(11, 22)
-WORDS = 22
+X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO, LABELS, LIKELY, BYTES = range(11, 23)
+WORDS = 23
 
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
-# prepared where there is no memory of an answer to keep them in, and what it shares with a team.
+# prepared where there is no memory of an answer to keep them in, targets that came as bytes, and
+# what it shares with a team.
 MEMO = LANE.itemsize // 8
 HEAD = -(-(MEMO + 7) // 8) * 8
 
@@ -114,8 +116,8 @@ def together(n: int, arrays: int) -> int:
     return LANES if n <= SHORT else max(1, min(LANES, 8192 // arrays // n))
 
 
-def room(n: int, group: int, answers: bool) -> int:
+def room(n: int, group: int, answers: bool, in_bytes: bool = False) -> int:
     """Words of memory a thread needs for rows of n."""
     if n <= SHORT:
-        return HEAD + PLANES * LANES * n
-    return HEAD + (0 if answers else group * n)
+        return HEAD + PLANES * LANES * n  # where cotangents would be is room for targets
+    return HEAD + group * n * ((not answers) + in_bytes)

@@ -68,6 +68,44 @@ def soft_gap(kind: int, number: Any) -> Visit:
     return visit
 
 
+def tally(kind: int, number: Any) -> Visit:
+    """Σg of a target."""
+
+    def visit(x, g, out, n, sums, a, b, c, d, e):
+        widest_vectors()
+        targets, into = carray(pointer(g), n, number), carray(pointer(sums), 8, np.float64)
+        for start in range(0, n, BLOCK):
+            ts, total = targets[start : start + BLOCK], number(0)
+            for i in range(ts.size):
+                total += ts[i]
+            into[0] += total
+
+    return visit
+
+
+def from_bytes(kind: int, number: Any) -> Visit:
+    """A target of bytes as numbers to g, and their sum; those from the address b on belong to g.
+
+    A float64 holds an address exactly.
+    """
+    size = number(0).itemsize
+
+    def visit(x, g, out, n, sums, first, source, c, d, e):
+        widest_vectors()
+        at = np.int64(source) + (g - np.int64(first)) // size
+        marks, targets = carray(pointer(at), n, np.uint8), carray(pointer(g), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        for start in range(0, n, BLOCK):
+            ms, ts = marks[start : start + BLOCK], targets[start : start + BLOCK]
+            total = np.int32(0)
+            for i in range(ms.size):
+                ts[i] = ms[i]
+                total += np.int32(ms[i])
+            into[0] += total
+
+    return visit
+
+
 def label_gap(kind: int, number: Any) -> Visit:
     """What `gap` does for a target of one 1, at the score whose address is `label`.
 

@@ -8,9 +8,39 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, store, visit
-from kofn.kernels.cpu.rows.layout import GAP, KNOWS_OMEGA, SOFT_GAP
+from kofn.kernels.cpu.rows.layout import (
+    FORWARD,
+    FORWARD_ABREAST,
+    FROM_BYTES,
+    GAP,
+    KNOWS_OMEGA,
+    SOFT_GAP,
+    TALLY,
+)
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
+
+
+_AFTER, _AFTER_ABREAST = len(FORWARD), len(FORWARD_ABREAST)
+
+
+@plain
+def _of_target(group, which):
+    """The place of a visit of TARGETS or LABELLED."""
+    return (_AFTER_ABREAST if group.entries else _AFTER) + which
+
+
+@plain
+def count(group, bytes_at, into):
+    """Write Σt of each row to the numbers at `into`, and targets that are bytes to their place."""
+    for r in range(group.count):
+        row = nth(group, r)
+        if bytes_at:
+            source = np.float64(bytes_at + r * row.n)
+            sums = visit(row, _of_target(group, FROM_BYTES), np.float64(row.g), source, 0.0, 0.0, 0.0)
+        else:
+            sums = visit(row, _of_target(group, TALLY), 0.0, 0.0, 0.0, 0.0, 0.0)
+        store(into, r, row.size, sums[0])
 
 
 @plain
@@ -31,10 +61,11 @@ def gaps(group, lanes, labels):
             lost = lost or (hi == hi and lanes.in_k[r] != lanes.in_k[r])
             continue
         address = np.float64(row.x + label * row.size)
-        sums = visit(row, GAP, hi, lo, per_t, row.alpha, address)
+        sums = visit(row, _of_target(group, GAP), hi, lo, per_t, row.alpha, address)
         total, in_t, soft = sums[0], sums[1], sums[2]
         if soft > 0 and row.kind in KNOWS_OMEGA:
-            total = visit(row, SOFT_GAP, hi, lo, per_t, row.alpha, address)[0]
+            which = _of_target(group, SOFT_GAP)
+            total = visit(row, which, hi, lo, per_t, row.alpha, address)[0]
         elif soft > 0:
             total = math.nan
             lost = True

@@ -9,12 +9,15 @@ from kofn.kernels.cpu.rows.backward import cotangents, value
 from kofn.kernels.cpu.rows.forward import weights
 from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, store_all
 from kofn.kernels.cpu.rows.layout import (
+    BYTES,
+    COTANGENT,
     GIVEN_UP,
     HEAD,
     HI,
     KIND,
     LABELS,
     LANE,
+    LANES,
     LIKELY,
     LO,
     MEMO,
@@ -34,7 +37,7 @@ from kofn.kernels.cpu.rows.layout import (
     X,
 )
 from kofn.kernels.cpu.rows.logarithms import log_cotangents, logarithms
-from kofn.kernels.cpu.rows.losses import gaps, likelihoods
+from kofn.kernels.cpu.rows.losses import count, gaps, likelihoods
 from kofn.kernels.cpu.rows.search_lanes import begin_all
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
@@ -94,9 +97,10 @@ def after(job, own, alpha, leads):
 
 
 def compare(job, own, alpha, leads):
-    """Take rows whose θ and weights are known until there are none; write the losses of each.
+    """Take rows until there are none; write the losses of each. losses.py says what is written.
 
-    Their targets are where cotangents would be, or labels. losses.py says what is written.
+    Their targets are where cotangents would be, or labels. θ and the weights are known, or there
+    is no memory for θ: then they are found first, for k = Σt where the targets are no labels.
     """
     if not joined(job, leads):
         return
@@ -105,12 +109,21 @@ def compare(job, own, alpha, leads):
     first, last = take(job)
     while first < last:
         for start in range(first, last, words[TOGETHER]):
-            group = _searched(words, own, start, last, alpha)
+            lost = False
+            if words[HI]:
+                group = _searched(words, own, start, last, alpha)
+            else:
+                group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
+                if words[G]:
+                    at = words[G] + start * words[N] if words[BYTES] else 0
+                    count(group, at, words[K] + start * words[SIZE])
+                _tell(words, own, start, group.count)
+                lost = not weights(group, lanes, words[OUT] != 0 or not words[LIKELY])
             labels = words[LABELS] + 8 * start if words[LABELS] else 0
             if words[LIKELY]:
-                lost = likelihoods(group, lanes, labels, words[OUT] != 0)
+                lost |= likelihoods(group, lanes, labels, words[OUT] != 0)
             else:
-                lost = gaps(group, lanes, labels)
+                lost |= gaps(group, lanes, labels)
             if lost:
                 fetch_add(job + 8 * GIVEN_UP, 1)
             _write_two(words, own, start, group.count)
@@ -162,7 +175,10 @@ def _group(words, own, first, count, alpha):
     sums, memo, kept = own + _SUMS, own + 8 * MEMO, own + 8 * HEAD
     out = words[OUT] + at if words[OUT] else kept
     entries = kept if n <= SHORT else 0
-    team = kept if words[OUT] or entries else kept + 8 * words[TOGETHER] * n
+    rest = kept if words[OUT] or entries else kept + 8 * words[TOGETHER] * n
+    if words[BYTES]:
+        g = kept + 8 * COTANGENT * LANES * n if entries else rest
+    team = rest + 8 * words[TOGETHER] * n if words[BYTES] else rest
     row = Row(0, words[VISITS], words[KIND], size, x, g, out, n, sums, team, memo, alpha)
     return Group(row, count, own, entries)
 

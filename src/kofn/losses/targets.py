@@ -140,15 +140,15 @@ def _target_of(
     """
     form, allowed = checked.form, "a number in [0, 1]"
     smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, allowed=allowed)
-    found = Target(stop_gradient(checked.scores))
+    x = stop_gradient(checked.scores)
     if _are_indices(target, scores, form):
         ignored = check_integer("ignore_index", ignore_index, "an integer")
         labels, used, valid = _labels(target, scores, ignored, form.n)
         # A `where` of two numbers has the framework's default dtype, not that of the rows.
-        valid = None if valid is None else cast(valid, found.dtype)
-        found = found._replace(labels=labels, used=used, valid=valid, integers=True)
+        valid = None if valid is None else cast(valid, compute_dtype(x))
+        found = Target(x, labels=labels, used=used, valid=valid, integers=True)
     else:
-        found = found._replace(weights=form.entries(stop_gradient(adopt(target, scores))))
+        found = Target(x, form.entries(stop_gradient(adopt(target, scores))))
     if weight is not None:
         found = _weighted(found, _class_weights(weight, scores, form.n, found.like()))
     return _smoothed(found, smoothing, spread_one) if smoothing else found
@@ -241,27 +241,33 @@ def reduced(
     without an available entry, so that finite losses tell that there is none.
     """
     xp = namespace(loss)
-    counted = None if unlimited and _all_finite(loss, target) else _counted(target)
-    loss = loss if counted is None else xp.where(counted, loss, 0.0)
+    total = xp.sum(loss)
+    counted = None if unlimited and _all_count(loss, total, target) else _counted(target)
+    if counted is not None:
+        loss = xp.where(counted, loss, 0.0)
+        total = xp.sum(loss)
     if reduction == "none":
         return loss
-    weight = None if plain_mean else target.row_weight
-    if counted is None and weight is None and reduction == "mean":
-        return xp.mean(loss)
-    total = xp.sum(loss)
     if reduction == "sum":
         return total
+    weight = None if plain_mean else target.row_weight
+    if counted is None and weight is None:
+        return total / math.prod(loss.shape)
     each = xp.ones_like(loss) if weight is None else weight
     count = xp.sum(each if counted is None else xp.where(counted, each, 0.0))
     return total / xp.where(count == 0, 1.0, count)
 
 
-def _all_finite(loss: Array, target: Target) -> bool:
-    """Return whether every row has a label and a loss that is known to be finite."""
-    labels = target.labels if target.behind is None else target.behind.labels
-    if labels is None or target.used is not None or not is_at_hand(loss):
+def _all_count(loss: Array, total: Array, target: Target) -> bool:
+    """Return whether every row counts: it has a label, and its loss is finite, as the total is.
+
+    A row of weights has a label if its loss is not 0.
+    """
+    at_hand = target.used is None and is_at_hand(loss) and math.prod(loss.shape) > 0
+    if not at_hand or not math.isfinite(stop_gradient(total)):
         return False
-    return math.prod(loss.shape) > 0 and math.isfinite(stop_gradient(loss).sum())
+    labels = target.labels if target.behind is None else target.behind.labels
+    return labels is not None or float(stop_gradient(loss).min()) > 0
 
 
 def _counted(target: Target) -> Array | None:

@@ -41,6 +41,8 @@ def compared(kind, x, t, p, hi, lo, per_t, rise, edge, soft):
     z = z if finite else zero
     part, is_up, _ = integral(kind, z, rise)
     upper = is_up
+    if kind == EXPONENTIAL:
+        part = zero if is_up else p  # G is F there
     if kind not in TWO_TAILS:
         upper = p > half
         part = part if is_up else (above(kind, z, part, rise, edge) if upper else part)

@@ -35,8 +35,7 @@ def _of_torch() -> Memory:
     torch = sys.modules["torch"]
 
     def empty(like: Any, shape: tuple[int, ...]) -> Any:
-        wide = like.itemsize == 2
-        return like.new_empty(shape, dtype=torch.float32) if wide else like.new_empty(shape)
+        return torch.empty(shape, dtype=torch.float32 if like.itemsize == 2 else like.dtype)
 
     return Memory(
         lambda x: x.resolve_neg().contiguous(), torch.Tensor.data_ptr, empty, torch.empty_like

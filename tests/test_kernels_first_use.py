@@ -327,6 +327,7 @@ def test_warm_compiles_what_is_asked_for_once(folder, monkeypatch, capsys):
 def test_warm_compiles_what_calls_need():
     codes = {code.symbol for code in every.functions(SERVED, (4, 8))}
     calls = [(launch.FORWARD, False), (launch.AFTER, True), (launch.AFTER, False)]
+    calls += [(launch.COMPARE, True), (launch.COMPARE, False)]
     for kind in SERVED:
         for n in (1, 128, 129, 100_000):
             for code, cotangent in calls:

@@ -161,3 +161,56 @@ def test_a_loss_takes_no_more_memory_than_cross_entropy(name):
 
     run(getattr(losses, name))  # compiles
     assert peak(lambda: run(getattr(losses, name))) <= peak(lambda: run(F.cross_entropy))
+
+
+def hot_rows(n, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, n, generator=generator).to(dtype)
+    return x, torch.rand(3, n, generator=generator) < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("n", [7, 300, 70_000])
+def test_a_target_of_any_dtype_counts_its_labels(n, dtype):
+    """Bytes and numbers, in rows abreast, one after another, and in parts."""
+    x, hot = hot_rows(n, dtype)
+    wanted = losses.topk_loss(x.double(), hot.double(), reduction="none")
+    for target in (hot, hot.to(torch.uint8), hot.long(), hot.to(dtype)):
+        leaf = x.clone().requires_grad_()
+        for found in (losses.topk_loss(at, target, reduction="none") for at in (x, leaf)):
+            torch.testing.assert_close(found.double(), wanted, rtol=2e-6, atol=0)
+        found.sum().backward()
+        p = kofn.soft_topk(x.double(), hot.sum(-1).double())
+        tolerance = 8e-3 if dtype == torch.bfloat16 else 2e-6
+        torch.testing.assert_close(leaf.grad.double(), p - hot.double(), rtol=0, atol=tolerance)
+
+
+def test_a_boolean_target_and_no_gradient_take_little_memory():
+    x, hot = hot_rows(131_072)
+    losses.topk_loss(x, hot)  # compiles
+    assert peak(lambda: losses.topk_loss(x, hot)) < 10_000
+    assert peak(lambda: losses.entmax_loss(x, torch.arange(3))) < 10_000
+
+
+@pytest.mark.parametrize("kind", ["labels", "hot", "soft"])
+def test_rows_that_a_kernel_gives_up_on_have_their_losses(kind, rng, monkeypatch):
+    x, _ = rows(rng)
+    x[0] *= 1e12
+    t = torch.tensor(targets(kind, rng))
+
+    def loss(x, temperature):
+        return losses.topk_loss(x, t, temperature=temperature, reduction="none")
+
+    ours, right = both_ways(loss, (x, np.ones(6, np.float32)), monkeypatch)
+    torch.testing.assert_close(ours[0], right[0], rtol=2e-6, atol=2e-6, equal_nan=True)
+    torch.testing.assert_close(ours[1][0], right[1][0], rtol=1e-5, atol=1e-5)
+
+
+def test_rows_without_labels_count_if_they_have_an_available_entry():
+    x, hot = hot_rows(300)
+    hot[1:] = False
+    x[2] = -INF
+    each = losses.topk_loss(x, hot, reduction="none")
+    torch.testing.assert_close(each[1:], torch.zeros(2))
+    torch.testing.assert_close(losses.topk_loss(x, hot), each.sum() / 2)
+    torch.testing.assert_close(losses.topk_loss(x[:2], hot[:2]), each[:2].mean())

@@ -217,9 +217,9 @@ def _other_logarithms(given: Given) -> Array | None:
 
 
 def gap(given: Given, target: Array) -> Array | None:
-    """Return `answers.gap` of rows for a target of weights, whose sum is k, or one int64 label each.
+    """Return `answers.gap` of rows for a target of weights, whose sum is k, or int64 labels.
 
-    None if no kernel supports the rows.
+    There is one label per row. None if no kernel supports the rows.
     """
     if _on_jax(given) and target.ndim == given.scores.ndim:
         given = _with_number(given, target)

@@ -20,7 +20,6 @@ from kofn.kernels.cpu.rows.layout import (
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 
-
 _AFTER, _AFTER_ABREAST = len(FORWARD), len(FORWARD_ABREAST)
 
 
@@ -37,7 +36,9 @@ def count(group, bytes_at, into):
         row = nth(group, r)
         if bytes_at:
             source = np.float64(bytes_at + r * row.n)
-            sums = visit(row, _of_target(group, FROM_BYTES), np.float64(row.g), source, 0.0, 0.0, 0.0)
+            sums = visit(
+                row, _of_target(group, FROM_BYTES), np.float64(row.g), source, 0.0, 0.0, 0.0
+            )
         else:
             sums = visit(row, _of_target(group, TALLY), 0.0, 0.0, 0.0, 0.0, 0.0)
         store(into, r, row.size, sums[0])

@@ -97,3 +97,20 @@ def test_boolean_targets_count_as_ones_and_zeros_however_they_lie_in_memory():
         assert torch.equal(topk_loss(scores, target), topk_loss(scores, target.float()))
         loss = topk_loss(scores.numpy(), target.numpy())
         assert loss == pytest.approx(topk_loss(scores, target).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_smoothing_of_weights_skips_entries_out_of_play(dtype):
+    """Some of them, none, or only what is as low as a mask that was added gets."""
+    x = torch.tensor([[1.0, -2.0, 0.5, 3.0]], dtype=dtype)
+    hot = torch.tensor([[True, False, False, True]])
+    for least in (-math.inf, torch.finfo(dtype).min):
+        masked = torch.cat((x, x.new_full((1, 2), least)), -1)
+        zeros = torch.zeros((1, 2), dtype=torch.bool)
+        found, wanted = (
+            topk_loss(at, target, label_smoothing=0.2)
+            for at, target in ((masked, torch.cat((hot, zeros), -1)), (x, hot))
+        )
+        torch.testing.assert_close(found, wanted)
+    weights = hot.float() * 0.8 + 0.2 * 2 / 4
+    torch.testing.assert_close(wanted, topk_loss(x.float(), weights))

@@ -186,7 +186,8 @@ def _weighted(target: Target, by_class: Array) -> Target:
         each = by_class[target.labels]
         each = each if target.used is None else xp.where(target.used, each, 1.0)
         return target._replace(row_weight=each, by_class=by_class)
-    total, each = target.number(), target.dense()
+    each = target.dense()
+    total = xp.sum(each, axis=-1)
     some = total > 0
     share = xp.sum(each * by_class, axis=-1) / xp.where(some, total, 1.0)
     return target._replace(row_weight=xp.where(some, share, 1.0), by_class=by_class)
@@ -200,13 +201,23 @@ def _smoothed(target: Target, smoothing: float, spread_one: bool) -> Target:
 
 
 def _spread(target: Target, smoothing: float, spread_one: bool) -> Array:
-    xp, x = namespace(target.scores), target.scores
-    playing = ~deleted(x)
-    each, total = target.dense(), target.number()
-    n_playing = xp.sum(cast(playing, target.dtype), axis=-1)
+    xp, x, each = namespace(target.scores), target.scores, target.dense()
+    total = xp.sum(each, axis=-1) if target.labels is None else target.number()
     spread = xp.ones_like(total) if spread_one else total
+    if _is_all_in_play(x):
+        return (1 - smoothing) * each + (smoothing / x.shape[-1] * spread)[..., None]
+    playing = ~deleted(x)
+    n_playing = xp.sum(cast(playing, target.dtype), axis=-1)
     even = xp.where(playing, (spread / xp.clip(n_playing, 1, None))[..., None], 0.0)
     return (1 - smoothing) * each + smoothing * even
+
+
+def _is_all_in_play(x: Array) -> bool:
+    """Return whether it is known that every entry is available, and none is NaN."""
+    if not is_at_hand(x) or math.prod(x.shape) == 0:
+        return False
+    least = x.min()
+    return bool((least == least) & ~deleted(least))
 
 
 def mean_in_play(scores: Array, values: Array) -> Array:

@@ -82,6 +82,31 @@ def test_many_scores_at_the_end_of_the_support(dtype, rng, monkeypatch):
                 assert p.sum(dtype=float) == pytest.approx(k, rel=bound)
 
 
+@pytest.mark.parametrize("link", ["linear", "entmax", "logistic"])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
+def test_a_step_that_was_the_last_too_soon(link, spread, rng, monkeypatch):
+    """One score in 1,000 rows enters the support, or reaches the weight 1: the search goes on."""
+    monkeypatch.setattr(kernel_weights, "finish", None)  # the kernel answers by itself
+    x = (spread * rng.standard_normal((8000, 130))).astype(np.float32)
+    p = soft_topk(x, 1, link=link)
+    assert np.max(np.abs(p.sum(-1, dtype=float) - 1)) <= 5e-7
+    assert np.max(np.abs(p - soft_topk(x.astype(float), 1, link=link))) <= 5e-7
+
+
+@pytest.mark.parametrize("link", EVERY)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scores_get_the_same_where_the_temperature_is_a_number(link, dtype):
+    link = link if isinstance(link, str) else links.entmax(link)
+    draw = torch.Generator().manual_seed(0)
+    x, g = (torch.randn(9, 200, generator=draw).to(getattr(torch, dtype)) for _ in range(2))
+    x.requires_grad_()
+    learned = torch.tensor(0.7, requires_grad=True)
+    with_t, alone = (soft_topk(x, 5, temperature=t, link=link) for t in (learned, 0.7))
+    slopes = [torch.autograd.grad(p, x, g)[0] for p in (with_t, alone)]
+    assert torch.equal(*slopes)
+    assert bool(slopes[0].any())
+
+
 def test_a_sum_that_was_off_in_tiny_units():
     unit = np.float32(2.0829783e-19)
     x = np.array([2, 2, 2, 0, -3, 2, 0, 3, 2], np.float32) * unit

@@ -179,3 +179,24 @@ def test_a_wrong_scale_is_named(scale, error):
 def test_wrong_shapes_are_named(shapes, message):
     with pytest.raises(ValueError, match=message):
         attention()(*(torch.randn(shape) for shape in shapes))
+
+
+def test_scores_of_float16_do_not_overflow_before_their_scale():
+    """Elsewhere the temperature is divided by the scale instead."""
+    states = [torch.full((1, 1, 4, 64), 40.0, dtype=torch.float16) for _ in range(3)]
+    assert nn.sparse_attention(*states).tolist() == states[2].tolist()
+    wide = [state.float() for state in states]
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert bool(nn.sparse_attention(*wide).isfinite().all())
+
+
+@pytest.mark.parametrize("scale", [0.3, -0.3, 0.0])
+@pytest.mark.parametrize("weights", ["entmax", "soft_topk"])
+def test_a_scale_is_that_of_the_queries(scale, weights):
+    query, key, value = (torch.randn(2, 2, 9, 4, dtype=torch.float64) for _ in range(3))
+    found = nn.sparse_attention(query, key, value, scale=scale, temperature=0.7, weights=weights)
+    how = dict(scale=1.0, temperature=0.7, weights=weights)
+    wanted = nn.sparse_attention(scale * query, key, value, **how)
+    torch.testing.assert_close(found, wanted)
+    with pytest.raises(ValueError, match=r"temperature.* got -2\.0"):
+        nn.sparse_attention(query, key, value, scale=scale, temperature=-2.0, weights=weights)

@@ -30,15 +30,19 @@ class Kind(NamedTuple):
     """
     steps: float = 1.0
     """How many last steps lead beyond the end of a support, from close by."""
+    checked: float = 0.0
+    """In float32, the step that may be the last where Σp is held to k afterwards: its cube is lost
+    where many scores share the sum, which is usual, or no score enters or leaves the support.
+    """
 
 
 KINDS = (
-    Kind("logistic", two_tails=True, octaves=True, order=3),
+    Kind("logistic", two_tails=True, octaves=True, order=3, checked=2.0**-5),
     Kind("laplace", two_tails=True, octaves=True, order=2),
-    Kind("normal", two_tails=True, order=3),
+    Kind("normal", two_tails=True, order=3, checked=2.0**-5),
     Kind("exponential", capped=True, octaves=True),
-    Kind("linear", bounded=True, steps=2.0),
-    Kind("entmax", bounded=True, steps=3.0),  # at α = 1.5, where F is a square
+    Kind("linear", bounded=True, steps=2.0, checked=2.0**-4),
+    Kind("entmax", bounded=True, steps=3.0, checked=2.0**-4),  # at α = 1.5, where F is a square
     Kind("entmax", bounded=True, steps=6.0),  # elsewhere
 )
 """The links that kernels serve. A link's number is its place."""
@@ -57,10 +61,7 @@ BY_LOGS = 2
 LAST_STEPS = {3: (1.5e-3, 1.8e-6), 2: (1e-4, 4.5e-9), 0: (0.0, 0.0)}
 """By order, in float32 and float64: the step whose cube, or square, is lost."""
 LAST_SINGLE, LAST_DOUBLE = (tuple(LAST_STEPS[kind.order][i] for kind in KINDS) for i in (0, 1))
-LAST_CHECKED = tuple(2.0**-5 if kind.order == 3 else 0.0 for kind in KINDS)
-"""In float32, the step that may be the last where Σp is held to k afterwards. Its cube is lost
-where many scores share the sum, which is usual.
-"""
+LAST_CHECKED = tuple(kind.checked for kind in KINDS)
 LAST_BY_LOGS = LAST_STEPS[BY_LOGS]
 STEPS = tuple(kind.steps for kind in KINDS)
 

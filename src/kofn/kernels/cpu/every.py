@@ -36,6 +36,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
             for n in (layout.SHORT, layout.SHORT + 1):
                 found += launch.visits(launch.FORWARD, kind, size, n, False)
                 found += launch.visits(launch.AFTER, kind, size, n, True)
+                found += launch.visits(launch.AFTER, kind, size, n, True, in_rows=False)
             for code in (launch.AFTER, launch.COMPARE, launch.LOGS):
                 found += launch.visits(code, kind, size, n, False)
             for code in (launch.COMPARE, launch.LOGS):

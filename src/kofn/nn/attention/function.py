@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kofn.arrays.checks import check_broadcasts, check_choice, check_number
+from kofn.arrays.torch_state import is_autocast
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps.attention import fitting_topk
@@ -92,8 +93,12 @@ def sparse_attention(
     check_number("dropout_p", dropout_p, low=0.0, below=1.0, allowed=allowed, arrays=False)
     check_hard(hard, weights)
     scale = _scale(scale, query.shape[-1])
-    # Scaling the queries is cheaper than scaling the scores, and overflows less in float16.
-    scores = by_group(query * scale, key.mT, groups)
+    if _divides(scale, temperature, query, attn_mask):
+        temperature = temperature / scale
+    else:
+        # Scaling the queries is cheaper than scaling the scores, and overflows less in float16.
+        query = query * scale
+    scores = by_group(query, key.mT, groups)
     dtype = scores.dtype
     scores, mask = _masked(scores, attn_mask, is_causal)
     few: Any = 1.0
@@ -121,6 +126,18 @@ def _scale(scale: float | None, features: int) -> float:
         return scale
     allowed = "None or a finite number"
     return check_number("scale", scale, low=-math.inf, strict=True, allowed=allowed, arrays=False)
+
+
+def _divides(scale: Any, temperature: Any, query: Tensor, attn_mask: Tensor | None) -> bool:
+    """Return whether the temperature may be divided by the scale, which costs nothing.
+
+    Scores without a scale may overflow in float16, and masks are added to scores that have theirs.
+    """
+    numbers = type(scale) is float and type(temperature) in (int, float)
+    if not numbers or query.dtype == torch.float16 or is_autocast(query):
+        return False
+    added = attn_mask is not None and attn_mask.dtype != torch.bool
+    return not added and scale > 0 and 0 < temperature / scale < math.inf
 
 
 def _divided(values: Tensor, by: Tensor | float) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows.balance import to_end
-from kofn.kernels.cpu.rows.formulas import edge, moved
+from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -42,6 +42,7 @@ from kofn.kernels.cpu.rows.search import (
     quantiles,
     read,
     survey,
+    surveyed_peak,
     visit_at,
 )
 from kofn.kernels.cpu.rows.search_lanes import (
@@ -65,29 +66,22 @@ def weights(group, lanes, wanted):
     """
     count, kind, size = group.count, group.row.kind, group.row.size
     checked = last_checked(kind, size) if wanted and not group.entries else 0.0
-    summed = _start(group, lanes)
-    for round_ in range(16 * size):
-        aim_all(group.lanes, kind, size)
-        if not _evaluate(group, lanes):
-            break
-        if summed:
-            sum_up_all(group.lanes)
-        advance_all(group.lanes, kind, size, round_, checked)
-        if count_all(group.lanes, SPECIAL):
-            for r in range(count):
-                if lanes.state[r] == SPECIAL:
-                    advance(nth(group, r), lanes, round_)
+    _search(group, lanes, _start(group, lanes), checked)
     if kind in CAPPED:
         for r in range(count):
             if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
                 to_end(nth(group, r), lanes)
         aim_all(group.lanes, kind, size)
     if wanted:
-        _write(group, lanes, checked > 0)
+        _write(group, lanes, ALL)
+        again = _open_again(group, lanes) if checked > 0 else 0
+        if again:
+            _search(group, lanes, False, 0.0)
+            _write(group, lanes, again)
         if group.entries:
             copy_all(group, GIVE, group.entries + KEPT * LANES * size, group.row.out)
     elif strange_all(group.lanes, count):
-        _write(group, lanes, False)  # to the thread's own memory, for the sum's sake
+        _write(group, lanes, ALL)  # to the thread's own memory, for the sum's sake
     if settle_all(group.lanes, count, size, wanted) == 0:
         return True
     found = True
@@ -97,6 +91,23 @@ def weights(group, lanes, wanted):
         elif lanes.lo[r] != lanes.lo[r]:
             found = False
     return found
+
+
+@plain
+def _search(group, lanes, summed, checked):
+    """Evaluate the open rows, and take their steps, until the θ of all is found."""
+    kind, size = group.row.kind, group.row.size
+    for round_ in range(16 * size):
+        aim_all(group.lanes, kind, size)
+        if not _evaluate(group, lanes):
+            break
+        if summed:
+            sum_up_all(group.lanes)
+        advance_all(group.lanes, kind, size, round_, checked)
+        if count_all(group.lanes, SPECIAL):
+            for r in range(group.count):
+                if lanes.state[r] == SPECIAL:
+                    advance(nth(group, r), lanes, round_)
 
 
 @plain
@@ -112,10 +123,14 @@ def _start(group, lanes):
         peaks += 1 if single else 0
         if 0 < k < n:
             quantiles(each, lanes, k, np.float64(n), np.float64(n))
-        if single and not group.entries:
-            peak(each, lanes)
-        if not (single and kind == EXPONENTIAL) and not group.entries:
+        if group.entries:
+            continue
+        if not single:
             survey(each, lanes)
+        elif kind == EXPONENTIAL:
+            peak(each, lanes)
+        else:
+            surveyed_peak(each, lanes)
     summed = peaks if kind == EXPONENTIAL else 0
     if peaks and group.entries:
         visit_all(group, PEAK)
@@ -156,41 +171,41 @@ def _prepare(group):
         visit_all(group, FIRST_EVALUATION)
 
 
+ALL = (1 << LANES) - 1
+
+
 @plain
-def _write(group, lanes, check):
-    """Write the weights at θ where it is found, and their sums; again where one is off."""
+def _write(group, lanes, which):
+    """Write the weights at θ where it is found, and their sums; `which` rows by their bits."""
     row = group.row
     if group.entries:
         _prepare(group)
         visit_all(group, WRITE)
         return
     for r in range(group.count):
-        if lanes.state[r] == FOUND:
+        if lanes.state[r] == FOUND and which >> r & 1:
             each = nth(group, r)
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 visit_at(each, lanes, FIRST_EVALUATION)
             lanes.total[r] = visit_at(each, lanes, WRITE)[0]
-            if check and lanes.strange[r] == 0 and _is_off(lanes, r):
-                _write_again(each, lanes)
+
+
+@plain
+def _open_again(group, lanes):
+    """Have the search go on where the sum tells that the last step was too long; which rows."""
+    again = 0
+    for r in range(group.count):
+        if lanes.state[r] == FOUND and lanes.strange[r] == 0 and _is_off(lanes, r):
+            lanes.state[r], lanes.fresh[r] = OPEN, 1.0
+            again |= 1 << r
+    return again
 
 
 @plain
 def _is_off(lanes, r):
-    """Whether the sum tells that the last step, in float32, was too long for its third order."""
+    """Whether Σp, of float32 numbers, misses k by more than they have to."""
     tails, least = lanes.below[r] + lanes.above[r], min(lanes.weight[r], lanes.k[r])
     return not abs(lanes.total[r] - lanes.k[r]) <= 2 * 2.0**-23 * max(least, tails)
-
-
-@plain
-def _write_again(row, lanes):
-    """Newton's step from where the last one led, and the weights there."""
-    r = row.lane
-    lanes.fresh[r] = 1.0
-    evaluate(row, lanes)
-    excess = (lanes.count[r] - lanes.k[r]) + lanes.below[r] - lanes.above[r]
-    lanes.delta[r] += excess / lanes.weight[r]
-    lanes.by[r] = moved(row.kind, lanes.delta[r])
-    lanes.total[r] = visit_at(row, lanes, WRITE)[0]
 
 
 @plain

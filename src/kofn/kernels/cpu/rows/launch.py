@@ -48,7 +48,7 @@ LIKELY = -1  # in place of a link's number: that of a softmax, whose labels need
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
-HALF_GRAIN = 8_192  # the same of 16-bit numbers, so that their copies stay in its nearer caches
+HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in its nearer caches
 
 
 def visit(module: str, name: str, kind: int, size: int) -> Code:
@@ -57,8 +57,13 @@ def visit(module: str, name: str, kind: int, size: int) -> Code:
     return Code(f"rows.{module}", name, native.VISIT, "", kind, f"float{8 * size}")
 
 
-def visits(code: Code, kind: int, size: int, n: int, cotangent: bool) -> list[Code]:
-    """What visits rows of n in `code`, in the order of their places in memory."""
+def visits(
+    code: Code, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True
+) -> list[Code]:
+    """What visits rows of n in `code`, in the order of their places in memory.
+
+    Without `in_rows`, the cotangents of k and T are not wanted.
+    """
     short = n <= layout.SHORT
     names: tuple[str, ...]
     if code is COMPARE:
@@ -75,8 +80,11 @@ def visits(code: Code, kind: int, size: int, n: int, cotangent: bool) -> list[Co
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
     else:
         names, short = layout.VALUE, False
-    if kind in BOUNDED:  # nothing to prepare
-        names = tuple("evaluate" if name == "first_evaluation" else name for name in names)
+    instead = {"first_evaluation": "evaluate"} if kind in BOUNDED else {}  # nothing to prepare
+    if not short:
+        instead |= {"peak": "surveyed_peak"} if kind in BOUNDED else {}
+        instead |= {} if in_rows else {"slope": "slope_of_scores"}
+    names = tuple(instead.get(name, name) for name in names)
     return [visit("interleaved" if short else "loops", name, kind, size) for name in names]
 
 
@@ -197,10 +205,12 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=512)
 def plan_of(
-    code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool, in_bytes: bool = False
-) -> _Plan:
+    code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool,
+    in_rows: bool = True, in_bytes: bool = False,
+) -> _Plan:  # fmt: skip
     single = max(size, 4)
-    found = np.array([*map(native.address, visits(code, kind, single, n, cotangent))], np.int64)
+    each = visits(code, kind, single, n, cotangent, in_rows)
+    found = np.array([*map(native.address, each)], np.int64)
     group = layout.together(n, 3 if cotangent else 2)
     chunk = max(group, (GRAIN if size == single else HALF_GRAIN) // n // group * group)
     room = layout.room(n, group, answer, in_bytes)
@@ -234,9 +244,10 @@ def _deal(
     size, count = max(entry, 4), prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
     of_link = kind if not likely else LIKELY
-    answers = out is not None  # else the prepared entries need memory
+    back, answers = cotangent is not None, out is not None  # else the entries need memory
     in_bytes = cotangent is not None and cotangent.itemsize == 1
-    plan = plan_of(code, of_link, entry, n, cotangent is not None, answers, in_bytes)
+    in_rows = not back or two is not None
+    plan = plan_of(code, of_link, entry, n, back, answers, in_rows, in_bytes)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
     alpha = link.alpha if isinstance(link.alpha, float) else 0.0

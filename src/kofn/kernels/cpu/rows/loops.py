@@ -122,6 +122,29 @@ def peak(kind: int, number: Any) -> Visit:
     return visit
 
 
+def surveyed_peak(kind: int, number: Any) -> Visit:
+    """0, the greatest score, Σd and Σd² with d = x − a: of a row whose survey is finite."""
+
+    def visit(x, g, out, n, sums, pivot, b, c, d, e):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        pivot_, zero = number(pivot), number(0)
+        greatest = ordered(number(-math.inf))
+        for start in range(0, n, BLOCK):
+            block = scores[start : start + BLOCK]
+            total, squares = zero, zero
+            for i in range(block.size):
+                greatest = max(greatest, ordered(block[i]))
+                away = block[i] - pivot_
+                total += away
+                squares += away * away
+            into[2] += total
+            into[3] += squares
+        into[1] = unordered(greatest, zero)
+
+    return visit
+
+
 def first_evaluation(kind: int, number: Any) -> Visit:
     """Prepare each entry for the anchor a and a unit of T = 1/b; then what `evaluate` does."""
     return _evaluate(kind, number, kind not in BOUNDED)
@@ -235,7 +258,15 @@ def weigh(kind: int, number: Any) -> Visit:
 
 def slope(kind: int, number: Any) -> Visit:
     """Way back, then: u/T with u = F′(g − d) to `out`; Σu, Σ|u|, Σuz."""
+    return _slope(number, True)
 
+
+def slope_of_scores(kind: int, number: Any) -> Visit:
+    """The same without Σuz, which nobody wants of a T that is one number."""
+    return _slope(number, False)
+
+
+def _slope(number: Any, in_temperature: bool) -> Visit:
     def visit(x, g, out, n, sums, hi, lo, per_t, mean, e):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
@@ -247,11 +278,12 @@ def slope(kind: int, number: Any) -> Visit:
             xs, gs, ws = scores[start:stop], cotangent[start:stop], slopes[start:stop]
             total, size, in_t = zero, zero, zero
             for i in range(xs.size):
-                u, uz = sloped(xs[i], gs[i], ws[i], hi_, lo_, per_t_, mean_)
+                v = xs[i] if in_temperature else zero
+                u, uz = sloped(v, gs[i], ws[i], hi_, lo_, per_t_, mean_)
                 ws[i] = u * per_t_
                 total += u
                 size += abs(u)
-                in_t += uz
+                in_t += uz if in_temperature else zero
             into[0] += total
             into[1] += size
             into[2] += in_t

@@ -93,6 +93,15 @@ def peak(row, lanes):
 
 
 @plain
+def surveyed_peak(row, lanes):
+    """Both at once; a census corrects it where not all of the row is finite."""
+    pivot, r = load(row.x, row.n // 2, row.size), row.lane
+    sums = visit_for_extremes(row, PEAK, pivot, 0.0, 0.0, 0.0, 0.0)
+    lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], np.float64(row.n), 0.0
+    lanes.pivot[r], lanes.total[r], lanes.squares[r] = pivot, sums[2], sums[3]
+
+
+@plain
 def open_softmax(lanes, r, size):
     """To k ≤ 1 the exponential link cuts no weight to 1, so one evaluation tells θ."""
     temperature = lanes.temperature[r]

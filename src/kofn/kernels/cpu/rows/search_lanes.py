@@ -39,6 +39,12 @@ from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 from kofn.kernels.cpu.runtime.vector_math import log, widest_vectors
 
+FEW_KINKS = 0.125
+"""Of a bounded link, the entries that a step may be expected to take in or out of the support, for
+it to be the last. Where those with a weight lie about as densely beyond its end, they are the step
+times ΣF′ of the linear link, times ΣF″ of the square.
+"""
+
 
 @plain
 def begin_all(address):
@@ -122,7 +128,7 @@ def advance_all(address, kind, size, round_, checked):
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     eps = 2.0**-23 if size == 4 else 2.0**-52
-    one_tail = kind not in TWO_TAILS
+    one_tail, kinkless = kind not in TWO_TAILS, kind not in BOUNDED
     enough, steps = last_step(kind, size), STEPS[kind]
     freely = round_ % 3 != 2
     found, searched, special = np.float64(FOUND), np.float64(OPEN), np.float64(SPECIAL)
@@ -150,7 +156,12 @@ def advance_all(address, kind, size, round_, checked):
         tolerance = eps * (least if least > 4 * tails else 4 * tails)
         change = moved_by(kind, step, below, weight, lanes.live[r] - wanted)
         near = (size_of_step <= enough) | (change <= tolerance)
-        near = near | ((size_of_step <= checked) & (lanes.strange[r] == 0))
+        # Not where F meets its end at every score above ½: that takes more than one step.
+        soft = (above > 0) | (count != k)
+        few_kinks = (change <= FEW_KINKS) & (size_of_step * lanes.slope[r] <= FEW_KINKS)
+        few_kinks = few_kinks | kinkless
+        brief = (size_of_step <= checked) & soft & few_kinks
+        near = near | (brief & (lanes.strange[r] == 0))
         last = near & (count == k)
         target = beyond(kind, steps, delta, step, below, above, eps) if last else target
         held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)

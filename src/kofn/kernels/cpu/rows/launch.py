@@ -244,9 +244,9 @@ def _deal(
     size, count = max(entry, 4), prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
     of_link = kind if not likely else LIKELY
-    back, answers = cotangent is not None, out is not None  # else the entries need memory
-    in_bytes = cotangent is not None and cotangent.itemsize == 1
-    in_rows = not back or two is not None
+    back = cotangent is not None
+    answers = out is not None  # else the prepared entries need memory
+    in_rows, in_bytes = not back or two is not None, back and cotangent.itemsize == 1
     plan = plan_of(code, of_link, entry, n, back, answers, in_rows, in_bytes)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)

@@ -210,9 +210,11 @@ def test_weights_by_several_threads(shape, threads):
 @pytest.mark.parametrize("weights", ["entmax", "soft_topk"])
 def test_attention_is_that_of_cast_scores(weights):
     q, k, v = (torch.randn(2, 2, 40, 8).bfloat16() for _ in range(3))
-    scores = (q / math.sqrt(8)) @ k.mT
-    wide, few = scores.float(), 8 if weights == "soft_topk" else 1
-    shares = kofn.entmax(wide) if few == 1 else kofn.soft_topk(wide, few)
+    wide, few = (q @ k.mT).float(), 8 if weights == "soft_topk" else 1
+    t = math.sqrt(8)
+    shares = (
+        kofn.entmax(wide, temperature=t) if few == 1 else kofn.soft_topk(wide, few, temperature=t)
+    )
     expected = shares.bfloat16() @ v / few
     found = kofn.nn.sparse_attention(q, k, v, weights=weights)
     assert torch.equal(found, expected)

@@ -170,7 +170,7 @@ def hot_rows(n, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("n", [7, 300, 70_000])
+@pytest.mark.parametrize("n", [7, 100, 300, 70_000])
 def test_a_target_of_any_dtype_counts_its_labels(n, dtype):
     """Bytes and numbers, in rows abreast, one after another, and in parts."""
     x, hot = hot_rows(n, dtype)

@@ -118,6 +118,5 @@ def together(n: int, arrays: int) -> int:
 
 def room(n: int, group: int, answers: bool, in_bytes: bool = False) -> int:
     """Words of memory a thread needs for rows of n."""
-    if n <= SHORT:
-        return HEAD + PLANES * LANES * n  # where cotangents would be is room for targets
-    return HEAD + group * n * ((not answers) + in_bytes)
+    entries = PLANES * LANES if n <= SHORT else group * (not answers)
+    return HEAD + (entries + group * in_bytes) * n

@@ -10,7 +10,6 @@ from kofn.kernels.cpu.rows.forward import weights
 from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, store_all
 from kofn.kernels.cpu.rows.layout import (
     BYTES,
-    COTANGENT,
     GIVEN_UP,
     HEAD,
     HI,
@@ -23,6 +22,7 @@ from kofn.kernels.cpu.rows.layout import (
     MEMO,
     ONE,
     OUT,
+    PLANES,
     SHORT,
     SIZE,
     TEAM,
@@ -175,10 +175,10 @@ def _group(words, own, first, count, alpha):
     sums, memo, kept = own + _SUMS, own + 8 * MEMO, own + 8 * HEAD
     out = words[OUT] + at if words[OUT] else kept
     entries = kept if n <= SHORT else 0
-    rest = kept if words[OUT] or entries else kept + 8 * words[TOGETHER] * n
+    used = PLANES * LANES if entries else (0 if words[OUT] else words[TOGETHER])
+    team = kept + 8 * used * n
     if words[BYTES]:
-        g = kept + 8 * COTANGENT * LANES * n if entries else rest
-    team = rest + 8 * words[TOGETHER] * n if words[BYTES] else rest
+        g, team = team, team + 8 * words[TOGETHER] * n
     row = Row(0, words[VISITS], words[KIND], size, x, g, out, n, sums, team, memo, alpha)
     return Group(row, count, own, entries)
 

@@ -93,3 +93,26 @@ def test_the_threads_of_numpy_are_those_asked_for(monkeypatch):
     monkeypatch.delenv("KOFN_NUM_THREADS")
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # macOS and Windows have none
     assert threads.wanted(np.ones(2)) == os.cpu_count()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(40, 24), (90, 300), (2, 9000), (1, 140_001)])
+def test_memory_of_threads_may_hold_anything(shape, dtype, monkeypatch):
+    """Only the words that have to be 0 are cleared: with NaN in the others, bits are the same."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(threads, "wanted", lambda x: 2)
+    scores = torch.randn(*shape, dtype=torch.float64).to(getattr(torch, dtype))
+    wanted = torch.zeros(shape, dtype=torch.bool)
+    wanted[..., :3] = True
+
+    def answers():
+        x = scores.detach().requires_grad_()
+        losses = kofn.losses.topk_loss(x, wanted)
+        found = [kofn.soft_topk_threshold(x, 5), kofn.entmax(x), losses, kofn.log_soft_topk(x, 5)]
+        return found, torch.autograd.grad(sum(a.float().square().sum() for a in found), x)
+
+    first, slope = answers()
+    monkeypatch.setattr(np, "empty", lambda n: np.full(n, np.nan))
+    again, slope_again = answers()
+    for one, other in zip([*first, *slope], [*again, *slope_again], strict=True):
+        assert torch.equal(one.isfinite(), other.isfinite()) and torch.equal(one, other)

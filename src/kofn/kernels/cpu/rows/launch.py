@@ -31,7 +31,7 @@ from kofn.kernels.cpu.runtime.layout import (
     SCORES,
     in_slot,
 )
-from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, zeros
+from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
 
 HALVES = True
@@ -201,6 +201,7 @@ class _Plan(NamedTuple):
     chunk: int  # rows that a thread takes at once
     room: int  # words of its own memory that are not shared with a team
     width: int  # words of its own memory
+    cleared: tuple[range, ...]  # those that are to be 0 at first
 
 
 @lru_cache(maxsize=512)
@@ -213,10 +214,12 @@ def plan_of(
     found = np.array([*map(native.address, each)], np.int64)
     group = layout.together(n, 3 if cotangent else 2)
     chunk = max(group, (GRAIN if size == single else HALF_GRAIN) // n // group * group)
-    room = layout.room(n, group, answer, in_bytes)
+    room = layout.room(n, single, group, answer, in_bytes)
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
-    return _Plan(run, at, found, address(found), group, chunk, room, width)
+    begun = range(room if n <= layout.SHORT else layout.HEAD)
+    cleared = begun, range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
+    return _Plan(run, at, found, address(found), group, chunk, room, width, cleared)
 
 
 def _deal(
@@ -254,15 +257,16 @@ def _deal(
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width
-    own, scratch = zeros(crew * width + _WORDS + 2 * min(count, FEW))
-    scratch += -scratch % REGISTER
-    shared = scratch + 8 * plan.room if crew > count and n > PART else 0
+    together = crew > count and n > PART  # one thread leads, others visit parts for it
+    apart = 1 if together else crew
+    own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
+    shared = scratch + 8 * plan.room if together else 0
     cotangent_at = 0 if cotangent is None else address(cotangent)
     out_at = 0 if out is None else address(out)
     high, low = (0, 0) if theta is None else (address(theta), address(theta) + count * size)
     # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
     # own memory, or over k and T of many rows, which nobody else reads.
-    one = k_at if count > FEW else scratch + 8 * crew * width
+    one = k_at if count > FEW else scratch + 8 * apart * width
     one = one if two is None else address(two)
     other = temperature_at if one == k_at else one + count * size
     team = shared if room is None else 0  # else it is dismissed after all jobs of halves

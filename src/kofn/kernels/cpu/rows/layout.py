@@ -116,7 +116,7 @@ def together(n: int, arrays: int) -> int:
     return LANES if n <= SHORT else max(1, min(LANES, 8192 // arrays // n))
 
 
-def room(n: int, group: int, answers: bool, in_bytes: bool = False) -> int:
-    """Words of memory a thread needs for rows of n."""
+def room(n: int, size: int, group: int, answers: bool, in_bytes: bool = False) -> int:
+    """Words of memory a thread needs for rows of n numbers of so many bytes."""
     entries = PLANES * LANES if n <= SHORT else group * (not answers)
-    return HEAD + (entries + group * in_bytes) * n
+    return HEAD + sum(-(-arrays * n * size // 8) for arrays in (entries, group * in_bytes))

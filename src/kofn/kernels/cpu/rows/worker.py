@@ -176,9 +176,9 @@ def _group(words, own, first, count, alpha):
     out = words[OUT] + at if words[OUT] else kept
     entries = kept if n <= SHORT else 0
     used = PLANES * LANES if entries else (0 if words[OUT] else words[TOGETHER])
-    team = kept + 8 * used * n
+    team = kept + -(-used * n * size // 8) * 8
     if words[BYTES]:
-        g, team = team, team + 8 * words[TOGETHER] * n
+        g, team = team, team + -(-words[TOGETHER] * n * size // 8) * 8
     row = Row(0, words[VISITS], words[KIND], size, x, g, out, n, sums, team, memo, alpha)
     return Group(row, count, own, entries)
 

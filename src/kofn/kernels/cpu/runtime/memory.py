@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from kofn.kernels.cpu.runtime.layout import REGISTER
 
 
 class Memory(NamedTuple):
@@ -46,6 +48,7 @@ FEW = 128
 """Rows for which an array of one number is kept."""
 
 _ZERO = array("d", (0.0,))
+_FEW_WORDS = 4096
 
 
 def memory_of(x: Any) -> Memory:
@@ -78,8 +81,27 @@ _kept = lru_cache(maxsize=256)(_repeated)
 
 def zeros(words: int) -> tuple[Any, int]:
     """(so many words of memory, all 0, its address)."""
-    if words <= 4096:  # asking NumPy for an address takes longer than clearing these
+    if words <= _FEW_WORDS:  # asking NumPy for an address takes longer than clearing these
         own = _ZERO * words
         return own, own.buffer_info()[0]
     large = np.zeros(words)
     return large, address(large)
+
+
+def rooms(threads: int, width: int, more: int, cleared: Sequence[range]) -> tuple[Any, int]:
+    """(memory for threads, `width` words each, and `more` after these, its address).
+
+    It begins where the widest vector may. Of much memory only those words of each thread's that are
+    to be `cleared` are 0: clearing all of it would take as long as the work on a long row.
+    """
+    words = threads * width + more + REGISTER // 8
+    if words <= _FEW_WORDS:
+        own, at = zeros(words)
+        return own, at + -at % REGISTER
+    own = np.empty(words)
+    at = address(own)
+    first = -at % REGISTER // 8
+    each = own[first : first + threads * width].reshape(threads, width)
+    for span in cleared:
+        each[:, span.start : span.stop] = 0
+    return own, at + 8 * first

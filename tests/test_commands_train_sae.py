@@ -130,7 +130,7 @@ def test_penalties_reach_the_number_of_latents_asked():
         settings = Settings(("features",), (method,), 600, 1, 0)
         one = Run(settings, *settings.runs()[0])
         one.task.held_out = one.task.held_out[:1000]
-        one._measured, measured = lambda: training.Measured(0, 0, 0, 0, 0), one._measured
+        one.measured, measured = lambda: training.Measured(0, 0, 0, 0, 0), one.measured
         while one.steps < settings.steps:
             one.part()
         assert measured().l0 == pytest.approx(5, abs=0.7)

@@ -27,6 +27,15 @@ def test_every_figure_is_on_a_page() -> None:
     assert {path.name for path in (DOCS / "images").iterdir() if path.name not in pages} == set()
 
 
+def test_the_results_of_studies_are_checkpoints_of_today() -> None:
+    import torch
+
+    from kofn.commands.train.checkpoint import VERSION
+
+    for path in (DOCS / "results").glob("*.pt"):
+        assert torch.load(path, weights_only=True)["version"] == VERSION, path.name
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["router", "attention", "prune_mlp", "prune_cnn", "sae", "sae_others"]

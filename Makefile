@@ -6,7 +6,7 @@ TORCH_INDEX ?=
 WORKERS ?= 2
 
 TORCH := torch==2.13.0
-EXTRAS := cli,jax,dev,docs
+EXTRAS := cli,jax,dev,site
 BIN := .venv/bin
 READY := .venv/.ready
 # Byte code is compiled when a module is first used, not for all of PyTorch, SymPy and JAX.

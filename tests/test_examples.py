@@ -27,6 +27,7 @@ def example(name):
         "graph_pooling",
         "long_context",
         "moe",
+        "moe_jax",
         "prune",
         "prune_sharded",
         "sae",

@@ -96,6 +96,32 @@ def test_the_module_is_pytorch_s_at_alpha_1(layout):
     assert ours(query, key, value, need_weights=False)[1] is None
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_keys_and_values_may_have_another_width(bias):
+    sizes = dict(kdim=5, vdim=7, bias=bias, batch_first=True)
+    ours = nn.SparseAttention(HEADS * D, HEADS, alpha=1.0, **sizes)
+    theirs = torch.nn.MultiheadAttention(HEADS * D, HEADS, **sizes)
+    with torch.no_grad():
+        for name in "qkv":
+            getattr(theirs, f"{name}_proj_weight").copy_(getattr(ours, f"{name}_proj").weight)
+    theirs.out_proj = ours.out_proj
+    inputs = torch.randn(N, 3, HEADS * D), torch.randn(N, L, 5), torch.randn(N, L, 7)
+    for found, wanted in zip(ours(*inputs), theirs(*inputs), strict=True):
+        assert torch.allclose(found, wanted, atol=1e-6)
+    assert any(name.endswith("bias") for name in ours.state_dict()) == bias
+
+
+def test_numbers_per_head_are_those_of_the_heads():
+    """In the order of the queries' heads, of which two share a head of keys."""
+    alone = [attention("alpha", alpha=alpha, learned=()) for alpha in KINDS["per head"]["alpha"]]
+    net, x = attention("per head", num_key_value_heads=2), torch.randn(N, L, HEADS * D)
+    found = net(x, x, x, average_attn_weights=False)[1]
+    for head, other in enumerate(alone):
+        other.load_state_dict(net.state_dict())
+        wanted = other(x, x, x, average_attn_weights=False)[1]
+        assert torch.allclose(found[:, head], wanted[:, head], atol=1e-6)
+
+
 def test_a_boolean_and_an_additive_mask_may_be_joined():
     net, x = attention(), torch.randn(N, L, HEADS * D)
     padding = torch.arange(L) >= torch.tensor([[4], [6]])
@@ -110,8 +136,10 @@ def test_the_weights_are_those_of_the_maps():
     query, key, value = heads(), heads(), heads()
     scores = query @ key.mT / D**0.5
     temperature = torch.tensor([[0.5], [1.0], [2.0], [4.0]])
+    alpha = torch.tensor([[1.0], [1.3], [1.5], [2.0]])
     for kind, wanted in (
         (dict(alpha=1.3), entmax(scores, 1.3, temperature=temperature)),
+        (dict(alpha=alpha), entmax(scores, alpha, temperature=temperature)),
         (dict(weights="sparsemax"), sparsemax(scores, temperature=temperature)),
         (dict(weights="soft_topk", k=2), soft_topk(scores, 2, temperature=temperature) / 2),
     ):
@@ -140,6 +168,14 @@ def test_rows_with_few_positions_sum_to_1_and_still_learn(k, dtype):
         assert torch.allclose(weights, soft_topk(scores, few, mask=mask) / few[:, None], atol=1e-6)
     (grad,) = torch.autograd.grad((weights * torch.randn_like(weights)).sum(), query)
     assert (grad[:, :, 1:].abs().sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_without_a_mask_k_is_at_most_half_of_the_positions_too(hard):
+    query, key, options = heads(), heads(7), dict(weights="soft_topk", hard=hard)
+    wanted = nn.sparse_attention(query, key, key, k=3 if hard else 3.5, **options)
+    for mask in (None, torch.ones(L, 7) > 0):  # k is 8 by default
+        assert torch.allclose(nn.sparse_attention(query, key, key, mask, **options), wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -186,6 +186,18 @@ def test_the_state_of_a_plain_router_is_that_of_a_linear_layer():
     }
 
 
+def test_a_learned_bias_is_that_of_a_linear_layer():
+    linear, net = torch.nn.Linear(H, E), router(bias=True)
+    net.load_state_dict(linear.state_dict())
+    x = torch.randn(T, H)
+    logits, weights, indices = net(x)
+    assert torch.allclose(logits, linear(x), atol=1e-6)
+    assert torch.equal(indices, logits.topk(K).indices)
+    (grad,) = torch.autograd.grad((weights * torch.randn(T, K)).sum(), net.bias)
+    assert (grad != 0).all()
+    assert repr(net).endswith("bias=True)")
+
+
 @every_way
 def test_copies_and_saved_routers_are_the_same(way):
     net, x = router(way), torch.randn(T, H)
@@ -222,7 +234,7 @@ def test_it_compiles_as_one_graph(way, training):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 @pytest.mark.full
-@pytest.mark.parametrize("way", ["hard", "budget"])
+@every_way
 def test_an_exported_router_is_right_for_other_numbers_of_tokens(way):
     net = router(way).eval()
     tokens = ({0: torch.export.Dim("tokens", min=2)},)

@@ -149,6 +149,8 @@ def test_force_overwrites_and_its_absence_does_not(here):
     assert (here / "kept" / "selection.png").read_bytes().startswith(b"\x89PNG")
 
 
+NUMBERS = np.arange(60.0)
+
 BAD_TABLES = {
     "empty": (b"", "is empty"),
     "header only": (b"a,b,label\n", "has a header but no rows"),
@@ -174,6 +176,12 @@ BAD_TABLES = {
         "too few rows of class 'x'",
     ),
     "constant target": (table(label=2.5), "is 2.5 in every row"),
+    "huge target": (table(label=1e200 * NUMBERS), "values beyond ±1e+30 in the target 'label'"),
+    "tiny target": (table(label=1e-300 * NUMBERS), "varies by 5.9e-299 only; rescale it so"),
+    "one row decides": (
+        table(label=1.5 * (NUMBERS == 26)),
+        "is 0 in every training row of split ",
+    ),
     "few rows": (table(rows=19), "has 19 rows; give at least 20"),
     "one column": (table()[["a", "label"]], "1 column(s) besides the target"),
 }

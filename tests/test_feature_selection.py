@@ -230,6 +230,20 @@ def test_refuses_targets_that_cannot_be_learned(y, task, words):
         quick(task=task).fit(X, np.array(y))
 
 
+@pytest.mark.parametrize("unit", [1e-320, 1e-200, 1e200])
+def test_targets_may_be_in_any_unit(unit):
+    X, y = planted("regression")
+    fit = quick(task="regression").fit
+    expected = fit(X, y).get_support(indices=True)
+    np.testing.assert_array_equal(fit(X, y * unit).get_support(indices=True), expected)
+
+
+def test_rounding_of_a_mean_makes_no_target():
+    X, _ = planted()
+    with pytest.raises(ValueError, match=r"every value is 0\.1"):
+        quick(task="regression").fit(X, np.full(len(X), 0.1))
+
+
 def test_a_constant_column_is_never_worth_keeping():
     X, y = planted()
     X[:, 0] = 7.0

@@ -5,6 +5,7 @@ import gc
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils import parametrize
@@ -364,10 +365,18 @@ def test_a_pruned_model_is_freed():
 BAD = [
     (dict(), "give one of amount"),
     (dict(amount=0.5, budget=3), "give one of amount"),
-    (dict(amount=1.5), r"amount must be in \[0, 1\]; got 1.5"),
+    (dict(amount=1.5), "amount must be a share in .* got 1.5"),
     (dict(amount=-0.1), "amount must be"),
     (dict(amount=float("nan")), "amount must be"),
     (dict(amount=N + 1), "amount must be an integer"),
+    (dict(amount=np.int64(N + 1)), "amount must be an integer"),
+    (dict(amount="0.5"), r"amount must be a share in \[0, 1\], a float, or an integer; got '0.5'"),
+    (dict(amount="half", pattern="2:4", exclude="0"), "removes 0.5; .* got 'half'"),
+    (dict(amount=float("nan"), pattern="2:4", exclude="0"), "removes 0.5; .* got nan"),
+    (dict(amount=0.5, costs=lambda n, m: None), r"cost of 0\.weight must be a number .* got None"),
+    (dict(amount=0.5, costs=lambda n, m: np.ones(m.weight.shape)), "must be a number or a tensor"),
+    (dict(amount=0.5, exclude=None), "exclude must be names, .* got None"),
+    (dict(amount=0.5, exclude=[0]), r"exclude must be names, .* got \[0\]"),
     (dict(budget=N + 1), "budget must be in"),
     (dict(amount=0.5, scope="all"), "scope must be one of"),
     (dict(budget=5, scope="layer"), 'budget needs scope="global"'),
@@ -400,6 +409,15 @@ def test_bad_arguments_are_refused_and_change_nothing(arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
         nn.prune(model, **{"schedule": 10, **arguments})
     assert list(model.state_dict()) == list(cnn().state_dict())
+
+
+def test_what_is_no_model_and_no_optimizer_is_refused():
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module; got list"):
+        nn.prune([cnn()], 0.5, schedule=10)
+    model = cnn()
+    pruner = nn.prune(model, 0.5, schedule=10)
+    with pytest.raises(TypeError, match=r"optimizer must be a torch\.optim\.Optimizer; got 'adam'"):
+        pruner.step("adam")
 
 
 def test_weights_that_cannot_be_pruned_are_named():

@@ -33,7 +33,9 @@ def find_task(y: np.ndarray) -> str:
         >>> find_task(np.array([0, 1, 1, 2])), find_task(np.array([0.5, 1.25]))
         ('classification', 'regression')
     """
-    if type_of_target(y).startswith("continuous"):
+    with np.errstate(invalid="ignore"):  # scikit-learn converts to integers, which end at 2⁶³
+        found = type_of_target(y)
+    if found.startswith("continuous"):
         return "regression"
     numeric = np.asarray(y).dtype.kind in "iuf"
     return "regression" if numeric and len(np.unique(y)) > MOST_CLASSES else "classification"
@@ -78,11 +80,13 @@ def standardised(values: np.ndarray, importance: np.ndarray | None) -> np.ndarra
     Raises:
         ValueError: a target has the same value in every row.
     """
+    counted = values if importance is None else values[importance > 0]
+    for constant in np.flatnonzero((counted == counted[0]).all(0)):
+        value = counted[0, constant]
+        raise ValueError(f"y must have at least two different values; every value is {value:g}")
+    values = values / np.abs(values).max(0)  # so that no square over- or underflows
     mean = np.average(values, axis=0, weights=importance)
     spread = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=importance))
-    for constant in np.flatnonzero(~(spread > 0)):
-        value = values[0, constant]
-        raise ValueError(f"y must have at least two different values; every value is {value:g}")
     return ((values - mean) / spread).astype(np.float32)
 
 

@@ -22,6 +22,7 @@ from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
+from kofn.commands.files import InputError
 from kofn.commands.select.table import HELD_OUT, Table, filled
 from kofn.feature_selection import SoftTopKSelector
 
@@ -105,6 +106,7 @@ def compare(
     methods = _methods(table, selector)
     judges = _judges(regression)
     parts = list(_parts(table, splits, seed))
+    _check_training_rows(table, parts)
     for number, (train, test) in enumerate(parts):
         seen, unseen = (filled(table.X[part], table.X[train]) for part in (train, test))
         scaler = StandardScaler().fit(seen)
@@ -149,6 +151,17 @@ def _parts(table: Table, splits: int, seed: int) -> Iterator[tuple[np.ndarray, n
     }
     stratified = table.task == "classification"
     return (StratifiedShuffleSplit if stratified else ShuffleSplit)(**sizes).split(table.X, table.y)
+
+
+def _check_training_rows(table: Table, parts: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Raise InputError if a split leaves nothing to learn: its training rows have one target."""
+    for number, (train, _) in enumerate(parts, 1):
+        first = table.y[train[0]]
+        if (table.y[train] == first).all():
+            raise InputError(
+                f"the target {table.target!r} is {first:g} in every training row of split {number} "
+                f"of {len(parts)}; give more rows with other values, or another --seed"
+            )
 
 
 def _judges(regression: bool) -> dict[str, tuple[str, Callable[[], Any]]]:

@@ -226,10 +226,7 @@ def _target(values: Any, name: str, task: str) -> tuple[str, np.ndarray, list[st
     if task == "regression":
         if not numeric:
             raise InputError(f"the target {name!r} is not numeric; --task regression needs numbers")
-        if np.ptp(y) == 0:
-            raise InputError(
-                f"the target {name!r} is {y[0]:g} in every row; there is nothing to predict"
-            )
+        _check_numbers(y, name)
         return task, y, []
     found, labels, counts = np.unique(y, return_inverse=True, return_counts=True)
     classes = [f"{label:g}" if numeric else str(label) for label in found]
@@ -244,6 +241,21 @@ def _target(values: Any, name: str, task: str) -> tuple[str, np.ndarray, list[st
             f"{FEWEST_PER_CLASS} to be split (or use --task regression)"
         )
     return task, labels, classes
+
+
+def _check_numbers(y: np.ndarray, name: str) -> None:
+    """Raise InputError unless the squares of the target and of its deviations are numbers > 0."""
+    if (y == y[0]).all():
+        raise InputError(
+            f"the target {name!r} is {y[0]:g} in every row; there is nothing to predict"
+        )
+    if np.abs(y).max() > LARGEST:
+        raise InputError(f"values beyond ±{LARGEST:g} in the target {name!r}; rescale it")
+    if np.ptp(y) < 1 / LARGEST:
+        raise InputError(
+            f"the target {name!r} varies by {np.ptp(y):g} only; rescale it so that it varies by "
+            f"{1 / LARGEST:g} or more"
+        )
 
 
 def _listed(names: Iterable[str], most: int = 8) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -53,21 +53,25 @@ def kept_of(
 
 def _check_groups(amount: Any, budget: Any, layout: Groups) -> None:
     removed = 1 - layout.n / layout.m
-    if budget is not None or (amount is not None and abs(amount - removed) > 1e-9):
+    given = budget if amount is None else amount
+    same = isinstance(amount, Real) and abs(float(amount) - removed) < 1e-9
+    if given is not None and not (same and budget is None):
         raise ValueError(
-            f"pattern='{layout.n}:{layout.m}' removes {removed:g}; leave out amount and budget"
+            f"pattern='{layout.n}:{layout.m}' removes {removed:g}; leave out amount and budget; "
+            f"got {given!r}"
         )
 
 
 def _kept(amount: Any, total: float, size: int, priced: bool) -> float:
     """Return how many scores are kept, or at what cost; a number of weights is of whole blocks."""
-    if isinstance(amount, int) and not isinstance(amount, bool):
+    if isinstance(amount, Integral) and not isinstance(amount, bool):
         most = total * (1 if priced else size)
         removed = check_number(
             "amount", amount, low=0.0, high=most, allowed=f"an integer in [0, {most:g}]"
         )
         return total - (removed if priced else round(removed / size))
-    share = check_number("amount", amount, low=0.0, high=1.0, allowed="in [0, 1]", arrays=False)
+    allowed = "a share in [0, 1], a float, or an integer"
+    share = check_number("amount", amount, low=0.0, high=1.0, allowed=allowed, arrays=False)
     return (1 - share) * total if priced else total - round(share * total)
 
 

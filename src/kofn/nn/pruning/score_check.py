@@ -29,6 +29,8 @@ class ScoreCheck:
 
     def __call__(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Check after a step of the optimizer; RuntimeError names a weight without its scores."""
+        if optimizer is not None and not hasattr(optimizer, "param_groups"):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
         if self.done:
             return
         if optimizer is not None:

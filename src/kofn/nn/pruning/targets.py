@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -38,8 +39,10 @@ class Target(NamedTuple):
 
 def targets_of(model: nn.Module, exclude: Iterable[str]) -> list[Target]:
     """Return the weights of all linear and convolution layers but those that are excluded."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    patterns = _patterns(exclude)
     reshard(model)
-    patterns = [exclude] if isinstance(exclude, str) else list(exclude)
     found, used = [], set()
     for path, module in model.named_modules():
         if not isinstance(module, LAYERS):
@@ -56,6 +59,14 @@ def targets_of(model: nn.Module, exclude: Iterable[str]) -> list[Target]:
         raise ValueError("the model has no linear or convolution layer to prune")
     _check(model, found)
     return found
+
+
+def _patterns(exclude: Any) -> list[str]:
+    single = isinstance(exclude, str) or not isinstance(exclude, Iterable)
+    patterns = [exclude] if single else list(exclude)
+    if not all(isinstance(each, str) for each in patterns):
+        raise TypeError(f'exclude must be names, such as ["head", "encoder.*"]; got {exclude!r}')
+    return patterns
 
 
 def _check(model: nn.Module, targets: list[Target]) -> None:
@@ -161,6 +172,8 @@ def _checked(target: Target, given: Any) -> Cost:
         )
         cost = given.detach().to(target.weight.device, copy=True)
     else:
+        if not isinstance(given, (Real, Tensor)):
+            raise TypeError(f"{where} must be a number or a tensor; got {given!r}")
         low = high = cost = float(given)
     if not (low > 0 and high < math.inf):
         raise ValueError(f"{where} must be finite and > 0; got {high if low > 0 else low}")

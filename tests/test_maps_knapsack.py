@@ -169,6 +169,15 @@ def test_budgets_at_and_beyond_the_ends(framework):
     assert np.array_equal(framework.numpy(soft_knapsack(x, costs, 0)), np.zeros((2, 5)))
 
 
+def test_a_budget_is_spent_even_where_leaving_some_would_pay(framework):
+    """Scores below 0 are a loss: the price of a unit of cost is below 0, and all is spent."""
+    x = framework.array([[-1.0, -2.0, -5.0]])
+    costs, budget = framework.array([[1.0, 2.0, 3.0]]), framework.array([5.0])
+    assert framework.numpy(soft_knapsack_threshold(x, costs, budget))[0] < 0
+    p = framework.numpy(soft_knapsack(x, costs, budget))[0]
+    assert p @ [1, 2, 3] == pytest.approx(5, abs=1e-12)
+
+
 def test_scores_of_infinity_share_a_budget_that_does_not_suffice(framework):
     x = framework.array([[INF, 1.0, INF, 0.5, -INF]] * 4)
     costs = framework.array([[2.0, 1.0, 1.0, 1.0, 1.0]] * 3 + [[0.0, 1.0, 1.0, 1.0, 1.0]])

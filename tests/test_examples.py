@@ -151,8 +151,9 @@ def several_processes():
 
 
 @pytest.mark.full
-def test_examples_of_several_processes_run(tmp_path):
-    test_distributed.run_on_ranks(tmp_path / "store", 2, several_processes)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_examples_of_several_processes_run(tmp_path, processes):
+    test_distributed.run_on_ranks(tmp_path / "store", processes, several_processes)
 
 
 @pytest.mark.full

@@ -29,7 +29,9 @@ def test_the_bias_moves_against_the_load_and_leaves_the_gates_alone():
     for _ in range(16):
         net(x)
         net.step()
-    logits, weights, indices = net(x)
+    net.balance.net_steps[5] = 100
+    logits, weights, indices = net(torch.randn(T, H))
+    assert (indices == 5).any(-1).all()
     assert torch.allclose(weights, logits.gather(1, indices).softmax(-1))
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import kofn
 from kofn import fenchel_young_loss, soft_topk, soft_topk_sum
 from kofn.links.table import TABLE
+from kofn.losses import softmax_loss, sparsemax_loss
 from support import Framework, every_link, with_gradients
 
 RNG = np.random.default_rng(4)
@@ -130,6 +131,23 @@ def test_scores_of_inf_cost_nothing_when_wanted(framework):
     assert framework.numpy(fenchel_young_loss(x, framework.array([[0, 1.0, 0]]))) == np.inf
     loss = framework.numpy(fenchel_young_loss(x, framework.array([[1.0, 0, 1.0]])))
     assert loss == pytest.approx(math.log1p(math.exp(-1)))
+
+
+def test_a_nan_spoils_its_row_next_to_a_score_of_inf(framework):
+    x = framework.array([[0.0, np.inf, np.nan, 1.0]])
+    target = framework.array([0], "int64")
+    soft = framework.array([[0.5, 0.5, 0.0, 0.0]])
+    for loss in (
+        lambda x: softmax_loss(x, target),
+        lambda x: softmax_loss(x, target, label_smoothing=0.1),
+        lambda x: softmax_loss(x, soft),
+        lambda x: fenchel_young_loss(x, soft),
+        lambda x: sparsemax_loss(x, target),
+    ):
+        assert np.isnan(framework.numpy(loss(x)))
+        if framework.name != "numpy":
+            (gradient,) = framework.vjp(loss, (x,), framework.array(1.0))
+            assert np.isnan(gradient[0, [0, 2, 3]]).all(), gradient
 
 
 def test_all_or_nothing_as_a_target_costs_0(framework):

@@ -32,7 +32,7 @@ class Placed(NamedTuple):
     z: Tensor  # −inf where settled
     coin: Coins
     above: Tensor  # how many coins have z > 0
-    chosen: Tensor  # Σ of their logits
+    chosen: Tensor  # Σ of their logits; NaN in a row with a NaN
     overlap: Tensor  # Σ log(1 + e^−|z|)
     variance: Tensor
     tilt: Tensor  # Σp − how many coins have z > 0
@@ -55,8 +55,8 @@ def marginals(shards: Shards) -> Tensor:
     answer = torch.where(at.z > 0, 1 - tail, tail)
     answer = torch.where((at.theta == -math.inf)[..., None] & at.rows.live, 1.0, answer)
     answer = torch.where(at.z.isneginf() & ~(at.theta == -math.inf)[..., None], 0.0, answer)
-    spoiled = at.theta.isnan() & (at.survey.live > 0)
-    answer = torch.where(spoiled[..., None] & at.rows.live, math.nan, answer)
+    spoiled = at.chosen.isnan()[..., None] & at.rows.live
+    answer = torch.where(spoiled, at.rows.scores, answer) * _nan_at(spoiled)
     share = torch.where(at.rows.top, at.rows.top_weight[..., None], 0.0)
     return torch.where(at.rows.live, answer, share)
 
@@ -71,9 +71,7 @@ def log_partition(shards: Shards) -> Tensor:
     count = torch.where(open_, real.sum(0), 1.0)
     answer = missing * theta + at.chosen + at.overlap + count.log()
     endless = (at.survey.top > 0) & (at.rows.top_weight > 0)
-    answer = torch.where(endless, math.inf, answer)
-    spoiled = at.theta.isnan() & (at.survey.live > 0)
-    return torch.where(spoiled, math.nan, answer)
+    return torch.where(endless & ~at.chosen.isnan(), math.inf, answer)
 
 
 def _placed(shards: Shards) -> Placed:
@@ -90,14 +88,21 @@ def _placed(shards: Shards) -> Placed:
     coin, upper = quadrature.coins(z), z > 0
     every = (hi == -math.inf)[..., None] & rows.live
     size = torch.where(distance > 0, distance, -distance)  # with a derivative at 0
+    spoiled = hi.isnan()[..., None] & rows.live
+    chosen = torch.where((upper | every | spoiled) & rows.live, rows.scores, 0.0)
     sums = over.sums(
         upper.to(x.dtype),
-        torch.where(upper | every, torch.where(rows.live, rows.scores, 0.0), 0.0),
+        chosen * _nan_at(spoiled),
         torch.where(play, torch.log1p(torch.exp(-size)), 0.0),
         coin.w,
         coin.sign * coin.tail,
     )
     return Placed(survey, rows, hi + lo, z, coin, *sums)
+
+
+def _nan_at(flags: Tensor) -> Tensor:
+    """Return NaN there, 1 elsewhere; a factor, so that derivatives are NaN too."""
+    return torch.where(flags, math.nan, 1.0)
 
 
 def _spectrum(at: Placed, over: GroupRows) -> tuple[Node, Tensor, Tensor]:

@@ -141,9 +141,10 @@ def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE)
     """
     xp = namespace(rows.scores)
     greatest = over.max(stop_gradient(rows.scores))
-    some = rows.live & over.expand(rows.k > 0)
+    # A NaN in the row gives NaN even if scores of +inf take all the weight.
+    some = rows.live & over.expand((rows.k > 0) | xp.isnan(greatest))
     z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)
-    # ∞ − ∞ is set to 0; the NaN of a score stays.
+    # ∞ − ∞ is set to 0.
     z = quotient(xp.where(some, z, 0.0), over.expand(rows.temperature), some)
     raised = xp.exp(z) if kept is None else kept * xp.exp(z)
     total = over.sum(xp.where(some, raised, 0.0))
@@ -151,8 +152,7 @@ def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE)
         total = total + stop_gradient(xp.where((total > 0) & (total < 1), 1 - total, 0.0))
     log_total = xp.log(xp.where(total == 0, 1.0, total))
     share = xp.log(xp.where(rows.top, over.expand(rows.top_weight), 1.0))
-    answer = xp.where(some, z - over.expand(log_total), xp.where(rows.top, share, -math.inf))
-    return xp.where(rows.live & xp.isnan(rows.scores), math.nan, answer)
+    return xp.where(some, z - over.expand(log_total), xp.where(rows.top, share, -math.inf))
 
 
 def require_integral(link: Link, like: Array) -> None:

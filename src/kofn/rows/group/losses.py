@@ -18,8 +18,9 @@ from kofn.rows.group.given import Shards
 from kofn.rows.group.placed import Theta, placed
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.group.rules import Grads, Kept, kept_of, of_shards, summed
-from kofn.rows.group.search import halves, solve
+from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Survey
+from kofn.rows.group.values import of_softmax
 from kofn.rows.settled import Rows
 from kofn.solver.equation import far, split
 
@@ -34,13 +35,8 @@ def cross_entropy(
     def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
         loss, whole, in_t, log_total = _likelihood(survey, rows, target, over, idle)
         seen[:] = [survey, whole]
-        greatest = torch.where(survey.greatest.isfinite(), survey.greatest, 0.0)
-        theta = greatest + rows.temperature.detach().double() * (log_total - 1)  # of mean zero
-        theta = torch.where(rows.k > 0, theta, math.inf)
-        theta = torch.where(survey.spoiled, math.nan, theta)
-        hi, lo = halves(theta, torch.zeros_like(theta), rows.scores.dtype)
-        found = hi, torch.where(hi.isfinite(), lo, 0.0)
-        return loss, kept_of(survey, rows, found)._replace(slope=in_t.to(hi.dtype))
+        found = of_softmax(survey, rows, log_total)
+        return loss, kept_of(survey, rows, found)._replace(slope=in_t.to(found[0].dtype))
 
     def pullback(
         g: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequence[bool]

@@ -13,7 +13,7 @@ from kofn.rows.group.given import Shards
 from kofn.rows.group.placed import Placed, Theta, placed, slopes_at, weights_at
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.group.rules import Grads, Kept, kept_of, of_shards, of_weights, summed
-from kofn.rows.group.search import halves, solve
+from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Survey
 from kofn.rows.implicit import least_weight
 from kofn.rows.settled import Rows
@@ -45,7 +45,8 @@ def of_theta(g: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequenc
     solvable = at.open & (total >= least_weight(w))
     divisor = torch.where(solvable, total, 1.0).masked_fill(at.spoiled, math.nan)
     solvable = solvable | at.spoiled
-    share = torch.where(solvable[..., None], w / divisor.to(w.dtype)[..., None], 0.0)
+    moves = solvable[..., None] & (w != 0)
+    share = torch.where(moves, w / divisor.to(w.dtype)[..., None], 0.0)
     lever = torch.where(solvable, lever / divisor, 0.0)
     hard = at.open & ~solvable
     if at.link.has_infinite_tails(at.z) is not False and bool(hard.any()):
@@ -126,6 +127,18 @@ def _of_value(g: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Sequen
     return weights_at(rows, found) * g[..., None], in_k * g, kept.slope * g
 
 
+def of_softmax(survey: Survey, rows: Rows, log_total: Tensor) -> Theta:
+    """Return θ with e^{z − 1} = softmax, from log Σe^{(x − greatest)/T}.
+
+    It stays two numbers in float64 too: next to a great score their sum would lose the second.
+    """
+    greatest = torch.where(survey.greatest.isfinite(), survey.greatest, 0.0)
+    greatest = torch.where(rows.k > 0, greatest, math.inf).masked_fill(survey.spoiled, math.nan)
+    offset = rows.temperature.detach().double() * (log_total - 1)
+    offset = torch.where(greatest.isfinite(), offset, 0.0)
+    return greatest.to(rows.scores.dtype), offset.to(rows.scores.dtype)
+
+
 def softmax(shards: Shards) -> Tensor:
     """Return this rank's entries of softmax, as `answers.softmax`, by two messages."""
     over = shards.over
@@ -140,12 +153,7 @@ def softmax(shards: Shards) -> Tensor:
         share = torch.where((rows.k > 0)[..., None], share, 0.0)
         p = torch.where(rows.top, rows.top_weight.detach()[..., None], share)
         p = torch.where(rows.live & survey.spoiled[..., None], math.nan, p)
-        theta = greatest + t[..., 0].double() * (total.log() - 1)  # of mean zero
-        theta = torch.where(rows.k > 0, theta, math.inf)
-        theta = torch.where(survey.spoiled, math.nan, theta)
-        found = halves(theta, torch.zeros_like(theta), x.dtype)
-        lo = torch.where(found[0].isfinite(), found[1], 0.0)
-        return p, kept_of(survey, rows, (found[0], lo))
+        return p, kept_of(survey, rows, of_softmax(survey, rows, total.log()))
 
     def plain(rows: Rows, _: Theta) -> Tensor:
         return answers.softmax(rows, over)

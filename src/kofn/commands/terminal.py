@@ -100,28 +100,29 @@ def status_of(work: Callable[[], object]) -> int:
 
 
 def prepare_kernels() -> None:
-    """Check KOFN_KERNELS, and report on standard error if kernels have to be compiled.
+    """Check KOFN_KERNELS and KOFN_CPU; report on standard error if kernels have to be compiled.
 
     Later runs load the kernels from disk and report nothing.
 
     Raises:
-        InputError: the environment variable KOFN_KERNELS has an unknown value.
+        InputError: one of these environment variables has a value that is not allowed.
     """
     from kofn import kernels
 
     try:
-        kernels.wanted()
+        if kernels.wanted():
+            _tell_of_compiling()
     except ValueError as error:
         raise InputError(str(error)) from None
-    _tell_of_compiling()
 
 
 def _tell_of_compiling() -> None:
     """Report compilation once, if a kernel has to be compiled."""
     try:
-        from kofn.kernels.cpu.runtime import native
+        from kofn.kernels.cpu.runtime import native, processor
     except ImportError:  # without Numba there is nothing to compile
         return
+    processor.target()
     if native.tell is not None:
         native.tell = lambda: print(native.COMPILING, file=sys.stderr)
 

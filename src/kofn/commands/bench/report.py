@@ -92,6 +92,7 @@ def machine(threads: int) -> dict[str, Any]:
         "threads": threads,
         "clock": clock()[0],
         "kernels": os.environ.get("KOFN_KERNELS", "on"),
+        "level": os.environ.get("KOFN_CPU") or "the processor's own",
     }
 
 

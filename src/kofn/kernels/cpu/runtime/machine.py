@@ -14,6 +14,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from kofn.kernels.cpu.runtime import processor
+
 _engines: list[Any] = []  # the code in use is theirs
 
 
@@ -25,25 +27,15 @@ def _initialized() -> None:
     llvm.initialize_native_asmprinter()
 
 
-@cache
-def processor() -> tuple[str, str]:
-    """Return the processor's name and features, as LLVM calls them."""
-    try:
-        features = llvm.get_host_cpu_features().flatten()
-    except RuntimeError:
-        features = ""
-    return llvm.get_host_cpu_name(), features
-
-
 def identity() -> str:
     """Return what native code depends on besides its source."""
-    return " ".join((llvmlite.__version__, llvm.get_process_triple(), *processor()))
+    return " ".join((llvmlite.__version__, llvm.get_process_triple(), *processor.target()))
 
 
 def _target_machine() -> Any:
     _initialized()
     target = llvm.Target.from_default_triple()
-    name, features = processor()
+    name, features = processor.target()
     # LLVM can load code into a process on x86 only without relocation.
     return target.create_target_machine(
         cpu=name,

@@ -1,0 +1,53 @@
+"""The processor that code is compiled for: this machine's own, or the level that KOFN_CPU names.
+
+Code for another vector width adds up in another order. So results that are to be compared bit by
+bit, and tests that are to hold on every machine, need one level.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import llvmlite.binding as llvm
+
+_V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+_V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+
+LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
+"""What a processor of a level has, by LLVM's names; the levels are those of the x86-64 ABI."""
+
+
+@cache
+def target() -> tuple[str, str]:
+    """Return the name and the features of the processor to compile for, as LLVM calls them.
+
+    The environment variable is read at the first use of compiled code in a process.
+
+    Raises:
+        ValueError: KOFN_CPU names no level, or one that this processor does not reach.
+    """
+    level = os.environ.get("KOFN_CPU")
+    if not level:
+        return llvm.get_host_cpu_name(), _features()
+    served = [each for each, needs in LEVELS.items() if _has(needs)]
+    if level not in served:
+        allowed = ", ".join(map(repr, served)) or "no level of x86-64"
+        raise ValueError(
+            f"KOFN_CPU must be a level that this processor ({llvm.get_host_cpu_name()}) has: "
+            f"{allowed}; or unset, for all that it has; got {level!r}"
+        )
+    return level, ""
+
+
+def _features() -> str:
+    try:
+        return str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # LLVM cannot tell them on this system
+        return ""
+
+
+def _has(features: tuple[str, ...]) -> bool:
+    found = _features().split(",")
+    return all(f"+{each}" in found for each in features)

@@ -31,9 +31,8 @@ def target() -> tuple[str, str]:
     level = os.environ.get("KOFN_CPU")
     if not level:
         return llvm.get_host_cpu_name(), _features()
-    served = [each for each, needs in LEVELS.items() if _has(needs)]
-    if level not in served:
-        allowed = ", ".join(map(repr, served)) or "no level of x86-64"
+    if level not in served():
+        allowed = ", ".join(map(repr, served())) or "no level of x86-64"
         raise ValueError(
             f"KOFN_CPU must be a level that this processor ({llvm.get_host_cpu_name()}) has: "
             f"{allowed}; or unset, for all that it has; got {level!r}"
@@ -41,13 +40,14 @@ def target() -> tuple[str, str]:
     return level, ""
 
 
+def served() -> list[str]:
+    """Return the levels that this processor has."""
+    found = {each[1:] for each in _features().split(",") if each.startswith("+")}
+    return [level for level, needs in LEVELS.items() if found.issuperset(needs)]
+
+
 def _features() -> str:
     try:
         return str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:  # LLVM cannot tell them on this system
         return ""
-
-
-def _has(features: tuple[str, ...]) -> bool:
-    found = _features().split(",")
-    return all(f"+{each}" in found for each in features)

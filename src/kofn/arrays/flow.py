@@ -48,16 +48,26 @@ def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
     return otherwise if is_at_hand(flags) and not flags.any() else function()
 
 
-def while_loop(x: Array, condition: Callable, body: Callable, state: Any) -> Any:
-    """Run `while condition(state): state = body(state)`, as a lax loop if `x` is a JAX array."""
+def while_loop(x: Array, condition: Callable, body: Callable, state: Any, most: int) -> Any:
+    """Run `while condition(state): state = body(state)`, at most so many times.
+
+    It is a lax loop if `x` is a JAX array. Every search has a bound: rounding may keep a bracket
+    from closing that would close in exact arithmetic.
+    """
     if is_jax(x):
-        return sys.modules["jax"].lax.while_loop(condition, body, state)
+        return sys.modules["jax"].lax.while_loop(
+            lambda pair: (pair[0] < most) & condition(pair[1]),
+            lambda pair: (pair[0] + 1, body(pair[1])),
+            (0, state),
+        )[1]
     if is_jit_tracing():
         raise RuntimeError(
             "torch.jit.trace cannot record a loop whose length depends on values, as "
             "KSubset.from_marginals needs; call it outside of the traced function"
         )
-    while condition(state):
+    for _ in range(most):
+        if not condition(state):
+            break
         state = body(state)
     return state
 

@@ -119,7 +119,6 @@ class Equation(NamedTuple):
             active=np.asarray(True),
             found=np.asarray(False),
             flat=np.asarray(False),
-            rounds=zero,
         )
         return newton_search(_Scalar(self.temperature), state, self._seen, rounds)
 

@@ -46,6 +46,16 @@ class Place(NamedTuple):
         return Place(*(xp.where(flags, one, another) for one, another in pairs))
 
 
+def most_steps(x: Array) -> int:
+    """Return a bound on the steps of a bisection.
+
+    Until the ends are within a factor of four, each step halves the distance of their exponents,
+    which has a dozen binary digits; after that, each gains a digit, of at most 64. Where one end is
+    0 or the signs differ, the other comes down to the smallest normal number first.
+    """
+    return 2 * int(namespace(x).finfo(x.dtype).bits)
+
+
 class _Neighbours(NamedTuple):
     low: Array  # a score with ΣF ≥ k, or −inf
     high: Array  # one with ΣF < k, or +inf
@@ -96,7 +106,7 @@ def _neighbours(p: Problem, wanted: Array) -> tuple[Array, Array]:
         )
 
     start = _Neighbours(zero - math.inf, zero + math.inf, p.over.max(p.x))
-    found = while_loop(p.x, unfinished, advance, start)
+    found = while_loop(p.x, unfinished, advance, start, most_steps(p.x))
     return found.low, found.high
 
 
@@ -116,11 +126,15 @@ def _distance(p: Problem, score: Array, sign: Array, half: Array, wanted: Array)
         ended = (middle <= s.short) | (middle >= s.long) | (beyond != beyond)
         return _Distance(short, long, s.found | exact | ended)
 
-    return while_loop(p.x, unfinished, advance, _Distance(zero, half, ~wanted)).long
+    start = _Distance(zero, half, ~wanted)
+    return while_loop(p.x, unfinished, advance, start, most_steps(p.x)).long
 
 
 def _halfway(low: Array, high: Array) -> Array:
-    """Return the middle in the order of floats: of the exponents, if they differ."""
+    """Return the middle in the order of floats: of the exponents, if they differ.
+
+    It is between the two, ends included, also where half of a subnormal number is rounded.
+    """
     xp = namespace(low)
     tiny = 16 * float(xp.finfo(low.dtype).smallest_normal)
     larger = xp.maximum(xp.abs(low), xp.abs(high))
@@ -128,4 +142,5 @@ def _halfway(low: Array, high: Array) -> Array:
     geometric = xp.sign(low + high) * xp.sqrt(larger) * xp.sqrt(smaller)
     geometric = xp.where((low < 0) & (high > 0), 0.0, geometric)
     use = (larger > 4 * smaller) & (geometric > low) & (geometric < high)
-    return xp.where(use, geometric, low / 2 + high / 2)
+    middle = xp.minimum(xp.maximum(low / 2 + high / 2, low), high)
+    return xp.where(use, geometric, middle)

@@ -197,7 +197,6 @@ def _begin(p: Priced, open_: Array) -> Search:
         active=open_,
         found=none,
         flat=none,
-        rounds=zero,
     )
 
 

@@ -31,7 +31,6 @@ class Search(NamedTuple):
     active: Array
     found: Array  # rows whose last step shows that θ has converged
     flat: Array
-    rounds: Array
 
 
 class Newton(NamedTuple):
@@ -97,7 +96,6 @@ def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
         active=open_ & ~spoiled,
         found=none,
         flat=none,
-        rounds=zero,
     ), spoiled
 
 
@@ -109,7 +107,7 @@ def newton_search(
     eps, largest = float(xp.finfo(p.x.dtype).eps), float(xp.finfo(p.x.dtype).max)
 
     def unfinished(s: Search) -> Array:
-        return xp.any(s.active & (s.rounds < most))
+        return xp.any(s.active)
 
     def advance(s: Search) -> Search:
         seen = look(p, p.z(*s.at))
@@ -134,10 +132,9 @@ def newton_search(
             active=s.active & ~(near | stay | stuck),
             found=xp.where(s.active, near | stay, s.found),
             flat=xp.where(s.active, seen.flat, s.flat),
-            rounds=s.rounds + 1,
         )
 
-    return while_loop(p.x, unfinished, advance, search)
+    return while_loop(p.x, unfinished, advance, search, most)
 
 
 def _beside(p: Problem, search: Search, lost: Array) -> Search:
@@ -173,7 +170,6 @@ def anew(search: Search, low: Place, high: Place) -> Search:
         high=high,
         last=zero + math.inf,
         active=search.flat,
-        rounds=zero,
     )
 
 

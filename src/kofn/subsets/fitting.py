@@ -29,11 +29,11 @@ def fit(target: Array, k: Array, precise: float) -> Array:
     def full(y: Array) -> Array:
         return xp.where(inside, y, fixed)
 
-    def unfinished(state: tuple[Array, Array, int]) -> Array:
-        return (state[2] < ROUNDS) & xp.any(state[1] > precise)
+    def unfinished(state: tuple[Array, Array]) -> Array:
+        return xp.any(state[1] > precise)
 
-    def advance(state: tuple[Array, Array, int]) -> tuple[Array, Array, int]:
-        y, _, rounds = state
+    def advance(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        y, _ = state
         rows = conditional_bernoulli.rows_of(full(y), k)
         pi = xp.where(inside, conditional_bernoulli.marginals(rows), 0.5)
         weight = xp.where(inside, pi * (1 - pi), 0.0)
@@ -47,10 +47,10 @@ def fit(target: Array, k: Array, precise: float) -> Array:
         size = xp.max(xp.abs(step), axis=-1)
         scale = xp.where(size > 2 * most, 2 * most / xp.where(size > 0, size, 1.0), 1.0)
         error = xp.max(xp.abs(pi - xp.where(inside, target, 0.5)), axis=-1)
-        return y + scale[..., None] * step, error, rounds + 1
+        return y + scale[..., None] * step, error
 
-    start = (wanted, xp.zeros_like(k) + math.inf, 0)
-    return full(while_loop(target, unfinished, advance, start)[0])
+    start = (wanted, xp.zeros_like(k) + math.inf)
+    return full(while_loop(target, unfinished, advance, start, ROUNDS)[0])
 
 
 def _log_odds(p: Array) -> Array:

@@ -165,7 +165,6 @@ def _searched(
         active=active,
         found=none,
         flat=none,
-        rounds=zero,
     )
     looks = Looks()
     search = newton_search(p, begin, looks.balance, ROUNDS)

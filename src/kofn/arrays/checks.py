@@ -302,7 +302,9 @@ def check_real(name: str, value: Array) -> None:
 def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...], what: str) -> None:
     """Check that `shape` broadcasts to `target` without enlarging it."""
     fits = len(shape) <= len(target) and all(
-        size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)
+        # Not `in`, which is False for a size that torch.compile has made a symbol.
+        size == 1 or size == wanted
+        for size, wanted in zip(reversed(shape), reversed(target), strict=False)
     )
     if not fits:
         meant = _meant(shape, target)

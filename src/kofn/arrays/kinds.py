@@ -167,6 +167,15 @@ def scalar(like: Array, value: float) -> Array:
     return full_like(like, (), value)
 
 
+def clip(x: Array, low: float, high: float) -> Array:
+    """Return `x`, limited to a range.
+
+    array-api-compat asks whether the ends are NaN, which torch.compile cannot trace where it has
+    made symbols of numbers.
+    """
+    return x.clamp(low, high) if is_torch(x) else namespace(x).clip(x, low, high)
+
+
 def contiguous(x: Array) -> Array:
     """Return `x` with a contiguous last dimension; NumPy sums other layouts less accurately."""
     if is_torch(x):

@@ -29,6 +29,7 @@ from kofn.arrays.kinds import (
     adopt,
     cast,
     cast_like,
+    clip,
     deleted,
     dtype_name,
     framework,
@@ -235,7 +236,7 @@ def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array, dim: int
         t = _spread(temperature, batch, x)
     # Checked before the cast: a float64 temperature that float32 rounds to 0 is valid.
     good = (temperature > 0) & (temperature < math.inf)
-    return xp.where(_spread(good, batch, x) > 0, xp.clip(t, floor, ceiling), math.nan)
+    return xp.where(_spread(good, batch, x) > 0, clip(t, floor, ceiling), math.nan)
 
 
 def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:

@@ -26,7 +26,7 @@ def _first_run(like: Tensor) -> Tensor:
 
     `is_recomputing` would be answered once, when the code is compiled.
     """
-    return like.new_full((), torch._C._current_graph_task_id() == -1, dtype=torch.int64)
+    return like.new_full((), _task() == -1, dtype=torch.int64)
 
 
 @_first_run.register_fake

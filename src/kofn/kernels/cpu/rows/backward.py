@@ -38,7 +38,9 @@ def cotangents(group, lanes):
     """Write those of the scores, w∘(g − ḡ)/T with ḡ = Σwg/W; leave those of k and T in the lanes.
 
     ḡ is taken off in two parts: where one entry holds nearly all of W, g − ḡ is smaller than the
-    rounding of ḡ.
+    rounding of ḡ. The cotangent of T is −Σu(x − θ)/T² with u = w∘(g − ḡ). As Σu = 0, any other
+    number may stand for θ, and what rounding leaves of Σu is multiplied by its distance from the
+    mean of x in the weights w. So that mean stands there, the pivot.
     """
     size = group.row.size
     _weigh(group, lanes)
@@ -65,7 +67,7 @@ def _weigh(group, lanes):
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
         if abs(hi) < math.inf:
             sums = visit(nth(group, r), WEIGH, hi, lo, per_t, row.alpha, 0.0)
-            lanes.weight[r], lanes.total[r] = sums[0], sums[1]
+            lanes.weight[r], lanes.total[r], lanes.moment[r] = sums[0], sums[1], sums[2]
 
 
 @plain
@@ -75,8 +77,8 @@ def _slope(group, lanes):
         return
     for r in range(group.count):
         if lanes.state[r] == OPEN:
-            hi, lo, per_t, mean = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.mean[r]
-            sums = visit(nth(group, r), SLOPE, hi, lo, per_t, mean, 0.0)
+            pivot, per_t, mean = lanes.pivot[r], lanes.per_t[r], lanes.mean[r]
+            sums = visit(nth(group, r), SLOPE, pivot, per_t, mean, 0.0, 0.0)
             lanes.total[r], lanes.size[r], lanes.slope[r] = sums[0], sums[1], sums[2]
 
 
@@ -92,8 +94,7 @@ def _centre(group, lanes):
     for r in range(group.count):
         if lanes.state[r] == SPECIAL:
             hi, lo, per_t, rest = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.rest[r]
-            sums = visit(nth(group, r), CENTRE, hi, lo, per_t, row.alpha, rest)
-            lanes.slope[r] -= sums[0]
+            visit(nth(group, r), CENTRE, hi, lo, per_t, row.alpha, rest)
 
 
 @plain

@@ -217,33 +217,32 @@ def density(kind, z, rise):
 
 @inline
 def weighed(kind, x, g, hi, lo, per_t, rise):
-    """(F′, F′g)."""
+    """(F′, F′g, F′z)."""
     zero = real(x, 0.0)
     z = distance(x, hi, lo, per_t)
     w = density(kind, z, rise)
     w = w if abs(z) < reach(z) else zero
     w = zero if deleted(x) else w
     # What is not chosen may carry any cotangent, NaN included.
-    return w, where_positive(w, w * g)
+    return w, where_positive(w, w * g), where_positive(w, w * z)
 
 
 @inline
-def sloped(x, g, w, hi, lo, per_t, mean):
-    """(u, uz) with u = F′(g − mean)."""
+def sloped(x, g, w, pivot, per_t, mean):
+    """(u, uy) with u = F′(g − mean) and y = (x − pivot)/T."""
     u = where_positive(w, w * (g - mean))
-    return u, u * where_positive(w, distance(x, hi, lo, per_t))
+    return u, u * where_positive(w, (x - pivot) * per_t)
 
 
 @inline
 def centred(kind, x, hi, lo, per_t, rise, mean):
-    """(u, uz) with u = F′·mean."""
+    """F′·mean."""
     zero = real(x, 0.0)
     z = distance(x, hi, lo, per_t)
     w = density(kind, z, rise)
     w = w if abs(z) < reach(z) else zero
     w = zero if deleted(x) else w
-    u = w * mean
-    return u, (u * z if w > zero else zero)
+    return w * mean
 
 
 @inline

@@ -263,7 +263,7 @@ def write(kind: int, number: Any) -> Visit:
 
 
 def weigh(kind: int, number: Any) -> Visit:
-    """Way back, first: F′ in its place, ΣF′ and ΣF′g; a is α."""
+    """Way back, first: F′ in its place, ΣF′, ΣF′g and ΣF′z; a is α."""
 
     def visit(x, g, out, n, lanes, alpha, b, c, d, e):
         widest_vectors()
@@ -273,10 +273,10 @@ def weigh(kind: int, number: Any) -> Visit:
         rise_ = number(alpha - 1)
         for r in range(LANES):
             own[2, r], own[3, r], own[4, r] = into.hi[r], into.lo[r], into.per_t[r]
-            into.weight[r], into.total[r] = 0, 0
+            into.weight[r], into.total[r], into.moment[r] = 0, 0, 0
         for start in range(0, n, BLOCK):
             for r in range(LANES):
-                own[0, r], own[1, r] = zero, zero
+                own[0, r], own[1, r], own[5, r] = zero, zero, zero
             for i in range(start, min(start + BLOCK, n)):
                 for r in range(LANES):
                     v, u, hi, lo = (
@@ -285,20 +285,22 @@ def weigh(kind: int, number: Any) -> Visit:
                         own[2, r],
                         own[3, r],
                     )
-                    w, product = weighed(kind, v, u, hi, lo, own[4, r], rise_)
+                    w, product, moment = weighed(kind, v, u, hi, lo, own[4, r], rise_)
                     entries[i, KEPT, r] = w
                     own[0, r] += w
                     own[1, r] += product
+                    own[5, r] += moment
             for r in range(LANES):
                 into.weight[r] += own[0, r]
                 into.total[r] += own[1, r]
+                into.moment[r] += own[5, r]
         never_unroll()
 
     return visit
 
 
 def slope(kind: int, number: Any) -> Visit:
-    """Way back, then: u/T with u = F′(g − mean) in its place; Σu, Σ|u|, Σuz."""
+    """Way back, then: u/T with u = F′(g − mean) in its place; Σu, Σ|u|, Σu(x − pivot)/T."""
 
     def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
@@ -306,21 +308,19 @@ def slope(kind: int, number: Any) -> Visit:
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
         for r in range(LANES):
-            own[3, r], own[4, r] = into.hi[r], into.lo[r]
-            own[5, r], own[6, r] = into.per_t[r], into.mean[r]
+            own[3, r], own[4, r], own[5, r] = into.pivot[r], into.per_t[r], into.mean[r]
             into.total[r], into.size[r], into.slope[r] = 0, 0, 0
         for start in range(0, n, BLOCK):
             for r in range(LANES):
                 own[0, r], own[1, r], own[2, r] = zero, zero, zero
             for i in range(start, min(start + BLOCK, n)):
                 for r in range(LANES):
-                    v, w, per_t = entries[i, SCORE, r], entries[i, KEPT, r], own[5, r]
-                    hi, lo, mean = own[3, r], own[4, r], own[6, r]
-                    u, uz = sloped(v, entries[i, COTANGENT, r], w, hi, lo, per_t, mean)
+                    v, w, per_t = entries[i, SCORE, r], entries[i, KEPT, r], own[4, r]
+                    u, uy = sloped(v, entries[i, COTANGENT, r], w, own[3, r], per_t, own[5, r])
                     entries[i, KEPT, r] = u * per_t
                     own[0, r] += u
                     own[1, r] += abs(u)
-                    own[2, r] += uz
+                    own[2, r] += uy
             for r in range(LANES):
                 into.total[r] += own[0, r]
                 into.size[r] += own[1, r]
@@ -331,7 +331,7 @@ def slope(kind: int, number: Any) -> Visit:
 
 
 def centre(kind: int, number: Any) -> Visit:
-    """Way back, where rounding left Σu ≠ 0: take F′·rest/T off, and its z from Σuz; a is α.
+    """Way back, where rounding left Σu ≠ 0: take F′·rest/T off; a is α.
 
     Only in lanes that are special.
     """
@@ -345,18 +345,12 @@ def centre(kind: int, number: Any) -> Visit:
         for r in range(LANES):
             own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
             own[4, r], own[5, r] = into.rest[r], one if into.state[r] == SPECIAL else zero
-        for start in range(0, n, BLOCK):
+        for i in range(n):
             for r in range(LANES):
-                own[0, r] = zero
-            for i in range(start, min(start + BLOCK, n)):
-                for r in range(LANES):
-                    per_t, special = own[3, r], own[5, r] > zero
-                    hi, lo, rest = own[1, r], own[2, r], own[4, r]
-                    u, uz = centred(kind, entries[i, SCORE, r], hi, lo, per_t, rise_, rest)
-                    entries[i, KEPT, r] -= u * per_t if special else zero
-                    own[0, r] += uz if special else zero
-            for r in range(LANES):
-                into.slope[r] -= own[0, r]
+                per_t, special = own[3, r], own[5, r] > zero
+                hi, lo, rest = own[1, r], own[2, r], own[4, r]
+                u = centred(kind, entries[i, SCORE, r], hi, lo, per_t, rise_, rest)
+                entries[i, KEPT, r] -= u * per_t if special else zero
         never_unroll()
 
     return visit

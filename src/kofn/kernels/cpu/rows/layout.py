@@ -61,9 +61,9 @@ LANE = np.dtype(
                 # What the last visit saw: a survey total and squares, an evaluation the
                 # others.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
-                # θ as two numbers; on the way back what is left of a total, the sum of sizes, and
-                # the cotangents of k and T.
-                *("hi", "lo", "rest", "size", "in_k", "in_t"),
+                # θ as two numbers; on the way back ΣF′z, what is left of a total, the sum of sizes,
+                # and the cotangents of k and T.
+                *("hi", "lo", "moment", "rest", "size", "in_k", "in_t"),
             )
         ),
         ("sums", "f8", (SUMS,)),  # of the visit under way

@@ -233,7 +233,7 @@ def close(kind: int, number: Any) -> Visit:
 
 
 def weigh(kind: int, number: Any) -> Visit:
-    """Way back, first: F′ to `out`, ΣF′ and ΣF′g."""
+    """Way back, first: F′ to `out`, ΣF′, ΣF′g and ΣF′z."""
 
     def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
         widest_vectors()
@@ -244,34 +244,36 @@ def weigh(kind: int, number: Any) -> Visit:
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, gs, ws = scores[start:stop], cotangent[start:stop], densities[start:stop]
-            weight, product = zero, zero
+            weight, product, moment = zero, zero, zero
             for i in range(xs.size):
-                w, wg = weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
+                w, wg, wz = weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
                 ws[i] = w
                 weight += w
                 product += wg
+                moment += wz
             into[0] += weight
             into[1] += product
+            into[2] += moment
 
     return visit
 
 
 def slope(kind: int, number: Any) -> Visit:
-    """Way back, then: u/T with u = F′(g − d) to `out`; Σu, Σ|u|, Σuz."""
+    """Way back, then: u/T with u = F′(g − d) to `out`; Σu, Σ|u|, Σu(x − pivot)/T."""
     return _slope(number, True)
 
 
 def slope_of_scores(kind: int, number: Any) -> Visit:
-    """The same without Σuz, which nobody wants of a T that is one number."""
+    """The same without the last sum, which nobody wants of a T that is one number."""
     return _slope(number, False)
 
 
 def _slope(number: Any, in_temperature: bool) -> Visit:
-    def visit(x, g, out, n, sums, hi, lo, per_t, mean, e):
+    def visit(x, g, out, n, sums, pivot, per_t, mean, d, e):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, mean_ = number(hi), number(lo), number(per_t), number(mean)
+        pivot_, per_t_, mean_ = number(pivot), number(per_t), number(mean)
         zero = number(0)
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
@@ -279,11 +281,11 @@ def _slope(number: Any, in_temperature: bool) -> Visit:
             total, size, in_t = zero, zero, zero
             for i in range(xs.size):
                 v = xs[i] if in_temperature else zero
-                u, uz = sloped(v, gs[i], ws[i], hi_, lo_, per_t_, mean_)
+                u, uy = sloped(v, gs[i], ws[i], pivot_, per_t_, mean_)
                 ws[i] = u * per_t_
                 total += u
                 size += abs(u)
-                in_t += uz if in_temperature else zero
+                in_t += uy if in_temperature else zero
             into[0] += total
             into[1] += size
             into[2] += in_t
@@ -292,22 +294,17 @@ def _slope(number: Any, in_temperature: bool) -> Visit:
 
 
 def centre(kind: int, number: Any) -> Visit:
-    """Way back, where rounding left Σu ≠ 0: take F′·e/T off; ΣF′ez."""
+    """Way back, where rounding left Σu ≠ 0: take F′·e/T off."""
 
     def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
         widest_vectors()
         scores, slopes = carray(pointer(x), n, number), carray(pointer(out), n, number)
-        into = carray(pointer(sums), 8, np.float64)
         hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        mean_, zero = number(mean), number(0)
+        mean_ = number(mean)
         for start in range(0, n, BLOCK):
             xs, us = scores[start : start + BLOCK], slopes[start : start + BLOCK]
-            in_t = zero
             for i in range(xs.size):
-                u, uz = centred(kind, xs[i], hi_, lo_, per_t_, rise_, mean_)
-                us[i] -= u * per_t_
-                in_t += uz
-            into[0] += in_t
+                us[i] -= centred(kind, xs[i], hi_, lo_, per_t_, rise_, mean_) * per_t_
 
     return visit
 

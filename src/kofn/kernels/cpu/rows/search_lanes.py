@@ -244,6 +244,8 @@ def weigh_all(address, count, size):
         usual = (abs(hi) < math.inf) & (weight >= least)
         mean = rounded(lanes.total[r] / weight, size)
         lanes.mean[r] = mean if usual else 0.0
+        pivot = hi + lanes.lo[r] + lanes.temperature[r] * (lanes.moment[r] / weight)
+        lanes.pivot[r] = rounded(pivot, size) if usual else 0.0
         state = OPEN if usual else CLOSED
         lanes.state[r] = state if r < count else LOST
     never_unroll()

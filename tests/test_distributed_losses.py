@@ -110,6 +110,29 @@ def edges():
         kofn.distributed.softmax_loss(mine(rows()), INDICES, weight=WEIGHT)
 
 
+def impossible_targets():
+    """A row whose label is excluded costs ∞ and has no gradient, nor does its temperature."""
+    x, target = rows(), torch.tensor([[3, 0], [0, 3], [1, 30]])
+    x[0, 0, 3], x[2, 1, 30], x[1, 0, 2] = -torch.inf, -torch.inf, torch.inf
+    barred = torch.tensor([[True, False], [True, False], [False, True]])
+    alpha = torch.tensor(1.3, requires_grad=True)
+    for name, options in (
+        ("softmax_loss", {}),
+        ("softmax_loss", dict(label_smoothing=0.1)),
+        ("sparsemax_loss", {}),
+        ("topk_loss", {}),
+        ("entmax_loss", dict(alpha=alpha)),
+    ):
+        for on, z in ((losses, x), (kofn.distributed, mine(x))):
+            z, t = z.clone().requires_grad_(), torch.ones(3, 2, requires_grad=True)
+            value = getattr(on, name)(z, target, temperature=t, reduction="none", **options)
+            in_z, in_t = torch.autograd.grad(value.sum(), (z, t))
+            assert torch.equal(value.isinf(), barred), (name, value)
+            assert not in_z[barred].any(), (name, in_z)
+            assert not in_t[barred].any(), (name, in_t)
+            assert in_z[~barred].any(-1).any(), (name, in_z)
+
+
 def second_derivatives():
     """As of whole rows, and of a learned alpha."""
 
@@ -204,7 +227,15 @@ def dtensors():
                     assert close(x.grad.full_tensor(), whole.grad, 1e-5), where
 
 
-TASKS = [same_losses, edges, second_derivatives, counts_messages, as_loss_parallel, dtensors]
+TASKS = [
+    same_losses,
+    edges,
+    impossible_targets,
+    second_derivatives,
+    counts_messages,
+    as_loss_parallel,
+    dtensors,
+]
 
 
 @pytest.mark.full

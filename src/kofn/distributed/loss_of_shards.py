@@ -16,7 +16,7 @@ from kofn.distributed.loss_targets import Options, Target
 from kofn.distributed.placements import Layout, _layout_of, refuse_group
 from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link
-from kofn.losses.targets import check_reduction
+from kofn.losses.targets import check_reduction, constant_where
 from kofn.rows.answers import require_integral
 from kofn.rows.given import ONE
 from kofn.rows.group import given, losses
@@ -149,9 +149,10 @@ def _per_row(
         each = found.each if found.by_class is None else found.each * found.by_class
         smoothed = found.by_class is not None and bool(options.label_smoothing)
         idle = found.by_class == 0 if smoothed and found.by_class is not None else None
-        value, available = losses.cross_entropy(shards, each, idle)
+        value, available, barred = losses.cross_entropy(shards, each, idle)
     else:
-        value, available = losses.gap(shards._replace(k=found.number), found.each)
+        value, available, barred = losses.gap(shards._replace(k=found.number), found.each)
+    value = constant_where(barred, value)
     counted = available if found.used is None else available & found.used
     return _weighted(value, found, counted, link is None)
 

@@ -10,7 +10,13 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_integer, check_number
 from kofn.arrays.kinds import Array, cast, deleted, namespace
 from kofn.links import Link
-from kofn.losses.targets import _are_indices, _class_weights, check_reduction
+from kofn.losses.targets import (
+    _are_indices,
+    _class_weights,
+    bars,
+    check_reduction,
+    constant_where,
+)
 from kofn.rows import answers
 from kofn.rows.answers import require_integral
 from kofn.rows.compiled import evaluate
@@ -60,7 +66,9 @@ def loss(
     else:
         rows = rows_of(given._replace(k=found.number), over)
         value = evaluate(answers.gap, rows, found.each, over=over)
-    counted = over.count(~deleted(given.scores)) > 0
+    x = stop_gradient(given.scores)
+    value = constant_where(over.count(bars(x, found.each)) > 0, value)
+    counted = over.count(~deleted(x)) > 0
     counted = counted if found.used is None else counted & found.used
     value, weight = _weighted(value, found, counted, likely)
     value, weight = over.shared(value), over.shared(stop_gradient(weight))

@@ -41,7 +41,7 @@ def fenchel_young_loss(
         scores, link, temperature, dim, mask: as for `soft_topk`.
         target: weights in [0, 1] with the shape of `scores`, one-hot, k-hot or soft, or integers
             without `dim`; no gradient reaches it. Weight on an entry that cannot be chosen makes
-            the loss infinite.
+            the loss infinite, and the gradients of the row 0.
         reduction: "mean" over the rows with an available entry, "sum", or "none".
 
     Returns:

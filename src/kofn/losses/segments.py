@@ -8,7 +8,7 @@ from kofn.arrays.kinds import Array, adopt, deleted, namespace
 from kofn.arrays.operations import as_numbers
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
-from kofn.losses.targets import check_reduction
+from kofn.losses.targets import bars, check_reduction, constant_where
 from kofn.rows import answers, fused
 from kofn.rows.closed_form import gap
 from kofn.rows.given import Given
@@ -68,7 +68,8 @@ def segment_topk_loss(
         loss = fused.gap(checked, labels)
         if loss is None:
             loss = gap(checked._replace(k=checked.over.sum(labels)).per_row(), labels)
-        return _reduced(loss, checked, reduction)
+        barred = checked.over.any(bars(stop_gradient(checked.scores), labels))
+        return _reduced(constant_where(barred, loss), checked, reduction)
 
 
 def _labels(target: Array, checked: Given) -> Array:

@@ -253,7 +253,11 @@ def reduced(
     """
     xp = namespace(loss)
     total = xp.sum(loss)
-    counted = None if unlimited and _all_count(loss, total, target) else _counted(target)
+    finite = _is_finite(total)
+    if not finite:
+        loss = constant_where(_is_barred(target), loss)
+        total = xp.sum(loss)
+    counted = None if unlimited and finite and _all_count(loss, target) else _counted(target)
     if counted is not None:
         loss = xp.where(counted, loss, 0.0)
         total = xp.sum(loss)
@@ -269,13 +273,44 @@ def reduced(
     return total / xp.where(count == 0, 1.0, count)
 
 
-def _all_count(loss: Array, total: Array, target: Target) -> bool:
-    """Return whether every row counts: it has a label, and its loss is finite, as the total is.
+def constant_where(barred: Array, loss: Array) -> Array:
+    """Return losses without a gradient in the rows whose target is `barred`, if that costs ∞.
+
+    No step makes such a loss finite. One that has overflowed keeps its gradient, p − t.
+    """
+    endless = barred & (stop_gradient(loss) == math.inf)
+    return namespace(loss).where(endless, scalar(loss, math.inf), loss)
+
+
+def bars(x: Array, weights: Array) -> Array:
+    """Return the entries for which a target of these weights may be out of reach.
+
+    They are excluded and have weight, or are +inf, which leaves nothing to others.
+    """
+    return (x == math.inf) | (deleted(x) & (weights != 0))
+
+
+def _is_barred(target: Target) -> Array:
+    """Return the rows with an entry of `bars`."""
+    x, xp = target.scores, namespace(target.scores)
+    hard = target if target.behind is None else target.behind
+    if hard.labels is None:
+        return xp.any(bars(x, hard.weights), axis=-1)
+    wanted = take_along_last(x, hard.labels[..., None])[..., 0]
+    return deleted(wanted) | (xp.max(x, axis=-1) == math.inf)
+
+
+def _is_finite(total: Array) -> bool:
+    """Return whether it is known that a number is finite."""
+    return is_at_hand(total) and math.isfinite(stop_gradient(total))
+
+
+def _all_count(loss: Array, target: Target) -> bool:
+    """Return whether every row counts: it has a label. The losses are finite.
 
     A row of weights has a label if its loss is not 0.
     """
-    at_hand = target.used is None and is_at_hand(loss) and math.prod(loss.shape) > 0
-    if not at_hand or not math.isfinite(stop_gradient(total)):
+    if target.used is not None or math.prod(loss.shape) == 0:
         return False
     labels = target.labels if target.behind is None else target.behind.labels
     return labels is not None or float(stop_gradient(loss).min()) > 0

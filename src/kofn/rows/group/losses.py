@@ -27,14 +27,17 @@ from kofn.solver.equation import far, split
 
 def cross_entropy(
     shards: Shards, target: Tensor, idle: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return −Σ t·log softmax per row, and which rows have an available entry; k is 1."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return −Σ t·log softmax per row, which rows have an available entry, and which a bar.
+
+    k is 1. A bar, which may make a target impossible, is weight on an excluded entry, or +inf.
+    """
     over = shards.over
     seen: list[Any] = []
 
     def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
-        loss, whole, in_t, log_total = _likelihood(survey, rows, target, over, idle)
-        seen[:] = [survey, whole]
+        loss, whole, in_t, log_total, wrong = _likelihood(survey, rows, target, over, idle)
+        seen[:] = [survey, whole, wrong]
         found = of_softmax(survey, rows, log_total)
         return loss, kept_of(survey, rows, found)._replace(slope=in_t.to(found[0].dtype))
 
@@ -49,13 +52,16 @@ def cross_entropy(
         some = target != 0
         return -over.sum(torch.where(some, target * torch.where(some, log_p, 0.0), 0.0))
 
-    return of_shards(shards, of, pullback, plain), _available(seen[0])
+    loss, survey = of_shards(shards, of, pullback, plain), seen[0]
+    return loss, _available(survey), (seen[2] > 0) | (survey.top > 0)
 
 
 def _likelihood(
     survey: Survey, rows: Rows, target: Tensor, over: GroupRows, idle: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the loss, Σt, its derivative in T, and log Σe^z, with z = (x − greatest)/T.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the loss, Σt, its derivative in T, log Σe^z, and how many excluded entries weigh.
+
+    z is (x − greatest)/T.
 
     `idle` are entries whose share of the smoothing has the weight 0; of an infinite loss that is
     NaN, as in PyTorch.
@@ -82,11 +88,11 @@ def _likelihood(
     answer = torch.where(survey.spoiled, torch.where(whole == 0, 0.0, math.nan), answer)
     answer = torch.where(at_idle, math.nan, answer)
     in_t = torch.where(some, 0.0, -(whole * lever / total - chosen) / t)
-    return answer.to(x.dtype), whole, in_t, total.log()
+    return answer.to(x.dtype), whole, in_t, total.log(), wrong
 
 
-def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Σ [G(z) + Ω(t) − t·z] per row, as `answers.gap`, and which rows are available.
+def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Σ [G(z) + Ω(t) − t·z] per row, as `answers.gap`, and rows as `cross_entropy` does.
 
     k is the sum of the target.
     """
@@ -94,9 +100,9 @@ def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
     seen: list[Any] = []
 
     def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
-        seen[:] = [_available(survey)]
         found = solve(survey, rows, over)
-        loss, in_t = _gap(rows, found, target, over)
+        loss, in_t, wrong = _gap(rows, found, target, over)
+        seen[:] = [_available(survey), (wrong > 0) | (survey.top > 0)]
         return loss, kept_of(survey, rows, found)._replace(slope=in_t)
 
     def pullback(
@@ -106,15 +112,19 @@ def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor]:
 
     def plain(rows: Rows, found: Theta) -> Tensor:
         if not seen:  # of a learned alpha: `of` was not called
-            seen[:] = [over.count(rows.live | rows.top) > 0]
+            wrong = ~rows.live & ~rows.top & (target != 0)
+            available, bars = summed(over, rows.live | rows.top, wrong | rows.top)
+            seen[:] = [available > 0, bars > 0]
         return answers.gap(rows, target, over, found)
 
     loss = of_shards(shards, of, pullback, plain)
-    return loss, seen[0]
+    return loss, *seen
 
 
-def _gap(rows: Rows, found: Theta, target: Tensor, over: GroupRows) -> tuple[Tensor, Tensor]:
-    """Return the loss, and its derivative in T."""
+def _gap(
+    rows: Rows, found: Theta, target: Tensor, over: GroupRows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss, its derivative in T, and how many excluded entries have weight."""
     at = placed(rows, found)
     link, x, t = at.link, rows.scores.detach(), rows.temperature.detach()[..., None]
     edge = rows.link.map_alpha(torch.Tensor.detach).edge
@@ -131,9 +141,10 @@ def _gap(rows: Rows, found: Theta, target: Tensor, over: GroupRows) -> tuple[Ten
     off = torch.where(upper, missed - high, low + missed)
     tilt = torch.where(rows.live & at.open[..., None] & (off != 0), off * z, 0.0)
     tilt = tilt.masked_fill(at.spoiled[..., None], math.nan)
-    loss, tilt = summed(over, terms, tilt)
+    wrong = ~rows.live & ~rows.top & (target != 0)
+    loss, tilt, wrong = summed(over, terms, tilt, wrong)
     loss = torch.where(at.spoiled, math.nan, loss)
-    return loss.to(x.dtype), (-tilt / t[..., 0]).to(x.dtype)
+    return loss.to(x.dtype), (-tilt / t[..., 0]).to(x.dtype), wrong
 
 
 def _of_loss(g: Tensor, rows: Rows, kept: Kept, target: Tensor, whole: Tensor) -> Grads:

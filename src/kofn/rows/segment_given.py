@@ -89,10 +89,13 @@ def _spread(name: str, value: Array, x: Array, form: SegmentForm) -> Array:
     check_same_kind(name, value, x)
     check_real(name, value)
     wanted, shape = (form.segments, *form.shape[1:]), tuple(value.shape)
-    fits = not shape or (
+    # Not `not shape` nor `in`: torch.compile cannot trace them where it has made symbols of sizes.
+    fits = len(shape) == 0 or (
         shape[0] == form.segments
         and len(shape) <= len(wanted)
-        and all(size in (1, full) for size, full in zip(shape[1:], wanted[1:], strict=False))
+        and all(
+            size == 1 or size == full for size, full in zip(shape[1:], wanted[1:], strict=False)
+        )
         and len(shape) in (1, len(wanted))
     )
     if not fits:

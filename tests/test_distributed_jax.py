@@ -24,6 +24,8 @@ K, T = np.array([1.0, 2.5, 0.0, 16.0]), np.array([0.5, 1.0, 2.0, 1.0])
 ENTRIES, ROWS = P("b", "i"), P("b")
 SPECIAL = X.copy()
 SPECIAL[0, 3:9], SPECIAL[1, 5], SPECIAL[2, 2], SPECIAL[3] = -np.inf, np.inf, np.nan, -np.inf
+BARRED = X.copy()  # the targets of the first two rows
+BARRED[0, 3:9], BARRED[1, 5] = -np.inf, np.inf
 
 
 def maps(on, **axis):
@@ -158,6 +160,10 @@ def check(name, tracked, kinds):
             jax.grad(total(placed), (0, 1, 2))(X, K, T, c),
             jax.grad(total(whole), (0, 1, 2))(X, K, T, c),
         ),
+        "barred": lambda: near(
+            jax.grad(total(placed), (0, 2))(BARRED, K, T, c),
+            jax.grad(total(whole), (0, 2))(BARRED, K, T, c),
+        ),
         "tangents": lambda: near(tangents(placed), tangents(whole)),
         "second": lambda: near(bent(placed), bent(whole)),
     }
@@ -247,7 +253,7 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
             "softmax/untracked/outside",
             "hard_topk/tracked/value",
             "knapsack/tracked/value",
-            "smoothed/tracked/value/inside",
+            "smoothed/tracked/value/inside/barred",
         )
         is None
     )
@@ -259,6 +265,7 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
 @pytest.mark.parametrize("name", maps(kofn))
 def test_every_map_and_its_derivatives(name, tracked):
     kinds = ALL[:4] if name in WITHOUT_GRADIENT else ALL
+    kinds = [*kinds, "barred"] if name in losses_of(kofn.losses) else kinds
     if tracked == "untracked" and maps(kofn)[name][1] == ROWS:
         # Without check_vma JAX sums the cotangents of what all devices have the same of.
         kinds = [kind for kind in kinds if kind != "inside"]

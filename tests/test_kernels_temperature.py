@@ -4,15 +4,29 @@ import numpy as np
 import pytest
 import torch
 
-from kofn import soft_topk
-from support import GRADIENT, every_link
+from kofn import fenchel_young_loss, log_soft_topk, soft_topk
+from kofn.losses import topk_loss
+from support import GRADIENT, SMOOTH, every_link
+
+spreads = pytest.mark.parametrize("spread", [1.0, 0.01, 1e-3, 1e-4])
 
 
-def gradient(x, v, link):
-    """That in T of Σpv, of each row."""
-    temperature = x.new_ones(x.shape[0]).requires_grad_()
-    (soft_topk(x, 3, link=link, temperature=temperature) * v).sum().backward()
-    return temperature.grad.double()
+def rows_of(spread, n):
+    """Scores and cotangents."""
+    rng = np.random.default_rng(n)
+    drawn = spread * rng.standard_normal((8, n)), rng.standard_normal((8, n))
+    return tuple(torch.tensor(one, dtype=torch.float32) for one in drawn)
+
+
+def gradient(answer, x, temperature=1.0):
+    """That in T, of each row, of the sum of answer(x, T)."""
+    each = x.new_full(x.shape[:1], temperature).requires_grad_()
+    answer(x, each).sum().backward()
+    return each.grad.double()
+
+
+def assert_close(found, wanted):
+    assert float((found - wanted).norm() / wanted.norm()) <= GRADIENT["float32"] / 2
 
 
 @every_link
@@ -20,9 +34,39 @@ def gradient(x, v, link):
 @pytest.mark.parametrize("spread", [1.0, 0.01, 1e-4])
 def test_rounding_of_the_mean_cotangent_does_not_reach_it(kernels_on, link, n, spread):
     """What is left of Σu = 0 would be multiplied by z, which is far from 0 where k/n is small."""
-    rng = np.random.default_rng(n)
-    x = torch.tensor(spread * rng.standard_normal((8, n)), dtype=torch.float32)
-    v = torch.tensor(rng.standard_normal((8, n)), dtype=torch.float32)
-    wanted = gradient(x.double(), v.double(), link)
-    found = gradient(x, v, link)
-    assert float((found - wanted).norm() / wanted.norm()) <= GRADIENT["float32"] / 2
+
+    def weighed(x, t):
+        return soft_topk(x, 3, link=link, temperature=t) * v.to(x.dtype)
+
+    x, v = rows_of(spread, n)
+    assert_close(gradient(weighed, x), gradient(weighed, x.double()))
+
+
+@pytest.mark.parametrize("link", [*SMOOTH, "exponential"])  # a log has no bound next to an end
+@spreads
+@pytest.mark.parametrize("n", [100, 1000])
+def test_nor_does_that_of_the_mean_slope_of_logarithms(kernels_on, link, spread, n):
+    def weighed(x, t):
+        return log_soft_topk(x, 3, link=link, temperature=t) * v.to(x.dtype)
+
+    x, v = rows_of(spread, n)
+    assert_close(gradient(weighed, x, 5.0), gradient(weighed, x.double(), 5.0))
+
+
+@every_link
+@spreads
+@pytest.mark.parametrize("n", [100, 1000])
+@pytest.mark.parametrize("kind", ["hot", "label", "soft"])
+def test_nor_does_that_of_weights_reach_losses(kernels_on, link, spread, n, kind):
+    """Σp is k up to rounding, which z would multiply."""
+
+    def loss(x, t):
+        options = {"link": link, "temperature": t, "reduction": "none"}
+        if kind == "label":
+            return topk_loss(x, torch.arange(len(x)), **options)
+        if kind == "soft":
+            return fenchel_young_loss(x, (3 * v.softmax(-1)).to(x.dtype), **options)
+        return fenchel_young_loss(x, torch.arange(n).expand_as(x) < 3, **options)
+
+    x, v = rows_of(spread, n)
+    assert_close(gradient(loss, x, 5.0), gradient(loss, x.double(), 5.0))

@@ -73,7 +73,9 @@ def visits(
         return [*first, *(visit("loss_loops", name, kind, size) for name in names)]
     if code is LOGS:
         names = layout.LOG_BACKWARD if cotangent else layout.LOGS
-        return [visit("log_loops", name, kind, size) for name in names]
+        modules = ("loss_loops" if name == "lever" else "log_loops" for name in names)
+        pairs = zip(modules, names, strict=True)
+        return [visit(module, name, kind, size) for module, name in pairs]
     if code is FORWARD:
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     elif cotangent:

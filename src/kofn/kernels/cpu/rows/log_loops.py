@@ -10,7 +10,7 @@ from numba import carray
 from kofn.kernels.cpu.rows.log_formulas import log_weighed, logged
 from kofn.kernels.cpu.rows.loops import BLOCK, Visit
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import where_positive, widest_vectors
 
 
 def logs(kind: int, number: Any) -> Visit:
@@ -27,7 +27,7 @@ def logs(kind: int, number: Any) -> Visit:
 
 
 def log_weigh(kind: int, number: Any) -> Visit:
-    """Way back, first: ΣF′ and Σv with v = g·F′/F."""
+    """Way back, first: ΣF′, Σv with v = g·F′/F, and ΣF′z."""
 
     def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
         widest_vectors()
@@ -36,35 +36,29 @@ def log_weigh(kind: int, number: Any) -> Visit:
         hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         for start in range(0, n, BLOCK):
             xs, gs = scores[start : start + BLOCK], cotangent[start : start + BLOCK]
-            weight, product = zero, zero
+            weight, product, moment = zero, zero, zero
             for i in range(xs.size):
-                v, w, _ = log_weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
+                v, w, z = log_weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
                 weight += w
                 product += v
+                moment += where_positive(w, w * z)
             into[0] += weight
             into[1] += product
+            into[2] += moment
 
     return visit
 
 
 def log_slope(kind: int, number: Any) -> Visit:
-    """Way back, then: u/T with u = v − F′·mean to `out`; Σuz."""
+    """Way back, then: u/T with u = v − F′·mean to `out`."""
 
     def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
-        slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        slopes, mean_ = carray(pointer(out), n, number), number(mean)
         hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        mean_, zero = number(mean), number(0)
-        for start in range(0, n, BLOCK):
-            stop = start + BLOCK
-            xs, gs, us = scores[start:stop], cotangent[start:stop], slopes[start:stop]
-            in_t = zero
-            for i in range(xs.size):
-                v, w, z = log_weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
-                u = v - w * mean_
-                us[i] = u * per_t_
-                in_t += u * z if u != zero else zero
-            into[0] += in_t
+        for i in range(n):
+            v, w, _ = log_weighed(kind, scores[i], cotangent[i], hi_, lo_, per_t_, rise_)
+            slopes[i] = (v - w * mean_) * per_t_
 
     return visit

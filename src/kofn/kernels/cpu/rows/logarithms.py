@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, store, visit
-from kofn.kernels.cpu.rows.layout import LOG, LOG_SLOPE, LOG_WEIGH
+from kofn.kernels.cpu.rows.layout import LOG, LOG_LEVER, LOG_SLOPE, LOG_WEIGH
 from kofn.kernels.cpu.runtime.split_row import plain
 
 # As rows/implicit.least_weight: the terms of a smaller ΣF′ may be no normal numbers.
@@ -42,12 +43,14 @@ def log_cotangents(group, lanes):
             lanes.in_t[r] = hi if hi != hi else 0.0
             continue
         sums = visit(row, LOG_WEIGH, hi, lo, 1 / temperature, alpha, 0.0)
-        weight, product = sums[0], sums[1]
+        weight, product, moment = sums[0], sums[1], sums[2]
         if weight < least:
             lanes.in_k[r], lost = math.nan, True
             continue
-        sums = visit(row, LOG_SLOPE, hi, lo, 1 / temperature, alpha, product / weight)
-        lanes.in_t[r] = -sums[0] / temperature
+        visit(row, LOG_SLOPE, hi, lo, 1 / temperature, alpha, product / weight)
+        pivot = pivot_of(hi, lo, temperature, weight, moment)
+        sums = visit(row, LOG_LEVER, pivot, 1 / temperature, 0.0, 0.0, 0.0)
+        lanes.in_t[r] = -sums[0]
     return lost
 
 

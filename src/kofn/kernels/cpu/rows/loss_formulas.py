@@ -23,12 +23,19 @@ from kofn.kernels.contract import (
     TWO_TAILS,
 )
 from kofn.kernels.cpu.rows.formulas import deleted, distance, integral
-from kofn.kernels.cpu.runtime.vector_math import _OPTIONS, inline, log, power, real
+from kofn.kernels.cpu.runtime.vector_math import (
+    _OPTIONS,
+    inline,
+    log,
+    power,
+    real,
+    where_positive,
+)
 
 
 @inline
 def compared(kind, x, t, p, hi, lo, per_t, rise, edge, soft):
-    """(G(z) − tz + Ω(t), p − t, (p − t)z) of a score with weight p and target t.
+    """(G(z) − tz + Ω(t), p − t, w, wz) of a score with weight p and target t, for w = p(1 − p).
 
     Ω of a t between 0 and 1 is added where `soft`, a constant. A score of +inf or out of play costs
     ∞ unless its target is 1 or 0, and has no cotangent.
@@ -53,7 +60,8 @@ def compared(kind, x, t, p, hi, lo, per_t, rise, edge, soft):
     fixed = one if playing else zero
     barred = zero if t == fixed else infinity
     away = p - t if finite else zero
-    return (term if finite else barred), away, (away * (z + edge) if away != zero else zero)
+    w = max(p * (one - p), zero) if finite else zero
+    return (term if finite else barred), away, w, where_positive(w, w * z)
 
 
 @inline

@@ -15,7 +15,7 @@ from kofn.kernels.cpu.runtime.vector_math import widest_vectors
 
 
 def gap(kind: int, number: Any) -> Visit:
-    """Σ of the terms of a Fenchel–Young loss, Σ(p − t)z, #soft; p − t over the weights p.
+    """Σ of the terms of a Fenchel–Young loss, #soft, Σw, Σwz; p − t over the weights p.
 
     g holds the target t, of zeros and ones; other entries are soft, and lack their Ω here.
     """
@@ -29,19 +29,21 @@ def gap(kind: int, number: Any) -> Visit:
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, ts, ps = scores[start:stop], targets[start:stop], weights[start:stop]
-            total, in_t, soft = zero, zero, zero
+            total, soft, weight, moment = zero, zero, zero, zero
             for i in range(xs.size):
                 t = ts[i]
-                term, away, change = compared(
+                term, away, w, wz = compared(
                     kind, xs[i], t, ps[i], hi_, lo_, per_t_, rise_, edge_, False
                 )
                 ps[i] = away
                 total += term
-                in_t += change
                 soft += zero if t == zero else (zero if t == one else one)
+                weight += w
+                moment += wz
             into[0] += total
-            into[1] += in_t
-            into[2] += soft
+            into[1] += soft
+            into[2] += weight
+            into[3] += moment
 
     return visit
 
@@ -63,6 +65,25 @@ def soft_gap(kind: int, number: Any) -> Visit:
                 total += compared(
                     kind, xs[i], ts[i], ds[i] + ts[i], hi_, lo_, per_t_, rise_, edge_, True
                 )[0]
+            into[0] += total
+
+    return visit
+
+
+def lever(kind: int, number: Any) -> Visit:
+    """Σu(x − pivot)/T of cotangents u in `out`."""
+
+    def visit(x, g, out, n, sums, pivot, per_t, c, d, e):
+        widest_vectors()
+        scores, cotangents = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        pivot_, per_t_, zero = number(pivot), number(per_t), number(0)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, us, total = scores[start:stop], cotangents[start:stop], zero
+            for i in range(xs.size):
+                u = us[i]
+                total += u * ((xs[i] - pivot_) * per_t_) if u != zero else zero
             into[0] += total
 
     return visit
@@ -128,16 +149,18 @@ def label_gap(kind: int, number: Any) -> Visit:
             if start == at:
                 stop, t = at + 1, one
             xs, ps = scores[start:stop], weights[start:stop]
-            total, in_t = zero, zero
+            total, weight, moment = zero, zero, zero
             for i in range(xs.size):
-                term, away, change = compared(
+                term, away, w, wz = compared(
                     kind, xs[i], t, ps[i], hi_, lo_, per_t_, rise_, edge_, False
                 )
                 ps[i] = away
                 total += term
-                in_t += change
+                weight += w
+                moment += wz
             into[0] += total
-            into[1] += in_t
+            into[2] += weight
+            into[3] += moment
             start = stop
 
     return visit

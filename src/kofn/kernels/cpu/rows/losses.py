@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numba import carray
 
+from kofn.kernels.cpu.rows.backward import pivot_of
+from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, store, visit
 from kofn.kernels.cpu.rows.layout import (
     FORWARD,
@@ -14,6 +16,7 @@ from kofn.kernels.cpu.rows.layout import (
     FROM_BYTES,
     GAP,
     KNOWS_OMEGA,
+    LEVER,
     SOFT_GAP,
     TALLY,
 )
@@ -48,6 +51,9 @@ def count(group, bytes_at, into):
 def gaps(group, lanes, labels):
     """Leave the loss of each row as `in_k`, Σ(p − t)z as `in_t`, and p − t in place of weights p.
 
+    Σ(p − t) = 0 up to rounding, so backward.py's pivot stands for θ in the second, but with weights
+    p(1 − p), which are F′ or close to it.
+
     The target of a row is in its cotangent's place, or a label, the index of the one 1. The answer
     is whether rows are left to the reference, with a loss of NaN: their soft target's Ω is unknown.
     """
@@ -63,14 +69,21 @@ def gaps(group, lanes, labels):
             continue
         address = np.float64(row.x + label * row.size)
         sums = visit(row, _of_target(group, GAP), hi, lo, per_t, row.alpha, address)
-        total, in_t, soft = sums[0], sums[1], sums[2]
+        total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
+        possible = total < math.inf
         if soft > 0 and row.kind in KNOWS_OMEGA:
             which = _of_target(group, SOFT_GAP)
             total = visit(row, which, hi, lo, per_t, row.alpha, address)[0]
         elif soft > 0:
             total = math.nan
             lost = True
-        lanes.in_k[r], lanes.in_t[r] = total, in_t
+        # Σ(p − t) = 0 is not so where a target is out of play, and the loss infinite.
+        if possible:
+            pivot = pivot_of(hi, lo, lanes.temperature[r], weight, moment)
+        else:
+            pivot = hi + lo - lanes.temperature[r] * edge(row.kind, row.alpha)
+        sums = visit(row, _of_target(group, LEVER), pivot, per_t, 0.0, 0.0, 0.0)
+        lanes.in_k[r], lanes.in_t[r] = total, sums[0]
     return lost
 
 

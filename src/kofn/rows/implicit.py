@@ -31,6 +31,7 @@ from kofn.arrays.autodiff import (
 from kofn.arrays.flow import only_if, zeros_of
 from kofn.arrays.kinds import Array, full_like, is_jax, namespace, quiet, scalar
 from kofn.links.link import Link, by_id
+from kofn.rows.pivot import pivot_of
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import threshold
 from kofn.solver.equation import far, split
@@ -50,11 +51,21 @@ class Placed(NamedTuple):
     spoiled: Array  # rows that contain a NaN
     correction: Any  # value 0, with the part of the gradient in k that z cannot carry
     constant: Array  # rows in which z is a constant: T is next to 0
+    pivot: Array  # what stands for θ in derivatives in T, a constant, and (θ − pivot)/T
+    shift: Array
     over: Reductions
 
 
-def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None) -> Placed:
-    """Solve for θ unless it is given as `found`, and attach its derivatives."""
+def place(
+    rows: Rows,
+    over: Reductions = DENSE,
+    found: tuple[Array, Array] | None = None,
+    pivoted: bool = False,
+) -> Placed:
+    """Solve for θ unless it is given as `found`, and attach its derivatives.
+
+    The pivot is θ unless T has a gradient, or `pivoted`.
+    """
     xp = namespace(rows.scores)
     expand = over.expand
     x, live, k, t = rows.scores, rows.live, rows.k, rows.temperature
@@ -75,8 +86,12 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     still = expand(none | every)
     outside = ~live | _constant_tail(frozen.map_alpha(expand), z, expand(scale)) | still
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
-    distance = (xp.where(outside, expand(hi), x) - expand(hi)) - expand(lo)
-    distance = spoil(distance, expand(spoiled))
+    pivot, shift = hi, xp.zeros_like(lo)
+    if pivoted or has_gradients(t):
+        pivot, shift = pivot_of(frozen.map_alpha(expand), z, ~outside, hi, lo, scale, over)
+        outside = outside | xp.isinf(fixed - expand(pivot))
+    distance = spoil(xp.where(outside, expand(pivot), x) - expand(pivot), expand(spoiled))
+    z = xp.where(outside, 0.0, z)
 
     delta = zeros_of(lo)
     correction: Any = 0.0
@@ -85,14 +100,16 @@ def place(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     if has_gradients(x, k, t, alpha):
         equation = _Equation(link.id, number)
         moving = spoil(k, spoiled)
-        terms = _Terms(distance, t, moving, alpha, outside, beyond, live, fixed, argument(over))
+        still = outside, beyond, live, fixed, argument(over)
+        terms = _Terms(z, distance, t, moving, alpha, *still)
         delta = spoil(root(equation, delta, terms, _constant), spoiled)
         correction = with_gradients_of(equation.correction, *terms)
-    z = _capped(distance, expand(t), expand(delta), outside, beyond)
+    z = _capped(z, distance, expand(t), expand(delta), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
-    theta = hi + lo + t * (delta - rows.link.edge)
+    theta = hi + lo + (t - scale) * shift + t * (delta - rows.link.edge)
     constant = (over.count(~outside) == 0) & ~settled
-    return Placed(link, z, upper, theta, none, every, spoiled, correction, constant, over)
+    flags = none, every, spoiled
+    return Placed(link, z, upper, theta, *flags, correction, constant, pivot, shift, over)
 
 
 def _constant_tail(link: Link, z: Array, t: Array) -> Array:
@@ -108,9 +125,12 @@ def _constant_tail(link: Link, z: Array, t: Array) -> Array:
     return cut & ~(slope < float(xp.finfo(z.dtype).max) / 1024)  # a margin for sums
 
 
-def _capped(distance: Array, t: Array, delta: Array, outside: Array, beyond: Array) -> Array:
-    """Return z = distance/T − δ, or `beyond`: a constant where `outside`, elsewhere as its cap."""
-    z = quotient(distance, t, ~outside) - delta
+def _capped(
+    z: Array, distance: Array, t: Array, delta: Array, outside: Array, beyond: Array
+) -> Array:
+    """Return z − δ with the derivatives of distance/T − δ, or `beyond`: a constant if `outside`."""
+    ratio = quotient(distance, t, ~outside)
+    z = (z + (ratio - stop_gradient(ratio))) - delta
     fixed, xp = stop_gradient(z), namespace(z)
     # Beyond the cap, a constant for the value, and what moves for the derivatives.
     z = xp.where(xp.abs(fixed) >= far(xp.finfo(z.dtype)), beyond + (z - fixed), z)
@@ -120,7 +140,8 @@ def _capped(distance: Array, t: Array, delta: Array, outside: Array, beyond: Arr
 class _Terms(NamedTuple):
     """The terms of the equation, each with its gradient if it has one."""
 
-    distance: Array  # x − θ
+    z: Array  # at δ = 0, as a constant
+    distance: Array  # x less a constant per row
     t: Array
     k: Array
     alpha: Any
@@ -226,7 +247,8 @@ class _Equation(NamedTuple):
     def _at(self, delta: Array, terms: _Terms) -> tuple[Link, Array]:
         expand = _reductions(terms.over).expand
         outside, beyond = terms.outside, terms.beyond
-        z = _capped(terms.distance, expand(terms.t), expand(delta), outside, beyond)
+        t, delta = expand(terms.t), expand(delta)
+        z = _capped(terms.z, terms.distance, t, delta, outside, beyond)
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
 
 

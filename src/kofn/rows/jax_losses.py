@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.interpreters import ad
 
-from kofn.arrays.autodiff import quotient
+from kofn.arrays.autodiff import quotient, stop_gradient
 from kofn.arrays.kinds import cast
 from kofn.arrays.operations import marked
 from kofn.rows import answers, implicit, pullbacks
@@ -124,15 +124,31 @@ def _loss_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
 
 
 def _loss_tangent(primals: Any, compared: Any, tangents: Any) -> jax.Array:
-    """Return Σ(p − t)·dz with z = (x − θ)/T; what θ and k add is 0, because Σp is Σt."""
-    (x, _, t, _), (hi, lo, _, away), (dx, _, dt, _) = primals, compared, tangents
+    """Return Σ(p − t)·dz with z = (x − θ)/T; what θ and k add is 0, because Σp is Σt.
+
+    So any number may stand for θ, as in pivot.py: the mean of x in the weights |p − t|. Where a
+    target is out of play, and the loss infinite, Σp is another number.
+    """
+    (x, _, t, _), (hi, lo, loss, away), (dx, _, dt, _) = primals, compared, tangents
     moved = away * _instantiated(dx)
     if not isinstance(dt, ad.Zero):
         some = away != 0
-        distance = (jax.numpy.where(some, x, hi[..., None]) - hi[..., None]) - lo[..., None]
-        z = quotient(distance, t[..., None], some)
+        pivot, rest = _pivot(x, hi, lo, loss, away)
+        z = quotient((jax.numpy.where(some, x, pivot) - pivot) - rest, t[..., None], some)
         moved = moved - jax.numpy.where(some, away * z, 0.0) * dt[..., None]
     return moved.sum(-1) / t
+
+
+def _pivot(*compared: Any) -> tuple[jax.Array, jax.Array]:
+    """Return what stands for θ, per entry, and what this number lacks of it."""
+    x, hi, lo, loss, away = map(stop_gradient, compared)
+    hi, lo, size, where = hi[..., None], lo[..., None], abs(away), jax.numpy.where
+    from_theta = (where(away != 0, x, hi) - hi) - lo
+    total = size.sum(-1, keepdims=True)
+    moment = where(away != 0, size * from_theta, 0.0).sum(-1, keepdims=True)
+    usual = (total > 0) & jax.numpy.isfinite(moment) & jax.numpy.isfinite(loss)[..., None]
+    mean = moment / where(usual, total, 1.0)
+    return where(usual, hi + (lo + mean), hi), where(usual, 0.0, lo)
 
 
 def _instantiated(tangent: Any) -> Any:

@@ -20,6 +20,7 @@ from kofn.arrays.autodiff import (
 )
 from kofn.arrays.flow import only_if, zeros_of
 from kofn.arrays.kinds import Array, namespace, scalar
+from kofn.arrays.operations import in_parts
 from kofn.links.link import Link, by_id
 from kofn.rows.implicit import (
     _capped,
@@ -29,11 +30,12 @@ from kofn.rows.implicit import (
     least_weight,
     root,
 )
+from kofn.rows.pivot import pivot_at
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import PricedRows
 from kofn.solver.equation import far, split
-from kofn.solver.priced import Price
-from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.priced import Price, less_product
+from kofn.solver.reductions import DENSE, Reductions, sums_of
 
 
 class Placed(NamedTuple):
@@ -55,8 +57,10 @@ class Placed(NamedTuple):
 class Terms(NamedTuple):
     """The terms of the equation, each with its gradient if it has one."""
 
-    distance: Array  # x − θc − T·edge
+    z: Array  # at δ = 0, as a constant
+    distance: Array  # x less a constant per row times c, and −T·edge of what moves of the edge
     t: Array
+    shift: Array  # (θ − that constant)/T
     costs: Array
     budget: Array
     alpha: Any
@@ -99,42 +103,69 @@ def place(rows: PricedRows, over: Reductions = DENSE, found: Price | None = None
     closed = live & (fixed[1] > 0) & expand(settled)
     limit = far(xp.finfo(x.dtype))
     z = xp.where(live, found.distance, 0.0) / expand(fixed[3])
-    bounds = _constant_tail(frozen.map_alpha(expand), z, expand(fixed[3]))
+    frozen_entries = frozen.map_alpha(expand)
+    bounds = _constant_tail(frozen_entries, z, expand(fixed[3]))
     outside = ~live | bounds | closed | expand(spoiled)
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
-    distance = _moving_distance(rows, found.distance, costs, high + low, outside, over)
+    pivot, shift = high + low, xp.zeros_like(low)
+    pays = ~outside & (fixed[1] > 0)
+    if has_gradients(t):
+        pivot, shift = _pivot(
+            frozen_entries, z, xp.where(pays, stop_gradient(costs), 0.0), high, low, fixed[3], over
+        )
+    distance = _moving_distance(rows, costs, pivot, outside, over)
+    z = xp.where(outside, 0.0, z)
 
     delta = zeros_of(low)
     number, alpha = link.static_and_array_alpha()
     equation = PricedEquation(link.id, number)
     open_ = live & ~closed
-    terms = Terms(distance, t, costs, budget, alpha, outside, beyond, open_, argument(over))
+    still = outside, beyond, open_, argument(over)
+    terms = Terms(z, distance, t, shift, costs, budget, alpha, *still)
     correction: Any = 0.0
     if has_gradients(x, rows.costs, rows.budget, t, alpha):
         delta = root(equation, delta, terms, Terms.constant)
         correction = with_gradients_of(equation.correction, *terms)
-    moved = costs * expand(delta)
-    z = _capped(distance, expand(t), moved, outside, beyond)
+    _, z = equation.at(delta, terms)
     entry_link = link.map_alpha(expand)
     upper, _, _ = split(entry_link, stop_gradient(z), live)
-    theta = ((high + low) + t * delta) / scale
+    theta = ((high + low) + (t - fixed[3]) * shift + t * delta) / scale
     return Placed(
         entry_link, z, upper, theta, none, every, spoiled, correction, closed, equation, terms
     )
 
 
+def _pivot(
+    link: Link, z: Array, costs: Array, high: Array, low: Array, t: Array, over: Reductions
+) -> tuple[Array, Array]:
+    """Return what stands for θ in derivatives in T, as pivot.py, and (θ − pivot)/T.
+
+    x less the pivot's cost sums to 0 with the weights cF′.
+    """
+    xp = namespace(z)
+    some = costs > 0
+    slope = costs * xp.where(some, link.pdf(xp.where(some, z, 0.0)), 0.0)
+    moment = xp.where(slope == 0, 0.0, slope * (z + link.edge))
+    weight, moment = sums_of(over, costs * slope, moment)
+    known = weight >= least_weight(weight)
+    pivot = pivot_at(xp.where(known, moment / xp.where(known, weight, 1.0), 0.0), high, low, t)
+    return pivot, ((high - pivot) + low) / t
+
+
 def _moving_distance(
-    rows: PricedRows, distance: Array, costs: Array, theta: Array, outside: Array, over: Reductions
+    rows: PricedRows, costs: Array, pivot: Array, outside: Array, over: Reductions
 ) -> Array:
-    """Return the solver's x − θc − T·edge with derivatives in all but θ; 0 where outside."""
-    xp = namespace(distance)
-    distance = xp.where(outside, 0.0, distance)
+    """Return x less the pivot's cost, with derivatives in all but the pivot; 0 where outside."""
+    xp = namespace(costs)
+    x, c = (xp.where(outside, 0.0, stop_gradient(one)) for one in (rows.scores, costs))
+    distance = less_product(x, in_parts(c), pivot, over)
     if not has_gradients(rows.scores, rows.costs, rows.temperature, rows.link.alpha):
         return distance
-    x = xp.where(outside, 0.0, rows.scores)
-    moved = (x - stop_gradient(x)) - over.expand(theta) * (costs - stop_gradient(costs))
-    edge = rows.temperature * rows.link.edge
-    moved = moved - over.expand(edge - stop_gradient(edge))
+    moved = (xp.where(outside, 0.0, rows.scores) - x) - over.expand(pivot) * (
+        costs - stop_gradient(costs)
+    )
+    edge = rows.link.edge
+    moved = moved - over.expand(rows.temperature * (edge - stop_gradient(edge)))
     return distance + xp.where(outside, 0.0, moved)
 
 
@@ -206,8 +237,9 @@ class PricedEquation(NamedTuple):
     def at(self, delta: Array, terms: Terms) -> tuple[Link, Array]:
         """Return the link per entry, and z at δ."""
         expand = terms.reductions.expand
-        moved = terms.costs * expand(delta)
-        z = _capped(terms.distance, expand(terms.t), moved, terms.outside, terms.beyond)
+        moved = (terms.costs - stop_gradient(terms.costs)) * expand(terms.shift)
+        moved, t = moved + terms.costs * expand(delta), expand(terms.t)
+        z = _capped(terms.z, terms.distance, t, moved, terms.outside, terms.beyond)
         alpha = terms.alpha
         return by_id(self.link_id, self.number if alpha is None else expand(alpha)), z
 

@@ -11,6 +11,7 @@ from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, cast, deleted, is_numpy, namespace, scalar
 from kofn.rows import answers, implicit
 from kofn.rows.given import Given
+from kofn.rows.pivot import pivot_at
 from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 from kofn.solver.plateau import Entries, balance
@@ -27,12 +28,17 @@ def in_rows(
 ) -> tuple[Array, Array]:
     """Return the cotangents of the scores and the temperature.
 
-    in_z(cotangent, placed, rows, *constants) is that of z, which sums to 0 in a row.
+    in_z(cotangent, placed, rows, *constants) is that of z, which sums to 0 in a row: so pivot.py's
+    mean stands for θ.
     """
-    p = implicit.place(rows, over, found)
-    in_x = in_z(cotangent, p, rows, *constants) / over.expand(rows.temperature)
-    moved = in_x * implicit.distances(rows, p)
-    return in_x, -over.sum(namespace(in_x).where(in_x == 0, 0.0, moved))
+    p, expand, t = implicit.place(rows, over, found, pivoted=True), over.expand, rows.temperature
+    in_x = in_z(cotangent, p, rows, *constants) / expand(t)
+    xp, still, pivot = namespace(in_x), in_x == 0, expand(p.pivot)
+    away = (xp.where(still, pivot, rows.scores) - pivot) / expand(t)
+    moved, total, size = sums_of(over, xp.where(still, 0.0, in_x * away), in_x, abs(in_x))
+    # Where a target is out of play, and a loss infinite, the total is not 0 up to rounding.
+    rest = xp.where(abs(total) > size / 1024, total * (rows.link.edge - p.shift), 0.0)
+    return in_x, -(moved + rest)
 
 
 def of_weights(
@@ -58,14 +64,14 @@ def of_weights(
     v = xp.where(live | top, v, 0.0)
 
     still = w == 0
-    total, mean, of_top, tops = sums_of(
-        over, w, xp.where(still, 0.0, w * v), xp.where(top, v, 0.0), cast(top, x.dtype)
-    )
+    moved, of_top = xp.where(still, 0.0, w * v), xp.where(top, v, 0.0)
+    total, mean, moment, of_top, tops = sums_of(over, w, moved, w * z, of_top, cast(top, x.dtype))
     solvable = open_ & (total >= implicit.least_weight(total))
     divisor = xp.where(solvable, total, 1.0)
     mean = xp.where(solvable, mean / divisor, 0.0)
+    pivot = expand(pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t))
     u = xp.where(still, 0.0, w * (v - expand(mean)))
-    rest, lever, of_w = sums_of(over, u, u * z, w * z)
+    rest, lever = sums_of(over, u, u * ((xp.where(still, pivot, x) - pivot) / expand(t)))
     change = xp.where(solvable, rest / divisor, 0.0)
     u = u - w * expand(change)
     in_k, hard = mean + change, open_ & ~solvable
@@ -77,7 +83,7 @@ def of_weights(
     in_k = only_if(hard, in_hard_rows, in_k)
     shared = (tops > 0) & (k <= tops)
     in_k = in_k + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0)
-    in_t = -(lever - change * of_w) / t
+    in_t = -lever / t
     in_x = spoil(u / expand(t), live & expand(spoiled))
     return in_x, spoil(in_k, spoiled), spoil(in_t, spoiled)
 

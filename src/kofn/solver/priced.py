@@ -49,18 +49,22 @@ class Priced(NamedTuple):
 
     def distance(self, anchor: Array, offset: Array) -> Array:
         """Return x − θc; products of halves are exact, so it has an error of its own size."""
-        expand = self.over.expand
-        large, small = self.parts
-        first, second = (expand(part) for part in in_parts(anchor))
-        left = self.x - large * first
-        left = ((left - large * second) - small * first) - small * second
-        return (left - self.costs * expand(offset)) + self.rest
+        left = less_product(self.x, self.parts, anchor, self.over)
+        return (left - self.costs * self.over.expand(offset)) + self.rest
 
     def z(self, anchor: Array, offset: Array) -> Array:
         xp = namespace(self.x)
         limit = far(xp.finfo(self.x.dtype))
         z = self.distance(anchor, offset) / self.over.expand(self.temperature)
         return xp.clip(z, -limit, limit)
+
+
+def less_product(x: Array, parts: tuple[Array, Array], theta: Array, over: Reductions) -> Array:
+    """Return x − θc of costs in parts."""
+    large, small = parts
+    first, second = (over.expand(part) for part in in_parts(theta))
+    left = x - large * first
+    return ((left - large * second) - small * first) - small * second
 
 
 def solve(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from kofn.kernels.contract import BOUNDED
 from kofn.kernels.cpu.priced.formulas import distance, place, second, slope_at, tails
 from kofn.kernels.cpu.priced.layout import (
     EDGE,
@@ -19,6 +20,7 @@ from kofn.kernels.cpu.priced.layout import (
     LO,
     MEAN,
     PER_T,
+    PIVOT,
     RISE,
     TOLD,
     UNIT,
@@ -51,7 +53,7 @@ def dearest(kind: int, number: Any) -> Visit:
 
 
 def weigh(kind: int, number: Any) -> Visit:
-    """Then: F′ to `out`; Σc²F′ and ΣcF′g with costs in units of the greatest."""
+    """Then: F′ to `out`; Σc²F′, ΣcF′g and ΣcF′(x − θc)/T with costs in units of the greatest."""
 
     def visit(x, g, out, n, sums, told, b, c, d, e):
         widest_vectors()
@@ -62,10 +64,11 @@ def weigh(kind: int, number: Any) -> Visit:
         hi, per_t, end = number(tell[HI]), number(tell[PER_T]), number(tell[EDGE] / tell[PER_T])
         lo = second(tell[HI], hi, hi) + number(tell[LO])
         rise, unit, zero = number(tell[RISE]), number(tell[UNIT]), number(0)
+        origin = number(tell[EDGE]) if kind in BOUNDED else zero
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, cs, gs = scores[start:stop], costs[start:stop], cotangent[start:stop]
-            ws, weight, product = slopes[start:stop], zero, zero
+            ws, weight, product, moment = slopes[start:stop], zero, zero, zero
             for i in range(xs.size):
                 z = place(kind, xs[i], cs[i], hi, lo, end, per_t)
                 w = slope_at(kind, xs[i], z, rise)
@@ -75,14 +78,16 @@ def weigh(kind: int, number: Any) -> Visit:
                 steep = share * w
                 weight += share * steep
                 product += where_positive(w, steep * gs[i])
+                moment += where_positive(w, steep * (z + origin))
             into[0] += weight
             into[1] += product
+            into[2] += moment
 
     return visit
 
 
 def slope(kind: int, number: Any) -> Visit:
-    """Then: u/T with u = F′(g − dc) to `out`; Σcu, Σ|cu| in those units, Σu(x − θc)/T."""
+    """Then: u/T with u = F′(g − dc) to `out`; Σcu, Σ|cu| in those units, Σu(x − pivot·c)/T."""
 
     def visit(x, g, out, n, sums, told, b, c, d, e):
         widest_vectors()
@@ -90,8 +95,8 @@ def slope(kind: int, number: Any) -> Visit:
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
         cotangent = carray(pointer(x + np.int64(tell[G_AT])), n, number)
-        hi, per_t = number(tell[HI]), number(tell[PER_T])
-        lo = second(tell[HI], hi, hi) + number(tell[LO])
+        hi, per_t = number(tell[PIVOT]), number(tell[PER_T])
+        lo = second(tell[PIVOT], hi, hi)
         mean, unit, zero = number(tell[MEAN]), number(tell[UNIT]), number(0)
         rest = second(tell[MEAN], mean, mean)
         for start in range(0, n, BLOCK):
@@ -116,26 +121,20 @@ def slope(kind: int, number: Any) -> Visit:
 
 
 def centre(kind: int, number: Any) -> Visit:
-    """Where rounding left Σcu ≠ 0: take F′·d·c/T off; ΣF′·d·c(x − θc)/T."""
+    """Where rounding left Σcu ≠ 0: take F′·d·c/T off."""
 
     def visit(x, g, out, n, sums, told, b, c, d, e):
         widest_vectors()
         scores, costs = carray(pointer(x), n, number), carray(pointer(g), n, number)
-        slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        slopes = carray(pointer(out), n, number)
         tell = carray(pointer(np.int64(told)), TOLD, np.float64)
         hi, per_t, end = number(tell[HI]), number(tell[PER_T]), number(tell[EDGE] / tell[PER_T])
         lo = second(tell[HI], hi, hi) + number(tell[LO])
         rise, mean, zero = number(tell[RISE]), number(tell[MEAN]), number(0)
-        for start in range(0, n, BLOCK):
-            stop = start + BLOCK
-            xs, cs, us, in_t = scores[start:stop], costs[start:stop], slopes[start:stop], zero
-            for i in range(xs.size):
-                w = slope_at(kind, xs[i], place(kind, xs[i], cs[i], hi, lo, end, per_t), rise)
-                moves = w > zero
-                u = w * mean * cs[i] if moves else zero
-                us[i] -= u * per_t
-                in_t += u * (distance(xs[i], cs[i], hi, lo) * per_t) if moves else zero
-            into[0] += in_t
+        for i in range(n):
+            z = place(kind, scores[i], costs[i], hi, lo, end, per_t)
+            w = slope_at(kind, scores[i], z, rise)
+            slopes[i] -= w * mean * costs[i] * per_t if w > zero else zero
 
     return visit
 

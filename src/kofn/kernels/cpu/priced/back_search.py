@@ -44,7 +44,7 @@ def cotangents(row, state, of_costs):
     unit = 1 / dearest if dearest > 0 else 1.0
     state.unit = unit
     sums = visit(row, WEIGH, False)
-    weight, product = sums[0], sums[1]
+    weight, product, moment = sums[0], sums[1], sums[2]
     if row.kind in BOUNDED and weight == 0 and state.lo == state.lo:
         weight = 1.0  # in a gap between supports, no entry of positive cost moves
     elif not (weight > (LEAST_SINGLE if row.size == 4 else LEAST_DOUBLE)):
@@ -54,11 +54,13 @@ def cotangents(row, state, of_costs):
         state.in_budget = math.nan
         return False
     state.mean = mean
+    # As Σcu = 0, any number may stand for θ: that with which c(x − θc) has the mean 0 in F′.
+    state.pivot = state.hi + state.lo + state.temperature * (moment / weight * unit)
     sums = visit(row, SLOPE, False)
     rest, in_t = sums[0] / weight * unit, sums[2]
     if abs(sums[0]) > 4 * (2.0**-23 if row.size == 4 else 2.0**-52) * sums[1]:
         state.mean = rest
-        in_t -= visit(row, CENTRE, False)[0]
+        visit(row, CENTRE, False)
     state.in_budget = mean + rest
     state.in_t = -in_t * state.per_t
     if of_costs:

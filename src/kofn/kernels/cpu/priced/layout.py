@@ -22,9 +22,10 @@ BY_LINK = {"rough", "evaluate", "write", "close", "weigh", "centre", "charge", "
 # What a visit is told, number by number, in the memory of a thread: θ as two numbers; 1/T; where
 # z is counted from; α − 1; what rounds costs to a grid; the mean of cotangents, what is left of it,
 # or the weight of entries of a closed row; bytes from the scores to the cotangents, and from the
-# answers to those of the costs; F⁻¹ of the share to buy; 1 over the greatest cost.
-HI, LO, PER_T, EDGE, RISE, MAGIC, MEAN, G_AT, IN_COSTS_AT, QUANTILE, UNIT = range(11)
-TOLD = 11
+# answers to those of the costs; F⁻¹ of the share to buy; 1 over the greatest cost; what
+# stands for θ in the cotangent of T.
+HI, LO, PER_T, EDGE, RISE, MAGIC, MEAN, G_AT, IN_COSTS_AT, QUANTILE, UNIT, PIVOT = range(12)
+TOLD = 12
 
 STATE = np.dtype(
     [
@@ -32,7 +33,7 @@ STATE = np.dtype(
             (name, "f8")
             for name in (
                 *("hi", "lo", "per_t", "edge", "rise", "magic", "mean", "g_at", "in_costs_at"),
-                *("quantile", "unit"),
+                *("quantile", "unit", "pivot"),
                 *("budget", "temperature", "total", "dearest", "coarse", "fine"),
                 # The bracket of θ with the log-odds at its ends; whether it has been asked for;
                 # its width some steps ago, and how often a step of Newton's has left it.

@@ -101,7 +101,7 @@ def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     def of(survey: Survey, rows: Rows) -> tuple[Tensor, Kept]:
         found = solve(survey, rows, over)
-        loss, in_t, wrong = _gap(rows, found, target, over)
+        loss, in_t, wrong = _gap(survey, rows, found, target, over)
         seen[:] = [_available(survey), (wrong > 0) | (survey.top > 0)]
         return loss, kept_of(survey, rows, found)._replace(slope=in_t)
 
@@ -122,9 +122,14 @@ def gap(shards: Shards, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _gap(
-    rows: Rows, found: Theta, target: Tensor, over: GroupRows
+    survey: Survey, rows: Rows, found: Theta, target: Tensor, over: GroupRows
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, its derivative in T, and how many excluded entries have weight."""
+    """Return the loss, its derivative in T, and how many excluded entries have weight.
+
+    The second is a sum of (x − θ)(p − t), where Σ(p − t) = 0: any number may stand for θ, as in
+    pivot.py. A score near it does until all sums are known, and with them the mean of x in the
+    weights p(1 − p), which are F′ or close to it.
+    """
     at = placed(rows, found)
     link, x, t = at.link, rows.scores.detach(), rows.temperature.detach()[..., None]
     edge = rows.link.map_alpha(torch.Tensor.detach).edge
@@ -139,10 +144,18 @@ def _gap(
     possible = target == torch.where(rows.top, 1.0, 0.0)
     terms = torch.where(rows.live, terms, torch.where(possible, 0.0, math.inf))
     off = torch.where(upper, missed - high, low + missed)
-    tilt = torch.where(rows.live & at.open[..., None] & (off != 0), off * z, 0.0)
-    tilt = tilt.masked_fill(at.spoiled[..., None], math.nan)
+    moves = rows.live & at.open[..., None]
+    off, w = torch.where(moves, off, 0.0), torch.where(moves, (low + high) * (1 - low - high), 0.0)
+    near = torch.minimum(torch.maximum(hi.double(), survey.least), survey.greatest).to(x.dtype)
+    near = torch.where(near.isfinite(), near, hi)[..., None]
+    away = (torch.where(moves, x, near) - near) / t
+    off_away = torch.where(off == 0, 0.0, off * away)
+    w_away = torch.where(w == 0, 0.0, w * away)
     wrong = ~rows.live & ~rows.top & (target != 0)
-    loss, tilt, wrong = summed(over, terms, tilt, wrong)
+    sums = summed(over, terms, off_away, off, w, w_away, wrong)
+    loss, lever, rest, weight, moment, wrong = sums
+    mean = torch.where(weight > 0, moment / torch.where(weight > 0, weight, 1.0), 0.0)
+    tilt = (lever - torch.where(rest == 0, 0.0, rest * mean)).masked_fill(at.spoiled, math.nan)
     loss = torch.where(at.spoiled, math.nan, loss)
     return loss.to(x.dtype), (-tilt / t[..., 0]).to(x.dtype), wrong
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.autodiff import spoil
+from kofn.arrays.operations import in_parts
 from kofn.arrays.torch_rule import Rule, by_rule
 from kofn.arrays.torch_state import is_recorded
 from kofn.links.link import Link
@@ -32,6 +33,7 @@ from kofn.rows.priced_given import (
     with_link,
 )
 from kofn.solver.equation import far, split
+from kofn.solver.priced import less_product
 
 Grads = Sequence[Tensor | None]
 
@@ -187,21 +189,24 @@ def _cotangents(
     )
     weighted = torch.where(w == 0, 0.0, w * v)
     charged = top & (given.costs > 0)
-    total, mean, of_top = summed(over, c * c * w, c * weighted, torch.where(charged, v, 0.0))
+    moved = torch.where(w == 0, 0.0, c * w * (kept.z + link.edge))
+    sums = c * c * w, c * weighted, moved, torch.where(charged, v, 0.0)
+    total, mean, moment, of_top = summed(over, *sums)
     solvable = kept.open & (total >= least_weight(w))
     if bool((kept.open & ~solvable).any()):
         return None
     divisor = torch.where(solvable, total, 1.0)
     mean = torch.where(solvable, mean / divisor, 0.0)
     u = torch.where(w == 0, 0.0, w * (v - c * mean.to(v.dtype)[..., None]))
-    edge = given.link.map_alpha(torch.Tensor.detach).edge
-    z = torch.where(w == 0, 0.0, kept.z + edge)
-    rest, lever, of_w = summed(over, c * u, u * z, c * w * z)
+    pivot = kept.theta * kept.scale + t * torch.where(solvable, moment / divisor, 0.0)
+    parts = in_parts(torch.where(w == 0, 0.0, c))
+    away = less_product(torch.where(w == 0, 0.0, x), parts, pivot.to(x.dtype), over)
+    rest, lever = summed(over, c * u, torch.where(w == 0, 0.0, u * (away / t[..., None])))
     change = torch.where(solvable, rest / divisor, 0.0)
     u = u - c * w * change.to(w.dtype)[..., None]
     in_x = u / t[..., None]
     mean = (mean + change) / kept.scale
-    in_t = -(lever - change * of_w) / t
+    in_t = -lever / t
     share = torch.where(kept.dear, of_top / kept.price, 0.0)
     in_costs = -kept.theta.to(x.dtype)[..., None] * in_x - mean.to(x.dtype)[..., None] * (p + top)
     bought = (share * given.budget / kept.price).to(x.dtype)[..., None]

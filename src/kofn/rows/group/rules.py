@@ -20,6 +20,7 @@ from kofn.rows.group.reductions import GroupRows
 from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Survey, surveyed
 from kofn.rows.implicit import least_weight
+from kofn.rows.pivot import pivot_at
 from kofn.rows.settled import Rows
 from kofn.solver.plateau import Entries
 
@@ -130,24 +131,28 @@ def of_weights(v: Tensor, rows: Rows, kept: Kept, over: GroupRows, wanted: Seque
     v = torch.where(rows.live | rows.top, v, 0.0)
     of_top = torch.where(rows.top, v, 0.0)
     moved = torch.where(w == 0, 0.0, w * v)
-    total, mean, top = summed(over, w, moved, of_top)
+    z = torch.where(w == 0, 0.0, at.z)
+    total, mean, moment, top = summed(over, w, moved, w * z, of_top)
     solvable = at.open & (total >= least_weight(w))
     divisor = torch.where(solvable, total, 1.0)
     mean = torch.where(solvable | at.spoiled, mean / divisor, 0.0)
 
-    z = torch.where(w == 0, 0.0, at.z)
+    t = rows.temperature
+    pivot = pivot_at(moment / divisor, torch.where(at.open, kept.hi, 0.0), kept.lo, t)
+    pivot = pivot.to(v.dtype)[..., None]
     u = torch.where(w == 0, 0.0, w * (v - mean.to(v.dtype)[..., None]))
-    rest, lever, lever_of_w = summed(over, u, u * z, w * z)
+    away = (torch.where(w == 0, pivot, rows.scores) - pivot) / t[..., None]
+    rest, lever = summed(over, u, u * away)
     change = torch.where(solvable, rest / divisor, 0.0)
     u = u - w * change.to(w.dtype)[..., None]
-    in_t = -(lever - change * lever_of_w) / rows.temperature
+    in_t = -lever / t
 
     in_k = mean + change
     if wanted[1]:
         in_k = in_k + _of_hard_rows(v, rows, at, at.open & ~solvable, over)
         sharing = (kept.top > 0) & (kept.k <= 0)
         in_k = in_k + torch.where(sharing, top / kept.top.clamp(min=1), 0.0)
-    return u / rows.temperature[..., None], in_k, in_t
+    return u / t[..., None], in_k, in_t
 
 
 def summed(over: GroupRows, *values: Tensor) -> Tensor:

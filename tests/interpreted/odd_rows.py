@@ -97,3 +97,21 @@ def test_what_k_moves_is_what_is_next_to_the_threshold(link, rng):
     in_k = cotangents(x, torch.ones(8), t, v, link)[1]
     moved = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]).repeat(4, 1)
     assert in_k == pytest.approx((moved * v).sum(-1).numpy(), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize(
+    "link", ["logistic", *(pytest.param(link, marks=pytest.mark.full) for link in LINKS[1:])]
+)
+def test_scores_that_differ_by_much_less_than_the_temperature(
+    parts, link, rng, reference, monkeypatch
+):
+    """What rounding leaves of Σu = 0 must not reach the cotangent of T."""
+    if parts:
+        monkeypatch.setattr(launch, "LONG", 0)
+        monkeypatch.setattr(launch, "PART", 64)
+    x, v = single(1e-3 * rng.standard_normal((8, 200)), rng.standard_normal((8, 200)))
+    k, t = single(np.full(8, 3.0), np.full(8, 5.0))
+    found = cotangents(x, k, t, v, link)[2]
+    wanted = reference(cotangents, *double(x, k, t, v), link)[2]
+    assert np.linalg.norm(found - wanted) <= 2e-6 * np.linalg.norm(wanted)

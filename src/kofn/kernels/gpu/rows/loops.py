@@ -203,36 +203,39 @@ def write(KIND: tl.constexpr, stretch, out_row, theta, end, BLOCK: tl.constexpr)
 
 @triton.jit
 def weigh(KIND: tl.constexpr, stretch, g_row, theta, BLOCK: tl.constexpr):
-    """Backward pass, first: ΣF′ and ΣF′g."""
+    """Backward pass, first: ΣF′, ΣF′g and ΣF′y."""
     total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
-    product = total
-    for at in range(stretch.first, stretch.last, BLOCK):
-        x, _ = scores(stretch, at, -INF, BLOCK)
-        g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
-        w = density(KIND, distance(x, theta), theta.alpha)
-        total += w
-        # What is not chosen may carry any cotangent, NaN included.
-        product += tl.where(w > 0.0, w * g, 0.0)
-    return tl.sum(total, axis=1), tl.sum(product, axis=1)
-
-
-@triton.jit
-def slope(KIND: tl.constexpr, stretch, g_row, theta, mean, BLOCK: tl.constexpr):
-    """Backward pass, then: Σu, Σuy, ΣF′y with u = F′(g − mean)."""
-    total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
-    moment, lever = total, total
+    product, moment = total, total
     for at in range(stretch.first, stretch.last, BLOCK):
         x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         y = distance(x, theta)
         w = density(KIND, y, theta.alpha)
+        total += w
+        # What is not chosen may carry any cotangent, NaN included.
+        product += tl.where(w > 0.0, w * g, 0.0)
+        moment += tl.where(w > 0.0, w * y, 0.0)
+    return tl.sum(total, axis=1), tl.sum(product, axis=1), tl.sum(moment, axis=1)
+
+
+@triton.jit
+def slope(KIND: tl.constexpr, stretch, g_row, theta, mean, pivot, BLOCK: tl.constexpr):
+    """Backward pass, then: Σu and Σu(x − pivot), in units of y, with u = F′(g − mean).
+
+    As Σu is 0 up to rounding, any number may stand for θ; the pivot is the mean of x by F′.
+    """
+    total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
+    lever = total
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = scores(stretch, at, -INF, BLOCK)
+        g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
+        w = density(KIND, distance(x, theta), theta.alpha)
         chosen = w > 0.0
         u = tl.where(chosen, w * (g - mean[:, None]), 0.0)
-        y = tl.where(chosen, y, 0.0)
+        away = tl.where(chosen, (x - pivot[:, None]) * theta.per_unit[:, None], 0.0)
         total += u
-        moment += u * y
-        lever += w * y
-    return tl.sum(total, axis=1), tl.sum(moment, axis=1), tl.sum(lever, axis=1)
+        lever += u * away
+    return tl.sum(total, axis=1), tl.sum(lever, axis=1)
 
 
 @triton.jit

@@ -202,7 +202,7 @@ def weights(
 def weigh_back(
     given: Given, own: Parts, g_at, KIND: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Backward pass, first: ΣF′ and ΣF′g of a part."""
+    """Backward pass, first: ΣF′, ΣF′g and ΣF′y of a part."""
     row, part, stretch = _place(given, own.parts, PART)
     _, _, _, theta = load_theta(KIND, given, row, row >= 0)
     _keep(own, row, part, 0, loops.weigh(KIND, stretch, row_of(g_at, row, given), theta, BLOCK))
@@ -218,13 +218,14 @@ def slope_back(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Backward pass, then: Σu, Σuy and ΣF′y of a part, beside the sums of the first launch."""
+    """Backward pass, then: the sums of loops.slope of a part, beside those of the first launch."""
     row, part, stretch = _place(given, own.parts, PART)
     _, _, solved, theta = load_theta(KIND, given, row, row >= 0)
-    total, product = _totals(own, row, 0, 2, PARTS)
+    total, product, moment = _totals(own, row, 0, 3, PARTS)
     _, per_total = one_program.slope_of(solved, total)
     g_row, mean = row_of(g_at, row, given), product * per_total
-    _keep(own, row, part, 2, loops.slope(KIND, stretch, g_row, theta, mean, BLOCK))
+    pivot = one_program.pivot_of(theta, moment * per_total)
+    _keep(own, row, part, 3, loops.slope(KIND, stretch, g_row, theta, mean, pivot, BLOCK))
 
 
 @triton.jit
@@ -245,7 +246,7 @@ def gradients(
     total, product = _totals(own, row, 0, 2, PARTS)
     some, per_total = one_program.slope_of(solved, total)
     mean = product * per_total
-    sums = _totals(own, row, 2, 5, PARTS)
+    sums = _totals(own, row, 3, 5, PARTS)
     rest, in_k, in_t = one_program.row_cotangents(KIND, mean, sums, per_total, t)
     g_row, out_row = row_of(g_at, row, given), row_of(out_at, row, given)
     scale = one_program.scale_of(found, some, t)

@@ -240,10 +240,11 @@ def backward(
         Stretch(row_of(given.x_at, rows, given), here, 0, given.n),
         row_of(g_at, rows, given),
     )
-    total, product = loops.weigh(KIND, stretch, g_row, theta, BLOCK)
+    total, product, moment = loops.weigh(KIND, stretch, g_row, theta, BLOCK)
     some, per_total = slope_of(solved, total)
     mean = product * per_total
-    sums = loops.slope(KIND, stretch, g_row, theta, mean, BLOCK)
+    pivot = pivot_of(theta, moment * per_total)
+    sums = loops.slope(KIND, stretch, g_row, theta, mean, pivot, BLOCK)
     rest, in_k, in_t = row_cotangents(KIND, mean, sums, per_total, t)
     scale, out_row = scale_of(found, some, t), row_of(out_at, rows, given)
     loops.write_back(KIND, stretch, g_row, out_row, theta, mean, rest, scale, BLOCK)
@@ -275,13 +276,19 @@ def slope_of(solved, total):
 
 
 @triton.jit
+def pivot_of(theta, mean):
+    """The score whose y is the mean."""
+    return theta.hi + (theta.lo + mean / theta.per_unit)
+
+
+@triton.jit
 def row_cotangents(KIND: tl.constexpr, mean, sums, per_total, t):
     """(what the mean lacks, the cotangents of k and T)."""
-    left_over, moment, lever = sums
+    left_over, lever = sums
     rest = left_over * per_total
     per_t = 1.0 / t
     octaves = per_t / unit(KIND, per_t)
-    return rest, mean + rest, -(moment - rest * lever) * octaves * per_t
+    return rest, mean + rest, -lever * octaves * per_t
 
 
 @triton.jit

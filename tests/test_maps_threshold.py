@@ -42,7 +42,9 @@ def test_rows_of_every_sort(link, size):
         for got, wanted in zip(
             gradients(of_kernel, x, k, link, t), gradients(plain, x, k, link, t), strict=True
         ):
-            assert torch.allclose(got, wanted, rtol=2e-8, atol=1e-11, equal_nan=True)
+            # dθ/dT is a mean of z = (x − θ)/T, so that a rounding of its weights costs eps·max |z|
+            rounding = max(1e-11, float(np.finfo(float).eps) * size)
+            assert torch.allclose(got, wanted, rtol=2e-8, atol=rounding, equal_nan=True)
 
 
 def test_eager_code_solves_and_does_no_more(monkeypatch):

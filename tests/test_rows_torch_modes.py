@@ -7,7 +7,11 @@ import math
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import grad, vmap
+from torch.func import grad, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import kofn
 from kofn import links, losses
@@ -125,3 +129,80 @@ def test_a_module_with_a_link_is_copied_and_saved(link):
     for other in (copy.deepcopy(module), torch.load(file, weights_only=False)):
         assert torch.equal(other(X), module(X))
         assert torch.equal(vmap(other)(X[:, None]), vmap(module)(X[:, None]))  # by the operator
+
+
+IDS = torch.tensor([2, 0, 0, 2, 1, 2, 0, 2])
+ROW = torch.tensor([2.0, 1.0, 0.5, -1.0, 0.0, 3.0, 0.25, 1.0])
+SEGMENTS = {
+    "soft_topk": lambda x, ids: kofn.segment_soft_topk(x, 1.5, segment_ids=ids),
+    "ratio": lambda x, ids: kofn.segment_soft_topk(x, ratio=0.5, segment_ids=ids),
+    "threshold": lambda x, ids: kofn.segment_soft_topk_threshold(x, 0.5, segment_ids=ids),
+    "sum": lambda x, ids: kofn.segment_soft_topk_sum(x, 1.5, segment_ids=ids),
+    "softmax": lambda x, ids: kofn.segment_softmax(x, segment_ids=ids),
+    "sparsemax": lambda x, ids: kofn.segment_sparsemax(x, segment_ids=ids),
+    "entmax": lambda x, ids: kofn.segment_entmax(x, 1.3, segment_ids=ids),
+    "hard_topk": lambda x, ids: kofn.segment_hard_topk(x, 2, segment_ids=ids),
+    "topk_loss": lambda x, ids: losses.segment_topk_loss(x, (x > 0.9).float(), segment_ids=ids),
+}
+
+
+class Watched(TorchDispatchMode):
+    """What sees every operation and changes none."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def selective(function, x):
+    """function(x) whose operations a policy keeps or recomputes, one by one."""
+
+    def contexts():
+        keep = [torch.ops.aten.exp.default]
+        return checkpoint.create_selective_checkpoint_contexts(keep)
+
+    return checkpoint.checkpoint(function, x, use_reentrant=False, context_fn=contexts)
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_what_watches_operations_does_not_hide_how_many_segments_there_are(name):
+    function = SEGMENTS[name]
+    expected = function(ROW, IDS)
+    for mode in (Watched(), FlopCounterMode(display=False)):
+        with mode:
+            answer = function(ROW, IDS)
+        torch.testing.assert_close(answer, expected, atol=1e-6, rtol=1e-6)
+    if name == "hard_topk":
+        return
+    slopes = []
+    for run in (selective, lambda function, x: function(x)):
+        x = ROW.double().requires_grad_()
+        run(lambda x: function(x, IDS), x).square().sum().backward()
+        slopes.append(x.grad)
+    torch.testing.assert_close(*slopes)
+    # The transforms do not map over the ids.
+    each = vmap(lambda x: function(x, IDS))(torch.stack([ROW, -ROW]))
+    torch.testing.assert_close(each[0], expected, atol=1e-6, rtol=1e-6)
+    moved = jvp(lambda x: function(x, IDS), (ROW.double(),), (torch.ones(8).double(),))[0]
+    torch.testing.assert_close(moved.float(), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_where_ids_are_unknown_the_number_of_segments_is_missing_by_name(name):
+    def function(ids):
+        return SEGMENTS[name](ROW.to(ids.device), ids)
+
+    def fake():
+        with FakeTensorMode() as mode:
+            return SEGMENTS[name](mode.from_tensor(ROW), mode.from_tensor(IDS))
+
+    for call in (
+        lambda: torch.jit.trace(function, IDS),
+        lambda: make_fx(function)(IDS),
+        lambda: vmap(function)(IDS[None]),
+        lambda: function(IDS.to("meta")),
+        fake,
+    ):
+        with pytest.raises(ValueError, match="num_segments must be given where segment_ids are"):
+            call()

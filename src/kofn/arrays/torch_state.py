@@ -73,6 +73,21 @@ def is_eager(x: Tensor) -> bool:
     )
 
 
+def greatest(x: Tensor) -> int | None:
+    """Return the greatest of integers, −1 of none, or None where they cannot be read.
+
+    A mode that watches the operations of eager code, such as a counter of them, does not hide them.
+    """
+    if _is_compiling() or _is_tracing() or x.is_meta:
+        return None
+    try:
+        return int(x.max()) if x.numel() else -1
+    except RuntimeError:
+        if is_eager(x):
+            raise
+        return None  # vmap maps over them, or fake tensors have none
+
+
 def is_compiled() -> bool:
     """Return whether torch.compile traces the caller, outside of transforms, dual numbers, export.
 

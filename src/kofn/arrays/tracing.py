@@ -30,6 +30,15 @@ def is_at_hand(x: Array) -> bool:
     return is_numpy(x)
 
 
+def greatest(x: Array) -> int | None:
+    """Return the greatest of integers, −1 of none, or None where a trace hides them."""
+    if is_torch(x):
+        return of_torch("state").greatest(x)
+    if not is_known(x):
+        return None
+    return int(x.max()) if x.size else -1
+
+
 def may_be_kept(x: Array) -> bool:
     """Return whether what is computed from `x` now is of use later, also under autograd."""
     return not (is_torch(x) and sys.modules["torch"].is_inference_mode_enabled())

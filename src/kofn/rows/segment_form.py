@@ -23,7 +23,7 @@ from kofn.arrays.kinds import (
     of_torch,
 )
 from kofn.arrays.operations import arange, cumulative_min
-from kofn.arrays.tracing import is_at_hand, is_known
+from kofn.arrays.tracing import greatest, is_at_hand
 from kofn.rows.segment_order import Order, as_index
 from kofn.solver.segments import SegmentRows
 
@@ -217,7 +217,7 @@ def _unknown(
         _check_count_of_ptr(index.shape[0] - 1, count)
         ids, count = _ids_of_ptr(index, size), index.shape[0] - 1
     else:
-        ids, count = index, _found_count(index, size) if count is None else count
+        ids, count = index, _found_count(index) if count is None else count
     if count <= 0 and size != 0:
         raise ValueError(
             f"there must be at least 1 segment for {size} entries; got {count} by num_segments or "
@@ -255,10 +255,11 @@ def _ids_of_ptr(ptr: Array, size: int) -> Array:
     return namespace(ptr).where(at < ends[0], -1, found)
 
 
-def _found_count(ids: Array, size: int) -> int:
-    if not is_known(ids):
+def _found_count(ids: Array) -> int:
+    last = greatest(ids)
+    if last is None:
         raise ValueError(
             "num_segments must be given where segment_ids are traced, as in jax.jit and "
             "torch.compile: the shape of the result depends on it; got None"
         )
-    return int(ids.max()) + 1 if size else 0
+    return last + 1

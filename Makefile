@@ -56,9 +56,9 @@ test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAEL
 signatures: $(READY)  ## write the public signatures to tests/signatures.txt, after a change that is meant
 	PYTHONPATH=tests $(BIN)/python tests/signatures.py
 
-test-explorer: $(READY)  ## drive the page of kofn explore in Chromium, which has to be there
+test-explorer: $(READY)  ## drive the page of kofn explore, and look at formulas, in Chromium, which has to be there
 	$(PIP) playwright
-	$(BIN)/python -m pytest -m browser tests/test_commands_explore_browser.py
+	$(BIN)/python -m pytest -m browser tests/test_commands_explore_browser.py tests/test_docs_site.py
 
 dist: $(READY)  ## build the source archive and the wheel in dist, and check their contents
 	rm -rf dist

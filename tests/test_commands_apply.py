@@ -28,11 +28,15 @@ def answered(*arguments):
     return result.stdout
 
 
-def refused(*arguments):
+def refused(*arguments, status=2):
     result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert (result.exit_code, result.stdout) == (status, ""), result.output
     (line,) = result.stderr.splitlines()
     return line
+
+
+def failed(*arguments):
+    return refused(*arguments, status=1)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +78,7 @@ def test_the_file_has_the_weights_of_each_row(name, dtype, both_ways):
     x = np.where(np.abs(x) > 1e4, 4, x).astype(dtype) if dtype == np.int64 else x
     np.save("x.npy", x)
     options, wanted = HOW[name]
-    assert answered("x.npy", "-k", 7.5, *options, "--out", "w.npy") == ""
+    assert answered("x.npy", "-k", 7.5, *options, "--out", "w.npy") == "Wrote w.npy\n"
     found = np.load("w.npy")
     x = x.astype(np.float64) if dtype in (np.int64, ">f8") else x
     assert found.dtype == x.dtype
@@ -184,7 +188,7 @@ def test_nothing_of_the_users_is_overwritten(here, monkeypatch):
 def test_bad_files_are_named(both_ways):
     def saved(array, **how):
         np.save("bad.npy", array, **how)
-        return refused("bad.npy", "--out", "w.npy")
+        return refused("bad.npy", "-k", 1, "--out", "w.npy")
 
     holes = np.array(X)
     holes[2, 700] = np.nan
@@ -194,10 +198,10 @@ def test_bad_files_are_named(both_ways):
     assert "give at least one score" in saved(X[:0])
     with open("x.npy", "rb") as file, open("bad.npy", "wb") as short:
         short.write(file.read()[:-1000])
-    assert "bad.npy cannot be read as .npy" in refused("bad.npy", "--out", "w.npy")
+    assert "bad.npy cannot be read as .npy" in refused("bad.npy", "-k", 1, "--out", "w.npy")
     assert sorted(os.listdir()) == ["bad.npy", "x.npy"]
-    assert "would overwrite the scores" in refused("x.npy", "--out", "x.npy", "--force")
-    assert "w.npy exists" in (np.save("w.npy", X), refused("x.npy", "--out", "w.npy"))[1]
+    assert "would overwrite the scores" in refused("x.npy", "-k", 1, "--out", "x.npy", "--force")
+    assert "w.npy exists" in (np.save("w.npy", X), refused("x.npy", "-k", 1, "--out", "w.npy"))[1]
 
 
 def test_fortran_order_is_read_if_small_and_refused_by_name_if_not(monkeypatch):
@@ -205,7 +209,7 @@ def test_fortran_order_is_read_if_small_and_refused_by_name_if_not(monkeypatch):
     answered("x.npy", "-k", 5, "--out", "w.npy")
     np.testing.assert_allclose(np.load("w.npy"), soft_topk(X, 5), atol=1e-6)
     monkeypatch.setattr(by_blocks, "SMALL", 100)
-    assert "is in Fortran order" in refused("x.npy", "--out", "v.npy")
+    assert "is in Fortran order" in refused("x.npy", "-k", 1, "--out", "v.npy")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,8 @@ def test_fortran_order_is_read_if_small_and_refused_by_name_if_not(monkeypatch):
     ],
 )
 def test_bad_options_are_refused(options, words):
-    assert words in refused("x.npy", *options)
+    k = [] if "-k" in options else ["-k", 1]
+    assert words in refused("x.npy", *k, *options)
 
 
 def test_ten_million_scores_take_little_memory(here, monkeypatch):
@@ -257,20 +262,82 @@ def test_a_file_that_cannot_get_its_name(here, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(partial.Partial, "reached", lambda *now: None)
         patch.setattr(partial.os, "replace", full)
-        assert refused(*how).endswith("cannot be written: No space left on device")
+        assert failed(*how).endswith(": No space left on device; nothing was written")
     assert os.listdir() == ["x.npy"]
     replace = os.replace
     with monkeypatch.context() as patch:
         patch.setattr(
             partial.os, "replace", lambda a, b: full() if str(b) == "w.npy" else replace(a, b)
         )
-        assert "No space left on device; --resume continues" in refused(*how)
+        assert failed(*how).endswith(": No space left on device; --resume continues w.npy.partial")
     assert sorted(os.listdir()) == ["w.npy.partial", "w.npy.progress", "x.npy"]
     answered(*how, "--resume")
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
 
 
-def test_a_file_without_a_record_is_begun_anew(here):
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_a_file_without_a_record_is_begun_anew(here, options):
     (here / "w.npy.partial").write_bytes(b"of a run that was killed")
-    answered("x.npy", "-k", 2, "--out", "w.npy")
+    assert answered("x.npy", "-k", 2, "--out", "w.npy", *options) == "Wrote w.npy\n"
+    np.testing.assert_allclose(np.load("w.npy"), soft_topk(X, 2), atol=1e-6)
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
+    (here / "w.npy.partial").write_bytes(b"of a run that was killed")
+    (here / "w.npy").write_bytes(b"precious")
+    assert "w.npy exists" in refused("x.npy", "-k", 2, "--out", "w.npy", *options)
+    assert (here / "w.npy").read_bytes() == b"precious"
+
+
+def test_a_new_run_takes_no_record_of_an_older_one(here, monkeypatch):
+    """A run that is killed before its first record must not go on from that of another."""
+    (here / "w.npy.partial").write_bytes(b"of an older run")
+    (here / "w.npy.progress").write_text("{}")
+
+    def stop(*now):
+        raise SystemExit(9)
+
+    monkeypatch.setattr(by_blocks, "write", stop)
+    assert run("x.npy", "-k", 2, "--out", "w.npy", "--force").exit_code == 9
+    assert sorted(os.listdir()) == ["w.npy.partial", "x.npy"]
+
+
+def test_k_is_asked_for(here):
+    for options in ([], ["--hard"], ["--map", "linear"], ["--map", "KSubset"]):
+        assert "-k is missing" in refused("x.npy", "--out", "w.npy", *options)
+    np.save("x.npy", np.nan_to_num(X, posinf=3, neginf=-3))
+    for name in ("softmax", "sparsemax", "taylor_softmax"):  # there is no other k
+        answered("x.npy", "--map", name, "--out", "w.npy", "--force")
+        assert np.load("w.npy").sum() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("name", ["w.npy", "w.csv"])
+@pytest.mark.parametrize("options", [[], ["--force"], ["--resume"]])
+def test_a_folder_that_is_missing_is_told_not_made(here, name, options):
+    line = refused("x.npy", "-k", 2, "--out", f"new/deep/{name}", *options)
+    assert f"--out new/deep/{name} cannot be written: there is no folder new/deep" in line
+    assert os.listdir() == ["x.npy"]
+
+
+@pytest.mark.parametrize("form", ["rows", "blocks", "in memory"])
+@pytest.mark.parametrize("allowed", [0, 1024, 4096])
+def test_a_limit_on_the_size_of_files_is_a_failure_of_the_system(here, monkeypatch, form, allowed):
+    """Status 2 says that nothing was written; after this, there may be a part of the file."""
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(by_blocks, "LONG", 999 if form == "blocks" else 1000)
+    how = ["x.npy", "-k", 2, "--out", "w.csv" if form == "in memory" else "w.npy"]
+    answered("x.npy", "-k", 2, "--out", "warm.npy")  # kernels are stored without a limit
+    os.remove("warm.npy")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, before[1]))
+    try:
+        line = failed(*how)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert f"--out {how[-1]} cannot be written: File too large; " in line
+    if allowed == 0 or form == "in memory":
+        assert line.endswith("; nothing was written")
+        assert os.listdir() == ["x.npy"]
+        return
+    assert line.endswith("; --resume continues w.npy.partial")
+    assert sorted(os.listdir()) == ["w.npy.partial", "w.npy.progress", "x.npy"]
+    assert answered(*how, "--resume") == "Wrote w.npy\n"
+    np.testing.assert_allclose(np.load("w.npy"), soft_topk(X, 2), atol=1e-6)

@@ -72,9 +72,9 @@ def test_apply_answers_in_the_form_it_was_asked_in(here):
 
 @pytest.mark.parametrize("text", ["2 1 0.5", "2\t1\t0.5", "2;1;0.5\n", "\ufeff2, 1, 0.5\r\n\r\n"])
 def test_apply_takes_standard_input_however_it_is_separated(text):
-    result = run("apply", send=text)
+    result = run("apply", "-k", 1, send=text)
     np.testing.assert_array_equal(numbers(result.stdout), [soft_topk(np.array([2, 1, 0.5]), 1)])
-    assert run("apply", "-", send=text).stdout == result.stdout
+    assert run("apply", "-", "-k", 1, send=text).stdout == result.stdout
 
 
 def test_one_score_a_line_is_one_row():
@@ -88,7 +88,7 @@ def test_one_score_a_line_is_one_row():
     ("options", "expected"),
     [
         (["--map", "sparsemax"], soft_topk(X, 1, link="linear")),
-        (["--map", "entmax", "--alpha", 1.2], entmax(X, 1.2)),
+        (["-k", 1, "--map", "entmax", "--alpha", 1.2], entmax(X, 1.2)),
         (["--hard", "-k", 2.5], hard_topk(X, 2.5)),
         (["--map", "normal", "-k", 6], np.ones((3, 6))),
     ],
@@ -108,17 +108,17 @@ def test_apply_finds_a_temperature(here, option, value, name):
 
 
 def test_apply_writes_a_file_of_the_kind_its_name_says(here):
-    assert run("apply", "x.csv", "--out", "deep/w.npy").stdout == ""
-    np.testing.assert_array_equal(np.load("deep/w.npy"), soft_topk(X, 1))
-    run("apply", "x.npy", "--out", "w.csv")
+    assert run("apply", "x.csv", "-k", 1, "--out", "w.npy").stdout == "Wrote w.npy\n"
+    np.testing.assert_array_equal(np.load("w.npy"), soft_topk(X, 1))
+    run("apply", "x.npy", "-k", 1, "--out", "w.csv")
     weights = np.loadtxt("w.csv", delimiter=",", dtype=np.float32)
     np.testing.assert_array_equal(weights, soft_topk(X.astype(np.float32), 1))
     assert "w.csv exists; add --force to overwrite it" in refused(
-        "apply", "x.csv", "--out", "w.csv"
+        "apply", "x.csv", "-k", 1, "--out", "w.csv"
     )
-    assert run("apply", "x.csv", "--out", "w.csv", "--force").exit_code == 0
+    assert run("apply", "x.csv", "-k", 1, "--out", "w.csv", "--force").exit_code == 0
     assert (here / "w.csv").read_text().startswith("a,b")
-    assert sorted(os.listdir()) == ["deep", "w.csv", "x.csv", "x.npy"]
+    assert sorted(os.listdir()) == ["w.csv", "w.npy", "x.csv", "x.npy"]
 
 
 # --- compare ---
@@ -227,34 +227,46 @@ BAD = {
 def test_bad_scores_are_refused_in_one_line(here, command, name):
     content, words = BAD[name]
     (here / "bad").write_bytes(content)
-    assert words in refused(command, "bad")
+    assert words in refused(command, "bad", "-k", 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["apply", "none.csv"], "no such file: none.csv"),
-        (["apply", "."], ". is a directory"),
+        (["apply", "none.csv", "-k", 1], "no such file: none.csv"),
+        (["apply", ".", "-k", 1], ". is a directory"),
         (["apply", "x.csv", "-k", 7], "-k must be in [0, 6]"),
         (["apply", "x.csv", "-k", "nan"], "-k must be in [0, 6]"),
         (["compare", "x.csv", "-k", 6], "-k must be above 0 and below 6"),
         (["compare", "x.csv", "-k", 0], "-k must be above 0 and below 6"),
-        (["apply", "x.csv", "--map", "cubic"], "--map must be one of logistic, laplace"),
+        (["apply", "x.csv", "-k", 1, "--map", "cubic"], "--map must be one of logistic, laplace"),
         (["apply", "x.csv", "--map", "softmax", "-k", 2], "--map softmax needs k = 1; got k = 2"),
         (["apply", "x.csv", "--map", "KSubset", "-k", 2.5], "needs an integer k of 2 or more"),
-        (["apply", "x.csv", "--map", "normal", "--alpha", 2], "--alpha needs --map entmax"),
-        (["apply", "x.csv", "--map", "entmax", "--alpha", 0.5], "--alpha must be a finite number"),
         (
-            ["apply", "x.csv", "--support", 2, "--gap", 1],
+            ["apply", "x.csv", "-k", 1, "--map", "normal", "--alpha", 2],
+            "--alpha needs --map entmax",
+        ),
+        (
+            ["apply", "x.csv", "-k", 1, "--map", "entmax", "--alpha", 0.5],
+            "--alpha must be a finite number",
+        ),
+        (
+            ["apply", "x.csv", "-k", 1, "--support", 2, "--gap", 1],
             "--support and --gap each set the temperature",
         ),
-        (["apply", "x.csv", "--support", 7], "--support must be a number in [k, n] (here [1, 6])"),
+        (
+            ["apply", "x.csv", "-k", 1, "--support", 7],
+            "--support must be a number in [k, n] (here [1, 6])",
+        ),
         (["compare", "x.csv", "--gap", 3], "--gap must be a number in [0, 1.66667]"),
         (["compare", "x.csv", "--temperature", 0], "--temperature must be a finite number > 0"),
         (["compare", "x.csv", "--support", "inf"], "--support must be a finite number > 0"),
-        (["apply", "x.csv", "--out", "w.txt"], "--out must end in .csv or .npy; got w.txt"),
-        (["apply", "x.csv", "--out", "."], "--out . is a directory"),
-        (["apply", "x.csv", "--out", "x.npy/w.csv"], "--out x.npy is a file"),
+        (
+            ["apply", "x.csv", "-k", 1, "--out", "w.txt"],
+            "--out must end in .csv or .npy; got w.txt",
+        ),
+        (["apply", "x.csv", "-k", 1, "--out", "."], "--out . is a directory"),
+        (["apply", "x.csv", "-k", 1, "--out", "x.npy/w.csv"], "--out x.npy is a file"),
         (["compare", "x.csv", "--out", "x.npy"], "--out x.npy is a file"),
     ],
 )
@@ -265,7 +277,7 @@ def test_bad_arguments_are_refused_in_one_line(here, arguments, words):
 def test_a_cube_is_no_table(here):
     np.save("cube.npy", np.ones((2, 2, 3)))
     assert "of shape (2, 2, 3) do not fit in a table" in refused(
-        "apply", "cube.npy", "--out", "w.csv"
+        "apply", "cube.npy", "-k", 1, "--out", "w.csv"
     )
 
 
@@ -281,7 +293,7 @@ def test_terminals_are_neither_read_from_nor_sent_bytes(here, monkeypatch):
         table.read("-")
     monkeypatch.setattr(commands.sys, "stdout", Terminal())
     with pytest.raises(table.InputError, match="cannot be shown on a terminal"):
-        commands.apply("x.npy")
+        commands.apply("x.npy", 1)
 
 
 def test_ctrl_c_ends_with_status_130_and_no_files(here, monkeypatch):

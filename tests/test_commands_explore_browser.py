@@ -3,6 +3,7 @@
 CHROMIUM may name the browser's program; otherwise that of the system, or Playwright's own, is used.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -21,15 +22,23 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
-@pytest.fixture(scope="module")
-def browser():
+@contextlib.contextmanager
+def launched(**options):
     from playwright.sync_api import sync_playwright
 
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        started = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], **options
+        )
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Every way a command can end: one line, one status, and nothing left half done."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def here(tmp_path, monkeypatch):
 READERS = {
     "select": ["select", "FILE", "--target", "label", "-k", "1"],
     "compare": ["compare", "FILE"],
-    "apply": ["apply", "FILE"],
+    "apply": ["apply", "FILE", "-k", "1"],
 }
 BAD_FILES = {
     "a field of 200,000 characters": b'1,"' + b"2" * 200_000 + b'"\n',
@@ -109,7 +110,7 @@ def test_a_table_from_a_pipe_is_read_once(here):
 )
 def test_the_hard_choice_takes_no_option_of_soft_ones(here, option):
     assert f"cannot be combined with {option[0]}" in one_line(
-        run("apply", "x.csv", "--hard", *option)
+        run("apply", "x.csv", "-k", 1, "--hard", *option)
     )
 
 
@@ -165,13 +166,13 @@ def test_every_end_is_one_line_and_a_status(here, monkeypatch, name):
 
 def test_a_reader_that_leaves_is_no_error_to_talk_about(here, monkeypatch):
     monkeypatch.setattr(typer, "echo", lambda *_, **__: (_ for _ in ()).throw(BrokenPipeError()))
-    result = run("apply", "x.csv")
+    result = run("apply", "x.csv", "-k", 1)
     assert (result.exit_code, result.stderr) == (1, "")
 
 
 def test_a_bug_keeps_its_traceback(here, monkeypatch):
     monkeypatch.setattr(commands, "check_k", lambda *_, **__: 1 / 0)
-    assert isinstance(run("apply", "x.csv").exception, ZeroDivisionError)
+    assert isinstance(run("apply", "x.csv", "-k", 1).exception, ZeroDivisionError)
 
 
 def test_an_interrupt_after_the_files_does_not_deny_them(here, monkeypatch):
@@ -213,6 +214,50 @@ def test_compare_tells_how_far_it_is(rng):
     assert told == [*names, *(f"{name}, over T" for name in names)]
 
 
+@pytest.mark.parametrize(("bars", "last"), [("one", 2), ("two", 3)])
+def test_progress_begins_at_nothing_done(monkeypatch, bars, last):
+    seen = []
+
+    def seeing(change):
+        def changed(self, *task, **now):
+            found = change(self, *task, **now)
+            seen.append(self.tasks[0].completed)
+            return found
+
+        return changed
+
+    for name in ("add_task", "update"):
+        monkeypatch.setattr(terminal.Progress, name, seeing(getattr(terminal.Progress, name)))
+    if bars == "one":
+        with terminal.progress_bar(3) as tell:
+            for name in "abc":
+                tell(name)
+    else:
+        with terminal.TwoBars(3, 5) as two:
+            for name in "abc":
+                two.begin(name, trains=False)
+            two.end()
+    assert (min(seen), max(seen)) == (0, last)
+    assert sorted(seen) == seen
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
+def test_narrow_terminals_get_whole_numbers(here, monkeypatch, width):
+    """A table that is too wide becomes several, with some columns each."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    select = ["select", "data.csv", "--target", "label", "--splits", 2, "--steps", 2, "-k", 1]
+    shown = run(*select, "--force").stdout.partition("Chosen")[0]
+    # With each of the nine methods, two scores; with all but the own, two differences.
+    assert len(re.findall(r"(?<![\d.])[01]\.\d{3}\b", shown.replace("±", "+-"))) >= 18
+    assert len(re.findall(r"[+-]\d\.\d{3} ± \d\.\d{3}\b", shown)) == 16
+    shown += run("compare", "x.csv", "-k", 2, "--force").stdout
+    assert "…" not in shown.replace("nn…nn", "")
+    if width >= 40:
+        assert max(map(len, shown.splitlines())) <= width
+    if width >= 80:  # two tables of kofn compare, one of kofn select
+        assert len(re.findall("─+", shown)) == 3
+
+
 # --- as the shell starts it ---
 
 
@@ -229,8 +274,8 @@ def shell(line, **more):
     [
         ("KOFN --version > /dev/full", 1, "cannot write to standard output: No space left"),
         ("KOFN --help >&-", 2, "standard output is closed"),
-        ("KOFN apply <&-", 2, "no scores: standard input is closed"),
-        ("KOFN apply none 2>&-", 2, ""),
+        ("KOFN apply -k 1 <&-", 2, "no scores: standard input is closed"),
+        ("KOFN apply none -k 1 2>&-", 2, ""),
     ],
 )
 def test_streams_that_are_full_or_closed(here, line, status, words):
@@ -243,7 +288,7 @@ def test_streams_that_are_full_or_closed(here, line, status, words):
 def test_sigterm_ends_as_an_interrupt_does(here):
     code = "import sys; from kofn.commands.app import main; print('ready', flush=True); main()"
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-c", code, "apply"], **pipes)
+    process = subprocess.Popen([sys.executable, "-c", code, "apply", "-k", "1"], **pipes)
     assert process.stdout.readline() == b"ready\n"
     time.sleep(1)  # by now it waits for scores
     process.send_signal(signal.SIGTERM)

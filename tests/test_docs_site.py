@@ -128,6 +128,31 @@ def test_the_check_of_links_finds_what_leads_nowhere(tmp_path) -> None:
     ]
 
 
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [420, 1280])
+def test_formulas_scroll_sideways_only(tmp_path, width: int) -> None:
+    """Their signs reach out of their line by a pixel, for which no scrollbar is needed."""
+    import formulas
+
+    from test_commands_explore_browser import launched
+
+    page = PAGES["README.md"] + PAGES["mathematics.md"]
+    found = re.findall(r"^```math\n(.*?)^```$", page, re.S | re.M)
+    drawn = "".join(formulas.drawn(rf'<div class="arithmatex">\[{tex}\]</div>') for tex in found)
+    style = (DOCS / "assets" / "site.css").as_uri()
+    (tmp_path / "page.html").write_text(f'<link rel="stylesheet" href="{style}">{drawn}')
+    bars = (
+        "[...document.querySelectorAll('div.formula')].map(e => [e.offsetWidth - e.clientWidth, "
+        "getComputedStyle(e).overflowY, e.scrollHeight - e.clientHeight])"
+    )
+    with launched(ignore_default_args=["--hide-scrollbars"]) as browser:
+        tab = browser.new_page(viewport={"width": width, "height": 900})
+        tab.goto((tmp_path / "page.html").as_uri())
+        shown = tab.evaluate(bars)
+    assert len(shown) == len(found) > 3
+    assert shown == [[0, "hidden", 0]] * len(found)
+
+
 @pytest.mark.full
 def test_the_site_is_built_without_warnings(tmp_path) -> None:
     """Strictly, every link leading somewhere, every public name documented."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterable
@@ -11,8 +12,24 @@ WRITTEN: list[Path] = []
 """The files that this process has written, whole, with all that belong to them."""
 
 
+OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT)
+"""Errors of writing that another option would not mend."""
+
+
 class InputError(ValueError):
     """An unusable input of the user; the one-line message says what is allowed."""
+
+
+class OutputError(Exception):
+    """A failure of the system while it wrote; the one-line message says what is left."""
+
+
+def unwritten(out: Path, error: OSError) -> InputError | OutputError:
+    """Return the error of a file that could not be written, of which nothing is left."""
+    text = f"--out {shortened(out)} cannot be written: {error.strerror or error}"
+    if error.errno in OF_OUTPUT:
+        return OutputError(f"{text}; nothing was written")
+    return InputError(text)
 
 
 def chosen_out(
@@ -67,8 +84,10 @@ def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
         raise InputError(f"--out {out} cannot be written: no permission in {parent}")
 
 
-def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
+def write(out: Path, contents: dict[str, bytes], force: bool, option: Path | None = None) -> None:
     """Write every file to `out`, each complete or not at all.
+
+    An error names the value of --out: `option`, if that is not the folder.
 
     The bytes go to temporary files in the same directory first; these are renamed only when all
     of them are on disk.
@@ -90,9 +109,7 @@ def write(out: Path, contents: dict[str, bytes], force: bool) -> None:
             waiting.pop(0)
         WRITTEN.extend(out / name for name in contents)
     except OSError as error:
-        raise InputError(
-            f"--out {shortened(out)} cannot be written: {error.strerror or error}"
-        ) from None
+        raise unwritten(option or out, error) from None
     finally:
         for temporary, _ in waiting:
             Path(temporary).unlink(missing_ok=True)

@@ -8,7 +8,6 @@ A bug keeps its traceback.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -27,15 +26,13 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 from typer.core import TyperGroup
 
 from kofn.commands import files as _files
-from kofn.commands.files import InputError
+from kofn.commands.files import OF_OUTPUT, InputError, OutputError
 
 FAILED, REFUSED, INTERRUPTED, TERMINATED = 1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM
-
-# Errors of writing to a stream; they carry no file name.
-OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT)
 
 # Parts of the messages with which PyTorch and the dynamic loader report a lack of memory.
 OF_MEMORY = ("allocate memory", "failed to map segment")
@@ -81,6 +78,8 @@ def status_of(work: Callable[[], object]) -> int:
         return _say_usage(error)
     except InputError as error:
         return _say(str(error), REFUSED)
+    except OutputError as error:
+        return _say(str(error), FAILED)
     except KeyboardInterrupt as stop:
         what = "terminated" if isinstance(stop, Terminated) else "interrupted"
         left = str(stop) or ("" if len(_files.WRITTEN) > written else "nothing was written")
@@ -137,30 +136,43 @@ def end_on_sigterm() -> None:
 
 
 def printed(*parts: Any, files: Any = ()) -> None:
-    """Print items to standard output, then the names of the written files."""
+    """Print items to standard output, then the names of the written files.
+
+    A table that is wider than the terminal is printed as several, with some columns each.
+    """
+    from kofn.commands.results import folded
+
     console = Console(highlight=False)
     for part in parts:
-        console.print(part)
+        for piece in folded(part, console) if isinstance(part, Table) else [part]:
+            console.print(piece, crop=False)
     for path in files:
         console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
 
 
 @contextlib.contextmanager
-def bar(total: int, width: int, done: int = 0) -> Iterator[Callable[..., None]]:
+def bar(total: int, width: int) -> Iterator[Callable[..., None]]:
     """Show a temporary progress bar on standard error; yield its `update`."""
     columns = (BarColumn(width), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     progress = Progress(*columns, TextColumn("{task.description}"), console=console)
     # Without Live, Progress prints an empty line at the end if there is no terminal.
     with Live(progress, console=console, transient=True):
-        yield partial(progress.update, progress.add_task("", total=total, completed=done))
+        yield partial(progress.update, progress.add_task("", total=total))
 
 
 @contextlib.contextmanager
 def progress_bar(pieces: int) -> Iterator[Callable[[str], None]]:
     """Show a `bar`; yield a function to call before each step."""
-    with bar(pieces, 20, -1) as update:
-        yield lambda name: update(advance=1, description=escape(name))
+    begun = 0
+    with bar(pieces, 20) as update:
+
+        def tell(name: str) -> None:
+            nonlocal begun
+            update(completed=begun, description=escape(name))
+            begun += 1
+
+        yield tell
 
 
 class TwoBars:
@@ -174,7 +186,7 @@ class TwoBars:
         text += " temperature {task.fields[temperature]:.3f}"
         self.work = Progress(*bars, TimeElapsedColumn(), console=console)
         self.training = Progress(*bars, TextColumn(text), console=console)
-        self.pieces = self.work.add_task("", total=pieces, completed=-1)
+        self.pieces, self.begun = self.work.add_task("", total=pieces), 0
         empty: dict[str, Any] = {"loss": 0.0, "score": 0.0, "temperature": 1.0}
         self.steps = self.training.add_task("training", total=steps, visible=False, **empty)
         self.live = Live(Group(self.work, self.training), console=console, transient=True)
@@ -187,12 +199,13 @@ class TwoBars:
         self.live.__exit__(None, None, None)
 
     def begin(self, what: str, *, trains: bool) -> None:
-        self.work.update(self.pieces, description=what, advance=1)
+        self.work.update(self.pieces, description=what, completed=self.begun)
+        self.begun += 1
         if trains:
             self.training.update(self.steps, visible=True, completed=0)
 
     def end(self) -> None:
-        self.work.update(self.pieces, advance=1)
+        self.work.update(self.pieces, completed=self.begun)
 
     def trained(self, step: int, loss: float, score: float, temperature: float) -> None:
         now: dict[str, Any] = {"loss": loss, "score": score, "temperature": temperature}
@@ -258,7 +271,7 @@ def _say_system(error: OSError) -> int:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
         return _say(f"{_files.shortened(os.fsdecode(error.filename))}: {reason}", FAILED)
-    if error.errno not in OF_OUTPUT:
+    if error.errno not in OF_OUTPUT:  # those of writing to a stream carry no file name
         return _say(reason, FAILED)
     _discard_output()
     return _say(f"cannot write to standard output: {reason}", FAILED)

@@ -16,7 +16,6 @@ from kofn.commands import files
 from kofn.commands.compare.command import (
     Force,
     Gap,
-    K,
     Source,
     Support,
     Temperature,
@@ -25,7 +24,7 @@ from kofn.commands.compare.command import (
     softness,
 )
 from kofn.commands.files import InputError
-from kofn.commands.terminal import bar, prepare_kernels
+from kofn.commands.terminal import bar, prepare_kernels, printed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +51,14 @@ Examples:
 
 def apply(
     scores: Source = "-",
-    k: K = 1.0,
+    k: Annotated[
+        float | None,
+        typer.Option(
+            "-k",
+            help="Number of entries to choose from each row; may be fractional. Needed, but for a "
+            "map that always chooses one.",
+        ),
+    ] = None,
     map_: Annotated[
         str | None,
         typer.Option(
@@ -102,13 +108,14 @@ def apply(
     --out or a pipe. From .npy file to .npy file, scores are read block by block, so rows of any
     length fit into memory; an interrupted run can be continued.
     """
+    k = _given_k(k, map_)
     asked, value = softness(temperature, support, gap)
     if hard:
         _check_hard(map=map_, alpha=alpha, temperature=temperature, support=support, gap=gap)
     _check_dtype(dtype, hard, k)
     _check_combination(out, force, resume, hard, threshold_only, as_json, dtype)
-    if out is not None and not resume:
-        _check_file(out, force)
+    if out is not None:
+        _check_file(out, force or resume)  # --resume checks more about the file that is there
     how = _How(k, map_ or "logistic", alpha, asked, value, hard, dtype)
     written = out is not None and out.suffix in ("", ".npy")
     if scores != "-" and asked == "temperature" and (written or threshold_only):
@@ -202,9 +209,11 @@ def _by_blocks(
         to.begin(force)
     with to.kept(), bar(1, 20) as update:
         by_blocks.write(scores, job, to, update)
-    if as_json:
-        about = {"shape": scores.shape, "dtype": dtype.name, "out": str(out)}
-        _print_json(name, how, {**about, "seconds": round(time.monotonic() - began, 2)})
+    if not as_json:
+        printed(files=[out])
+        return
+    about = {"shape": scores.shape, "dtype": dtype.name, "out": str(out)}
+    _print_json(name, how, {**about, "seconds": round(time.monotonic() - began, 2)})
 
 
 def _in_memory(
@@ -229,10 +238,12 @@ def _in_memory(
         )
     content = table.write_npy(weights) if binary else table.write_csv(weights, given)
     if out is not None:
-        files.write(out.parent, {out.name: content}, force)
-        if as_json:
-            about = {"shape": weights.shape, "dtype": weights.dtype.name, "out": str(out)}
-            _print_json(given.name, how, about)
+        files.write(out.parent, {out.name: content}, force, option=out)
+        if not as_json:
+            printed(files=[out])
+            return
+        about = {"shape": weights.shape, "dtype": weights.dtype.name, "out": str(out)}
+        _print_json(given.name, how, about)
         return
     if binary and sys.stdout.isatty():
         raise InputError(".npy output cannot be shown on a terminal; use --out FILE or a pipe")
@@ -253,6 +264,18 @@ def _print_json(name: str, how: _How, more: dict[str, Any]) -> None:
     from kofn.commands.results import json_bytes
 
     typer.echo(json_bytes({"scores": name, **how.about(), **more}), nl=False)
+
+
+def _given_k(k: float | None, map_: str | None) -> float:
+    """Return k; InputError if it is not given, unless the map always chooses one."""
+    if k is not None:
+        return k
+    if map_ is not None:
+        from kofn.commands.compare.maps import chooses_one
+
+        if chooses_one(map_):
+            return 1.0
+    raise InputError("-k is missing; give the number of entries to choose from each row")
 
 
 def _check_hard(**soft: object) -> None:
@@ -306,4 +329,10 @@ def _check_file(out: Path, force: bool) -> None:
         raise InputError(f"--out {out} is a directory; give a .csv or .npy file")
     if out.suffix not in ("", ".csv", ".npy"):
         raise InputError(f"--out must end in .csv or .npy; got {out}")
+    if not os.path.exists(out.parent):
+        files.check_out(out.parent, [out.name], force)  # a name that is too long, for example
+        raise InputError(
+            f"--out {files.shortened(out)} cannot be written: there is no folder "
+            f"{files.shortened(out.parent)}"
+        )
     files.check_out(out.parent, [out.name], force)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kofn.commands import files
-from kofn.commands.files import InputError, shortened
+from kofn.commands.files import InputError, OutputError, shortened
 
 BETWEEN_RECORDS = 5.0  # seconds
 VERSION = 1
@@ -49,18 +49,28 @@ class Partial:
                 "--force to start anew"
             )
         self.force = force
+        form = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
         try:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.record_path.unlink(missing_ok=True)  # of the run that this one replaces
             self.file: Any = open(self.path, "wb", buffering=0)  # noqa: SIM115  open to the end
         except OSError as error:
-            name = shortened(self.out)
-            raise InputError(f"--out {name} cannot be written: {error.strerror}") from None
-        form = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(self.file, {**form, "shape": self.shape})
+            raise files.unwritten(self.out, error) from None
+        try:
+            np.lib.format.write_array_header_1_0(self.file, {**form, "shape": self.shape})
+        except OSError as error:
+            self.discard()
+            raise files.unwritten(self.out, error) from None
         self.offset = self.file.tell()
 
     def resume(self) -> None:
-        """Continue an interrupted run; InputError unless scores and options are the same."""
+        """Continue an interrupted run; InputError unless scores and options are the same.
+
+        A run that was killed before it noted how far it was starts anew.
+        """
+        if self.path.exists() and not self.record_path.exists():
+            files.check_out(self.out.parent, [self.out.name], force=False)
+            self.begin(force=False)
+            return
         try:
             found = json.loads(self.record_path.read_text())
             asked, done, state = found["asked"], found["done"], found["state"]
@@ -102,11 +112,13 @@ class Partial:
         except OSError as error:
             with contextlib.suppress(OSError):  # a full disk may hold this much
                 self.record()
-            text = f"--out {shortened(self.out)} cannot be written: {error.strerror or error}"
             if not self.record_path.exists():
                 self.discard()
-                raise InputError(text) from None
-            raise InputError(f"{text}; --resume continues") from None
+                raise files.unwritten(self.out, error) from None
+            raise OutputError(
+                f"--out {shortened(self.out)} cannot be written: {error.strerror or error}; "
+                f"--resume continues {shortened(self.path)}"
+            ) from None
         finally:
             self.file.close()
 

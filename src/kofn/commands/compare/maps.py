@@ -127,6 +127,11 @@ def serving(k: float) -> list[Map]:
     return [each for each in MAPS if each.serves(k)]
 
 
+def chooses_one(name: str) -> bool:
+    """Return whether the map of this name serves k = 1 alone."""
+    return any(name == each.at_one or (name == each.name and each.most == 1) for each in MAPS)
+
+
 def named(name: str, k: float, alpha: float | None) -> Map:
     """Return the map of this name, which must accept this k.
 

@@ -30,7 +30,7 @@ def explore(
     """
     if out is not None:
         _check(out, force)
-        files.write(out.parent, {out.name: page().encode()}, force)
+        files.write(out.parent, {out.name: page().encode()}, force, option=out)
         typer.echo(out)
         return
     # A directory of its own: the browser may read the file when this process has long ended.

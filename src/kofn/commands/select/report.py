@@ -118,7 +118,7 @@ def as_rich(outcome: Outcome) -> list[Any]:
     if table.planted:
         add_figures(shown, "found")
     for judge in judges:
-        add_figures(shown, judge, "Δ")
+        add_figures(shown, judge, f"Δ {judge}")
     for method in comparison.methods:
         style = "bold green" if method.name == OURS else None
         shown.add_row(*_cells(method, outcome), style=style)

@@ -201,3 +201,22 @@ def test_second_derivatives_and_forward_mode_are_refused():
 
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.func.jvp(of, (torch.randn(3, 4, 5),), (torch.randn(3, 4, 5),))
+
+
+@pytest.mark.parametrize("cost", [1e-200, 1e150, 1e200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_costs_whose_powers_overflow_or_underflow_raise_nothing(cost, dtype):
+    x = [torch.linspace(-1, 1, 5, dtype=dtype), torch.linspace(-2, 0, 3, dtype=dtype)]
+    for share in (1e-9, 0.3, 1 - 2**-40):
+        for link in ("logistic", "linear"):
+            budget, total = share * 11 * cost, 11 * cost
+            pieces = Pieces(x, [cost, 2 * cost])
+            assert type(Equation(pieces, budget, total, 1.0, table.resolve(link)).solve()) is float
+
+
+@pytest.mark.parametrize("spread", [1e-38, 1e20, 1e37])
+def test_products_that_overflow_leave_a_threshold(spread):
+    x = [torch.tensor([1.0, -2, 3]) * spread, torch.tensor([0.5, 2.5]) * spread]
+    theta = Equation(Pieces(x, [1e30, 1e30]), 2e30, 5e30, 1e-3, table.resolve("laplace")).solve()
+    assert math.isfinite(theta)
+    assert spread < 1 or spread <= theta * 1e30 <= 2.5 * spread

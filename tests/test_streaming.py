@@ -233,3 +233,77 @@ def test_a_threshold_that_is_not_unique(link):
         streaming.soft_topk_threshold(x, 3, link=link),
     ):
         assert -5 < theta < 8.5
+
+
+STEEP = [
+    (np.float32, [-1.9e-6, 6.7e-6, -1.1e-5, -6.9e-6], 3.9999999999999996, 5.5e-23, "laplace"),
+    (np.float32, [-0.34, 0.54, 0.33, -0.62, 0.4], 2.3e-8, 9.1e-21, "exponential"),
+    (np.float16, [0.997, 1.001, 1.002, 0.998, 1.003], 4.000078534041965, 1.2e-20, "logistic"),
+    (np.float32, [71825336.0] * 4 + [-(2.0**127), 71825328.0], 3e-185, 0.00276, "logistic"),
+    (np.float32, [0.0, 3.4e38, 3.4028234e38], 1e-30, 4e31, "laplace"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "x", "k", "temperature", "link"), STEEP)
+def test_a_theta_far_from_all_numbers_of_its_type_has_weights(dtype, x, k, temperature, link):
+    x, how = np.array(x, dtype), {"link": link, "temperature": temperature}
+    assert not math.isnan(streaming.soft_topk_threshold(x, k, **how))
+    found = streaming.soft_topk(x, k, **how).astype(float)
+    assert abs(found.sum() - k) <= 2e-6 * k + 1e-37 + (1e-3 * k if dtype == np.float16 else 0)
+    assert 0 <= found.min() <= found.max() <= 1
+
+
+def test_theta_is_two_floats_where_one_is_temperatures_apart_from_the_next():
+    x = 1 + np.array([2, 1, -1, -2, -1]) * 2.0**-52
+    found = streaming.soft_topk(x, 1.0, link="laplace", temperature=1.4e-8)
+    assert abs(found.sum() - 1) <= 1e-12
+    x = np.array([3, 0, 2], np.float32) * np.float32(2.0**-23) + 1
+    found = streaming.soft_topk(x, 1e-4, link="normal", temperature=7e-13)
+    assert abs(found.sum(dtype=float) - 1e-4) <= 2e-10
+
+
+def hard_row(rng, dtype):
+    """A row of scores and numbers as far from 1 as their types allow: (x, k, T)."""
+    info, n = np.finfo(dtype), int(rng.integers(2, 12))
+    spread = 10.0 ** rng.uniform(-38, 38)
+    x = [
+        rng.standard_normal(n) * spread,
+        rng.integers(-3, 4, n) * spread,
+        rng.standard_normal(n) * 10.0 ** rng.uniform(-38, 38, n),
+        rng.standard_normal(n) + spread,
+        rng.integers(-4, 5, n) * float(info.smallest_subnormal),
+        1 + rng.integers(-3, 4, n) * float(info.eps),
+    ][rng.integers(6)]
+    x = np.clip(x, info.min, info.max).astype(dtype)
+    for special, share in ((np.inf, 0.15), (-np.inf, 0.15), (np.nan, 0.05), (info.min, 0.1)):
+        if rng.random() < share:
+            x[rng.integers(n)] = special
+    near = 10.0 ** rng.uniform(-30, 0), 10.0 ** rng.uniform(-8, 0), rng.uniform(0, n)
+    k = [*near, n - 10.0 ** rng.uniform(-16, 0), rng.integers(0, n + 1)][rng.integers(5)]
+    return x, float(k), 10.0 ** rng.uniform(-38, 38)
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(3000, marks=full)])
+def test_no_numbers_of_a_row_raise(rng, count):
+    names = "logistic", "laplace", "normal", "exponential", "linear", "entmax"
+    chosen = (*names, links.entmax(1.001), links.entmax(1.3), links.entmax(2.5))
+    for _ in range(count):
+        dtype = (np.float16, np.float32, np.float64)[rng.integers(3)]
+        x, k, temperature = hard_row(rng, dtype)
+        how = {"link": chosen[rng.integers(len(chosen))], "temperature": temperature}
+        if rng.random() < 0.5:
+            x = torch.from_numpy(x)
+        found = np.asarray(streaming.soft_topk(x, k, **how)).astype(float)
+        x = np.asarray(x)
+        live = x > np.finfo(dtype).min / 2
+        if np.isnan(x).any():
+            assert np.isnan(found[np.isnan(x) | (live & (x < math.inf))]).all()
+            continue
+        assert 0 <= found.min() <= found.max() <= 1, (x, k, how)
+        wanted = min(k, live.sum())
+        if temperature < 1e-20 and wanted < 1e-6:  # T·z may be subnormal for links with an end
+            continue
+        digits = {2: 2e-3, 4: 5e-6, 8: 1e-11}[x.itemsize]  # |z| is up to 40, and T far from it
+        # A weight z^(2/3) of entmax(2.5) is that large where T·z is the least number, at T = 1e-31.
+        least = 1e-8 if how["link"] is chosen[-1] else np.finfo(dtype).smallest_normal
+        assert abs(found.sum() - wanted) <= digits * wanted + x.size * least, (x, k, how)

@@ -114,9 +114,9 @@ class Bins(NamedTuple):
         slack = 1e-6 * (abs(low) + abs(high) + how.temperature)
         return low / 2 + high / 2, low - slack, high + slack
 
-    def look(self, theta: float, how: Equation) -> Sums:
+    def look(self, theta: float, rest: float, how: Equation) -> Sums:
         """Return the sums of the search at θ."""
-        upper, tail, density = how.link.tails(self._z(theta, how))
+        upper, tail, density = how.link.tails(self._z(theta, rest, how))
         tails = self.counts * tail
         weight = float(self.counts @ density)
         signed = float(tails[~upper].sum() - tails[upper].sum())
@@ -125,15 +125,17 @@ class Bins(NamedTuple):
     def glance(self, theta: float, how: Equation) -> None:
         """Return None: `look` is no more work."""
 
-    def log_look(self, theta: float, how: Equation) -> tuple[float, float, float, float]:
+    def log_look(
+        self, theta: float, rest: float, how: Equation
+    ) -> tuple[float, float, float, float]:
         """Return the sums of both tails apart, with their slopes."""
-        upper, tail, density = how.link.tails(self._z(theta, how))
+        upper, tail, density = how.link.tails(self._z(theta, rest, how))
         below, above = self.counts * ~upper, self.counts * upper
         found = below @ tail, below @ density, above @ tail, above @ density
         return float(found[0]), float(found[1]), float(found[2]), float(found[3])
 
-    def _z(self, theta: float, how: Equation) -> np.ndarray:
-        return np.clip((self.values - theta) / how.temperature, -1e150, 1e150)
+    def _z(self, theta: float, rest: float, how: Equation) -> np.ndarray:
+        return np.clip(((self.values - theta) - rest) / how.temperature, -1e150, 1e150)
 
 
 def guess(sketch: Sketch, k: float, temperature: float, link: Link) -> tuple[float, float, float]:

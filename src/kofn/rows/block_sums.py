@@ -9,15 +9,20 @@ import numpy as np
 
 from kofn import kernels
 from kofn.arrays.kinds import LEAST_IN_PLAY, Array, namespace
-from kofn.kernels.contract import kind_of
+from kofn.kernels.contract import BOUNDED, kind_of
 from kofn.links.link import Link
 from kofn.rows.block_sketch import Sketch, guess
 from kofn.rows.blocks import Blocks, Part, in_memory
-from kofn.rows.pieces import Equation, Sums
+from kofn.rows.pieces import Equation, Sums, rounded
 from kofn.solver.equation import far
 
 USUAL = 1e15
 """Scores up to it are searched for by sums in their own type."""
+
+BESIDE = 3.0
+"""Temperatures from θ to the nearest number of the type of the scores, up to which kernels serve:
+they take e to the power of both sides of that number apart, which might overflow, or lose digits.
+"""
 
 
 class Spot(NamedTuple):
@@ -31,10 +36,12 @@ class Spot(NamedTuple):
         return self.high + self.low
 
 
-def spot(theta: float, blocks: Blocks) -> Spot:
-    """Return a number as two floats."""
-    high = theta if blocks.is_double else float(np.float32(theta))
-    return Spot(high, theta - high)
+def spot(theta: float, rest: float, blocks: Blocks) -> Spot:
+    """Return theta + rest, a finite number, as two floats."""
+    if blocks.is_double:
+        return Spot(theta, rest)
+    high = rounded(theta)
+    return Spot(high, (theta - high) + rest)
 
 
 class BlockRow:
@@ -54,10 +61,10 @@ class BlockRow:
         """Return (start, low, high) for θ, from the sketch."""
         return guess(self.sketch, how.budget, how.temperature, self.link)
 
-    def look(self, theta: float, how: Equation) -> Sums:
+    def look(self, theta: float, rest: float, how: Equation) -> Sums:
         """Return the sums of the search at θ."""
-        at = spot(theta, self.blocks)
-        see = self._array_sums if self.compiled is None else self._kernel_sums
+        at = spot(theta, rest, self.blocks)
+        see = self._kernel_sums if self._is_near(at, how.temperature) else self._array_sums
 
         def one(block: Array, _: Part) -> Any:
             return see(block, at, how.temperature)
@@ -73,9 +80,11 @@ class BlockRow:
     def glance(self, theta: float, how: Equation) -> None:
         """Return None: `look` is no more work."""
 
-    def log_look(self, theta: float, how: Equation) -> tuple[float, float, float, float]:
+    def log_look(
+        self, theta: float, rest: float, how: Equation
+    ) -> tuple[float, float, float, float]:
         """Return the sums of both tails apart, with their slopes."""
-        at = spot(theta, self.blocks)
+        at = spot(theta, rest, self.blocks)
 
         def one(block: Array, _: Part) -> Any:
             upper, tail, density = self._tails(block, at, how.temperature)
@@ -90,13 +99,19 @@ class BlockRow:
 
     def weights(self, block: Array, at: Spot, temperature: float) -> np.ndarray:
         """Return F of a block, in the dtype that is computed in."""
-        if self.compiled is not None:
+        if self._is_near(at, temperature):
             x = in_memory(block)
             out = np.empty_like(x)
             self.compiled.weights(x, self._place(at, temperature), out)
             return out
         upper, tail, _ = self._tails(block, at, temperature)
         return in_memory(namespace(tail).where(upper, 1 - tail, tail))
+
+    def _is_near(self, at: Spot, temperature: float) -> bool:
+        """Return whether kernels serve the row at θ."""
+        kind = kind_of(self.link)
+        near = kind in BOUNDED or abs(at.low) <= BESIDE * temperature
+        return near and self.compiled is not None
 
     def _kernel_sums(self, block: Array, at: Spot, temperature: float) -> Any:
         return self.compiled.sums(in_memory(block), self._place(at, temperature))[:4]

@@ -19,6 +19,7 @@ from kofn.rows.block_sums import BlockRow, Spot, spot
 from kofn.rows.blocks import Blocks, in_memory
 from kofn.rows.given import TEMPERATURES
 from kofn.rows.pieces import Equation
+from kofn.solver.beside import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DenseRows
 from kofn.solver.threshold import solve
@@ -81,10 +82,10 @@ def _found(row: BlockRow, asked: Equation) -> Spot:
         start, low, high = (float(sum(place)) for place in (state.at, state.low, state.high))
         slope = row.last.weight if row.last else 0.0
         if state.found and not state.flat and (slope > 0 or not row.link.capped):
-            return spot(start, row.blocks)
+            return spot(float(state.at.anchor), float(state.at.offset), row.blocks)
     # A link of the user's for tensors cannot read the solver's NumPy arrays.
     if not row.blocks.is_of_numpy and not isinstance(row.link, BuiltIn):
-        return spot(start, row.blocks)
+        return spot(start, 0.0, row.blocks)
     return _of_few(row, asked, start, low, high) or _by_solver(row, asked)
 
 
@@ -120,7 +121,7 @@ def _of_few(row: BlockRow, asked: Equation, at: float, low: float, high: float) 
     few, numbers = kept.merged()
     wanted = asked.budget - certain
     if wanted <= 0 or wanted >= numbers.sum():  # all of them are on one side of the root
-        return spot(high if wanted <= 0 else low, row.blocks)
+        return spot(high if wanted <= 0 else low, 0.0, row.blocks)
     return _solution(few, wanted, asked, Weighted(numbers), row)
 
 
@@ -196,9 +197,5 @@ def _solution(x: Any, k: float, asked: Equation, over: Any, row: BlockRow) -> Sp
     found = solve(x, number, scale, link, over)
     if link.capped is not False:
         found = at_end(x, number, scale, link, *found, over)
-    anchor, offset = (float(each) for each in found)
-    theta = anchor + offset
-    part = theta - anchor
-    rest = (anchor - (theta - part)) + (offset - part)  # two-sum
-    high, low = spot(theta, row.blocks)
-    return Spot(high, low + rest)
+    place = Place(found[0], np.zeros(())).moved(found[1])
+    return spot(float(place.anchor), float(place.offset), row.blocks)

@@ -23,9 +23,21 @@ HARD = 1e-12
 """The sum of all tails, F or 1 − F, below which it does not matter where in a gap θ lies."""
 
 
+_MOST = float(np.finfo(np.float32).max)
+
+
 def rounded(theta: float) -> float:
-    """Return the nearest float32."""
-    return float(np.float32(theta))
+    """Return the nearest float32: of a finite number, a finite one."""
+    return theta if math.isinf(theta) else float(np.float32(min(max(theta, -_MOST), _MOST)))
+
+
+GUESSES = 6
+"""Newton steps from a guess, after which the search begins anew from a bracket."""
+
+BISECTIONS = 4 * 64
+"""Looks from a bracket. Each halves it, or else the step before: 2·(64 + 53) are enough for one of
+2⁶⁴ temperatures, down to rounding. Of a wider one, θ is as good as the bracket.
+"""
 
 
 class Sums(NamedTuple):
@@ -48,13 +60,15 @@ class Row(Protocol):
     def bracket(self, how: Equation) -> tuple[float, float, float]:
         """Return (start, low, high) for θ; NaN if a score is."""
 
-    def look(self, theta: float, how: Equation) -> Sums:
-        """Return the sums at θ."""
+    def look(self, theta: float, rest: float, how: Equation) -> Sums:
+        """Return the sums at θ, which is theta + rest."""
 
     def glance(self, theta: float, how: Equation) -> tuple[float, float, float] | None:
         """Return Σc·F, Σc²F′ and Σc·F′ if that is less work than `look`."""
 
-    def log_look(self, theta: float, how: Equation) -> tuple[float, float, float, float]:
+    def log_look(
+        self, theta: float, rest: float, how: Equation
+    ) -> tuple[float, float, float, float]:
         """Return Σc·F and Σc²F′ where F ≤ ½, then Σc·(1 − F) and Σc²F′ where F > ½."""
 
 
@@ -87,7 +101,7 @@ class Equation(NamedTuple):
     def _from(self, theta: float) -> float | None:
         """Return θ by a few Newton steps from a number that is close; None if they diverge."""
         last, near = math.inf, NEAR if self.link.smooth and not self.pieces.is_double else 0.0
-        for _ in range(6):
+        for _ in range(GUESSES):
             theta = rounded(theta)  # one subtraction less; only the last step needs more digits
             seen = self._glance(theta) or self.look(theta)
             if seen.flat or seen.excess == 0:
@@ -105,7 +119,7 @@ class Equation(NamedTuple):
         start, low, high = self.pieces.bracket(self)
         if math.isnan(low + high):
             return math.nan
-        at = self.search(start, low, high, 4 * 64).at
+        at = self.search(start, low, high, BISECTIONS).at
         return float(at.anchor + at.offset)
 
     def search(self, start: float, low: float, high: float, rounds: int) -> Search:
@@ -122,13 +136,14 @@ class Equation(NamedTuple):
         )
         return newton_search(_Scalar(self.temperature), state, self._seen, rounds)
 
-    def _seen(self, _: _Scalar, theta: np.ndarray) -> Newton:
-        return Newton(*map(np.asarray, self.look(float(theta))))
+    def _seen(self, _: _Scalar, at: Place) -> Newton:
+        return Newton(*map(np.asarray, self.look(float(at.anchor), float(at.offset))))
 
-    def look(self, theta: float) -> Newton:
+    def look(self, theta: float, rest: float = 0.0) -> Newton:
         """Return a Newton step on the log-odds of Σ c·F/Σc; see `solver.priced._balance`."""
-        bought, signed, tails, weight, first = self.pieces.look(theta, self)
-        return self._step(theta, bought - self.budget, signed, tails, weight, first)
+        at = Place(theta, rest)
+        bought, signed, tails, weight, first = self.pieces.look(*at, self)
+        return self._step(at, bought - self.budget, signed, tails, weight, first)
 
     def _glance(self, theta: float) -> Newton | None:
         """Return `look` from sums of F without its tails; None where these are not accurate.
@@ -141,10 +156,12 @@ class Equation(NamedTuple):
         chosen, weight, first = seen
         if not first > 1e-3 * chosen or self.total - chosen < 1e-2 * self.total:
             return None
-        return self._step(theta, math.inf, chosen - self.budget, 2 * first, weight, first)
+        return self._step(
+            Place(theta, 0.0), math.inf, chosen - self.budget, 2 * first, weight, first
+        )
 
     def _step(
-        self, theta: float, missing: float, signed: float, tails: float, weight: float, first: float
+        self, at: Place, missing: float, signed: float, tails: float, weight: float, first: float
     ) -> Newton:
         eps = float(np.finfo(np.float64 if self.pieces.is_double else np.float32).eps)
         excess = signed if missing == math.inf else missing + signed
@@ -156,7 +173,7 @@ class Equation(NamedTuple):
         if plateau:
             if tails < HARD:
                 return Newton(excess, 0.0, 0.0, 0.0, True)
-            return self._log_step(theta, excess, eps)
+            return self._log_step(at, excess, eps)
         total, rest = self.budget + excess, short - excess
         if not (0 < weight < math.inf and total > 0 and rest > 0):  # bisect
             return Newton(excess, math.nan, 0.0, 0.0, False)
@@ -170,23 +187,24 @@ class Equation(NamedTuple):
             last = 0.0
         return Newton(excess, step, tolerance, max(last, tolerance), False)
 
-    def _log_step(self, theta: float, excess: float, eps: float) -> Newton:
+    def _log_step(self, at: Place, excess: float, eps: float) -> Newton:
         """Return a step on log Σ_{F≤½} c·F = log Σ_{F>½} c·(1 − F), where ΣF is flat."""
-        below, in_below, above, in_above = self.pieces.log_look(theta, self)
+        below, in_below, above, in_above = self.pieces.log_look(*at, self)
         if min(below, above, in_below, in_above) <= 0:
             return Newton(excess, math.nan, 0.0, 0.0, False)
-        step = (math.log(below) - math.log(above)) / (in_below / below + in_above / above)
+        slope = in_below / below + in_above / above
+        step = (math.log(below) - math.log(above)) / slope if slope > 0 else math.nan
         # z is as inaccurate as it is large, which is about the logarithm of F.
         tolerance = 4 * eps * (1 + abs(math.log(below)) + abs(math.log(above)))
         return Newton(step, step, tolerance, max(tolerance, math.sqrt(eps) / 2), False)
 
 
 class _Scalar:
-    """What `newton_search` asks of a problem: one row whose z is θ itself."""
+    """What `newton_search` asks of a problem: one row whose z is the place itself."""
 
     def __init__(self, temperature: float) -> None:
         self.x, self.temperature = np.zeros(()), np.float64(temperature)
 
     @staticmethod
-    def z(anchor: np.ndarray, offset: np.ndarray) -> np.ndarray:
-        return anchor + offset
+    def z(anchor: np.ndarray, offset: np.ndarray) -> Place:
+        return Place(anchor, offset)

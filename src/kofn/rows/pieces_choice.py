@@ -23,21 +23,25 @@ def cut(bits: int, digit: int, budget: float, histogram: Histogram) -> tuple[int
     while done < bits:
         width = (bits - done) % digit or digit
         costs = histogram(prefix, bits - done - width, width)
-        place, left = _ends(costs, left)
+        place, left = _ends(costs, left, done > 0)
         if place < 0:
-            if done == 0:
-                return None
-            raise AssertionError("a histogram has lost entries")
+            return None
         offset = place - (1 << (width - 1)) if done == 0 else place
         prefix, done = (prefix << width) + offset, done + width
     return prefix, left
 
 
-def _ends(costs: Sequence[float], left: float) -> tuple[int, float]:
-    """Return the digit in which the budget ends, −1 if in none, and what is left of it there."""
-    spent = 0.0
+def _ends(costs: Sequence[float], left: float, within: bool) -> tuple[int, float]:
+    """Return the digit in which the budget ends, −1 if in none, and what is left of it there.
+
+    It ends `within` them if the sum of the same costs in another order says so: but for rounding
+    errors, it is then spent on all of them, down to the last.
+    """
+    spent, last, before = 0.0, -1, 0.0
     for place in range(len(costs) - 1, -1, -1):
         if spent + costs[place] > left:
             return place, left - spent
+        if costs[place] > 0:
+            last, before = place, spent
         spent += costs[place]
-    return -1, left - spent
+    return (max(last, 0), left - before) if within else (-1, left - spent)

@@ -25,6 +25,9 @@ CHUNKS = {"cpu": 2**16}
 LARGE = 2**22
 """Entries at a time: on a CPU as many as its caches hold, elsewhere enough to fill the device."""
 
+FARTHEST = 1e300
+"""θ is not looked for beyond, where ends of a bracket have overflowed."""
+
 Cost = float | Tensor
 """What an entry costs: one number for a tensor, or a tensor of the same shape."""
 
@@ -86,35 +89,32 @@ class Pieces(NamedTuple):
         own = np.asarray(float(how.link.quantile(share)))
         reach = how.temperature * float(own)
         low, high, first, second, cube, square = math.inf, -math.inf, 0.0, 0.0, 0.0, 0.0
-        mixed = 0.0
+        mixed = bad = 0.0
         for x, c in self.chunks():
             crossing = (x - reach) / c
-            low, high = min(low, crossing.min().item()), max(high, crossing.max().item())
+            least, most = crossing.min().item(), crossing.max().item()
+            low, high, bad = min(low, least), max(high, most), bad + math.isnan(least)
             if isinstance(c, Tensor):
                 squares, cubes = (c * c).sum().item(), (c * c * c).sum().item()
             else:
-                squares, cubes = c * c * x.numel(), c**3 * x.numel()
+                squares, cubes = c * c * x.numel(), c * c * c * x.numel()
             first, second = first + (x * c).sum().item(), second + (x * x * c).sum().item()
             square, cube, mixed = square + squares, cube + cubes, mixed + (x * c * c).sum().item()
-        first, second, square, cube, mixed = self.over.sum((first, second, square, cube, mixed))
+        *moments, bad = self.over.sum((first, second, square, cube, mixed, bad))
         high, low = self.over.most((high, -low))
         low = -low
-        if math.isnan(first):
+        if bad:
             return math.nan, math.nan, math.nan
         slack = 1e-5 * (abs(low) + abs(high) + how.temperature)
-        low, high = low - slack, high + slack
-        middle = first / square
-        variance = (second - 2 * middle * mixed + middle * middle * cube) / how.total
-        spread = math.sqrt(max(variance, 0.0)) / how.temperature
-        wider = float(widening(own, bell(share) * spread))
-        start = middle - (float(own) + wider) * how.temperature * (how.total / square)
+        low, high = max(low - slack, -FARTHEST), min(high + slack, FARTHEST)
+        start = _start(np.array(moments), own, share, how)
         return min(max(start, low), high) if math.isfinite(start) else (low + high) / 2, low, high
 
-    def look(self, theta: float, how: Equation) -> Sums:
+    def look(self, theta: float, rest: float, how: Equation) -> Sums:
         """Return the sums of the search at θ."""
         bought = signed = tails = weight = first = 0.0
         for chunk in self.chunks():
-            sums = _sums(chunk, theta, how)
+            sums = _sums(chunk, theta + rest, how)
             cost = 1.0 if isinstance(chunk.cost, Tensor) else chunk.cost
             bought, signed = bought + cost * sums[0], signed + cost * sums[1]
             tails, first = tails + cost * sums[2], first + cost * sums[3]
@@ -134,8 +134,11 @@ class Pieces(NamedTuple):
         chosen, weight, first = self.over.sum((chosen, weight, first))
         return chosen, weight, first
 
-    def log_look(self, theta: float, how: Equation) -> tuple[float, float, float, float]:
+    def log_look(
+        self, theta: float, rest: float, how: Equation
+    ) -> tuple[float, float, float, float]:
         """Return the sums of both tails apart, with their slopes."""
+        theta += rest
         sums = torch.zeros(4, dtype=torch.float64)
         for chunk in self.chunks():
             upper, tail, density = how.link.tails(standardized(chunk, theta, how.temperature))
@@ -146,6 +149,20 @@ class Pieces(NamedTuple):
                 sums[place : place + 2] += torch.stack((low, slope)).cpu()
         below, in_below, above, in_above = self.over.sum(sums.tolist())
         return below, in_below, above, in_above
+
+
+def _start(moments: np.ndarray, own: np.ndarray, share: np.ndarray, how: Equation) -> float:
+    """Return the θ of a normal sample of residuals, as `solver.priced` does; it may be NaN or ±∞.
+
+    The moments are Σxc, Σx²c, Σc², Σc³ and Σxc². NumPy's numbers, for squares may underflow.
+    """
+    first, second, square, cube, mixed = moments
+    with np.errstate(all="ignore"):
+        middle = first / square
+        variance = (second - 2 * middle * mixed + middle * middle * cube) / how.total
+        spread = np.sqrt(np.maximum(variance, 0.0)) / how.temperature
+        wider = widening(own, bell(share) * spread)
+        return float(middle - (own + wider) * how.temperature * (how.total / square))
 
 
 def parts(x: Tensor, cost: Cost) -> Iterator[tuple[Tensor, Cost]]:

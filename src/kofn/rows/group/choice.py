@@ -74,7 +74,9 @@ def _searched(p: _Keyed, ranks: Ranks) -> Tensor:
     open_ = (p.chosen > 0) & (low < high)
     low = torch.where(open_, low, 0)
     high = torch.where(open_, high, 1)
-    while bool(open_.any()):
+    for _ in range(most_rounds(p.keys)):
+        if not bool(open_.any()):
+            break
         pivots = pivots_of(low, high)
         counts = torch.stack(
             [(p.keys >= one.to(p.keys.dtype)[..., None]).sum(-1) for one in pivots]
@@ -87,6 +89,14 @@ def _searched(p: _Keyed, ranks: Ranks) -> Tensor:
         exact = (torch.stack(pivots) == low) & (counts == p.chosen)
         open_ = open_ & ~exact.any(0) & (high - low != 1)
     return low
+
+
+def most_rounds(keys: Tensor) -> int:
+    """Return a bound on the messages of a search: each leaves an eighth of the range of the keys.
+
+    A range of w integers becomes one of ⌈w/8⌉, so that of all keys comes down to one integer.
+    """
+    return -(-torch.iinfo(keys.dtype).bits // 3)
 
 
 def pivots_of(low: Tensor, high: Tensor) -> list[Tensor]:

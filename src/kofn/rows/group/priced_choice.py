@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kofn.rows import priced_choice
-from kofn.rows.group.choice import keys_of, pivots_of
+from kofn.rows.group.choice import keys_of, most_rounds, pivots_of
 from kofn.rows.group.ranks import Ranks
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.priced_given import PricedGiven
@@ -60,7 +60,10 @@ def _bought(ranks: Ranks, x: Tensor, costs: Tensor, pays: Tensor, budget: Tensor
 def _searched(p: _Keyed, cut: _Cut, open_: Tensor, ranks: Ranks) -> _Cut:
     """Return neighbouring integers as ends of the cut, in rows that are open."""
     low, high, spent = cut
-    while bool((open_ & (high - low > 1)).any()):
+    for _ in range(most_rounds(p.keys)):
+        # From a negative density to a positive one, the difference of keys may wrap around.
+        if not bool((open_ & (high - low != 1)).any()):
+            break
         pivots = pivots_of(low, high)
         costs = [torch.where(p.keys >= one[..., None], p.price, 0.0).sum(-1) for one in pivots]
         for pivot, cost in zip(pivots, ranks.sum(torch.stack(costs)), strict=True):

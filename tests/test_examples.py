@@ -73,6 +73,21 @@ def test_soft_gates_cannot_give_all_to_one_and_a_softmax_of_the_chosen_can(monke
     assert all(gates.run(way, 0) >= 0 for way in gates.WAYS.values())
 
 
+def test_the_error_of_gates_is_a_share_of_the_variance(monkeypatch):
+    """Without any expert, it is 1, whatever the unit of the answers."""
+    gates = example("gates")
+    monkeypatch.setattr(gates, "STEPS", 0)
+    randn = torch.randn
+    monkeypatch.setattr(
+        torch, "randn", lambda *shape: randn(*shape) * (3 if shape[0] == gates.BATCH else 1)
+    )
+
+    def none(scores):
+        return torch.zeros(len(scores), 2), torch.zeros(len(scores), 2, dtype=torch.long)
+
+    assert gates.run(none, 0) == pytest.approx(1)
+
+
 def test_sparse_autoencoders_keep_k_latents_and_silent_ones_learn(monkeypatch):
     sae = example("sae")
     monkeypatch.setattr(sae, "STEPS", 30)

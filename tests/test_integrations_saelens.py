@@ -143,12 +143,20 @@ def test_what_saelens_saves_is_read(tmp_path):
     from kofn.integrations.saelens import from_saelens
 
     x = torch.randn(300, D)
-    theirs = TopKSAE(TopKSAEConfig(d_in=D, d_sae=N, k=K, rescale_acts_by_decoder_norm=True))
-    theirs.save_model(tmp_path / "topk")
-    ours = from_saelens(tmp_path / "topk")
-    with torch.no_grad():
-        assert torch.allclose(ours(x).code, theirs.encode(x), atol=1e-5)
-        assert torch.allclose(ours(x).reconstruction, theirs(x), atol=1e-5)
+    for rescaled in (False, True):
+        theirs = TopKSAE(TopKSAEConfig(d_in=D, d_sae=N, k=K, rescale_acts_by_decoder_norm=rescaled))
+        with torch.no_grad():
+            theirs.W_dec.mul_(torch.rand(N, 1) + 0.5)
+            theirs.save_model(tmp_path / f"topk {rescaled}")
+            ours = from_saelens(tmp_path / f"topk {rescaled}")
+            code, known = ours(x).code, theirs.encode(x)
+            assert torch.equal(code > 0, known > 0)
+            # Each of the D products, and the norm, may be rounded another way; bit for bit without.
+            size = x.abs() @ theirs.W_enc.abs() * theirs.W_dec.norm(dim=-1)
+            bound = (D + 4) * torch.finfo(x.dtype).eps * size if rescaled else 0 * size
+            assert ((code - known).abs() <= bound).all()
+            back = bound @ (theirs.W_dec / theirs.W_dec.norm(dim=-1, keepdim=True)).abs()
+            assert ((ours(x).reconstruction - theirs(x)).abs() <= 2 * back).all()
     batch = BatchTopKTrainingSAE(BatchTopKTrainingSAEConfig(d_in=D, d_sae=N, k=K))
     batch.topk_threshold.fill_(0.7)
     batch.save_inference_model(tmp_path / "batch")

@@ -93,6 +93,10 @@ def soft_topk_threshold(
     θ is in the units of the scores, for links shifted to mean zero (F(0) = ½ for symmetric links;
     for "exponential" at k = 1, θ = T·(logsumexp(scores/T) − 1)).
 
+    θ is a quantile of the scores only as T falls to 0. At T > 0 it is that of the scores with
+    noise of scale T added: for k = n/10 of 10,000 normal scores, whose 0.9 quantile is 1.28, θ is
+    2.57 at T = 1, 1.30 at T = 0.1 and 1.28 at T = 0.01.
+
     Args:
         scores, k, link, temperature, dim, mask: as for `soft_topk`.
 
@@ -108,6 +112,14 @@ def soft_topk_threshold(
         >>> from kofn import soft_topk_threshold
         >>> soft_topk_threshold(np.array([[4.0, 2.0, 0.0], [9.0, 1.0, 0.0]]), 1.5).round(3)
         array([2.  , 1.66])
+
+        No quantile, unless T is small:
+
+        >>> x = np.random.default_rng(0).standard_normal(10_000)
+        >>> [round(float(soft_topk_threshold(x, 1_000, temperature=T)), 2) for T in (1, 0.1, 0.01)]
+        [2.57, 1.3, 1.28]
+        >>> round(float(np.quantile(x, 0.9)), 2)
+        1.28
     """
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)

@@ -1,0 +1,277 @@
+"""What the pages say of seeds, spreads and winners is what docs/results holds."""
+
+import re
+from itertools import product
+from statistics import fmean
+
+import pytest
+import torch
+
+from kofn.commands.results import spread
+from kofn.commands.train.router import report as routers
+from test_docs import DOCS, FRONT, PAGES
+
+IMAGES = 450  # held out
+
+
+def stored(name):
+    found = torch.load(DOCS / "results" / f"{name}.pt", weights_only=True)
+    return found["settings"], found["finished"]
+
+
+def said(page, *parts):
+    """The numbers of a statement, which has to be on the page."""
+    pattern = " ".join(parts)
+    found = re.search(r"\s+".join(pattern.split()), page)
+    assert found, pattern
+    return [float(number) for number in found.groups()]
+
+
+def table(page, head):
+    """The rows below the line of a table that begins so, by their first cell."""
+    lines = page[page.index(head) :].splitlines()
+    names = [cell.strip() for cell in lines[0].split("|")[2:-1]]
+    rows = {}
+    for line in lines[2:]:
+        if not line.startswith("|"):
+            return rows
+        label, *cells = (cell.strip() for cell in line.split("|")[1:-1])
+        rows[label] = dict(zip(names, cells, strict=True))
+    return rows
+
+
+def shown(values, form=".3f"):
+    mean, deviation = spread(values)
+    return f"{mean:{form}} ± {deviation:{form}}"
+
+
+# --- pruning ---
+
+OURS = "kofn"
+PRUNERS = {
+    "`nn.prune`": OURS,
+    '`choice="k_subset"`': "kofn-subsets",
+    "gradual magnitude": "gradual",
+    "magnitude after half of the steps": "magnitude",
+    "Spartan": "spartan",
+    "straight-through top-k": "straight-through",
+    "Gumbel noise over six masks": "gumbel",
+}
+
+
+def accuracies(model):
+    """The accuracy of every seed, by the method and the share that is removed, in percent."""
+    found = {}
+    for run in stored(f"prune_{model}")[1]:
+        _, method, removed, _ = run["key"]
+        name = removed if ":" in removed else f"{100 * float(removed):.0f} %"
+        found.setdefault((method, name), []).append(run["measured"][0])
+    return found
+
+
+@pytest.mark.parametrize(("model", "nth"), [("mlp", 0), ("cnn", 1)])
+def test_the_tables_of_pruning(model, nth):
+    page = PAGES["nn_pruning.md"]
+    for _ in range(nth):
+        page = page[page.index("| Method |") + 1 :]
+    found = accuracies(model)
+    rows = table(page, "| Method |")
+    assert rows.keys() == PRUNERS.keys()
+    for label, cells in rows.items():
+        for removed, cell in cells.items():
+            values = found.get((PRUNERS[label], removed))
+            assert cell == (shown(values) if values else ""), (label, removed)
+    dense = shown(found["dense", "0 %"])
+    assert f"dense, it is {dense}" in " ".join(page[: page.index("| Method |")].split())
+
+
+def test_the_table_of_pruning_in_the_readme():
+    found = accuracies("mlp")
+    rows = table(FRONT["README.md"], "| Weights kept |")
+    for kept, cells in rows.items():
+        removed = f"{100 - int(kept.removesuffix(' %'))} %"
+        for label, cell in cells.items():
+            assert cell == shown(found[PRUNERS[label], removed]), (kept, label)
+    assert f"Dense, it is {shown(found['dense', '0 %'])}." in FRONT["README.md"]
+
+
+def leads(found, removed):
+    """By how much each seed of nn.prune is before the best of the others."""
+    others = [v for (m, r), v in found.items() if r == removed and m not in (OURS, "dense")]
+    return [ours - max(theirs) for ours, *theirs in zip(found[OURS, removed], *others, strict=True)]
+
+
+def best(found, removed):
+    means = {m: fmean(v) for (m, r), v in found.items() if r == removed}
+    return sorted(means, key=means.get, reverse=True)
+
+
+def test_what_is_said_of_pruning():
+    page = PAGES["nn_pruning.md"]
+    found = accuracies("mlp")
+    (lead,) = said(
+        page,
+        r"At 99 %, `nn.prune` has the highest accuracy with each of the seeds,",
+        r"by at least ([\d.]+)\.",
+    )
+    assert round(min(leads(found, "99 %")), 3) == lead > 0
+    (lead,) = said(page, r"At 98 %, its lead is as little as ([\d.]+), two of the 450 images")
+    least = min(leads(found, "98 %"))
+    assert round(least, 3) == lead
+    assert round(least * IMAGES) == 2
+    for removed in ("98 %", "99 %"):
+        assert best(found, removed)[:2] == [OURS, "spartan"]
+    most, *between = said(
+        page,
+        r"means differ by at most ([\d.]+), and the standard deviation",
+        r"over seeds is ([\d.]+) to ([\d.]+)\.",
+    )
+    differences, deviations = [], []
+    for removed, rival in product(("80 %", "90 %", "95 %"), ("spartan", "straight-through")):
+        ours, theirs = found[OURS, removed], found[rival, removed]
+        differences.append(abs(fmean(ours) - fmean(theirs)))
+        deviations += [spread(ours)[1], spread(theirs)[1]]
+    assert round(max(differences), 3) == most
+    assert [round(min(deviations), 3), round(max(deviations), 3)] == between
+    found = accuracies("cnn")
+    said(page, "From 95 % on, `nn.prune` has the highest mean;")
+    for removed in ("95 %", "98 %", "99 %"):
+        assert best(found, removed)[0] == OURS
+
+
+# --- routers ---
+
+ROUTERS = {
+    "`TopKRouter`": "kofn",
+    "`TopKRouter(balance=…)`": "kofn-balanced",
+    "`normalize=False`": "kofn-unnormalized",
+    '`gates="topk"`': "kofn-topk",
+    "the same, divided by their sum": "kofn-topk-normalized",
+    "the largest of a softmax": "softmax-topk",
+    "a softmax of the largest": "topk-softmax",
+    "sigmoids with a balancing bias": "sigmoid-bias",
+    "ReLU with an adaptive L1 penalty": "relu-l1",
+}
+HARD = ("known", "regression")
+
+
+def losses():
+    """The runs of every router, by task, k and method."""
+    settings, results = stored("router")
+    keys = product(settings["tasks"], settings["ks"], settings["methods"])
+    found = {key: routers.ends(results, key[0], key[2], key[1]) for key in keys}
+    return {key: runs for key, runs in found.items() if runs}
+
+
+def test_the_table_of_routers():
+    found = losses()
+    best_of = {
+        (task, k): min(fmean(r.loss for r in v) for key, v in found.items() if key[:2] == (task, k))
+        for task, k, _ in found
+    }
+    rows = table(PAGES["nn_router.md"], "| Router | known")
+    assert rows.keys() == ROUTERS.keys()
+    for label, cells in rows.items():
+        for place, cell in cells.items():
+            task, k = re.fullmatch(r"(\w+), k = (\d)", place).groups()
+            runs = found.get((task, int(k), ROUTERS[label]))
+            if not runs:
+                assert cell == ""
+                continue
+            loss, in_use = fmean(r.loss for r in runs), fmean(r.in_use for r in runs)
+            digits = 2 if task == "text" else 3
+            bold = "**" in cell
+            assert cell.replace("**", "") == f"{loss:.{digits}f} ({in_use:.1f})", (label, place)
+            assert not bold or loss == best_of[task, int(k)]
+
+
+def test_what_is_said_of_routers():
+    page = PAGES["nn_router.md"]
+    found = losses()
+    spreads = {key: spread([each.loss for each in runs])[1] for key, runs in found.items()}
+    two = {key: value for key, value in spreads.items() if key[0] in HARD}
+    low, high, count, cells, most = said(
+        page,
+        r"is ([\d.]+) to ([\d.]+) in (\d+) of the (\d+)",
+        r"cells, and up to ([\d.]+) in the others",
+    )
+    ends = (round(min(two.values()), 3), len(two), round(max(two.values()), 2))
+    assert (low, cells, most) == ends
+    assert sum(round(value, 2) <= high for value in two.values()) == count
+    router, balanced = said(
+        page, r"that of `TopKRouter` is below ([\d.]+), and with the", r"balance below ([\d.]+)\."
+    )
+    for name, limit in (("kofn", router), ("kofn-balanced", balanced)):
+        widest = max(value for key, value in two.items() if key[2] == name)
+        assert 0.8 * limit < widest < limit
+    text = [value for key, value in spreads.items() if key[0] == "text"]
+    low, high = said(
+        page,
+        r"For \*text\*, where all routers are still learning, it is",
+        r"([\d.]+) to ([\d.]+)\.",
+    )
+    assert (round(min(text), 2), round(max(text), 2)) == pytest.approx((low, high))
+
+    def loss(task, k, name):
+        return fmean(each.loss for each in found[task, k, name])
+
+    groups = [(task, k) for task, k, name in found if name == OURS]
+    assert "is never behind the largest of a softmax by more than the seeds differ" in page
+    for group in groups:
+        assert loss(*group, OURS) - loss(*group, "softmax-topk") <= spreads[*group, OURS]
+    ranks = {}
+    for group in groups:
+        names = [name for *place, name in found if tuple(place) == group]
+        ranks[group] = sorted(names, key=lambda name: loss(*group, name))
+    said(page, "With a balancing bias it has the lowest error on the regression")
+    assert {ranks[g][0] for g in groups if g[0] == "regression"} == {"kofn-balanced"}
+    said(page, "On text, sigmoids with a bias had the lowest loss")
+    assert {ranks[g][0] for g in groups if g[0] == "text"} == {"sigmoid-bias"}
+    readme = " ".join(FRONT["README.md"].split())
+    assert "one level with it, in four of six comparisons of nine routers; on text, it" in readme
+    level = [
+        loss(*g, "kofn-balanced") - loss(*g, ranks[g][0]) <= spreads[*g, "kofn-balanced"]
+        for g in groups
+        if g[0] in HARD
+    ]
+    assert level == [True] * 4
+    assert {ranks[g][1] for g in groups if g[0] == "text"} == {"kofn-balanced"}
+    gains = [
+        fmean(r.gradient for r in found[t, 1, OURS])
+        / fmean(r.gradient for r in found[t, 1, "softmax-topk"])
+        for t in ("known", "regression", "text")
+    ]
+    assert "larger by a third to two thirds at k = 1" in " ".join(page.split())
+    assert (round(3 * min(gains)), round(3 * max(gains))) == (4, 5)
+
+
+# --- autoencoders ---
+
+AUTOENCODERS = {
+    "`TopKSAE`": "kofn-token",
+    '`TopKSAE(selection="batch")`': "kofn-batch",
+    "TopK": "topk",
+    "TopK, auxiliary loss": "topk-auxk",
+    "BatchTopK": "batchtopk",
+    "BatchTopK, auxiliary loss": "batchtopk-auxk",
+    "JumpReLU": "jumprelu",
+    "Gated": "gated",
+}
+
+
+def test_the_table_of_autoencoders():
+    from kofn.commands.train.sae import report
+
+    results = stored("sae")[1]
+    page = PAGES["nn_autoencoders.md"]
+    explained = {}
+    for label, cells in table(page, "| Autoencoder |").items():
+        for task, digits in (("features", 3), ("digits", 4)):
+            runs = report.ends(results, task, AUTOENCODERS[label])
+            values = [each.explained for each in runs]
+            assert cells[f"{task}: explained"] == shown(values, f".{digits}f"), label
+            explained[task, label] = fmean(values)
+    assert "Kept over the whole batch, `TopKSAE` explains most on both tasks" in page
+    for task in ("features", "digits"):
+        of_task = {name: value for (t, name), value in explained.items() if t == task}
+        assert max(of_task, key=of_task.get) == '`TopKSAE(selection="batch")`'

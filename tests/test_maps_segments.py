@@ -529,6 +529,32 @@ def test_sums_of_long_segments_keep_their_digits():
         np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("function", [_theta, _sum])
+@pytest.mark.parametrize("name", ["torch", "jax", "jax without x64"])
+def test_derivatives_of_long_segments_keep_their_digits(name, function, monkeypatch):
+    """What comes back of a number per segment is a sum over all of its entries."""
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    framework, n = Framework(name.split()[0]), 60_000
+    x = 1e-4 * np.random.default_rng(0).standard_normal(n).astype("f4")
+
+    def gradients(dtype):
+        x_, k, t, v, ids = (
+            framework.array(values, to)
+            for values, to in (
+                *((each, dtype) for each in (x, [n / 4], [5.0], [-0.37])),
+                (np.zeros(n), "int32"),
+            )
+        )
+        of = {"segment_ids": ids, "num_segments": 1}
+        return framework.vjp(lambda x, k, t: function(x, k, t, **of), (x_, k, t), v)
+
+    wanted = gradients("float64")
+    with jax_threshold.enable_x64("without" not in name):
+        found = gradients("float32")
+    for one, other in zip(found, wanted, strict=True):
+        assert np.linalg.norm(one - other) <= 2e-6 * np.linalg.norm(other)
+
+
 def test_nothing_compiled_is_called_where_kernels_are_off(monkeypatch):
     def refuse():
         raise AssertionError("compiled code was asked for")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 
+from kofn.arrays.autodiff import has_gradients
 from kofn.arrays.kinds import (
     Array,
     cast,
     dtype_name,
     full_like,
     is_jax,
+    is_numpy,
     is_torch,
     most_precise_dtype,
     namespace,
@@ -26,15 +31,54 @@ def segment_sum(values: Array, ids: Array, count: int) -> Array:
     """
     if not dtype_name(values).startswith("float"):
         return _added(values, ids, count)
-    if is_jax(values) and sys.modules["jax"].config.jax_enable_x64:
-        wide = namespace(values).float64
-    else:
-        wide = most_precise_dtype(values)
+    wide = _wide(values)
     if wide != values.dtype:
         return cast(_added(cast(values, wide), ids, count), values.dtype)
     if dtype_name(values) == "float64":
         return _added(values, ids, count)
     return _in_lanes(values, ids, count)
+
+
+def segment_expand(per_row: Array, ids: Array) -> Array:
+    """Return the number of each entry's segment.
+
+    Its derivative backwards is `segment_sum`, to the same rounding. That of an index alone adds up
+    one float32 after another.
+    """
+    if is_numpy(per_row) or dtype_name(per_row) != "float32" or not has_gradients(per_row):
+        return per_row[ids]
+    if is_jax(per_row):
+        return _jax_expand()(per_row, ids)
+    return cast(cast(per_row, _wide(per_row))[ids], per_row.dtype)
+
+
+@cache
+def _jax_expand() -> Callable[[Array, Array], Array]:
+    """Return an expansion that only its derivative has a cost for."""
+    jax = sys.modules["jax"]
+
+    @jax.custom_jvp
+    def expand(per_row: Array, ids: Array) -> Array:
+        return per_row[ids]
+
+    @expand.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        per_row, ids = primals
+        wide, change = _wide(per_row), tangents[0]
+        if wide != per_row.dtype:
+            return expand(per_row, ids), cast(cast(change, wide)[ids], per_row.dtype)
+        lane, lanes = _lanes(ids, per_row.shape[0])
+        repeated = jax.numpy.repeat(change, lanes)
+        return expand(per_row, ids), repeated[ids * lanes + lane]
+
+    return expand
+
+
+def _wide(values: Array) -> Any:
+    """Return the dtype that sums of floats are made in."""
+    if is_jax(values) and sys.modules["jax"].config.jax_enable_x64:
+        return namespace(values).float64
+    return most_precise_dtype(values)
 
 
 LANES = 256
@@ -46,11 +90,16 @@ def _in_lanes(values: Array, ids: Array, count: int) -> Array:
 
     JAX transposes it, so it must be linear, operation by operation.
     """
-    xp, size = namespace(values), values.shape[0]
-    lanes = max(1, min(LANES, 2 * size // max(count, 1)))
-    lane = xp.cumsum(xp.ones_like(ids), axis=0) % lanes
+    xp, (lane, lanes) = namespace(values), _lanes(ids, count)
     parts = _added(values, ids * lanes + lane, count * lanes)
     return xp.sum(xp.reshape(parts, (count, lanes)), axis=-1)
+
+
+def _lanes(ids: Array, count: int) -> tuple[Array, int]:
+    """Return the lane of each entry, and how many there are."""
+    xp = namespace(ids)
+    lanes = max(1, min(LANES, 2 * ids.shape[0] // max(count, 1)))
+    return xp.cumsum(xp.ones_like(ids), axis=0) % lanes, lanes
 
 
 def segment_min(values: Array, ids: Array, count: int) -> Array:

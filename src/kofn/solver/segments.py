@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kofn.arrays.kinds import Array, cast, is_torch, namespace
-from kofn.arrays.segments import segment_max, segment_min, segment_sum
+from kofn.arrays.segments import segment_expand, segment_max, segment_min, segment_sum
 
 
 class SegmentRows:
@@ -33,7 +33,7 @@ class SegmentRows:
         return self.count(flags) > 0
 
     def expand(self, per_row: Array) -> Array:
-        return per_row[self.ids]
+        return segment_expand(per_row, self.ids)
 
     def _each(self, values: Array) -> Array:
         shape = tuple(self.ids.shape)

@@ -19,14 +19,18 @@ CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
 # One thread per test process, because there are as many processes as cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-# Levels of x86-64 to test, of those that this processor has, and its own; and what is tested at each.
-LEVELS ?= $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import processor; \
-	print(*processor.served())")) own
+# Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And
+# what is tested at each, all of it or a sample.
+OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import processor; \
+	print(*processor.older())"))
+LEVELS ?= $(OLDER) own
 OF_LEVELS ?= tests/test_kernels*.py tests/test_maps_accuracy.py tests/test_maps_laws.py tests/test_rows_gradients.py \
-	tests/test_rows_far_scores.py tests/test_rows_of_users.py tests/test_maps_knapsack_gradients.py
+	tests/test_rows_far_scores.py tests/test_rows_of_users.py tests/test_maps_knapsack_gradients.py tests/test_rows_total.py
+SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_rows_total.py tests/test_maps_accuracy.py \
+	tests/test_rows_gradients.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-levels test-extras test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
+.PHONY: help demo test test-all test-levels test-older test-extras test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -47,6 +51,9 @@ test-levels: $(READY)  ## run the tests of kernels, accuracy and gradients with 
 		echo "level: $$level"; \
 		KOFN_CPU=$${level#own} $(PYTEST) $(OF_LEVELS); \
 	done
+
+test-older: $(READY)  ## run some of these with code for older processors only, as .ci/run does after `make test`
+	$(MAKE) test-levels LEVELS="$(OLDER)" OF_LEVELS="$(SAMPLE) -k 'not jax'"
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt) and test these
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench]"

@@ -16,6 +16,7 @@ from kofn.links.link import Link
 from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
+from kofn.rows.total import mended
 from kofn.solver.equation import far, split
 from kofn.solver.reductions import DENSE, Reductions
 
@@ -32,6 +33,7 @@ def weights(
         number, alpha = p.link.static_and_array_alpha()
         equation, arguments = _Equation(p.link.id, number), (p.z, rows.k, rows.live, alpha)
         chosen = chosen + with_gradients_of(equation.remainder, *arguments, argument(p.over))
+    chosen = mended(chosen, p, rows)
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
     # Set explicitly: a link that is constant outside its support would hide the NaN.
     chosen = spoil(chosen, p.over.expand(p.spoiled))

@@ -28,6 +28,7 @@ from kofn.kernels.cpu.rows.layout import (
     GIVE,
     KEPT,
     LANES,
+    MEND,
     PEAK,
     SURVEY,
     WRITE,
@@ -50,6 +51,8 @@ from kofn.kernels.cpu.rows.search_lanes import (
     aim_all,
     count_all,
     fresh_all,
+    move_all,
+    off_all,
     open_all,
     settle_all,
     strange_all,
@@ -78,10 +81,12 @@ def weights(group, lanes, wanted):
         if again:
             _search(group, lanes, False, 0.0)
             _write(group, lanes, again)
+        _mend(group, lanes)
         if group.entries:
             copy_all(group, GIVE, group.entries + KEPT * LANES * size, group.row.out)
     elif strange_all(group.lanes, count):
         _write(group, lanes, ALL)  # to the thread's own memory, for the sum's sake
+        _mend(group, lanes)
     if settle_all(group.lanes, count, size, wanted) == 0:
         return True
     found = True
@@ -188,6 +193,32 @@ def _write(group, lanes, which):
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 visit_at(each, lanes, FIRST_EVALUATION)
             lanes.total[r] = visit_at(each, lanes, WRITE)[0]
+
+
+MENDS = 4  # the first is enough unless the slopes have changed since the last evaluation
+
+
+@plain
+def _mend(group, lanes):
+    """Where Σp misses k, move θ by a Newton step on that sum, and each weight with it.
+
+    An evaluation adds up in float32, and rounds F of equal scores alike: its root is not that of
+    the weights as they are written.
+    """
+    row = group.row
+    for _ in range(MENDS):
+        if not off_all(group.lanes, group.count, row.size):
+            break
+        move_all(group.lanes, row.size)
+        if group.entries:
+            visit_all(group, MEND)
+            continue
+        for r in range(group.count):
+            rest = lanes.rest[r]
+            if rest != 0:
+                hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
+                sums = visit(nth(group, r), MEND, hi, lo, per_t, row.alpha, rest)
+                lanes.total[r] = sums[0]
 
 
 @plain

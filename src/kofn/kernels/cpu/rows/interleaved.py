@@ -8,8 +8,8 @@ copies, takes its numbers from the lanes and leaves its sums there.
 Each function here makes a function of the signature `native.VISIT`, as in loops.py: (x, g, out, n,
 lanes, a, b, …). `lanes` is the address of a `LANE`, x that of the copies: of each entry the scores,
 what is kept of them or is to be the answer, and cotangents, next to each other, so that LLVM sees
-that these do not overlap. Sums of 16 entries are in the precision of the scores, those of more in
-float64.
+that these do not overlap. Sums of 16 entries, and of 4 weights, are in the precision of the scores,
+those of more in float64.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 BLOCK = 16
+FEW = 4
+"""Weights that are added in the precision of the scores: k is held against their sum."""
 
 
 def bring(kind: int, number: Any) -> Visit:
@@ -241,10 +243,10 @@ def write(kind: int, number: Any) -> Visit:
         for r in range(LANES):
             own[1, r], own[2, r], own[3, r] = into.base[r], into.by[r], into.per_t[r]
             into.total[r] = 0
-        for start in range(0, n, BLOCK):
+        for start in range(0, n, FEW):
             for r in range(LANES):
                 own[0, r] = zero
-            for i in range(start, min(start + BLOCK, n)):
+            for i in range(start, min(start + FEW, n)):
                 for r in range(LANES):
                     by = own[2, r]
                     a = (
@@ -253,6 +255,35 @@ def write(kind: int, number: Any) -> Visit:
                         else entries[i, KEPT, r]
                     )
                     p = written(kind, a, by, one / by, rise_)
+                    entries[i, KEPT, r] = p
+                    own[0, r] += p
+            for r in range(LANES):
+                into.total[r] += own[0, r]
+        never_unroll()
+
+    return visit
+
+
+def mend(kind: int, number: Any) -> Visit:
+    """F′·rest more of each weight, which stays in [0, 1], and their sum; a is α."""
+
+    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+        widest_vectors()
+        zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        rise_ = number(alpha - 1)
+        for r in range(LANES):
+            own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
+            own[4, r], into.total[r] = into.rest[r], 0
+        for start in range(0, n, FEW):
+            for r in range(LANES):
+                own[0, r] = zero
+            for i in range(start, min(start + FEW, n)):
+                for r in range(LANES):
+                    hi, lo, rest = own[1, r], own[2, r], own[4, r]
+                    more = centred(kind, entries[i, SCORE, r], hi, lo, own[3, r], rise_, rest)
+                    p = min(max(entries[i, KEPT, r] + more, zero), one)
                     entries[i, KEPT, r] = p
                     own[0, r] += p
             for r in range(LANES):

@@ -61,8 +61,8 @@ LANE = np.dtype(
                 # What the last visit saw: a survey total and squares, an evaluation the
                 # others.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
-                # θ as two numbers; on the way back ΣF′z, what is left of a total, the sum of sizes,
-                # and the cotangents of k and T.
+                # θ as two numbers; by how much weights are to be mended; on the way back ΣF′z, what
+                # is left of a total, the sum of sizes, and the cotangents of k and T.
                 *("hi", "lo", "moment", "rest", "size", "in_k", "in_t"),
             )
         ),
@@ -72,10 +72,10 @@ LANE = np.dtype(
 """What is known of a group of rows, number by number: a loop over lanes is vector code."""
 
 # What visits a row, by the names of what makes it in loops.py and interleaved.py.
-FORWARD = ("survey", "census", "peak", "close", "first_evaluation", "evaluate", "write")
+FORWARD = ("survey", "census", "peak", "close", "first_evaluation", "evaluate", "write", "mend")
 BACKWARD = ("weigh", "slope", "centre", "close_back")
 VALUE = ("integrate", "total")
-SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE = range(len(FORWARD))
+SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, MEND = range(len(FORWARD))
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))
 
@@ -94,7 +94,7 @@ BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
 BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
-BY_LINK = {"first_evaluation", "evaluate", "write", "weigh", "centre", "integrate"}
+BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre", "integrate"}
 BY_LINK |= {"gap", "soft_gap", "label_gap", "logs", "log_weigh", "log_slope"}
 """The others are the same for all links."""
 

@@ -4,7 +4,8 @@ Each function here makes, for a link's `kind` and a `number` (np.float32 or np.f
 function of the signature `native.VISIT`, which launch.py compiles and search.py and worker.py
 call by address: (x, g, out, n, sums, a, b, c, d, e) with the scores, the cotangents and the memory
 of the answer, n entries each, and up to five numbers. What is added up goes to `sums`: within a
-block in the precision of the scores, from block to block in float64.
+block in the precision of the scores, from block to block in float64. The sum of the weights alone
+is that of float64, up to two roundings: k is held against it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from kofn.kernels.cpu.rows.formulas import (
     written,
 )
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import added, ordered, unordered, widest_vectors
 
 BLOCK = 512
 
 Visit = Callable[..., None]
+
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
+"""Sums may be taken in any order, so that they become vectors."""
 
 
 def survey(kind: int, number: Any) -> Visit:
@@ -197,7 +201,7 @@ def _evaluate(kind: int, number: Any, fresh: bool) -> Visit:
 
 def write(kind: int, number: Any) -> Visit:
     """F of each entry, of what was prepared in its place, and ΣF; θ as for `evaluate`."""
-    afresh = kind in BOUNDED
+    afresh, single = kind in BOUNDED, number is np.float32
 
     def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
         widest_vectors()
@@ -213,8 +217,28 @@ def write(kind: int, number: Any) -> Visit:
                 a = distance(block[i], anchor_, by_, per_t_) if afresh else keep[i]
                 p = written(kind, a, by_, inverse, rise_)
                 keep[i] = p
-                total += p
-            into[0] += total
+                if not single:
+                    total += p
+            into[0] += added(keep) if single else total
+
+    return visit
+
+
+def mend(kind: int, number: Any) -> Visit:
+    """F′·`rest` more of each weight, which stays in [0, 1]; their sum."""
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
+        widest_vectors()
+        scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
+        rest_, zero, one = number(rest), number(0), number(1)
+        for start in range(0, n, BLOCK):
+            xs, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
+            for i in range(xs.size):
+                p = keep[i] + centred(kind, xs[i], hi_, lo_, per_t_, rise_, rest_)
+                keep[i] = min(max(p, zero), one)
+            into[0] += added(keep)
 
     return visit
 
@@ -368,7 +392,3 @@ def close_back(kind: int, number: Any) -> Visit:
                 into[1] += cotangent[i]
 
     return visit
-
-
-OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
-"""Sums may be taken in any order, so that they become vectors."""

@@ -37,7 +37,7 @@ from kofn.kernels.cpu.rows.search import (
 )
 from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer
 from kofn.kernels.cpu.runtime.split_row import plain
-from kofn.kernels.cpu.runtime.vector_math import log, widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import inline, log, widest_vectors
 
 FEW_KINKS = 0.125
 """Of a bounded link, the entries that a step may be expected to take in or out of the support, for
@@ -208,8 +208,50 @@ def sum_up_all(address):
         lanes.delta[r] = (
             log(total / lanes.k[r] if summed else 1.0) - 1 if summed else lanes.delta[r]
         )
+        lanes.weight[r] = lanes.k[r] if summed else lanes.weight[r]
         lanes.state[r] = FOUND if summed else lanes.state[r]
     never_unroll()
+
+
+MISSED_SINGLE, MISSED_DOUBLE = 2.5 * 2.0**-23, 5e-14
+"""The part of k by which Σp may miss it: docs/behaviour.md has the bound that follows."""
+
+
+@plain
+def off_all(address, count, size):
+    """How many rows have weights whose sum misses k by too much, and a slope to mend them by."""
+    widest_vectors()
+    lanes, off = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        off += 1 if _misses(lanes, r, size) & (r < count) else 0
+    never_unroll()
+    return off
+
+
+@plain
+def move_all(address, size):
+    """Move their θ by Newton's step, to be taken by the weights, too; leave it as `rest`.
+
+    `hi` and `lo` are θ before, where the slopes are taken.
+    """
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        off = _misses(lanes, r, size)
+        hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], size)
+        lanes.hi[r], lanes.lo[r] = hi, lo
+        rest = (lanes.k[r] - lanes.total[r]) / (lanes.weight[r] if off else 1.0)
+        lanes.rest[r] = rest if off else 0.0
+        lanes.delta[r] -= rest if off else 0.0
+    never_unroll()
+
+
+@inline
+def _misses(lanes, r, size):
+    missing, k, weight = abs(lanes.k[r] - lanes.total[r]), lanes.k[r], lanes.weight[r]
+    most = MISSED_SINGLE if size == 4 else MISSED_DOUBLE
+    # A longer step is none for weights: their slopes change on its way.
+    return (lanes.state[r] == FOUND) & (missing > most * k) & (missing <= weight * 2.0**-7)
 
 
 @plain
@@ -221,7 +263,7 @@ def settle_all(address, count, size, written):
     """
     widest_vectors()
     lanes, wrong = carray(pointer(address), 1, LANE)[0], 0
-    most = 2e-6 if size == 4 else 2e-13
+    most = MISSED_SINGLE if size == 4 else MISSED_DOUBLE
     for r in range(LANES):
         k, total = lanes.k[r], lanes.total[r]
         hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], size)

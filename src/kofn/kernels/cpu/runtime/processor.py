@@ -46,6 +46,11 @@ def served() -> list[str]:
     return [level for level, needs in LEVELS.items() if found.issuperset(needs)]
 
 
+def older() -> list[str]:
+    """Return the levels below this processor's own, which code for it does not test."""
+    return served()[:-1]
+
+
 def _features() -> str:
     try:
         return str(llvm.get_host_cpu_features().flatten())

@@ -13,6 +13,7 @@ from kofn.kernels.cpu.runtime import machine, native
 INF, NAN = np.inf, np.nan
 ABREAST = [*sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}), "survey", "peak", "slope"]
 OTHER_LOOPS = dict.fromkeys((*layout.TARGETS, *layout.LABELLED), "loss_loops")
+SUMMED = ("write", "mend")
 OTHER_LOOPS |= dict.fromkeys((*layout.LOGS, *layout.LOG_BACKWARD), "log_loops")
 
 
@@ -29,7 +30,9 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
     for name in sorted(layout.BY_LINK):
         code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, kind, 4))
         assert " x float>" in code, name
-        assert " x double>" not in code, name
+        # The sum of the weights is that of float64, in a loop of its own.
+        wide = r"(?:fmul|fdiv|fsub|fcmp)[^\n]* x double>" if name in SUMMED else " x double>"
+        assert not re.search(wide, code), name
 
 
 def test_the_normal_link_calls_no_function_in_double_precision():

@@ -30,7 +30,7 @@ SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_row
 	tests/test_rows_gradients.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-levels test-older test-extras test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
+.PHONY: help demo test test-all test-levels test-older test-extras same test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAEL
 
 signatures: $(READY)  ## write the public signatures to tests/signatures.txt, after a change that is meant
 	PYTHONPATH=tests $(BIN)/python tests/signatures.py
+
+same: $(READY)  ## compare answers, memory, messages and words with those of a commit: make same OLD=… HOW=--quick
+	$(BIN)/python tests/same $(HOW) $(OLD)
 
 test-explorer: $(READY)  ## drive the page of kofn explore, and look at formulas, in Chromium, which has to be there
 	$(PIP) playwright

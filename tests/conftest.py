@@ -19,7 +19,8 @@ import torch
 
 from support import Framework
 
-collect_ignore = ["typed"]  # for type checkers: pytest would import it to find doctests
+# For type checkers, and of processes of its own: pytest would import them to find doctests.
+collect_ignore = ["typed", "same"]
 
 jax.config.update("jax_enable_x64", True)  # float64 rows are tested beside float32 ones
 torch.set_num_threads(1)

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,36 @@ def test_selections_as_json(tmp_path, monkeypatch):
     assert printed.exit_code == 0, printed.output
     assert json.loads(printed.stdout)["rows"] == 40
     assert os.listdir() == ["data.csv"]
+
+
+WITHOUT_RICH = """
+    import importlib.util
+    import sys
+
+    found = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *more: None if name == "rich" else found(name, *more)
+    sys.modules["rich"] = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "says"),
+    [
+        ("import runpy; runpy.run_module('kofn', run_name='__main__')", 2, "kofn: "),
+        ("from kofn.commands.entry import main; main()", 2, "kofn: "),
+        ("import kofn.commands.app", 1, "ImportError: kofn.commands.app: "),
+        # It imports what it finds, and passes over what raises an ImportError.
+        ("import kofn, pkgutil; list(pkgutil.walk_packages(kofn.__path__, 'kofn.'))", 0, None),
+        ("import kofn.__main__", 0, None),
+    ],
+)
+def test_without_its_packages_the_command_says_what_to_install(code, status, says):
+    whole = textwrap.dedent(WITHOUT_RICH) + code
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    if says is None:
+        assert done.stderr == ""
+        return
+    advice = f'{says}the command needs rich; install it with: pip install "kofn[cli]"'
+    assert done.stderr.splitlines()[-1] == advice
+    assert ("Traceback" in done.stderr) == (status == 1)

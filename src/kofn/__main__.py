@@ -1,5 +1,6 @@
 """Run the command `kofn` by `python -m kofn`."""
 
-from kofn.commands.app import main
+from kofn.commands.entry import main
 
-main()
+if __name__ == "__main__":
+    main()

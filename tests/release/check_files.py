@@ -73,7 +73,7 @@ def check_wheel(path: Path) -> None:
         about = BytesParser().parsebytes(wheel.read(f"{info}/WHEEL"))
         entries = wheel.read(f"{info}/entry_points.txt").decode()
     assert about["Root-Is-Purelib"] == "true"
-    assert "kofn = kofn.commands.app:main" in entries
+    assert "kofn = kofn.commands.entry:main" in entries
     assert f"{info}/licenses/LICENSE" in names
     package = {each for each in names if not each.startswith(info)}
     assert package == package_files(), package ^ package_files()

@@ -94,7 +94,7 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def check_command(*, there: bool) -> None:
     if not there:
         refused = command("--version")
-        assert refused.returncode == 1, refused
+        assert refused.returncode == 2, refused
         assert 'pip install "kofn[cli]"' in refused.stderr, refused
         return
     assert command("--version").stdout == f"kofn {kofn.__version__}\n"

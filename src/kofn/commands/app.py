@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-for _needed in ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib"):
-    # Found, not imported: PyTorch alone takes seconds, and `kofn --help` needs none of them.
-    if importlib.util.find_spec(_needed) is None:
-        # A command that cannot run says why in one line; a traceback would hide it.
-        raise SystemExit(
-            f'kofn: the command needs {_needed}; install it with: pip install "kofn[cli]"'
-        )
+from kofn.commands import entry
+
+_missing = entry.advice()
+if _missing is not None:
+    raise ImportError(f"kofn.commands.app: {_missing[1]}", name=_missing[0])
 
 import typer  # noqa: E402
 from rich.markup import escape  # noqa: E402
@@ -58,7 +55,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the `kofn` command; the entry point of the package."""
+    """Run the `kofn` command, whose packages are there."""
     end_on_sigterm()
     app(prog_name="kofn")
 

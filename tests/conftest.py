@@ -4,12 +4,12 @@ import itertools
 import os
 import re
 
-# Compiling takes longer than running here. `make test-all` compiles as users do.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
-)
+import xla_flags
+
+# Compiling takes longer than running here. `make test-all` compiles as users do. Processes that
+# this one starts, such as those of pytest-xdist, have the answer from it.
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = xla_flags.of_installed()
 
 import hypothesis
 import jax

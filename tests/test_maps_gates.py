@@ -2,10 +2,12 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 import torch
 
+import kofn
 from kofn import soft_topk, topk_gates
 from support import Framework, with_gradients
 
@@ -97,3 +99,27 @@ def test_arguments_of_gates(framework):
         topk_gates(x, 2, bias=framework.array(np.zeros(4, bool), "bool"))
     with pytest.raises(TypeError, match="bias must be an array"):
         topk_gates(x, 2, bias=0.5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        kofn.topk_gates,
+        lambda x, k: kofn.sparse_softmax(x, k=k),
+        lambda x, k: kofn.PlackettLuce(x).sample(k, (), jax.random.key(0)),
+    ],
+    ids=["topk_gates", "sparse_softmax", "PlackettLuce"],
+)
+def test_a_traced_k_is_told_to_be_static(function):
+    """It decides the shape, or the search, and what JAX traces has no number yet."""
+    x = jax.numpy.arange(5.0)
+    with pytest.raises(TypeError, match=r'^k must be .* traces; .* static_argnames="k"\)'):
+        jax.jit(function)(x, 2)
+    with pytest.raises(TypeError, match=r"^k must be .* got 2\.5$"):
+        function(x, 2.5)
+
+
+def test_a_static_k_is_a_number():
+    gates, indices = jax.jit(topk_gates, static_argnames="k")(jax.numpy.arange(5.0), k=2)
+    assert indices.tolist() == [4, 3]
+    assert (gates > 0.5).all()

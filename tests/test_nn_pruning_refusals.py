@@ -85,6 +85,30 @@ def test_temperatures_of_a_schedule_are_checked_by_name(bad):
         nn.PruningSchedule(10, temperature=bad)
 
 
+@pytest.mark.parametrize("inputs", [None, 3, (), torch.zeros(()), torch.zeros(0, 6)], ids=str)
+def test_example_inputs_without_an_example_are_refused_by_name(inputs):
+    with pytest.raises(ValueError, match="example_inputs"):
+        nn.prune(two_layers(), 0.5, schedule=3, costs="flops", example_inputs=inputs)
+
+
+def test_example_inputs_that_the_model_does_not_take_are_told_with_its_error():
+    wrong = torch.zeros(2, 99)
+    with pytest.raises(
+        ValueError, match=r"example_inputs must .* shape \(2, 99\) .* raised Runtime"
+    ):
+        nn.prune(two_layers(), 0.5, schedule=3, costs="flops", example_inputs=wrong)
+    with pytest.raises(
+        ValueError, match=r"example_inputs must .* with \[1\.0\] it raised TypeError"
+    ):
+        nn.prune(two_layers(), 0.5, schedule=3, costs="flops", example_inputs=[1.0])
+
+
+@pytest.mark.parametrize("bad", [None, 3, "layer", [torch.zeros(64, 64)]], ids=str)
+def test_what_has_no_weights_is_not_checked_for_semi_structured_ones(bad):
+    with pytest.raises(TypeError, match=r"weights must be a torch\.nn\.Module or a torch\.Tensor"):
+        nn.check_semi_structured(bad)
+
+
 @pytest.mark.parametrize("cost", [0.1, 0.3, 1e-20, 1 / 3])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("tensor", [False, True])

@@ -55,7 +55,7 @@ def choose_as_one(selection):
         part = part.clone()
         distributed.all_reduce(part)  # as DistributedDataParallel does
         assert close(part, slope, 1e-5), selection
-        alone.step(), net.step(distributed.group.WORLD)
+        alone.step(None), net.step()
         if selection == "expert_choice":
             tokens = 24 if mask is None else int(mask.sum())
             taken = (found > 0).sum(0)

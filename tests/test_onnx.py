@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import kofn
+from kofn.arrays import torch_operator
 from kofn.links import table
 from support import LINKS
 
@@ -188,3 +189,18 @@ def test_the_export_says_why_it_refuses():
 def test_every_link_of_the_table_is_translated():
     for link in table.TABLE.values():
         assert callable(kofn_onnx._tail_of(link.inner.id, link.inner.alpha, None)), link
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("threshold", lambda x: kofn.soft_topk(x, 2)),
+        ("price", lambda x: kofn.soft_knapsack(x, torch.ones(7), 2.0)),
+        ("temperature", lambda x: kofn.temperature_for(x, 2, gap=0.1)),
+    ],
+)
+def test_without_translations_the_error_names_the_remedy(name, function, monkeypatch):
+    monkeypatch.setattr(torch_operator, "translated", [])
+    told = rf"kofn::{name}: import kofn\.onnx and .* custom_translation_table=kofn\.onnx\.transla"
+    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=told):
+        torch.onnx.export(Of(function).eval(), (normal(3, 7),), dynamo=True, verbose=False)

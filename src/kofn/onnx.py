@@ -24,7 +24,7 @@ except ImportError as error:
     ) from error
 
 from kofn import links
-from kofn.arrays.torch_operator import OPERATORS
+from kofn.arrays.torch_operator import OPERATORS, translated
 from kofn.links import table
 from kofn.links.bounded import NEAR_1
 from kofn.links.link import by_id
@@ -64,6 +64,7 @@ def translations() -> dict[Callable, Callable]:
     gap between scores that is so wide that every threshold in it gives the same weights,
     `soft_topk_threshold` may be another of those.
     """
+    translated.append(True)
     return {
         OPERATORS.threshold.default: _threshold,
         OPERATORS.price.default: _price,

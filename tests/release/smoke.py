@@ -8,6 +8,7 @@ import importlib.util
 import subprocess
 import sys
 import sysconfig
+import warnings
 from importlib.metadata import files, version
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def check_files() -> None:
     listed = {str(path) for path in files("kofn") or ()}
     needed = {"kofn/py.typed", "kofn/kernels/cpu/runtime/shipped.xz"}
     assert needed <= listed, needed - listed
+
+
+def check_that_numba_is_missed() -> None:
+    """The first call says so, here as an error, and no other."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        kofn.soft_topk(SCORES, 2)
+    assert ["pip install numba" in str(each.message) for each in found] == [True], found
 
 
 def check_numpy() -> None:
@@ -105,6 +114,8 @@ def check_command(*, there: bool) -> None:
 def main(names: list[str]) -> None:
     check_packages(names)
     check_files()
+    if "-numba" in names:
+        check_that_numba_is_missed()
     check_numpy()
     check_kernels(there="-numba" not in names)
     if "torch" in names:

@@ -150,10 +150,21 @@ def check_integer(
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be {_text(allowed)}; got {shown(value)}") from None
+        told = f"{name} must be {_text(allowed)}; got {shown(value)}{static_hint(name, value)}"
+        raise TypeError(told) from None
     if (low is not None and number < low) or (high is not None and number > high):
         raise ValueError(f"{name} must be {_text(allowed)}; got {number}")
     return number
+
+
+def static_hint(name: str, value: Any) -> str:
+    """Return how an argument that jax.jit traces becomes a number; nothing for others."""
+    if framework(value) != "jax" or not isinstance(value, sys.modules["jax"].core.Tracer):
+        return ""
+    return (
+        f", a value that JAX traces; make the argument static, as in jax.jit(function, "
+        f'static_argnames="{name}")'
+    )
 
 
 def check_count(k: Any, n: int, also: str = "") -> int:

@@ -49,6 +49,22 @@ def define(arguments: str, results: str, fake: Callable[..., Any]) -> Callable[[
     return register
 
 
+def refuse_untranslated(name: str) -> None:
+    """Say early in torch.onnx.export what PyTorch's own error does not.
+
+    It is for operators that torch.export keeps.
+    """
+    if not translated and torch.onnx.is_in_onnx_export():
+        raise RuntimeError(
+            f"torch.onnx.export needs a translation of kofn::{name}: import kofn.onnx and give it "
+            "custom_translation_table=kofn.onnx.translations(), with dynamo=True"
+        )
+
+
+translated: list[bool] = []
+"""Not empty once kofn.onnx has made translations: whether they are given cannot be seen."""
+
+
 _FUNCTIONS: dict[Any, Callable] = {}
 
 

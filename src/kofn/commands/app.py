@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kofn.commands import entry
+from kofn.commands.needed import missing
 
-_missing = entry.advice()
+_missing = missing()
 if _missing is not None:
     raise ImportError(f"kofn.commands.app: {_missing[1]}", name=_missing[0])
 

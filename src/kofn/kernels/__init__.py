@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from kofn.arrays.kinds import Array
-from kofn.kernels import cpu, gpu
+from kofn.kernels import cpu, gpu, missing
 from kofn.kernels.contract import kind_of
 
 
@@ -238,7 +238,7 @@ def serving(x: Array, link: Any, framework: str) -> RowKernels | None:
 def for_rows(x: Array, framework: str) -> RowKernels | None:
     """Return the backend for these arrays, whatever KOFN_KERNELS says, or None."""
     backend = _backend(x, framework)
-    return None if backend is None else _module(backend.rows)
+    return None if backend is None else module(backend.rows)
 
 
 def takes_halves(x: Array, framework: str) -> bool:
@@ -255,7 +255,7 @@ def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
 def for_subsets(x: Array, framework: str) -> SubsetKernels | None:
     """Return the backend for these rows of k-subsets, whatever KOFN_KERNELS says, or None."""
     backend = _backend(x, framework)
-    return None if backend is None else _module(backend.subsets)
+    return None if backend is None else module(backend.subsets)
 
 
 def serving_choice(x: Array, framework: str) -> ChoiceKernels | None:
@@ -266,13 +266,13 @@ def serving_choice(x: Array, framework: str) -> ChoiceKernels | None:
 def for_choice(x: Array, framework: str) -> ChoiceKernels | None:
     """Return the backend for hard choices of these arrays, whatever KOFN_KERNELS says, or None."""
     backend = _backend(x, framework)
-    return None if backend is None or backend.choice is None else _module(backend.choice)
+    return None if backend is None or backend.choice is None else module(backend.choice)
 
 
 def serving_noise(x: Array, link: Any, framework: str) -> NoiseKernels | None:
     """Return the backend for sums at nodes with noise of this link, or None."""
     backend = _backend(x, framework) if wanted() else None
-    kernels = None if backend is None or backend.noise is None else _module(backend.noise)
+    kernels = None if backend is None or backend.noise is None else module(backend.noise)
     return kernels if kernels is not None and kernels.serves(link, x) else None
 
 
@@ -285,17 +285,17 @@ def serving_priced(x: Array, link: Any, framework: str) -> PricedKernels | None:
 def for_priced(x: Array, framework: str) -> PricedKernels | None:
     """Return the backend for rows with costs of these arrays, whatever KOFN_KERNELS says."""
     backend = _backend(x, framework)
-    return None if backend is None or backend.priced is None else _module(backend.priced)
+    return None if backend is None or backend.priced is None else module(backend.priced)
 
 
 def copies() -> Any:
     """Return the functions that copy segments to dense rows and back; see cpu/segments."""
-    return _module("kofn.kernels.cpu.segments.launch")
+    return module("kofn.kernels.cpu.segments.launch")
 
 
 def blocks(link: Any = None) -> Any:
     """Return the functions of a block of a row, for this link if one is given; see cpu/blocks."""
-    kernels = _module("kofn.kernels.cpu.blocks.launch") if wanted() else None
+    kernels = module("kofn.kernels.cpu.blocks.launch") if wanted() else None
     served = link is None or kernels is None or kind_of(link) in kernels.SERVED
     return kernels if served else None
 
@@ -319,9 +319,18 @@ def _backend(x: Array, framework: str) -> Backend | None:
     return None
 
 
+def module(name: str) -> Any:
+    """Return a module of kernels, or None where what it needs is missing."""
+    found = _imported(name)
+    if found is None and wanted():
+        missing.tell()
+    return found
+
+
 @lru_cache
-def _module(name: str) -> Any:
+def _imported(name: str) -> Any:
     try:
         return import_module(name)
-    except ImportError:  # Numba, or Triton, has no release for this Python or machine
+    except ImportError as error:  # Numba, or Triton, has no release for this Python or machine
+        missing.note(error)
         return None

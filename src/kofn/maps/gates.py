@@ -7,7 +7,14 @@ import operator
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_broadcasts, check_flag, check_real, check_same_kind
+from kofn.arrays.checks import (
+    check_broadcasts,
+    check_flag,
+    check_real,
+    check_same_kind,
+    shown,
+    static_hint,
+)
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, cast_like, deleted, move_axis, namespace, of_torch
 from kofn.arrays.operations import take_along_last
@@ -37,7 +44,7 @@ def topk_gates(
     its choice.
 
     Args:
-        k: a Python integer in [0, n].
+        k: a Python integer in [0, n], in jax.jit a static argument (`static_argnames="k"`).
         scores, link, temperature, dim, mask: as for `soft_topk`.
         bias: added to the scores for the choice only; broadcasts to `scores`. The gates are the
             weights of the scores without it, and it gets no gradient. It does not make a masked
@@ -85,7 +92,8 @@ def _count(k: Any, normalize: bool) -> int:
     try:
         k = operator.index(k)
     except TypeError:
-        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}") from None
+        hint = static_hint("k", k)
+        raise TypeError(f"k must be a Python integer in [0, n]; got {shown(k)}{hint}") from None
     if check_flag("normalize", normalize) and k == 1:
         raise ValueError(
             "normalize must be False for k = 1: a single gate divided by itself is always 1, and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kofn.arrays.torch_operator import refuse_untranslated
 from kofn.links.link import by_id
 from kofn.metrics.temperature_search import SOLVERS
 from kofn.rows import torch_price as torch_price  # the other operators come with it
@@ -34,6 +35,7 @@ def temperature(
 
 @temperature.register_fake
 def _(x, k, target, alpha, link, number, name, per_row):  # type: ignore[no-untyped-def]
+    refuse_untranslated("temperature")
     return x.new_empty(k.shape if per_row else ())
 
 

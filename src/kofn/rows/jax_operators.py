@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
@@ -104,12 +103,9 @@ def native() -> Any:
     return module if module is not None and module.available(*finish) else None
 
 
-@lru_cache
 def _native() -> Any:
-    try:
-        return import_module("kofn.kernels.cpu.xla.targets")
-    except ImportError:  # Numba has no release for this Python or machine, or JAX has no jax.ffi
-        return None
+    # None where Numba has no release for this Python or machine, or JAX has no jax.ffi.
+    return kernels.module("kofn.kernels.cpu.xla.targets")
 
 
 def wanted() -> bool:

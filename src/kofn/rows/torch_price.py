@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kofn.arrays.torch_operator import refuse_untranslated
 from kofn.arrays.torch_state import batched, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows.price_precision import solved
@@ -52,6 +53,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = (x.new_empty(x.shape[:-1]) for _ in range(3))
     high, low, scale = rows
+    refuse_untranslated("price")
     return high, low, x.new_empty(x.shape), scale
 
 

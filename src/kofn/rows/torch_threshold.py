@@ -14,6 +14,7 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
 # Loaded with PyTorch, because torch.compile cannot trace an import in the first call.
 from kofn.arrays import torch_rule as torch_rule
+from kofn.arrays.torch_operator import refuse_untranslated
 from kofn.arrays.torch_state import batched, constant_result, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows import kernel_rows
@@ -60,6 +61,7 @@ def threshold_of(x: Tensor, k: Tensor, temperature: Tensor, link: Link) -> tuple
 def _(
     x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: str, number: float | None
 ) -> tuple[Tensor, Tensor]:
+    refuse_untranslated("threshold")
     return x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
 
 

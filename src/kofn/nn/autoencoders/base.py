@@ -13,6 +13,7 @@ from kofn.links import Link
 from kofn.nn.autoencoders.learned_k import LatentsPerToken
 from kofn.nn.autoencoders.settings import USUAL, Settings
 from kofn.nn.autoencoders.state import Firing, RunningCut, cut_below
+from kofn.nn.scheduled import temperature_at
 
 TINY = 1e-12  # the least norm of a decoder row that is divided by
 
@@ -122,7 +123,8 @@ class Autoencoder(Reporting):
 
     def current_temperature(self) -> Any:
         """Return the temperature of this step, in standard deviations of the scores."""
-        return self.temperature(self.steps) if callable(self.temperature) else self.temperature
+        now = self.temperature
+        return temperature_at(now, self.steps) if callable(now) else now
 
     @torch.no_grad()
     def step(self) -> None:

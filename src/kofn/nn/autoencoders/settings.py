@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn.arrays.checks import check_choice, check_integer, check_temperature
+from kofn.arrays.checks import check_choice, check_integer
 from kofn.links import table
+from kofn.nn.scheduled import check_schedule
 
 USUAL = {"link": "logistic", "temperature": 0.3, "silent_after": 2}
 
@@ -29,4 +30,4 @@ class Settings:
         self.silent_after = check_integer("silent_after", silent_after, "an integer ≥ 1", 1)
         resolved = table.resolve(link)
         self.link = link if link is resolved else resolved.name
-        self.temperature = temperature if callable(temperature) else check_temperature(temperature)
+        self.temperature = check_schedule(temperature)

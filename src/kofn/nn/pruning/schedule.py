@@ -9,6 +9,7 @@ from typing import Any
 
 from kofn import schedules
 from kofn.arrays.checks import check_integer, check_number
+from kofn.nn.scheduled import check_schedule, temperature_at
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class PruningSchedule:
                 name, number, low=0.0, high=1.0, allowed="in (0, 1]", strict=True, arrays=False
             )
         check_number("frozen", self.frozen, low=0.0, below=1.0, allowed="in [0, 1)", arrays=False)
-        if not callable(self.temperature):
+        if callable(self.temperature):
+            check_schedule(self.temperature)
+        else:
             _check_temperature(self.temperature)
 
     def kept(self, step: Any, total: float, kept: float) -> Any:
@@ -68,7 +71,7 @@ class PruningSchedule:
     def temperature_at(self, step: Any) -> Any:
         """Return the temperature at a step; a number, or an array for an array."""
         if callable(self.temperature):
-            return self.temperature(step)
+            return temperature_at(self.temperature, step)
         first, last = self.temperature
         return schedules.exponential(first, last, self._part(self.cool))(step)
 

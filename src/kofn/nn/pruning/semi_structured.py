@@ -66,6 +66,10 @@ must be a multiple of 32 and columns of 64
     if isinstance(weights, Tensor):
         _check("weights", weights, backend, dtype or weights.dtype)
         return
+    if not isinstance(weights, nn.Module):
+        raise TypeError(
+            f"weights must be a torch.nn.Module or a torch.Tensor; got {type(weights).__name__}"
+        )
     for target in targets_of(weights, exclude):
         refuse_sharded(target.name, target.weight)
         _check(target.name, target.weight, backend, dtype or target.weight.dtype)

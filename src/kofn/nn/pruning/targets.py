@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from kofn.arrays.checks import shown
 from kofn.rows.torch_pieces import Cost, Over
 
 LAYERS = (
@@ -188,12 +189,13 @@ def _flops(model: nn.Module, targets: list[Target], example_inputs: Any) -> list
             "each weight is used"
         )
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    examples = _examples_in(inputs)
     uses = {id(target.module): 0.0 for target in targets}
 
-    def count(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+    def count(module: Any, given: tuple[Any, ...], output: Tensor) -> None:
         transposed = getattr(module, "transposed", False)
         seen = given[0] if transposed else output
-        uses[id(module)] += seen.numel() / (len(module.weight) * len(inputs[0]))  # type: ignore[arg-type]
+        uses[id(module)] += seen.numel() / (len(module.weight) * examples)
 
     hooks = [target.module.register_forward_hook(count) for target in targets]
     modes = {module: module.training for module in model.modules()}
@@ -201,6 +203,12 @@ def _flops(model: nn.Module, targets: list[Target], example_inputs: Any) -> list
         model.eval()
         with torch.no_grad():
             model(*inputs)
+    except Exception as error:
+        given = ", ".join(map(_shape_or_type, inputs))
+        raise ValueError(
+            "example_inputs must be what the model takes, a batch or a tuple of arguments; called "
+            f"with {given} it raised {type(error).__name__}: {error}"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -210,6 +218,27 @@ def _flops(model: nn.Module, targets: list[Target], example_inputs: Any) -> list
         if not uses[id(target.module)]:
             raise ValueError(f"{target.name} is not used by the example; exclude it")
     return [2 * uses[id(target.module)] for target in targets]
+
+
+def _examples_in(inputs: tuple[Any, ...]) -> int:
+    """Return the number of examples in the first argument of a call."""
+    try:
+        examples = len(inputs[0])
+    except (TypeError, IndexError):  # a number, None, a tensor without dimensions, nothing
+        examples = 0
+    if not examples:
+        given = _shape_or_type(inputs[0]) if inputs else "()"
+        raise ValueError(
+            "example_inputs must be a batch of one example or more, or a tuple of arguments whose "
+            f"first is one; got {given}"
+        )
+    return examples
+
+
+def _shape_or_type(given: Any) -> str:
+    if isinstance(given, Tensor):
+        return f"a tensor of shape {tuple(given.shape)} and dtype {given.dtype}"
+    return shown(given)
 
 
 CostFunction = Callable[[str, nn.Module], float | Tensor]

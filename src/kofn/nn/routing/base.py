@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kofn.arrays.checks import check_integer, check_temperature
+from kofn.arrays.checks import check_integer
 from kofn.nn.routing.state import Counting, SelectionBias, load_statistics, once
+from kofn.nn.routing.together import DEFAULT_GROUP, step_together
+from kofn.nn.scheduled import check_schedule, temperature_at
 
 
 class RouterBase(Counting):
@@ -30,27 +32,32 @@ class RouterBase(Counting):
         n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
         super().__init__(n, device)
         self.num_experts = n
-        self.temperature = temperature if callable(temperature) else check_temperature(temperature)
+        self.temperature = check_schedule(temperature)
         self.balance = None if balance is None else SelectionBias(n, balance, device)
         if callable(temperature):
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
     def current_temperature(self) -> Any:
         """Return the temperature of this step: a number, or a tensor if it follows a schedule."""
-        return self.temperature(self.steps) if callable(self.temperature) else self.temperature
+        now = self.temperature
+        return temperature_at(now, self.steps) if callable(now) else now
 
     @torch.no_grad()
-    def step(self, process_group: Any = None) -> None:
+    def step(self, process_group: Any = DEFAULT_GROUP) -> None:
         """Advance the schedule and move the balancing bias; call it once per optimizer step.
 
         Args:
-            process_group: sum the load over the processes of this group, such as
-                torch.distributed.group.WORLD. All of them have to call `step`.
+            process_group: whose tokens count as load: those of all its processes, or for None of
+                this one alone. It may be a DeviceMesh of one dimension. By default it is the
+                default group where torch.distributed is initialized with more than one process.
+
+        All processes of the group have to call it. One that does not, or that gives None, is not
+        known to the others, which raise an error when the timeout of the group ends.
+
+        Raises:
+            ValueError: the processes step different routers. RuntimeError: a process did not call.
         """
-        if self.balance is not None:
-            self.balance.step(process_group)
-        if callable(self.temperature):
-            self.steps += 1
+        step_together([self], process_group, f"{type(self).__name__}.step")
 
     def statistics(self, reset: bool = True) -> dict[str, Tensor]:
         """Return the load of the experts in training since the last call with `reset`.
@@ -74,12 +81,18 @@ class RouterBase(Counting):
             self.balance.add(counts)
 
 
-def step_routers(module: nn.Module, process_group: Any = None) -> None:
-    """Call `step` of every router in a model: once per step of the optimizer.
+@torch.no_grad()
+def step_routers(module: nn.Module, process_group: Any = DEFAULT_GROUP) -> None:
+    """Do what `step` of every router in a model does: once per step of the optimizer.
 
     Args:
         module: the model.
-        process_group: as for `TopKRouter.step`.
+        process_group: as for `TopKRouter.step`. With several processes, the default one sums the
+            load of all of them, in one message for all routers, after one that compares what they
+            step.
+
+    Raises:
+        ValueError, RuntimeError: as for `TopKRouter.step`.
 
     Example:
         >>> import torch
@@ -88,6 +101,9 @@ def step_routers(module: nn.Module, process_group: Any = None) -> None:
         >>> optimizer = torch.optim.Adam(model.parameters())
         >>> hook = optimizer.register_step_post_hook(lambda *_: nn.step_routers(model))
     """
-    for each in module.modules():
-        if isinstance(each, RouterBase):
+    routers = [each for each in module.modules() if isinstance(each, RouterBase)]
+    usual = {each: type(each).step is RouterBase.step for each in routers}
+    step_together([each for each in routers if usual[each]], process_group, "nn.step_routers")
+    for each in routers:
+        if not usual[each]:  # a user's class, with a step of its own
             each.step(process_group)

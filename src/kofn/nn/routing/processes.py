@@ -65,12 +65,20 @@ def _world() -> Processes:
 
 def processes_of(group: Any) -> Processes | None:
     """Return what a router keeps of its argument `process_group`."""
-    if group is None or isinstance(group, Processes):
+    if isinstance(group, Processes):
         return group
+    found = group_of(group)
+    return None if found is None else Processes(found)
+
+
+def group_of(group: Any) -> Any:
+    """Return the process group of an argument `process_group`, which may be a mesh, or None."""
+    if group is None:
+        return None
     found = group.get_group() if hasattr(group, "get_group") else group
     if not (torch.distributed.is_available() and isinstance(found, torch.distributed.ProcessGroup)):
         raise TypeError(
             "process_group must be None, a torch.distributed.ProcessGroup such as "
             f"torch.distributed.group.WORLD, or a DeviceMesh of one dimension; got {group!r}"
         )
-    return Processes(found)
+    return found

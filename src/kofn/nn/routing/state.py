@@ -110,11 +110,8 @@ class SelectionBias(Counting):
         n = self.net_steps.to(torch.float32)
         return self.rate * (n - n.mean())
 
-    def step(self, process_group: Any) -> None:
-        """Move n by the load since the last step, summed over the processes of the group."""
-        counts = self.counts.clone()
-        if process_group is not None:
-            torch.distributed.all_reduce(counts, group=process_group)
+    def move(self, counts: Tensor) -> None:
+        """Move n by the load since the last step, this process's or that of several."""
         # In whole numbers: counts below the mean get +1, those above −1.
         self.net_steps += torch.sign(counts.sum() - counts * len(counts))
         self.counts.zero_()

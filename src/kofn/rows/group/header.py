@@ -25,8 +25,15 @@ class Asked(NamedTuple):
     numbers: Sequence[Tensor] = ()
 
 
+SAME = "Give all ranks the same arguments, and scores that differ in their size along dim only"
+
+
 def agreed(
-    ranks: Ranks, like: Any, check: Callable[[], Checked], asked: Callable[[Checked], Asked]
+    ranks: Ranks,
+    like: Any,
+    check: Callable[[], Checked],
+    asked: Callable[[Checked], Asked],
+    advice: str = SAME,
 ) -> Checked:
     """Return check() if all ranks were asked for the same, as `asked` tells it.
 
@@ -41,7 +48,7 @@ def agreed(
     except Exception as error:
         failure, found = error, Asked(f"raised {type(error).__name__}: {error}")
     if not _are_equal(ranks, found, ranks.device_for(like)):
-        _explain(ranks, found, failure)
+        _explain(ranks, found, failure, advice)
     if failure is not None:
         raise failure
     return checked  # type: ignore[return-value]
@@ -68,7 +75,7 @@ def _digest_of(numbers: Tensor, place: int) -> Tensor:
     return (mixed ^ (mixed >> 32)).sum()
 
 
-def _explain(ranks: Ranks, asked: Asked, failure: Exception | None) -> None:
+def _explain(ranks: Ranks, asked: Asked, failure: Exception | None, advice: str) -> None:
     contents = " and ".join(f"{_shown(one)}" for one in asked.numbers)
     said = ranks.said(asked.words + (f", with the numbers {contents}" if contents else ""))
     if failure is not None:
@@ -80,7 +87,7 @@ def _explain(ranks: Ranks, asked: Asked, failure: Exception | None) -> None:
     raise ValueError(
         f"{ranks.name}: the ranks were called with different arguments: {told}; the other "
         f"ranks, as rank {said.index(usual)}: {usual}. This is rank {mine} of {ranks.size}. "
-        "Give all ranks the same arguments, and scores that differ in their size along dim only"
+        f"{advice}"
     )
 
 

@@ -76,7 +76,7 @@ class Ranks(NamedTuple):
         except Exception as error:
             text = (
                 f"{self.name}: {what} over the {self.size} ranks of its group failed; a rank may "
-                f"have died, or not called {self.name}. The backend says: {error}"
+                f"have died, or not called {self.name} with it. The backend says: {error}"
             )
             raise _like(error)(text) from error
 

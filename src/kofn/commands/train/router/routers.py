@@ -74,7 +74,7 @@ class SigmoidBias(Router):
         return logits, chosen if self.k == 1 else chosen / chosen.sum(-1, keepdim=True), indices
 
     def step(self) -> None:
-        self.even.step(None)
+        self.even.move(self.even.counts)
 
 
 class ReluL1(Router):

@@ -1,0 +1,16 @@
+"""The packages that the command needs."""
+
+from __future__ import annotations
+
+import importlib.util
+
+NEEDED = ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib")
+
+
+def missing() -> tuple[str, str] | None:
+    """Return the first package that is missing and what to do about it, or None."""
+    for name in NEEDED:
+        # Found, not imported: PyTorch alone takes seconds, and `kofn --help` needs none of them.
+        if importlib.util.find_spec(name) is None:
+            return name, f'the command needs {name}; install it with: pip install "kofn[cli]"'
+    return None

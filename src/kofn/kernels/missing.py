@@ -1,0 +1,32 @@
+"""A warning, once per process, where compiled code would have served and Numba is not there."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+NEEDED = ("numba", "llvmlite")
+
+_reasons: list[str] = []
+_told = False
+
+
+def note(error: ImportError) -> None:
+    """Remember that kernels could not be imported for want of Numba, if that is why."""
+    if error.name is not None and error.name.partition(".")[0] in NEEDED:
+        _reasons.append(error.name)
+
+
+def tell() -> None:
+    """Warn that array code serves instead of kernels, unless that is said or has another reason."""
+    global _told
+    if _told or not _reasons or sys.platform == "emscripten":  # which has no Numba to install
+        return
+    _told = True
+    warnings.warn(
+        "kofn runs its array code, tens of times slower than its compiled code, because Numba is "
+        "not installed; install it with: pip install numba (or set the environment variable "
+        "KOFN_KERNELS=reference to choose the array code without this warning)",
+        RuntimeWarning,
+        stacklevel=2,
+    )

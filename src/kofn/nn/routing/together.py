@@ -1,0 +1,88 @@
+"""A step of routers: their loads are summed over processes, all at once, and their biases move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.nn.routing.processes import group_of
+
+
+class DefaultGroup:
+    """What `process_group` is where it is left out; None stands for this process alone."""
+
+    def __repr__(self) -> str:
+        return "<the default group>"
+
+
+DEFAULT_GROUP = DefaultGroup()
+
+ADVICE = (
+    "Step the same routers in all processes of the group, or give the process_group of those that "
+    "have them; process_group=None balances by the tokens of one process"
+)
+
+
+def step_together(routers: Sequence[Any], process_group: Any, name: str) -> None:
+    """Advance the schedules and move the biases by the load of all processes of the group."""
+    biases = [each.balance for each in routers if each.balance is not None]
+    group = _group(process_group)
+    loads = [each.counts for each in biases]
+    if group is not None:
+        loads = _summed(loads, _told(routers), group, name)
+    for bias, load in zip(biases, loads, strict=True):
+        bias.move(load)
+    for each in routers:
+        if callable(each.temperature):
+            each.steps += 1
+
+
+def _group(process_group: Any) -> Any:
+    """Return the group whose loads are summed, or None for this process alone."""
+    if process_group is not DEFAULT_GROUP:
+        return group_of(process_group)
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return distributed.group.WORLD if distributed.get_world_size() > 1 else None
+
+
+_agreed: dict[Any, str] = {}
+"""What was stepped last, by group, on devices for which one has to wait."""
+
+
+def _summed(loads: list[Tensor], told: str, group: Any, name: str) -> list[Tensor]:
+    """Return loads summed over the group in one message, after a small one that compares them.
+
+    Messages of different sizes might never end.
+    """
+    from kofn.rows.group.header import Asked, agreed
+    from kofn.rows.group.ranks import Ranks
+
+    ranks = Ranks((group,), name)
+    whole = torch.cat([each.to(loads[0].device) for each in loads]) if loads else None
+    # Reading the answer waits for a device, so there it is asked for only when it may differ.
+    waits = ranks.device_for(whole).type != "cpu"
+    if not (waits and _agreed.get(group) == told):
+        agreed(ranks, whole, lambda: None, lambda _: Asked(told), ADVICE)
+        if waits:
+            _agreed[group] = told
+    if whole is None:
+        return []
+    parts = torch.split(ranks.sum(whole), [len(each) for each in loads])
+    return [part.to(each.device) for part, each in zip(parts, loads, strict=True)]
+
+
+def _told(routers: Sequence[Any]) -> str:
+    """Return what is stepped, in words that are the same where the messages fit."""
+    kinds = [
+        f"{each.num_experts} experts with balance={each.balance.rate:g}"
+        for each in routers
+        if each.balance is not None
+    ]
+    counted = [f"{len(list(same))} of {kind}" for kind, same in groupby(kinds)]
+    return f"stepped routers: {', '.join(counted)}" if counted else "stepped no router with balance"

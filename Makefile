@@ -25,7 +25,8 @@ OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels
 	print(*processor.older())"))
 LEVELS ?= $(OLDER) own
 OF_LEVELS ?= tests/test_kernels*.py tests/test_maps_accuracy.py tests/test_maps_laws.py tests/test_rows_gradients.py \
-	tests/test_rows_far_scores.py tests/test_rows_of_users.py tests/test_maps_knapsack_gradients.py tests/test_rows_total.py
+	tests/test_rows_far_scores.py tests/test_rows_of_users.py tests/test_maps_knapsack_gradients.py tests/test_rows_total.py \
+	tests/test_docs_gradients.py
 SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_rows_total.py tests/test_maps_accuracy.py \
 	tests/test_rows_gradients.py
 

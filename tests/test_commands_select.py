@@ -258,7 +258,7 @@ def test_a_failed_write_leaves_neither_file(here, monkeypatch, failing):
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="No space left on device"):
+    with pytest.raises(files.OutputError, match="No space left on device; nothing was written"):
         files.write(here / "out", dict.fromkeys(FILES, b"new"), force=False)
     assert os.listdir(here / "out") == []
 

@@ -2,7 +2,7 @@
 
 Everything is under build/same: COMMIT/tree has the sources, COMMIT/cache the compiled code,
 COMMIT/saved what the old side wrote for the new one to read, COMMIT/answers what it answered, which
-is kept. `new` has the same of this tree, whose answers are taken again each time.
+is kept. `new` has the same of a copy of this tree, whose answers are taken again each time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -72,7 +73,13 @@ def frozen(commit: str) -> Side:
 
 
 def here() -> Side:
-    return _ready(Side(ROOT / "src", STORE / "new", False))
+    """Return the side of this tree as it is now; what is edited meanwhile counts the next time."""
+    tree = STORE / "new" / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "signatures.txt", tree / "tests")
+    return _ready(Side(tree / "src", STORE / "new", False))
 
 
 def _ready(side: Side) -> Side:

@@ -90,7 +90,9 @@ def _probe(low, high, from_low, from_high, k, halve):
 
 
 HALVE = 3
-"""One of so many steps halves the bracket, whatever the scores: this bounds the number of steps."""
+"""One of so many steps halves the bracket, in the order of all floats, whatever the scores."""
+STEPS = HALVE * 66
+"""More than a search may take, as a bracket holds at most 2⁶⁴ floats."""
 SETTLE = 6
 """After so many steps, look whether equal scores are why no t has k scores above it."""
 
@@ -108,9 +110,9 @@ def kth_largest(x, k, least, greatest):
         return low, np.int64(-1)
     if from_high >= k:
         return high, np.int64(0)
-    step = 0
-    while from_low != k:
-        step += 1
+    for step in range(1, STEPS):
+        if from_low == k:
+            return low, np.int64(-1)
         t = _probe(low, high, from_low, from_high, k, step % HALVE == 0)
         count = count_from(x, t)
         if count >= k:
@@ -122,4 +124,5 @@ def kth_largest(x, k, least, greatest):
             above = count_above(x, low)
             if above < k:
                 return low, above
-    return low, np.int64(-1)
+    low = least_from(x, low)  # what reaches it, and fewer than k are above
+    return low, count_above(x, low)

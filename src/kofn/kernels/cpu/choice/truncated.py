@@ -12,6 +12,8 @@ import numpy as np
 from numba import carray, njit
 
 from kofn.kernels.cpu.choice.search import (
+    HALVE,
+    STEPS,
     count_above,
     count_from,
     each,
@@ -40,8 +42,6 @@ WORDS = 12
 
 adding = njit(nogil=True, **OPTIONS)
 
-STEPS = 3 * 66
-"""More than the search may take: every third step halves a bracket of at most 2⁶⁴ floats."""
 SETTLE = 4
 """After so many steps, look whether the bracket has one score only, however often."""
 FAINT = 720.0
@@ -132,7 +132,7 @@ def nucleus(x, e, share, least, greatest):
     if _mass_from(x, e, high) >= wanted:
         return high
     for step in range(1, STEPS):
-        t = _between(low, high, step % 3 == 0)
+        t = _between(low, high, step % HALVE == 0)
         if not low < t < high:  # no float is between them
             break
         if _mass_from(x, e, t) >= wanted:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import carray, njit
 
-from kofn.kernels.cpu.choice.search import each, least_from, middle
+from kofn.kernels.cpu.choice.search import HALVE, STEPS, each, least_from, middle
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.priced.layout import (
     APART,
@@ -34,8 +34,6 @@ from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vect
 
 adding = njit(nogil=True, **OPTIONS)
 
-STEPS = 3 * 66
-"""More than the search may take: every third step halves a bracket of at most 2⁶⁴ floats."""
 SETTLE = 4
 """After so many steps, look whether the bracket has one density only, however often."""
 MOST = float(np.finfo(np.float64).max)
@@ -88,7 +86,7 @@ def _last(densities, costs, budget, greatest):
         return high
     for step in range(1, STEPS):
         t = low / 2 + high / 2
-        if step % 3 == 0 or not low < t < high:
+        if step % HALVE == 0 or not low < t < high:
             t = unordered(middle(ordered(low), ordered(high)), low)
         if not low < t < high:
             break

@@ -38,7 +38,7 @@ in it, and of the team; the link's kind and α; bytes per number; n.
 LEAST, MOST = 1e-90, 1e90
 """Costs whose cubes are no subnormal numbers, and whose sums of cubes are finite."""
 ROUNDS = 16
-"""Evaluations per byte of a number, after which the array code has a row."""
+"""Evaluations per byte of a number, after which the array code has a row: as rows/forward.py."""
 ALMOST = 1.0
 """A step, times the greatest cost, after which the next one is likely to be the last."""
 LOST, FOUND, CLOSED = range(3)

@@ -8,6 +8,13 @@ from kofn.kernels.cpu.rows.formulas import logs
 from kofn.kernels.cpu.rows.lanes import is_deleted, load
 from kofn.kernels.cpu.runtime.shares import plain
 
+FREELY = 20
+"""Newton steps that are taken as they come; from then on, every second one halves the bracket."""
+ROUNDS = FREELY + 2 * 90
+"""That halves a gap of 2⁴⁰ temperatures down to rounding; of a wider one, in which weights are 0
+and 1 wherever θ is, the last θ is as good as any.
+"""
+
 
 @plain
 def balance(row, theta, temperature, eps):
@@ -22,7 +29,7 @@ def balance(row, theta, temperature, eps):
             left = max(left, v)
     low, high = left, right
     theta = left / 2 + right / 2
-    for round_ in range(200):
+    for round_ in range(ROUNDS):
         first, _ = logs(kind, (left - theta) / temperature, False)
         second, _ = logs(kind, (right - theta) / temperature, True)
         below, above, below_slope, above_slope = 0.0, 0.0, 0.0, 0.0
@@ -45,7 +52,7 @@ def balance(row, theta, temperature, eps):
         near = abs(step) <= eps * temperature
         target = theta + step
         # A tail that falls faster than any e^−z^n may hold Newton to a temperature a step.
-        slow = round_ >= 20 and round_ % 2 == 0
+        slow = round_ >= FREELY and round_ % 2 == 0
         if not near and (slow or not low < target < high):
             target = low / 2 + high / 2
         if near or target == theta:

@@ -98,11 +98,17 @@ def weights(group, lanes, wanted):
     return found
 
 
+ROUNDS = 16
+"""Evaluations per byte of a number, after which the reference has a row: a handful is usual, and
+one in three may halve the bracket.
+"""
+
+
 @plain
 def _search(group, lanes, summed, checked):
     """Evaluate the open rows, and take their steps, until the θ of all is found."""
     kind, size = group.row.kind, group.row.size
-    for round_ in range(16 * size):
+    for round_ in range(ROUNDS * size):
         aim_all(group.lanes, kind, size)
         if not _evaluate(group, lanes):
             break

@@ -13,7 +13,7 @@ from kofn.kernels.cpu.runtime import machine, native
 INF, NAN = np.inf, np.nan
 ABREAST = [*sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}), "survey", "peak", "slope"]
 OTHER_LOOPS = dict.fromkeys((*layout.TARGETS, *layout.LABELLED), "loss_loops")
-SUMMED = ("write", "mend")
+SUMMED = ("write", "mend", "closely")
 OTHER_LOOPS |= dict.fromkeys((*layout.LOGS, *layout.LOG_BACKWARD), "log_loops")
 
 

@@ -81,10 +81,10 @@ INTEGRATE, TOTAL = range(len(VALUE))
 
 # Losses and logarithms, by what makes it in loss_loops.py and log_loops.py. Those of losses come
 # after what finds the weights.
-TARGETS = ("gap", "lever", "soft_gap", "tally", "from_bytes")
-LABELLED = ("label_gap", "lever")
+TARGETS = ("gap", "lever", "closely", "soft_gap", "tally", "from_bytes")
+LABELLED = ("label_gap", "lever", "closely")
 LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope", "lever")
-GAP, LEVER, SOFT_GAP, TALLY, FROM_BYTES = range(len(TARGETS))
+GAP, LEVER, CLOSELY, SOFT_GAP, TALLY, FROM_BYTES = range(len(TARGETS))
 LOG = 0
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 
@@ -95,7 +95,7 @@ BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre", "integrate"}
-BY_LINK |= {"gap", "soft_gap", "label_gap", "logs", "log_weigh", "log_slope"}
+BY_LINK |= {"gap", "soft_gap", "label_gap", "closely", "logs", "log_weigh", "log_slope"}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it is told: first those of runtime/layout.py; how many

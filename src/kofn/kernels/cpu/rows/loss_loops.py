@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.rows.formulas import edge
+from kofn.kernels.contract import LOGISTIC
+from kofn.kernels.cpu.rows.formulas import deleted, edge, prepare, unit, written
 from kofn.kernels.cpu.rows.loops import BLOCK, Visit
 from kofn.kernels.cpu.rows.loss_formulas import compared
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import added, quotient, widest_vectors
 
 
 def gap(kind: int, number: Any) -> Visit:
@@ -66,6 +67,37 @@ def soft_gap(kind: int, number: Any) -> Visit:
                     kind, xs[i], ts[i], ds[i] + ts[i], hi_, lo_, per_t_, rise_, edge_, True
                 )[0]
             into[0] += total
+
+    return visit
+
+
+def closely(kind: int, number: Any) -> Visit:
+    """F of each entry to `out`, from its distance to a and `moved(δ)`, θ = a + Tδ; ΣF, ΣF(1 − F).
+
+    No digits of e^z are lost to a far greater number that it is added to.
+    """
+
+    def visit(x, g, out, n, sums, base, per_t, by, alpha, e):
+        widest_vectors()
+        scores, weights = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        base_, scale, by_ = number(base), number(unit(kind, per_t)), number(by)
+        rise_, zero, one = number(alpha - 1), number(0), number(1)
+        inverse = one / by_
+        for start in range(0, n, BLOCK):
+            xs, ps = scores[start : start + BLOCK], weights[start : start + BLOCK]
+            weight = zero
+            for i in range(xs.size):
+                y = (xs[i] - base_) * scale
+                if kind == LOGISTIC:
+                    p = quotient(one, one + by_ * prepare(kind, -y))
+                    p = zero if deleted(xs[i]) else p
+                else:
+                    p = written(kind, prepare(kind, y), by_, inverse, rise_)
+                ps[i] = p
+                weight += p * (one - p)
+            into[0] += added(ps)
+            into[1] += weight
 
     return visit
 

@@ -7,21 +7,28 @@ import math
 import numpy as np
 from numba import carray
 
+from kofn.kernels.contract import EXPONENTIAL, OCTAVES
 from kofn.kernels.cpu.rows.backward import pivot_of
-from kofn.kernels.cpu.rows.formulas import edge
-from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, store, visit
+from kofn.kernels.cpu.rows.formulas import edge, moved
+from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, rounded, store, visit
 from kofn.kernels.cpu.rows.layout import (
+    CLOSELY,
     FORWARD,
     FORWARD_ABREAST,
     FROM_BYTES,
     GAP,
     KNOWS_OMEGA,
     LEVER,
+    MEND,
     SOFT_GAP,
     TALLY,
 )
+from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
+
+MOST_AWAY = 40.0
+"""Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
 
 _AFTER, _AFTER_ABREAST = len(FORWARD), len(FORWARD_ABREAST)
 
@@ -48,7 +55,7 @@ def count(group, bytes_at, into):
 
 
 @plain
-def gaps(group, lanes, labels):
+def gaps(group, lanes, labels, searched):
     """Leave the loss of each row as `in_k`, Σ(p − t)z as `in_t`, and p − t in place of weights p.
 
     Σ(p − t) = 0 up to rounding, so backward.py's pivot stands for θ in the second, but with weights
@@ -56,6 +63,7 @@ def gaps(group, lanes, labels):
 
     The target of a row is in its cotangent's place, or a label, the index of the one 1. The answer
     is whether rows are left to the reference, with a loss of NaN: their soft target's Ω is unknown.
+    Lanes that have `searched` for θ know more of the rows.
     """
     lost = False
     for r in range(group.count):
@@ -67,6 +75,8 @@ def gaps(group, lanes, labels):
             lanes.in_t[r] = hi if hi != hi else 0.0
             lost = lost or (hi == hi and lanes.in_k[r] != lanes.in_k[r])
             continue
+        if searched and row.kind in OCTAVES and not group.entries:
+            _write_closely(group, row, lanes)
         address = np.float64(row.x + label * row.size)
         sums = visit(row, _of_target(group, GAP), hi, lo, per_t, row.alpha, address)
         total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
@@ -85,6 +95,27 @@ def gaps(group, lanes, labels):
         sums = visit(row, _of_target(group, LEVER), pivot, per_t, 0.0, 0.0, 0.0)
         lanes.in_k[r], lanes.in_t[r] = total, sums[0]
     return lost
+
+
+@plain
+def _write_closely(group, row, lanes):
+    """Write the weights afresh where scores are far closer to one another than to θ.
+
+    Their distance from θ is rounded by more than theirs from their mean. That is no error of one
+    weight to speak of, but Σ(p − t)z adds up what it does to all weights of scores alike.
+    """
+    r = row.lane
+    hi, lo, mean, temperature = lanes.hi[r], lanes.lo[r], lanes.mean[r], lanes.temperature[r]
+    if row.kind == EXPONENTIAL and is_single(row.kind, lanes.k[r]):
+        return  # from the greatest score on, without a mean
+    away, reach = abs(hi + lo - mean), max(lanes.greatest[r] - mean, mean - lanes.least[r])
+    if not (2 * reach <= away and temperature < away < MOST_AWAY * temperature):
+        return
+    base, per_t = rounded(mean, row.size), 1 / temperature
+    by = moved(row.kind, ((hi - base) + lo) * per_t)
+    sums = visit(row, _of_target(group, CLOSELY), base, per_t, by, row.alpha, 0.0)
+    if sums[1] > 0:
+        visit(row, MEND, hi, lo, per_t, row.alpha, (lanes.k[r] - sums[0]) / sums[1])
 
 
 @plain

@@ -123,7 +123,7 @@ def compare(job, own, alpha, leads):
             if words[LIKELY]:
                 lost |= likelihoods(group, lanes, labels, words[OUT] != 0)
             else:
-                lost |= gaps(group, lanes, labels)
+                lost |= gaps(group, lanes, labels, words[HI] == 0)
             if lost:
                 fetch_add(job + 8 * GIVEN_UP, 1)
             _write_two(words, own, start, group.count)

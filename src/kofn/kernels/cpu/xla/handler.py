@@ -223,7 +223,7 @@ def _fill(frame, plan, known, n, job):
 
 @plain
 def _fill_priced(frame, plan, known, n, job):
-    """Write the job of rows of n with costs; the buffers stand as rows/jax_priced.py has them."""
+    """Write the job of rows of n with costs; the buffers stand as adapters/jax_priced.py does."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
     job[priced.N], job[priced.SIZE], job[priced.KIND] = n, plan[SIZE], plan[KIND]

@@ -251,6 +251,8 @@ def special_cases():
                 near = torch.isclose(found, wanted, atol=2e-5, rtol=1e-4, equal_nan=True)
                 assert near.all(), (name, k, found, wanted)
     parts_equal("softmax", f.softmax(mine(x)), kofn.softmax(x))
+    some = torch.arange(40) % 3 > 0  # masked entries are 0 also in a row with a NaN
+    parts_equal("softmax, masked", f.softmax(mine(x), mask=mine(some)), kofn.softmax(x, mask=some))
     parts_equal("sparsemax", f.sparsemax(mine(x)), kofn.sparsemax(x))
 
 
@@ -343,6 +345,66 @@ def messages():
         f.hard_topk(mine(x), 4)
     assert len(sizes) <= 3 + 12, sizes
     assert max(sizes) <= 64 * 10, sizes
+
+
+def messages_of_each_answer():
+    """A number per row takes one message more than weights; θ is known to every derivative."""
+    f, x, settings = kofn.distributed, mine(rows()), dict(create_graph=True)
+    answers = {  # after the search; backward; backward that can be differentiated again
+        "soft_topk": (0, 2, 17),
+        "soft_topk_threshold": (0, 1, 11),
+        "soft_topk_sum": (1, 0, 13),
+    }
+    with counted() as searched:
+        f.soft_topk(x, (K + 0.25).clamp(max=39.0), temperature=T)
+    for name, most in answers.items():
+        given = [one.clone().requires_grad_() for one in (x, K + 0.25, T)]
+        with counted() as sizes:
+            answer = getattr(f, name)(given[0], given[1].clamp(max=39.0), temperature=given[2])
+            forward = len(sizes)
+        with counted() as sizes:
+            v = torch.ones_like(answer).requires_grad_()
+            torch.autograd.grad(answer, given, v, retain_graph=True)
+        backward = list(sizes)
+        with counted() as sizes:
+            torch.autograd.grad(answer, given, v, **settings)
+        found = forward - len(searched), len(backward), len(sizes)
+        assert all(ours <= at_most for ours, at_most in zip(found, most, strict=True)), (
+            name,
+            found,
+        )
+        assert max(backward, default=0) <= 32 * 6, (name, backward)
+    for again, most in ((False, 2), (True, 4)):
+        given = x.clone().requires_grad_(), T.clone().requires_grad_()
+        p = f.softmax(given[0], temperature=given[1])
+        with counted() as sizes:
+            torch.autograd.grad(p.sum(), given, create_graph=again)
+        assert len(sizes) <= most, (again, sizes)
+
+
+def sums_of_parts():
+    """By one message each, of flags too; a derivative sends only what somebody asks for."""
+    from kofn.rows.group.ranks import ranks_of
+    from kofn.rows.group.reductions import GroupRows
+
+    over, x = GroupRows(ranks_of((None,), "a test", rows())), rows()
+    part, flags = mine(x).clone().requires_grad_(), x > 0
+    with counted() as sizes:
+        total, count, squares = over.sums(part, mine(flags), part * part)
+        wide = over.wide_sums(part.detach(), mine(flags))
+    assert sizes == [3 * 6 * 8, 2 * 6 * 8]
+    assert (total.dtype, count.dtype, wide[0].dtype) == (torch.float32, torch.int64, torch.float64)
+    assert close(total, x.sum(-1), 1e-5)
+    assert close(squares, (x * x).sum(-1), 1e-4)
+    assert torch.equal(count, flags.sum(-1))
+    assert torch.equal(wide[1], count.double())
+    (first,) = torch.autograd.grad((squares * squares).sum() + total.sum(), part, create_graph=True)
+    assert close(first, mine(4 * x * (x * x).sum(-1, keepdim=True) + 1), 1e-3)
+    with counted() as sizes:
+        (again,) = torch.autograd.grad(first.sum(), part)
+    assert sizes == [6 * 8], sizes
+    wanted = 4 * (x * x).sum(-1, keepdim=True) + 8 * x * x.sum(-1, keepdim=True)
+    assert close(again, mine(wanted), 2e-3)
 
 
 def messages_of_cold_rows():
@@ -552,6 +614,8 @@ TASKS = (
     knapsacks,
     hard_knapsacks,
     messages,
+    messages_of_each_answer,
+    sums_of_parts,
     messages_of_cold_rows,
     equal_on_all_ranks,
     differences,

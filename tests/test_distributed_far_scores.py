@@ -109,7 +109,29 @@ def rows_with_nan():
         assert wanted[1:][x.isfinite()[1:]].isnan().all(), (name, wanted)
 
 
-TASKS = many_magnitudes, softmax_by_its_formula, rows_with_nan
+def second_derivatives_of_rows_with_nan():
+    """They are NaN, too, and those of other rows are not."""
+    x = test_distributed.rows(1.0)[:, 0]
+    x[1, 30] = torch.nan
+    for name in ("softmax", "threshold", "marginals", "log_partition"):
+        counts = []
+        for f, part in ((kofn, whole), (kofn.distributed, mine)):
+            given = part(x).clone().requires_grad_()
+            answer = MAPS[name](f, given)
+            v = (part(V) if answer.ndim == 2 else V[:, 7]).to(answer.dtype)
+            (first,) = torch.autograd.grad((answer * v).sum(), given, create_graph=True)
+            (again,) = torch.autograd.grad((first * part(V).float().cos()).sum(), given)
+            counts.append(again.isnan().all(-1).tolist())
+        assert counts[0] == counts[1], (name, counts)
+        assert counts[0] == [False, True, False], (name, counts)
+
+
+TASKS = (
+    many_magnitudes,
+    softmax_by_its_formula,
+    rows_with_nan,
+    second_derivatives_of_rows_with_nan,
+)
 
 
 @pytest.mark.parametrize("task", TASKS)

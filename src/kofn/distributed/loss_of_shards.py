@@ -16,11 +16,12 @@ from kofn.distributed.loss_targets import Options, Target
 from kofn.distributed.placements import Layout, _layout_of, refuse_group
 from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link
-from kofn.losses.targets import check_reduction, constant_where
+from kofn.losses.targets import check_reduction
 from kofn.rows.answers import require_integral
 from kofn.rows.given import ONE
-from kofn.rows.group import given, losses
+from kofn.rows.group import given
 from kofn.rows.group.header import Asked, agreed
+from kofn.rows.group.operations import GAP, LIKELIHOOD, evaluate
 from kofn.rows.group.ranks import ranks_of
 
 
@@ -148,12 +149,11 @@ def _per_row(
     if link is None:
         each = found.each if found.by_class is None else found.each * found.by_class
         smoothed = found.by_class is not None and bool(options.label_smoothing)
-        idle = found.by_class == 0 if smoothed and found.by_class is not None else None
-        value, available, barred = losses.cross_entropy(shards, each, idle)
+        idle = [found.by_class == 0] if smoothed and found.by_class is not None else []
+        value = evaluate(LIKELIHOOD, shards, each, *idle)
     else:
-        value, available, barred = losses.gap(shards._replace(k=found.number), found.each)
-    value = constant_where(barred, value)
-    counted = available if found.used is None else available & found.used
+        value = evaluate(GAP, shards._replace(k=found.number), found.each)
+    counted = found.available if found.used is None else found.available & found.used
     return _weighted(value, found, counted, link is None)
 
 

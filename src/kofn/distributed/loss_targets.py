@@ -28,6 +28,7 @@ class Target(NamedTuple):
 
     each: Tensor
     number: Tensor  # Σt, float64
+    available: Tensor  # rows with an entry that is not excluded
     row_weight: Tensor | None  # the mean class weight of a row's labels
     used: Tensor | None  # rows whose label is not ignored
     valid: Tensor | None  # 1, or NaN where a label is out of range
@@ -91,7 +92,7 @@ def spread(given: Given, shards: Shards) -> Target:
         share = torch.ones_like(number) if options.spread_one else number
         even = (smoothing * share / count.clamp(min=1)).to(x.dtype)[..., None]
         each = (1 - smoothing) * each + torch.where(playing, even, 0.0)
-    return Target(each, number, row_weight, used, valid, by_class, given.integers)
+    return Target(each, number, count > 0, row_weight, used, valid, by_class, given.integers)
 
 
 def _of_labels(given: Given, shards: Shards) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -60,11 +60,12 @@ def softmax(
     def run(scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any) -> Any:
         if not groups:
             return whole.softmax(scores, temperature=temperature, dim=dim, mask=mask)
-        from kofn.rows.group import given, values
+        from kofn.rows.group import given
+        from kofn.rows.group.operations import SOFTMAX, evaluate
 
         name = "kofn.distributed.softmax"
         shards = given.shards(name, scores, ONE, link, temperature, dim, mask, groups)
-        return shards.form.restored(values.softmax(shards))
+        return shards.form.restored(evaluate(SOFTMAX, shards))
 
     return _called("softmax", run, scores, group, link, temperature, dim, mask)
 
@@ -160,10 +161,11 @@ def _of_one(
             return topk.soft_topk(
                 scores, ONE, link=own, temperature=temperature, dim=dim, mask=mask
             )
-        from kofn.rows.group import given, rules
+        from kofn.rows.group import given
+        from kofn.rows.group.operations import WEIGHTS, evaluate
 
         shards = given.shards(full, scores, ONE, own, temperature, dim, mask, groups)
-        return shards.form.restored(rules.weights(shards))
+        return shards.form.restored(evaluate(WEIGHTS, shards))
 
     return _called(name, run, scores, group, link, temperature, dim, mask)
 

@@ -88,11 +88,12 @@ def soft_topk(
             return topk.soft_topk(
                 scores, k, link=own, temperature=temperature, dim=dim, mask=mask, hard=hard
             )
-        from kofn.rows.group import choice, given, rules
+        from kofn.rows.group import choice, given
+        from kofn.rows.group.operations import WEIGHTS, evaluate
 
         also = f", hard={hard}"
         shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, also)
-        soft = rules.weights(shards)
+        soft = evaluate(WEIGHTS, shards)
         if hard:
             soft = choice.hard(shards) + (soft - soft.detach())
         return shards.form.restored(soft)
@@ -149,10 +150,12 @@ def soft_topk_threshold(
             return topk.soft_topk_threshold(
                 scores, k, link=own, temperature=temperature, dim=dim, mask=mask
             )
-        from kofn.rows.group import given, values
+        from kofn.rows.group import given
+        from kofn.rows.group.operations import THETA, evaluate
 
         name = "kofn.distributed.soft_topk_threshold"
-        return values.theta(given.shards(name, scores, k, own, temperature, dim, mask, groups))
+        shards = given.shards(name, scores, k, own, temperature, dim, mask, groups)
+        return evaluate(THETA, shards)
 
     return _called("soft_topk_threshold", run, scores, k, group, link, temperature, dim, mask, True)
 
@@ -202,7 +205,8 @@ def soft_topk_sum(
             return topk.soft_topk_sum(
                 scores, k, link=own, temperature=temperature, dim=dim, mask=mask
             )
-        from kofn.rows.group import given, header, values
+        from kofn.rows.group import given, header
+        from kofn.rows.group.operations import SUM, evaluate
 
         def beside(checked: given.Shards) -> header.Asked:
             require_integral(link, checked.scores)
@@ -210,7 +214,7 @@ def soft_topk_sum(
 
         name = "kofn.distributed.soft_topk_sum"
         shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, beside=beside)
-        return values.value(shards)
+        return evaluate(SUM, shards)
 
     return _called("soft_topk_sum", run, scores, k, group, link, temperature, dim, mask, True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from kofn.arrays.autodiff import (
     has_gradients,
@@ -18,7 +19,7 @@ from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
 from kofn.rows.total import mended
 from kofn.solver.equation import far, split
-from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.reductions import DENSE, Reductions, sends, wide_sums_of
 
 
 def weights(
@@ -27,18 +28,22 @@ def weights(
     """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
     p = place(rows, over, found)
     xp = namespace(p.z)
-    upper, low, high = split(p.link, p.z, rows.live)
-    chosen = xp.where(upper, 1 - high, low) + p.correction
+    chosen = _chosen(p, rows.live) + p.correction
     if has_gradients(p.z, rows.k):
         number, alpha = p.link.static_and_array_alpha()
         equation, arguments = _Equation(p.link.id, number), (p.z, rows.k, rows.live, alpha)
         chosen = chosen + with_gradients_of(equation.remainder, *arguments, argument(p.over))
-    chosen = mended(chosen, p, rows)
+    chosen = chosen if sends(over) else mended(chosen, p, rows)
     chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
     # Set explicitly: a link that is constant outside its support would hide the NaN.
     chosen = spoil(chosen, p.over.expand(p.spoiled))
     others = xp.where(rows.top, p.over.expand(rows.top_weight), 0.0)
     return xp.where(rows.live, chosen, others)
+
+
+def _chosen(p: Placed, live: Array) -> Array:
+    upper, low, high = split(p.link, p.z, live)
+    return namespace(p.z).where(upper, 1 - high, low)
 
 
 def log_weights(
@@ -83,20 +88,38 @@ def slopes(rows: Rows, over: Reductions = DENSE) -> Array:
     return spoil(slope, p.over.expand(p.spoiled))
 
 
-def value(rows: Rows, over: Reductions = DENSE) -> Array:
+def value(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None) -> Array:
     """Return S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
-    p = place(rows, over)
+    p = place(rows, over, found)
+    return _value(rows, p, wide_sums_of(over, *_parts(rows, p)))
+
+
+def value_and_slope(rows: Rows, over: Reductions, found: tuple[Array, Array]) -> tuple[Array, ...]:
+    """Return S_k and its slope in T, −ΣΩ(p), by one round of sums. For constants."""
+    p = place(rows, over, found)
+    moves = rows.live & ~over.expand(p.none | p.every)
+    inner = namespace(p.z).where(moves, p.link.omega(_chosen(p, moves)), 0.0)
+    *sums, inner = wide_sums_of(over, *_parts(rows, p), spoil(inner, over.expand(p.spoiled)))
+    return _value(rows, p, sums), -inner
+
+
+def _parts(rows: Rows, p: Placed) -> tuple[Array, ...]:
+    """Return what S_k sums over its entries."""
     xp = namespace(p.z)
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
-    above = p.over.sum(xp.where(p.upper, rows.scores, 0.0))
-    everything = p.over.sum(xp.where(rows.live, rows.scores, 0.0))
-    missing = rows.k - cast(p.over.count(p.upper), p.z.dtype)
-    inside = xp.where(rows.live, tails, 0.0)
-    answer = missing * p.theta + above + rows.temperature * p.over.sum(inside)
+    above = xp.where(p.upper, rows.scores, 0.0)
+    return p.upper, above, xp.where(rows.live, rows.scores, 0.0), xp.where(rows.live, tails, 0.0)
+
+
+def _value(rows: Rows, p: Placed, sums: Sequence[Array]) -> Array:
+    number, above, everything, tails = sums
+    xp = namespace(p.z)
+    missing = rows.k - cast(number, above.dtype)
+    answer = missing * p.theta + above + rows.temperature * tails
     answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
-    answer = spoil(answer, p.spoiled)
-    answer = xp.where(over.count(rows.live) > 0, answer, 0.0)
-    infinite = (over.count(rows.top) > 0) & (rows.top_weight > 0)
+    answer = cast(spoil(answer, p.spoiled), p.z.dtype)
+    answer = xp.where(rows.number(p.over, top=False) > 0, answer, 0.0)
+    infinite = (rows.number(p.over, live=False) > 0) & (rows.top_weight > 0)
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 
@@ -107,7 +130,11 @@ def gap(
     found: tuple[Array, Array] | None = None,
 ) -> Array:
     """Return Σ [G(z) + Ω(t) − t·z] per row, the Fenchel–Young loss; every term is ≥ 0."""
-    p = place(rows, over, found)
+    return over.sum(gaps(rows, target, place(rows, over, found)))
+
+
+def gaps(rows: Rows, target: Array, p: Placed) -> Array:
+    """Return what `gap` sums."""
     xp = namespace(p.z)
     missed = xp.where(p.upper, 1 - target, -target)
     straight = xp.where(missed == 0, 0.0, missed * distances(rows, p))
@@ -117,32 +144,41 @@ def gap(
     terms = spoil(terms, p.over.expand(p.spoiled))
     possible = target == xp.where(rows.top, scalar(target, 1.0), 0.0)
     impossible = xp.where(possible, scalar(target, 0.0), math.inf)
-    return p.over.sum(xp.where(rows.live, terms, impossible))
+    return xp.where(rows.live, terms, impossible)
 
 
 def softmax(rows: Rows, over: Reductions = DENSE) -> Array:
     """Return softmax, normalised directly, with the same rules for ±inf, masks and NaN."""
+    return shares(rows, over, over.max(stop_gradient(rows.scores)))[0]
+
+
+def shares(rows: Rows, over: Reductions, greatest: Array) -> tuple[Array, Array]:
+    """Return softmax, and Σ e^{(x − greatest)/T} over the entries that share the weight."""
     xp = namespace(rows.scores)
-    x, t = rows.scores, over.expand(rows.temperature)
-    greatest = over.expand(over.max(stop_gradient(x)))
+    x, t, greatest = rows.scores, over.expand(rows.temperature), over.expand(greatest)
     far_below = ~rows.live | ((stop_gradient(x) - greatest) / t < -far(xp.finfo(x.dtype)))
     raised = xp.exp(quotient(xp.where(far_below, 0.0, x - greatest), t, ~far_below))
     # A NaN in the row gives NaN even if scores of +inf take all the weight.
     raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
-    total = over.sum(raised)
-    share = raised / over.expand(xp.where(total == 0, 1.0, total))
-    share = xp.where(rows.live, share, 0.0)  # also in a row with a NaN
-    return xp.where(rows.top, over.expand(rows.top_weight), share)
+    (total,) = wide_sums_of(over, raised)
+    divisor = cast(xp.where(total == 0, 1.0, total), x.dtype)
+    share = xp.where(rows.live, raised / over.expand(divisor), 0.0)  # also in a row with a NaN
+    return xp.where(rows.top, over.expand(rows.top_weight), share), total
 
 
-def log_softmax(rows: Rows, kept: Array | None = None, over: Reductions = DENSE) -> Array:
+def log_softmax(
+    rows: Rows,
+    kept: Array | None = None,
+    over: Reductions = DENSE,
+    greatest: Array | None = None,
+) -> Array:
     """Return log of `softmax`, by the same rules; −∞ for excluded entries.
 
     With `kept`, the share in [0, 1] of each entry that counts: x/T − log Σ kept·e^{x/T} for all
-    entries. The largest entry must be kept.
+    entries. The largest entry must be kept. `greatest` is the largest score, if it is known.
     """
     xp = namespace(rows.scores)
-    greatest = over.max(stop_gradient(rows.scores))
+    greatest = over.max(stop_gradient(rows.scores)) if greatest is None else greatest
     # A NaN in the row gives NaN even if scores of +inf take all the weight.
     some = rows.live & over.expand((rows.k > 0) | xp.isnan(greatest))
     z = xp.where(some, rows.scores, over.expand(greatest)) - over.expand(greatest)

@@ -36,7 +36,7 @@ from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import threshold
 from kofn.solver.equation import far, split
 from kofn.solver.plateau import Entries, at_end, balance
-from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.reductions import DENSE, Reductions, sends
 
 
 class Placed(NamedTuple):
@@ -49,8 +49,9 @@ class Placed(NamedTuple):
     none: Array  # rows that choose nothing
     every: Array  # rows that choose every available entry
     spoiled: Array  # rows that contain a NaN
+    settled: Array  # all of these
     correction: Any  # value 0, with the part of the gradient in k that z cannot carry
-    constant: Array  # rows in which z is a constant: T is next to 0
+    outside: Array  # entries whose z is a constant
     pivot: Array  # what stands for θ in derivatives in T, a constant, and (θ − pivot)/T
     shift: Array
     over: Reductions
@@ -76,7 +77,7 @@ def place(
     spoiled = xp.isnan(hi)
     settled = none | every | spoiled
     hi = xp.where(settled, 0.0, hi)
-    if frozen.capped is not False:
+    if frozen.capped is not False and not sends(over):  # the search by messages has moved θ
         hi, lo = at_end(fixed, count, scale, frozen, hi, xp.where(settled, 0.0, lo), over)
 
     limit = far(xp.finfo(x.dtype))
@@ -107,9 +108,8 @@ def place(
     z = _capped(z, distance, expand(t), expand(delta), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
     theta = hi + lo + (t - scale) * shift + t * (delta - rows.link.edge)
-    constant = (over.count(~outside) == 0) & ~settled
-    flags = none, every, spoiled
-    return Placed(link, z, upper, theta, *flags, correction, constant, pivot, shift, over)
+    flags = none, every, spoiled, settled
+    return Placed(link, z, upper, theta, *flags, correction, outside, pivot, shift, over)
 
 
 def _constant_tail(link: Link, z: Array, t: Array) -> Array:
@@ -344,21 +344,22 @@ def root(equation: Any, delta: Array, terms: Any, constant: Callable[[Any], Any]
     return delta
 
 
-def theta(rows: Rows, over: Reductions = DENSE) -> Array:
+def theta(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None) -> Array:
     """Return θ per row: ±inf if nothing or everything is chosen, NaN if no entry is available."""
-    p = place(rows, over)
+    p = place(rows, over, found)
     xp = namespace(p.z)
     moved = p.theta
     if has_gradients(rows.scores):
         number, alpha = p.link.static_and_array_alpha()
         constants = (stop_gradient(part) for part in (p.z, rows.scores, rows.temperature))
-        row = (*constants, rows.live, p.constant, alpha, argument(over))
+        still = (over.count(~p.outside) == 0) & ~p.settled  # T is next to 0
+        row = (*constants, rows.live, still, alpha, argument(over))
         like = zeros_of(stop_gradient(p.theta))
         moved = moved + with_gradients_of(
             _Equation(rows.link.id, number).carried, like, rows.scores, *row
         )
     answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, moved))
-    playing = over.count(rows.live | rows.top) > 0
+    playing = rows.number(over) > 0
     return xp.where(playing, spoil(answer, p.spoiled), math.nan)
 
 
@@ -374,8 +375,7 @@ def reached(rows: Rows, p: Placed) -> Array:
     """Return z, and its uncapped value where p.z is capped below, if log F is finite there."""
     xp = namespace(p.z)
     fixed = stop_gradient(p.z)
-    settled = p.over.expand(p.every | p.none | p.spoiled)
-    cut = rows.live & ~settled & ~p.upper & (fixed <= -far(xp.finfo(fixed.dtype)))
+    cut = rows.live & ~p.over.expand(p.settled) & ~p.upper & (fixed <= -far(xp.finfo(fixed.dtype)))
 
     def below() -> Array:
         theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)

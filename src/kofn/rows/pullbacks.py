@@ -8,14 +8,14 @@ from typing import Any
 
 from kofn.arrays.autodiff import spoil, values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, cast, deleted, is_numpy, namespace, scalar
+from kofn.arrays.kinds import Array, cast, deleted, is_numpy, namespace
 from kofn.rows import answers, implicit
 from kofn.rows.given import Given
 from kofn.rows.pivot import pivot_at
 from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 from kofn.solver.plateau import Entries, balance
-from kofn.solver.reductions import DENSE, Reductions, sums_of
+from kofn.solver.reductions import DENSE, Reductions, sends, sums_of, wide_sums_of
 
 
 def in_rows(
@@ -42,13 +42,19 @@ def in_rows(
 
 
 def of_weights(
-    v: Array, given: Given, found: tuple[Array, Array], over: Reductions
+    v: Array,
+    given: Given,
+    found: tuple[Array, Array],
+    over: Reductions,
+    tops: Array | None = None,
+    with_k: bool = True,
 ) -> tuple[Array, Array, Array]:
     """Return the cotangents of scores, k and T for one of the weights, by two rounds of sums.
 
     ∂p/∂x = [diag(w) − w wᵀ/Σw]/T, ∂p/∂k = w/Σw. The mean of v by w is improved once: where one
     entry has nearly all of Σw, its rounding would be as large as the others' derivatives. `found`
-    is θ as it is used, at the end of a support if it was moved there.
+    is θ as it is used, at the end of a support if it was moved there; `tops` is how many scores are
+    +inf, if that is known. The cotangent of k is right only `with_k`.
     """
     x, k, t, link, _ = given
     xp, expand = namespace(x), over.expand
@@ -65,22 +71,25 @@ def of_weights(
 
     still = w == 0
     moved, of_top = xp.where(still, 0.0, w * v), xp.where(top, v, 0.0)
-    total, mean, moment, of_top, tops = sums_of(over, w, moved, w * z, of_top, cast(top, x.dtype))
-    solvable = open_ & (total >= implicit.least_weight(total))
+    counted = (cast(top, x.dtype),) if tops is None else ()
+    total, mean, moment, of_top, *count = wide_sums_of(over, w, moved, w * z, of_top, *counted)
+    tops = count[0] if tops is None else tops
+    solvable = open_ & (total >= implicit.least_weight(w))
     divisor = xp.where(solvable, total, 1.0)
     mean = xp.where(solvable, mean / divisor, 0.0)
-    pivot = expand(pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t))
-    u = xp.where(still, 0.0, w * (v - expand(mean)))
-    rest, lever = sums_of(over, u, u * ((xp.where(still, pivot, x) - pivot) / expand(t)))
+    pivot = pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t)
+    pivot = expand(cast(pivot, x.dtype))
+    u = xp.where(still, 0.0, w * (v - expand(cast(mean, x.dtype))))
+    rest, lever = wide_sums_of(over, u, u * ((xp.where(still, pivot, x) - pivot) / expand(t)))
     change = xp.where(solvable, rest / divisor, 0.0)
-    u = u - w * expand(change)
+    u = u - w * expand(cast(change, x.dtype))
     in_k, hard = mean + change, open_ & ~solvable
 
     def in_hard_rows() -> Array:
         row = Entries(z, xp.where(live, x, -math.inf), t, live, over)
         return in_k + over.sum(implicit.shares(link, row, hard) * v)
 
-    in_k = only_if(hard, in_hard_rows, in_k)
+    in_k = only_if(hard, in_hard_rows, in_k) if with_k else in_k
     shared = (tops > 0) & (k <= tops)
     in_k = in_k + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0)
     in_t = -lever / t
@@ -106,7 +115,7 @@ def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
     pulled = xp.where(moves, pulled, 0.0)
     total = p.over.sum(slope)
     solvable = total >= implicit.least_weight(total)
-    hard = ~(solvable | p.every | p.none | p.spoiled)
+    hard = ~(solvable | p.settled)
     share = slope / p.over.expand(xp.where(solvable, total, math.inf))
 
     def shares() -> Array:
@@ -140,29 +149,54 @@ def of_thresholds(
 ) -> tuple[Array, Array, Array]:
     """Return the cotangents of the scores, k and the temperature, for those of θ."""
     p = implicit.place(rows, over, found)
-    xp = namespace(p.z)
+    xp, expand = namespace(p.z), over.expand
     slope = xp.where(_moving(p, rows), p.link.pdf(p.z), 0.0)
-    total = p.over.sum(slope)
-    settled = p.every | p.none | p.spoiled
-    solvable = ~settled & (total >= implicit.least_weight(total))
-    share = slope / p.over.expand(xp.where(solvable, total, math.inf))
-    hard = ~(solvable | settled)
+    # That of the temperature goes with the message of the total.
+    levers = () if not sends(over) else (xp.where(slope == 0, 0.0, slope * p.z),)
+    total, *moment = wide_sums_of(over, slope, *levers)
+    solvable = ~p.settled & (total >= implicit.least_weight(slope))
+    divisor = xp.where(solvable, total, math.inf)
+    share = slope / expand(cast(divisor, slope.dtype))
+    hard, edge = ~(solvable | p.settled), xp.zeros_like(total) + rows.link.edge
 
-    def balanced() -> Array:
+    def balanced() -> tuple[Array, Array]:
         flat = balance(p.link, Entries(p.z, rows.scores, rows.temperature, rows.live, over), hard)
-        some = p.over.expand(hard & flat.usable)
-        return xp.where(some, flat.slopes / p.over.expand(flat.slope), share)
+        some = hard & flat.usable
+        return xp.where(expand(some), flat.slopes / expand(flat.slope), share), some
 
+    usable = xp.zeros_like(hard)
     if p.link.has_infinite_tails(p.z) is not False:
-        share = only_if(hard, balanced, share)
-    share = spoil(share, rows.live & p.over.expand(p.spoiled))
-    in_x = p.over.expand(cotangent) * share
-    moved = in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p))
-    # On a plateau θ is an end of it, which moves with no score, and with the temperature by this.
-    still = xp.where(settled | (p.over.count(share != 0) > 0), 0.0, scalar(total, p.link.edge))
+        share, usable = only_if(hard, balanced, (share, usable))
+    share = spoil(share, rows.live & expand(p.spoiled))
+    in_x = expand(cotangent) * share
     lever = xp.where(solvable, -rows.temperature / xp.where(solvable, total, 1.0), 0.0)
-    lever = spoil(lever, p.spoiled)
-    return in_x, cotangent * lever, -over.sum(moved) - cotangent * still
+    in_k = cotangent * spoil(lever, p.spoiled)
+    # On a plateau θ is an end of it, which moves with no score, and with the temperature by `edge`.
+    if not moment:
+        still = xp.where(p.settled | solvable | usable, 0.0, edge)
+        moved = over.sum(in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p)))
+        return in_x, in_k, -moved - cotangent * still
+
+    def in_balance() -> Array:
+        (found,) = wide_sums_of(over, xp.where(share == 0, 0.0, share * p.z))
+        return xp.where(usable, found, mean)
+
+    mean = moment[0] / divisor
+    mean = only_if(usable, in_balance, mean) + edge
+    return in_x, in_k, spoil(xp.where(p.settled, 0.0, -cotangent * mean), p.spoiled)
+
+
+def of_values(
+    cotangent: Array, rows: Rows, found: Any, slope: Array, over: Reductions
+) -> tuple[Array, Array, Array]:
+    """Return the cotangents of the scores, k and the temperature, for those of S_k.
+
+    ∂S/∂x = p and ∂S/∂k = θ; the slope in T is a sum that was made with S.
+    """
+    theta = found[0] + found[1] - rows.temperature * rows.link.edge
+    in_k = namespace(theta).where(abs(theta) == math.inf, 0.0, theta)
+    in_x = over.expand(cotangent) * answers.weights(rows, over, found)
+    return in_x, cotangent * in_k, cotangent * slope
 
 
 def of_usual_thresholds(

@@ -27,6 +27,14 @@ class Rows(NamedTuple):
     top_weight: Array  # the weight of each score of +inf
     temperature: Array
     link: Any  # an inner Link; its parameter is a number or per row
+    counts: Any = None  # how many entries are live, and how many are top, if that is known
+
+    def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:
+        """Return how many entries of each row are live, or top, or either."""
+        if self.counts is None:
+            flags = self.live | self.top if live and top else self.live if live else self.top
+            return over.count(flags)
+        return self.counts[0] * live + self.counts[1] * top
 
 
 def rows_of(given: Given, over: Reductions | None = None) -> Rows:
@@ -44,14 +52,12 @@ def rows_of(given: Given, over: Reductions | None = None) -> Rows:
         xp.zeros_like(k),
     )
 
-    wanted = xp.where(count_top > 0, k / xp.where(count_top > 0, count_top, 1.0), 0.0)
-    top_weight = xp.where(k <= count_top, wanted, xp.where(xp.isnan(k), k, 1.0))
-    return Rows(
-        scores=x,
-        live=live,
-        top=top,
-        k=k - count_top,
-        top_weight=top_weight,
-        temperature=temperature,
-        link=link,
-    )
+    return Rows(x, live, top, *shared(k, count_top), temperature, link)
+
+
+def shared(k: Array, tops: Array) -> tuple[Array, Array]:
+    """Return how many live entries to choose, and the weight of each of so many scores of +inf."""
+    xp = namespace(k)
+    wanted = xp.where(tops > 0, k / xp.where(tops > 0, tops, 1.0), 0.0)
+    weight = xp.where(k <= tops, wanted, xp.where(xp.isnan(k), k, 1.0))
+    return k - tops, weight

@@ -79,9 +79,27 @@ DENSE: Reductions = DenseRows()
 
 
 def sums_of(over: Reductions, *values: Array) -> tuple[Array, ...]:
-    """Return the sum of each of the arrays; by one message, where rows lie in several processes."""
+    """Return the sum of each of the arrays, of flags their count.
+
+    It is one message where rows lie in several processes.
+    """
     together = getattr(over, "sums", None)
-    return tuple(map(over.sum, values)) if together is None else together(*values)
+    return tuple(_sum(over, one) for one in values) if together is None else together(*values)
+
+
+def sends(over: Reductions) -> bool:
+    """Return whether a sum is a message to other processes, which is spared where it can be."""
+    return hasattr(over, "wide_sums")
+
+
+def wide_sums_of(over: Reductions, *values: Array) -> tuple[Array, ...]:
+    """Return `sums_of`, in float64 where a message carries them so."""
+    together = getattr(over, "wide_sums", None)
+    return sums_of(over, *values) if together is None else together(*values)
+
+
+def _sum(over: Reductions, values: Array) -> Array:
+    return over.count(values) if values.dtype == namespace(values).bool else over.sum(values)
 
 
 def maxima_of(over: Reductions, *values: Array) -> tuple[Array, ...]:

@@ -21,7 +21,6 @@ from kofn.rows.group.header import Asked, agreed
 from kofn.rows.group.priced_choice import fill
 from kofn.rows.group.ranks import ranks_of
 from kofn.rows.group.reductions import GroupRows
-from kofn.rows.group.rules import summed
 from kofn.rows.implicit import least_weight
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import (
@@ -164,7 +163,7 @@ def _weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, _Kept]:
 
 
 def _dear(rows: PricedRows, given: PricedGiven, over: GroupRows) -> tuple[Tensor, Tensor]:
-    (cost,) = summed(over, torch.where(rows.top, rows.costs, 0.0))
+    (cost,) = over.wide_sums(torch.where(rows.top, rows.costs, 0.0))
     dear = cost > given.budget
     return dear, torch.where(dear, cost, 1.0)
 
@@ -191,7 +190,7 @@ def _cotangents(
     charged = top & (given.costs > 0)
     moved = torch.where(w == 0, 0.0, c * w * (kept.z + link.edge))
     sums = c * c * w, c * weighted, moved, torch.where(charged, v, 0.0)
-    total, mean, moment, of_top = summed(over, *sums)
+    total, mean, moment, of_top = over.wide_sums(*sums)
     solvable = kept.open & (total >= least_weight(w))
     if bool((kept.open & ~solvable).any()):
         return None
@@ -201,7 +200,7 @@ def _cotangents(
     pivot = kept.theta * kept.scale + t * torch.where(solvable, moment / divisor, 0.0)
     parts = in_parts(torch.where(w == 0, 0.0, c))
     away = less_product(torch.where(w == 0, 0.0, x), parts, pivot.to(x.dtype), over)
-    rest, lever = summed(over, c * u, torch.where(w == 0, 0.0, u * (away / t[..., None])))
+    rest, lever = over.wide_sums(c * u, torch.where(w == 0, 0.0, u * (away / t[..., None])))
     change = torch.where(solvable, rest / divisor, 0.0)
     u = u - c * w * change.to(w.dtype)[..., None]
     in_x = u / t[..., None]

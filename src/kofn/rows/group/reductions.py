@@ -8,6 +8,7 @@ it is, and what the parts hand to a row's number is summed over the ranks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,14 +45,22 @@ class GroupRows:
         return tuple(one.to(like.dtype) for one, like in zip(found, each, strict=True))
 
     def sum(self, values: Tensor) -> Tensor:
-        return _sum_of_ranks(self.ranks, values.sum(-1))
+        return self.sums(values)[0]
 
     def sums(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """Return the sum of each array, by one message."""
-        each = [one.sum(-1) for one in values]
-        like: Any = sum(torch.zeros_like(one) for one in each)
-        local = torch.stack([one.expand(like.shape) for one in each])
-        return tuple(_sum_of_ranks(self.ranks, local))
+        """Return the sum of each array, of flags their count, by one message."""
+        whole = (torch.int64 if one.dtype == torch.bool else one.dtype for one in values)
+        found = zip(self.wide_sums(*values), whole, strict=True)
+        return tuple(one.to(dtype) for one, dtype in found)
+
+    def wide_sums(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Return `sums` in float64, as the message has them."""
+        each = [one.sum(-1).double() for one in values]
+        shape = torch.broadcast_shapes(*(one.shape for one in each))  # type: ignore[no-untyped-call]
+        local = [one.expand(shape) for one in each]
+        if torch.is_grad_enabled() and any(one.requires_grad for one in local):
+            return _Summed.apply(self.ranks, *local)  # type: ignore[no-untyped-call]
+        return _all_reduced(self.ranks, local)
 
     def count(self, flags: Tensor) -> Tensor:
         return self.ranks.sum(flags.sum(-1))
@@ -61,42 +70,54 @@ class GroupRows:
 
     def expand(self, per_row: Tensor) -> Tensor:
         if per_row.requires_grad and torch.is_grad_enabled():
-            per_row = _Copied.apply(per_row, self.ranks)  # type: ignore[no-untyped-call]
+            (per_row,) = _Copied.apply(self.ranks, per_row)  # type: ignore[no-untyped-call]
         return per_row[..., None]
 
 
-def _sum_of_ranks(ranks: Ranks, local: Tensor) -> Tensor:
-    if local.requires_grad and torch.is_grad_enabled():
-        return _Summed.apply(local, ranks)  # type: ignore[no-untyped-call]
-    return _all_reduced(local, ranks)
-
-
-def _all_reduced(local: Tensor, ranks: Ranks) -> Tensor:
-    message = local.detach().to(torch.float64, copy=True, memory_format=torch.contiguous_format)
-    return ranks.sum(message).to(local.dtype)
+def _all_reduced(ranks: Ranks, local: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    found = ranks.sum(torch.stack([one.detach().double() for one in local]))
+    return tuple(one.to(like.dtype) for one, like in zip(found, local, strict=True))
 
 
 class _Summed(torch.autograd.Function):
-    """The sum over the ranks of a number that each has; a copy of the cotangent goes to each."""
+    """Sums over the ranks, by one message; a copy of each one's cotangent goes to all of them."""
 
     @staticmethod
-    def forward(ctx: Any, local: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return _all_reduced(local, ranks)
+    def forward(ctx: Any, ranks: Ranks, *local: Tensor) -> tuple[Tensor, ...]:
+        _prepare(ctx, ranks)
+        return _all_reduced(ranks, local)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        return _Copied.apply(cotangent, ctx.ranks), None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        return _pulled(ctx, _Copied, cotangents)
 
 
 class _Copied(torch.autograd.Function):
-    """A number that all ranks have, for the entries of each; their cotangents are summed."""
+    """Numbers that all ranks have, for the entries of each; their cotangents are summed."""
 
     @staticmethod
-    def forward(ctx: Any, per_row: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return per_row.view_as(per_row)
+    def forward(ctx: Any, ranks: Ranks, *per_row: Tensor) -> tuple[Tensor, ...]:
+        _prepare(ctx, ranks)
+        return tuple(one.view_as(one) for one in per_row)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        return _Summed.apply(cotangent, ctx.ranks), None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        return _pulled(ctx, _Summed, cotangents)
+
+
+def _prepare(ctx: Any, ranks: Ranks) -> None:
+    ctx.ranks = ranks
+    ctx.set_materialize_grads(False)  # what no one asks for needs no message
+
+
+def _pulled(ctx: Any, transpose: Any, cotangents: Sequence[Tensor | None]) -> Any:
+    """Return the transpose of the cotangents that there are, for the arguments after `ranks`.
+
+    The others are 0, and no message: times the NaN of a row they are NaN, as those of whole rows.
+    """
+    pairs = list(zip(cotangents, ctx.needs_input_grad[1:], strict=True))
+    some = [one for one, wanted in pairs if wanted and one is not None]
+    found = iter(transpose.apply(ctx.ranks, *some) if some else ())
+    zero = next(torch.zeros_like(one) for one in cotangents if one is not None)
+    each = (zero if one is None else next(found) for one, wanted in pairs if wanted)
+    return None, *(next(each) if wanted else None for _, wanted in pairs)

@@ -11,7 +11,7 @@ from torch import Tensor
 from kofn.arrays.checks import check_k
 from kofn.rows.group.given import Shards
 from kofn.rows.group.ranks import Ranks
-from kofn.rows.settled import Rows
+from kofn.rows.settled import Rows, shared
 from kofn.solver.bracket import WIDE
 
 
@@ -29,32 +29,34 @@ class Survey(NamedTuple):
     size: int  # entries of a row on all ranks, excluded ones too
 
 
-def surveyed(shards: Shards, check: bool = True) -> tuple[Survey, Rows]:
+def surveyed(shards: Shards) -> tuple[Survey, Rows]:
     """Return what is known of the rows, and their special cases, as `settled.rows_of` does.
 
     Raises:
         ValueError: k is a number, and there are fewer entries in a row. On every rank.
     """
-    x, fixed = shards.scores, shards.scores.detach()
-    top, excluded = fixed == math.inf, fixed == -math.inf
-    live = ~(top | excluded)
-    survey = survey_of(fixed, live, top, shards.temperature, shards.ranks, shards.size)
-    if check and shards.k_number is not None:
+    x = shards.scores.detach()
+    live, top = _in_play(x)
+    survey = survey_of(x, live, top, shards.temperature, shards.ranks, shards.size)
+    if shards.k_number is not None:
         check_k(shards.k_number, survey.size)
-    count = survey.top
     k = torch.where(shards.k <= max(survey.size, 1), shards.k, math.nan)
-    wanted = torch.where(count > 0, k / count.clamp(min=1), 0.0)
-    weight = torch.where(k <= count, wanted, torch.where(k.isnan(), k, 1.0))
-    rows = Rows(
-        scores=torch.where(live, x, -math.inf),
-        live=live,
-        top=top,
-        k=(k - count).to(x.dtype),
-        top_weight=weight.to(x.dtype),
-        temperature=shards.temperature,
-        link=shards.link,
-    )
-    return survey, rows
+    return survey, rows_of(shards._replace(k=k), survey.live, survey.top)
+
+
+def rows_of(shards: Shards, lives: Tensor, tops: Tensor) -> Rows:
+    """Return the rows, of which so many entries are available, and so many +inf."""
+    x = shards.scores
+    live, top = _in_play(x.detach())
+    k, weight = (one.to(x.dtype) for one in shared(shards.k, tops))
+    scores, counts = torch.where(live, x, -math.inf), (lives, tops)
+    return Rows(scores, live, top, k, weight, shards.temperature, shards.link, counts)
+
+
+def _in_play(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which scores are available, and which are +inf."""
+    top = x == math.inf
+    return ~(top | (x == -math.inf)), top
 
 
 def survey_of(

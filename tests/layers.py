@@ -11,6 +11,8 @@ FLOORS = (
     ("links", "schedules"),
     ("solver", "kernels"),
     ("rows",),
+    ("operations",),
+    ("adapters",),
     ("maps", "subsets", "classic", "streaming"),
     ("distributions", "losses", "metrics"),
     ("estimators", "distributed"),

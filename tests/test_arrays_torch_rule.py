@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import kofn
 from kofn import losses
-from kofn.arrays import torch_rule
+from kofn.adapters import torch_eager
 from kofn.arrays.torch_rule import Rule, by_rule
 
 TARGET = torch.zeros(3, 12).scatter(-1, torch.tensor([[1, 4], [0, 2], [7, 3]]), 1.0)
@@ -43,9 +43,9 @@ def gradient(function, x, wrap=lambda f, x: f(x)):
 @pytest.mark.usefixtures("kernels_on")
 def test_it_is_by_the_rule(name, monkeypatch):
     served = []
-    forward = torch_rule._ByRule.forward
+    forward = torch_eager._Recorded.forward
     counted = staticmethod(lambda *a: served.append(1) or forward(*a))
-    monkeypatch.setattr(torch_rule._ByRule, "forward", counted)
+    monkeypatch.setattr(torch_eager._Recorded, "forward", counted)
     BY_RULE[name](scores())
     assert served
 

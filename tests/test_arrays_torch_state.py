@@ -52,7 +52,7 @@ OPERATOR = """
     guard = getattr(torch._C, name)
     delattr(torch._C, name)
     import kofn
-    from kofn.rows import torch_operators as operators
+    operators = torch.ops.kofn
     setattr(torch._C, name, guard)  # PyTorch itself needs it
 
     x = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
@@ -75,14 +75,14 @@ def test_without_them_operators_have_their_derivatives_still():
 CONSTANTS = """
     import sys
     import torch
-    from kofn.rows import torch_fused
+    from kofn.adapters import torch_operators
 
     marked = []
     torch.compiler.assume_constant_result = lambda function: marked.append(function)
     assert "torch._dynamo" not in sys.modules
-    plain = torch_fused._is_served
+    plain = torch_operators._is_served
     import torch._dynamo
-    assert plain in marked and torch_fused._is_served is None
+    assert plain in marked and torch_operators._is_served is None
 """
 
 

@@ -9,7 +9,8 @@ from kofn.kernels import contract
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
-from kofn.rows import kernel_rows, kernel_weights
+from kofn.operations import topk
+from kofn.rows import kernel_rows
 from support import GRADIENT, LINKS, TOTAL_BOUND, WEIGHTS
 
 INF, NAN = np.inf, np.nan
@@ -172,7 +173,7 @@ def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
     x = rng.standard_normal((20, 300)).astype(np.float32)
     away = rng.random(x.shape) < 0.4
     wanted = kofn.soft_topk(np.where(away, -np.float32(INF), x), 20, link=link)
-    monkeypatch.setattr(kernel_weights, "finish", None)  # no row may need the reference
+    monkeypatch.setattr(topk, "finish", None)  # no row may need the reference
     got = kofn.soft_topk(np.where(away, np.float32(hidden), x), 20, link=link)
     assert np.max(np.abs(got - wanted)) <= 5e-7
 
@@ -182,7 +183,7 @@ def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
 def test_wide_rows_are_solved_by_the_kernel(link, k, monkeypatch, rng, reference):
     x = (1000 * rng.standard_normal((50, 300))).astype(np.float32)
     exact = reference(kofn.soft_topk, x.astype(np.float64), k, link=link)
-    monkeypatch.setattr(kernel_weights, "finish", None)
+    monkeypatch.setattr(topk, "finish", None)
     assert np.max(np.abs(kofn.soft_topk(x, k, link=link) - exact)) <= WEIGHTS["float32"]
 
 

@@ -12,7 +12,8 @@ import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.kernels.cpu.rows import loops
 from kofn.kernels.cpu.runtime import intrinsics
-from kofn.rows import kernel_rows, kernel_weights
+from kofn.operations import topk
+from kofn.rows import kernel_rows
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS, SMOOTH
 
@@ -70,7 +71,7 @@ def test_units_do_not_matter(link, rng):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_many_scores_at_the_end_of_the_support(dtype, rng, monkeypatch):
     """One more step of θ and all of them enter: the sum of the weights stays k all the same."""
-    monkeypatch.setattr(kernel_weights, "finish", None)  # the kernel answers by itself
+    monkeypatch.setattr(topk, "finish", None)  # the kernel answers by itself
     bound = {"float32": 5e-7, "float64": 1e-14}[dtype]
     for n in (10, 99, 400, 3000):
         for k in (1, 2, 5, 7):
@@ -86,7 +87,7 @@ def test_many_scores_at_the_end_of_the_support(dtype, rng, monkeypatch):
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
 def test_a_step_that_was_the_last_too_soon(link, spread, rng, monkeypatch):
     """One score in 1,000 rows enters the support, or reaches the weight 1: the search goes on."""
-    monkeypatch.setattr(kernel_weights, "finish", None)  # the kernel answers by itself
+    monkeypatch.setattr(topk, "finish", None)  # the kernel answers by itself
     x = (spread * rng.standard_normal((8000, 130))).astype(np.float32)
     p = soft_topk(x, 1, link=link)
     assert np.max(np.abs(p.sum(-1, dtype=float) - 1)) <= 5e-7
@@ -116,7 +117,7 @@ def test_a_sum_that_was_off_in_tiny_units():
 
 def test_tiny_units_need_no_reference(monkeypatch, rng):
     x = rng.standard_normal((20, 40)).astype(np.float32)
-    monkeypatch.setattr(kernel_weights, "finish", None)
+    monkeypatch.setattr(topk, "finish", None)
     soft_topk(x * np.float32(1e-24), 4, temperature=2e-24)
 
 

@@ -108,7 +108,7 @@ def test_special_rows_and_slopes_are_those_of_array_code(settings, monkeypatch):
         )
         rng = np.random.default_rng(3)
         for answer in (weights, loss):
-            assert ("_ByRule" in names_of(answer.grad_fn)) == (road == "on")
+            assert ("_Recorded" in names_of(answer.grad_fn)) == (road == "on")
             cotangent = torch.tensor(rng.standard_normal(answer.shape)).to(dtype)
             slopes = torch.autograd.grad(answer, leaves, cotangent, retain_graph=True)
             found.append([a.detach().double().numpy() for a in (answer, *slopes)])

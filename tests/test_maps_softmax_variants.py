@@ -123,7 +123,7 @@ def test_taylor_of_usual_scores_takes_few_passes_that_meet_the_others(order):
         leaf = torch.tensor(rows).to(dtype).requires_grad_()
         t = torch.tensor([0.5, 1, 2, 3, 1][: len(rows)], dtype=dtype).requires_grad_()
         p = taylor_softmax(leaf, order, temperature=t)
-        assert ("_ByRule" in names_of(p.grad_fn)) == (len(rows) == 4)
+        assert ("_Recorded" in names_of(p.grad_fn)) == (len(rows) == 4)
         slopes = torch.autograd.grad(p, (leaf, t), torch.tensor(v[: len(rows)]).to(dtype))
         found.append([a.detach()[:4].double() for a in (p, *slopes)])
     for got, wanted in zip(*found, strict=True):

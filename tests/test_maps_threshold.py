@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from kofn import links, soft_topk_threshold
+from kofn.adapters import array_code
 from kofn.links import table
-from kofn.rows import implicit, kernel_weights, pullbacks
+from kofn.operations import topk
+from kofn.rows import implicit, pullbacks
 from kofn.rows.given import given
 from kofn.rows.settled import rows_of
 from support import LINKS
@@ -48,12 +50,9 @@ def test_rows_of_every_sort(link, size):
 
 
 def test_eager_code_solves_and_does_no_more(monkeypatch):
-    calls = []
-    located = kernel_weights.located
-    monkeypatch.setattr(
-        kernel_weights, "located", lambda *given: calls.append(given) or located(*given)
-    )
-    monkeypatch.setattr(implicit, "theta", None)
+    calls, solved = [], topk.threshold_of
+    monkeypatch.setattr(topk, "threshold_of", lambda *given: calls.append(given) or solved(*given))
+    monkeypatch.setattr(array_code, "answer", None)
     for x in (torch.randn(2, 5), torch.randn(2, 5, requires_grad=True), np.ones((2, 5))):
         assert soft_topk_threshold(x, 2).shape == (2,)
     assert len(calls) == 3
@@ -87,7 +86,7 @@ def test_rows_are_taken_some_at_a_time(monkeypatch):
     x[3] = -torch.inf  # this row needs the array code, and the others of its block
     arguments = x, torch.full((7,), 2.0), "normal", torch.full((7,), 0.5)
     wanted = gradients(plain, *arguments)
-    monkeypatch.setattr(kernel_weights, "SCALED", 10)
+    monkeypatch.setattr(topk, "AT_ONCE", 10)
     for got, want in zip(gradients(of_kernel, *arguments), wanted, strict=True):
         assert torch.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
 
@@ -99,11 +98,11 @@ def test_half_precision_is_not_cast_outside(dtype, monkeypatch):
     k, t = torch.tensor([2.0, 7.5, 30]), torch.tensor([0.5, 2e4, 3])
     wanted = gradients(of_kernel, given(x, 1, links.logistic, 1.0, -1, None)[0], k, "logistic", t)
     seen = []
-    located = kernel_weights.located
+    solved = topk.threshold_of
     monkeypatch.setattr(
-        kernel_weights,
-        "located",
-        lambda backend, rows: seen.append(rows.scores.dtype) or located(backend, rows),
+        topk,
+        "threshold_of",
+        lambda backend, rows: seen.append(rows.scores.dtype) or solved(backend, rows),
     )
     got = gradients(of_kernel, x, k, "logistic", t)
     assert seen == [dtype]

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,11 @@ import torch
 from torch.autograd import gradgradcheck
 
 from kofn import links
+from kofn.adapters import route
 from kofn.links import table
-from kofn.rows import answers, closed_form, implicit
+from kofn.operations.logarithms import LOG_WEIGHTS
+from kofn.operations.losses import GAP
+from kofn.rows import answers, implicit
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
@@ -207,18 +211,18 @@ def test_derivatives_are_those_of_dense_rows(function, name, link):
 
 
 @pytest.mark.parametrize("link", ["logistic", pytest.param("normal", marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", ["log_weights", "gap"])
-def test_closed_forms_are_those_of_dense_rows(name, link):
+@pytest.mark.parametrize("closed", [LOG_WEIGHTS, GAP], ids=["log_weights", "gap"])
+def test_closed_forms_are_those_of_dense_rows(closed, link):
     """Eager torch with gradients in scores and temperature alone."""
     ragged = Ragged(rows_for(link), Framework("torch"), link=link)
     found = []
     for dense in (False, True):
         x, k, t = ragged.arguments(dense)
         leaves = [x.clone().requires_grad_(), t.clone().requires_grad_()]
-        extra = [torch.full_like(x, 0.3)] if name == "gap" else []
-        over = {} if dense else {"over": ragged.over}
-        what = ragged.given(leaves[0], k, leaves[1])
-        answer = getattr(closed_form, name)(what, *extra, **over)
+        extra = [torch.full_like(x, 0.3)] if closed is GAP else []
+        form = None if dense else SimpleNamespace(over=ragged.over)
+        what = ragged.given(leaves[0], k, leaves[1])._replace(form=form)
+        answer = route.by_array_code(closed, what, *extra)
         v = ragged.entries(np.cos(np.arange(len(ragged.places[0]))), dense)
         v = v if answer.shape == x.shape else torch.cos(torch.arange(len(k)).double())
         first = torch.autograd.grad(answer, leaves, v, create_graph=True)

@@ -163,8 +163,7 @@ def test_sharded_scores_have_the_answers_of_whole_ones(tmp_path):
 
 def _operator_calls():
     """Every operator of compiled functions, with numbers and with tensors per row."""
-    from kofn.rows import torch_operators as operators
-
+    operators = torch.ops.kofn
     x, k, labels = torch.randn(4, 3, 6), torch.full((4, 3), 2.0), torch.zeros(4, 3).long()
     for rows in (
         (None, 2.0, None, 1.0, "logistic", None),
@@ -195,8 +194,7 @@ def _operator_calls():
 
 
 def _calls_of_each_alpha(x, k):
-    from kofn.rows import torch_each_alpha as operators
-
+    operators = torch.ops.kofn
     for rows in ((None, 2.0, None, 1.0, "entmax"), (k, None, k, None, "entmax")):
         found, theta = operators.weights_each_alpha(x, k - 0.5, *rows)
         yield operators.weights_each_alpha, (x, k - 0.5, *rows)
@@ -204,8 +202,7 @@ def _calls_of_each_alpha(x, k):
 
 
 def _subset_calls(x, k):
-    from kofn.subsets import torch_operators as operators
-
+    operators = torch.ops.kofn
     placed = operators.subset_marginals(x, k)[1]
     yield operators.subset_marginals, (x, k)
     yield operators.subset_marginals_backward, (x, x, k, placed)
@@ -217,8 +214,7 @@ def _subset_calls(x, k):
 
 
 def _noise_calls(x):
-    from kofn.maps import torch_noise as operators
-
+    operators = torch.ops.kofn
     for noise in (("logistic", None, [], []), ("linear", None, [-0.5, 0.5], [0.0, 1.0])):
         y = x - x.amax(-1, keepdim=True)
         kept = operators.noisy_argmax(y, *noise)[1]

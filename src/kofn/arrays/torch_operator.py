@@ -29,20 +29,22 @@ def call(name: str, *arguments: Any) -> Any:
     return found
 
 
-def define(arguments: str, results: str, fake: Callable[..., Any]) -> Callable[[Callable], Any]:
-    """Register a function as an operator of its name; `fake` gives the results' shapes.
+def define(
+    name: str, arguments: str, results: str, fake: Callable[..., Any]
+) -> Callable[[Callable], Any]:
+    """Register a function as an operator of this name; `fake` gives the results' shapes.
 
     This is torch.library.custom_op without its search for memory that is shared, which takes as
     long as a short row. No output may share memory with another, or with an input.
     """
 
     def register(function: Callable) -> Any:
-        name = f"kofn::{function.__name__}"
+        full = f"kofn::{name}"
         tags = (torch.Tag.pt2_compliant_tag,)
-        torch.library.define(name, f"({arguments}) -> {results}", tags=tags)
-        torch.library.impl(name, "CompositeExplicitAutograd", function)
-        torch.library.register_fake(name, fake)
-        operator = getattr(OPERATORS, function.__name__).default
+        torch.library.define(full, f"({arguments}) -> {results}", tags=tags)
+        torch.library.impl(full, "CompositeExplicitAutograd", function)
+        torch.library.register_fake(full, fake)
+        operator = getattr(OPERATORS, name).default
         _FUNCTIONS[operator] = function
         return operator
 
@@ -87,9 +89,8 @@ def differentiate(operator: Any, pullback: Callable, keep: Callable | None = Non
         with below():
             return function(*arguments)
 
-    _LIBRARY.impl(  # type: ignore[no-untyped-call]
-        function.__name__, call, "Autograd", with_keyset=True
-    )
+    name = operator.name().partition("::")[2]
+    _LIBRARY.impl(name, call, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
 
 
 _LIBRARY = torch.library.Library(  # type: ignore[no-untyped-call]

@@ -59,11 +59,26 @@ _tells_level = hasattr(forward_ad, "_current_level")
 
 def is_eager(x: Tensor) -> bool:
     """Return whether `x` is a plain tensor on any device that nothing traces or transforms."""
+    # Compilers trace no further than the first of these.
     return (
         not _is_compiling()
-        and not _is_tracing()
         and type(x) in _ORDINARY
         and x.layout is torch.strided
+        and _is_left_alone(x)
+    )
+
+
+def is_sharded(x: Tensor) -> bool:
+    """Return whether `x` is a DTensor of whole rows that nothing traces or transforms."""
+    if _is_compiling() or not hasattr(x, "device_mesh") or not _is_left_alone(x):
+        return False
+    last = x.ndim - 1
+    return not any(way.is_partial() or way.is_shard(last) for way in x.placements)  # type: ignore[attr-defined]
+
+
+def _is_left_alone(x: Tensor) -> bool:
+    return (
+        not _is_tracing()
         and not _is_zero(x)
         and not _transforms_active()
         and not _is_batched(x)

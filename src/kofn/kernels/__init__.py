@@ -229,6 +229,31 @@ BACKENDS = (
 )
 
 
+def found(which: str, x: Array, framework: str) -> Any:
+    """Return the kernels of a field of `Backend` for these arrays, whatever KOFN_KERNELS says."""
+    backend = _backend(x, framework)
+    name = None if backend is None else getattr(backend, which)
+    return None if name is None else module(name)
+
+
+def serving_of(
+    which: str, x: Array, framework: str, link: Any = None, offered: str = "SERVED"
+) -> Any:
+    """Return the kernels of a field of `Backend` for these arrays and this link, or None.
+
+    `offered` is the attribute of the kernels that has the links served, or is None.
+    """
+    kernels = found(which, x, framework) if wanted() else None
+    if kernels is None or link is None:
+        return kernels
+    served = getattr(kernels, offered, None)
+    if type(served) is tuple:  # nearly always, and a missing attribute takes a microsecond
+        return kernels if kind_of(link) in served else None
+    if hasattr(kernels, "serves"):
+        return kernels if kernels.serves(link, x) else None
+    return kernels if served is not None and kind_of(link) in kernels.SERVED else None
+
+
 def serving(x: Array, link: Any, framework: str) -> RowKernels | None:
     """Return the backend for these rows, or None."""
     kernels = for_rows(x, framework) if wanted() else None

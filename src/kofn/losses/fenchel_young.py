@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kofn import links
+from kofn.adapters import route
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
 from kofn.losses.targets import Target, log_likelihood, prepared, reduced, spoiled, weighted
-from kofn.rows import answers, fused
-from kofn.rows.closed_form import gap
+from kofn.operations.losses import GAP, LOSS
+from kofn.rows import answers
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
@@ -289,11 +290,11 @@ def _gaps(checked: Given, labels: Target) -> Array:
     if smooth is not None:
         return smooth
     if labels.labels is not None:
-        loss = fused.gap(checked, labels.labels)
+        loss = route.by_kernel(LOSS, checked, labels.labels, settings=(0,))
     else:
         weights = labels.weights if labels.behind is None else labels.dense()
-        loss = fused.gap(checked, weights)
+        loss = route.by_kernel(LOSS, checked, weights, settings=(0,))
     if loss is not None:
         return spoiled(loss, labels)
     checked = checked.per_row()._replace(k=labels.number())
-    return gap(checked, labels.dense())
+    return route.by_array_code(GAP, checked, labels.dense())

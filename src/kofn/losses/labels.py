@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from kofn.adapters import route
 from kofn.arrays.autodiff import not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, deleted, full_like, is_torch, namespace, of_torch
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import by_id
 from kofn.losses.targets import Target, spoiled, weighted
-from kofn.rows import fused, truncated
+from kofn.operations.losses import LOSS
+from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.given import Given
 
 FAR = 1e30
@@ -36,10 +38,10 @@ def likelihoods(
     hard = target if target.behind is None else target.behind
     if hard.labels is None or not _is_direct(checked, target):
         return None
-    loss = truncated.label_loss(checked, hard.labels, k, p)
+    loss = route.by_kernel(TRUNCATED_LOSS, checked, hard.labels, settings=(k, p))
     if target.behind is None:
         if loss is None and k is None and p is None:
-            loss = fused.label_loss(checked, hard.labels)
+            loss = route.by_kernel(LOSS, checked, hard.labels, settings=(1,))
         return None if loss is None else weighted(spoiled(loss, target), target)
     moved = None if loss is None else _moved(checked, loss, hard.labels, target.by_class)
     if moved is None or loss is None:
@@ -60,7 +62,7 @@ def gaps(checked: Given, target: Target) -> Array | None:
     if target.behind is None or not _is_direct(checked, target):
         return None
     labels, smoothing = target.behind.labels, target.smoothing
-    loss = fused.gap(checked, labels)
+    loss = route.by_kernel(LOSS, checked, labels, settings=(0,))
     moved = None if loss is None else _moved(checked, loss, labels, None)
     if moved is None or loss is None:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kofn.adapters import route
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
@@ -17,9 +18,9 @@ from kofn.losses.fenchel_young import cross_entropy
 from kofn.losses.targets import Target, mean_over_labels, missed, prepared, reduced, weighted
 from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax_variants import check_support
-from kofn.maps.topk import weights_of
-from kofn.rows import truncated
-from kofn.rows.closed_form import log_weights_of
+from kofn.operations import truncated
+from kofn.operations.logarithms import LOG_WEIGHTS
+from kofn.operations.topk import WEIGHTS
 from kofn.rows.given import Given, without_deleted
 
 __all__ = [
@@ -141,7 +142,7 @@ def topk_cross_entropy(
     with checked.form.quiet():
         total = None
         for number, share in shares:
-            one = log_weights_of(checked._replace(k=float(number)))
+            one = route.answer(LOG_WEIGHTS, checked._replace(k=float(number)))
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
         return missed(total, labels, reduction)
@@ -288,7 +289,7 @@ def _weights(checked: Given, labels: Target) -> Array:
     """Return the weights of soft_topk for as many as a row has labels."""
     if labels.labels is None or labels.used is not None or labels.valid is not None:
         checked = checked._replace(k=labels.number())
-    return weights_of(checked, single=True)
+    return route.answer(WEIGHTS, checked.wide())
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_same_kind
 from kofn.arrays.kinds import Array, adopt, deleted, namespace
@@ -9,8 +10,8 @@ from kofn.arrays.operations import as_numbers
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
 from kofn.losses.targets import bars, check_reduction, constant_where
-from kofn.rows import answers, fused
-from kofn.rows.closed_form import gap
+from kofn.operations.losses import GAP, LOSS, with_number
+from kofn.rows import answers
 from kofn.rows.given import Given
 from kofn.rows.segment_given import segment_given
 
@@ -65,9 +66,9 @@ def segment_topk_loss(
     labels = _labels(target, checked)
     answers.require_integral(link, checked.scores)
     with checked.form.quiet():
-        loss = fused.gap(checked, labels)
+        loss = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:
-            loss = gap(checked._replace(k=checked.over.sum(labels)).per_row(), labels)
+            loss = route.by_array_code(GAP, with_number(checked, labels).per_row(), labels)
         barred = checked.over.any(bars(stop_gradient(checked.scores), labels))
         return _reduced(constant_where(barred, loss), checked, reduction)
 

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import stacked
-from kofn.arrays.kinds import Array, cast, dtype_name, framework, full_like, move_axis, namespace
+from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, namespace
 from kofn.arrays.operations import arange, take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
-from kofn.rows import choice
+from kofn.operations.choice import LARGEST
 from kofn.rows.noise import serving as noise_kernels
 
 Kinks = tuple[tuple[float, float], ...]
@@ -346,9 +347,9 @@ def _largest(y: Array, count: int) -> Array:
     """Return so many of the largest entries of each row, in falling order; a NaN is the least."""
     xp = namespace(y)
     known = xp.where(xp.isnan(y), -math.inf, y)
-    chooser = choice.serving(y, framework(y) or "")
-    if chooser is not None:
-        return take_along_last(known, chooser.largest(known, count))
+    places = route.by_kernel(LARGEST, known, settings=(count,)) if is_at_hand(y) else None
+    if places is not None:
+        return take_along_last(known, places)
     return xp.flip(xp.sort(known, axis=-1), axis=-1)[..., :count]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
+from kofn.adapters import route
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.kinds import Array, is_torch, namespace, of_torch, scalar
 from kofn.links.link import by_id
 from kofn.maps.argmax_nodes import Kinks, Noise
-from kofn.maps.argmax_quadrature import Measure, evaluate, jacobian_product
+from kofn.maps.argmax_operations import COMPILED, EAGER, Noisy
+from kofn.maps.argmax_quadrature import evaluate, jacobian_product
 from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 
@@ -33,19 +34,12 @@ def weights(rows: Rows, kinks: Kinks) -> Array:
 
 def probabilities(y: Array, noise: Noise) -> Array:
     """Return p per entry, differentiable in y; the maximum of y is 0, excluded entries are −inf."""
-    if is_torch(y) and of_torch("state").is_eager(y):
-
-        def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-            found = Measure(*kept) if kept else None
-            return (jacobian_product(tensors[0], noise, cotangent, found),)
-
-        rule = of_torch("rule").Rule(lambda y: evaluate(y, noise), pullback)
-        return of_torch("rule").by_rule(rule, y)
-    if is_torch(y) and of_torch("state").is_compiled():
-        from kofn.maps import torch_noise
-
-        if torch_noise.serves(y, noise):
-            return torch_noise.probabilities_of(y, noise)
+    if is_torch(y):
+        if of_torch("state").is_eager(y):
+            return route.computed(EAGER, None, Noisy(y, noise), ())
+        found = route.by_kernel(COMPILED, Noisy(y, noise))
+        if found is not None:
+            return found
     p = evaluate(stop_gradient(y), noise)[0]
     if not has_gradients(y):
         return p

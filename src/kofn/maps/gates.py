@@ -6,6 +6,7 @@ import math
 import operator
 from typing import Any
 
+from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_broadcasts,
@@ -20,8 +21,8 @@ from kofn.arrays.kinds import Array, cast_like, deleted, move_axis, namespace, o
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.maps.topk import weights_of
-from kofn.rows import choice
+from kofn.operations.choice import LARGEST
+from kofn.operations.topk import WEIGHTS
 from kofn.rows.given import HALF_TYPES, Given, given
 
 __all__ = ["topk_gates"]
@@ -79,8 +80,9 @@ def topk_gates(
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     form = checked.form
     with form.quiet():
-        indices = choice.largest(_for_choice(checked.wide(), scores, bias), k, form.kind)
-        gates = take_along_last(weights_of(checked, single=True), indices)
+        wide = checked.wide()
+        indices = route.answer(LARGEST, _for_choice(wide, scores, bias), settings=(k,))
+        gates = take_along_last(route.answer(WEIGHTS, wide), indices)
         gates = normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
     return _form_of_gates(form, gates).restored(gates), indices

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from kofn.adapters import route
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.rows import answers, priced_fused
-from kofn.rows.priced_given import priced_given
+from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
+from kofn.rows import answers
+from kofn.rows.priced_given import PricedGiven, priced_given
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
 
@@ -76,8 +80,21 @@ def soft_knapsack(
         array([0., 1., 1., 0.])
     """
     is_hard = check_flag("hard", hard)
-    function = priced_fused.hard_weights if is_hard else priced_fused.weights
+    function = _hard_weights if is_hard else partial(route.answer, KNAPSACK)
     return _of(function, scores, costs, budget, table.resolve(link), temperature, dim, mask, True)
+
+
+def _hard_weights(given: PricedGiven) -> Array:
+    """Return the hard choice with the gradient of the weights, of which θ alone is needed."""
+    if not route.may_learn(given, HARD_KNAPSACK):
+        return route.answer(FILL, given)
+    found = route.by_kernel(HARD_KNAPSACK, given)
+    if found is not None:
+        return found
+    soft = route.by_kernel(KNAPSACK, given)
+    if soft is None:
+        return route.by_array_code(HARD_KNAPSACK, given)
+    return route.answer(FILL, given) + (soft - stop_gradient(soft))
 
 
 def soft_knapsack_threshold(
@@ -114,7 +131,8 @@ def soft_knapsack_threshold(
         np.float64(0.726)
     """
     link = table.resolve(link)
-    return _of(priced_fused.theta, scores, costs, budget, link, temperature, dim, mask)
+    of = partial(route.answer, PRICE)
+    return _of(of, scores, costs, budget, link, temperature, dim, mask)
 
 
 def soft_knapsack_value(
@@ -154,7 +172,8 @@ def soft_knapsack_value(
     """
     link = table.resolve(link)
     answers.require_integral(link, scores)
-    return _of(priced_fused.value, scores, costs, budget, link, temperature, dim, mask)
+    of = partial(route.answer, KNAPSACK_VALUE)
+    return _of(of, scores, costs, budget, link, temperature, dim, mask)
 
 
 def _of(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from kofn import links
+from kofn.adapters import route
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.rows.closed_form import log_weights_of
+from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.rows.given import ONE, given
 
 __all__ = ["log_entmax", "log_soft_topk"]
@@ -49,7 +50,7 @@ def log_soft_topk(
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
-        return checked.form.restored(log_weights_of(checked))
+        return checked.form.restored(route.answer(LOG_WEIGHTS, checked))
 
 
 def log_entmax(

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from kofn import links
-from kofn.arrays.autodiff import stop_gradient
+from kofn.adapters import route
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.maps.topk import weights_of
-from kofn.rows import answers, choice, implicit
-from kofn.rows import fused as fused_rows
-from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given
+from kofn.maps.topk import chosen, hard_weights_of
+from kofn.operations.topk import SOFTMAX, THETA, VALUE, WEIGHTS
+from kofn.rows import answers
 from kofn.rows.segment_given import segment_given
-from kofn.rows.settled import rows_of
 
 __all__ = [
     "segment_entmax",
@@ -92,9 +89,8 @@ def segment_soft_topk(
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
     with checked.form.quiet():
         if not check_flag("hard", hard):
-            return checked.form.restored(weights_of(checked))
-        fused = fused_rows.hard(checked, None)
-        return checked.form.restored(_straight_through(checked) if fused is None else fused)
+            return checked.form.restored(route.answer(WEIGHTS, checked))
+        return checked.form.restored(hard_weights_of(checked, None))
 
 
 def segment_soft_topk_threshold(
@@ -134,10 +130,7 @@ def segment_soft_topk_threshold(
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
     with checked.form.quiet():
-        fused = fused_rows.threshold(checked)
-        return checked.form.per_segment(
-            _evaluated(implicit.theta, checked) if fused is None else fused
-        )
+        return checked.form.per_segment(route.answer(THETA, checked))
 
 
 def segment_soft_topk_sum(
@@ -179,10 +172,7 @@ def segment_soft_topk_sum(
     checked = segment_given(scores, k, link, temperature, mask, **of)
     answers.require_integral(link, checked.scores)
     with checked.form.quiet():
-        fused = fused_rows.value(checked)
-        return checked.form.per_segment(
-            _evaluated(answers.value, checked) if fused is None else fused
-        )
+        return checked.form.per_segment(route.answer(VALUE, checked))
 
 
 def segment_softmax(
@@ -214,7 +204,7 @@ def segment_softmax(
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
     with checked.form.quiet():
-        return checked.form.restored(weights_of(checked, answers.softmax))
+        return checked.form.restored(route.answer(SOFTMAX, checked))
 
 
 def segment_sparsemax(
@@ -321,13 +311,4 @@ def segment_hard_topk(
     )
     checked = segment_given(scores, k, links.logistic, 1.0, mask, **of)
     with checked.form.quiet():
-        return checked.form.restored(choice.hard(checked, None))
-
-
-def _evaluated(reference: Any, checked: Given) -> Array:
-    return evaluate(reference, rows_of(checked), over=checked.over)
-
-
-def _straight_through(checked: Given) -> Array:
-    soft = weights_of(checked)
-    return choice.hard(checked, None) + (soft - stop_gradient(soft))
+        return checked.form.restored(chosen(checked, None))

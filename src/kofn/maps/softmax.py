@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from kofn import links
+from kofn.adapters import route
 from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
 from kofn.arrays.kinds import Array, cast_like, deleted
 from kofn.arrays.typing import ArrayT
-from kofn.maps.topk import soft_topk, weights_of
-from kofn.rows import answers
+from kofn.maps.topk import soft_topk
+from kofn.operations.topk import SOFTMAX
 from kofn.rows.given import ONE, Given, given
 
 
@@ -54,7 +55,7 @@ def softmax(
     with checked.form.quiet():
         if weights is not None:
             checked = _weighted(checked.per_row(), weights, scores)
-        return checked.form.restored(weights_of(checked, answers.softmax))
+        return checked.form.restored(route.answer(SOFTMAX, checked))
 
 
 def sparsemax(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from kofn import links
+from kofn.adapters import route
 from kofn.arrays.checks import check_integer, check_number
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
 from kofn.maps import taylor
 from kofn.maps.taylor_zeros import MOST
-from kofn.rows import truncated
+from kofn.operations.truncated import TRUNCATED
 from kofn.rows.given import ONE, given
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
@@ -108,7 +109,7 @@ def sparse_softmax(
     checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
     check_support(k, p, checked.form.n)
     with checked.form.quiet():
-        return checked.form.restored(truncated.weights(checked, k, p))
+        return checked.form.restored(route.answer(TRUNCATED, checked, settings=(k, p)))
 
 
 def check_support(k: Any, p: Any, n: int) -> None:

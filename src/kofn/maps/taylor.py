@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, is_torch, namespace, of_torch
+from kofn.arrays.kinds import Array, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
 from kofn.maps.taylor_zeros import Zeros, zeros
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import TEMPERED
 from kofn.rows.compiled import evaluate
-from kofn.rows.fused import _is_recorded, _tensors, _with, _without_tensors
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 
@@ -21,26 +23,13 @@ FACTORS = 4
 
 def weights(given: Given, order: int) -> Array:
     """Return f(z)/Σf of rows, f the Taylor polynomial of that order."""
+    if _is_usual(given, order):
+        return route.computed(TAYLOR, None, given, (), (order,))
+    return _plain(given, order)
 
-    def plain(*tensors: Array) -> Array:
-        again = _with(numbers, tensors)
-        return evaluate(_polynomial, rows_of(again), order=order)
 
-    def value(*tensors: Array) -> Any:
-        answer = _quickly(_with(numbers, tensors), order)
-        return answer, (answer.detach(),)
-
-    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        slopes = _slopes(cotangent, _with(numbers, tensors), kept[0], order)
-        return slopes[: len(tensors)]
-
-    numbers = _without_tensors(given)
-    if not _is_usual(given, order):
-        return plain(*_tensors(given))
-    if not _is_recorded(given):
-        return _quickly(given, order)
-    rule = of_torch("rule")
-    return rule.recorded(rule.Rule(value, pullback, plain), *_tensors(given))
+def _plain(given: Given, order: int) -> Array:
+    return evaluate(_polynomial, rows_of(given), order=order)
 
 
 def _is_usual(given: Given, order: int) -> bool:
@@ -85,7 +74,9 @@ def _factor(z: Array, zero: tuple[float, float]) -> tuple[Array, Array]:
     return apart, square
 
 
-def _slopes(cotangent: Array, given: Given, p: Array, order: int) -> tuple[Array, Array]:
+def _slopes(
+    _: Any, given: Given, cotangent: Array, p: Array, order: int
+) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores and the temperature, with f′/f = Σ 2(z − a)/factor."""
     z, slope = _in_temperatures(given), None
     for zero in zeros(order):
@@ -98,9 +89,28 @@ def _slopes(cotangent: Array, given: Given, p: Array, order: int) -> tuple[Array
     in_z *= slope.mul_(2.0)
     temperature = given.temperature
     if type(temperature) is float:
-        return in_z if temperature == 1 else in_z.div_(temperature), in_z
+        return in_z if temperature == 1 else in_z.div_(temperature), None
     in_temperature = -(in_z * z).sum(-1) / temperature
     return in_z.div_(temperature[..., None]), in_temperature
+
+
+TAYLOR = Operation(
+    name="",
+    takes="x n, t #, order int",
+    gives="p n",
+    of=TEMPERED,
+    kernel=lambda _, given, order: _quickly(given, order),
+    plain=_plain,
+    back=(
+        Operation(
+            name="",
+            takes="cotangent n, x n, p n, t #, order int",
+            gives="x n, t r",
+            of=TEMPERED,
+            kernel=_slopes,
+        ),
+    ),
+)
 
 
 def _polynomial(rows: Rows, order: int) -> Array:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from kofn import links
+from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
-from kofn.rows import answers, choice, implicit
-from kofn.rows import fused as fused_rows
-from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given, given
-from kofn.rows.settled import Rows, rows_of
+from kofn.operations.choice import HARD, HARD_WEIGHTS
+from kofn.operations.topk import THETA, VALUE, WEIGHTS
+from kofn.rows import answers, choice
+from kofn.rows.given import Given, given, without_bad_temperatures
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 
@@ -75,8 +75,9 @@ def soft_topk(
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
-        chosen = _hard_of(checked, k) if check_flag("hard", hard) else weights_of(checked)
-    return checked.form.restored(chosen)
+        is_hard = check_flag("hard", hard)
+        found = hard_weights_of(checked, k) if is_hard else route.answer(WEIGHTS, checked)
+    return checked.form.restored(found)
 
 
 def soft_topk_threshold(
@@ -124,8 +125,7 @@ def soft_topk_threshold(
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
-        fused = fused_rows.threshold(checked)
-        return evaluate(implicit.theta, rows_of(checked)) if fused is None else fused
+        return route.answer(THETA, checked)
 
 
 def soft_topk_sum(
@@ -164,8 +164,7 @@ def soft_topk_sum(
     answers.require_integral(link, scores)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True)
     with checked.form.quiet():
-        fused = fused_rows.value(checked)
-        return evaluate(answers.value, rows_of(checked)) if fused is None else fused
+        return route.answer(VALUE, checked)
 
 
 def hard_topk(
@@ -191,24 +190,23 @@ def hard_topk(
     """
     checked = given(scores, k, links.logistic, 1.0, dim, mask, for_kernels=True, halves=True)
     with checked.form.quiet():
-        return checked.form.restored(choice.hard(checked, k))
+        return checked.form.restored(chosen(checked, k))
 
 
-def weights_of(
-    given: Given, reference: Callable[[Rows], Array] = answers.weights, single: bool = False
-) -> Array:
-    """Return the weights of rows by the fastest route: `reference`, or a kernel that is as good.
-
-    If `single`, those of half precision are not rounded to it.
-    """
-    fused = fused_rows.weights(given, reference, single)
-    return evaluate(reference, rows_of(given), over=given.over) if fused is None else fused
+def chosen(given: Given, k: Any) -> Array:
+    """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
+    number = given.k if type(given.k) is float else stop_gradient(given.k)
+    given = given._replace(scores=stop_gradient(given.scores), k=number)
+    found = route.by_kernel(HARD, given)
+    return choice.hard(given, k) if found is None else found
 
 
-def _hard_of(given: Given, k: float | Array) -> Array:
+def hard_weights_of(given: Given, k: Any) -> Array:
     """Return the hard top-k with the gradient of the weights; `k` is the caller's."""
-    fused = fused_rows.hard(given, k)
-    if fused is not None:
-        return fused
-    soft = weights_of(given)
-    return choice.hard(given, k) + (soft - stop_gradient(soft))
+    if not route.may_learn(given, HARD_WEIGHTS):
+        return chosen(without_bad_temperatures(given), k)
+    found = route.by_kernel(HARD_WEIGHTS, given)
+    if found is not None:
+        return found
+    soft = route.answer(WEIGHTS, given)
+    return chosen(given, k) + (soft - stop_gradient(soft))

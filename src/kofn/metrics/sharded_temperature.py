@@ -1,22 +1,20 @@
-"""Sharding rules of the temperature search for DTensor; see `rows/sharded.py`."""
+"""How DTensor shards the temperature search, and with it all operators."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch.distributed.tensor.experimental import register_sharding
-
+from kofn.adapters.torch_sharding import shard
 from kofn.arrays.torch_operator import OPERATORS
-
-# Registered with these.
-from kofn.maps import sharded as sharded_maps  # noqa: F401
 from kofn.metrics import torch_temperature as torch_temperature
-from kofn.rows.sharded import placements
-from kofn.subsets import sharded as sharded_subsets  # noqa: F401
 
 
-@register_sharding(OPERATORS.temperature.default)
-def _(x: Any, k: Any, target: Any, alpha: Any, *settings: Any) -> Any:
-    per_row = settings[-1]
-    ways = placements(x.ndim - 1 if per_row else 0)  # one temperature for all is one per shard
-    return [([way], [way, way, way, alpha and way, *[None] * len(settings)]) for way in ways]
+def _batch(x: object, k: object, target: object, alpha: object, *settings: bool) -> int:
+    """Return the dimensions that may be sharded: none for one temperature for all rows."""
+    return x.ndim - 1 if settings[-1] else 0  # type: ignore[attr-defined]
+
+
+shard(
+    OPERATORS.temperature.default,
+    "x n, k r, target r, alpha r?, link str, number float?, name str, per_row bool",
+    "temperature r",
+    _batch,
+)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kofn.adapters import torch_eager as torch_eager  # loaded with PyTorch: no call waits for it
+from kofn.adapters.torch_operators import register
 from kofn.arrays.torch_operator import refuse_untranslated
 from kofn.links.link import by_id
+from kofn.maps import argmax_operations
 from kofn.metrics.temperature_search import SOLVERS
 from kofn.rows import torch_price as torch_price  # the other operators come with it
-from kofn.rows import torch_priced as torch_priced
 from kofn.rows import torch_threshold as torch_threshold
 from kofn.rows.given import Given
+from kofn.subsets.operations import COVARIANCE, LOG_COUNT, MARGINALS, TAILS
+
+register(argmax_operations.COMPILED, COVARIANCE, LOG_COUNT, MARGINALS, TAILS)
 
 
 @torch.library.custom_op("kofn::temperature", mutates_args=())

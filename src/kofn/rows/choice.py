@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted, is_jax, is_torch, namespace, of_torch
+from kofn.arrays.kinds import Array, cast, deleted, is_jax, is_torch, namespace
 from kofn.arrays.operations import (
     arange,
     cumulative_sums,
@@ -26,14 +25,10 @@ from kofn.solver.reductions import DENSE, Reductions
 
 def hard(given: Given, k: Any) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
-    x = stop_gradient(given.scores)
     if given.over is not DENSE:
         from kofn.rows.segment_choice import hard as of_segments
 
         return of_segments(given)
-    chooser = _chooser(x, given.form.kind)
-    if chooser is not None:
-        return chooser.hard(x, given.k if type(given.k) is float else stop_gradient(given.k))
     x, number = stop_gradient(given.wide().scores), type(k) in NUMBERS
     whole = math.ceil(k) if number else None
     count = stop_gradient(given.per_row().k)
@@ -50,31 +45,13 @@ def hard(given: Given, k: Any) -> Array:
     return with_nan(x, count, chosen)
 
 
-def largest(x: Array, k: int, kind: str) -> Array:
+def largest(x: Array, k: int) -> Array:
     """Return the indices of the k largest scores, largest first; masked ones and NaN come last."""
-    if kind == "jax":
+    if is_jax(x):
         from kofn.rows import jax_choice
 
         return jax_choice.largest(known_scores(x), k, top_indices)
-    chooser = _chooser(x, kind)
-    return top_indices(known_scores(x), k) if chooser is None else chooser.largest(x, k)
-
-
-def _chooser(x: Array, kind: str) -> Any:
-    """Return `serving`, or operators that call the kernels while torch.compile traces."""
-    found = serving(x, kind)
-    if found is not None or kind != "torch":
-        return found
-    from kofn.rows import torch_fused
-
-    return torch_fused.Choices if torch_fused.serves_choices(x) else None
-
-
-def serving(x: Array, kind: str) -> kernels.ChoiceKernels | None:
-    """Return the kernels for these rows, or None if something traces or transforms them."""
-    if kind == "jax" or (kind == "torch" and not of_torch("state").is_plain(x)):
-        return None
-    return kernels.serving_choice(x, kind)
+    return top_indices(known_scores(x), k)
 
 
 def known_scores(x: Array) -> Array:

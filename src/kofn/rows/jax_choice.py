@@ -11,7 +11,7 @@ from jax import lax, numpy
 
 from kofn.arrays.jax_axes import as_integers
 from kofn.rows.jax_axis import AxisRows
-from kofn.rows.jax_operators import Operator, Settings, bind, make
+from kofn.rows.jax_operators import Operator, Settings, bind
 from kofn.solver.reductions import DENSE, Reductions
 
 Rule = Callable[..., jax.Array]
@@ -32,7 +32,7 @@ def largest(x: jax.Array, k: int, rule: Rule) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _call(operator: Operator, settings: Settings, *arrays: jax.Array) -> Any:
-    return bind(_primitives[operator], operator, *arrays, settings=settings)
+    return bind(operator, *arrays, settings=settings)
 
 
 def _hard(x: Any, k: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
@@ -51,7 +51,6 @@ def _largest(
 
 _HARD = Operator("kofn_hard", (0,), (0,), _hard, in_shards=True)
 _LARGEST = Operator("kofn_largest", (1,), (0, 1), _largest, in_shards=True)
-_primitives = {operator: make(operator) for operator in (_HARD, _LARGEST)}
 
 
 def hard_in_shards(x: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:

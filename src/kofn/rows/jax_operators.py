@@ -9,12 +9,12 @@ calls are not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from kofn import kernels
 from kofn.arrays.jax_layout import is_exported, is_whole, with_devices
@@ -117,15 +117,33 @@ def served(link: Link) -> bool:
     return kind_of(link) is not None and wanted()
 
 
-def make(operator: Operator) -> Primitive:
+class Rules(NamedTuple):
+    """The derivatives of a primitive: JAX's rules, without the primitive itself."""
+
+    jvp: Callable[..., Any]
+    transpose: Callable[..., Any] | None = None
+
+
+RULES: dict[str, Rules] = {}
+"""By the names of operators; one that is not here has no derivative."""
+
+
+@cache
+def primitive_of(operator: Operator) -> Primitive:
+    """Return the primitive of an operator, with all the rules that JAX asks for."""
     primitive = Primitive(operator.name)
     primitive.multiple_results = True
     primitive.def_impl(partial(_run, primitive))
     primitive.def_abstract_eval(partial(_abstract, operator))
-    batching.primitive_batchers[primitive] = partial(_batched, primitive, operator)
+    batching.primitive_batchers[primitive] = partial(_batched, operator)
     mlir.register_lowering(primitive, partial(_lowered, primitive, operator))
     for_cpu = partial(_lowered_for_cpu, primitive, operator)
     mlir.register_lowering(primitive, for_cpu, platform="cpu")
+    if operator.name in RULES:
+        jvp, transpose = RULES[operator.name]
+        ad.primitive_jvps[primitive] = jvp
+        if transpose is not None:
+            ad.primitive_transposes[primitive] = transpose
     return primitive
 
 
@@ -143,9 +161,7 @@ def _abstract(operator: Operator, *arrays: Any, settings: Settings) -> list[Any]
     return [arrays[i].update(weak_type=False) for i in operator.like]
 
 
-def _batched(
-    primitive: Primitive, operator: Operator, arrays: Any, axes: Any, *, settings: Settings
-) -> Any:
+def _batched(operator: Operator, arrays: Any, axes: Any, *, settings: Settings) -> Any:
     """Move the new dimension to the front; repeat the arrays that do not have it."""
     size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
 
@@ -155,16 +171,16 @@ def _batched(
         return jax.numpy.moveaxis(array, axis, 0)
 
     parts = map(first, arrays, axes)
-    return bind(primitive, operator, *parts, settings=settings), (0,) * len(operator.like)
+    return bind(operator, *parts, settings=settings), (0,) * len(operator.like)
 
 
-def bind(primitive: Primitive, operator: Operator, *arrays: Any, settings: Settings) -> Any:
+def bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
     """Call an operator with its arrays sharded over the same mesh axes."""
     rows = [a.max(-1) if i in operator.entries else a for i, a in enumerate(arrays)]
     zero: Any = sum(map(jax.numpy.zeros_like, rows))
     zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
     like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
-    return primitive.bind(*like, settings=settings)
+    return primitive_of(operator).bind(*like, settings=settings)
 
 
 def _lowered(

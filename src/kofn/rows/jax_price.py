@@ -9,7 +9,7 @@ import jax
 
 from kofn.arrays.operations import power_of_two
 from kofn.links.link import Link
-from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
 from kofn.solver.beside import Place
 from kofn.solver.priced import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
@@ -28,7 +28,7 @@ def price_of(
 def _price(settings: Settings, x: Any, costs: Any, budget: Any, *per_row: Any) -> Any:
     scale = power_of_two(jax.numpy.where(x > -jax.numpy.inf, costs, 0.0).max(-1, initial=0.0))
     rows = x, costs / scale[..., None], budget / scale
-    high, low = bind(_primitive, _operator, *rows, *per_row, settings=settings)
+    high, low = bind(_OPERATOR, *rows, *per_row, settings=settings)
     temperature, *alpha = per_row
     found = price_at(*rows, temperature, settings.link_of(*alpha), Place(high, low))
     return found._replace(scale=scale * found.scale)
@@ -44,5 +44,4 @@ def _kernel(site: Site, *values: Any) -> Any:
     return site.prices("PRICED", values, site.context.avals_out)
 
 
-_operator = Operator("kofn_price", (2, 2), (0, 1), _solve, _kernel, in_shards=True)
-_primitive = make(_operator)
+_OPERATOR = Operator("kofn_price", (2, 2), (0, 1), _solve, _kernel, in_shards=True)

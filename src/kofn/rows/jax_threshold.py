@@ -16,7 +16,7 @@ except ImportError:  # JAX before 0.8
 
 from kofn.links.link import Link, by_id
 from kofn.rows.given import Given
-from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
 from kofn.rows.priced_given import PricedGiven
 from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
@@ -60,7 +60,7 @@ def threshold(
 
 @partial(jax.jit, static_argnums=0)
 def _threshold(settings: Settings, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-    high, low = bind(_primitive, _operator, *arrays, settings=settings)
+    high, low = bind(_OPERATOR, *arrays, settings=settings)
     return high, low
 
 
@@ -78,8 +78,7 @@ def _kernel(site: Site, *values: Any) -> Any:
     return site.rows("threshold", values, site.context.avals_out)
 
 
-_operator = Operator("kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True)
-_primitive = make(_operator)
+_OPERATOR = Operator("kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True)
 
 
 IN_CACHE = 1 << 17

@@ -9,7 +9,6 @@ import numpy as np
 from kofn import kernels
 from kofn.arrays.kinds import Array, is_torch
 from kofn.rows.given import Given
-from kofn.rows.segment_blocks import NUMBERS, in_blocks
 from kofn.rows.settled import Rows, rows_of
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE
@@ -30,7 +29,6 @@ def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None
     return theta
 
 
-@in_blocks(NUMBERS)
 def threshold_of(backend: kernels.RowKernels, given: Given) -> Array:
     """Return θ as two floats."""
     theta, lost = backend.threshold(*given[:4])

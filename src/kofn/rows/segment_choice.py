@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted, namespace, of_torch
+from kofn.arrays.kinds import Array, cast, deleted, namespace
 from kofn.arrays.operations import (
     arange,
     cumulative_sums,
@@ -15,27 +14,12 @@ from kofn.arrays.operations import (
     take_along_last,
 )
 from kofn.rows.given import Given
-from kofn.rows.segment_blocks import ENTRIES, in_blocks
 from kofn.solver.segments import SegmentRows
 
 
 def hard(given: Given) -> Array:
     """Return the hard top-k of the segments of `given`, without a gradient."""
-    k = given.k if type(given.k) is float else stop_gradient(given.k)
-    given = given._replace(scores=stop_gradient(given.scores), k=k)
-    x, kind = given.scores, given.form.kind
-    plain = kind != "torch" or of_torch("state").is_plain(x)
-    chooser = kernels.serving_choice(x, kind) if plain and given.order is not None else None
-    return _by_rank(given) if chooser is None else _by_kernel(chooser, given)
-
-
-@in_blocks(ENTRIES)
-def _by_kernel(chooser: kernels.ChoiceKernels, given: Given) -> Array:
-    return chooser.hard(given.scores, given.k)
-
-
-def _by_rank(given: Given) -> Array:
-    x, k = given.scores, given.per_row().k
+    x, k = stop_gradient(given.scores), stop_gradient(given.per_row().k)
     over: SegmentRows = given.form.over
     xp, playing = namespace(x), ~deleted(x)
     share = xp.clip(over.expand(k) - _ranks(x, over), 0.0, 1.0)

@@ -5,7 +5,7 @@ As for `kofn::threshold` in `rows/torch_threshold.py`, derivatives are attached 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from kofn.arrays.torch_state import batched, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows import kernel_rows
 from kofn.rows.given import Given
+from kofn.rows.segment_blocks import by_blocks
 from kofn.rows.segment_form import KnownSegments
 from kofn.rows.segment_order import Order
 from kofn.solver.segments import SegmentRows
@@ -46,7 +47,12 @@ def _by_kernel(
     if backend is None:
         return None
     number, _ = link.static_and_array_alpha()
-    theta = kernel_rows.threshold_of(backend, known(x, ids, k, temperature, link.id, number))
+
+    def threshold(rows: Given, _: Any) -> list[Tensor]:
+        return [kernel_rows.threshold_of(backend, rows)]
+
+    given = known(x, ids, k, temperature, link.id, number)
+    (theta,) = by_blocks(threshold, given, [], [], [False])
     return theta[0], theta[1]
 
 

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.interpreters import ad
 
 from kofn import links
+from kofn.adapters.jax_linear import Linear, Pull, differentiate
 from kofn.arrays.autodiff import stop_gradient
 from kofn.kernels.contract import COVARIANCE, MARGINALS
-from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, wanted
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, wanted
 from kofn.rows.threshold_route import threshold
 
 
@@ -31,7 +31,7 @@ def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.
 def _marginals(settings: Settings, y: jax.Array, k: jax.Array, found: Any) -> jax.Array:
     if found is None:
         found = threshold(stop_gradient(y), k, jax.numpy.ones_like(k), links.logistic)
-    return _bind(_MARGINALS, y, k, *found, settings=settings)[0]
+    return bind(_MARGINALS, y, k, *found, settings=settings)[0]
 
 
 def _plain(y: Any, k: Any, hi: Any, lo: Any, *, settings: Settings, grouped: bool = False) -> Any:
@@ -54,39 +54,6 @@ def _kernel(what: int, site: Site, *values: Any) -> Any:
 
 _MARGINALS = Operator("kofn_marginals", (0,), (0,), _plain, partial(_kernel, MARGINALS))
 _COVARIANCE = Operator("kofn_covariance", (0,), (0, 4), _pushed, partial(_kernel, COVARIANCE))
-_primitives = {operator: make(operator) for operator in (_MARGINALS, _COVARIANCE)}
-
-
-def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
-    return bind(_primitives[operator], operator, *arrays, settings=settings)
-
-
-def _marginals_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    found = _bind(_MARGINALS, *primals, settings=settings)
-    moved = ad.instantiate_zeros(tangents[0])
-    return found, _bind(_COVARIANCE, *primals, moved, settings=settings)
-
-
-def _covariance_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    found = _bind(_COVARIANCE, *primals, settings=settings)
-    y, k, hi, lo, v = primals
-    in_y, in_v = tangents[0], ad.instantiate_zeros(tangents[-1])
-    if isinstance(in_y, ad.Zero):
-        return found, _bind(_COVARIANCE, y, k, hi, lo, in_v, settings=settings)
-
-    def around(y: Any, v: Any) -> Any:
-        return _pushed(y, k, hi, lo, v, settings=settings)
-
-    return found, jax.jvp(around, (y, v), (in_y, in_v))[1]
-
-
-def _covariance_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
-    pulled = _bind(
-        _COVARIANCE, *arrays[:-1], ad.instantiate_zeros(cotangents[0]), settings=settings
-    )
-    return [None] * 4 + pulled
-
-
-ad.primitive_jvps[_primitives[_MARGINALS]] = _marginals_jvp
-ad.primitive_jvps[_primitives[_COVARIANCE]] = _covariance_jvp
-ad.primitive_transposes[_primitives[_COVARIANCE]] = _covariance_transposed
+_PULL = Pull(_COVARIANCE, (0,))
+# The logits move; k and both floats of the threshold are constants.
+differentiate(Linear(_MARGINALS, _COVARIANCE, (_PULL,), moving=1, numbers=4))

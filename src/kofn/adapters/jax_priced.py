@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.interpreters import ad, mlir
+from jax.interpreters import mlir
 
+from kofn.adapters.jax_linear import Linear, Pull, differentiate
+from kofn.adapters.jax_weights import total
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.arrays.operations import power_of_two
 from kofn.rows import jax_lost, priced_answers
-from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
-from kofn.rows.jax_weights import linear_jvp, total
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import PricedGiven, priced_rows, with_link
 from kofn.solver.beside import Place
@@ -40,7 +41,7 @@ def _weights(settings: Settings, x: Any, costs: Any, budget: Any, t: Any) -> jax
     usual = (x > -jax.numpy.inf) & (costs < jax.numpy.inf)
     scale = power_of_two(stop_gradient(jax.numpy.where(usual, costs, 0.0)).max(-1))
     arrays = x, costs / scale[..., None], budget / scale, t
-    return _bind(_WEIGH, *arrays, settings=settings)[2]
+    return bind(_WEIGH, *arrays, settings=settings)[2]
 
 
 def _weighed(*arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
@@ -115,7 +116,7 @@ def _pull_and_mend(alone: Operator, site: Site, *values: Any) -> Any:
     def mended(*arrays: jax.Array) -> Any:
         *before, lo, cotangent = arrays
         known = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
-        found = _bind(alone, *before, known, cotangent, settings=settings)
+        found = bind(alone, *before, known, cotangent, settings=settings)
         lost = jax.numpy.isnan(found[1])
 
         def anew() -> Any:
@@ -141,45 +142,6 @@ _WEIGH = Operator("kofn_priced", (2, 2, 0), (0, 1), _weighed, _weigh_by_kernel, 
 _PUSH = Operator("kofn_priced_tangents", (0,), (*_ENTRIES, 7), _pushed, in_shards=True)
 _PULL = _pull("kofn_priced_cotangents", (0, 2, 3, 1), _pulled)
 _PULL_FREE = _pull("kofn_priced_cotangents_but_costs", (0, 2, 3), _pulled_but_costs)
-_primitives = {op: make(op) for op in (_WEIGH, _PUSH, *_PULL, *_PULL_FREE)}
-_MOVING = 4  # x, costs, B and T; both floats of θ come next, and what follows is linear
-_NUMBERS = _MOVING + 2
-
-
-def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
-    return bind(_primitives[operator], operator, *arrays, settings=settings)
-
-
-def _weigh_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    hi, lo, found = _bind(_WEIGH, *primals, settings=settings)
-    moved = map(ad.instantiate_zeros, tangents)
-    pushed = _bind(_PUSH, *primals, hi, lo, *moved, settings=settings)[0]
-    none = (ad.Zero(part.aval) for part in (hi, lo))
-    return [hi, lo, found], [*none, pushed]
-
-
-def _push_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
-    numbers, linear = arrays[:_NUMBERS], arrays[_NUMBERS:]
-    wanted = [*map(ad.is_undefined_primal, linear)]
-    pull = _PULL if wanted[1] else _PULL_FREE
-    (cotangent,) = map(ad.instantiate_zeros, cotangents)
-    in_x, in_budget, in_t, *in_costs = _bind(pull[0], *numbers, cotangent, settings=settings)
-    pulled = in_x, *(in_costs or [None]), in_budget, in_t
-    return [None] * _NUMBERS + [p if w else None for p, w in zip(pulled, wanted, strict=True)]
-
-
-def _pull_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
-    numbers = arrays[:_NUMBERS]
-    x, in_budget, in_t, *in_costs = map(ad.instantiate_zeros, cotangents)
-    of_costs = in_costs[0] if in_costs else jax.numpy.zeros_like(x)
-    tangents = x, of_costs, in_budget, in_t
-    return [None] * _NUMBERS + _bind(_PUSH, *numbers, *tangents, settings=settings)
-
-
-ad.primitive_jvps[_primitives[_WEIGH]] = _weigh_jvp
-for _operator in (_PUSH, _PULL[0], _PULL_FREE[0]):
-    _rule = partial(linear_jvp, _operator, _primitives[_operator], _MOVING)
-    ad.primitive_jvps[_primitives[_operator]] = _rule
-ad.primitive_transposes[_primitives[_PUSH]] = _push_transposed
-for _operator in (_PULL[0], _PULL_FREE[0]):
-    ad.primitive_transposes[_primitives[_operator]] = _pull_transposed
+_PULLS = Pull(_PULL[0], (0, 2, 3, 1)), Pull(_PULL_FREE[0], (0, 2, 3))
+# x, costs, B and T move; both floats of θ come next.
+differentiate(Linear(_WEIGH, _PUSH, _PULLS, moving=4, numbers=6))

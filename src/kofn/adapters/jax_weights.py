@@ -1,11 +1,4 @@
-"""Weights of rows for JAX, and their logarithms, with derivatives of any order, from three
-primitives.
-
-The tangent of weights is linear in those of scores, k and T, and its transpose is what the kernels'
-backward pass computes. What is not linear, the derivatives of either in scores, k or T, comes from
-the array code of `implicit.py`, which is differentiable to any order. So first derivatives are
-kernels, forward mode and second derivatives are array code around the same θ.
-"""
+"""Weights of rows for JAX, and their logarithms, with derivatives in scores, k and T."""
 
 from __future__ import annotations
 
@@ -16,10 +9,11 @@ from typing import Any
 import jax
 from jax.interpreters import ad
 
+from kofn.adapters.jax_linear import Linear, Pull, differentiate
 from kofn.rows import answers, jax_lost, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.jax_axis import AxisRows
-from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
+from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
 from kofn.rows.settled import Rows, rows_of
 from kofn.rows.threshold_route import threshold
 from kofn.solver.plateau import at_end
@@ -43,7 +37,7 @@ def log_weights(given: Given) -> jax.Array | None:
 
 @partial(jax.jit, static_argnums=0)
 def _weights(settings: Settings, *arrays: jax.Array) -> jax.Array:
-    return _bind(_WEIGH, *arrays, settings=settings)[2]
+    return bind(_WEIGH, *arrays, settings=settings)[2]
 
 
 def _plain(
@@ -137,74 +131,13 @@ def _pull_by_kernel(site: Site, *values: Any) -> Any:
 _WEIGH = Operator("kofn_weights", (1, 1, 0), (0,), _weighed, _weigh_by_kernel, True)
 _PUSH = Operator("kofn_tangents", (0,), (0, 5), _pushed, in_shards=True)
 _PULL = Operator("kofn_cotangents", (0, 1, 1), (0, 5), _pulled, _pull_by_kernel, True)
-_primitives = {operator: make(operator) for operator in (_WEIGH, _PUSH, _PULL)}
-_NUMBERS = 5  # x, k, T and both floats of θ; what follows is linear
 
 
-def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
-    return bind(_primitives[operator], operator, *arrays, settings=settings)
+def _settings(settings: Settings, tangents: Any) -> Settings:
+    """Logarithms have no cotangent of k by kernels."""
+    learned = _are_logarithms(settings) and not isinstance(tangents[1], ad.Zero)
+    return settings._replace(kernels=False) if learned else settings
 
 
-def push(*arrays: Any, settings: Settings) -> jax.Array:
-    """Return the tangent of weights, from x, k, T, θ and the tangents of x, k, T."""
-    tangents = map(ad.instantiate_zeros, arrays[_NUMBERS:])
-    found: jax.Array = _bind(_PUSH, *arrays[:_NUMBERS], *tangents, settings=settings)[0]
-    return found
-
-
-def _weigh_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    hi, lo, found = _bind(_WEIGH, *primals, settings=settings)
-    if _are_logarithms(settings) and not isinstance(tangents[1], ad.Zero):
-        settings = settings._replace(kernels=False)  # they have no cotangent of k
-    pushed = push(*primals, hi, lo, *tangents, settings=settings)
-    # θ is a constant of the array code, which differentiates around it.
-    none = (ad.Zero(part.aval) for part in (hi, lo))
-    return [hi, lo, found], [*none, pushed]
-
-
-def linear_jvp(
-    operator: Operator,
-    primitive: Any,
-    moving: int,
-    primals: Any,
-    tangents: Any,
-    *,
-    settings: Settings,
-) -> Any:
-    """Return the tangent of an operator that is linear in its arguments after θ.
-
-    So many arguments before θ are not linear.
-    """
-    call = partial(bind, primitive, operator, settings=settings)
-    found, start = call(*primals), moving + 2
-    numbers, linear = primals[:start], primals[start:]
-    following = map(ad.instantiate_zeros, tangents[start:])
-    if all(isinstance(tangent, ad.Zero) for tangent in tangents[:moving]):
-        return found, call(*numbers, *following)
-
-    def around(*arrays: Any) -> Any:
-        arrays = *arrays[:moving], *numbers[moving:], *arrays[moving:]
-        return list(operator.plain(*arrays, settings=settings, grouped=False))
-
-    moved = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
-    return found, jax.jvp(around, (*numbers[:moving], *linear), moved)[1]
-
-
-def _push_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
-    numbers, linear = arrays[:_NUMBERS], arrays[_NUMBERS:]
-    pulled = _bind(_PULL, *numbers, ad.instantiate_zeros(cotangents[0]), settings=settings)
-    wanted = map(ad.is_undefined_primal, linear)
-    return [None] * _NUMBERS + [p if w else None for p, w in zip(pulled, wanted, strict=True)]
-
-
-def _pull_transposed(cotangents: Any, *arrays: Any, settings: Settings) -> Any:
-    tangents = map(ad.instantiate_zeros, cotangents)
-    return [None] * _NUMBERS + _bind(_PUSH, *arrays[:_NUMBERS], *tangents, settings=settings)
-
-
-ad.primitive_jvps[_primitives[_WEIGH]] = _weigh_jvp
-for _operator in (_PUSH, _PULL):
-    _rule = partial(linear_jvp, _operator, _primitives[_operator], 3)
-    ad.primitive_jvps[_primitives[_operator]] = _rule
-ad.primitive_transposes[_primitives[_PUSH]] = _push_transposed
-ad.primitive_transposes[_primitives[_PULL]] = _pull_transposed
+WEIGHTS = Linear(_WEIGH, _PUSH, (Pull(_PULL, (0, 1, 2)),), moving=3, numbers=5, settings=_settings)
+differentiate(WEIGHTS)

@@ -13,14 +13,15 @@ from typing import Any
 import jax
 from jax.interpreters import ad
 
+from kofn.adapters.jax_linear import pushed as tangent_of
+from kofn.adapters.jax_weights import WEIGHTS
 from kofn.arrays.autodiff import quotient, stop_gradient
 from kofn.arrays.kinds import cast
 from kofn.arrays.operations import marked
 from kofn.rows import answers, implicit, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.jax_axis import AxisRows
-from kofn.rows.jax_operators import Operator, Settings, Site, bind, make, served
-from kofn.rows.jax_weights import push
+from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind, served
 from kofn.rows.settled import rows_of
 from kofn.rows.threshold_route import threshold
 from kofn.solver.reductions import DENSE, Reductions
@@ -52,7 +53,7 @@ def _losses(settings: Settings, *arrays: jax.Array) -> jax.Array:
         target = jax.numpy.stack([low, jax.numpy.zeros_like(low)], axis=-1)
     else:
         target = cast(target, x.dtype)
-    return _bind(_LOSS, x, k, t, target, settings=settings)[0]
+    return bind(_LOSS, x, k, t, target, settings=settings)[0]
 
 
 def _compared(
@@ -111,15 +112,10 @@ def _value_by_kernel(site: Site, *values: Any) -> Any:
 
 _LOSS = Operator("kofn_losses", (1,), (0, 3), _valued, _value_by_kernel, True)
 _COMPARE = Operator("kofn_compared", (1, 1, 1, 0), (0, 3), _compared, _compare_by_kernel, True)
-_primitives = {operator: make(operator) for operator in (_LOSS, _COMPARE)}
-
-
-def _bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
-    return bind(_primitives[operator], operator, *arrays, settings=settings)
 
 
 def _loss_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    compared = _bind(_COMPARE, *primals, settings=settings)
+    compared = bind(_COMPARE, *primals, settings=settings)
     return compared[2:3], [_loss_tangent(primals, compared, tangents)]
 
 
@@ -152,18 +148,18 @@ def _pivot(*compared: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _instantiated(tangent: Any) -> Any:
-    return ad.instantiate_zeros(tangent)  # type: ignore[no-untyped-call]
+    return ad.instantiate_zeros(tangent)
 
 
 def _compare_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:
-    compared = hi, lo, loss, _ = _bind(_COMPARE, *primals, settings=settings)
+    compared = hi, lo, loss, _ = bind(_COMPARE, *primals, settings=settings)
     weights = settings._replace(reference=answers.weights, labels=False)
-    pushed = push(*primals[:3], hi, lo, *tangents[:3], settings=weights)
+    pushed = tangent_of(WEIGHTS, (*primals[:3], hi, lo), tangents[:3], weights)
     if _are_likelihoods(settings):
         pushed = jax.numpy.where(loss[..., None] == math.inf, 0.0, pushed)
     none = (ad.Zero(part.aval) for part in (hi, lo))
     return compared, [*none, _loss_tangent(primals, compared, tangents), pushed]
 
 
-ad.primitive_jvps[_primitives[_LOSS]] = _loss_jvp
-ad.primitive_jvps[_primitives[_COMPARE]] = _compare_jvp
+RULES[_LOSS.name] = Rules(_loss_jvp)
+RULES[_COMPARE.name] = Rules(_compare_jvp)

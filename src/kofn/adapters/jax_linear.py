@@ -1,0 +1,107 @@
+"""JAX operators with derivatives of any order: an answer, its tangent, and the transpose of that.
+
+The tangent is linear in those of the arguments that may move, and kernels compute its transpose.
+What is not linear, derivatives of either in these arguments, comes from array code, which is
+differentiable to any order. So first derivatives are kernels; forward mode and second derivatives
+are array code around the same θ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+from jax.interpreters import ad
+
+from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, bind
+
+
+class Pull(NamedTuple):
+    """An operator (*numbers, cotangent) -> the cotangents of these arguments, in their order."""
+
+    operator: Operator
+    gives: tuple[int, ...]
+
+
+class Linear(NamedTuple):
+    """Three operators; the numbers are the arguments of `forward` and its answers but the last."""
+
+    forward: Operator  # its last answer has derivatives, the others are constants
+    push: Operator  # (*numbers, *tangents) -> the tangent of the answer
+    pulls: tuple[Pull, ...]  # the first of which gives all cotangents
+    moving: int  # how many of the first arguments have derivatives
+    numbers: int
+    settings: Callable[[Settings, Sequence[Any]], Settings] = lambda settings, _: settings
+    """The settings for the tangent, by those of the arguments: some have no kernels."""
+
+
+def differentiate(linear: Linear) -> None:
+    """Give the operators their rules."""
+    RULES[linear.forward.name] = Rules(partial(_jvp, linear))
+    push = partial(linear_jvp, linear.push, linear.moving, linear.numbers)
+    RULES[linear.push.name] = Rules(push, partial(_push_transposed, linear))
+    for pull in linear.pulls:
+        jvp = partial(linear_jvp, pull.operator, linear.moving, linear.numbers)
+        RULES[pull.operator.name] = Rules(jvp, partial(_pull_transposed, linear, pull))
+
+
+def pushed(linear: Linear, numbers: Sequence[Any], tangents: Any, settings: Settings) -> jax.Array:
+    """Return the tangent of the answer, from all numbers and the tangents of those that move."""
+    moved = map(ad.instantiate_zeros, tangents)
+    found: jax.Array = bind(linear.push, *numbers, *moved, settings=settings)[0]
+    return found
+
+
+def _jvp(linear: Linear, primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    *known, answer = bind(linear.forward, *primals, settings=settings)
+    moved = tangents[: linear.moving]
+    tangent = pushed(linear, (*primals, *known), moved, linear.settings(settings, moved))
+    # θ is a constant of the array code, which differentiates around it.
+    return [*known, answer], [*(ad.Zero(part.aval) for part in known), tangent]
+
+
+def linear_jvp(
+    operator: Operator,
+    moving: int,
+    numbers: int,
+    primals: Any,
+    tangents: Any,
+    *,
+    settings: Settings,
+) -> Any:
+    """Return the tangent of an operator that is linear in its arguments after the numbers."""
+    call = partial(bind, operator, settings=settings)
+    found, fixed, linear = call(*primals), primals[:numbers], primals[numbers:]
+    following = map(ad.instantiate_zeros, tangents[numbers:])
+    if all(isinstance(tangent, ad.Zero) for tangent in tangents[:moving]):
+        return found, call(*fixed, *following)
+
+    def around(*arrays: Any) -> Any:
+        arrays = *arrays[:moving], *fixed[moving:], *arrays[moving:]
+        return list(operator.plain(*arrays, settings=settings, grouped=False))
+
+    moved = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
+    return found, jax.jvp(around, (*fixed[:moving], *linear), moved)[1]
+
+
+def _push_transposed(linear: Linear, cotangents: Any, *arrays: Any, settings: Settings) -> Any:
+    fixed, moved = arrays[: linear.numbers], arrays[linear.numbers :]
+    wanted = {i for i, tangent in enumerate(moved) if ad.is_undefined_primal(tangent)}
+    pull = next(each for each in reversed(linear.pulls) if wanted <= set(each.gives))
+    cotangent = ad.instantiate_zeros(cotangents[0])
+    answers = bind(pull.operator, *fixed, cotangent, settings=settings)
+    found = dict(zip(pull.gives, answers, strict=True))
+    some = [found[i] if i in wanted else None for i in range(linear.moving)]
+    return [None] * linear.numbers + some
+
+
+def _pull_transposed(
+    linear: Linear, pull: Pull, cotangents: Any, *arrays: Any, settings: Settings
+) -> Any:
+    fixed = arrays[: linear.numbers]
+    given = dict(zip(pull.gives, map(ad.instantiate_zeros, cotangents), strict=True))
+    zeros = jax.numpy.zeros_like
+    tangents = [given[i] if i in given else zeros(fixed[i]) for i in range(linear.moving)]
+    return [None] * linear.numbers + bind(linear.push, *fixed, *tangents, settings=settings)

@@ -1,0 +1,184 @@
+"""The one place that decides what computes an operation: a kernel, a torch operator, a JAX
+primitive, or array code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from kofn import kernels
+from kofn.adapters import array_code, segments
+from kofn.arrays.form import Form
+from kofn.arrays.kinds import Array, framework, is_torch, of_torch
+from kofn.operations.operation import Operation
+from kofn.rows.given import Given
+from kofn.solver.reductions import DENSE
+
+
+def answer(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()) -> Array:
+    """Return the answer of an operation on rows, by the fastest code that serves them."""
+    found = by_kernel(operation, rows, *arrays, settings=settings)
+    return by_array_code(operation, rows, *arrays, settings=settings) if found is None else found
+
+
+def by_array_code(
+    operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()
+) -> Array:
+    """Return the answer of an operation by array code."""
+    closed = operation.closed or (operation if operation.elementwise else None)
+    if closed is not None and _is_closed(closed, rows):
+        return computed(closed, None, rows.per_row(), arrays, settings)
+    return array_code.answer(operation, rows, arrays, _with_slopes(operation, settings, 0))
+
+
+def by_kernel(
+    operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()
+) -> Array | None:
+    """Return the answer of an operation by compiled code; None if none serves the rows."""
+    kind = rows.form.kind if type(rows) is Given else framework(_scores(rows))
+    if kind == "torch":
+        return _of_torch(operation, rows, arrays, settings)
+    if kind == "jax":
+        from kofn.adapters import jax
+
+        return jax.answer(operation, rows, arrays, settings)
+    backend = _serving(operation, rows, "numpy")
+    if backend is None:
+        return None
+    own = _with_slopes(operation, settings, 0)
+    return _first(_run_of(rows)(operation, backend, rows, *arrays, *own))
+
+
+def computed(
+    operation: Operation,
+    backend: Any,
+    rows: Any,
+    arrays: Sequence[Array],
+    settings: Sequence[Any] = (),
+) -> Array:
+    """Return the answer of an operation by its kernel function, differentiable on eager torch."""
+    run = _run_of(rows)
+    if is_torch(_scores(rows)) and _is_learned(operation, rows, arrays):
+        return _recorded(operation, run, backend, rows, arrays, settings)
+    return _first(run(operation, backend, rows, *arrays, *settings))
+
+
+def may_learn(rows: Any, operation: Operation) -> bool:
+    """Return whether a derivative of an operation on these rows may be asked for."""
+    x = _scores(rows)
+    if not is_torch(x):
+        return framework(x) == "jax"
+    state = of_torch("state")
+    known = state.is_eager(x) or state.is_compiled() or state.is_sharded(x)
+    return not known or _is_learned(operation, rows)
+
+
+def _scores(rows: Any) -> Array:
+    return rows[0] if isinstance(rows, tuple) else rows
+
+
+def _of_torch(
+    operation: Operation, rows: Any, arrays: Sequence[Array], settings: Sequence[Any]
+) -> Array | None:
+    state, x = of_torch("state"), _scores(rows)
+    if operation.each_alpha and rows.link.static_and_array_alpha()[1] is not None:
+        operation, rows = _of_each_alpha(operation), rows.wide()
+    if state.is_plain(x):
+        backend = _serving(operation, rows, "torch")
+        if backend is None:
+            return None
+        run = _run_of(rows)
+    else:
+        # torch.compile cannot trace the code above.
+        from kofn.adapters import torch_operators
+
+        operation, run = torch_operators.serving(operation, rows, x)
+        backend = None
+    if run is None:
+        return None
+    learned = _is_learned(operation, rows, arrays)
+    if learned and operation.constant and _learns(operation, rows, operation.constant):
+        return None
+    own = (*settings, int(learned)) if operation.has_slopes else settings
+    if not learned or (backend is None and state.is_compiled()):
+        return _first(run(operation, backend, rows, *arrays, *own))
+    return _recorded(operation, run, backend, rows, arrays, own)
+
+
+def _recorded(*call: Any) -> Array:
+    # An import statement takes half a microsecond, even for a module that is there.
+    name = "kofn.adapters.torch_eager"
+    return (sys.modules.get(name) or import_module(name)).recorded(*call)
+
+
+def _of_each_alpha(operation: Operation) -> Operation:
+    from kofn.operations import each_alpha
+
+    found: Operation = getattr(each_alpha, operation.each_alpha)
+    return found
+
+
+def _serving(operation: Operation, rows: Any, kind: str) -> Any:
+    """Return the kernels for these rows, which nothing traces or transforms; or None."""
+    link = rows.link if operation.has_link else None
+    if type(rows) is Given and type(rows.form) is not Form and _is_hidden(rows):
+        return None
+    if operation.of.serves is not None:
+        return operation.of.serves(_scores(rows), link, kind, operation.offered)
+    return kernels.serving_of(operation.of.kernels, _scores(rows), kind, link, operation.offered)
+
+
+def _is_hidden(given: Given) -> bool:
+    """Return whether the rows are segments whose places cannot be read."""
+    return given.over is not DENSE and given.order is None
+
+
+def _run_of(rows: Any) -> Any:
+    if type(rows) is not Given or type(rows.form) is Form or rows.over is DENSE:
+        return _run
+    return segments.call
+
+
+def _run(operation: Operation, backend: Any, rows: Any, *own: Any) -> Any:
+    return operation.kernel(backend, rows, *own)
+
+
+def _first(answers: Any) -> Array:
+    return answers[0] if type(answers) is tuple else answers
+
+
+def _with_slopes(operation: Operation, settings: Sequence[Any], learned: int) -> Sequence[Any]:
+    return (*settings, learned) if operation.has_slopes else settings
+
+
+def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Array] = ()) -> bool:
+    """Return whether autograd records an argument of which there is a cotangent."""
+    if not sys.modules["torch"].is_grad_enabled():
+        return False
+    for tensor in operation.of.tensors(rows):  # sooner than any() of a generator
+        if tensor.requires_grad:
+            return True
+    pairs = zip(operation.arrays, arrays, strict=False) if operation.learned_arrays else ()
+    return any(name in operation.learned_arrays and each.requires_grad for name, each in pairs)
+
+
+def _learns(operation: Operation, rows: Any, names: Sequence[str]) -> bool:
+    """Return whether one of these tensors of the rows has a gradient."""
+    pairs = zip(operation.of.learnable(rows), operation.of.tensors(rows), strict=True)
+    return any(name in names and tensor.requires_grad for name, tensor in pairs)
+
+
+def _is_closed(operation: Operation, rows: Given) -> bool:
+    """Return whether eager torch records operations on scores and temperature only."""
+    if not is_torch(rows.scores):
+        return False
+    state = of_torch("state")
+    alpha = rows.link.alpha
+    tensors = [each for each in (*rows[:3], alpha) if is_torch(each)]
+    if not all(map(state.is_eager, tensors)) or not _is_learned(operation, rows):
+        return False
+    constants = [each for each in (rows.k, alpha) if is_torch(each)]
+    return not any(each.requires_grad for each in constants)

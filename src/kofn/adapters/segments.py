@@ -1,0 +1,30 @@
+"""Operations on segments: block by block of segments of one length, as dense rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kofn.arrays.kinds import Array
+from kofn.operations.operation import ENTRY, WIDE, Operation
+from kofn.rows.given import Given
+from kofn.rows.segment_blocks import by_blocks
+
+PER_ENTRY = (ENTRY, WIDE)
+
+
+def call(operation: Operation, backend: Any, given: Given, *own: Any) -> Any:
+    """Return the answers of an operation on segments whose places are known."""
+    arrays = [each for each in operation.arguments if each.name in operation.arrays]
+    takes = [each.kind in PER_ENTRY for each in arrays]
+    gives = [each.kind in PER_ENTRY for each in operation.answers]
+    count = len(takes)
+    if operation.elementwise:
+        return operation.kernel(backend, given, *own)
+
+    def of_rows(rows: Given, parts: Sequence[Array]) -> Sequence[Any]:
+        found = operation.kernel(backend, rows, *parts, *own[count:])
+        return found if type(found) is tuple else (found,)
+
+    found = by_blocks(of_rows, given, own[:count], takes, gives)
+    return tuple(found) if len(gives) > 1 else found[0]

@@ -1,0 +1,123 @@
+"""Operations on eager torch tensors: one autograd function for all.
+
+It has first derivatives by the ways back that a declaration names. Second ones are those of the
+array code, at the θ that is known. Eager DTensors come here, too: their kernels are torch's
+operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.adapters import array_code
+from kofn.arrays.torch_state import is_eager, is_sharded
+from kofn.operations.operation import Operation
+
+Run = Callable[..., Any]
+"""(operation, backend, rows, *arrays, *settings) -> answers"""
+
+
+class Call(NamedTuple):
+    """What autograd keeps of a call besides tensors."""
+
+    operation: Operation
+    run: Run
+    backend: Any
+    rows: Any  # without their tensors
+    settings: Sequence[Any]
+    arrays: int  # how many there are; they stand before the tensors of the rows
+
+
+def recorded(
+    operation: Operation, run: Run, backend: Any, rows: Any, arrays: Any, settings: Any
+) -> Tensor:
+    """Return the answer of an operation on tensors of which one has a gradient."""
+    of = operation.of
+    call = Call(operation, run, backend, of.without(rows), settings, len(arrays))
+    return _apply(call, *arrays, *of.tensors(rows))
+
+
+class _Recorded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
+        operation, run, backend, rows, settings, arrays = call
+        rows = operation.of.within(rows, tensors[arrays:])
+        answers = run(operation, backend, rows, *tensors[:arrays], *settings)
+        answers = answers if type(answers) is tuple else (answers,)
+        # Saved through autograd, which frees the tensors, runs hooks and detects changes in place.
+        ctx.save_for_backward(*tensors, *[answers[place] for place in operation.kept])
+        ctx.call, ctx.count = call, len(tensors)
+        return answers[0]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        saved, call, count = ctx.saved_tensors, ctx.call, ctx.count
+        operation = call.operation
+        rows = operation.of.within(call.rows, saved[call.arrays : count])
+        again = torch.is_grad_enabled() or not (is_eager(cotangent) or is_sharded(cotangent))
+        if count == 1 and operation.is_direct and not again:  # most calls, of which some are short
+            found = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
+            return None, found[0] if type(found) is tuple else found
+        tensors, kept, wanted = saved[:count], saved[count:], ctx.needs_input_grad[1:]
+        if again:
+            return None, *_by_array_code(call, rows, tensors, kept, cotangent, wanted)
+        return None, *_by_way_back(call, call.run, rows, tensors, kept, cotangent, wanted)
+
+
+# Function.apply asks whether a transform is active, which callers know.
+_apply: Callable[..., Any] = super(torch.autograd.Function, _Recorded).apply
+
+
+def _by_way_back(
+    call: Call, run: Run, rows: Any, tensors: Any, kept: Any, cotangent: Tensor, wanted: Any
+) -> Sequence[Tensor | None]:
+    """Return the cotangents of tensors by the ways back of an operation."""
+    operation, _, backend, _, settings, arrays = call
+    known = dict(zip(operation.names_kept, kept, strict=True))
+    known["cotangent"] = cotangent
+    if arrays or settings:
+        known |= dict(zip(operation.own, (*tensors[:arrays], *settings), strict=True))
+    names = operation.arrays + operation.of.learnable(rows)
+    learned = dict(zip(names, wanted, strict=True))
+    found: dict[str, Tensor | None] = {}
+    for back in operation.back:
+        own = [known[n] if n in known else _told(n, rows, learned) for n in back.own]
+        answers = run(back, backend, rows, *own)
+        answers = answers if type(answers) is tuple else (answers,)
+        for parts, answer in zip(back.cotangents, answers, strict=True):
+            for place, name in enumerate(parts):
+                # Taking a tensor apart costs as much as the rest, and most learn the scores alone.
+                if learned.get(name):
+                    found[name] = answer if len(parts) == 1 else answer[place]
+    return [found.get(name) for name in names]
+
+
+def _told(name: str, rows: Any, learned: dict[str, bool]) -> Any:
+    """Return what a way back asks of a call: the dtype of the scores, or what is learned."""
+    return rows[0].dtype if name == "dtype" else int(learned[name.removeprefix("of_")])
+
+
+def _plainly(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
+    assert operation.plain is not None
+    return operation.plain(rows, *own)
+
+
+def _by_array_code(
+    call: Call, rows: Any, tensors: Any, kept: Any, cotangent: Tensor, wanted: Sequence[bool]
+) -> Sequence[Tensor | None]:
+    """Return the cotangents of tensors with a graph, for second derivatives."""
+    operation, _, _, _, settings, arrays = call
+    if all(back.plain is not None for back in operation.back):
+        with torch.enable_grad():
+            return _by_way_back(call, _plainly, rows, tensors, kept, cotangent, wanted)
+    theta = dict(zip(operation.names_kept, kept, strict=True)).get("theta")
+    with torch.enable_grad():
+        some = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
+        answer = array_code.answer(operation, rows, tensors[:arrays], settings, theta)
+        options: dict[str, Any] = dict(create_graph=True, allow_unused=True)
+        found = iter(torch.autograd.grad(answer, some, cotangent, **options))
+    return [next(found) if want else None for want in wanted]

@@ -1,0 +1,45 @@
+"""The weights of segments as a torch operator: compilers would trace a hundred operations each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kofn.adapters import segments
+from kofn.operations import topk
+from kofn.operations.operation import Operation, Signature
+from kofn.operations.signatures import ROWS
+from kofn.rows.given import Given
+from kofn.rows.torch_segments import known
+
+
+def _unpack(given: Given) -> tuple[Any, ...]:
+    x, k, t, link, form = given.per_row()
+    return x, form.over.ids, k, t, link.id, link.static_and_array_alpha()[0]
+
+
+SEGMENTS: Signature = ROWS._replace(
+    takes="x n, ids n, k r, t r, link",
+    pack=known,
+    unpack=_unpack,
+    learnable=lambda given: ("x", "k", "t"),
+    batch=lambda x, ids, k, *_: k.shape,
+)
+BACK = Operation(
+    name="segment_weights_backward",
+    takes="cotangent n, x n, theta 2, ids n, k r, t r, link",
+    gives="x n, k+t 2",
+    of=SEGMENTS,
+    kernel=lambda backend, given, *arrays: segments.call(
+        topk.WEIGHTS_BACK, backend, given, *arrays
+    ),
+)
+WEIGHTS = Operation(
+    name="segment_weights",
+    takes="x n, ids n, k r, t r, link",
+    gives="p n, theta 2",
+    of=SEGMENTS,
+    kernel=lambda backend, given: segments.call(topk.WEIGHTS, backend, given),
+    back=(BACK,),
+)
+OF_SEGMENTS = {topk.WEIGHTS.name: WEIGHTS}
+"""What serves segments, by the names of operations on dense rows."""

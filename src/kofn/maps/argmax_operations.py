@@ -1,0 +1,124 @@
+"""Probabilities of noisy scores as operations; their way back takes the nodes that were found."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kofn.arrays.kinds import Array, namespace
+from kofn.links.link import by_id
+from kofn.maps import argmax_quadrature
+from kofn.maps.argmax_nodes import Noise, most_nodes
+from kofn.maps.argmax_quadrature import Measure
+from kofn.operations.operation import Operation, Signature
+
+KEPT = 512
+"""Nodes are kept for the backward pass where there are no more; else they are found again."""
+
+
+class Noisy(NamedTuple):
+    """Scores in temperatures, the greatest 0, and their noise."""
+
+    y: Array
+    noise: Noise
+
+    @property
+    def link(self) -> Any:
+        return self.noise.link
+
+
+def _pack(y: Array, link: str, alpha: Any, kinks: list[float], shares: list[float]) -> Noisy:
+    return Noisy(y, Noise(by_id(link, alpha), tuple(zip(kinks, shares, strict=True))))
+
+
+def _unpack(rows: Noisy) -> tuple[Any, ...]:
+    y, (link, kinks) = rows
+    return y, link.id, link.alpha, [at for at, _ in kinks], [share for _, share in kinks]
+
+
+ROWS = Signature(
+    takes="y n, link, kinks float[], shares float[]",
+    pack=_pack,
+    unpack=_unpack,
+    learnable=lambda rows: ("y",),
+    tensors=lambda rows: (rows.y,),
+    without=lambda rows: rows._replace(y=None),
+    within=lambda rows, tensors: rows._replace(y=tensors[0]),
+    kernels="noise",
+)
+
+
+def _evaluate(_: Any, rows: Noisy) -> tuple[Array | None, ...]:
+    p, found = argmax_quadrature.evaluate(*rows)
+    return p, *(found or (None, None, None))
+
+
+def _back(_: Any, rows: Noisy, cotangent: Array, *found: Array | None) -> Array:
+    measure = None if found[0] is None else Measure(*found)
+    return argmax_quadrature.jacobian_product(rows.y, rows.noise, cotangent, measure)
+
+
+EAGER = Operation(
+    name="",
+    takes="y n, link, kinks float[], shares float[]",
+    gives="p n, at **, mass **, total **",
+    of=ROWS,
+    kernel=_evaluate,
+    back=(
+        Operation(
+            name="",
+            takes="cotangent n, y n, at **, mass **, total **, link, kinks float[], shares float[]",
+            gives="y n",
+            of=ROWS,
+            kernel=_back,
+            plain=lambda rows, *own: _back(None, rows, *own),
+        ),
+    ),
+)
+
+
+def _room(rows: Noisy) -> int:
+    most = most_nodes(*rows)
+    return most if most <= KEPT else 0
+
+
+def _memory(rows: Noisy) -> Array:
+    return rows.y.new_empty((3, _room(rows), *rows.y.shape[:-1], 1))
+
+
+def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
+    """Return the probabilities, and the Measure at their nodes; unused nodes have a mass of −1."""
+    p, measure = argmax_quadrature.evaluate(*rows)
+    kept = _memory(rows)
+    count = measure.at.shape[0] if measure and kept.shape[1] else 0
+    if measure and count:
+        kept[:, :count] = namespace(p).stack(tuple(measure))
+    kept[:, count:] = -1
+    return p, kept
+
+
+def _from_nodes(_: Any, rows: Noisy, cotangent: Array, kept: Array) -> Array:
+    count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
+    found: Any = Measure(*kept[:, :count])
+    if not count:
+        found = argmax_quadrature.evaluate(*rows)[1] or None
+    return argmax_quadrature.jacobian_product(rows.y, rows.noise, cotangent, found)
+
+
+COMPILED = Operation(
+    name="noisy_argmax",
+    takes="y n, link, kinks float[], shares float[]",
+    gives="p n, kept **",
+    of=ROWS,
+    kernel=_with_nodes,
+    back=(
+        Operation(
+            name="noisy_argmax_backward",
+            takes="cotangent n, y n, kept **, link, kinks float[], shares float[]",
+            gives="y n",
+            of=ROWS,
+            kernel=_from_nodes,
+        ),
+    ),
+    fake=lambda y, *noise: (y.new_empty(y.shape), _memory(_pack(y, *noise))),
+)
+"""The same where what is kept is one array, of a size that is known before the nodes are."""

@@ -1,0 +1,57 @@
+"""Hard choices of rows: ones at the k largest scores, and the indices of those."""
+
+from __future__ import annotations
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, is_torch
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import CHOICES, ROWS, scores
+from kofn.operations.topk import WEIGHTS_BACK
+from kofn.rows import answers, choice
+from kofn.rows.given import Given, without_bad_temperatures
+from kofn.rows.kernel_rows import threshold_of
+
+HARD = Operation(
+    name="hard",
+    takes="x n, k #",
+    gives="chosen n",
+    of=CHOICES,
+    kernel=lambda chooser, given: chooser.hard(given.scores, given.k),
+    plain=lambda given: choice.hard(given, given.k),
+    functions="hard_topk",
+    lacks={"JAX": "array code, by XLA's top-k"},
+)
+LARGEST = Operation(
+    name="largest",
+    takes="x n, k SymInt",
+    gives="indices i",
+    of=scores("x", "choice"),
+    kernel=lambda chooser, x, k: chooser.largest(x, k),
+    plain=choice.largest,
+    functions="topk_gates",
+    lacks={"JAX": "array code, by XLA's top-k", "segments": "no function for segments"},
+)
+
+
+def _hard_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
+    """Return the hard choice, and θ as two floats for its gradient, which is that of the weights.
+
+    The weights themselves are not needed.
+    """
+    x = given.scores
+    chooser = kernels.found("choice", x, "torch" if is_torch(x) else "numpy")
+    chosen = chooser.hard(without_bad_temperatures(given).scores, given.k)
+    return chosen, threshold_of(backend, given)
+
+
+HARD_WEIGHTS = Operation(
+    name="hard_weights",
+    takes="x n, k #, t #, link",
+    gives="p n, theta 2",
+    of=ROWS,
+    kernel=_hard_weights,
+    back=(WEIGHTS_BACK,),
+    reference=answers.weights,  # of which it has the derivatives
+    functions="soft_topk(hard=True)",
+    lacks={"JAX": "the weights by a primitive, the choice by array code"},
+)

@@ -1,0 +1,55 @@
+"""Operations by array code, with first derivatives in closed form for eager torch.
+
+These derivatives avoid the Newton steps of `rows/implicit.py`. docs/rows.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kofn.arrays.kinds import Array
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import ROWS
+from kofn.rows.given import Given
+from kofn.rows.pullbacks import in_rows
+from kofn.rows.settled import rows_of
+from kofn.rows.threshold_route import threshold
+
+
+def closed(
+    gives: str, reference: Callable[..., Array], in_z: Callable[..., Array], *takes: str
+) -> Operation:
+    """Declare `reference`, whose cotangent of z = (x − θ)/T is in_z(cotangent, placed, rows, …)."""
+    arrays = "".join(f", {each}" for each in takes)
+    kind = gives.partition(" ")[2]
+
+    def kernel(_: Any, given: Given, *constants: Array) -> Any:
+        rows, over = rows_of(given), given.over
+        found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
+        return reference(rows, *constants, over=over, found=found), *found
+
+    def back(_: Any, given: Given, cotangent: Array, *known: Array) -> tuple[Array, Array]:
+        *constants, hi, lo = known
+        return in_rows(cotangent, rows_of(given), (hi, lo), in_z, constants, given.over)
+
+    return Operation(
+        name="",
+        takes=f"x n{arrays}, k #, t #, link",
+        gives=f"{gives}, hi r, lo r",
+        of=ROWS,
+        kernel=kernel,
+        reference=reference,
+        back=(
+            Operation(
+                name="",
+                takes=f"cotangent {kind}, x n{arrays}, hi r, lo r, k #, t #, link",
+                gives="x n, t r",
+                of=ROWS,
+                kernel=back,
+                elementwise=True,
+            ),
+        ),
+        constant=("k", "alpha"),
+        elementwise=True,
+    )

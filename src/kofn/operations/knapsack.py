@@ -1,0 +1,236 @@
+"""Weights, prices and values of rows with costs; the array code does the rows that kernels gave up
+on.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, deleted, of_torch
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import PRICED
+from kofn.rows import priced_answers, priced_choice
+from kofn.rows.compiled import evaluate
+from kofn.rows.kernel_rows import in_memory
+from kofn.rows.priced_given import PricedGiven, with_link
+
+FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
+LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
+
+Backend = kernels.PricedKernels
+
+
+def _mend(found: Array, where: np.ndarray, given: PricedGiven, function: Any) -> None:
+    """Write what the array code answers in the rows where a kernel gave up."""
+    if where.any():
+        rows = (in_memory(array)[where] for array in given[:4])
+        with np.errstate(all="ignore"):
+            in_memory(found)[where] = function(with_link(rows, given.link))
+
+
+def _weights(backend: Backend, given: PricedGiven) -> tuple[Array, Array]:
+    found, theta, lost = backend.weights(*given)
+    if lost:
+        _mend(found, np.isnan(in_memory(theta)[1]), given, priced_answers.weights)
+    return found, theta
+
+
+def _fill(backend: Backend, given: PricedGiven) -> Array:
+    found, lost = backend.fill(*given[:4])
+    _mend(found, lost.reshape(given.budget.shape) != 0, given, priced_choice.fill)
+    return found
+
+
+def _gradients(
+    backend: Backend, given: PricedGiven, cotangent: Array, theta: Array, of_costs: int
+) -> tuple[Array, Array | None, Array]:
+    x, costs, budget, temperature, link = given
+    in_x, in_costs, in_rows, lost = backend.gradients(
+        x, costs, cotangent, theta, budget, temperature, link, bool(of_costs)
+    )
+    if lost:
+        where = in_rows[0].isnan()
+        pulled = _pulled(priced_answers.weights, given, where, cotangent)
+        in_x[where], in_rows[0][where], in_rows[1][where] = pulled[0], pulled[2], pulled[3]
+        if in_costs is not None:
+            in_costs[where] = pulled[1]
+    return in_x, in_costs, in_rows
+
+
+def _pulled(function: Any, given: PricedGiven, where: Array, cotangent: Array) -> list[Array]:
+    """Return the cotangents of some rows in the dtype of the scores, from float64."""
+    rows = [array[where] for array in given[:4]]
+
+    def pull() -> Any:
+        x = rows[0].masked_fill(deleted(rows[0]), -math.inf)
+        leaves = [row.detach().double().requires_grad_() for row in (x, *rows[1:])]
+        answer = function(with_link(leaves, given.link))
+        options = {"allow_unused": True, "materialize_grads": True}
+        grad = sys.modules["torch"].autograd.grad
+        return grad(answer, leaves, cotangent[where].double(), **options)
+
+    found = of_torch("state").recording(pull)
+    return [slope.to(rows[0].dtype) for slope in found]
+
+
+_BACK = Operation(
+    name="knapsack_backward",
+    takes="cotangent n, x n, theta 2, costs n, budget r, t r, link, of_costs int",
+    gives="x n, costs n if of_costs, budget+t 2",
+    of=PRICED,
+    kernel=_gradients,
+)
+KNAPSACK = Operation(
+    name="knapsack_weights",
+    takes="x n, costs n, budget r, t r, link",
+    gives="p n, theta 2",
+    of=PRICED,
+    kernel=_weights,
+    plain=partial(evaluate, priced_answers.weights),
+    back=(_BACK,),
+    functions="soft_knapsack",
+    lacks={"segments": "no function for segments"},
+)
+FILL = Operation(
+    name="knapsack_fill",
+    takes="x n, costs n, budget r, t r, link",
+    gives="chosen n",
+    of=PRICED,
+    kernel=_fill,
+    plain=partial(evaluate, priced_choice.fill),
+    lacks={"JAX": "array code", "segments": "no function for segments"},
+)
+HARD_KNAPSACK = Operation(
+    name="knapsack_hard",
+    takes="x n, costs n, budget r, t r, link",
+    gives="p n, theta 2",
+    of=PRICED,
+    kernel=lambda backend, given: (_fill(backend, given), backend.price(*given)[0]),
+    plain=partial(evaluate, priced_answers.hard_weights),
+    back=(_BACK,),
+    functions="soft_knapsack(hard=True)",
+    lacks={
+        "JAX": "the weights by a primitive, the choice by array code",
+        "segments": "no function for segments",
+    },
+)
+
+
+def _price(backend: Backend, given: PricedGiven) -> tuple[Array, Array]:
+    """Return (θ, θ as two floats); where these are not finite, θ is that of the array code."""
+    pair, _ = backend.price(*given)
+    found = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
+    _mend(found, ~np.isfinite(in_memory(pair)).all(0), given, priced_answers.theta)
+    return found[()], pair
+
+
+def _price_back(
+    _: Any, given: PricedGiven, cotangent: Array, pair: Array, of_costs: int
+) -> tuple[Array | None, ...]:
+    """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
+    give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
+    dθ/dT = −Σcwz/Σc²w.
+    """
+    x, costs, t = (array.double() for array in (given.scores, given.costs, given.temperature))
+    price, t = pair.double().sum(0)[..., None], t[..., None]
+    at = (x - price * costs) / t
+    z = at - given.link.edge
+    spent = costs * given.link.pdf(z)
+    steep = (costs * spent).sum(-1, keepdim=True)
+    of_cost = cotangent[..., None] / steep
+    in_costs = (t * given.link.cdf(z) - price * spent) * of_cost if of_costs else None
+    in_x = spent * of_cost
+    in_t = -(in_x * at.where(in_x != 0, 0.0)).sum(-1)
+    found = in_x, in_costs, (-t * of_cost)[..., 0], in_t
+    large = ((price / t)[..., 0] * costs.amax(-1)).abs() > LARGEST
+    lost = ~pair.isfinite().all(0) | ~(steep[..., 0] > FLAT) | large
+    return _mended(priced_answers.theta, given, cotangent, lost, found)
+
+
+def _mended(
+    function: Any, given: PricedGiven, cotangent: Array, lost: Array, found: Any
+) -> tuple[Array | None, ...]:
+    """Return cotangents in the dtype of the scores, with those of the array code where lost."""
+    found = [each if each is None else each.to(given.scores.dtype) for each in found]
+    if lost.any():
+        pulled = _pulled(function, given, lost, cotangent)
+        for each, right in zip(found, pulled, strict=True):
+            if each is not None:
+                each[lost] = right
+    return tuple(found)
+
+
+PRICE = Operation(
+    name="knapsack_threshold",
+    takes="x n, costs n, budget r, t r, link",
+    gives="answer r, theta 2",
+    of=PRICED,
+    kernel=_price,
+    plain=partial(evaluate, priced_answers.theta),
+    back=(
+        Operation(
+            name="knapsack_threshold_backward",
+            takes="cotangent r, x n, theta 2, costs n, budget r, t r, link, of_costs int",
+            gives="x n, costs n if of_costs, budget r, t r",
+            of=PRICED,
+            kernel=_price_back,
+        ),
+    ),
+    functions="soft_knapsack_threshold",
+    lacks={"JAX": "array code, around a price by a kernel", "segments": "no function for segments"},
+)
+
+
+def _value(backend: Backend, given: PricedGiven, slopes: int) -> tuple[Array | None, ...]:
+    """Return the value and, if `slopes`, the weights, θ as two floats and the slope in T."""
+    if slopes:
+        weights, theta = _weights(backend, given)
+    else:
+        weights, theta = None, backend.price(*given)[0]
+    x, costs, budget, temperature, link = given
+    found = backend.values(x, costs, theta, budget, temperature, link)
+    _mend(found[0], np.isnan(in_memory(theta)[1]), given, priced_answers.value)
+    if not slopes:
+        return (found[0].clone() if hasattr(found, "clone") else found[0]), None, None, None
+    return found[0].clone(), weights, theta, found[1].clone()
+
+
+def _value_back(
+    _: Any,
+    given: PricedGiven,
+    cotangent: Array,
+    weights: Array,
+    theta: Array,
+    in_t: Array,
+) -> tuple[Array | None, ...]:
+    """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
+    in_x = cotangent[..., None] * weights
+    found = in_x, -theta[0][..., None] * in_x, cotangent * theta[0], cotangent * in_t
+    return _mended(priced_answers.value, given, cotangent, ~theta.isfinite().all(0), found)
+
+
+KNAPSACK_VALUE = Operation(
+    name="knapsack_value",
+    takes="x n, costs n, budget r, t r, link, slopes int",
+    gives="answer r, weights n if slopes, theta 2 if slopes, in_t r if slopes",
+    of=PRICED,
+    kernel=_value,
+    plain=partial(evaluate, priced_answers.value),
+    back=(
+        Operation(
+            name="knapsack_value_backward",
+            takes="cotangent r, x n, weights n, theta 2, in_t r, costs n, budget r, t r, link",
+            gives="x n, costs n, budget r, t r",
+            of=PRICED,
+            kernel=_value_back,
+        ),
+    ),
+    functions="soft_knapsack_value",
+    lacks={"JAX": "array code, around a price by a kernel", "segments": "no function for segments"},
+)

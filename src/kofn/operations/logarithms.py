@@ -1,0 +1,75 @@
+"""Logarithms of the weights of rows."""
+
+from __future__ import annotations
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, cast, of_torch
+from kofn.operations.closed import closed
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import ROWS
+from kofn.operations.topk import weights_by_kernel
+from kofn.rows import answers, pullbacks
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
+
+Backend = kernels.RowKernels
+
+
+def _log_weights(backend: Backend, given: Given) -> tuple[Array, Array]:
+    if given.is_half:
+        found, theta, lost = backend.log_weights(*given[:4])
+        if lost:
+            wide, theta = _log_weights(backend, given.wide())
+            found = cast(wide, found.dtype)
+        return found, theta
+    found, theta = weights_by_kernel(backend, given)
+    return backend.logarithms(given.scores, found, theta, *given[1:4]), theta
+
+
+def _log_weights_back(
+    backend: Backend, given: Given, cotangent: Array, theta: Array
+) -> tuple[Array, Array | None]:
+    x, k, temperature, link, _ = given
+    in_x, in_rows, lost = backend.log_gradients(x, cotangent, theta, k, temperature, link)
+    if lost and given.is_half:
+        wide = given.wide()
+        slopes = _log_weights_back(backend, wide, cast(cotangent, wide.scores.dtype), theta)
+        return cast(slopes[0], in_x.dtype), slopes[1]
+    if lost:
+        where = in_rows[0].isnan()
+        x, k, temperature = (array[where] for array in given.per_row()[:3])
+        rows = rows_of(Given(x, k, temperature, link))
+        found = theta[0][where], theta[1][where]
+        pulled = of_torch("state").recording(
+            pullbacks.in_rows, cotangent[where], rows, found, pullbacks.of_logarithms
+        )
+        in_x[where], in_rows[1][where] = pulled
+    if type(given.k) is type(given.temperature) is float:
+        return in_x, None
+    in_rows[0] = 0
+    return in_x, in_rows
+
+
+LOG_WEIGHTS = Operation(
+    name="log_weights",
+    takes="x n, k #, t #, link",
+    gives="log n, theta 2",
+    of=ROWS,
+    kernel=_log_weights,
+    reference=answers.log_weights,
+    back=(
+        Operation(
+            name="log_weights_backward",
+            takes="cotangent n, x n, theta 2, k #, t #, link",
+            gives="x n, k+t 2 if k t",
+            of=ROWS,
+            kernel=_log_weights_back,
+        ),
+    ),
+    offered="LOGARITHMS",
+    constant=("k",),
+    each_alpha="LOG_WEIGHTS",
+    functions="log_soft_topk, log_entmax, topk_cross_entropy",
+    lacks={"segments": "no function for segments"},
+    closed=closed("log n", answers.log_weights, pullbacks.of_logarithms),
+)

@@ -1,0 +1,158 @@
+"""Fenchel–Young losses of rows, and cross-entropy at labels.
+
+The slope of a loss in the scores is (p − t)/T, which the kernels write in the place of p; its slope
+in T is −Σ(p − t)z/T.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
+from kofn.arrays.operations import as_numbers, marked, take_along_last
+from kofn.operations.closed import closed
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import ROWS
+from kofn.operations.topk import AT_ONCE, weights_by_kernel
+from kofn.rows import answers, pullbacks
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
+from kofn.rows.kernel_rows import in_memory
+from kofn.rows.settled import Rows, rows_of
+from kofn.solver.reductions import DENSE, Reductions
+
+Backend = kernels.RowKernels
+
+
+def _gap(
+    backend: Backend, given: Given, target: Array, likely: int, slopes: int
+) -> tuple[Array, Array | None, Array | None]:
+    """Return the losses of rows and, if `slopes`, p − t and Σ(p − t)z.
+
+    k is the sum of a target of weights. If `likely`, the losses are −log p of labels.
+    """
+    x, k, temperature, link, _ = given
+    if target.ndim == x.ndim:
+        target = target_of(x, target)
+    found, away, lost = backend.gaps(x, target, k, temperature, link, bool(likely), bool(slopes))
+    if lost:
+        wide = given.wide()
+        if target.ndim == x.ndim:
+            target = as_numbers(target, wide.scores.dtype)
+            wide = wide._replace(k=namespace(x).sum(target, axis=-1))
+        found, away = _by_parts(backend, wide, target, bool(likely))
+    if not slopes:
+        return _own(found[0]), None, None
+    if likely and type(temperature) is not float:
+        return _own(found[0]), away, from_labels(x, target, away) / temperature
+    return _own(found[0]), away, _own(found[1])
+
+
+def _own(part: Array) -> Array:
+    """Return a tensor that shares no memory with its neighbours."""
+    return part.clone() if hasattr(part, "clone") else part
+
+
+def _by_parts(backend: Backend, given: Given, target: Array, likely: bool) -> tuple[Array, Array]:
+    """Return losses with Σ(p − t)z, (2, …), and p − t, where the kernel gave up on rows."""
+    known = weights_by_kernel(backend, given)
+    found, away, lost = backend.gaps(given.scores, target, *given[1:4], likely, known=known)
+    if lost:
+        each = in_memory(found)[0]
+        where = np.isnan(each)
+        x, k, temperature = (in_memory(array)[where] for array in given.per_row()[:3])
+        with np.errstate(all="ignore"):
+            rows = rows_of(Given(x, k, temperature, given.link))
+            placed = tuple(one[where] for one in in_memory(known[1]))
+            each[where] = answers.gap(rows, in_memory(target)[where], found=placed)
+    return found, away
+
+
+def target_of(x: Array, target: Array) -> Array:
+    """Return a target of weights in a dtype that `RowKernels.gaps` takes, without rounding it."""
+    name = dtype_name(target)
+    if name in ("bool", "uint8"):
+        return target
+    exact = not name.startswith(("float", "bfloat")) or target.dtype == x.dtype
+    return cast(target, x.dtype if exact else compute_dtype(x))
+
+
+def from_labels(x: Array, labels: Array, away: Array) -> Array:
+    """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
+    x = cast(x, away.dtype)
+    apart = (x - x.gather(-1, labels[..., None])).masked_fill(away == 0, 0.0)
+    return (away * apart).sum(-1)
+
+
+def pulled_back(
+    _: Any, given: Given, cotangent: Array, away: Array, moved: Array, dtype: Any
+) -> tuple[Array, Array | None]:
+    """Return the cotangents of the scores, and of a temperature per row."""
+    temperature = given.temperature
+    each = cotangent / temperature
+    in_t = None if type(temperature) is float else -each * moved
+    return _scaled(given.over.expand(each), away, dtype), in_t
+
+
+def _scaled(each: Array, away: Array, dtype: Any) -> Array:
+    """Return p − t times one number of each row of tensors, (…, 1), in this dtype.
+
+    A float32 product of whole tensors would take twice the memory of the answer.
+    """
+    if away.dtype == dtype:
+        return each * away
+    n, found = away.shape[-1], away.new_empty(away.shape, dtype=dtype)
+    whole = (found.view(-1, n), away.view(-1, n), each.reshape(-1, 1))
+    for into, some, by in zip(*(one.split(max(1, AT_ONCE // n)) for one in whole), strict=True):
+        for part, entries in zip(into.split(AT_ONCE, -1), some.split(AT_ONCE, -1), strict=True):
+            part.copy_(entries * by)
+    return found
+
+
+def _of_target(rows: Rows, target: Array, over: Reductions = DENSE) -> Array:
+    if target.ndim < rows.scores.ndim:
+        target = marked(rows.scores, target[..., None])
+    return answers.gap(rows, cast(target, rows.scores.dtype), over)
+
+
+def _of_likelihood(rows: Rows, labels: Array) -> Array:
+    return -take_along_last(answers.log_softmax(rows), labels[..., None])[..., 0]
+
+
+def _plain(given: Given, target: Array, likely: int) -> Array:
+    if target.ndim == given.scores.ndim:
+        given = with_number(given, target)
+    reference = _of_likelihood if likely else _of_target
+    return evaluate(reference, rows_of(given), target, over=given.over)
+
+
+def with_number(given: Given, target: Array) -> Given:
+    """Return rows with the sum of a target of weights as their k."""
+    return given._replace(k=given.over.sum(as_numbers(target, compute_dtype(given.scores))))
+
+
+LOSS = Operation(
+    name="gap",
+    takes="x n, target n, k #, t #, link, likely int, slopes int",
+    gives="loss r, away N if slopes, moved r if slopes",
+    of=ROWS,
+    kernel=_gap,
+    plain=_plain,
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, t #, away N, moved r, dtype dtype",
+            gives="x n, t r",
+            of=ROWS,
+            kernel=pulled_back,
+            elementwise=True,
+        ),
+    ),
+    offered="gaps",
+    functions="fenchel_young_loss, topk_loss, sparsemax_loss, entmax_loss, segment_topk_loss",
+)
+GAP = closed("loss r", answers.gap, pullbacks.of_losses, "target n")
+"""The loss for a target of weights by array code: k is given, and is the sum of the target."""

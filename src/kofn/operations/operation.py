@@ -1,0 +1,144 @@
+"""A declaration of an operation on rows: what it takes and gives, its kernel, and its way back.
+
+`kofn/adapters` makes of a declaration what each framework wants: an autograd function, an operator
+with the shapes, derivative and sharding of its answers, a JAX primitive with its rules, a loop over
+blocks of segments. No adapter knows an operation by its name.
+
+Arguments and answers are written as one line, such as "x n, theta 2, k #, link": the name and the
+kind of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+ENTRY = "n"  # a number per entry, of the dtype of the scores
+WIDE = "N"  # a number per entry, never of half precision
+ROW = "r"  # a number per row, never of half precision
+PAIR = "2"  # two numbers per row, (2, …), never of half precision
+THREE = "3"
+NUMBER = "#"  # a number per row, or one for all rows
+OPTIONAL = "r?"  # a number per row, or nothing
+LAYERS = "**"  # numbers per row in two dimensions that stand before those of the rows
+INDICES = "i"  # k places in each row
+ARRAYS = (ENTRY, WIDE, ROW, PAIR, THREE, LAYERS, INDICES)
+"""The kinds of what is always an array. A kind that is not listed here is the type of a setting, as
+torch writes it."""
+
+OWN = {"link": "link str, alpha float?"}
+"""Arguments that stand for several."""
+
+
+class Argument(NamedTuple):
+    name: str
+    kind: str
+    given_if: tuple[str, ...] = ()  # empty unless one of these arguments is there, or set
+
+
+def arguments_of(text: str) -> tuple[Argument, ...]:
+    """Return the arguments, or answers, of a line; "… if a b" says when an answer has entries."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = [own for part in parts for own in OWN.get(part, part).split(", ")]
+    return tuple(_argument(part) for part in parts)
+
+
+def _argument(text: str) -> Argument:
+    said, _, condition = text.partition(" if ")
+    name, _, kind = said.partition(" ")
+    return Argument(name, kind, tuple(condition.split()))
+
+
+class Signature(NamedTuple):
+    """The arguments that are the rows of an operation, and how kernels for them are found."""
+
+    takes: str
+    pack: Callable[..., Any]  # the rows, of the arguments as a torch operator has them
+    unpack: Callable[[Any], tuple[Any, ...]]  # and those, of the rows
+    learnable: Callable[[Any], tuple[str, ...]]  # names of the tensors of rows, the scores first
+    tensors: Callable[[Any], Sequence[Any]]  # these tensors
+    without: Callable[[Any], Any]  # the rows without them
+    within: Callable[[Any, Sequence[Any]], Any]  # and with others in their place
+    kernels: str  # the field of kernels.Backend
+    serves: Callable[..., Any] | None = None
+    """(x, link, framework, offered) -> kernels, where it takes more than their list of links."""
+    batch: Callable[..., Sequence[int]] = lambda x, *_: x.shape[:-1]
+    """The shape of a number per row, of the same arguments as for `pack`."""
+
+
+@dataclass(eq=False)
+class Operation:
+    """One operation; `kernel(backend, rows, *arrays, *settings)` gives its answers."""
+
+    name: str
+    """That of the torch operator; "" for a few array operations, which compilers trace."""
+    takes: str
+    gives: str
+    of: Signature
+    kernel: Callable[..., Any]
+    reference: Callable[..., Any] | None = None
+    """The array code that defines the answer, of settled rows: reference(rows, *arrays, …)."""
+    at_theta: bool = True
+    """Whether `reference` takes θ as `found`, if it is known, in place of solving for it."""
+    plain: Callable[..., Any] | None = None
+    """The same of the rows as they are, where they are not merely to be settled."""
+    back: tuple[Operation, ...] = ()
+    """What gives the cotangents. They take what this takes and gives, by its names, "cotangent",
+    and "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names
+    of the arguments, "k+t" for those of two in a pair.
+    """
+    offered: str = "SERVED"
+    """The attribute of the kernels that has the links served, or is None."""
+    constant: tuple[str, ...] = ()
+    """Tensors of which `back` has no cotangent: where one of them is learned, array code serves."""
+    elementwise: bool = False
+    """Whether the kernel is array code that expands numbers per row by `rows.over`."""
+    each_alpha: str = ""
+    """The name in operations/each_alpha.py of the same for rows with an alpha each, on torch."""
+    closed: Operation | None = None
+    """The same by array code with a way back in closed form, for eager torch without kernels."""
+    functions: str = ""
+    """The public functions that it answers, for the table of what has kernels."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Where kernels do not serve it, "JAX" or "segments", and why."""
+    fake: Callable[..., Any] | None = None
+    """The answers as memory without entries, where their kinds do not say it."""
+
+    # What follows from these, found once: compilers trace the code that asks for it.
+    arguments: tuple[Argument, ...] = field(init=False)
+    answers: tuple[Argument, ...] = field(init=False)
+    own: tuple[str, ...] = field(init=False)
+    """The names of what the kernel takes beside the rows: arrays, then settings."""
+    arrays: tuple[str, ...] = field(init=False)
+    settings: tuple[str, ...] = field(init=False)
+    has_slopes: bool = field(init=False)
+    """Whether the last setting says if anything is learned."""
+    has_link: bool = field(init=False)
+    cotangents: tuple[tuple[str, ...], ...] = field(init=False)
+    """Of each answer of a way back, the arguments whose cotangents it has."""
+    learned_arrays: tuple[str, ...] = field(init=False)
+    """The arrays beside the rows that have a cotangent."""
+    kept: tuple[int, ...] = field(init=False)
+    """The places of the answers that the way back takes."""
+    names_kept: tuple[str, ...] = field(init=False)
+    is_direct: bool = field(init=False)
+    """Whether the way back takes the cotangent and what was kept, and nothing else."""
+
+    def __post_init__(self) -> None:
+        self.arguments, self.answers = arguments_of(self.takes), arguments_of(self.gives)
+        rows = {argument.name for argument in arguments_of(self.of.takes)}
+        others = [each for each in self.arguments if each.name not in rows]
+        self.arrays = tuple(each.name for each in others if each.kind in ARRAYS)
+        self.settings = tuple(each.name for each in others if each.kind not in ARRAYS)
+        self.own = self.arrays + self.settings
+        self.has_slopes = "slopes" in self.settings
+        self.has_link = any(each.name == "link" for each in self.arguments)
+        self.cotangents = tuple(tuple(each.name.split("+")) for each in self.answers)
+        moved = {name for back in self.back for names in back.cotangents for name in names}
+        self.learned_arrays = tuple(name for name in self.arrays if name in moved)
+        asked = {argument.name for back in self.back for argument in back.arguments}
+        self.kept = tuple(i for i, each in enumerate(self.answers) if each.name in asked)
+        self.names_kept = tuple(self.answers[place].name for place in self.kept)
+        direct = [("cotangent", *self.names_kept)]
+        self.is_direct = [back.own for back in self.back] == direct

@@ -1,0 +1,165 @@
+"""Weights, thresholds and smoothed sums of rows, with the rows that a kernel gave up on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kofn import kernels
+from kofn.arrays.kinds import Array, cast, deleted, is_torch, namespace
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import ROWS
+from kofn.rows import answers, implicit, pullbacks
+from kofn.rows.given import Given
+from kofn.rows.kernel_rows import finish, in_memory, threshold_of
+from kofn.rows.settled import rows_of
+
+AT_ONCE = 1 << 16
+"""Entries whose cotangents are computed together, so that they stay in a cache."""
+
+AROUND_THETA = "array code, around a threshold by a kernel"
+
+Backend = kernels.RowKernels
+
+
+def weights_by_kernel(backend: Backend, given: Given) -> tuple[Array, Array]:
+    found, theta, lost = backend.weights(*given[:4])
+    if lost and given.is_half:  # so rare that a cast does
+        wide, theta = weights_by_kernel(backend, given.wide())
+        return cast(wide, found.dtype), theta
+    if lost:
+        where, rows, placed = finish(given, theta)
+        with np.errstate(all="ignore"):
+            in_memory(found)[where] = answers.weights(rows, found=placed)
+    return found, theta
+
+
+def _weights_back(backend: Backend, given: Given, cotangent: Array, theta: Array) -> Any:
+    x, *rest, _ = given
+    return backend.gradients(x, cotangent, theta, *rest)
+
+
+WEIGHTS_BACK = Operation(
+    name="weights_backward",
+    takes="cotangent n, x n, theta 2, k #, t #, link",
+    gives="x n, k+t 2 if k t",
+    of=ROWS,
+    kernel=_weights_back,
+)
+WEIGHTS = Operation(
+    name="weights",
+    takes="x n, k #, t #, link",
+    gives="p n, theta 2",
+    of=ROWS,
+    kernel=weights_by_kernel,
+    reference=answers.weights,
+    back=(WEIGHTS_BACK,),
+    each_alpha="WEIGHTS",
+    functions="soft_topk, softmax, sparsemax, entmax, topk_gates",
+)
+SOFTMAX = replace(WEIGHTS, reference=answers.softmax, at_theta=False)
+"""The weights of the exponential link at k = 1, which array code normalises directly."""
+
+
+def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
+    """Return θ in the units of the scores, NaN without available entries; and as two floats."""
+    found, xp = threshold_of(backend, given), namespace(given.scores)
+    answer = found[0] + found[1] - given.temperature * given.link.edge
+    endless = xp.isinf(found[0])
+    if xp.any(endless):
+        answer = xp.where(endless & xp.all(deleted(given.scores), axis=-1), np.nan, answer)
+    return answer, found
+
+
+def _theta_back(backend: Any, given: Given, cotangent: Array, theta: Array) -> tuple[Array, Array]:
+    """Pull back by array code; 0 for one number.
+
+    On a CPU some rows at a time, so that their entries stay in its caches, as float32 if they are
+    of half precision.
+    """
+    x, k, temperature, link, _ = given
+    n, batch = x.shape[-1], given.batch
+    each, x = cotangent.reshape(-1), x.reshape(-1, n)
+    high, low = theta.reshape(2, -1)
+    in_x, in_rows = x.new_empty(x.shape), each.new_zeros((2, len(each)))
+    step = max(1, AT_ONCE // n) if x.is_cpu else max(1, len(each))
+    for start in range(0, len(each), step):
+        some = slice(start, start + step)
+        of_k, t = (a if type(a) is float else a.reshape(-1)[some] for a in (k, temperature))
+        rows, found = Given(x[some], of_k, t, link), (high[some], low[some])
+        slopes = pullbacks.of_usual_thresholds(each[some], rows, found) if x.is_cpu else None
+        slopes = slopes or pullbacks.of_thresholds(each[some], rows_of(rows), found)
+        in_x[some], in_rows[0, some] = slopes[:2]
+        if type(temperature) is not float:
+            in_rows[1, some] = slopes[2]
+    return in_x.reshape(*batch, n), in_rows.reshape(2, *batch)
+
+
+THETA = Operation(
+    name="located",
+    takes="x n, k #, t #, link",
+    gives="answer r, theta 2",
+    of=ROWS,
+    kernel=_theta,
+    reference=implicit.theta,
+    back=(
+        Operation(
+            name="located_backward",
+            takes="cotangent r, x n, theta 2, k #, t #, link",
+            gives="x n, k+t 2",
+            of=ROWS,
+            kernel=_theta_back,
+        ),
+    ),
+    functions="soft_topk_threshold",
+    lacks={"JAX": AROUND_THETA},
+)
+
+
+def _value(backend: Backend, given: Given, slopes: int) -> Any:
+    """Return S_k and, if `slopes`, its slopes in the scores, k and the temperature."""
+    x, rest = given.scores, given[1:4]
+    if not slopes:
+        answer = backend.values(x, threshold_of(backend, given), *rest)[0]
+        return answer.clone() if is_torch(x) else answer, None, None, None
+    found, theta = weights_by_kernel(backend, given)
+    answer, in_t = backend.values(x, theta, *rest)
+    center = theta.sum(0) - given.temperature * given.link.edge
+    # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
+    return answer.clone(), found, center.masked_fill(center.isinf(), 0.0), in_t.clone()
+
+
+VALUE = Operation(
+    name="value",
+    takes="x n, k #, t #, link, slopes int",
+    gives="answer r, in_x n if slopes, in_k r if slopes, in_t r if slopes",
+    of=ROWS,
+    kernel=_value,
+    reference=answers.value,
+    back=(
+        Operation(
+            # A compiler would save where scores are +inf for this, with a loop over single entries.
+            name="value_backward",
+            takes="cotangent r, x n, in_x n",
+            gives="x n",
+            of=ROWS,
+            kernel=lambda _, given, cotangent, in_x: (
+                given.over.expand(cotangent) * in_x
+            ).masked_fill_(given.scores == np.inf, 0.0),
+            elementwise=True,
+        ),
+        Operation(
+            name="",
+            takes="cotangent r, in_k r, in_t r",
+            gives="k r, t r",
+            of=ROWS,
+            kernel=lambda _, __, cotangent, in_k, in_t: (cotangent * in_k, cotangent * in_t),
+            elementwise=True,
+        ),
+    ),
+    offered="values",
+    functions="soft_topk_sum",
+    lacks={"JAX": AROUND_THETA},
+)

@@ -1,0 +1,132 @@
+"""Softmax over the largest scores of rows, the k largest or the nucleus; and its loss at labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn import kernels
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.operations import cumulative_sums, kth_largest, take_along_last
+from kofn.operations.losses import from_labels, pulled_back
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import TEMPERED
+from kofn.rows import answers
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
+
+Chooser = kernels.ChoiceKernels
+
+
+def log_weights(given: Given, k: int | None, p: float | None) -> Array:
+    """Return x/T − log Σ_S e^{x/T} of all entries, in plain operations."""
+    kept = () if k is None and p is None else (counted(given, k, p),)
+    return evaluate(answers.log_softmax, rows_of(given), *kept)
+
+
+def supported(given: Given, k: int | None, p: float | None) -> Given:
+    """Return the rows with −inf outside the support; those with a NaN are unchanged."""
+    given = given.per_row()
+    x, _, temperature, *_ = given
+    xp = namespace(x)
+    fixed = stop_gradient(x)
+    if k == 0 or (p is not None and p >= 1):
+        return given
+    bad = xp.any(xp.isnan(fixed), axis=-1)
+    if k is not None:
+        last = kth_largest(fixed, k)
+    else:
+        ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
+        share = evaluate(answers.softmax, rows_of(given._replace(scores=ordered)))
+        # An entry is kept while the total weight of those before it is below p.
+        before = cumulative_sums(share) - share
+        last = xp.min(xp.where((before < p) & (share > 0), ordered, math.inf), axis=-1)
+        bad = bad | xp.isnan(temperature)
+    outside = (fixed < last[..., None]) & ~bad[..., None]
+    return given._replace(scores=xp.where(outside, -math.inf, x))
+
+
+def counted(given: Given, k: int | None, p: float | None) -> Array:
+    """Return the share of each entry in the support: 0, 1, or equal shares for ties at the k-th."""
+    x = stop_gradient(given.scores)
+    xp = namespace(x)
+    if k is None or k == 0:
+        return cast(supported(given._replace(scores=x), k, p).scores != -math.inf, x.dtype)
+    last = kth_largest(x, k)[..., None]
+    above, level = cast(x > last, x.dtype), cast(x == last, x.dtype)
+    left = k - xp.sum(above, axis=-1)[..., None]
+    equal = xp.sum(level, axis=-1)[..., None]
+    return above + level * left / xp.where(equal > 0, equal, 1.0)
+
+
+def _weights(chooser: Chooser, given: Given, k: int | None, p: float | None) -> Array:
+    return chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
+
+
+def _weights_back(chooser: Chooser, given: Given, weights: Array, cotangent: Array) -> Any:
+    temperature = given.temperature
+    in_x, in_t = chooser.truncated_gradients(given.scores, weights, cotangent, temperature)
+    return in_x, in_x.new_zeros(given.batch) if type(temperature) is float else in_t
+
+
+TRUNCATED = Operation(
+    name="truncated",
+    takes="x n, k SymInt?, p float?, t #",
+    gives="weights n",
+    of=TEMPERED,
+    kernel=_weights,
+    plain=lambda given, k, p: evaluate(answers.softmax, rows_of(supported(given, k, p))),
+    back=(
+        Operation(
+            name="truncated_backward",
+            takes="x n, weights n, cotangent n, t #",
+            gives="x n, t r",
+            of=TEMPERED,
+            kernel=_weights_back,
+        ),
+    ),
+    functions="sparse_softmax",
+    lacks={"JAX": "array code", "segments": "no function for segments"},
+)
+
+
+def _loss(
+    chooser: Chooser, given: Given, labels: Array, k: int | None, p: float | None, slopes: int
+) -> tuple[Array, Array | None]:
+    """Return the losses of rows and, if `slopes`, p − t."""
+    away, loss = chooser.truncated(given.scores, k, p, given.temperature, labels, bool(slopes))
+    return loss.clone() if hasattr(loss, "clone") else loss, away if slopes else None
+
+
+def _loss_back(
+    _: Any, given: Given, cotangent: Array, labels: Array, away: Array, dtype: Any
+) -> tuple[Array, Array | None]:
+    x, t = given.scores, given.temperature
+    moved = None if type(t) is float else from_labels(x, labels, away) / t
+    return pulled_back(_, given, cotangent, away, moved, dtype)
+
+
+TRUNCATED_LOSS = Operation(
+    name="truncated_loss",
+    takes="x n, labels n, k SymInt?, p float?, t #, slopes int",
+    gives="loss r, away N if slopes",
+    of=TEMPERED,
+    kernel=_loss,
+    plain=lambda given, labels, k, p: (
+        -take_along_last(log_weights(given.wide(), k, p), labels[..., None])[..., 0]
+    ),
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, x n if t, labels n if t, t #, away N, dtype dtype",
+            gives="x n, t r",
+            of=TEMPERED,
+            kernel=_loss_back,
+            elementwise=True,
+        ),
+    ),
+    functions="softmax_loss, am_softmax, arcface, sparse_softmax_loss",
+    lacks={"JAX": "by the primitive of losses", "segments": "no function for segments"},
+)

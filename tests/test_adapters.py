@@ -255,8 +255,8 @@ def test_what_jax_calls_by_kernels_is_declared():
 
 def test_the_page_has_the_table_that_the_declarations_make():
     """Whatever has no kernel says why, or there is no table."""
-    path = Path(__file__).parents[1] / "docs" / "make_kernels_table.py"
-    spec = importlib.util.spec_from_file_location("make_kernels_table", path)
+    path = Path(__file__).parents[1] / "docs" / "table_of_kernels.py"
+    spec = importlib.util.spec_from_file_location("table_of_kernels", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert script.page_with_table() == script.PAGE.read_text(encoding="utf-8")

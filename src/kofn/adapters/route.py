@@ -83,14 +83,16 @@ def _scores(rows: Any) -> Array:
 def _of_torch(
     operation: Operation, rows: Any, arrays: Sequence[Array], settings: Sequence[Any]
 ) -> Array | None:
-    state, x = of_torch("state"), _scores(rows)
+    # Short rows wait for every call of a function here.
+    state, x = of_torch("state"), rows[0] if isinstance(rows, tuple) else rows
     if operation.each_alpha and rows.link.static_and_array_alpha()[1] is not None:
         operation, rows = _of_each_alpha(operation), rows.wide()
     if state.is_plain(x):
         backend = _serving(operation, rows, "torch")
         if backend is None:
             return None
-        run = _run_of(rows)
+        dense = type(rows) is not Given or type(rows.form) is Form or rows.over is DENSE
+        run = _run if dense else segments.call
     else:
         # torch.compile cannot trace the code above.
         from kofn.adapters import torch_operators
@@ -104,7 +106,11 @@ def _of_torch(
         return None
     own = (*settings, int(learned)) if operation.has_slopes else settings
     if not learned or (backend is None and state.is_compiled()):
-        return _first(run(operation, backend, rows, *arrays, *own))
+        if run is _run:
+            found = operation.kernel(backend, rows, *arrays, *own)
+        else:
+            found = run(operation, backend, rows, *arrays, *own)
+        return found[0] if type(found) is tuple else found
     return _recorded(operation, run, backend, rows, arrays, own)
 
 
@@ -126,9 +132,10 @@ def _serving(operation: Operation, rows: Any, kind: str) -> Any:
     link = rows.link if operation.has_link else None
     if type(rows) is Given and type(rows.form) is not Form and _is_hidden(rows):
         return None
+    x = rows[0] if isinstance(rows, tuple) else rows
     if operation.of.serves is not None:
-        return operation.of.serves(_scores(rows), link, kind, operation.offered)
-    return kernels.serving_of(operation.of.kernels, _scores(rows), kind, link, operation.offered)
+        return operation.of.serves(x, link, kind, operation.offered)
+    return kernels.serving_of(operation.of.kernels, x, kind, link, operation.offered)
 
 
 def _is_hidden(given: Given) -> bool:
@@ -161,7 +168,9 @@ def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Array] = ()) -
     for tensor in operation.of.tensors(rows):  # sooner than any() of a generator
         if tensor.requires_grad:
             return True
-    pairs = zip(operation.arrays, arrays, strict=False) if operation.learned_arrays else ()
+    if not operation.learned_arrays:
+        return False
+    pairs = zip(operation.arrays, arrays, strict=True)
     return any(name in operation.learned_arrays and each.requires_grad for name, each in pairs)
 
 

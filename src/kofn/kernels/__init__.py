@@ -243,7 +243,9 @@ def serving_of(
 
     `offered` is the attribute of the kernels that has the links served, or is None.
     """
-    kernels = found(which, x, framework) if wanted() else None
+    backend = _backend(x, framework) if wanted() else None
+    name = None if backend is None else getattr(backend, which)
+    kernels = None if name is None else module(name)
     if kernels is None or link is None:
         return kernels
     served = getattr(kernels, offered, None)

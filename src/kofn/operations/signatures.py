@@ -43,7 +43,10 @@ def _number(link: Any) -> float | None:
 
 def tensors_of(given: Given) -> list[Array]:
     """Return the scores, and k and the temperature where they are no numbers."""
-    return [array for array in given[:3] if type(array) is not float]
+    x, k, t, *_ = given
+    if type(k) is type(t) is float:
+        return [x]
+    return [array for array in (x, k, t) if type(array) is not float]
 
 
 def _learnable(given: Given) -> tuple[str, ...]:

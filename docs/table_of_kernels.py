@@ -1,6 +1,6 @@
 """Print the table of what has kernels, from the declarations; behaviour.md has it.
 
-`python docs/make_kernels_table.py` prints it; with `--write` the page takes it.
+`python docs/table_of_kernels.py` prints it; with `--write` the page takes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS
 
 PAGE = Path(__file__).parent / "behaviour.md"
-BEGIN, END = "<!-- kernels: python docs/make_kernels_table.py --write -->", "<!-- /kernels -->"
+BEGIN, END = "<!-- kernels: python docs/table_of_kernels.py --write -->", "<!-- /kernels -->"
 HEAD = (
     "| Functions | NumPy, PyTorch, DTensor, `torch.compile` | Segments | JAX |",
     "| --- | --- | --- | --- |",

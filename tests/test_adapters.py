@@ -1,6 +1,7 @@
 """Every declared operation, by every adapter: answers, derivatives, edges and memory."""
 
 import contextlib
+import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -372,3 +373,14 @@ def test_a_toy_operation_goes_through_every_adapter(way, toy_operators, monkeypa
         found = [plain(toy(*leaves)), *map(plain, of(*leaves))]
     for one, other in zip(found, wanted, strict=False):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+
+
+def test_an_operation_without_a_way_back_has_the_gradient_of_its_array_code():
+    x, a = torch.tensor(scores()).requires_grad_(), torch.arange(ROWS * N).reshape(ROWS, N)
+    checked = given(x, 2.5, links.logistic, 1.0, -1, None, for_kernels=True)
+    v = torch.linspace(-1, 1, ROWS).double()
+    found = [
+        torch.autograd.grad((route.answer(operation, checked, a.double().cos()) * v).sum(), x)[0]
+        for operation in (dataclasses.replace(TOY, name="", back=()), TOY)
+    ]
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)

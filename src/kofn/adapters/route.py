@@ -102,7 +102,8 @@ def _of_torch(
     if run is None:
         return None
     learned = _is_learned(operation, rows, arrays)
-    if learned and operation.constant and _learns(operation, rows, operation.constant):
+    # Without a way back, autograd would be told of no gradient, and nothing would say so.
+    if learned and (not operation.back or _learns(operation, rows, operation.constant)):
         return None
     own = (*settings, int(learned)) if operation.has_slopes else settings
     if not learned or (backend is None and state.is_compiled()):

@@ -103,7 +103,9 @@ def _of_torch(
         return None
     learned = _is_learned(operation, rows, arrays)
     # Without a way back, autograd would be told of no gradient, and nothing would say so.
-    if learned and (not operation.back or _learns(operation, rows, operation.constant)):
+    if learned and not operation.back:
+        return None
+    if learned and operation.constant and _learns(operation, rows, operation.constant):
         return None
     own = (*settings, int(learned)) if operation.has_slopes else settings
     if not learned or (backend is None and state.is_compiled()):

@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "marked", ["not full", pytest.param("full", marks=pytest.mark.full)], ids=["part", "rest"]
 )
-@pytest.mark.parametrize("name", ["rows", "odd_rows", "subsets"])
+@pytest.mark.parametrize("name", ["rows", "odd_rows", "bounds", "subsets"])
 def test_interpreted(name, marked):
     """In a process of its own: Triton must be told before it is imported."""
     run = subprocess.run(

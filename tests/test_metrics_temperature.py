@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kofn import links, metrics, soft_topk, softmax, temperature_for
+from kofn.metrics import temperature_search
 from support import CAUCHY, every_link
 
 X = np.random.default_rng(0).normal(size=(4, 9))
@@ -145,6 +146,14 @@ def test_a_gap_of_0_is_where_a_bounded_link_becomes_hard(link, width):
         delta = -np.diff(np.sort(X)[:, ::-1])[:, k - 1]
         np.testing.assert_allclose(t, delta / width, rtol=1e-3 if width == 4 else 1e-7)
         assert metrics.hard_gap(soft_topk(X, k, link=link, temperature=t), k).max() < 1e-14
+
+
+def test_the_search_ends_at_its_bound_with_a_choice_that_is_no_softer(monkeypatch):
+    usual = temperature_for(X, 2, gap=0.5, per_row=True)
+    monkeypatch.setitem(temperature_search.ROUNDS, "float64", 7)
+    ended = temperature_for(X, 2, gap=0.5, per_row=True)
+    assert (ended < usual).all()
+    assert (metrics.hard_gap(soft_topk(X, 2, temperature=ended), 2) <= 0.5).all()
 
 
 def test_there_is_no_gradient_and_compilers_take_it():

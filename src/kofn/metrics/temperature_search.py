@@ -8,11 +8,13 @@ from functools import partial
 from typing import NamedTuple
 
 from kofn.arrays.flow import repeat
-from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.kinds import Array, cast, dtype_name, namespace
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.given import Given
 
 COLDEST, WARMEST = 2.0**-60, 2.0**20
+ROUNDS = {"float32": 36, "float64": 58}
+"""Down to a rounding of log T: its ends are at most 140 + 2·`room` apart."""
 
 
 def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Array:
@@ -52,9 +54,7 @@ def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Ar
         )
 
     zero = xp.zeros_like(target)
-    # 140 + 2·room of log T at the most, down to a rounding of it.
-    rounds = 58 if float(info.eps) < 1e-10 else 36
-    found = repeat(x, rounds, look, _Search(start, end, zero, zero, zero))
+    found = repeat(x, ROUNDS[dtype_name(x)], look, _Search(start, end, zero, zero, zero))
     same = xp.abs(found.warm - found.cold) <= 8 * float(info.eps) * found.cold  # to rounding
     t = xp.where(same, far, xp.exp(found.low))
     return xp.where(xp.isnan(found.cold) | xp.isnan(target), math.nan, t)

@@ -58,7 +58,7 @@ def test_the_variable_that_turns_kernels_off_knows_two_values(monkeypatch):
     x = np.array([2.0, 1.0, 0.5])
     for value, on in (("on", True), ("", True), ("reference", False)):
         monkeypatch.setenv("KOFN_KERNELS", value)
-        assert (kofn.kernels.serving(x, kofn.links.logistic, "numpy") is launch) == on
+        assert (kofn.kernels.serving_of("rows", x, "numpy", kofn.links.logistic) is launch) == on
     monkeypatch.setenv("KOFN_KERNELS", "bogus")
     for call in (kofn.soft_topk, kofn.soft_topk_sum, kofn.soft_topk_threshold):
         with pytest.raises(ValueError, match="must be 'on' or 'reference', got 'bogus'"):

@@ -271,7 +271,7 @@ def of(row, dtype):
     two = torch.autograd.grad((again[0] * p.detach()).sum() + again[1], (x, k))
     s = kofn.soft_topk_sum(x, k, link="gumbel", temperature=t)
     return [a.detach().numpy().tolist() for a in (p, *one, *two, s)]
-served = kernels.serving(np.ones(3, np.float32), links.gumbel, "numpy")
+served = kernels.serving_of("rows", np.ones(3, np.float32), "numpy", links.gumbel)
 name = None if served is None else served.__name__
 found = [of(row, getattr(torch, os.environ["DTYPE"])) for row in rows]
 print(json.dumps([name, kofn.__file__, found]))

@@ -242,6 +242,8 @@ def test_which_tensors_are_served(monkeypatch):
         monkeypatch.setattr(torch.version, "cuda", version)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
         backend._is_supported.cache_clear()
-        assert (kernels.serving(Fake(dtype), kofn.links.logistic, "torch") is gpu) == served
-        assert (kernels.serving_subsets(Fake(dtype), "torch") is gpu_subsets) == served
+        assert (
+            kernels.serving_of("rows", Fake(dtype), "torch", kofn.links.logistic) is gpu
+        ) == served
+        assert (kernels.serving_of("subsets", Fake(dtype), "torch") is gpu_subsets) == served
     backend._is_supported.cache_clear()

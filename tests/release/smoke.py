@@ -62,7 +62,7 @@ def check_kernels(*, there: bool) -> None:
     """Kernels serve NumPy's rows if Numba is there; without it array code gives the weights."""
     from kofn import kernels
 
-    assert (kernels.for_rows(SCORES, "numpy") is not None) == there
+    assert (kernels.found("rows", SCORES, "numpy") is not None) == there
 
 
 def check_torch() -> None:

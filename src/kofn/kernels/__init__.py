@@ -23,6 +23,10 @@ class RowKernels(Protocol):
     """The functions of a backend for rows: scores (…, n); k and temperature per row (…), or each a
     float for all rows.
 
+    Scores may be float16 or bfloat16: weights, gradients and their cotangents are then of that
+    type, and all that there is per row is float32. A score is deleted, and an answer rounded, as if
+    it were cast.
+
     θ is a sum of two floats, (2, …). The second is NaN in rows that a kernel gave up on; a bool
     tells whether there are any. The caller solves those rows. For rows with k = 0, k = n or a NaN,
     θ = ∞, −∞ or NaN.
@@ -30,12 +34,6 @@ class RowKernels(Protocol):
 
     SERVED: tuple[int, ...]
     """The numbers of contract.py whose links are served."""
-
-    HALVES: bool
-    """Whether scores may be float16 or bfloat16. Weights, gradients and their cotangents are then
-    of that type, and all that there is per row is float32. A score is deleted, and an answer
-    rounded, as if it were cast.
-    """
 
     def weights(
         self, x: Array, k: Array, temperature: Array, link: Any, single: bool = False
@@ -112,7 +110,7 @@ class ChoiceKernels(Protocol):
     def hard(self, x: Array, k: Any) -> Any:
         """Return `rows.choice.hard`, for k per row (…) or a float for all rows.
 
-        Scores may be of half precision if the kernels for rows take it.
+        Scores may be of half precision.
         """
 
     def largest(self, x: Array, k: int) -> Any:
@@ -128,8 +126,8 @@ class ChoiceKernels(Protocol):
         wanted: bool,
     ) -> tuple[Any, Any]:
         """Return the weights p of `rows.truncated`, and 0 per row; with labels, int64 per row,
-        p − t, or None unless wanted, and the losses. Scores may be of half precision if the kernels
-        for rows take it, answers are not.
+        p − t, or None unless wanted, and the losses. Scores may be of half precision, answers are
+        not.
         """
 
     def truncated_gradients(
@@ -143,8 +141,8 @@ class NoiseKernels(Protocol):
     nodes (nodes, …, 1), all of one dtype.
     """
 
-    def serves(self, link: Any, y: Array) -> bool:
-        """Return whether there are kernels for noise of this link and rows of this dtype."""
+    SERVED: tuple[int, ...]
+    """The numbers of contract.py whose links are served."""
 
     def logs(self, y: Array, link: Any, at: Array) -> Any:
         """Return L = Σ log Φ(m − y) of each node."""
@@ -251,68 +249,7 @@ def serving_of(
     served = getattr(kernels, offered, None)
     if type(served) is tuple:  # nearly always, and a missing attribute takes a microsecond
         return kernels if kind_of(link) in served else None
-    if hasattr(kernels, "serves"):
-        return kernels if kernels.serves(link, x) else None
     return kernels if served is not None and kind_of(link) in kernels.SERVED else None
-
-
-def serving(x: Array, link: Any, framework: str) -> RowKernels | None:
-    """Return the backend for these rows, or None."""
-    kernels = for_rows(x, framework) if wanted() else None
-    return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
-
-
-def for_rows(x: Array, framework: str) -> RowKernels | None:
-    """Return the backend for these arrays, whatever KOFN_KERNELS says, or None."""
-    backend = _backend(x, framework)
-    return None if backend is None else module(backend.rows)
-
-
-def takes_halves(x: Array, framework: str) -> bool:
-    """Return whether kernels take these half-precision rows as they are."""
-    kernels = for_rows(x, framework) if wanted() else None
-    return kernels is not None and kernels.HALVES
-
-
-def serving_subsets(x: Array, framework: str) -> SubsetKernels | None:
-    """Return the backend for these rows of k-subsets, or None."""
-    return for_subsets(x, framework) if wanted() else None
-
-
-def for_subsets(x: Array, framework: str) -> SubsetKernels | None:
-    """Return the backend for these rows of k-subsets, whatever KOFN_KERNELS says, or None."""
-    backend = _backend(x, framework)
-    return None if backend is None else module(backend.subsets)
-
-
-def serving_choice(x: Array, framework: str) -> ChoiceKernels | None:
-    """Return the backend for hard choices of these rows, or None."""
-    return for_choice(x, framework) if wanted() else None
-
-
-def for_choice(x: Array, framework: str) -> ChoiceKernels | None:
-    """Return the backend for hard choices of these arrays, whatever KOFN_KERNELS says, or None."""
-    backend = _backend(x, framework)
-    return None if backend is None or backend.choice is None else module(backend.choice)
-
-
-def serving_noise(x: Array, link: Any, framework: str) -> NoiseKernels | None:
-    """Return the backend for sums at nodes with noise of this link, or None."""
-    backend = _backend(x, framework) if wanted() else None
-    kernels = None if backend is None or backend.noise is None else module(backend.noise)
-    return kernels if kernels is not None and kernels.serves(link, x) else None
-
-
-def serving_priced(x: Array, link: Any, framework: str) -> PricedKernels | None:
-    """Return the backend for these rows with costs, or None."""
-    kernels = for_priced(x, framework) if wanted() else None
-    return kernels if kernels is not None and kind_of(link) in kernels.SERVED else None
-
-
-def for_priced(x: Array, framework: str) -> PricedKernels | None:
-    """Return the backend for rows with costs of these arrays, whatever KOFN_KERNELS says."""
-    backend = _backend(x, framework)
-    return None if backend is None or backend.priced is None else module(backend.priced)
 
 
 def copies() -> Any:

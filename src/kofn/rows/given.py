@@ -175,7 +175,7 @@ def _is_taken(scores: Array, form: Form) -> bool:
         from kofn.rows import torch_halves
 
         return torch_halves.are_taken(scores)
-    return kernels.takes_halves(scores, form.kind)
+    return kernels.serving_of("rows", scores, str(form.kind)) is not None
 
 
 def _wide(scores: Array) -> Array:

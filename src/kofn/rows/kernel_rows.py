@@ -20,7 +20,7 @@ def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None
 
     A torch tensor has memory here, because transforms have been resolved before the operator runs.
     """
-    backend = kernels.serving(x, link, "torch" if is_torch(x) else "numpy")
+    backend = kernels.serving_of("rows", x, "torch" if is_torch(x) else "numpy", link)
     if backend is None:
         return None
     theta, lost = backend.threshold(x, k, temperature, link)

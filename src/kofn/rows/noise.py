@@ -16,4 +16,6 @@ def serving(link: Any, *arrays: Array) -> kernels.NoiseKernels | None:
         state = of_torch("state")
         if not all(state.is_plain(x) and not state.is_recorded(x) for x in arrays):
             return None
-    return kernels.serving_noise(arrays[0], link, "torch" if is_torch(arrays[0]) else "numpy")
+    kind = "torch" if is_torch(arrays[0]) else "numpy"
+    found: kernels.NoiseKernels | None = kernels.serving_of("noise", arrays[0], kind, link)
+    return found

@@ -16,7 +16,8 @@ def serving(x: Array, link: Link) -> kernels.PricedKernels | None:
     kind = "torch" if is_torch(x) else "numpy"
     if kind == "torch" and not of_torch("state").is_plain(x):
         return None
-    return kernels.serving_priced(x, link, kind)
+    found: kernels.PricedKernels | None = kernels.serving_of("priced", x, kind, link)
+    return found
 
 
 def price(

@@ -43,7 +43,7 @@ class _Form(NamedTuple):
 def _by_kernel(
     x: Tensor, ids: Tensor, k: Tensor, temperature: Tensor, link: Link
 ) -> tuple[Tensor, Tensor] | None:
-    backend = kernels.serving(x, link, "torch") if x.is_cpu and is_plain(x) else None
+    backend = kernels.serving_of("rows", x, "torch", link) if x.is_cpu and is_plain(x) else None
     if backend is None:
         return None
     number, _ = link.static_and_array_alpha()

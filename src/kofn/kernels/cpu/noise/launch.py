@@ -19,10 +19,6 @@ SERVED = (LOGISTIC, LAPLACE, NORMAL, LINEAR, SQUARE)
 """The noises that have a branch in formulas.py; every other number is taken for the last."""
 
 
-def serves(link: Any, y: Any) -> bool:
-    return kind_of(link) in SERVED
-
-
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """What perturbed_argmax needs, for noises by number and numbers of that size."""
     names = ("logs", "spread", "product")
@@ -77,7 +73,7 @@ def _deal(
     )
     crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(y), count)
     kind, room = kind_of(link), 2 * n
-    assert kind is not None  # it was asked for by `serving_noise`
+    assert kind is not None  # it was asked for by `serving_of`
     run, first = native.function(code_of(name, kind, y.itemsize)), job.buffer_info()[0]
     own, scratch = zeros(crew * room)
     if crew > 1:

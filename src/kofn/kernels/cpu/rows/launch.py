@@ -34,8 +34,6 @@ from kofn.kernels.cpu.runtime.layout import (
 from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
 
-HALVES = True
-
 _WORDS = REGISTER // 8
 
 FORWARD = Code("rows.worker", "forward", "qqdq")

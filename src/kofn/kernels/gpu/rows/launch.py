@@ -46,7 +46,6 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
-HALVES = True
 values = None  # S_k goes by θ
 gaps = None
 LOGARITHMS = ()

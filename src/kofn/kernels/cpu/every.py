@@ -22,25 +22,16 @@ _OF_XLA = [
 
 def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     """Return what rows and k-subsets need, for links by number and bytes per number."""
-    found = [launch.FORWARD, launch.AFTER, launch.ASSIST, launch.COMPARE, launch.LOGS, *_OF_XLA]
-    found += half.codes()
+    found = [*_OF_XLA, *half.codes()]
     kinds = list(kinds)
     for size in sizes:
+        found += launch.codes(kinds, size)
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
         found += [choice.code_of(name, size) for name in choice.NAMES]
         found += noise.codes(kinds, size)
         found += priced.codes(kinds, size)
         found += segments.codes(size)
         found.append(blocks.code_of(size))
-        for kind in kinds:
-            for n in (layout.SHORT, layout.SHORT + 1):
-                found += launch.visits(launch.FORWARD, kind, size, n, False)
-                found += launch.visits(launch.AFTER, kind, size, n, True)
-                found += launch.visits(launch.AFTER, kind, size, n, True, in_rows=False)
-            for code in (launch.AFTER, launch.COMPARE, launch.LOGS):
-                found += launch.visits(code, kind, size, n, False)
-            for code in (launch.COMPARE, launch.LOGS):
-                found += launch.visits(code, kind, size, n, True)
     return list(dict.fromkeys(found))
 
 

@@ -6,8 +6,9 @@ memory included. The search is compiled once; per link and precision only what v
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ AFTER = Code("rows.worker", "after", "qqdq")
 COMPARE = Code("rows.worker", "compare", "qqdq")
 LOGS = Code("rows.worker", "logs", "qqdq")
 ASSIST = Code("runtime.split_row", "assist", "q")
+WORK = FORWARD, AFTER, COMPARE, LOGS
+"""What threads do with rows; each needs what `visits` says."""
 
 LIKELY = -1  # in place of a link's number: that of a softmax, whose labels need no visit
 
@@ -86,6 +89,15 @@ def visits(
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     return [visit("interleaved" if short else "loops", name, kind, size) for name in names]
+
+
+def codes(kinds: Iterable[int], size: int) -> list[Code]:
+    """All that rows need, for links by number and bytes per number."""
+    found, ways = [*WORK, ASSIST], itertools.product((False, True), repeat=2)
+    for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
+        for n in (layout.SHORT, layout.SHORT + 1):
+            found += visits(code, kind, size, n, back, in_rows)
+    return found
 
 
 def weights(

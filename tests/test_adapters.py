@@ -260,7 +260,8 @@ def test_the_page_has_the_table_that_the_declarations_make():
     spec = importlib.util.spec_from_file_location("table_of_kernels", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.page_with_table() == script.PAGE.read_text(encoding="utf-8")
+    page = script.PAGE.read_text(encoding="utf-8")
+    assert script.page_with_table() == page, "run: python docs/table_of_kernels.py --write"
 
 
 def weighted(rows, a, over=DENSE, found=None):

@@ -158,7 +158,10 @@ def knapsack(s):
         p = kofn.soft_knapsack(x, c, budget, **how)
         s.hold(f"knapsack {link} {t} {costs.tolist()}", dtype, row, p, most=OF_TIES)
         spent = float((s.plain(p) * paid).sum())
-        if abs(spent - budget) > 4 * DIGITS[dtype] * budget:
+        # A price is two numbers: what it rounds off scores, in temperatures, weights are off by.
+        rounding = np.abs(row[np.isfinite(row)]).max() * numbers(dtype)[2] ** 2
+        reached = rounding < DIGITS[dtype] * t
+        if reached and abs(spent - budget) > 4 * DIGITS[dtype] * budget:
             s.failures.append((f"knapsack {link} {t} {budget}", dtype, row.tolist(), paid, spent))
         kofn.soft_knapsack_threshold(x, c, budget, **how)
         hard = s.plain(kofn.soft_knapsack(x, c, budget, hard=True, **how))
@@ -206,6 +209,10 @@ SWEEPS = {
 ONLY = {"alphas": ("torch",), "shards": ("torch",), "streams": ("numpy", "torch")}
 
 if __name__ == "__main__":
+    if sys.argv[2] == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
     sweep = Sweep(sys.argv[2], float(sys.argv[3]))
     with np.errstate(all="ignore"):
         SWEEPS[sys.argv[1]](sweep)

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -180,6 +181,30 @@ def test_a_temperature_array_that_underflows_is_the_hard_topk(framework):
     x = framework.array([[3.0, 1.0, 2.0]], "float32")
     tiny = framework.array([1e-60], "float64")
     assert np.array_equal(framework.numpy(soft_topk(x, 2, temperature=tiny)), [[1, 0, 1]])
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+@every_link
+def test_scores_more_temperatures_large_than_there_are_numbers_have_a_threshold(name, link):
+    framework = Framework(name)
+    info = np.finfo(np.float32)
+    row = info.max / 8 * (1 + float(info.eps) * np.array([4, 1, 5, 3, 0, 2]))
+    k = 0.5 if link == "exponential" else 3
+    x = framework.array(row, "float32")
+    theta = framework.numpy(soft_topk_threshold(x, k, link=link, temperature=1e-30))
+    assert theta == pytest.approx(row[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [3.0, 100.0])
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_weights_that_rise_steeply_keep_the_order_of_their_scores(name, alpha):
+    """F′ has no bound above alpha 2; a step along it would not be small."""
+    x = np.array([1, -4, 3, 2, 0, 1]) * 2.0**-20
+    with jax.enable_x64(False):
+        framework = Framework(name)
+        scores, link = framework.array(x, "float32"), links.entmax(alpha)
+        p = framework.numpy(soft_topk(scores, 2.5, link=link, temperature=1e30))
+    assert (np.diff(p[np.argsort(x, kind="stable")]) >= 0).all()
 
 
 def test_all_equal_scores_get_k_over_n(framework):

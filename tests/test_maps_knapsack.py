@@ -220,6 +220,18 @@ def test_masked_entries_cost_nothing_and_count_as_deleted(framework):
     assert framework.numpy(soft_knapsack_value(x, costs, 3.0, mask=mask))[1] == 0
 
 
+@pytest.mark.parametrize("link", ["logistic", "laplace", "linear"])
+def test_scores_more_temperatures_large_than_there_are_numbers_give_weights(link, framework):
+    x = framework.array([4.25353e37, 4.253531e37, 4.253532e37, 4.253529e37], "float32")
+    c = framework.array([0.67, 2.79, 265443.0, 1.5e-4], "float32")
+    for share in (1e-3, 0.4, 0.999):
+        p = soft_knapsack(x, c, share * 265446.0, link=link, temperature=1e-30)
+        p = framework.numpy(p)
+        assert ((p >= 0) & (p <= 1)).all()
+        theta = soft_knapsack_threshold(x, c, share * 265446.0, link=link, temperature=1e-30)
+        assert framework.numpy(theta) == pytest.approx(4.253532e37 / 265443, rel=1e-5)
+
+
 def test_hard_fills_by_density_and_stops_at_what_does_not_fit(framework):
     x = framework.array([[6.0, 4.0, 3.0, 0.1, -1.0], [1.0, 2.0, 1.0, -5.0, 0.0], [2.0] * 5])
     costs = framework.array([[2.0, 2.0, 3.0, 0.5, 0.0], [0.0, 0, 1, 1, 0], [1.0] * 5])

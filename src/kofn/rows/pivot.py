@@ -20,11 +20,15 @@ def pivot_of(
     slope = xp.where(moves, link.pdf(xp.where(moves, z, 0.0)), 0.0)
     weight, moment = sums_of(over, slope, xp.where(slope == 0, 0.0, slope * z))
     mean = moment / xp.where(weight > 0, weight, 1.0)
-    pivot = pivot_at(mean, hi, lo, t)
-    return pivot, ((hi - pivot) + lo) / t
+    return pivot_at(mean, hi, lo, t)
 
 
-def pivot_at(mean: Array, hi: Array, lo: Array, t: Array) -> Array:
-    """Return the score at z = mean; θ where that is not known."""
+def pivot_at(mean: Array, hi: Array, lo: Array, t: Array) -> tuple[Array, Array]:
+    """Return the score at z = mean, or θ where that is not known; and (θ − pivot)/T.
+
+    Next to scores of 1e37 these may be more temperatures apart than there are numbers.
+    """
     xp = namespace(mean)
-    return hi + (lo + t * xp.where(xp.isfinite(mean), mean, 0.0))
+    pivot = hi + (lo + t * xp.where(xp.isfinite(mean), mean, 0.0))
+    most = float(xp.finfo(hi.dtype).max)
+    return pivot, xp.clip(((hi - pivot) + lo) / t, -most, most)

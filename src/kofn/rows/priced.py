@@ -114,6 +114,10 @@ def place(rows: PricedRows, over: Reductions = DENSE, found: Price | None = None
             frozen_entries, z, xp.where(pays, stop_gradient(costs), 0.0), high, low, fixed[3], over
         )
     distance = _moving_distance(rows, costs, pivot, outside, over)
+    # As for the pivot: z is a constant there.
+    most = float(xp.finfo(x.dtype).max) / 4
+    near = xp.abs(stop_gradient(distance)) < expand(xp.where(fixed[3] < 1, most * fixed[3], most))
+    distance = xp.where(near, distance, 0.0)
     z = xp.where(outside, 0.0, z)
 
     delta = zeros_of(low)
@@ -148,8 +152,7 @@ def _pivot(
     moment = xp.where(slope == 0, 0.0, slope * (z + link.edge))
     weight, moment = sums_of(over, costs * slope, moment)
     known = weight >= least_weight(weight)
-    pivot = pivot_at(xp.where(known, moment / xp.where(known, weight, 1.0), 0.0), high, low, t)
-    return pivot, ((high - pivot) + low) / t
+    return pivot_at(xp.where(known, moment / xp.where(known, weight, 1.0), 0.0), high, low, t)
 
 
 def _moving_distance(

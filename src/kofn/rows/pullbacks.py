@@ -77,7 +77,7 @@ def of_weights(
     solvable = open_ & (total >= implicit.least_weight(w))
     divisor = xp.where(solvable, total, 1.0)
     mean = xp.where(solvable, mean / divisor, 0.0)
-    pivot = pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t)
+    pivot, _ = pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t)
     pivot = expand(cast(pivot, x.dtype))
     u = xp.where(still, 0.0, w * (v - expand(cast(mean, x.dtype))))
     rest, lever = wide_sums_of(over, u, u * ((xp.where(still, pivot, x) - pivot) / expand(t)))

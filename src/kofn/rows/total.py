@@ -33,6 +33,11 @@ def mended(chosen: Array, p: Placed, rows: Rows) -> Array:
         # A longer step is none for the weights: their slopes change on its way.
         usable = off & (xp.abs(rest) <= weight / 128) & (weight < float("inf"))
         step = xp.where(usable, rest, 0.0) / xp.where(usable, weight, 1.0)
+        if link.alpha is not None:
+            # Above alpha 2, F′ = p^(2 − alpha) has no bound: those next to 0 would take it all.
+            bend = (link.alpha - 2) * slope * over.expand(xp.abs(step))
+            usable = usable & (over.count(bend > fixed / 8) == 0)
+            step = xp.where(usable, step, 0.0)
         slope = xp.where(over.expand(usable), slope, 0.0)
         return xp.clip(fixed + slope * over.expand(step), 0.0, 1.0) - fixed
 

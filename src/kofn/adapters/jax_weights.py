@@ -14,7 +14,7 @@ from kofn.rows import answers, jax_lost, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
-from kofn.rows.settled import Rows, rows_of
+from kofn.rows.settled import Rows, rows_of, uncounted
 from kofn.rows.threshold_route import threshold
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE, Reductions
@@ -103,8 +103,9 @@ def _pulled(
 ) -> Any:
     """Return the cotangents of scores, k and T."""
     if over is not DENSE and settings.reference is answers.weights:
-        given = Given(x, k, t, settings.link_of())
-        return list(pullbacks.of_weights(cotangent, given, (hi, lo), over))
+        rows = uncounted(Given(x, k, t, settings.link_of()))
+        in_x, in_k, in_t = pullbacks.of_weights(cotangent, rows, (hi, lo), over)
+        return in_x, in_k(), in_t
     function = partial(_plain, settings=settings, over=over, found=(hi, lo))
     in_x, in_k, in_t = jax.vjp(function, x, k, t)[1](cotangent)
     return in_x, total(in_k, over), total(in_t, over)

@@ -12,7 +12,7 @@ from kofn.distributions import k_subset as whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kofn.distributed.topk import Group
+    from kofn.distributed.over_shards import Group
 
 __all__ = ["KSubset"]
 

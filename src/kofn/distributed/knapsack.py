@@ -11,12 +11,12 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributed import on_axes
 from kofn.distributed.early import link_of, told
 from kofn.distributed.on_axes import AxisName
-from kofn.distributed.topk import array_alpha, with_alpha
+from kofn.distributed.over_shards import array_alpha, with_alpha
 from kofn.links import Link
 from kofn.maps import knapsack
 
 if TYPE_CHECKING:
-    from kofn.distributed.topk import Group
+    from kofn.distributed.over_shards import Group
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
 

@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 
 from kofn import links
+from kofn.adapters.torch_shards import answer
 from kofn.arrays.checks import check_dim, check_same_kind, shown
 from kofn.distributed import loss_targets
 from kofn.distributed.early import groups_of, link_of_loss, told
 from kofn.distributed.loss_targets import Options, Target
+from kofn.distributed.over_shards import array_alpha, with_alpha
 from kofn.distributed.placements import Layout, _layout_of, refuse_group
-from kofn.distributed.topk import array_alpha, with_alpha
 from kofn.links import Link
 from kofn.losses.targets import check_reduction
+from kofn.operations.losses import GAP, LIKELIHOOD, SMOOTHED_LIKELIHOOD
 from kofn.rows.answers import require_integral
 from kofn.rows.given import ONE
 from kofn.rows.group import given
 from kofn.rows.group.header import Asked, agreed
-from kofn.rows.group.operations import GAP, LIKELIHOOD, evaluate
 from kofn.rows.group.ranks import ranks_of
 
 
@@ -144,15 +145,16 @@ def _per_row(
         return kept[0].asked(reduction)
 
     own = links.exponential if link is None else link
-    shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, "", beside)
+    shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, beside)
     found = loss_targets.spread(kept[0], shards)
     if link is None:
         each = found.each if found.by_class is None else found.each * found.by_class
-        smoothed = found.by_class is not None and bool(options.label_smoothing)
-        idle = [found.by_class == 0] if smoothed and found.by_class is not None else []
-        value = evaluate(LIKELIHOOD, shards, each, *idle)
+        if found.by_class is not None and options.label_smoothing:
+            value = answer(SMOOTHED_LIKELIHOOD, shards, each, found.by_class == 0)
+        else:
+            value = answer(LIKELIHOOD, shards, each)
     else:
-        value = evaluate(GAP, shards._replace(k=found.number), found.each)
+        value = answer(GAP, shards._replace(k=found.number), found.each)
     counted = found.available if found.used is None else found.available & found.used
     return _weighted(value, found, counted, link is None)
 

@@ -21,7 +21,8 @@ from kofn.rows import answers
 from kofn.rows.answers import require_integral
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import ONE, Given
-from kofn.rows.settled import Rows, rows_of
+from kofn.rows.settled import rows_of
+from kofn.rows.sloped import cross_entropy
 
 
 class _Target(NamedTuple):
@@ -62,7 +63,7 @@ def loss(
     likely = link is None
     if likely:
         each = found.each if found.by_class is None else found.each * found.by_class
-        value = evaluate(_likelihood, rows_of(given, over), each, over=over)
+        value = evaluate(cross_entropy, rows_of(given, over), each, over=over)
     else:
         rows = rows_of(given._replace(k=found.number), over)
         value = evaluate(answers.gap, rows, found.each, over=over)
@@ -73,13 +74,6 @@ def loss(
     value, weight = _weighted(value, found, counted, likely)
     value, weight = over.shared(value), over.shared(stop_gradient(weight))
     return _reduced(value, weight, reduction)
-
-
-def _likelihood(rows: Rows, target: Array, over: Any) -> Array:
-    """Return −Σ t·log softmax."""
-    xp, some = namespace(target), target != 0
-    logs = xp.where(some, answers.log_softmax(rows, over=over), 0.0)
-    return -over.sum(xp.where(some, target * logs, 0.0))
 
 
 def _target_of(

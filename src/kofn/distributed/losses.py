@@ -16,7 +16,7 @@ from kofn.distributed.on_axes import AxisName
 from kofn.links import Link
 
 if TYPE_CHECKING:
-    from kofn.distributed.topk import Group
+    from kofn.distributed.over_shards import Group
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_jax
-from kofn.links import Link
-from kofn.links import logistic as LOGISTIC
-from kofn.rows import answers, choice, implicit, priced_answers
+from kofn.operations.operation import ENTRY
+from kofn.rows import choice, priced_answers
 from kofn.rows.answers import require_integral
 from kofn.rows.compiled import evaluate
 from kofn.rows.settled import rows_of
@@ -39,36 +37,23 @@ def is_asked(name: str, scores: Any, group: Any, axis_name: AxisName) -> bool:
     return True
 
 
-def soft_topk(name: str, axis_name: Any, hard: bool, *arguments: Any) -> Any:
-    """Return this device's part of the weights; `arguments` are those of `given_on_axes`."""
-    given, over = _given(name, axis_name, *arguments)
-    soft = evaluate(answers.weights, rows_of(given, over), over=over)
-    if hard:
-        soft = _hard(given, over) + (soft - stop_gradient(soft))
-    return given.form.restored(soft)
+def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: Any) -> Any:
+    """Return this device's part of an operation, or its number per row; if `choose`, hard choices.
 
+    Without an operation they have no gradient; `arguments` are those of `given_on_axes`.
+    """
+    from kofn.rows.jax_axis import axis_rows, given_on_axes
 
-def hard_topk(name: str, axis_name: Any, scores: Any, k: Any, dim: int, mask: Any) -> Any:
-    """Return this device's part of the hard choice."""
-    given, over = _given(name, axis_name, scores, k, LOGISTIC, 1.0, dim, mask)
-    return given.form.restored(_hard(given, over))
-
-
-def softmax(name: str, axis_name: Any, *arguments: Any) -> Any:
-    """Return this device's part of softmax."""
-    given, over = _given(name, axis_name, *arguments)
-    return given.form.restored(evaluate(answers.softmax, rows_of(given, over), over=over))
-
-
-def soft_topk_threshold(name: str, axis_name: Any, *arguments: Any) -> Any:
-    """Return θ of every row."""
-    return _per_row(implicit.theta, name, axis_name, *arguments)
-
-
-def soft_topk_sum(name: str, axis_name: Any, scores: Any, k: Any, link: Link, *others: Any) -> Any:
-    """Return S_k of every row."""
-    require_integral(link, scores)
-    return _per_row(answers.value, name, axis_name, scores, k, link, *others)
+    over = axis_rows(name, axis_name)
+    given = given_on_axes(over, *arguments)
+    if operation is None:
+        return given.form.restored(_hard(given, over))
+    found = evaluate(operation.reference, rows_of(given, over), over=over)
+    if operation.answers[0].kind != ENTRY:
+        return over.shared(found)
+    if choose:
+        found = _hard(given, over) + (found - stop_gradient(found))
+    return given.form.restored(found)
 
 
 def soft_knapsack(name: str, axis_name: Any, answer: str, *arguments: Any) -> Any:
@@ -81,18 +66,6 @@ def soft_knapsack(name: str, axis_name: Any, answer: str, *arguments: Any) -> An
         require_integral(given.link, given.scores)
     found = evaluate(getattr(priced_answers, answer), given, over=over)
     return form.restored(found) if answer == "weights" else over.shared(found)
-
-
-def _per_row(function: Callable[..., Any], name: str, axis_name: Any, *arguments: Any) -> Any:
-    given, over = _given(name, axis_name, *arguments)
-    return over.shared(evaluate(function, rows_of(given, over), over=over))
-
-
-def _given(name: str, axis_name: Any, *arguments: Any) -> tuple[Any, Any]:
-    from kofn.rows.jax_axis import axis_rows, given_on_axes
-
-    over = axis_rows(name, axis_name)
-    return given_on_axes(over, *arguments), over
 
 
 def _hard(given: Any, over: Any) -> Array:

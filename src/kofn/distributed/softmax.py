@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING, Any
 from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
-from kofn.distributed import on_axes
 from kofn.distributed.early import told
 from kofn.distributed.on_axes import AxisName
-from kofn.distributed.topk import array_alpha, with_alpha
-from kofn.links import Link
+from kofn.distributed.over_shards import Map, over_shards
 from kofn.maps import softmax as whole
 from kofn.maps import topk
+from kofn.operations.topk import SOFTMAX, WEIGHTS
 from kofn.rows.given import ONE
 
 if TYPE_CHECKING:
-    from kofn.distributed.topk import Group
+    from kofn.distributed.over_shards import Group
 
 __all__ = ["entmax", "softmax", "sparsemax"]
+
+
+def _softmax(scores: Any, k: Any, *, link: Any, temperature: Any, dim: int, mask: Any) -> Any:
+    return whole.softmax(scores, temperature=temperature, dim=dim, mask=mask)
+
+
+_SOFTMAX = Map("softmax", SOFTMAX, _softmax)
+_SPARSEMAX = Map("sparsemax", WEIGHTS, topk.soft_topk)
+_ENTMAX = Map("entmax", WEIGHTS, topk.soft_topk)
 
 
 def softmax(
@@ -51,23 +59,9 @@ def softmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return softmax(shard)  # the logits of this process's part of a vocabulary
     """
-    link = links.exponential
-    if on_axes.is_asked("kofn.distributed.softmax", scores, group, axis_name):
-        return on_axes.softmax(
-            "kofn.distributed.softmax", axis_name, scores, ONE, link, temperature, dim, mask
-        )
-
-    def run(scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any) -> Any:
-        if not groups:
-            return whole.softmax(scores, temperature=temperature, dim=dim, mask=mask)
-        from kofn.rows.group import given
-        from kofn.rows.group.operations import SOFTMAX, evaluate
-
-        name = "kofn.distributed.softmax"
-        shards = given.shards(name, scores, ONE, link, temperature, dim, mask, groups)
-        return shards.form.restored(evaluate(SOFTMAX, shards))
-
-    return _called("softmax", run, scores, group, link, temperature, dim, mask)
+    return over_shards(
+        _SOFTMAX, scores, ONE, group, axis_name, links.exponential, temperature, dim, mask
+    )
 
 
 def sparsemax(
@@ -99,8 +93,9 @@ def sparsemax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return sparsemax(shard)
     """
-    link = links.linear
-    return _of_one("sparsemax", scores, group, axis_name, link, temperature, dim, mask)
+    return over_shards(
+        _SPARSEMAX, scores, ONE, group, axis_name, links.linear, temperature, dim, mask
+    )
 
 
 def entmax(
@@ -138,49 +133,4 @@ def entmax(
     """
     name = "kofn.distributed.entmax"
     link = told(name, scores, group, dim, lambda: links.entmax(alpha))
-    return _of_one("entmax", scores, group, axis_name, link, temperature, dim, mask)
-
-
-def _of_one(
-    name: str,
-    scores: Any,
-    group: Any,
-    axis_name: Any,
-    link: Link,
-    temperature: Any,
-    dim: int,
-    mask: Any,
-) -> Any:
-    full = f"kofn.distributed.{name}"
-    if on_axes.is_asked(full, scores, group, axis_name):
-        return on_axes.soft_topk(full, axis_name, False, scores, ONE, link, temperature, dim, mask)
-
-    def run(scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any) -> Any:
-        own = with_alpha(link, alpha)
-        if not groups:
-            return topk.soft_topk(
-                scores, ONE, link=own, temperature=temperature, dim=dim, mask=mask
-            )
-        from kofn.rows.group import given
-        from kofn.rows.group.operations import WEIGHTS, evaluate
-
-        shards = given.shards(full, scores, ONE, own, temperature, dim, mask, groups)
-        return shards.form.restored(evaluate(WEIGHTS, shards))
-
-    return _called(name, run, scores, group, link, temperature, dim, mask)
-
-
-def _called(
-    name: str, run: Any, scores: Any, group: Any, link: Link, temperature: Any, dim: int, mask: Any
-) -> Any:
-    from kofn.distributed.placements import on_shards
-
-    return on_shards(
-        f"kofn.distributed.{name}",
-        run,
-        scores,
-        dim,
-        group,
-        per_row=dict(temperature=temperature, alpha=array_alpha(link)),
-        per_entry=dict(mask=mask),
-    )
+    return over_shards(_ENTMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)

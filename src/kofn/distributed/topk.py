@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.distributed import on_axes
-from kofn.distributed.early import link_of, told
 from kofn.distributed.on_axes import AxisName
-from kofn.links import Link, table
+from kofn.distributed.over_shards import Map, over_shards
+from kofn.links import Link
 from kofn.maps import topk
-from kofn.rows.answers import require_integral
+from kofn.operations.topk import THETA, VALUE, WEIGHTS
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
-
-    Group = ProcessGroup | DeviceMesh | None
+    from kofn.distributed.over_shards import Group
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
+
+
+def _hard(scores: Any, k: Any, *, link: Any, temperature: Any, dim: int, mask: Any) -> Any:
+    return topk.hard_topk(scores, k, dim=dim, mask=mask)
+
+
+_SOFT = Map("soft_topk", WEIGHTS, topk.soft_topk)
+_THRESHOLD = Map("soft_topk_threshold", THETA, topk.soft_topk_threshold)
+_SUM = Map("soft_topk_sum", VALUE, topk.soft_topk_sum, has_integral=True)
+_HARD = Map("hard_topk", None, _hard)
 
 
 def soft_topk(
@@ -74,31 +79,8 @@ def soft_topk(
         >>> def weights(shard: torch.Tensor) -> torch.Tensor:  # with torchrun, in every process
         ...     return soft_topk(shard, 100, temperature=0.5)
     """
-    name = "kofn.distributed.soft_topk"
-    link = link_of(name, scores, group, dim, link)
-    told(name, scores, group, dim, lambda: check_flag("hard", hard))
-    if on_axes.is_asked("kofn.distributed.soft_topk", scores, group, axis_name):
-        return on_axes.soft_topk(
-            "kofn.distributed.soft_topk", axis_name, hard, scores, k, link, temperature, dim, mask
-        )
-
-    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
-        own = with_alpha(link, alpha)
-        if not groups:
-            return topk.soft_topk(
-                scores, k, link=own, temperature=temperature, dim=dim, mask=mask, hard=hard
-            )
-        from kofn.rows.group import choice, given
-        from kofn.rows.group.operations import WEIGHTS, evaluate
-
-        also = f", hard={hard}"
-        shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, also)
-        soft = evaluate(WEIGHTS, shards)
-        if hard:
-            soft = choice.hard(shards) + (soft - soft.detach())
-        return shards.form.restored(soft)
-
-    return _called("soft_topk", run, scores, k, group, link, temperature, dim, mask)
+    arguments = scores, k, group, axis_name, link, temperature, dim, mask
+    return over_shards(_SOFT, *arguments, hard=hard)
 
 
 def soft_topk_threshold(
@@ -131,33 +113,7 @@ def soft_topk_threshold(
         >>> def least_chosen(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_threshold(shard, 1000, temperature=0.01)
     """
-    link = link_of("kofn.distributed.soft_topk_threshold", scores, group, dim, link)
-    if on_axes.is_asked("kofn.distributed.soft_topk_threshold", scores, group, axis_name):
-        return on_axes.soft_topk_threshold(
-            "kofn.distributed.soft_topk_threshold",
-            axis_name,
-            scores,
-            k,
-            link,
-            temperature,
-            dim,
-            mask,
-        )
-
-    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
-        own = with_alpha(link, alpha)
-        if not groups:
-            return topk.soft_topk_threshold(
-                scores, k, link=own, temperature=temperature, dim=dim, mask=mask
-            )
-        from kofn.rows.group import given
-        from kofn.rows.group.operations import THETA, evaluate
-
-        name = "kofn.distributed.soft_topk_threshold"
-        shards = given.shards(name, scores, k, own, temperature, dim, mask, groups)
-        return evaluate(THETA, shards)
-
-    return _called("soft_topk_threshold", run, scores, k, group, link, temperature, dim, mask, True)
+    return over_shards(_THRESHOLD, scores, k, group, axis_name, link, temperature, dim, mask)
 
 
 def soft_topk_sum(
@@ -193,30 +149,7 @@ def soft_topk_sum(
         >>> def largest_ten(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_sum(shard, 10, temperature=0.1)
     """
-    link = link_of("kofn.distributed.soft_topk_sum", scores, group, dim, link)
-    if on_axes.is_asked("kofn.distributed.soft_topk_sum", scores, group, axis_name):
-        return on_axes.soft_topk_sum(
-            "kofn.distributed.soft_topk_sum", axis_name, scores, k, link, temperature, dim, mask
-        )
-
-    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
-        own = with_alpha(link, alpha)
-        if not groups:
-            return topk.soft_topk_sum(
-                scores, k, link=own, temperature=temperature, dim=dim, mask=mask
-            )
-        from kofn.rows.group import given, header
-        from kofn.rows.group.operations import SUM, evaluate
-
-        def beside(checked: given.Shards) -> header.Asked:
-            require_integral(link, checked.scores)
-            return header.Asked("")
-
-        name = "kofn.distributed.soft_topk_sum"
-        shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, beside=beside)
-        return evaluate(SUM, shards)
-
-    return _called("soft_topk_sum", run, scores, k, group, link, temperature, dim, mask, True)
+    return over_shards(_SUM, scores, k, group, axis_name, link, temperature, dim, mask)
 
 
 def hard_topk(
@@ -251,56 +184,4 @@ def hard_topk(
         >>> def kept(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return hard_topk(shard, 1000).bool()
     """
-    if on_axes.is_asked("kofn.distributed.hard_topk", scores, group, axis_name):
-        return on_axes.hard_topk("kofn.distributed.hard_topk", axis_name, scores, k, dim, mask)
-
-    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
-        if not groups:
-            return topk.hard_topk(scores, k, dim=dim, mask=mask)
-        from kofn.rows.group import choice, given
-
-        name, link = "kofn.distributed.hard_topk", table.resolve("logistic")
-        shards = given.shards(name, scores, k, link, 1.0, dim, mask, groups)
-        return shards.form.restored(choice.hard(shards))
-
-    return _called("hard_topk", run, scores, k, group, table.resolve("logistic"), 1.0, dim, mask)
-
-
-def with_alpha(link: Link, alpha: Any) -> Link:
-    """Return the link with this process's part of a learned alpha."""
-    if alpha is None:
-        return link
-    from kofn.links import entmax
-
-    return entmax(alpha)
-
-
-def array_alpha(link: Link) -> Any:
-    """Return the alpha of a link if it is a tensor."""
-    return link.inner.static_and_array_alpha()[1]
-
-
-def _called(
-    name: str,
-    run: Any,
-    scores: Any,
-    k: Any,
-    group: Any,
-    link: Link,
-    temperature: Any,
-    dim: int,
-    mask: Any,
-    of_rows: bool = False,
-) -> Any:
-    from kofn.distributed.placements import on_shards
-
-    return on_shards(
-        f"kofn.distributed.{name}",
-        run,
-        scores,
-        dim,
-        group,
-        per_row=dict(k=k, temperature=temperature, alpha=array_alpha(link)),
-        per_entry=dict(mask=mask),
-        of_rows=of_rows,
-    )
+    return over_shards(_HARD, scores, k, group, axis_name, "logistic", 1.0, dim, mask)

@@ -6,6 +6,7 @@ in T is −Σ(p − t)z/T.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import AT_ONCE, weights_by_kernel
-from kofn.rows import answers, pullbacks
+from kofn.rows import answers, pullbacks, sloped
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import in_memory
@@ -154,5 +155,22 @@ LOSS = Operation(
     offered="gaps",
     functions="fenchel_young_loss, topk_loss, sparsemax_loss, entmax_loss, segment_topk_loss",
 )
-GAP = closed("loss r", answers.gap, pullbacks.of_losses, "target n")
+_SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "still", "whole"))
+GAP = replace(
+    closed("loss r", answers.gap, pullbacks.of_losses, "target n"), sloped=sloped.gap, **_SLOPED
+)
 """The loss for a target of weights by array code: k is given, and is the sum of the target."""
+LIKELIHOOD = Operation(
+    name="",
+    takes="x n, target n, k #, t #, link",
+    gives="loss r",
+    of=ROWS,
+    kernel=lambda _, given, *arrays: sloped.cross_entropy(rows_of(given), *arrays, over=given.over),
+    reference=sloped.cross_entropy,
+    at_theta=False,
+    sloped=sloped.likelihood,
+    **_SLOPED,
+)
+"""Cross-entropy −Σ t·log softmax for a target of weights; k is 1."""
+SMOOTHED_LIKELIHOOD = replace(LIKELIHOOD, takes="x n, target n, idle n, k #, t #, link")
+"""The same with the entries whose share of the smoothing has the weight 0."""

@@ -88,6 +88,17 @@ class Operation:
     and "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names
     of the arguments, "k+t" for those of two in a pair.
     """
+    pullback: Callable[..., Any] | None = None
+    """The cotangents of x, k and t by formulas, for rows in several processes: pullback(cotangent,
+    rows, *arrays, found=, over=, …), with what is kept by name. One of them may be a function that
+    returns it.
+    """
+    sloped: Callable[..., Any] | None = None
+    """sloped(rows, *arrays, found=, over=) is (answer of `reference`, θ, what is kept), by one
+    round of sums; without `at_theta`, `found` is None.
+    """
+    keeps: tuple[str, ...] = ()
+    """The names of what `sloped` keeps per row; in rows that are "still" the answer is constant."""
     offered: str = "SERVED"
     """The attribute of the kernels that has the links served, or is None."""
     constant: tuple[str, ...] = ()

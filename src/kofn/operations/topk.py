@@ -11,7 +11,7 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, deleted, is_torch, namespace
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
-from kofn.rows import answers, implicit, pullbacks
+from kofn.rows import answers, implicit, pullbacks, sloped
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import finish, in_memory, threshold_of
 from kofn.rows.settled import rows_of
@@ -56,10 +56,11 @@ WEIGHTS = Operation(
     kernel=weights_by_kernel,
     reference=answers.weights,
     back=(WEIGHTS_BACK,),
+    pullback=pullbacks.of_weights,
     each_alpha="WEIGHTS",
     functions="soft_topk, softmax, sparsemax, entmax, topk_gates",
 )
-SOFTMAX = replace(WEIGHTS, reference=answers.softmax, at_theta=False)
+SOFTMAX = replace(WEIGHTS, reference=answers.softmax, at_theta=False, sloped=sloped.softmax)
 """The weights of the exponential link at k = 1, which array code normalises directly."""
 
 
@@ -113,6 +114,7 @@ THETA = Operation(
             kernel=_theta_back,
         ),
     ),
+    pullback=pullbacks.of_thresholds,
     functions="soft_topk_threshold",
     lacks={"JAX": AROUND_THETA},
 )
@@ -159,6 +161,9 @@ VALUE = Operation(
             elementwise=True,
         ),
     ),
+    pullback=pullbacks.of_values,
+    sloped=sloped.value,
+    keeps=("slope",),
     offered="values",
     functions="soft_topk_sum",
     lacks={"JAX": AROUND_THETA},

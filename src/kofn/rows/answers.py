@@ -94,7 +94,9 @@ def value(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | Non
     return _value(rows, p, wide_sums_of(over, *_parts(rows, p)))
 
 
-def value_and_slope(rows: Rows, over: Reductions, found: tuple[Array, Array]) -> tuple[Array, ...]:
+def value_and_slope(
+    rows: Rows, over: Reductions, found: tuple[Array, Array]
+) -> tuple[Array, Array]:
     """Return S_k and its slope in T, −ΣΩ(p), by one round of sums. For constants."""
     p = place(rows, over, found)
     moves = rows.live & ~over.expand(p.none | p.every)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kofn.arrays.autodiff import spoil, values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, cast, deleted, is_numpy, namespace
+from kofn.arrays.kinds import Array, cast, is_numpy, namespace
 from kofn.rows import answers, implicit
 from kofn.rows.given import Given
 from kofn.rows.pivot import pivot_at
@@ -42,26 +42,19 @@ def in_rows(
 
 
 def of_weights(
-    v: Array,
-    given: Given,
-    found: tuple[Array, Array],
-    over: Reductions,
-    tops: Array | None = None,
-    with_k: bool = True,
-) -> tuple[Array, Array, Array]:
+    v: Array, rows: Rows, found: tuple[Array, Array], over: Reductions
+) -> tuple[Array, Callable[[], Array], Array]:
     """Return the cotangents of scores, k and T for one of the weights, by two rounds of sums.
 
     ∂p/∂x = [diag(w) − w wᵀ/Σw]/T, ∂p/∂k = w/Σw. The mean of v by w is improved once: where one
     entry has nearly all of Σw, its rounding would be as large as the others' derivatives. `found`
-    is θ as it is used, at the end of a support if it was moved there; `tops` is how many scores are
-    +inf, if that is known. The cotangent of k is right only `with_k`.
+    is θ as it is used, at the end of a support if it was moved there. The cotangent of k may take
+    further sums: a function returns it.
     """
-    x, k, t, link, _ = given
+    x, live, top, left, _, t, link, known = rows
     xp, expand = namespace(x), over.expand
     (hi, lo), link = found, link.map_alpha(expand)
     open_, spoiled = xp.isfinite(hi), xp.isnan(hi)
-    top = x == math.inf
-    live = ~(top | deleted(x))
     limit = far(xp.finfo(x.dtype))
     z = ((x - expand(xp.where(open_, hi, 0.0))) - expand(lo)) / expand(t)
     moves = live & expand(open_)
@@ -71,9 +64,12 @@ def of_weights(
 
     still = w == 0
     moved, of_top = xp.where(still, 0.0, w * v), xp.where(top, v, 0.0)
-    counted = (cast(top, x.dtype),) if tops is None else ()
+    counted = (cast(top, x.dtype),) if known is None else ()
     total, mean, moment, of_top, *count = wide_sums_of(over, w, moved, w * z, of_top, *counted)
-    tops = count[0] if tops is None else tops
+    if known is None:
+        tops, left = count[0], left - count[0]
+    else:
+        tops = known.top
     solvable = open_ & (total >= implicit.least_weight(w))
     divisor = xp.where(solvable, total, 1.0)
     mean = xp.where(solvable, mean / divisor, 0.0)
@@ -83,18 +79,19 @@ def of_weights(
     rest, lever = wide_sums_of(over, u, u * ((xp.where(still, pivot, x) - pivot) / expand(t)))
     change = xp.where(solvable, rest / divisor, 0.0)
     u = u - w * expand(cast(change, x.dtype))
-    in_k, hard = mean + change, open_ & ~solvable
+    hard = open_ & ~solvable
 
     def in_hard_rows() -> Array:
         row = Entries(z, xp.where(live, x, -math.inf), t, live, over)
-        return in_k + over.sum(implicit.shares(link, row, hard) * v)
+        return mean + change + over.sum(implicit.shares(link, row, hard) * v)
 
-    in_k = only_if(hard, in_hard_rows, in_k) if with_k else in_k
-    shared = (tops > 0) & (k <= tops)
-    in_k = in_k + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0)
-    in_t = -lever / t
+    def in_k() -> Array:
+        found = only_if(hard, in_hard_rows, mean + change)
+        shared = (tops > 0) & (left <= 0)
+        return spoil(found + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0), spoiled)
+
     in_x = spoil(u / expand(t), live & expand(spoiled))
-    return in_x, spoil(in_k, spoiled), spoil(in_t, spoiled)
+    return in_x, in_k, spoil(-lever / t, spoiled)
 
 
 def log_cotangents(v: Array, rows: Rows, found: Any) -> tuple[Array, Array]:

@@ -27,14 +27,14 @@ class Rows(NamedTuple):
     top_weight: Array  # the weight of each score of +inf
     temperature: Array
     link: Any  # an inner Link; its parameter is a number or per row
-    counts: Any = None  # how many entries are live, and how many are top, if that is known
+    known: Any = None  # of shards: rows/group/survey.py
 
     def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:
         """Return how many entries of each row are live, or top, or either."""
-        if self.counts is None:
+        if self.known is None:
             flags = self.live | self.top if live and top else self.live if live else self.top
             return over.count(flags)
-        return self.counts[0] * live + self.counts[1] * top
+        return self.known.live * live + self.known.top * top
 
 
 def rows_of(given: Given, over: Reductions | None = None) -> Rows:
@@ -53,6 +53,13 @@ def rows_of(given: Given, over: Reductions | None = None) -> Rows:
     )
 
     return Rows(x, live, top, *shared(k, count_top), temperature, link)
+
+
+def uncounted(given: Given) -> Rows:
+    """Return rows whose scores of +inf are not counted: k is that of all, their weight is none."""
+    x, k, temperature, link, _ = given
+    top = x == math.inf
+    return Rows(x, ~(top | deleted(x)), top, k, None, temperature, link)
 
 
 def shared(k: Array, tops: Array) -> tuple[Array, Array]:

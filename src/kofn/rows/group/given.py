@@ -61,7 +61,6 @@ def shards(
     dim: int,
     mask: Any,
     groups: Sequence[Any],
-    also: str = "",
     beside: Callable[[Shards], Asked] | None = None,
 ) -> Shards:
     """Check this rank's arguments, and that the other ranks have the same.
@@ -69,7 +68,6 @@ def shards(
     Args:
         name: of the public function.
         groups: the process groups that hold the other parts, None for all processes.
-        also: what else must be the same on all ranks.
         beside: checks further arguments, and returns what of them must be the same.
     """
     ranks = ranks_of(groups, name, scores)
@@ -79,7 +77,7 @@ def shards(
         return checked, Asked("") if beside is None else beside(checked)
 
     def asked(found: tuple[Shards, Asked]) -> Asked:
-        own = asked_of(found[0], k, temperature, also)
+        own = asked_of(found[0], k, temperature)
         return Asked(own.words + found[1].words, [*own.numbers, *found[1].numbers])
 
     return agreed(ranks, scores, check, asked)[0]
@@ -139,7 +137,7 @@ def require_eager(name: str, *arrays: Any) -> None:
         )
 
 
-def asked_of(checked: Shards, k: Any, temperature: Any, also: str) -> Asked:
+def asked_of(checked: Shards, k: Any, temperature: Any, also: str = "") -> Asked:
     """Return what must be the same on all ranks, in words that an error can repeat."""
     form, link = checked.form, checked.link
     shape = [*map(str, form.batch)]

@@ -15,6 +15,13 @@ from kofn.rows.settled import Rows, shared
 from kofn.solver.bracket import WIDE
 
 
+class Counts(NamedTuple):
+    """What a derivative needs to know of a survey, per row."""
+
+    live: Tensor
+    top: Tensor
+
+
 class Survey(NamedTuple):
     """Numbers per row in float64, the same on every rank."""
 
@@ -41,16 +48,16 @@ def surveyed(shards: Shards) -> tuple[Survey, Rows]:
     if shards.k_number is not None:
         check_k(shards.k_number, survey.size)
     k = torch.where(shards.k <= max(survey.size, 1), shards.k, math.nan)
-    return survey, rows_of(shards._replace(k=k), survey.live, survey.top)
+    return survey, rows_of(shards._replace(k=k), survey)
 
 
-def rows_of(shards: Shards, lives: Tensor, tops: Tensor) -> Rows:
-    """Return the rows, of which so many entries are available, and so many +inf."""
+def rows_of(shards: Shards, known: Survey | Counts) -> Rows:
+    """Return the rows, of which all ranks know this."""
     x = shards.scores
     live, top = _in_play(x.detach())
-    k, weight = (one.to(x.dtype) for one in shared(shards.k, tops))
-    scores, counts = torch.where(live, x, -math.inf), (lives, tops)
-    return Rows(scores, live, top, k, weight, shards.temperature, shards.link, counts)
+    k, weight = (one.to(x.dtype) for one in shared(shards.k, known.top))
+    scores = torch.where(live, x, -math.inf)
+    return Rows(scores, live, top, k, weight, shards.temperature, shards.link, known)
 
 
 def _in_play(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,161 @@
+"""Operations on rows in several processes: array code at a θ that is found by messages.
+
+A call surveys the rows, searches for θ, and sums once more if its answer is a number per row. First
+derivatives are the pullbacks of declarations, by two sums at most; further ones, and those in
+alpha, are those of the array code, at the θ that is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.adapters import torch_eager
+from kofn.arrays.torch_state import is_recorded
+from kofn.operations.operation import Operation, Signature
+from kofn.operations.signatures import ROWS
+from kofn.rows.group.given import Shards
+from kofn.rows.group.search import solve
+from kofn.rows.group.survey import Counts, rows_of, surveyed
+from kofn.rows.settled import Rows
+
+Grads = Sequence[Tensor | None]
+
+SHARDS: Signature = ROWS._replace(
+    takes="x n, k r, t r, link",
+    learnable=lambda _: ("x", "k", "t"),
+    tensors=lambda shards: (shards.scores, shards.k, shards.temperature),
+    without=lambda shards: shards._replace(scores=None, k=None, temperature=None),
+    within=lambda shards, tensors: shards._replace(
+        scores=tensors[0], k=tensors[1], temperature=tensors[2]
+    ),
+)
+PER_ROW = "hi r, lo r, left r, live r, tops r"
+"""What only messages tell of a row: θ, the k of its available entries, and two counts."""
+
+
+def answer(operation: Operation, shards: Shards, *arrays: Tensor) -> Tensor:
+    """Return the answer of an operation, with derivatives in scores, k, T and alpha."""
+    alpha = shards.link.static_and_array_alpha()[1]
+    learned = [each is not None and is_recorded(each) for each in (alpha, *SHARDS.tensors(shards))]
+    if learned[0]:
+        with torch.no_grad():
+            known = _by_messages(operation, True, None, shards, *arrays)[1:]
+        return _by_array_code(operation, shards, arrays, known)
+    if any(learned):
+        return torch_eager.recorded(_with_back(operation), _run, None, shards, arrays, ())
+    return _by_messages(operation, not operation.has_slopes, None, shards, *arrays)[0]
+
+
+def _run(operation: Operation, _: Any, shards: Shards, *own: Any) -> Any:
+    return operation.kernel(None, shards, *own)
+
+
+@lru_cache
+def _with_back(operation: Operation) -> Operation:
+    """Declare the operation on shards."""
+    arrays = "".join(f", {name} n" for name in operation.arrays)
+    known = PER_ROW + "".join(f", {name} r" for name in operation.keeps)
+    back = Operation(
+        name="",
+        takes=f"cotangent r{arrays}, {known}, of_x int, of_k int, of_t int",
+        gives="x n, k r, t r",
+        of=SHARDS,
+        kernel=partial(_pulled, operation, _by_formula),
+        plain=partial(_pulled, operation, _by_graph, None),
+    )
+    return Operation(
+        name="",
+        takes=f"x n{arrays}, k r, t r, link",
+        gives=f"answer r, {known}",
+        of=SHARDS,
+        kernel=partial(_by_messages, operation, True),
+        back=(back,),
+    )
+
+
+def _by_messages(
+    operation: Operation, slopes: bool, _: Any, shards: Shards, *arrays: Tensor
+) -> tuple[Tensor, ...]:
+    """Return the answer, what is known per row, and what the declaration keeps if `slopes`."""
+    constants = SHARDS.within(shards, [each.detach() for each in SHARDS.tensors(shards)])
+    survey, rows = surveyed(constants)
+    over = shards.over
+    found = solve(survey, rows, over) if operation.at_theta else None
+    kept: Sequence[Tensor] = ()
+    if operation.sloped is not None and slopes:
+        first, found, kept = operation.sloped(rows, *arrays, over=over, found=found)
+    else:
+        assert operation.reference is not None
+        first = operation.reference(rows, *arrays, over=over, found=found)
+    assert found is not None
+    return (first, *found, rows.k, survey.live, survey.top, *kept)
+
+
+def _pulled(
+    operation: Operation, by: Callable[..., Grads], _: Any, shards: Shards, v: Tensor, *own: Any
+) -> Grads:
+    """Return the cotangents of scores, k and T, as far as they are wanted."""
+    count = len(operation.arrays)
+    arrays, known, wanted = own[:count], own[count:-3], own[-3:]
+    slopes = by(operation, shards, v, arrays, known)
+    triples = zip(slopes, SHARDS.tensors(shards), wanted, strict=True)
+    return tuple(_needed(slope, like) if of_it else None for slope, like, of_it in triples)
+
+
+def _needed(slope: Any, like: Tensor) -> Tensor | None:
+    """Return a cotangent; one that takes messages comes as a function."""
+    slope = slope() if callable(slope) else slope
+    return None if slope is None else slope.to(like.dtype)
+
+
+def _by_formula(
+    operation: Operation, shards: Shards, v: Tensor, arrays: Any, known: Sequence[Tensor]
+) -> Grads:
+    assert operation.pullback is not None
+    rows, found, kept = _known(operation, shards, known)
+    if "still" in kept:
+        v = torch.where(kept.pop("still"), 0.0, v)
+    pulled: Grads = operation.pullback(v, rows, *arrays, over=shards.over, found=found, **kept)
+    return pulled
+
+
+def _by_graph(
+    operation: Operation, shards: Shards, v: Tensor, arrays: Any, known: Sequence[Tensor]
+) -> Grads:
+    """Return the cotangents of array code, which can be differentiated again."""
+    tensors = SHARDS.tensors(shards)
+    some = [each for each in tensors if each.requires_grad]
+    answer = _by_array_code(operation, shards, arrays, known)
+    slopes = torch.autograd.grad(answer, some, v, create_graph=True, allow_unused=True)
+    found = iter(slopes)
+    return [next(found) if each.requires_grad else None for each in tensors]
+
+
+def _by_array_code(
+    operation: Operation, shards: Shards, arrays: Any, known: Sequence[Tensor]
+) -> Tensor:
+    """Return the answer as differentiable code, at a θ that is known."""
+    assert operation.reference is not None
+    rows, found, kept = _known(operation, shards, known)
+    at = dict(found=found) if operation.at_theta else {}
+    answer: Tensor = operation.reference(rows, *arrays, over=shards.over, **at)
+    return torch.where(kept["still"], answer.detach(), answer) if "still" in kept else answer
+
+
+def _known(
+    operation: Operation, shards: Shards, known: Sequence[Tensor]
+) -> tuple[Rows, tuple[Tensor, Tensor], dict[str, Tensor]]:
+    """Return rows without a message, θ, and what the declaration keeps.
+
+    Rows that are `still` have an answer that is a constant.
+    """
+    hi, lo, left, live, tops, *kept = known
+    k = torch.where(left.isnan(), math.nan, shards.k)
+    rows = rows_of(shards._replace(k=k), Counts(live, tops))
+    return rows, (hi, lo), dict(zip(operation.keeps, kept, strict=True))

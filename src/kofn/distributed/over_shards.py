@@ -1,0 +1,106 @@
+"""The way of a map of rows that lie in several processes, or on several JAX devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kofn.arrays.checks import check_flag
+from kofn.distributed import on_axes
+from kofn.distributed.early import link_of, told
+from kofn.links import Link
+from kofn.operations.operation import ENTRY, Operation
+from kofn.rows.answers import require_integral
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    Group = ProcessGroup | DeviceMesh | None
+
+
+class Map(NamedTuple):
+    """A map of rows in several processes."""
+
+    name: str
+    operation: Operation | None  # None for the hard choice
+    whole: Callable[..., Any]
+    """whole(scores, k, link=, temperature=, dim=, mask=, …) of rows that no process shares."""
+    has_integral: bool = False
+
+
+def over_shards(
+    of: Map,
+    scores: Any,
+    k: Any,
+    group: Any,
+    axis_name: Any,
+    link: Any,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    hard: Any = None,
+) -> Any:
+    """Return this process's part of a map, or its number per row.
+
+    `hard` is None for a map without this argument.
+    """
+    name, operation = f"kofn.distributed.{of.name}", of.operation
+    link = link_of(name, scores, group, dim, link)
+    flags = {} if hard is None else {"hard": hard}
+    if hard is not None:
+        told(name, scores, group, dim, lambda: check_flag("hard", hard))
+    of_rows = operation is not None and operation.answers[0].kind != ENTRY
+    if on_axes.is_asked(name, scores, group, axis_name):
+        if of.has_integral:
+            require_integral(link, scores)
+        arguments = scores, k, link, temperature, dim, mask
+        return on_axes.answer(name, axis_name, operation, bool(hard), *arguments)
+    from kofn.distributed.placements import on_shards
+
+    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
+        own = with_alpha(link, alpha)
+        if not groups:
+            return of.whole(
+                scores, k, link=own, temperature=temperature, dim=dim, mask=mask, **flags
+            )
+        from kofn.adapters.torch_shards import answer
+        from kofn.rows.group import choice, given, header
+
+        def beside(checked: given.Shards) -> header.Asked:
+            if of.has_integral:
+                require_integral(link, checked.scores)
+            return header.Asked("" if hard is None else f", hard={hard}")
+
+        shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, beside)
+        if operation is None:
+            return shards.form.restored(choice.hard(shards))
+        found = answer(operation, shards)
+        if hard:
+            found = choice.hard(shards) + (found - found.detach())
+        return found if of_rows else shards.form.restored(found)
+
+    return on_shards(
+        name,
+        run,
+        scores,
+        dim,
+        group,
+        per_row=dict(k=k, temperature=temperature, alpha=array_alpha(link)),
+        per_entry=dict(mask=mask),
+        of_rows=of_rows,
+    )
+
+
+def with_alpha(link: Link, alpha: Any) -> Link:
+    """Return the link with this process's part of a learned alpha."""
+    if alpha is None:
+        return link
+    from kofn.links import entmax
+
+    return entmax(alpha)
+
+
+def array_alpha(link: Link) -> Any:
+    """Return the alpha of a link if it is a tensor."""
+    return link.inner.static_and_array_alpha()[1]

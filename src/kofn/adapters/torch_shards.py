@@ -17,9 +17,14 @@ from torch import Tensor
 
 from kofn.adapters import torch_eager
 from kofn.arrays.torch_state import is_recorded
+from kofn.links.link import Link
+from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature
-from kofn.operations.signatures import ROWS
+from kofn.operations.signatures import PRICED, ROWS
+from kofn.rows.group import priced
 from kofn.rows.group.given import Shards
+from kofn.rows.group.priced import PricedShards
+from kofn.rows.group.priced_choice import fill as priced_fill
 from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Counts, rows_of, surveyed
 from kofn.rows.settled import Rows
@@ -41,8 +46,7 @@ PER_ROW = "hi r, lo r, left r, live r, tops r"
 
 def answer(operation: Operation, shards: Shards, *arrays: Tensor) -> Tensor:
     """Return the answer of an operation, with derivatives in scores, k, T and alpha."""
-    alpha = shards.link.static_and_array_alpha()[1]
-    learned = [each is not None and is_recorded(each) for each in (alpha, *SHARDS.tensors(shards))]
+    learned = _learned(shards.link, shards, SHARDS)
     if learned[0]:
         with torch.no_grad():
             known = _by_messages(operation, True, None, shards, *arrays)[1:]
@@ -50,6 +54,12 @@ def answer(operation: Operation, shards: Shards, *arrays: Tensor) -> Tensor:
     if any(learned):
         return torch_eager.recorded(_with_back(operation), _run, None, shards, arrays, ())
     return _by_messages(operation, not operation.has_slopes, None, shards, *arrays)[0]
+
+
+def _learned(link: Link, shards: Any, of: Signature) -> list[bool]:
+    """Return whether autograd records alpha, and the tensors of rows."""
+    alpha = link.static_and_array_alpha()[1]
+    return [each is not None and is_recorded(each) for each in (alpha, *of.tensors(shards))]
 
 
 def _run(operation: Operation, _: Any, shards: Shards, *own: Any) -> Any:
@@ -128,13 +138,17 @@ def _by_formula(
 def _by_graph(
     operation: Operation, shards: Shards, v: Tensor, arrays: Any, known: Sequence[Tensor]
 ) -> Grads:
-    """Return the cotangents of array code, which can be differentiated again."""
     tensors = SHARDS.tensors(shards)
-    some = [each for each in tensors if each.requires_grad]
-    answer = _by_array_code(operation, shards, arrays, known)
-    slopes = torch.autograd.grad(answer, some, v, create_graph=True, allow_unused=True)
+    return _pulled_back(lambda: _by_array_code(operation, shards, arrays, known), tensors, v)
+
+
+def _pulled_back(plain: Callable[[], Tensor], tensors: Sequence[Tensor], v: Tensor) -> Grads:
+    """Return the cotangents of array code, which can be differentiated again if that is wanted."""
+    some, again = [each for each in tensors if each.requires_grad], torch.is_grad_enabled()
+    with torch.enable_grad():
+        slopes = torch.autograd.grad(plain(), some, v, create_graph=again, allow_unused=True)
     found = iter(slopes)
-    return [next(found) if each.requires_grad else None for each in tensors]
+    return tuple(next(found) if each.requires_grad else None for each in tensors)
 
 
 def _by_array_code(
@@ -159,3 +173,80 @@ def _known(
     k = torch.where(left.isnan(), math.nan, shards.k)
     rows = rows_of(shards._replace(k=k), Counts(live, tops))
     return rows, (hi, lo), dict(zip(operation.keeps, kept, strict=True))
+
+
+# Rows with costs. Only the weights have a way back; prices and values are array code.
+
+_PRICED: Signature = PRICED._replace(
+    tensors=lambda shards: PRICED.tensors(shards.given),
+    without=lambda shards: shards._replace(given=PRICED.without(shards.given)),
+    within=lambda shards, tensors: shards._replace(given=PRICED.within(shards.given, tensors)),
+)
+
+
+def priced_answer(operation: Operation, shards: PricedShards) -> Tensor:
+    """Return the answer of an operation on rows with costs."""
+    served, learned = _OF_PRICED.get(operation.name), _learned(shards.given.link, shards, _PRICED)
+    if served is None or learned[0]:
+        return _plain_answer(operation, shards)
+    if any(learned):
+        return torch_eager.recorded(served, _run, None, shards, (), ())
+    found: Tensor = served.kernel(None, shards)[0]
+    return found
+
+
+def priced_choice(shards: PricedShards) -> Tensor:
+    """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
+    found = priced_fill(shards.given, shards.over)
+    if not any(_learned(shards.given.link, shards, _PRICED)):
+        return found
+    soft = priced_answer(KNAPSACK, shards)
+    return found + (soft - soft.detach())
+
+
+def _plain_answer(operation: Operation, shards: PricedShards) -> Tensor:
+    assert operation.plain is not None
+    found: Tensor = operation.plain(shards.given, over=shards.over)
+    return found
+
+
+def _priced_weights(_: Any, shards: PricedShards) -> tuple[Tensor, ...]:
+    given = PRICED.within(shards.given, [each.detach() for each in PRICED.tensors(shards.given)])
+    found, kept = priced.weights(given, shards.over)
+    return found, *kept
+
+
+def _weights_again(_: Any, shards: PricedShards, v: Tensor, *kept: Tensor) -> Grads:
+    tensors = PRICED.tensors(shards.given)
+    return _pulled_back(lambda: _plain_answer(KNAPSACK, shards), tensors, v)
+
+
+def _weights_back(_: Any, shards: PricedShards, v: Tensor, *kept: Tensor) -> Grads:
+    found = priced.cotangents(v, shards.given, priced.Kept(*kept), shards.over)
+    if found is None:
+        return _weights_again(None, shards, v)
+    pairs = zip(found, PRICED.tensors(shards.given), strict=True)
+    return tuple(each.to(like.dtype) for each, like in pairs)
+
+
+_KEPT = "z n, theta r, scale r, open r, dear r, price r"
+_OF_PRICED = {
+    KNAPSACK.name: Operation(
+        name="",
+        takes=KNAPSACK.takes,
+        gives=f"p n, {_KEPT}",
+        of=_PRICED,
+        kernel=_priced_weights,
+        back=(
+            Operation(
+                name="",
+                takes=f"cotangent n, {_KEPT}",
+                gives="x n, costs n, budget r, t r",
+                of=_PRICED,
+                kernel=_weights_back,
+                plain=partial(_weights_again, None),
+            ),
+        ),
+    )
+}
+"""What serves rows with costs, by the names of operations."""

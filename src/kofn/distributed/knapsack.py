@@ -11,14 +11,20 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributed import on_axes
 from kofn.distributed.early import link_of, told
 from kofn.distributed.on_axes import AxisName
-from kofn.distributed.over_shards import array_alpha, with_alpha
+from kofn.distributed.over_shards import Map, array_alpha, with_alpha
 from kofn.links import Link
 from kofn.maps import knapsack
+from kofn.operations.knapsack import KNAPSACK, KNAPSACK_VALUE, PRICE
+from kofn.operations.operation import ENTRY
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
+
+_SOFT = Map("soft_knapsack", KNAPSACK, knapsack.soft_knapsack)
+_PRICE = Map("soft_knapsack_threshold", PRICE, knapsack.soft_knapsack_threshold)
+_VALUE = Map("soft_knapsack_value", KNAPSACK_VALUE, knapsack.soft_knapsack_value, has_integral=True)
 
 
 def soft_knapsack(
@@ -66,19 +72,15 @@ def soft_knapsack(
         >>> def kept(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack(shard, bytes, 1e9)
     """
-    whole = knapsack.soft_knapsack
-    name = "soft_knapsack"
-    full = f"kofn.distributed.{name}"
+    full = "kofn.distributed.soft_knapsack"
     told(full, scores, group, dim, lambda: check_flag("hard", hard))
     if on_axes.is_asked(full, scores, group, axis_name) and hard:
         raise ValueError(
             f"{full}: hard must be False inside jax.shard_map; got True: call kofn.soft_knapsack "
             "under jax.jit, which takes arrays on any mesh"
         )
-    answer, whole = "hard_weights" if hard else "weights", partial(whole, hard=hard)
-    return _called(
-        name, whole, answer, axis_name, scores, costs, budget, group, link, temperature, dim, mask
-    )
+    of = _SOFT._replace(whole=partial(_SOFT.whole, hard=hard))
+    return _called(of, axis_name, scores, costs, budget, group, link, temperature, dim, mask, hard)
 
 
 def soft_knapsack_threshold(
@@ -112,11 +114,7 @@ def soft_knapsack_threshold(
         >>> def price(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_threshold(shard, bytes, 1e9)
     """
-    whole = knapsack.soft_knapsack_threshold
-    name = "soft_knapsack_threshold"
-    return _called(
-        name, whole, "theta", axis_name, scores, costs, budget, group, link, temperature, dim, mask
-    )
+    return _called(_PRICE, axis_name, scores, costs, budget, group, link, temperature, dim, mask)
 
 
 def soft_knapsack_value(
@@ -151,17 +149,11 @@ def soft_knapsack_value(
         >>> def best(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_value(shard, bytes, 1e9)
     """
-    whole = knapsack.soft_knapsack_value
-    name = "soft_knapsack_value"
-    return _called(
-        name, whole, "value", axis_name, scores, costs, budget, group, link, temperature, dim, mask
-    )
+    return _called(_VALUE, axis_name, scores, costs, budget, group, link, temperature, dim, mask)
 
 
 def _called(
-    name: str,
-    whole: Any,
-    answer: str,
+    of: Map,
     axis_name: Any,
     scores: Any,
     costs: Any,
@@ -171,14 +163,15 @@ def _called(
     temperature: Any,
     dim: int,
     mask: Any,
+    hard: bool = False,
 ) -> Any:
     from kofn.distributed.placements import on_shards
 
-    full, of_entries = f"kofn.distributed.{name}", answer.endswith("weights")
+    full, of_rows = f"kofn.distributed.{of.name}", of.operation.answers[0].kind != ENTRY
     link = link_of(full, scores, group, dim, link)
     if on_axes.is_asked(full, scores, group, axis_name):
         arguments = scores, costs, budget, link, temperature, dim, mask
-        return on_axes.soft_knapsack(full, axis_name, answer, *arguments)
+        return on_axes.priced_answer(full, axis_name, of.operation, of.has_integral, *arguments)
 
     def run(
         scores: Any,
@@ -192,17 +185,17 @@ def _called(
     ) -> Any:
         own = with_alpha(link, alpha)
         if not groups:
-            return whole(
+            return of.whole(
                 scores, costs, budget, link=own, temperature=temperature, dim=dim, mask=mask
             )
-        from kofn.rows.group import priced
+        from kofn.adapters.torch_shards import priced_answer, priced_choice
+        from kofn.rows.group.priced import priced_shards
 
-        flags = answer == "value", answer == "hard_weights"
-        checked = priced.priced_shards(
-            full, scores, costs, budget, own, temperature, dim, mask, groups, *flags
+        checked = priced_shards(
+            full, scores, costs, budget, own, temperature, dim, mask, groups, of.has_integral, hard
         )
-        found = getattr(priced, answer)(checked)
-        return checked.shards.form.restored(found) if of_entries else found
+        found = priced_choice(checked) if hard else priced_answer(of.operation, checked)
+        return found if of_rows else checked.form.restored(found)
 
     return on_shards(
         full,
@@ -212,5 +205,5 @@ def _called(
         group,
         per_row=dict(budget=budget, temperature=temperature, alpha=array_alpha(link)),
         per_entry=dict(costs=costs, mask=mask),
-        of_rows=not of_entries,
+        of_rows=of_rows,
     )

@@ -6,8 +6,9 @@ from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_jax
+from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY
-from kofn.rows import choice, priced_answers
+from kofn.rows import choice
 from kofn.rows.answers import require_integral
 from kofn.rows.compiled import evaluate
 from kofn.rows.settled import rows_of
@@ -40,13 +41,13 @@ def is_asked(name: str, scores: Any, group: Any, axis_name: AxisName) -> bool:
 def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: Any) -> Any:
     """Return this device's part of an operation, or its number per row; if `choose`, hard choices.
 
-    Without an operation they have no gradient; `arguments` are those of `given_on_axes`.
+    `arguments` are those of `given_on_axes`.
     """
     from kofn.rows.jax_axis import axis_rows, given_on_axes
 
     over = axis_rows(name, axis_name)
     given = given_on_axes(over, *arguments)
-    if operation is None:
+    if operation is HARD:
         return given.form.restored(_hard(given, over))
     found = evaluate(operation.reference, rows_of(given, over), over=over)
     if operation.answers[0].kind != ENTRY:
@@ -56,16 +57,18 @@ def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: 
     return given.form.restored(found)
 
 
-def soft_knapsack(name: str, axis_name: Any, answer: str, *arguments: Any) -> Any:
-    """Return this device's part of `priced_answers.weights`, or θ or S of every row."""
+def priced_answer(
+    name: str, axis_name: Any, operation: Any, has_integral: bool, *arguments: Any
+) -> Any:
+    """Return this device's part of an operation on rows with costs, or its number per row."""
     from kofn.rows.jax_axis import axis_rows, priced_on_axes
 
     over = axis_rows(name, axis_name)
     given, form = priced_on_axes(over, *arguments)
-    if answer == "value":
+    if has_integral:
         require_integral(given.link, given.scores)
-    found = evaluate(getattr(priced_answers, answer), given, over=over)
-    return form.restored(found) if answer == "weights" else over.shared(found)
+    found = operation.plain(given, over=over)
+    return form.restored(found) if operation.answers[0].kind == ENTRY else over.shared(found)
 
 
 def _hard(given: Any, over: Any) -> Array:

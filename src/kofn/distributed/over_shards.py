@@ -9,6 +9,7 @@ from kofn.arrays.checks import check_flag
 from kofn.distributed import on_axes
 from kofn.distributed.early import link_of, told
 from kofn.links import Link
+from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY, Operation
 from kofn.rows.answers import require_integral
 
@@ -23,7 +24,7 @@ class Map(NamedTuple):
     """A map of rows in several processes."""
 
     name: str
-    operation: Operation | None  # None for the hard choice
+    operation: Operation
     whole: Callable[..., Any]
     """whole(scores, k, link=, temperature=, dim=, mask=, …) of rows that no process shares."""
     has_integral: bool = False
@@ -50,7 +51,7 @@ def over_shards(
     flags = {} if hard is None else {"hard": hard}
     if hard is not None:
         told(name, scores, group, dim, lambda: check_flag("hard", hard))
-    of_rows = operation is not None and operation.answers[0].kind != ENTRY
+    of_rows = operation.answers[0].kind != ENTRY
     if on_axes.is_asked(name, scores, group, axis_name):
         if of.has_integral:
             require_integral(link, scores)
@@ -73,7 +74,7 @@ def over_shards(
             return header.Asked("" if hard is None else f", hard={hard}")
 
         shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, beside)
-        if operation is None:
+        if operation is HARD:
             return shards.form.restored(choice.hard(shards))
         found = answer(operation, shards)
         if hard:

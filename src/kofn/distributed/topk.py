@@ -10,6 +10,7 @@ from kofn.distributed.on_axes import AxisName
 from kofn.distributed.over_shards import Map, over_shards
 from kofn.links import Link
 from kofn.maps import topk
+from kofn.operations.choice import HARD
 from kofn.operations.topk import THETA, VALUE, WEIGHTS
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def _hard(scores: Any, k: Any, *, link: Any, temperature: Any, dim: int, mask: A
 _SOFT = Map("soft_topk", WEIGHTS, topk.soft_topk)
 _THRESHOLD = Map("soft_topk_threshold", THETA, topk.soft_topk_threshold)
 _SUM = Map("soft_topk_sum", VALUE, topk.soft_topk_sum, has_integral=True)
-_HARD = Map("hard_topk", None, _hard)
+_HARD = Map("hard_topk", HARD, _hard)
 
 
 def soft_topk(

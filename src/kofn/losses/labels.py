@@ -15,12 +15,14 @@ import numpy as np
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import not_below_0, stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted, full_like, is_torch, namespace, of_torch
+from kofn.arrays.kinds import Array, cast, deleted, full_like, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import by_id
 from kofn.losses.targets import Target, spoiled, weighted
 from kofn.operations.losses import LOSS
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import scores
 from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.given import Given
 
@@ -106,7 +108,8 @@ def _moved(
     # An entry out of play, which is below −1e38, would show in the sum of its row.
     if highest < FAR and bool((total > -FAR).all()):
         whole = float(x.shape[-1]) if by_class is None else xp.sum(by_class)
-        return x.shape[-1], whole, _apart(x, labels, by_class, whole, total) / temperature
+        apart = route.computed(_APART, None, x, (labels,), (by_class, whole, total))
+        return x.shape[-1], whole, apart / temperature
     playing = ~deleted(fixed)
     at_label = take_along_last(x, labels[..., None])[..., 0]
     x, some = xp.where(playing, x, 0.0), cast(playing, x.dtype)
@@ -119,22 +122,33 @@ def _weighed(x: Array, by_class: Array | None) -> Array:
     return namespace(x).sum(x, axis=-1) if by_class is None else x @ by_class
 
 
-def _apart(
-    x: Array, labels: Array, by_class: Array | None, whole: Array | float, total: Array
-) -> Array:
-    """Return whole·x_y − Σwx, with total = Σx; in one pass back, where autograd would take four."""
+def _apart(_: Any, x: Array, labels: Array, by_class: Any, whole: Any, total: Array) -> Array:
+    """Return whole·x_y − Σwx, with total = Σx."""
+    at_label = take_along_last(x, labels[..., None])[..., 0]
+    return whole * at_label - (total if by_class is None else x @ by_class)
 
-    def value(labels: Array, x: Array) -> Any:
-        at_label = take_along_last(x, labels[..., None])[..., 0]
-        return whole * at_label - (total if by_class is None else x @ by_class), ()
 
-    def pullback(cotangent: Array, tensors: Any, kept: Any) -> Any:
-        labels, x = tensors
-        below = -cotangent[..., None]
-        slopes = below.expand(x.shape).clone() if by_class is None else below * by_class
-        return None, slopes.scatter_add_(-1, labels[..., None], -whole * below)
+def _apart_back(x: Array, cotangent: Array, labels: Array, by_class: Any, whole: Any) -> Array:
+    below = -cotangent[..., None]
+    slopes = below.expand(x.shape).clone() if by_class is None else below * by_class
+    return slopes.scatter_add_(-1, labels[..., None], -whole * below)
 
-    if not is_torch(x):
-        return value(labels, x)[0]
-    rule = of_torch("rule")
-    return rule.by_rule(rule.Rule(value, pullback), labels, x)
+
+_APART = Operation(
+    name="",
+    takes="x n, labels r, by_class any, whole any, total any",
+    gives="apart r",
+    of=scores("x", "rows"),
+    kernel=_apart,
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, x n, labels r, by_class any, whole any",
+            gives="x n",
+            of=scores("x", "rows"),
+            kernel=lambda _, *arguments: _apart_back(*arguments),
+            plain=_apart_back,
+        ),
+    ),
+)
+"""In one pass back, where autograd would take four."""

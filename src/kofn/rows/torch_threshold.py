@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
-# Loaded with PyTorch, because torch.compile cannot trace an import in the first call.
-from kofn.arrays import torch_rule as torch_rule
 from kofn.arrays.torch_operator import refuse_untranslated
 from kofn.arrays.torch_state import batched, constant_result, is_plain
 from kofn.links.link import Link, by_id

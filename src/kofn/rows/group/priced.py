@@ -1,4 +1,4 @@
-"""Rows with costs in several processes: weights by a rule, prices and values by array code."""
+"""Rows with costs in several processes: their weights, and the cotangents of these."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.autodiff import spoil
+from kofn.arrays.form import Form
 from kofn.arrays.operations import in_parts
-from kofn.arrays.torch_rule import Rule, by_rule
 from kofn.arrays.torch_state import is_recorded
 from kofn.links.link import Link
-from kofn.rows import answers, priced_answers
+from kofn.rows import answers
 from kofn.rows.given import Given
 from kofn.rows.group.given import Shards, asked_of, checked_shards
 from kofn.rows.group.header import Asked, agreed
-from kofn.rows.group.priced_choice import fill
 from kofn.rows.group.ranks import ranks_of
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.implicit import least_weight
@@ -29,23 +28,17 @@ from kofn.rows.priced_given import (
     _budget_of,
     _costs_of,
     priced_rows,
-    with_link,
 )
 from kofn.solver.equation import far, split
 from kofn.solver.priced import less_product
-
-Grads = Sequence[Tensor | None]
 
 
 class PricedShards(NamedTuple):
     """A rank's part of rows with costs."""
 
     given: PricedGiven
-    shards: Shards
-
-    @property
-    def over(self) -> GroupRows:
-        return self.shards.over
+    form: Form
+    over: GroupRows
 
 
 def priced_shards(
@@ -67,7 +60,7 @@ def priced_shards(
     """
     ranks = ranks_of(groups, name, scores)
 
-    def check() -> PricedShards:
+    def check() -> tuple[Shards, PricedGiven]:
         shards = checked_shards(ranks, scores, 0.0, link, temperature, dim, mask, costs, budget)
         x, form = shards.scores, shards.form
         if integral:
@@ -77,15 +70,16 @@ def priced_shards(
         if form.n == 0 and isinstance(costs, Tensor):  # the graph that the other ranks have
             prices = prices + (0 * costs.to(x.dtype)).sum()
         given = PricedGiven(x, prices, _budget_of(budget, checked), shards.temperature, shards.link)
-        return PricedShards(given, shards)
+        return shards, given
 
-    def asked(checked: PricedShards) -> Asked:
+    def asked(checked: tuple[Shards, PricedGiven]) -> Asked:
         told = f", costs {_told(costs)}, budget {_told(budget)}, hard={hard}"
-        words, numbers = asked_of(checked.shards, 0.0, temperature, told)
-        per_row = [checked.given.budget] if isinstance(budget, Tensor) else []
+        words, numbers = asked_of(checked[0], 0.0, temperature, told)
+        per_row = [checked[1].budget] if isinstance(budget, Tensor) else []
         return Asked(words, [*numbers, *per_row])
 
-    return agreed(ranks, scores, check, asked)
+    shards, given = agreed(ranks, scores, check, asked)
+    return PricedShards(given, shards.form, shards.over)
 
 
 def _told(value: Any) -> str:
@@ -94,7 +88,7 @@ def _told(value: Any) -> str:
     return f"in a tensor {'with' if is_recorded(value) else 'without'} a gradient"
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
     """What a derivative needs to know of the rows, but the arguments."""
 
     z: Tensor  # (x − θc)/T of the inner link, as a constant
@@ -105,42 +99,8 @@ class _Kept(NamedTuple):
     price: Tensor  # what these cost; 1 elsewhere
 
 
-def weights(checked: PricedShards) -> Tensor:
-    """Return this rank's entries of `priced_answers.weights`."""
-    over, link = checked.over, checked.given.link
-
-    def plain(*tensors: Tensor) -> Tensor:
-        return priced_answers.weights(with_link(tensors, link), over)
-
-    def value(*tensors: Tensor) -> tuple[Tensor, _Kept]:
-        return _weights(with_link([one.detach() for one in tensors], link), over)
-
-    def pullback(v: Tensor, tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> Grads:
-        given = with_link([one.detach() for one in tensors], link)
-        found = _cotangents(v, given, _Kept(*kept), over)
-        if found is None:
-            return _by_graph(plain, v, tensors)
-        pairs = zip(found, tensors, strict=True)
-        return [one.to(like.dtype) if like.requires_grad else None for one, like in pairs]
-
-    alpha = link.static_and_array_alpha()[1]
-    if alpha is not None and alpha.requires_grad and torch.is_grad_enabled():
-        return plain(*checked.given[:4])
-    return by_rule(Rule(value, pullback, plain), *checked.given[:4])
-
-
-def hard_weights(checked: PricedShards) -> Tensor:
-    """Return this rank's entries of `priced_answers.hard_weights`."""
-    found = fill(checked.given, checked.over)
-    arrays = *checked.given[:4], checked.given.link.static_and_array_alpha()[1]
-    moves = any(isinstance(one, Tensor) and one.requires_grad for one in arrays)
-    if not (moves and torch.is_grad_enabled()):
-        return found
-    soft = weights(checked)
-    return found + (soft - soft.detach())
-
-
-def _weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, _Kept]:
+def weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, Kept]:
+    """Return this rank's entries of `priced_answers.weights`, without a gradient."""
     rows = priced_rows(given, over)
     link = rows.link.map_alpha(torch.Tensor.detach)
     found = price(rows.scores, rows.costs, rows.budget, rows.temperature, link, over)
@@ -159,7 +119,7 @@ def _weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, _Kept]:
     answer = torch.where(rows.live, chosen, torch.where(rows.top, share, 0.0))
     theta = torch.where(none | every, 0.0, found.high.double() + found.low.double()) / found.scale
     dear, cost = _dear(rows, given, over)
-    return answer, _Kept(z, theta, found.scale, ~settled, dear, cost)
+    return answer, Kept(z, theta, found.scale, ~settled, dear, cost)
 
 
 def _dear(rows: PricedRows, given: PricedGiven, over: GroupRows) -> tuple[Tensor, Tensor]:
@@ -168,8 +128,8 @@ def _dear(rows: PricedRows, given: PricedGiven, over: GroupRows) -> tuple[Tensor
     return dear, torch.where(dear, cost, 1.0)
 
 
-def _cotangents(
-    v: Tensor, given: PricedGiven, kept: _Kept, over: GroupRows
+def cotangents(
+    v: Tensor, given: PricedGiven, kept: Kept, over: GroupRows
 ) -> Sequence[Tensor] | None:
     """Return the cotangents of scores, costs, budget and T; None where slopes have underflowed.
 
@@ -214,21 +174,3 @@ def _cotangents(
     inside = spoiled[..., None] & ~excluded
     in_budget, in_t = (spoil(one, spoiled) for one in (mean + share, in_t))
     return spoil(in_x, inside), spoil(in_costs, inside), in_budget, in_t
-
-
-def _by_graph(plain: Any, v: Tensor, tensors: Sequence[Tensor]) -> Grads:
-    """Return the derivatives of the array code."""
-    wanted = [one for one in tensors if one.requires_grad]
-    with torch.enable_grad():
-        found = iter(torch.autograd.grad(plain(*tensors), wanted, v, allow_unused=True))
-    return [next(found) if one.requires_grad else None for one in tensors]
-
-
-def theta(checked: PricedShards) -> Tensor:
-    """Return θ per row, as `priced_answers.theta`."""
-    return priced_answers.theta(checked.given, checked.over)
-
-
-def value(checked: PricedShards) -> Tensor:
-    """Return S per row, as `priced_answers.value`."""
-    return priced_answers.value(checked.given, checked.over)

@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 import kofn
 from kofn import losses
-from kofn.adapters import torch_eager
-from kofn.arrays.torch_rule import Rule, by_rule
+from kofn.adapters import route, torch_eager
+from kofn.operations import signatures
+from kofn.operations.operation import Operation
 
 TARGET = torch.zeros(3, 12).scatter(-1, torch.tensor([[1, 4], [0, 2], [7, 3]]), 1.0)
 BY_RULE = {
@@ -158,36 +159,46 @@ def test_second_derivatives_are_those_of_the_plain_code(name, monkeypatch):
     torch.testing.assert_close(by_the_rule, second(), rtol=1e-7, atol=1e-10)
 
 
-def test_a_rule_of_ones_own():
+def operation(kernel, gives, pulled, plain):
+    """An operation on a tensor alone, whose way back takes what it gives."""
+    kept = gives.partition(", ")[2]
+    takes = f"cotangent n, x n, {kept}"
+    of = signatures.scores("x", "rows")
+    back = Operation("", takes, "x n", of, lambda _, x, v, kept: pulled(v, kept), plain=plain)
+    return Operation("", "x n", gives, of, lambda _, x: kernel(x), back=(back,))
+
+
+def test_an_operation_of_ones_own():
     """cube, whose pullback is wrong on purpose, and whose plain code is right."""
-    rule = Rule(
-        lambda x: (x**3, (x.square(),)),
-        lambda v, tensors, kept: (v * 100 * kept[0],),
-        lambda x: x**3,
+    cube = operation(
+        lambda x: (x**3, x.square()),
+        "cube n, square n",
+        lambda v, square: v * 100 * square,
+        lambda x, v, square: v * 3 * x.square(),
     )
     x = torch.tensor(2.0, requires_grad=True)
-    assert torch.autograd.grad(by_rule(rule, x), x)[0] == 400
-    (first,) = torch.autograd.grad(by_rule(rule, x), x, create_graph=True)
+    assert torch.autograd.grad(route.computed(cube, None, x, ()), x)[0] == 400
+    (first,) = torch.autograd.grad(route.computed(cube, None, x, ()), x, create_graph=True)
     assert first == 12
     assert torch.autograd.grad(first, x)[0] == 12
     with torch.no_grad():
-        assert not by_rule(rule, x).requires_grad
+        assert not route.computed(cube, None, x, ()).requires_grad
 
 
-def test_what_a_rule_keeps_is_seen_by_hooks_and_freed():
+def test_what_an_operation_keeps_is_seen_by_hooks_and_freed():
     made, packed = [], []
 
     def value(x):
         kept = x.detach() * 3
         made.append(weakref.ref(kept))
-        return x**3, (kept,)
+        return x**3, kept
 
-    rule = Rule(value, lambda v, tensors, kept: (v * kept[0],))
+    own = operation(value, "cube n, kept n", lambda v, kept: v * kept, None)
     x = torch.tensor(2.0, requires_grad=True)
     with saved_tensors_hooks(lambda t: packed.append(t.clone()) or packed[-1], lambda t: t):
-        answer = by_rule(rule, x)
+        answer = route.computed(own, None, x, ())
     assert [t.item() for t in packed] == [2.0, 6.0]
-    answer = by_rule(rule, x)
+    answer = route.computed(own, None, x, ())
     assert made[-1]() is not None
     answer.backward()
     gc.collect()
@@ -197,7 +208,7 @@ def test_what_a_rule_keeps_is_seen_by_hooks_and_freed():
 
 
 @each
-def test_a_rule_keeps_nothing_beside_what_autograd_saves(name):
+def test_a_call_keeps_nothing_beside_what_autograd_saves(name):
     """Else neither hooks that move saved tensors elsewhere nor checkpoints would free memory."""
     x = scores() * 1
     with saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda tensor: tensor):

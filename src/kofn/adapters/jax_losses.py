@@ -126,7 +126,7 @@ def _loss_tangent(primals: Any, compared: Any, tangents: Any) -> jax.Array:
     target is out of play, and the loss infinite, Σp is another number.
     """
     (x, _, t, _), (hi, lo, loss, away), (dx, _, dt, _) = primals, compared, tangents
-    moved = away * _instantiated(dx)
+    moved = away * ad.instantiate_zeros(dx)
     if not isinstance(dt, ad.Zero):
         some = away != 0
         pivot, rest = _pivot(x, hi, lo, loss, away)
@@ -145,10 +145,6 @@ def _pivot(*compared: Any) -> tuple[jax.Array, jax.Array]:
     usual = (total > 0) & jax.numpy.isfinite(moment) & jax.numpy.isfinite(loss)[..., None]
     mean = moment / where(usual, total, 1.0)
     return where(usual, hi + (lo + mean), hi), where(usual, 0.0, lo)
-
-
-def _instantiated(tangent: Any) -> Any:
-    return ad.instantiate_zeros(tangent)
 
 
 def _compare_jvp(primals: Any, tangents: Any, *, settings: Settings) -> Any:

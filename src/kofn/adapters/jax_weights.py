@@ -30,11 +30,6 @@ def weights(given: Given, reference: Any) -> jax.Array | None:
     return _weights(Settings(given.link.id, number, True, reference), *given.per_row()[:3])
 
 
-def log_weights(given: Given) -> jax.Array | None:
-    """Return log p of `given`, or None if no kernel serves the link."""
-    return weights(given, answers.log_weights)
-
-
 @partial(jax.jit, static_argnums=0)
 def _weights(settings: Settings, *arrays: jax.Array) -> jax.Array:
     return bind(_WEIGH, *arrays, settings=settings)[2]

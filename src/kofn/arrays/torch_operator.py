@@ -100,8 +100,3 @@ _LIBRARY = torch.library.Library(  # type: ignore[no-untyped-call]
 
 def refuse(ctx: Any, *cotangents: Tensor | None) -> Any:
     raise RuntimeError(REFUSED)
-
-
-def refuse_second(operator: Any) -> None:
-    """Refuse derivatives of an operator that is itself one."""
-    differentiate(operator, refuse)

@@ -13,7 +13,8 @@ from kofn.adapters.torch_shards import answer
 from kofn.arrays.checks import check_dim, check_same_kind, shown
 from kofn.distributed import loss_targets
 from kofn.distributed.early import groups_of, link_of_loss, told
-from kofn.distributed.loss_targets import Options, Target
+from kofn.distributed.loss_parts import reduced, weighted
+from kofn.distributed.loss_targets import Options
 from kofn.distributed.over_shards import array_alpha, with_alpha
 from kofn.distributed.placements import Layout, _layout_of, refuse_group
 from kofn.links import Link
@@ -62,7 +63,7 @@ def loss(
             Options(*options),
             reduction,
         )
-        return _reduced(*found, reduction)
+        return reduced(*found, reduction)
     dim = check_dim(dim, scores.ndim)
     whole, layout = _layout_of(name, scores, dim)
 
@@ -77,7 +78,7 @@ def loss(
         value, weight = agreed(ranks, scores.to_local(), of_rows, lambda _: Asked(str(reduction)))
     if reduction == "none":
         return layout.restored(value, True)
-    return _reduced(layout.of_all_rows(value), layout.of_all_rows(weight), reduction)
+    return reduced(layout.of_all_rows(value), layout.of_all_rows(weight), reduction)
 
 
 def _check(name: str, scores: Any, target: Any, reduction: Any) -> None:
@@ -148,37 +149,13 @@ def _per_row(
     shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, beside)
     found = loss_targets.spread(kept[0], shards)
     if link is None:
-        each = found.each if found.by_class is None else found.each * found.by_class
         if found.by_class is not None and options.label_smoothing:
-            value = answer(SMOOTHED_LIKELIHOOD, shards, each, found.by_class == 0)
+            value = answer(SMOOTHED_LIKELIHOOD, shards, found.weighed, found.by_class == 0)
         else:
-            value = answer(LIKELIHOOD, shards, each)
+            value = answer(LIKELIHOOD, shards, found.weighed)
     else:
         value = answer(GAP, shards._replace(k=found.number), found.each)
-    counted = found.available if found.used is None else found.available & found.used
-    return _weighted(value, found, counted, link is None)
-
-
-def _weighted(
-    value: Tensor, found: Target, counted: Tensor, likelihood: bool
-) -> tuple[Tensor, Tensor]:
-    value = value if found.valid is None else value * found.valid
-    weight = found.row_weight
-    if weight is not None and not likelihood:
-        value = torch.where(weight == 0, 0.0, value) * weight
-    if weight is None or (likelihood and not found.integers):
-        weight = torch.ones_like(value)
-    return torch.where(counted, value, 0.0), torch.where(counted, weight.to(value.dtype), 0.0)
-
-
-def _reduced(value: Any, weight: Any, reduction: str) -> Any:
-    if reduction == "none":
-        return value
-    total = value.sum()
-    if reduction == "sum":
-        return total
-    count = weight.detach().sum()
-    return total / torch.where(count == 0, 1.0, count)
+    return weighted(value, found, link is None)
 
 
 def _target_of(target: Any, layout: Layout) -> Tensor:

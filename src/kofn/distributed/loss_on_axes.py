@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_integer, check_number
-from kofn.arrays.kinds import Array, cast, deleted, namespace
+from kofn.arrays.kinds import cast, namespace
+from kofn.distributed.loss_parts import Target, reduced, spread, weighted
 from kofn.links import Link
 from kofn.losses.targets import (
     _are_indices,
@@ -23,17 +24,6 @@ from kofn.rows.compiled import evaluate
 from kofn.rows.given import ONE, Given
 from kofn.rows.settled import rows_of
 from kofn.rows.sloped import cross_entropy
-
-
-class _Target(NamedTuple):
-    """A target per entry of this device, smoothed; the rest is per row and alike on all devices."""
-
-    each: Array
-    number: Array  # Σt
-    row_weight: Array | None  # the mean class weight of a row's labels
-    used: Array | None  # rows whose label is not ignored
-    by_class: Array | None
-    integers: bool
 
 
 def loss(
@@ -62,18 +52,15 @@ def loss(
     found = _target_of(target, scores, given, over, *options)
     likely = link is None
     if likely:
-        each = found.each if found.by_class is None else found.each * found.by_class
-        value = evaluate(cross_entropy, rows_of(given, over), each, over=over)
+        value = evaluate(cross_entropy, rows_of(given, over), found.weighed, over=over)
     else:
         rows = rows_of(given._replace(k=found.number), over)
         value = evaluate(answers.gap, rows, found.each, over=over)
     x = stop_gradient(given.scores)
     value = constant_where(over.count(bars(x, found.each)) > 0, value)
-    counted = over.count(~deleted(x)) > 0
-    counted = counted if found.used is None else counted & found.used
-    value, weight = _weighted(value, found, counted, likely)
+    value, weight = weighted(value, found, likely)
     value, weight = over.shared(value), over.shared(stop_gradient(weight))
-    return _reduced(value, weight, reduction)
+    return reduced(value, weight, reduction)
 
 
 def _target_of(
@@ -85,7 +72,7 @@ def _target_of(
     label_smoothing: float,
     ignore_index: int,
     spread_one: bool,
-) -> _Target:
+) -> Target:
     allowed = "a number in [0, 1]"
     smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, allowed=allowed)
     ignored = check_integer("ignore_index", ignore_index, "an integer")
@@ -103,35 +90,6 @@ def _target_of(
     by_class = None
     if weight is not None:
         by_class = cast(stop_gradient(_class_weights(weight, scores, n, x)), x.dtype)
-    playing = ~deleted(x)
-    number, row_weight = over.sum(each), None
-    if by_class is not None:
-        some, weighed = number > 0, over.sum(each * by_class)
-        row_weight = xp.where(some, weighed / xp.where(some, number, 1.0), 1.0)
-    if smoothing:
-        share = 1.0 if spread_one else number
-        count = cast(over.count(playing), x.dtype)
-        even = smoothing * share / xp.maximum(count, xp.ones_like(count))
-        each = (1 - smoothing) * each + xp.where(playing, over.expand(even), 0.0)
-    return _Target(each, number, row_weight, used, by_class, integers)
-
-
-def _weighted(value: Array, found: _Target, counted: Array, likely: bool) -> tuple[Array, Array]:
-    """Return the losses of rows, and what each counts in the mean."""
-    xp, weight = namespace(value), found.row_weight
-    if weight is not None and not likely:
-        value = xp.where(weight == 0, 0.0, value) * weight
-    if weight is None or (likely and not found.integers):
-        weight = xp.ones_like(value)
-    return xp.where(counted, value, 0.0), xp.where(counted, weight, 0.0)
-
-
-def _reduced(value: Array, weight: Array, reduction: str) -> Array:
-    xp = namespace(value)
-    if reduction == "none":
-        return value
-    total = xp.sum(value)
-    if reduction == "sum":
-        return total
-    count = xp.sum(weight)
-    return total / xp.where(count == 0, 1.0, count)
+    none: Any = None
+    found = Target(each, none, none, None, used, None, by_class, integers)
+    return spread(found, x, over, smoothing, spread_one)

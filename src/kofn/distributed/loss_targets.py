@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_integer, check_number
+from kofn.distributed import loss_parts
+from kofn.distributed.loss_parts import Target
 from kofn.losses.targets import _are_indices
 from kofn.rows.group.given import Shards
 from kofn.rows.group.header import Asked
@@ -21,19 +23,6 @@ class Options(NamedTuple):
     label_smoothing: float = 0.0
     ignore_index: int = -100
     spread_one: bool = False  # whether smoothing spreads a share of 1, not of the weight
-
-
-class Target(NamedTuple):
-    """A target per entry of this rank, smoothed; the rest is per row and alike on all ranks."""
-
-    each: Tensor
-    number: Tensor  # Σt, float64
-    available: Tensor  # rows with an entry that is not excluded
-    row_weight: Tensor | None  # the mean class weight of a row's labels
-    used: Tensor | None  # rows whose label is not ignored
-    valid: Tensor | None  # 1, or NaN where a label is out of range
-    by_class: Tensor | None
-    integers: bool
 
 
 class Given(NamedTuple):
@@ -79,20 +68,9 @@ def spread(given: Given, shards: Shards) -> Target:
     by_class = options.weight
     if by_class is not None:
         by_class = by_class.detach().to(x.dtype) if form.n else x.new_ones(1)
-    smoothing = options.label_smoothing
-    playing = x != -math.inf
-    parts = [each, playing, each if by_class is None else each * by_class]
-    message = torch.stack([one.sum(-1).double() for one in parts])
-    number, count, weighed = shards.ranks.sum(message)
-    row_weight = None
-    if by_class is not None:
-        some = number > 0
-        row_weight = torch.where(some, weighed / torch.where(some, number, 1.0), 1.0).to(x.dtype)
-    if smoothing:
-        share = torch.ones_like(number) if options.spread_one else number
-        even = (smoothing * share / count.clamp(min=1)).to(x.dtype)[..., None]
-        each = (1 - smoothing) * each + torch.where(playing, even, 0.0)
-    return Target(each, number, count > 0, row_weight, used, valid, by_class, given.integers)
+    none: Any = None
+    found = Target(each, none, none, None, used, valid, by_class, given.integers)
+    return loss_parts.spread(found, x, shards.over, options.label_smoothing, options.spread_one)
 
 
 def _of_labels(given: Given, shards: Shards) -> tuple[Tensor, Tensor, Tensor | None]:

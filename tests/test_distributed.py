@@ -407,6 +407,44 @@ def sums_of_parts():
     assert close(again, mine(wanted), 2e-3)
 
 
+def an_operation_of_ones_own():
+    """One that is declared by its array code alone: the variance of the weights, Σ p(1 − p)."""
+    from kofn.adapters.torch_shards import answer
+    from kofn.operations.operation import Operation
+    from kofn.operations.signatures import ROWS
+    from kofn.rows import answers
+    from kofn.rows.group import given
+
+    def variance(rows, over, found=None):
+        p = answers.weights(rows, over, found)
+        return over.sum(p * (1 - p))
+
+    takes = "x n, k #, t #, link"
+    own = Operation("", takes, "variance r", ROWS, lambda _, given: None, reference=variance)
+
+    def slopes(of, x):
+        each = x, torch.full_like(K, 3.5), torch.ones_like(T)
+        leaves = [one.clone().requires_grad_() for one in each]
+        value = of(*leaves)
+        first = torch.autograd.grad(value.sum(), leaves, create_graph=True)
+        return [value.detach(), *first, *torch.autograd.grad(first[1].sum(), leaves)]
+
+    def of_shards(x, k, t):
+        link = kofn.links.logistic
+        return answer(own, given.shards("a test", x, k, link, t, -1, None, (None,)))
+
+    def of_whole(x, k, t):
+        p = kofn.soft_topk(x, k, temperature=t)
+        return (p * (1 - p)).sum(-1)
+
+    found, wanted = slopes(of_shards, mine(rows())), slopes(of_whole, rows())
+    for i, (ours, whole) in enumerate(zip(found, wanted, strict=True)):
+        assert close(ours, mine(whole) if whole.shape[-1] > 6 else whole, 2e-4), i
+    with counted() as sizes, torch.no_grad():
+        of_shards(mine(rows()), K.clamp(max=39.0), T)
+    assert 3 < len(sizes) <= 12
+
+
 def messages_of_cold_rows():
     """A row of the exponential link at k = 1 where T is small: Newton's steps are T long."""
     x, k = rows()[:, 0].repeat(2, 1)[:4], torch.tensor([1, 3.5, 10, 36])
@@ -616,6 +654,7 @@ TASKS = (
     messages,
     messages_of_each_answer,
     sums_of_parts,
+    an_operation_of_ones_own,
     messages_of_cold_rows,
     equal_on_all_ranks,
     differences,

@@ -1,8 +1,8 @@
 """Operations on rows in several processes: array code at a θ that is found by messages.
 
 A call surveys the rows, searches for θ, and sums once more if its answer is a number per row. First
-derivatives are the pullbacks of declarations, by two sums at most; further ones, and those in
-alpha, are those of the array code, at the θ that is known.
+derivatives are the pullbacks of declarations, by two sums at most. Further ones, those in alpha,
+and those of a declaration without a pullback are those of the array code, at the θ that is known.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ PER_ROW = "hi r, lo r, left r, live r, tops r"
 def answer(operation: Operation, shards: Shards, *arrays: Tensor) -> Tensor:
     """Return the answer of an operation, with derivatives in scores, k, T and alpha."""
     learned = _learned(shards.link, shards, SHARDS)
+    slopes = not operation.has_slopes or learned[-1]
     if learned[0]:
         with torch.no_grad():
-            known = _by_messages(operation, True, None, shards, *arrays)[1:]
+            known = _by_messages(operation, slopes, None, shards, *arrays)[1:]
         return _by_array_code(operation, shards, arrays, known)
     if any(learned):
-        return torch_eager.recorded(_with_back(operation), _run, None, shards, arrays, ())
-    return _by_messages(operation, not operation.has_slopes, None, shards, *arrays)[0]
+        return torch_eager.recorded(_with_back(operation, slopes), _run, None, shards, arrays, ())
+    return _by_messages(operation, slopes, None, shards, *arrays)[0]
 
 
 def _learned(link: Link, shards: Any, of: Signature) -> list[bool]:
@@ -67,16 +68,16 @@ def _run(operation: Operation, _: Any, shards: Shards, *own: Any) -> Any:
 
 
 @lru_cache
-def _with_back(operation: Operation) -> Operation:
-    """Declare the operation on shards."""
+def _with_back(operation: Operation, slopes: bool) -> Operation:
+    """Declare the operation on shards; `slopes` is whether what it keeps is made."""
     arrays = "".join(f", {name} n" for name in operation.arrays)
-    known = PER_ROW + "".join(f", {name} r" for name in operation.keeps)
+    known = PER_ROW + "".join(f", {name} r" for name in operation.keeps if slopes)
     back = Operation(
         name="",
         takes=f"cotangent r{arrays}, {known}, of_x int, of_k int, of_t int",
         gives="x n, k r, t r",
         of=SHARDS,
-        kernel=partial(_pulled, operation, _by_formula),
+        kernel=partial(_pulled, operation, _by_formula if operation.pullback else _by_graph),
         plain=partial(_pulled, operation, _by_graph, None),
     )
     return Operation(
@@ -84,7 +85,7 @@ def _with_back(operation: Operation) -> Operation:
         takes=f"x n{arrays}, k r, t r, link",
         gives=f"answer r, {known}",
         of=SHARDS,
-        kernel=partial(_by_messages, operation, True),
+        kernel=partial(_by_messages, operation, slopes),
         back=(back,),
     )
 
@@ -165,14 +166,14 @@ def _by_array_code(
 def _known(
     operation: Operation, shards: Shards, known: Sequence[Tensor]
 ) -> tuple[Rows, tuple[Tensor, Tensor], dict[str, Tensor]]:
-    """Return rows without a message, θ, and what the declaration keeps.
+    """Return rows without a message, θ, and what the declaration keeps, if that was made.
 
     Rows that are `still` have an answer that is a constant.
     """
     hi, lo, left, live, tops, *kept = known
     k = torch.where(left.isnan(), math.nan, shards.k)
     rows = rows_of(shards._replace(k=k), Counts(live, tops))
-    return rows, (hi, lo), dict(zip(operation.keeps, kept, strict=True))
+    return rows, (hi, lo), dict(zip(operation.keeps, kept, strict=False))
 
 
 # Rows with costs. Only the weights have a way back; prices and values are array code.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributed import on_axes
-from kofn.distributed.early import link_of, told
 from kofn.distributed.on_axes import AxisName
-from kofn.distributed.over_shards import Map, array_alpha, with_alpha
+from kofn.distributed.over_shards import Map, over_shards
 from kofn.links import Link
 from kofn.maps import knapsack
 from kofn.operations.knapsack import KNAPSACK, KNAPSACK_VALUE, PRICE
-from kofn.operations.operation import ENTRY
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group
@@ -72,15 +69,16 @@ def soft_knapsack(
         >>> def kept(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack(shard, bytes, 1e9)
     """
-    full = "kofn.distributed.soft_knapsack"
-    told(full, scores, group, dim, lambda: check_flag("hard", hard))
-    if on_axes.is_asked(full, scores, group, axis_name) and hard:
+    name = "kofn.distributed.soft_knapsack"
+    if on_axes.is_asked(name, scores, group, axis_name) and check_flag("hard", hard):
         raise ValueError(
-            f"{full}: hard must be False inside jax.shard_map; got True: call kofn.soft_knapsack "
+            f"{name}: hard must be False inside jax.shard_map; got True: call kofn.soft_knapsack "
             "under jax.jit, which takes arrays on any mesh"
         )
-    of = _SOFT._replace(whole=partial(_SOFT.whole, hard=hard))
-    return _called(of, axis_name, scores, costs, budget, group, link, temperature, dim, mask, hard)
+    numbers = dict(costs=costs, budget=budget)
+    return over_shards(
+        _SOFT, scores, group, axis_name, link, temperature, dim, mask, hard, **numbers
+    )
 
 
 def soft_knapsack_threshold(
@@ -114,7 +112,8 @@ def soft_knapsack_threshold(
         >>> def price(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_threshold(shard, bytes, 1e9)
     """
-    return _called(_PRICE, axis_name, scores, costs, budget, group, link, temperature, dim, mask)
+    numbers = dict(costs=costs, budget=budget)
+    return over_shards(_PRICE, scores, group, axis_name, link, temperature, dim, mask, **numbers)
 
 
 def soft_knapsack_value(
@@ -149,61 +148,5 @@ def soft_knapsack_value(
         >>> def best(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_value(shard, bytes, 1e9)
     """
-    return _called(_VALUE, axis_name, scores, costs, budget, group, link, temperature, dim, mask)
-
-
-def _called(
-    of: Map,
-    axis_name: Any,
-    scores: Any,
-    costs: Any,
-    budget: Any,
-    group: Any,
-    link: Any,
-    temperature: Any,
-    dim: int,
-    mask: Any,
-    hard: bool = False,
-) -> Any:
-    from kofn.distributed.placements import on_shards
-
-    full, of_rows = f"kofn.distributed.{of.name}", of.operation.answers[0].kind != ENTRY
-    link = link_of(full, scores, group, dim, link)
-    if on_axes.is_asked(full, scores, group, axis_name):
-        arguments = scores, costs, budget, link, temperature, dim, mask
-        return on_axes.priced_answer(full, axis_name, of.operation, of.has_integral, *arguments)
-
-    def run(
-        scores: Any,
-        groups: Any,
-        *,
-        budget: Any,
-        temperature: Any,
-        alpha: Any,
-        costs: Any,
-        mask: Any,
-    ) -> Any:
-        own = with_alpha(link, alpha)
-        if not groups:
-            return of.whole(
-                scores, costs, budget, link=own, temperature=temperature, dim=dim, mask=mask
-            )
-        from kofn.adapters.torch_shards import priced_answer, priced_choice
-        from kofn.rows.group.priced import priced_shards
-
-        checked = priced_shards(
-            full, scores, costs, budget, own, temperature, dim, mask, groups, of.has_integral, hard
-        )
-        found = priced_choice(checked) if hard else priced_answer(of.operation, checked)
-        return found if of_rows else checked.form.restored(found)
-
-    return on_shards(
-        full,
-        run,
-        scores,
-        dim,
-        group,
-        per_row=dict(budget=budget, temperature=temperature, alpha=array_alpha(link)),
-        per_entry=dict(costs=costs, mask=mask),
-        of_rows=of_rows,
-    )
+    numbers = dict(costs=costs, budget=budget)
+    return over_shards(_VALUE, scores, group, axis_name, link, temperature, dim, mask, **numbers)

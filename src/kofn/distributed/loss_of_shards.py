@@ -146,7 +146,7 @@ def _per_row(
         return kept[0].asked(reduction)
 
     own = links.exponential if link is None else link
-    shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, beside)
+    shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, beside=beside)
     found = loss_targets.spread(kept[0], shards)
     if link is None:
         if found.by_class is not None and options.label_smoothing:

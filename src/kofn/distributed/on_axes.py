@@ -9,7 +9,6 @@ from kofn.arrays.kinds import Array, framework, is_jax
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY
 from kofn.rows import choice
-from kofn.rows.answers import require_integral
 from kofn.rows.compiled import evaluate
 from kofn.rows.settled import rows_of
 
@@ -57,16 +56,12 @@ def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: 
     return given.form.restored(found)
 
 
-def priced_answer(
-    name: str, axis_name: Any, operation: Any, has_integral: bool, *arguments: Any
-) -> Any:
+def priced_answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: Any) -> Any:
     """Return this device's part of an operation on rows with costs, or its number per row."""
     from kofn.rows.jax_axis import axis_rows, priced_on_axes
 
     over = axis_rows(name, axis_name)
     given, form = priced_on_axes(over, *arguments)
-    if has_integral:
-        require_integral(given.link, given.scores)
     found = operation.plain(given, over=over)
     return form.restored(found) if operation.answers[0].kind == ENTRY else over.shared(found)
 

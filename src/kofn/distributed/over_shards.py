@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kofn.arrays.checks import check_flag
+from kofn.arrays.form import Form
 from kofn.distributed import on_axes
 from kofn.distributed.early import link_of, told
 from kofn.links import Link
@@ -26,14 +27,13 @@ class Map(NamedTuple):
     name: str
     operation: Operation
     whole: Callable[..., Any]
-    """whole(scores, k, link=, temperature=, dim=, mask=, …) of rows that no process shares."""
+    """whole(scores, …, link=, temperature=, dim=, mask=) of rows that no process shares."""
     has_integral: bool = False
 
 
 def over_shards(
     of: Map,
     scores: Any,
-    k: Any,
     group: Any,
     axis_name: Any,
     link: Any,
@@ -41,10 +41,11 @@ def over_shards(
     dim: int,
     mask: Any,
     hard: Any = None,
+    **numbers: Any,
 ) -> Any:
     """Return this process's part of a map, or its number per row.
 
-    `hard` is None for a map without this argument.
+    `numbers` are k, or costs and budget; `hard` is None for a map without this argument.
     """
     name, operation = f"kofn.distributed.{of.name}", of.operation
     link = link_of(name, scores, group, dim, link)
@@ -55,42 +56,66 @@ def over_shards(
     if on_axes.is_asked(name, scores, group, axis_name):
         if of.has_integral:
             require_integral(link, scores)
-        arguments = scores, k, link, temperature, dim, mask
-        return on_axes.answer(name, axis_name, operation, bool(hard), *arguments)
+        arguments = scores, *numbers.values(), link, temperature, dim, mask
+        answer = on_axes.priced_answer if "costs" in numbers else on_axes.answer
+        return answer(name, axis_name, operation, bool(hard), *arguments)
     from kofn.distributed.placements import on_shards
 
-    def run(scores: Any, groups: Any, *, k: Any, temperature: Any, alpha: Any, mask: Any) -> Any:
-        own = with_alpha(link, alpha)
+    def run(
+        scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any, **own: Any
+    ) -> Any:
+        numbered = [own[each] for each in numbers]
+        inner = with_alpha(link, alpha)
         if not groups:
             return of.whole(
-                scores, k, link=own, temperature=temperature, dim=dim, mask=mask, **flags
+                scores, *numbered, link=inner, temperature=temperature, dim=dim, mask=mask, **flags
             )
-        from kofn.adapters.torch_shards import answer
-        from kofn.rows.group import choice, given, header
+        arguments = scores, *numbered, inner, temperature, dim, mask, groups
+        answer = _of_costs if "costs" in numbers else _of_scores
+        found, form = answer(of, name, hard, *arguments)
+        return found if of_rows else form.restored(found)
 
-        def beside(checked: given.Shards) -> header.Asked:
-            if of.has_integral:
-                require_integral(link, checked.scores)
-            return header.Asked("" if hard is None else f", hard={hard}")
-
-        shards = given.shards(name, scores, k, own, temperature, dim, mask, groups, beside)
-        if operation is HARD:
-            return shards.form.restored(choice.hard(shards))
-        found = answer(operation, shards)
-        if hard:
-            found = choice.hard(shards) + (found - found.detach())
-        return found if of_rows else shards.form.restored(found)
-
+    costs = {key: value for key, value in numbers.items() if key == "costs"}
+    rows = {key: value for key, value in numbers.items() if key != "costs"}
     return on_shards(
         name,
         run,
         scores,
         dim,
         group,
-        per_row=dict(k=k, temperature=temperature, alpha=array_alpha(link)),
-        per_entry=dict(mask=mask),
+        per_row=dict(**rows, temperature=temperature, alpha=array_alpha(link)),
+        per_entry=dict(**costs, mask=mask),
         of_rows=of_rows,
     )
+
+
+def _of_scores(of: Map, name: str, hard: Any, *arguments: Any) -> tuple[Any, Form]:
+    """Return the answer for this process's shard, and the form of its scores."""
+    from kofn.adapters.torch_shards import answer
+    from kofn.rows.group import choice, given, header
+
+    def beside(checked: given.Shards) -> header.Asked:
+        if of.has_integral:
+            require_integral(arguments[2], checked.scores)
+        return header.Asked("" if hard is None else f", hard={hard}")
+
+    shards = given.shards(name, *arguments, beside=beside)
+    if of.operation is HARD:
+        return choice.hard(shards), shards.form
+    found = answer(of.operation, shards)
+    if hard:
+        found = choice.hard(shards) + (found - found.detach())
+    return found, shards.form
+
+
+def _of_costs(of: Map, name: str, hard: Any, *arguments: Any) -> tuple[Any, Form]:
+    """Return the same for rows with costs."""
+    from kofn.adapters.torch_shards import priced_answer, priced_choice
+    from kofn.rows.group.priced import priced_shards
+
+    checked = priced_shards(name, *arguments, integral=of.has_integral, hard=bool(hard))
+    found = priced_choice(checked) if hard else priced_answer(of.operation, checked)
+    return found, checked.form
 
 
 def with_alpha(link: Link, alpha: Any) -> Link:

@@ -59,9 +59,8 @@ def softmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return softmax(shard)  # the logits of this process's part of a vocabulary
     """
-    return over_shards(
-        _SOFTMAX, scores, ONE, group, axis_name, links.exponential, temperature, dim, mask
-    )
+    link = links.exponential
+    return over_shards(_SOFTMAX, scores, group, axis_name, link, temperature, dim, mask, k=ONE)
 
 
 def sparsemax(
@@ -93,9 +92,8 @@ def sparsemax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return sparsemax(shard)
     """
-    return over_shards(
-        _SPARSEMAX, scores, ONE, group, axis_name, links.linear, temperature, dim, mask
-    )
+    link = links.linear
+    return over_shards(_SPARSEMAX, scores, group, axis_name, link, temperature, dim, mask, k=ONE)
 
 
 def entmax(
@@ -133,4 +131,4 @@ def entmax(
     """
     name = "kofn.distributed.entmax"
     link = told(name, scores, group, dim, lambda: links.entmax(alpha))
-    return over_shards(_ENTMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)
+    return over_shards(_ENTMAX, scores, group, axis_name, link, temperature, dim, mask, k=ONE)

@@ -80,8 +80,7 @@ def soft_topk(
         >>> def weights(shard: torch.Tensor) -> torch.Tensor:  # with torchrun, in every process
         ...     return soft_topk(shard, 100, temperature=0.5)
     """
-    arguments = scores, k, group, axis_name, link, temperature, dim, mask
-    return over_shards(_SOFT, *arguments, hard=hard)
+    return over_shards(_SOFT, scores, group, axis_name, link, temperature, dim, mask, hard, k=k)
 
 
 def soft_topk_threshold(
@@ -114,7 +113,7 @@ def soft_topk_threshold(
         >>> def least_chosen(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_threshold(shard, 1000, temperature=0.01)
     """
-    return over_shards(_THRESHOLD, scores, k, group, axis_name, link, temperature, dim, mask)
+    return over_shards(_THRESHOLD, scores, group, axis_name, link, temperature, dim, mask, k=k)
 
 
 def soft_topk_sum(
@@ -150,7 +149,7 @@ def soft_topk_sum(
         >>> def largest_ten(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_sum(shard, 10, temperature=0.1)
     """
-    return over_shards(_SUM, scores, k, group, axis_name, link, temperature, dim, mask)
+    return over_shards(_SUM, scores, group, axis_name, link, temperature, dim, mask, k=k)
 
 
 def hard_topk(
@@ -185,4 +184,4 @@ def hard_topk(
         >>> def kept(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return hard_topk(shard, 1000).bool()
     """
-    return over_shards(_HARD, scores, k, group, axis_name, "logistic", 1.0, dim, mask)
+    return over_shards(_HARD, scores, group, axis_name, "logistic", 1.0, dim, mask, k=k)

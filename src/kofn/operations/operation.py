@@ -98,7 +98,9 @@ class Operation:
     round of sums; without `at_theta`, `found` is None.
     """
     keeps: tuple[str, ...] = ()
-    """The names of what `sloped` keeps per row; in rows that are "still" the answer is constant."""
+    """The names of what `sloped` keeps per row; in rows that are "still" the answer is constant. An
+    operation that takes "slopes" keeps it if t is learned.
+    """
     offered: str = "SERVED"
     """The attribute of the kernels that has the links served, or is None."""
     constant: tuple[str, ...] = ()

@@ -184,11 +184,11 @@ def of_thresholds(
 
 
 def of_values(
-    cotangent: Array, rows: Rows, found: Any, slope: Array, over: Reductions
+    cotangent: Array, rows: Rows, found: Any, over: Reductions, slope: Array | float = 0.0
 ) -> tuple[Array, Array, Array]:
     """Return the cotangents of the scores, k and the temperature, for those of S_k.
 
-    ∂S/∂x = p and ∂S/∂k = θ; the slope in T is a sum that was made with S.
+    ∂S/∂x = p and ∂S/∂k = θ; the slope in T is a sum that was made with S, if it is wanted.
     """
     theta = found[0] + found[1] - rows.temperature * rows.link.edge
     in_k = namespace(theta).where(abs(theta) == math.inf, 0.0, theta)

@@ -61,6 +61,7 @@ def shards(
     dim: int,
     mask: Any,
     groups: Sequence[Any],
+    *,
     beside: Callable[[Shards], Asked] | None = None,
 ) -> Shards:
     """Check this rank's arguments, and that the other ranks have the same.

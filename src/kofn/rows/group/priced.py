@@ -51,8 +51,9 @@ def priced_shards(
     dim: int,
     mask: Any,
     groups: Sequence[Any],
-    integral: bool = False,
-    hard: bool = False,
+    *,
+    integral: bool,
+    hard: bool,
 ) -> PricedShards:
     """Check this rank's arguments, and that the other ranks have the same; see `given.shards`.
 

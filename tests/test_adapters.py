@@ -82,9 +82,9 @@ CONSTANT = ("hard", "largest", "knapsack_fill")
 KEPT = {
     **dict.fromkeys(("weights", "hard_weights", "located", "log_weights"), (1.0, 2)),
     "value": (2.0, 2),
-    "gap": (3.0, 1),
+    "gap": (2.0, 2),  # p − t and the target, which is the caller's
     "truncated": (2.0, 0),
-    "truncated_loss": (2.0, 1),
+    "truncated_loss": (1.0, 3),
     **dict.fromkeys(("knapsack_weights", "knapsack_hard", "knapsack_threshold"), (2.0, 4)),
     "knapsack_value": (3.0, 5),
 }

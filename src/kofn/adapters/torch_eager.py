@@ -38,7 +38,11 @@ def recorded(
     """Return the answer of an operation on tensors of which one has a gradient."""
     of = operation.of
     call = Call(operation, run, backend, of.without(rows), settings, len(arrays))
-    return _apply(call, *arrays, *of.tensors(rows))
+    tensors = of.tensors(rows)
+    onward = operation.onward is not None and operation.goes_onward(rows, *arrays)
+    if onward and (len(tensors) == 1 or not any(one.requires_grad for one in tensors[1:])):
+        return _apply_onward(call, *arrays, *tensors)[0]
+    return _apply(call, *arrays, *tensors)
 
 
 class _Recorded(torch.autograd.Function):
@@ -48,9 +52,12 @@ class _Recorded(torch.autograd.Function):
         rows = operation.of.within(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *tensors[:arrays], *settings)
         answers = answers if type(answers) is tuple else (answers,)
-        # Saved through autograd, which frees the tensors, runs hooks and detects changes in place.
-        ctx.save_for_backward(*tensors, *[answers[place] for place in operation.kept])
         ctx.call, ctx.count = call, len(tensors)
+        known: Sequence[Tensor | None] = tensors
+        if not operation.keeps_scores:
+            known = (*tensors[:arrays], None, *tensors[arrays + 1 :])
+        # Saved through autograd, which frees the tensors, runs hooks and detects changes in place.
+        ctx.save_for_backward(*known, *[answers[place] for place in operation.kept])
         return answers[0]
 
     @staticmethod
@@ -68,8 +75,46 @@ class _Recorded(torch.autograd.Function):
         return None, *_by_way_back(call, call.run, rows, tensors, kept, cotangent, wanted)
 
 
+class _Onward(torch.autograd.Function):
+    """The same where the scores alone are learned, and not kept: `Operation.onward` needs none.
+
+    The second answer is one to autograd, too, so derivatives of any order go through it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        operation, run, backend, rows, settings, arrays = call
+        others, rows = tensors[:arrays], operation.of.within(rows, tensors[arrays:])
+        answers = run(operation, backend, rows, *others, *settings)
+        kept = [answers[place] for place in operation.kept]
+        ctx.save_for_backward(*others, None, *tensors[arrays + 1 :], *kept)
+        ctx.call, ctx.count, ctx.dtype = call, len(tensors), tensors[arrays].dtype
+        ctx.set_materialize_grads(False)
+        return answers[0], answers[1]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor | None, onward: Tensor | None) -> Any:
+        (operation, run, backend, rows, settings, arrays), saved = ctx.call, ctx.saved_tensors
+        count, dtype, found = ctx.count, ctx.dtype, None
+        rows = operation.of.within(rows, saved[arrays:count])
+        values = (*saved[:arrays], *settings, *saved[count:])
+        known = dict(zip(operation.own + operation.names_kept, values, strict=True))
+        for way, each in ((operation.back[0], cotangent), (operation.onward, onward)):
+            if each is None:
+                continue
+            again = torch.is_grad_enabled() or not (is_eager(each) or is_sharded(each))
+            known["cotangent"], known["dtype"] = each, each.dtype if again else dtype
+            in_x = run(way, backend, rows, *[known[name] for name in way.own])
+            in_x = in_x[0] if type(in_x) is tuple else in_x
+            found = in_x if found is None else found + in_x
+        if found is not None and found.dtype is not dtype:
+            found = found.to(dtype)
+        return *[None] * (arrays + 1), found, *[None] * (count - arrays - 1)
+
+
 # Function.apply asks whether a transform is active, which callers know.
 _apply: Callable[..., Any] = super(torch.autograd.Function, _Recorded).apply
+_apply_onward: Callable[..., Any] = super(torch.autograd.Function, _Onward).apply
 
 
 def _by_way_back(

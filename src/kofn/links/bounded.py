@@ -114,6 +114,10 @@ class Ramp(BuiltIn):
     def quantile(self, q: Array) -> Array:
         return q
 
+    def slope_at(self, p: Array, q: Array) -> Array:
+        """Return F′ where F is p and 1 − F is q, inside of (0, 1), or at p = 1 from below."""
+        return 0 * p + 1  # NaN at NaN
+
     def integral(self, z: Array) -> Array:
         return _pieces(z, 0.0, z**2 / 2, z - 0.5)
 
@@ -219,6 +223,9 @@ class Power(BuiltIn):
         xp = namespace(z)
         inside, log_cdf, above = self._inside(z)
         return xp.where(inside, log_cdf, xp.where(above, scalar(z, 0.0), -math.inf))
+
+    def slope_at(self, p: Array, q: Array) -> Array:
+        return p ** (2 - self._like(p))
 
     def quantile(self, q: Array) -> Array:
         xp = namespace(q)

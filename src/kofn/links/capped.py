@@ -53,6 +53,10 @@ class _Exponential(BuiltIn):
     def quantile(self, q: Array) -> Array:
         return namespace(q).log(q) + 1
 
+    def slope_at(self, p: Array, q: Array) -> Array:
+        """Return F′ where F is p and 1 − F is q, inside of (0, 1), or at p = 1 from below."""
+        return p
+
     def integral(self, z: Array) -> Array:
         xp = namespace(z)
         under, u = below(z - 1)

@@ -38,6 +38,10 @@ class _Symmetric(BuiltIn):
     def upper_quantile(self, q: Array) -> Array:
         return -self.quantile(q)
 
+    def slope_at(self, p: Array, q: Array) -> Array:
+        """Return F′ where F is p and 1 − F is q, inside of (0, 1)."""
+        return self.pdf(self.quantile(namespace(p).minimum(p, q)))
+
     def median(self, like: Array) -> Array:
         return namespace(like).zeros_like(like)
 

@@ -128,9 +128,12 @@ def _apart(_: Any, x: Array, labels: Array, by_class: Any, whole: Any, total: Ar
     return whole * at_label - (total if by_class is None else x @ by_class)
 
 
-def _apart_back(x: Array, cotangent: Array, labels: Array, by_class: Any, whole: Any) -> Array:
+def _apart_back(_: Any, cotangent: Array, labels: Array, by_class: Any, whole: Any) -> Array:
     below = -cotangent[..., None]
-    slopes = below.expand(x.shape).clone() if by_class is None else below * by_class
+    if by_class is None:  # then w is 1, and Σw the number of entries
+        slopes = below.expand(*cotangent.shape, int(whole)).clone()
+    else:
+        slopes = below * by_class
     return slopes.scatter_add_(-1, labels[..., None], -whole * below)
 
 
@@ -143,7 +146,7 @@ _APART = Operation(
     back=(
         Operation(
             name="",
-            takes="cotangent r, x n, labels r, by_class any, whole any",
+            takes="cotangent r, labels r, by_class any, whole any",
             gives="x n",
             of=scores("x", "rows"),
             kernel=lambda _, *arguments: _apart_back(*arguments),

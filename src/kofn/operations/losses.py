@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kofn import kernels
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, marked, take_along_last
 from kofn.operations.closed import closed
@@ -94,7 +95,7 @@ def pulled_back(
     """Return the cotangents of the scores, and of a temperature per row."""
     temperature = given.temperature
     each = cotangent / temperature
-    in_t = None if type(temperature) is float else -each * moved
+    in_t = None if moved is None or type(temperature) is float else -each * moved
     return _scaled(given.over.expand(each), away, dtype), in_t
 
 
@@ -111,6 +112,41 @@ def _scaled(each: Array, away: Array, dtype: Any) -> Array:
         for part, entries in zip(into.split(AT_ONCE, -1), some.split(AT_ONCE, -1), strict=True):
             part.copy_(entries * by)
     return found
+
+
+def _onward(
+    _: Any, given: Given, cotangent: Array, away: Array, target: Array, moved: Array, likely: int
+) -> Array:
+    """Return the cotangent of the scores for one of p − t, from which p and its slope are known."""
+    if target.ndim == away.ndim:
+        return onward(given, cotangent, away, cast(target, away.dtype))
+    target = cast(marked(away, target[..., None]), away.dtype)
+    known = not likely and not given.link.smooth
+    of_label = _of_label(given.link, stop_gradient(away + target), target, moved) if known else None
+    return onward(given, cotangent, away, target, of_label)
+
+
+def onward(
+    given: Given, cotangent: Array, away: Array, target: Array, of_label: Array | None = None
+) -> Array:
+    """Return the same for a target of weights; `of_label` is p of a label, if it is known.
+
+    Where it is far below 1, p − 1 has fewer of its digits.
+    """
+    p, over = away + target, given.over
+    if of_label is not None:
+        low = (target == 1) & (p < 0.5)
+        p = p + namespace(p).where(low, of_label[..., None] - stop_gradient(p), 0.0)
+    lone = over.expand(over.sum(target)) <= 1
+    return pullbacks.through_weights(cotangent, given, p, (1 - target) - away, lone)
+
+
+def _of_label(link: Any, p: Array, target: Array, moved: Array) -> Array:
+    """Return p = F(z) of the label, whose z follows from Σ(p − t)z and those of other entries."""
+    xp = namespace(p)
+    others = xp.where((p > 0) & (target == 0), p, 0.0)
+    z = link.quantile(xp.where(others > 0, others, 0.5))
+    return link.cdf((xp.sum(others * z, axis=-1) - moved) / xp.sum((1 - p) * target, axis=-1))
 
 
 def _of_target(rows: Rows, target: Array, over: Reductions = DENSE) -> Array:
@@ -152,6 +188,16 @@ LOSS = Operation(
             elementwise=True,
         ),
     ),
+    onward=Operation(
+        name="",
+        takes="cotangent N, away N, target n, moved r, t #, link, likely int",
+        gives="x n",
+        of=ROWS,
+        kernel=_onward,
+        elementwise=True,
+    ),
+    # F′ = p^(2 − α) has no accurate digits next to p = 0, where p − t has not.
+    goes_onward=lambda given, target: given.link.alpha is None or target.ndim < given.scores.ndim,
     offered="gaps",
     functions="fenchel_young_loss, topk_loss, sparsemax_loss, entmax_loss, segment_topk_loss",
 )

@@ -105,6 +105,12 @@ class Operation:
     """The attribute of the kernels that has the links served, or is None."""
     constant: tuple[str, ...] = ()
     """Tensors of which `back` has no cotangent: where one of them is learned, array code serves."""
+    onward: Operation | None = None
+    """The way back of the second answer, in plain operations: a loss has p − t, from which alone
+    its second derivatives follow. Then eager torch keeps no scores, if nothing else is learned.
+    """
+    goes_onward: Callable[..., bool] = lambda rows, *arrays: True
+    """Whether it does for these rows and arrays."""
     elementwise: bool = False
     """Whether the kernel is array code that expands numbers per row by `rows.over`."""
     each_alpha: str = ""
@@ -135,6 +141,8 @@ class Operation:
     kept: tuple[int, ...] = field(init=False)
     """The places of the answers that the way back takes."""
     names_kept: tuple[str, ...] = field(init=False)
+    keeps_scores: bool = field(init=False)
+    """Whether the ways back take the scores, or the array code does for second derivatives."""
     is_direct: bool = field(init=False)
     """Whether the way back takes the cotangent and what was kept, and nothing else."""
 
@@ -150,8 +158,11 @@ class Operation:
         self.cotangents = tuple(tuple(each.name.split("+")) for each in self.answers)
         moved = {name for back in self.back for names in back.cotangents for name in names}
         self.learned_arrays = tuple(name for name in self.arrays if name in moved)
-        asked = {argument.name for back in self.back for argument in back.arguments}
+        ways = self.back if self.onward is None else (*self.back, self.onward)
+        asked = {argument.name for back in ways for argument in back.arguments}
         self.kept = tuple(i for i, each in enumerate(self.answers) if each.name in asked)
         self.names_kept = tuple(self.answers[place].name for place in self.kept)
+        plain = all(back.plain is not None for back in self.back)
+        self.keeps_scores = not plain or self.of.takes.split()[0] in asked
         direct = [("cotangent", *self.names_kept)]
         self.is_direct = [back.own for back in self.back] == direct

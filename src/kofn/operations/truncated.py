@@ -8,8 +8,9 @@ from typing import Any
 from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
-from kofn.arrays.operations import cumulative_sums, kth_largest, take_along_last
-from kofn.operations.losses import from_labels, pulled_back
+from kofn.arrays.operations import cumulative_sums, kth_largest, marked, take_along_last
+from kofn.links import exponential
+from kofn.operations.losses import from_labels, onward, pulled_back
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
 from kofn.rows import answers
@@ -104,8 +105,24 @@ def _loss_back(
     _: Any, given: Given, cotangent: Array, labels: Array, away: Array, dtype: Any
 ) -> tuple[Array, Array | None]:
     x, t = given.scores, given.temperature
-    moved = None if type(t) is float else from_labels(x, labels, away) / t
+    moved = None if x is None or type(t) is float else from_labels(x, labels, away) / t
     return pulled_back(_, given, cotangent, away, moved, dtype)
+
+
+def _loss_onward(
+    _: Any,
+    given: Given,
+    cotangent: Array,
+    away: Array,
+    labels: Array,
+    loss: Array,
+    k: int | None,
+    p: float | None,
+) -> Array:
+    target = cast(marked(away, labels[..., None]), away.dtype)
+    whole = k is None and p is None  # a label may be outside of the support
+    of_label = namespace(loss).exp(-stop_gradient(loss)) if whole else None
+    return onward(given._replace(link=exponential), cotangent, away, target, of_label)
 
 
 TRUNCATED_LOSS = Operation(
@@ -126,6 +143,14 @@ TRUNCATED_LOSS = Operation(
             kernel=_loss_back,
             elementwise=True,
         ),
+    ),
+    onward=Operation(
+        name="",
+        takes="cotangent N, away N, labels n, loss r, t #, k SymInt?, p float?",
+        gives="x n",
+        of=TEMPERED,
+        kernel=_loss_onward,
+        elementwise=True,
     ),
     functions="softmax_loss, am_softmax, arcface, sparse_softmax_loss",
     lacks={"JAX": "by the primitive of losses", "segments": "no function for segments"},

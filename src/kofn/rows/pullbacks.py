@@ -94,6 +94,23 @@ def of_weights(
     return in_x, in_k, spoil(-lever / t, spoiled)
 
 
+def through_weights(v: Array, given: Given, p: Array, q: Array, lone: Array) -> Array:
+    """Return the cotangent of the scores for one of the weights, from p and q = 1 − p alone.
+
+    It is w(v − v̄)/T, where w = F′ is a function of p and v̄ the mean of v by w, as `of_weights` has
+    it. Differentiable to any order. In rows that are `lone`, whose k is at most 1, no weight is
+    capped at 1, but it may be rounded to it.
+    """
+    xp, over, t = namespace(p), given.over, given.temperature
+    moves = ~((p <= 0) | ((q <= 0) & ~lone))
+    w = xp.where(moves, given.link.slope_at(xp.where(moves, p, 0.5), xp.where(moves, q, 0.5)), 0.0)
+    total = over.sum(w)
+    share = w / over.expand(xp.where(total > 0, total, 1.0))
+    u = w * (v - over.expand(over.sum(share * v)))
+    u = u - share * over.expand(over.sum(u))
+    return u / (t if type(t) is float else over.expand(t))
+
+
 def log_cotangents(v: Array, rows: Rows, found: Any) -> tuple[Array, Array]:
     """Return the cotangents of the scores and the temperature for one of log p."""
     return in_rows(v, rows, found, of_logarithms)

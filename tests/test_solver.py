@@ -250,8 +250,8 @@ def test_rounds_stay_few(rng, monkeypatch):
     from kofn.solver import threshold
 
     looks = []
-    balance = threshold._balance
-    monkeypatch.setattr(threshold, "_balance", lambda p, z: looks.append(1) or balance(p, z))
+    balance = threshold.balance
+    monkeypatch.setattr(threshold, "balance", lambda p, z: looks.append(1) or balance(p, z))
     most = {"logistic": 4, "normal": 5, "laplace": 5, "linear": 10, "exponential": 12, "entmax": 10}
     for link, limit in most.items():
         counts = []
@@ -313,8 +313,8 @@ def test_a_normal_sample_takes_few_looks(monkeypatch, link, most, spread):
     from kofn.solver import threshold
 
     looks = []
-    balance = threshold._balance
-    monkeypatch.setattr(threshold, "_balance", lambda p, z: looks.append(1) or balance(p, z))
+    balance = threshold.balance
+    monkeypatch.setattr(threshold, "balance", lambda p, z: looks.append(1) or balance(p, z))
     x = np.random.default_rng(0).normal(size=1024).astype(F32) * F32(spread)
     solve(x[None], np.array([64], F32), np.ones(1, F32), table.TABLE[link].inner)
     assert len(looks) <= most

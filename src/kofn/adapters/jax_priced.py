@@ -21,7 +21,7 @@ from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import PricedGiven, priced_rows, with_link
 from kofn.solver.beside import Place
-from kofn.solver.priced import Price, price_at, solve
+from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 
 jax_lost.by_prices(priced_answers.weights)

@@ -11,7 +11,7 @@ from kofn.arrays.operations import power_of_two
 from kofn.links.link import Link
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
 from kofn.solver.beside import Place
-from kofn.solver.priced import Price, price_at, solve
+from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 
 

@@ -140,7 +140,7 @@ class Equation(NamedTuple):
         return Newton(*map(np.asarray, self.look(float(at.anchor), float(at.offset))))
 
     def look(self, theta: float, rest: float = 0.0) -> Newton:
-        """Return a Newton step on the log-odds of Σ c·F/Σc; see `solver.priced._balance`."""
+        """Return a Newton step on the log-odds of Σ c·F/Σc; see `solver.threshold.balance`."""
         at = Place(theta, rest)
         bought, signed, tails, weight, first = self.pieces.look(*at, self)
         return self._step(at, bought - self.budget, signed, tails, weight, first)

@@ -6,7 +6,7 @@ from kofn.arrays.kinds import Array, cast, is_jax, most_precise_dtype, namespace
 from kofn.links.link import Link
 from kofn.rows.priced_rows import price, serving
 from kofn.solver.beside import Place
-from kofn.solver.priced import Price, price_at, solve
+from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.links.link import Link
 from kofn.rows.price_precision import solved
-from kofn.solver.priced import Price
+from kofn.solver.price import Price
 from kofn.solver.reductions import DENSE, Reductions
 
 
 def price(
     x: Array, costs: Array, budget: Array, temperature: Array, link: Link, over: Reductions = DENSE
 ) -> Price:
-    """Solve as `kofn.solver.priced.solve`, in float64 where the framework has it by default."""
+    """Solve as `kofn.solver.price.solve`, in float64 where the framework has it by default."""
     if over is not DENSE:
         return solved(x, costs, budget, temperature, link, over)
     if is_torch(x):

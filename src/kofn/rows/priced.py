@@ -33,8 +33,9 @@ from kofn.rows.implicit import (
 from kofn.rows.pivot import pivot_at
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import PricedRows
+from kofn.solver.costs import less_product
 from kofn.solver.equation import far, split
-from kofn.solver.priced import Price, less_product
+from kofn.solver.price import Price
 from kofn.solver.reductions import DENSE, Reductions, sums_of
 
 

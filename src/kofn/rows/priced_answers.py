@@ -10,7 +10,7 @@ from kofn.rows.priced import Placed, place
 from kofn.rows.priced_choice import fill
 from kofn.rows.priced_given import PricedGiven, PricedRows, priced_rows
 from kofn.solver.equation import split
-from kofn.solver.priced import Price
+from kofn.solver.price import Price
 from kofn.solver.reductions import DENSE, Reductions
 
 

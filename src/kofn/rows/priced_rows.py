@@ -8,7 +8,7 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, is_torch, namespace, of_torch
 from kofn.links.link import Link
 from kofn.rows.kernel_rows import in_memory
-from kofn.solver.priced import solve
+from kofn.solver.price import solve
 
 
 def serving(x: Array, link: Link) -> kernels.PricedKernels | None:
@@ -28,7 +28,7 @@ def price(
     temperature: Array,
     link: Link,
 ) -> Array:
-    """Return θ as two floats, of rows as `solver.priced.solve` takes them.
+    """Return θ as two floats, of rows as `solver.price.solve` takes them.
 
     They are of float64 if the array code had rows to solve: it may need more digits of θ.
     """

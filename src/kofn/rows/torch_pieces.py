@@ -84,7 +84,7 @@ class Pieces(NamedTuple):
         return self.tensors[0].dtype == torch.float64
 
     def bracket(self, how: Equation) -> tuple[float, float, float]:
-        """Return (start, low, high), as `solver.priced` does: low ≤ (x − T·F⁻¹(q))/c ≤ high."""
+        """Return (start, low, high), as `solver.price` does: low ≤ (x − T·F⁻¹(q))/c ≤ high."""
         share = np.asarray(how.budget / how.total)
         own = np.asarray(float(how.link.quantile(share)))
         reach = how.temperature * float(own)
@@ -152,7 +152,7 @@ class Pieces(NamedTuple):
 
 
 def _start(moments: np.ndarray, own: np.ndarray, share: np.ndarray, how: Equation) -> float:
-    """Return the θ of a normal sample of residuals, as `solver.priced` does; it may be NaN or ±∞.
+    """Return the θ of a normal sample of residuals, as `solver.price` does; it may be NaN or ±∞.
 
     The moments are Σxc, Σx²c, Σc², Σc³ and Σxc². NumPy's numbers, for squares may underflow.
     """

@@ -12,7 +12,7 @@ from kofn.arrays.torch_operator import refuse_untranslated
 from kofn.arrays.torch_state import batched, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows.price_precision import solved
-from kofn.solver.priced import Price
+from kofn.solver.price import Price
 
 
 @torch.library.custom_op("kofn::price", mutates_args=())

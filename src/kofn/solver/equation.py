@@ -1,4 +1,4 @@
-"""The equation Σ F((x − θ)/T) = k of each row."""
+"""The equation Σ F((x − θ)/T) = k of each row; with costs c, Σ c·F((x − θc)/T) = k."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.links.link import Link
+from kofn.solver.costs import Costs
 from kofn.solver.reductions import Reductions
 
 
@@ -48,11 +49,11 @@ class Balanced(Protocol):
 
     @property
     def k(self) -> Array:
-        """Return how many to choose, per row."""
+        """Return how many to choose, or what to spend, per row."""
 
     @property
     def n(self) -> Array:
-        """Return how many there are to choose from, per row."""
+        """Return how many there are to choose from, or what they cost, per row."""
 
     @property
     def link(self) -> Link:
@@ -67,19 +68,25 @@ class Problem(NamedTuple):
     """The equations to solve, one per row."""
 
     x: Array
-    live: Array
+    live: Array  # with costs, the entries that cost something
     k: Array
     n: Array
     temperature: Array
     link: Link
     row_link: Link  # the link with its parameter per row; `link` has it per entry
     over: Reductions
+    costs: Costs | None = None
+
+    def distance(self, anchor: Array, offset: Array) -> Array:
+        """Return x − θ, or x − θc, at θ = anchor + offset."""
+        if self.costs is not None:
+            return self.costs.distance(self.x, anchor, offset, self.over)
+        return (self.x - self.over.expand(anchor)) - self.over.expand(offset)
 
     def z(self, anchor: Array, offset: Array) -> Array:
-        expand = self.over.expand
         xp = namespace(self.x)
         limit = far(xp.finfo(self.x.dtype))
-        z = ((self.x - expand(anchor)) - expand(offset)) / expand(self.temperature)
+        z = self.distance(anchor, offset) / self.over.expand(self.temperature)
         return xp.clip(z, -limit, limit)
 
     def excess(self, anchor: Array, offset: Array) -> Array:

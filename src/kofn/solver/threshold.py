@@ -66,8 +66,11 @@ def solve(
         entry_link = link.map_alpha(over.expand)
         problem = Problem(x, live, k, n, temperature, entry_link, link, over)
         open_ = (k > 0) & (k < n)
-        search, spoiled = _begin(problem, open_)
-        search = newton_search(problem, search, _balance, ROUNDS)
+        start, low, high = bracket(problem, open_)
+        unknown = (n > 0) & (xp.isnan(temperature) | xp.isnan(low))
+        spoiled = xp.isnan(k) | unknown
+        search = begun(start, low, high, open_ & ~spoiled)
+        search = newton_search(problem, search, balance, ROUNDS)
         lost = open_ & ~spoiled & ~search.found
         search = only_if(lost, lambda: _beside(problem, search, lost), search)
         if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
@@ -81,22 +84,11 @@ ROUNDS = 24
 """Looks after which Newton's steps are given up; a row that is not far out takes a handful."""
 
 
-def _begin(p: Problem, open_: Array) -> tuple[Search, Array]:
-    """Return a search at its starting point, and which rows contain a NaN."""
-    xp = namespace(p.x)
-    start, low, high = bracket(p, open_)
-    spoiled = xp.isnan(p.k) | ((p.n > 0) & (xp.isnan(p.temperature) | xp.isnan(low)))
-    zero = xp.zeros_like(start)
-    none = xp.zeros_like(open_)
-    return Search(
-        at=Place(start, zero),
-        low=Place(low, zero),
-        high=Place(high, zero),
-        last=zero + math.inf,
-        active=open_ & ~spoiled,
-        found=none,
-        flat=none,
-    ), spoiled
+def begun(start: Array, low: Array, high: Array, active: Array) -> Search:
+    """Return a search at its starting point."""
+    zero, none = (namespace(start).zeros_like(one) for one in (start, active))
+    ends = Place(start, zero), Place(low, zero), Place(high, zero)
+    return Search(*ends, last=zero + math.inf, active=active, found=none, flat=none)
 
 
 def newton_search(
@@ -140,7 +132,7 @@ def newton_search(
 def _beside(p: Problem, search: Search, lost: Array) -> Search:
     """Solve rows on which Newton's method did not converge by the search from a score."""
     at = beside(p, lost)
-    flat = _balance(p, p.z(*at)).flat
+    flat = balance(p, p.z(*at)).flat
     return search._replace(
         at=at.where(lost, search.at), flat=namespace(lost).where(lost, flat, search.flat)
     )
@@ -152,14 +144,20 @@ def between(p: Problem, search: Search) -> Search:
     upper, _, _ = split(p.link, p.z(*search.at), p.live)
     zero = xp.zeros_like(p.k)
     half = -p.temperature * p.row_link.median(zero)
-    low = Place(p.over.max(xp.where(p.live & ~upper, p.x, -math.inf)), zero).moved(half)
-    high = Place(p.over.min(xp.where(upper, p.x, math.inf)), zero).moved(half)
-    return newton_search(
-        p, anew(search, low, high), _log_balance, 4 * int(xp.finfo(p.x.dtype).bits)
-    )
+    at = p.x if p.costs is None else p.costs.crossing(p.x + p.over.expand(half))
+    low = Place(p.over.max(xp.where(p.live & ~upper, at, -math.inf)), zero)
+    high = Place(p.over.min(xp.where(upper, at, math.inf)), zero)
+    if p.costs is None:
+        low, high = low.moved(half), high.moved(half)
+    return newton_search(p, _anew(search, low, high), _log_balance, bisections(p.x))
 
 
-def anew(search: Search, low: Place, high: Place) -> Search:
+def bisections(x: Array) -> int:
+    """Return a bound on the looks of bisection alone, from a bracket of any size."""
+    return 4 * int(namespace(x).finfo(x.dtype).bits)
+
+
+def _anew(search: Search, low: Place, high: Place) -> Search:
     """Return a search of the flat rows, from the middle of a bracket."""
     xp = namespace(search.last)
     zero, largest = xp.zeros_like(search.last), float(xp.finfo(search.last.dtype).max)
@@ -173,7 +171,7 @@ def anew(search: Search, low: Place, high: Place) -> Search:
     )
 
 
-def _balance(p: Problem, z: Array) -> Newton:
+def balance(p: Problem, z: Array) -> Newton:
     """Return a Newton step on the log-odds of ΣF/n, nearly linear in θ if ΣF is exponential."""
     xp = namespace(z)
     upper, tail, density = p.link.tails(z)
@@ -182,6 +180,10 @@ def _balance(p: Problem, z: Array) -> Newton:
     tail = xp.where(p.live & (tail > 0), tail, 0.0)
     density = xp.where(p.live, density, 0.0)
     upper, tail, density = barrier(upper, tail, density)
+    costs = p.costs
+    if costs is not None:
+        sums = Sums(*costs.sums(p.k, upper, tail, density, p.over))
+        return newton_of(p, z, sums, lambda: costs.weight(upper, density, p.over))
     missing = cast(p.over.count(upper), z.dtype) - p.k
     below, above = p.over.sum(xp.where(upper, 0.0, tail)), p.over.sum(xp.where(upper, tail, 0.0))
     sums = Sums(missing, below, above, p.over.sum(density))
@@ -195,13 +197,15 @@ class Sums(NamedTuple):
     below: Array  # Σ F where F ≤ ½
     above: Array  # Σ (1 − F) where F > ½
     weight: Array  # Σ F′
+    doubt: Array | None = None  # what rounding of `missing` is of, if it is no whole number
+    unit: Array | None = None  # the length of a step by which z moves by 1, if that is not T
 
 
 def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array]) -> Newton:
     """Return the Newton step on the log-odds of ΣF/n; `of_lower` is Σ F′ where F ≤ ½."""
     xp = namespace(z)
     eps = float(xp.finfo(z.dtype).eps)
-    missing, below, above, weight = sums
+    missing, below, above, weight, doubt, unit = sums
     excess = missing + below - above
 
     total, rest = p.k + excess, (p.n - p.k) - excess
@@ -226,13 +230,19 @@ def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array]) 
 
     # An infinite slope, as at the end of entmax's support for α > 2, gives no Newton step.
     step = xp.where(weight < math.inf, step, math.nan)
-    rounding = 4 * (below + above) / weight  # the effect of the sums' rounding on the step
-    wanted = xp.minimum(p.k / weight, xp.ones_like(weight))
+    rounding = 4 * (below + above)
+    if doubt is not None:
+        rounding = rounding + xp.where(xp.abs(excess) <= 2 * eps * doubt, doubt, 0.0)
+    rounding = rounding / weight  # the effect of the sums' rounding on the step
+    wanted = xp.minimum(p.k / weight, xp.ones_like(weight) if unit is None else unit)
     # If no entry is inside the support, θ may be at any distance from the next one.
     tolerance = xp.where(weight > 0, eps * xp.maximum(wanted, rounding), 0.0)
     last = tolerance
     if p.link.smooth:  # the error after a step is of the order of the step's square
-        last = xp.where(plateau, tolerance, xp.sqrt(tolerance) / 2)
+        near = tolerance if unit is None else xp.minimum(tolerance, xp.full_like(tolerance, eps))
+        near = xp.sqrt(near) / 2
+        near = near if unit is None else xp.maximum(tolerance, near)
+        last = xp.where(plateau, tolerance, near)
     if infinite is False:
         # Near the end where F is 1, log-odds are curved: a short step may leave most of the excess.
         last = xp.where(xp.abs(excess) <= 4 * last * weight, last, 0.0)
@@ -246,7 +256,8 @@ def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array]) 
         # k entries have weight 1 and the others nearly 0. F approaches 0 like a power of the
         # distance, and each Newton step covers a part of it; a longer last step covers the rest.
         done = (missing == 0) & (above == 0) & (xp.abs(step) <= tolerance)
-        step = xp.where(done, (1 + order) * step + 2 * eps, step)
+        more = 2 * eps if unit is None else 2 * eps * unit
+        step = xp.where(done, (1 + order) * step + more, step)
         last = xp.where(done, xp.abs(step), last)
     return Newton(excess, step, tolerance, last, flat)
 
@@ -256,16 +267,16 @@ def _log_balance(p: Problem, z: Array) -> Newton:
     xp = namespace(z)
     upper = p.live & p.link.above_half(z)
     lower = p.live & ~upper
-    log_pdf = p.link.log_pdf(z)
-    below, above, slope_below, slope_above = logsumexps(
-        p.over,
-        (p.link.log_cdf(z), lower),
-        (p.link.log_sf(z), upper),
-        (log_pdf, lower),
-        (log_pdf, upper),
-    )
+    log_cdf, log_sf, log_pdf = p.link.log_cdf(z), p.link.log_sf(z), p.link.log_pdf(z)
+    if p.costs is not None:
+        price = xp.log(xp.where(p.live, p.costs.each, 1.0))
+        log_cdf, log_sf, log_pdf = log_cdf + price, log_sf + price, log_pdf + 2 * price
+    pairs = (log_cdf, lower), (log_sf, upper), (log_pdf, lower), (log_pdf, upper)
+    below, above, slope_below, slope_above = logsumexps(p.over, *pairs)
     slope = xp.exp(slope_below - below) + xp.exp(slope_above - above)
     tolerance = xp.full_like(below, float(xp.finfo(z.dtype).eps))
+    if p.costs is not None:
+        tolerance = tolerance * (1 + xp.abs(below) + xp.abs(above)) / slope
     step = (below - above) / slope
     flat = xp.zeros_like(below, dtype=xp.bool)
     return Newton(below - above, step, tolerance, tolerance, flat)

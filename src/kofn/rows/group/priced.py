@@ -29,8 +29,8 @@ from kofn.rows.priced_given import (
     _costs_of,
     priced_rows,
 )
+from kofn.solver.costs import less_product
 from kofn.solver.equation import far, split
-from kofn.solver.priced import less_product
 
 
 class PricedShards(NamedTuple):

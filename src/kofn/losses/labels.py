@@ -153,5 +153,6 @@ _APART = Operation(
             plain=_apart_back,
         ),
     ),
+    keeps_scores=False,
 )
 """In one pass back, where autograd would take four."""

@@ -111,6 +111,8 @@ class Operation:
     """
     goes_onward: Callable[..., bool] = lambda rows, *arrays: True
     """Whether it does for these rows and arrays."""
+    keeps_scores: bool = True
+    """False if the ways back, which are plain, do without the scores."""
     elementwise: bool = False
     """Whether the kernel is array code that expands numbers per row by `rows.over`."""
     each_alpha: str = ""
@@ -141,8 +143,6 @@ class Operation:
     kept: tuple[int, ...] = field(init=False)
     """The places of the answers that the way back takes."""
     names_kept: tuple[str, ...] = field(init=False)
-    keeps_scores: bool = field(init=False)
-    """Whether the ways back take the scores, or the array code does for second derivatives."""
     is_direct: bool = field(init=False)
     """Whether the way back takes the cotangent and what was kept, and nothing else."""
 
@@ -162,7 +162,5 @@ class Operation:
         asked = {argument.name for back in ways for argument in back.arguments}
         self.kept = tuple(i for i, each in enumerate(self.answers) if each.name in asked)
         self.names_kept = tuple(self.answers[place].name for place in self.kept)
-        plain = all(back.plain is not None for back in self.back)
-        self.keeps_scores = not plain or self.of.takes.split()[0] in asked
         direct = [("cotangent", *self.names_kept)]
         self.is_direct = [back.own for back in self.back] == direct

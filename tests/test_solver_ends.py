@@ -103,6 +103,7 @@ def test_every_search_of_tiny_distances_ends(monkeypatch, bounded, rng, link, dt
 @pytest.mark.parametrize("link", [*LINKS, "entmax(1.1)", "entmax(2.5)"])
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 def test_a_process_that_sweeps_tiny_distances_ends(link, framework):
+    chosen = f"kofn.links.{link}" if "(" in link else repr(link)
     script = f"""
 import sys
 sys.path.insert(0, "tests")
@@ -110,7 +111,7 @@ import numpy as np, kofn
 from support import Framework
 from test_solver_ends import rows
 made = Framework({framework!r})
-chosen = eval("kofn.links." + {link!r})
+chosen = {chosen}
 rng = np.random.default_rng(1)
 for dtype in ("float32", "float64"):
     for row in rows(rng, np.dtype(dtype).type):

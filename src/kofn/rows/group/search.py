@@ -39,6 +39,7 @@ class GroupProblem(NamedTuple):
     link: Link  # with its parameter per entry, in the dtype of x
     row_link: Link
     over: GroupRows
+    costs: None = None
 
     def z(self, anchor: Tensor, offset: Tensor) -> Tensor:
         hi, lo = halves(anchor, offset, self.x.dtype)

@@ -19,7 +19,7 @@ from kofn.arrays.operations import power_of_two
 from kofn.rows import jax_lost, priced_answers
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
 from kofn.rows.price_route import price
-from kofn.rows.priced_given import PricedGiven, priced_rows, with_link
+from kofn.rows.priced_given import PricedGiven, equation, priced_rows, with_link
 from kofn.solver.beside import Place
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
@@ -47,7 +47,7 @@ def _weights(settings: Settings, x: Any, costs: Any, budget: Any, t: Any) -> jax
 def _weighed(*arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
     """Return θ and the weights."""
     given = with_link(arrays, settings.link_of())
-    found = price(*priced_rows(given, over).equation(), over)
+    found = price(*equation(priced_rows(given, over)), over)
     theta = found.high / found.scale, found.low / found.scale
     return *theta, priced_answers.weights(given, over, found)
 
@@ -56,7 +56,7 @@ def _plain(*arrays: Any, settings: Settings, over: Reductions, theta: Any) -> ja
     """Return the weights, of which θ is known."""
     given = with_link(arrays, settings.link_of())
     rows = [*map(stop_gradient, arrays)]
-    fixed = priced_rows(with_link(rows, given.link), over).equation()
+    fixed = equation(priced_rows(with_link(rows, given.link), over))
     return priced_answers.weights(given, over, _found(fixed, theta[0], theta[1], over))
 
 

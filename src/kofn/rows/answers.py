@@ -14,7 +14,8 @@ from kofn.arrays.autodiff import (
 )
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.links.link import Link
-from kofn.rows.implicit import Placed, _Equation, argument, distances, place, reached
+from kofn.rows.implicit import Placed, distances, place, reached
+from kofn.rows.root import Equation, argument
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
 from kofn.rows.total import mended
@@ -22,22 +23,23 @@ from kofn.solver.equation import far, split
 from kofn.solver.reductions import DENSE, Reductions, sends, wide_sums_of
 
 
-def weights(
-    rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
-) -> Array:
+def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
     """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
     p = place(rows, over, found)
     xp = namespace(p.z)
     chosen = _chosen(p, rows.live) + p.correction
-    if has_gradients(p.z, rows.k):
+    if has_gradients(p.z, p.k, p.costs):
         number, alpha = p.link.static_and_array_alpha()
-        equation, arguments = _Equation(p.link.id, number), (p.z, rows.k, rows.live, alpha)
-        chosen = chosen + with_gradients_of(equation.remainder, *arguments, argument(p.over))
-    chosen = chosen if sends(over) else mended(chosen, p, rows)
-    chosen = xp.where(p.over.expand(p.every), 1.0, xp.where(p.over.expand(p.none), 0.0, chosen))
+        arguments = p.z, p.k, p.open, alpha, argument(p.over), p.costs
+        chosen = chosen + with_gradients_of(Equation(p.link.id, number).remainder, *arguments)
+    if rows.costs is None and not sends(over):
+        chosen = mended(chosen, p, rows)
+    none, every = p.closed(p.none, rows.live), p.closed(p.every, rows.live)
+    chosen = xp.where(every, 1.0, xp.where(none, 0.0, chosen))
     # Set explicitly: a link that is constant outside its support would hide the NaN.
     chosen = spoil(chosen, p.over.expand(p.spoiled))
-    others = xp.where(rows.top, p.over.expand(rows.top_weight), 0.0)
+    share = rows.top_weight if rows.costs is not None else p.over.expand(rows.top_weight)
+    others = xp.where(rows.top, share, 0.0)
     return xp.where(rows.live, chosen, others)
 
 
@@ -88,8 +90,11 @@ def slopes(rows: Rows, over: Reductions = DENSE) -> Array:
     return spoil(slope, p.over.expand(p.spoiled))
 
 
-def value(rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None) -> Array:
-    """Return S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail)."""
+def value(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
+    """Return S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail).
+
+    With costs, in the place of #upper there is what these cost.
+    """
     p = place(rows, over, found)
     return _value(rows, p, wide_sums_of(over, *_parts(rows, p)))
 
@@ -109,19 +114,28 @@ def _parts(rows: Rows, p: Placed) -> tuple[Array, ...]:
     """Return what S_k sums over its entries."""
     xp = namespace(p.z)
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z))
-    above = xp.where(p.upper, rows.scores, 0.0)
-    return p.upper, above, xp.where(rows.live, rows.scores, 0.0), xp.where(rows.live, tails, 0.0)
+    upper, everything = p.upper, rows.live
+    if rows.costs is not None:
+        upper, everything = p.upper & p.open, p.closed(p.every, rows.live)
+    number = upper if rows.costs is None else xp.where(upper, rows.costs, 0.0)
+    above, everything = (xp.where(flags, rows.scores, 0.0) for flags in (upper, everything))
+    return number, above, everything, xp.where(p.open, tails, 0.0)
 
 
 def _value(rows: Rows, p: Placed, sums: Sequence[Array]) -> Array:
     number, above, everything, tails = sums
     xp = namespace(p.z)
     missing = rows.k - cast(number, above.dtype)
-    answer = missing * p.theta + above + rows.temperature * tails
-    answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
+    if rows.costs is None:
+        answer = missing * p.theta + above + rows.temperature * tails
+        answer = xp.where(p.every, everything, xp.where(p.none, 0.0, answer))
+        infinite = (rows.number(p.over, live=False) > 0) & (rows.top_weight > 0)
+    else:  # what costs nothing counts in rows that are settled, too
+        missing = xp.where(p.settled, 0.0, missing)
+        answer = above + everything + rows.temperature * tails + missing * p.theta
+        infinite = p.over.count(rows.top & (rows.top_weight > 0)) > 0
     answer = cast(spoil(answer, p.spoiled), p.z.dtype)
     answer = xp.where(rows.number(p.over, top=False) > 0, answer, 0.0)
-    infinite = (rows.number(p.over, live=False) > 0) & (rows.top_weight > 0)
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 

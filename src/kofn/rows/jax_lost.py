@@ -114,7 +114,7 @@ def priced(*told: Any) -> None:
     given = PricedGiven(x[where], costs[where], budget[where], t[where], job.link)
     with np.errstate(all="ignore"):
         pair = np.full((2, where.sum()), np.nan, hi.dtype)
-        priced_rows.mend(pair, *priced_given.priced_rows(given).equation())
+        priced_rows.mend(pair, *priced_given.equation(priced_given.priced_rows(given)))
         hi[where], lo[where] = pair
         if job.places["out"]:
             lo[where] = np.inf

@@ -37,12 +37,12 @@ def fill(
     pays = playing & (rows.costs > 0)
     bought = (buy or _bought)(known, xp.where(pays, rows.costs, 0.0), pays, given.budget)
     chosen = xp.where(pays, bought, cast(playing & (known > 0), x.dtype))
-    unknown = xp.isnan(rows.budget) | xp.isnan(given.temperature)
+    unknown = xp.isnan(rows.k) | xp.isnan(given.temperature)
     if link.alpha is not None:
-        unknown = unknown | xp.isnan(stop_gradient(link.alpha) + rows.budget)
+        unknown = unknown | xp.isnan(stop_gradient(link.alpha) + rows.k)
     spoiled = unknown | (over.count(rows.live & xp.isnan(given.scores)) > 0)
     chosen = xp.where(rows.live & over.expand(spoiled), math.nan, chosen)
-    return xp.where(rows.top & pays & over.expand(xp.isnan(rows.budget)), math.nan, chosen)
+    return xp.where(rows.top & pays & over.expand(xp.isnan(rows.k)), math.nan, chosen)
 
 
 def _bought(x: Array, costs: Array, pays: Array, budget: Array) -> Array:

@@ -31,6 +31,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.links.link import Link
 from kofn.rows.given import Given, _per_row, _spread, given
+from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -48,23 +49,6 @@ def with_link(arrays: Iterable[Array], link: Any) -> PricedGiven:
     """Return scores, costs, budget and temperature with a link."""
     x, costs, budget, temperature = arrays
     return PricedGiven(x, costs, budget, temperature, link)
-
-
-class PricedRows(NamedTuple):
-    """Rows whose entries have costs; arrays per entry (…, n) or per row (…)."""
-
-    scores: Array  # −inf where not live
-    live: Array
-    top: Array
-    costs: Array  # ≥ 0, and 0 where excluded
-    budget: Array  # what is left for the live entries; NaN in rows with a bad cost
-    top_weight: Array  # the weight of each score of +inf that costs something
-    temperature: Array
-    link: Any  # an inner Link; its parameter is a number or per row
-
-    def equation(self) -> tuple[Array, Array, Array, Array, Any]:
-        """Return what the solver takes."""
-        return self.scores, self.costs, self.budget, self.temperature, self.link
 
 
 def priced_given(
@@ -120,7 +104,12 @@ def _number(budget: Any) -> float:
     return check_number("budget", budget, low=0.0, allowed="a number ≥ 0")
 
 
-def priced_rows(given: PricedGiven, over: Reductions = DENSE) -> PricedRows:
+def equation(rows: Rows) -> tuple[Array, Array, Array, Array, Any]:
+    """Return what `solver.price` takes."""
+    return rows.scores, rows.costs, rows.k, rows.temperature, rows.link
+
+
+def priced_rows(given: PricedGiven, over: Reductions = DENSE) -> Rows:
     """Split the entries of rows into available, always chosen and never chosen ones."""
     x, costs, budget, temperature, link = given
     xp = namespace(x)
@@ -138,13 +127,14 @@ def priced_rows(given: PricedGiven, over: Reductions = DENSE) -> PricedRows:
     numbers = over.max(stop_gradient(x)), stop_gradient(budget), stop_gradient(temperature)
     spoiled = xp.isnan(numbers[0]) | xp.isnan(numbers[1]) | xp.isnan(numbers[2])
     inside = over.expand(spoiled) & ~excluded
-    return PricedRows(
+    share = xp.where(over.expand(dear) & (costs > 0), over.expand(share), 1.0)
+    return Rows(
         scores=xp.where(live, spoil(x, inside), -math.inf),
         live=live,
         top=top,
         costs=spoil(costs, inside),
-        budget=spoil(left, spoiled),
-        top_weight=xp.where(dear, share, xp.where(xp.isnan(budget), budget, 1.0)),
+        k=spoil(left, spoiled),
+        top_weight=xp.where(over.expand(xp.isnan(budget)), math.nan, share),
         temperature=spoil(temperature, spoiled),
         link=link,
     )

@@ -12,8 +12,9 @@ from kofn.arrays.kinds import Array, cast, is_numpy, namespace
 from kofn.rows import answers, implicit
 from kofn.rows.given import Given
 from kofn.rows.pivot import pivot_at
+from kofn.rows.root import shares as shares_of
 from kofn.rows.settled import Rows
-from kofn.solver.equation import far
+from kofn.solver.equation import far, least_weight
 from kofn.solver.plateau import Entries, balance
 from kofn.solver.reductions import DENSE, Reductions, sends, sums_of, wide_sums_of
 
@@ -51,7 +52,7 @@ def of_weights(
     is θ as it is used, at the end of a support if it was moved there. The cotangent of k may take
     further sums: a function returns it.
     """
-    x, live, top, left, _, t, link, known = rows
+    x, live, top, left, _, t, link, known, _ = rows
     xp, expand = namespace(x), over.expand
     (hi, lo), link = found, link.map_alpha(expand)
     open_, spoiled = xp.isfinite(hi), xp.isnan(hi)
@@ -70,7 +71,7 @@ def of_weights(
         tops, left = count[0], left - count[0]
     else:
         tops = known.top
-    solvable = open_ & (total >= implicit.least_weight(w))
+    solvable = open_ & (total >= least_weight(w))
     divisor = xp.where(solvable, total, 1.0)
     mean = xp.where(solvable, mean / divisor, 0.0)
     pivot, _ = pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t)
@@ -83,7 +84,7 @@ def of_weights(
 
     def in_hard_rows() -> Array:
         row = Entries(z, xp.where(live, x, -math.inf), t, live, over)
-        return mean + change + over.sum(implicit.shares(link, row, hard) * v)
+        return mean + change + over.sum(shares_of(link, row, hard) * v)
 
     def in_k() -> Array:
         found = only_if(hard, in_hard_rows, mean + change)
@@ -128,13 +129,13 @@ def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
         pulled = v * values_and_slopes(lambda z: answers.log_of(p, z, rows.live), z)[1]
     pulled = xp.where(moves, pulled, 0.0)
     total = p.over.sum(slope)
-    solvable = total >= implicit.least_weight(total)
+    solvable = total >= least_weight(total)
     hard = ~(solvable | p.settled)
     share = slope / p.over.expand(xp.where(solvable, total, math.inf))
 
     def shares() -> Array:
         row = Entries(p.z, rows.scores, rows.temperature, rows.live, p.over)
-        return share + implicit.shares(p.link, row, hard)
+        return share + shares_of(p.link, row, hard)
 
     pulled = pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
     # A link that is constant outside its support would hide a NaN in the row.
@@ -168,7 +169,7 @@ def of_thresholds(
     # That of the temperature goes with the message of the total.
     levers = () if not sends(over) else (xp.where(slope == 0, 0.0, slope * p.z),)
     total, *moment = wide_sums_of(over, slope, *levers)
-    solvable = ~p.settled & (total >= implicit.least_weight(slope))
+    solvable = ~p.settled & (total >= least_weight(slope))
     divisor = xp.where(solvable, total, math.inf)
     share = slope / expand(cast(divisor, slope.dtype))
     hard, edge = ~(solvable | p.settled), xp.zeros_like(total) + rows.link.edge
@@ -227,7 +228,7 @@ def of_usual_thresholds(
     z = ((x - hi) - lo) / t
     share = link.pdf(z)
     total = share.sum(-1)
-    if not (total >= implicit.least_weight(total)).all():  # also if NaN
+    if not (total >= least_weight(total)).all():  # also if NaN
         return None
     each = cotangent / total
     in_x, in_k = share * each[..., None], -temperature * each

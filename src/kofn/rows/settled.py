@@ -23,11 +23,12 @@ class Rows(NamedTuple):
     scores: Array  # −inf where not live
     live: Array
     top: Array
-    k: Array  # how many of the live entries to choose
-    top_weight: Array  # the weight of each score of +inf
+    k: Array  # how many of the live entries to choose, or what is left to spend on them
+    top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Any  # an inner Link; its parameter is a number or per row
     known: Any = None  # of shards: rows/group/survey.py
+    costs: Any = None  # per entry, ≥ 0, and 0 where excluded; or None
 
     def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:
         """Return how many entries of each row are live, or top, or either."""

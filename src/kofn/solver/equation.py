@@ -16,6 +16,12 @@ def far(dtype_info: Any) -> float:
     return math.sqrt(float(dtype_info.max)) / 16
 
 
+def least_weight(like: Array) -> float:
+    """Return the least ΣF′ whose relevant terms are all normal numbers."""
+    info = namespace(like).finfo(like.dtype)
+    return float(info.smallest_normal) / float(info.eps)
+
+
 def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
     """Return F > ½, F where it is ≤ ½, and 1 − F where F > ½: the smaller tail of each entry.
 

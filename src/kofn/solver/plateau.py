@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 class Balance(NamedTuple):
     """The equation on a logarithmic scale in selected rows; 0 in the others."""
 
-    excess: Array  # log Σ_{F≤½} F − log Σ_{F>½} (1 − F)
+    excess: Array  # log Σ_{F≤½} F − log Σ_{F>½} (1 − F), of terms times their costs
     slopes: Array  # its derivative in z of each entry, as a constant
-    slope: Array  # the sum of the slopes; 1 where they are not usable
+    slope: Array  # the sum of the slopes, times costs; 1 where they are not usable
     usable: Array  # rows with both tails
 
 
 class Entries(NamedTuple):
-    """Rows to balance. All but z are constants; temperature is per row."""
+    """Rows to balance. All but z and costs are constants; temperature is per row."""
 
     z: Array
     scores: Array
     temperature: Array
-    live: Array
+    live: Array  # with costs, the entries that cost something
     over: Reductions
+    costs: Any = None
 
 
 def balance(link: Link, row: Entries, where: Array) -> Balance:
@@ -45,23 +46,25 @@ def balance(link: Link, row: Entries, where: Array) -> Balance:
     asked = row.live & over.expand(where)
     upper = asked & link.above_half(stop_gradient(z))
     lower = asked & ~upper
-    greatest = over.max(xp.where(lower, row.scores, -math.inf))
-    least = over.min(xp.where(upper, row.scores, math.inf))
+    greatest = least = None
+    if row.costs is None:
+        greatest = over.max(xp.where(lower, row.scores, -math.inf))
+        least = over.min(xp.where(upper, row.scores, math.inf))
     below, slopes_below = _log_sum(link.log_cdf, link.cdf_slope, link, row, lower, greatest)
     above, slopes_above = _log_sum(link.log_sf, link.sf_slope, link, row, upper, least)
     usable = where & (below > -math.inf) & (above > -math.inf)
     slopes = xp.where(over.expand(usable), slopes_below + slopes_above, 0.0)
     excess = xp.where(usable, below, 0.0) - xp.where(usable, above, 0.0)
-    slope = xp.where(usable, over.sum(slopes), 1.0)
+    slope = xp.where(usable, over.sum(slopes if row.costs is None else row.costs * slopes), 1.0)
     return Balance(excess, slopes, slope, usable)
 
 
 def _log_sum(
-    log_tail: Any, slope: Any, link: Link, row: Entries, where: Array, nearest: Array
+    log_tail: Any, slope: Any, link: Link, row: Entries, where: Array, nearest: Array | None
 ) -> tuple[Array, Array]:
     """Return the log of a sum of tails, and its absolute derivative in each z.
 
-    `nearest` is the score next to θ among the entries `where`.
+    `nearest` is the score next to θ among the entries `where`, None if these have costs.
     """
     z, over = row.z, row.over
     xp = namespace(z)
@@ -70,15 +73,18 @@ def _log_sum(
     some = where & (log_tail(xp.where(where, stop_gradient(z), half)) > -math.inf)
     z = xp.where(some, z, half)
     logs, fixed = log_tail(z), stop_gradient(z)
+    logs = logs if row.costs is None else logs + xp.log(xp.where(some, row.costs, 1.0))
     greatest = over.max(xp.where(some, stop_gradient(logs), -math.inf))
     found = greatest > -math.inf
     ratio = logs - over.expand(xp.where(found, greatest, 0.0))
-    away = xp.where(some, row.scores, 0.0) - over.expand(xp.where(found, nearest, 0.0))
-    away = xp.where(some, away, 0.0) / over.expand(row.temperature)
-    # Far from θ, two z may round to one number though the scores differ: −10⁹ next to 0 and 1.
-    close, capped = xp.abs(away) <= xp.abs(fixed) / 64, xp.abs(fixed) >= far(xp.finfo(z.dtype))
-    exact = xp.where(away == 0, 0.0, -xp.abs(away) * slope(fixed - xp.where(close, away / 2, 0.0)))
-    ratio = xp.where(some & (close | capped), exact + moving(logs), ratio)
+    if nearest is not None:
+        # Far from θ, two z may round to one number though the scores differ: −10⁹ next to 0 and 1.
+        away = xp.where(some, row.scores, 0.0) - over.expand(xp.where(found, nearest, 0.0))
+        away = xp.where(some, away, 0.0) / over.expand(row.temperature)
+        close, capped = xp.abs(away) <= xp.abs(fixed) / 64, xp.abs(fixed) >= far(xp.finfo(z.dtype))
+        half = xp.where(close, away / 2, 0.0)
+        exact = xp.where(away == 0, 0.0, -xp.abs(away) * slope(fixed - half))
+        ratio = xp.where(some & (close | capped), exact + moving(logs), ratio)
     raised = xp.exp(xp.where(some, ratio, -math.inf))
     total = xp.where(found, over.sum(raised), 1.0)
     slopes = xp.where(some, stop_gradient(raised) * slope(fixed), 0.0)

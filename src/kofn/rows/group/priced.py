@@ -20,17 +20,16 @@ from kofn.rows.group.given import Shards, asked_of, checked_shards
 from kofn.rows.group.header import Asked, agreed
 from kofn.rows.group.ranks import ranks_of
 from kofn.rows.group.reductions import GroupRows
-from kofn.rows.implicit import least_weight
 from kofn.rows.price_route import price
 from kofn.rows.priced_given import (
     PricedGiven,
-    PricedRows,
     _budget_of,
     _costs_of,
     priced_rows,
 )
+from kofn.rows.settled import Rows
 from kofn.solver.costs import less_product
-from kofn.solver.equation import far, split
+from kofn.solver.equation import far, least_weight, split
 
 
 class PricedShards(NamedTuple):
@@ -104,7 +103,7 @@ def weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, Kept]:
     """Return this rank's entries of `priced_answers.weights`, without a gradient."""
     rows = priced_rows(given, over)
     link = rows.link.map_alpha(torch.Tensor.detach)
-    found = price(rows.scores, rows.costs, rows.budget, rows.temperature, link, over)
+    found = price(rows.scores, rows.costs, rows.k, rows.temperature, link, over)
     none, every, spoiled = found.high == math.inf, found.high == -math.inf, found.high.isnan()
     settled = none | every | spoiled
     closed = rows.live & (rows.costs > 0) & settled[..., None]
@@ -115,15 +114,13 @@ def weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, Kept]:
     chosen = torch.where(upper, 1 - high, low)
     chosen = torch.where(closed, every[..., None].to(z.dtype), chosen)
     chosen = torch.where(spoiled[..., None], math.nan, chosen)
-    gratis = (rows.costs == 0) & ~spoiled[..., None]
-    share = torch.where(gratis, 1.0, rows.top_weight[..., None])
-    answer = torch.where(rows.live, chosen, torch.where(rows.top, share, 0.0))
+    answer = torch.where(rows.live, chosen, torch.where(rows.top, rows.top_weight, 0.0))
     theta = torch.where(none | every, 0.0, found.high.double() + found.low.double()) / found.scale
     dear, cost = _dear(rows, given, over)
     return answer, Kept(z, theta, found.scale, ~settled, dear, cost)
 
 
-def _dear(rows: PricedRows, given: PricedGiven, over: GroupRows) -> tuple[Tensor, Tensor]:
+def _dear(rows: Rows, given: PricedGiven, over: GroupRows) -> tuple[Tensor, Tensor]:
     (cost,) = over.wide_sums(torch.where(rows.top, rows.costs, 0.0))
     dear = cost > given.budget
     return dear, torch.where(dear, cost, 1.0)

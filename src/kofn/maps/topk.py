@@ -195,8 +195,11 @@ def hard_topk(
 
 def chosen(given: Given, k: Any) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
-    number = given.k if type(given.k) is float else stop_gradient(given.k)
-    given = given._replace(scores=stop_gradient(given.scores), k=number)
+    number = type(given.k) is float
+    # A copy of the rows takes a microsecond or two, as does a short row.
+    if not number or getattr(given.scores, "requires_grad", True):
+        fixed = given.k if number else stop_gradient(given.k)
+        given = given._replace(scores=stop_gradient(given.scores), k=fixed)
     found = route.by_kernel(HARD, given)
     return choice.hard(given, k) if found is None else found
 

@@ -23,7 +23,6 @@ from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import PRICED, ROWS
 from kofn.rows.group import priced
 from kofn.rows.group.given import Shards
-from kofn.rows.group.priced import PricedShards
 from kofn.rows.group.priced_choice import fill as priced_fill
 from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Counts, rows_of, surveyed
@@ -45,7 +44,9 @@ PER_ROW = "hi r, lo r, left r, live r, tops r"
 
 
 def answer(operation: Operation, shards: Shards, *arrays: Tensor) -> Tensor:
-    """Return the answer of an operation, with derivatives in scores, k, T and alpha."""
+    """Return the answer of an operation, with derivatives in scores, costs, k, T and alpha."""
+    if shards.costs is not None:
+        return _priced_answer(operation, shards)
     learned = _learned(shards.link, shards, SHARDS)
     slopes = not operation.has_slopes or learned[-1]
     if learned[0]:
@@ -179,15 +180,16 @@ def _known(
 # Rows with costs. Only the weights have a way back; prices and values are array code.
 
 _PRICED: Signature = PRICED._replace(
-    tensors=lambda shards: PRICED.tensors(shards.given),
-    without=lambda shards: shards._replace(given=PRICED.without(shards.given)),
-    within=lambda shards, tensors: shards._replace(given=PRICED.within(shards.given, tensors)),
+    tensors=lambda shards: PRICED.tensors(shards.priced),
+    without=lambda shards: shards._replace(scores=None, costs=None, k=None, temperature=None),
+    within=lambda shards, tensors: shards._replace(
+        scores=tensors[0], costs=tensors[1], k=tensors[2], temperature=tensors[3]
+    ),
 )
 
 
-def priced_answer(operation: Operation, shards: PricedShards) -> Tensor:
-    """Return the answer of an operation on rows with costs."""
-    served, learned = _OF_PRICED.get(operation.name), _learned(shards.given.link, shards, _PRICED)
+def _priced_answer(operation: Operation, shards: Shards) -> Tensor:
+    served, learned = _OF_PRICED.get(operation.name), _learned(shards.link, shards, _PRICED)
     if served is None or learned[0]:
         return _plain_answer(operation, shards)
     if any(learned):
@@ -196,37 +198,37 @@ def priced_answer(operation: Operation, shards: PricedShards) -> Tensor:
     return found
 
 
-def priced_choice(shards: PricedShards) -> Tensor:
+def priced_choice(shards: Shards) -> Tensor:
     """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
-    found = priced_fill(shards.given, shards.over)
-    if not any(_learned(shards.given.link, shards, _PRICED)):
+    found = priced_fill(shards.priced, shards.over)
+    if not any(_learned(shards.link, shards, _PRICED)):
         return found
-    soft = priced_answer(KNAPSACK, shards)
+    soft = _priced_answer(KNAPSACK, shards)
     return found + (soft - soft.detach())
 
 
-def _plain_answer(operation: Operation, shards: PricedShards) -> Tensor:
+def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
     assert operation.plain is not None
-    found: Tensor = operation.plain(shards.given, over=shards.over)
+    found: Tensor = operation.plain(shards.priced, over=shards.over)
     return found
 
 
-def _priced_weights(_: Any, shards: PricedShards) -> tuple[Tensor, ...]:
-    given = PRICED.within(shards.given, [each.detach() for each in PRICED.tensors(shards.given)])
+def _priced_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
+    given = PRICED.within(shards.priced, [each.detach() for each in _PRICED.tensors(shards)])
     found, kept = priced.weights(given, shards.over)
     return found, *kept
 
 
-def _weights_again(_: Any, shards: PricedShards, v: Tensor, *kept: Tensor) -> Grads:
-    tensors = PRICED.tensors(shards.given)
+def _weights_again(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
+    tensors = _PRICED.tensors(shards)
     return _pulled_back(lambda: _plain_answer(KNAPSACK, shards), tensors, v)
 
 
-def _weights_back(_: Any, shards: PricedShards, v: Tensor, *kept: Tensor) -> Grads:
-    found = priced.cotangents(v, shards.given, priced.Kept(*kept), shards.over)
+def _weights_back(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
+    found = priced.cotangents(v, shards.priced, priced.Kept(*kept), shards.over)
     if found is None:
         return _weights_again(None, shards, v)
-    pairs = zip(found, PRICED.tensors(shards.given), strict=True)
+    pairs = zip(found, _PRICED.tensors(shards), strict=True)
     return tuple(each.to(like.dtype) for each, like in pairs)
 
 

@@ -64,15 +64,14 @@ def over_shards(
     def run(
         scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any, **own: Any
     ) -> Any:
-        numbered = [own[each] for each in numbers]
+        numbered = [own[each] for each in numbers]  # the costs, if any, then k or the budget
         inner = with_alpha(link, alpha)
         if not groups:
             return of.whole(
                 scores, *numbered, link=inner, temperature=temperature, dim=dim, mask=mask, **flags
             )
-        arguments = scores, *numbered, inner, temperature, dim, mask, groups
-        answer = _of_costs if "costs" in numbers else _of_scores
-        found, form = answer(of, name, hard, *arguments)
+        arguments = scores, numbered[-1], inner, temperature, dim, mask, groups
+        found, form = _of_scores(of, name, hard, own.get("costs"), *arguments)
         return found if of_rows else form.restored(found)
 
     costs = {key: value for key, value in numbers.items() if key == "costs"}
@@ -89,9 +88,9 @@ def over_shards(
     )
 
 
-def _of_scores(of: Map, name: str, hard: Any, *arguments: Any) -> tuple[Any, Form]:
+def _of_scores(of: Map, name: str, hard: Any, costs: Any, *arguments: Any) -> tuple[Any, Form]:
     """Return the answer for this process's shard, and the form of its scores."""
-    from kofn.adapters.torch_shards import answer
+    from kofn.adapters.torch_shards import answer, priced_choice
     from kofn.rows.group import choice, given, header
 
     def beside(checked: given.Shards) -> header.Asked:
@@ -99,23 +98,15 @@ def _of_scores(of: Map, name: str, hard: Any, *arguments: Any) -> tuple[Any, For
             require_integral(arguments[2], checked.scores)
         return header.Asked("" if hard is None else f", hard={hard}")
 
-    shards = given.shards(name, *arguments, beside=beside)
+    shards = given.shards(name, *arguments, beside=beside, costs=costs)
     if of.operation is HARD:
         return choice.hard(shards), shards.form
+    if hard and costs is not None:
+        return priced_choice(shards), shards.form
     found = answer(of.operation, shards)
     if hard:
         found = choice.hard(shards) + (found - found.detach())
     return found, shards.form
-
-
-def _of_costs(of: Map, name: str, hard: Any, *arguments: Any) -> tuple[Any, Form]:
-    """Return the same for rows with costs."""
-    from kofn.adapters.torch_shards import priced_answer, priced_choice
-    from kofn.rows.group.priced import priced_shards
-
-    checked = priced_shards(name, *arguments, integral=of.has_integral, hard=bool(hard))
-    found = priced_choice(checked) if hard else priced_answer(of.operation, checked)
-    return found, checked.form
 
 
 def with_alpha(link: Link, alpha: Any) -> Link:

@@ -63,7 +63,7 @@ def priced_given(
     """Check the arguments and bring them to a common form; that of the scores is the second."""
     checked = given(scores, 0.0, link, temperature, dim, mask, for_kernels=True)
     form = checked.form
-    costs, budget = _costs_of(costs, scores, checked), _budget_of(budget, checked)
+    costs, budget = costs_of(costs, scores, checked), budget_of(budget, checked)
     x, _, temperature, link, _ = checked.per_row()
     if form.kind == "jax":
         x, budget, temperature, *_ = alike(x, budget, temperature, form.xp.max(costs, axis=-1))
@@ -71,7 +71,7 @@ def priced_given(
     return PricedGiven(x, costs, budget, temperature, link), form
 
 
-def _costs_of(costs: Any, scores: Array, checked: Given) -> Array:
+def costs_of(costs: Any, scores: Array, checked: Given) -> Array:
     x, form = checked.scores, checked.form
     if framework(costs) is None:
         number = check_number("costs", costs, low=0.0, allowed="a finite number ≥ 0")
@@ -85,7 +85,7 @@ def _costs_of(costs: Any, scores: Array, checked: Given) -> Array:
     return spread if form.n else full_like(x, tuple(x.shape), 0.0)
 
 
-def _budget_of(budget: Any, checked: Given) -> Array:
+def budget_of(budget: Any, checked: Given) -> Array:
     x, form = checked.scores, checked.form
     batch = tuple(x.shape[:-1])
     if framework(budget) is None:

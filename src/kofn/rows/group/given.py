@@ -17,6 +17,7 @@ from kofn.links.link import Link
 from kofn.rows.given import (
     NUMBERS,
     ONE,
+    Given,
     _per_row,
     _spread,
     _temperature_of,
@@ -26,6 +27,7 @@ from kofn.rows.given import (
 from kofn.rows.group.header import Asked, agreed
 from kofn.rows.group.ranks import Ranks, ranks_of
 from kofn.rows.group.reductions import GroupRows
+from kofn.rows.priced_given import PricedGiven, budget_of, costs_of
 
 
 class Shards(NamedTuple):
@@ -35,12 +37,18 @@ class Shards(NamedTuple):
     """
 
     scores: Tensor  # −inf where excluded; one such entry if this rank has none
-    k: Tensor  # per row, float64; NaN where a tensor of k is negative
+    k: Tensor  # per row, float64; NaN where a tensor of k is negative; with costs, the budget
     k_number: float | None  # k as it was given, if that was a number
     temperature: Tensor  # per row
     link: Link  # an inner link; its parameter is a number or per row
     form: Form  # of this rank's scores
     over: GroupRows
+    costs: Tensor | None = None  # as given: NaN, < 0 and inf included
+
+    @property
+    def priced(self) -> PricedGiven:
+        """Return the same for the code of rows with costs."""
+        return PricedGiven(self.scores, self.costs, self.k, self.temperature, self.link)
 
     @property
     def ranks(self) -> Ranks:
@@ -63,6 +71,7 @@ def shards(
     groups: Sequence[Any],
     *,
     beside: Callable[[Shards], Asked] | None = None,
+    costs: Any = None,
 ) -> Shards:
     """Check this rank's arguments, and that the other ranks have the same.
 
@@ -70,21 +79,22 @@ def shards(
         name: of the public function.
         groups: the process groups that hold the other parts, None for all processes.
         beside: checks further arguments, and returns what of them must be the same.
+        costs: of the entries; `k` is then what may be spent on all of them.
     """
     ranks = ranks_of(groups, name, scores)
 
     def check() -> tuple[Shards, Asked]:
-        checked = checked_shards(ranks, scores, k, link, temperature, dim, mask)
+        checked = _checked(ranks, scores, k, link, temperature, dim, mask, costs)
         return checked, Asked("") if beside is None else beside(checked)
 
     def asked(found: tuple[Shards, Asked]) -> Asked:
-        own = asked_of(found[0], k, temperature)
+        own = _asked_of(found[0], k, temperature, costs)
         return Asked(own.words + found[1].words, [*own.numbers, *found[1].numbers])
 
     return agreed(ranks, scores, check, asked)[0]
 
 
-def checked_shards(
+def _checked(
     ranks: Ranks,
     scores: Any,
     k: Any,
@@ -92,13 +102,13 @@ def checked_shards(
     temperature: Any,
     dim: int,
     mask: Any,
-    *others: Any,
+    costs: Any,
 ) -> Shards:
-    """Check this rank's arguments; `others` are tensors that nothing may trace."""
+    """Check this rank's arguments."""
     form = form_of(scores, dim)
     if form.kind != "torch":
         raise TypeError(f"{ranks.name} takes a torch.Tensor; got {shown(scores)}")
-    require_eager(ranks.name, scores, k, temperature, link.alpha, *others)
+    require_eager(ranks.name, scores, k, temperature, link.alpha, costs)
     x = form.rows(without_deleted(scores))
     if mask is not None:
         x = torch.where(last_mask(mask, scores, form), x, -math.inf)
@@ -111,10 +121,16 @@ def checked_shards(
     if framework(inner.alpha) is not None:
         alpha = _spread(_per_row("alpha", inner.alpha, batch, like, form.dim), batch, like)
         inner = inner.with_alpha(torch.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))
-    number, per_row = k_of(k, batch, like, form.dim)
+    if costs is None:
+        number, per_row = k_of(k, batch, like, form.dim)
+    else:
+        number, own = None, Given(x, 0.0, 1.0, inner, form)
+        given, costs, per_row = costs, costs_of(costs, scores, own), budget_of(k, own)
+        if form.n == 0 and isinstance(given, Tensor):  # the graph that the other ranks have
+            costs = costs + (0 * given.to(x.dtype)).sum()
     t = _temperature_of(temperature, batch, like, form.dim)
     t = full_like(like, batch, t) if type(t) is float else t
-    return Shards(x, per_row, number, t, inner, form, GroupRows(ranks))
+    return Shards(x, per_row, number, t, inner, form, GroupRows(ranks), costs)
 
 
 def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float | None, Tensor]:
@@ -138,17 +154,22 @@ def require_eager(name: str, *arrays: Any) -> None:
         )
 
 
-def asked_of(checked: Shards, k: Any, temperature: Any, also: str = "") -> Asked:
+def _asked_of(checked: Shards, k: Any, temperature: Any, costs: Any) -> Asked:
     """Return what must be the same on all ranks, in words that an error can repeat."""
     form, link = checked.form, checked.link
     shape = [*map(str, form.batch)]
     shape.insert(len(shape) + 1 + form.dim, "*")
     number, alpha = link.static_and_array_alpha()
     recorded = is_recorded(checked.scores)
+    wanted = f"k {_told(k)}"
+    if checked.costs is not None:
+        has = "with" if is_recorded(checked.costs) else "without"
+        costs = f"in a tensor {has} a gradient" if isinstance(costs, Tensor) else repr(costs)
+        wanted = f"costs {costs}, budget {_told(k)}"
     words = (
         f"got scores of shape ({', '.join(shape)}), {form.dtype_name}, "
         f"{'with' if recorded else 'without'} a gradient; link {link.id} {number}, "
-        f"k {_told(k)}, temperature {_told(temperature)}, alpha {_told(alpha)}{also}"
+        f"{wanted}, temperature {_told(temperature)}, alpha {_told(alpha)}"
     )
     given = (k, checked.k), (temperature, checked.temperature), (alpha, alpha)
     numbers: list[Any] = [per_row for one, per_row in given if isinstance(one, Tensor)]

@@ -4,88 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kofn.arrays.autodiff import spoil
-from kofn.arrays.form import Form
 from kofn.arrays.operations import in_parts
-from kofn.arrays.torch_state import is_recorded
-from kofn.links.link import Link
 from kofn.rows import answers
-from kofn.rows.given import Given
-from kofn.rows.group.given import Shards, asked_of, checked_shards
-from kofn.rows.group.header import Asked, agreed
-from kofn.rows.group.ranks import ranks_of
 from kofn.rows.group.reductions import GroupRows
+from kofn.rows.implicit import place
 from kofn.rows.price_route import price
-from kofn.rows.priced_given import (
-    PricedGiven,
-    _budget_of,
-    _costs_of,
-    priced_rows,
-)
+from kofn.rows.priced_given import PricedGiven, equation, priced_rows
 from kofn.rows.settled import Rows
 from kofn.solver.costs import less_product
-from kofn.solver.equation import far, least_weight, split
-
-
-class PricedShards(NamedTuple):
-    """A rank's part of rows with costs."""
-
-    given: PricedGiven
-    form: Form
-    over: GroupRows
-
-
-def priced_shards(
-    name: str,
-    scores: Any,
-    costs: Any,
-    budget: Any,
-    link: Link,
-    temperature: Any,
-    dim: int,
-    mask: Any,
-    groups: Sequence[Any],
-    *,
-    integral: bool,
-    hard: bool,
-) -> PricedShards:
-    """Check this rank's arguments, and that the other ranks have the same; see `given.shards`.
-
-    `integral` is whether the link must have one, `hard` what else must be the same.
-    """
-    ranks = ranks_of(groups, name, scores)
-
-    def check() -> tuple[Shards, PricedGiven]:
-        shards = checked_shards(ranks, scores, 0.0, link, temperature, dim, mask, costs, budget)
-        x, form = shards.scores, shards.form
-        if integral:
-            answers.require_integral(link, x)
-        checked = Given(x, 0.0, shards.temperature, shards.link, form)
-        prices = _costs_of(costs, scores, checked)
-        if form.n == 0 and isinstance(costs, Tensor):  # the graph that the other ranks have
-            prices = prices + (0 * costs.to(x.dtype)).sum()
-        given = PricedGiven(x, prices, _budget_of(budget, checked), shards.temperature, shards.link)
-        return shards, given
-
-    def asked(checked: tuple[Shards, PricedGiven]) -> Asked:
-        told = f", costs {_told(costs)}, budget {_told(budget)}, hard={hard}"
-        words, numbers = asked_of(checked[0], 0.0, temperature, told)
-        per_row = [checked[1].budget] if isinstance(budget, Tensor) else []
-        return Asked(words, [*numbers, *per_row])
-
-    shards, given = agreed(ranks, scores, check, asked)
-    return PricedShards(given, shards.form, shards.over)
-
-
-def _told(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return repr(value)
-    return f"in a tensor {'with' if is_recorded(value) else 'without'} a gradient"
+from kofn.solver.equation import least_weight
 
 
 class Kept(NamedTuple):
@@ -100,24 +33,15 @@ class Kept(NamedTuple):
 
 
 def weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, Kept]:
-    """Return this rank's entries of `priced_answers.weights`, without a gradient."""
+    """Return this rank's entries of the weights, without a gradient."""
+    given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
     rows = priced_rows(given, over)
-    link = rows.link.map_alpha(torch.Tensor.detach)
-    found = price(rows.scores, rows.costs, rows.k, rows.temperature, link, over)
-    none, every, spoiled = found.high == math.inf, found.high == -math.inf, found.high.isnan()
-    settled = none | every | spoiled
-    closed = rows.live & (rows.costs > 0) & settled[..., None]
-    limit = far(torch.finfo(given.scores.dtype))
-    z = torch.where(rows.live, found.distance, 0.0) / rows.temperature[..., None]
-    z = z.clamp(-limit, limit)
-    upper, low, high = split(link.map_alpha(lambda alpha: alpha[..., None]), z, rows.live)
-    chosen = torch.where(upper, 1 - high, low)
-    chosen = torch.where(closed, every[..., None].to(z.dtype), chosen)
-    chosen = torch.where(spoiled[..., None], math.nan, chosen)
-    answer = torch.where(rows.live, chosen, torch.where(rows.top, rows.top_weight, 0.0))
-    theta = torch.where(none | every, 0.0, found.high.double() + found.low.double()) / found.scale
+    found = price(*equation(rows), over)
+    p = place(rows, over, found)
+    theta = found.high.masked_fill(p.none | p.every, 0.0).double() + found.low.double()
     dear, cost = _dear(rows, given, over)
-    return answer, Kept(z, theta, found.scale, ~settled, dear, cost)
+    kept = Kept(p.z, theta / found.scale, found.scale, ~p.settled, dear, cost)
+    return answers.weights(rows, over, found), kept
 
 
 def _dear(rows: Rows, given: PricedGiven, over: GroupRows) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kofn.adapters.jax import PRIMITIVES
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS
@@ -39,7 +38,7 @@ def _segments(operation: Operation) -> str:
 
 def _jax(operation: Operation) -> str:
     reason = operation.lacks.get("JAX")
-    assert (operation.name in PRIMITIVES) != bool(reason), f"{operation.name} needs a reason"
+    assert (operation.xla is not None) != bool(reason), f"{operation.name} needs a reason"
     return reason or "kernel"
 
 

@@ -15,7 +15,6 @@ from torch.distributed.tensor.experimental import register_sharding
 import kofn
 import test_rows_sharded
 from kofn import links, losses
-from kofn.adapters import jax as jax_adapter
 from kofn.adapters import route
 from kofn.adapters.torch_operators import REGISTERED, register
 from kofn.operations import topk
@@ -248,10 +247,6 @@ def test_the_operators_take_and_give_what_is_declared():
                 given = [fakes[1] if a is k else a for a in rows]
                 fake = operator(fakes[0], *given, "logistic", None)
             assert [(a.shape, a.dtype) for a in whole] == [(a.shape, a.dtype) for a in fake]
-
-
-def test_what_jax_calls_by_kernels_is_declared():
-    assert set(jax_adapter.PRIMITIVES) <= {operation.name for operation in DECLARED}
 
 
 def test_the_page_has_the_table_that_the_declarations_make():

@@ -1,53 +1,37 @@
-"""Operations on JAX arrays: which of them are primitives, that call kernels on a CPU.
+"""Operations on JAX arrays: those that declare calls of XLA are primitives.
 
 All others are array code, around a threshold that is a primitive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from kofn.adapters import jax_onward, jax_primitives
 from kofn.arrays.kinds import Array
-from kofn.operations.losses import with_number
 from kofn.operations.operation import Operation
+from kofn.rows import answers, jax_lost, priced_answers, pullbacks
 from kofn.rows.given import Given
+from kofn.rows.jax_operators import Settings, served
 from kofn.solver.reductions import DENSE
+
+jax_lost.by(jax_lost.Reference(answers.weights, answers.gap, pullbacks.log_cotangents))
+jax_lost.by_prices(priced_answers.weights)
 
 
 def answer(
     operation: Operation, rows: Any, arrays: Sequence[Array], settings: Sequence[Any]
 ) -> Array | None:
     """Return the answer of an operation by a primitive, or None if there is none for it."""
-    primitive = PRIMITIVES.get(operation.name)
-    if primitive is None or (type(rows) is Given and rows.over is not DENSE):
+    dense = type(rows) is not Given or rows.over is DENSE
+    if operation.xla is None or not dense or not served(rows.link):
         return None
-    return primitive(operation, rows, *arrays, *settings)
-
-
-def _weights(operation: Operation, given: Given) -> Array | None:
-    from kofn.adapters.jax_weights import weights
-
-    return weights(given, operation.reference)
-
-
-def _losses(operation: Operation, given: Given, target: Array, likely: int) -> Array | None:
-    from kofn.adapters.jax_losses import losses
-
-    given = with_number(given, target) if target.ndim == given.scores.ndim else given
-    return losses(given, target, bool(likely))
-
-
-def _knapsack(operation: Operation, given: Any) -> Array | None:
-    from kofn.adapters.jax_priced import weights
-
-    return weights(given)
-
-
-PRIMITIVES: dict[str, Callable[..., Array | None]] = {
-    "weights": _weights,
-    "log_weights": _weights,
-    "gap": _losses,
-    "knapsack_weights": _knapsack,
-}
-"""By the names of operations; each returns None where no kernel serves the link."""
+    n = rows.scores.shape[-1]
+    tensors = operation.of.tensors(rows.per_row() if type(rows) is Given else rows)
+    static = Settings(rows.link.id, rows.link.static_and_array_alpha()[0], True, own=(*settings,))
+    if operation.onward is None:
+        return jax_primitives.answer(operation, static, *tensors) if n else None
+    if isinstance(n, int) and n > jax_onward.MOST:  # it may be a symbol
+        return None
+    return jax_onward.answer(operation, static, *tensors, *arrays)

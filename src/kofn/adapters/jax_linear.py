@@ -39,12 +39,12 @@ class Linear(NamedTuple):
 
 def differentiate(linear: Linear) -> None:
     """Give the operators their rules."""
-    RULES[linear.forward.name] = Rules(partial(_jvp, linear))
+    RULES[linear.forward] = Rules(partial(_jvp, linear))
     push = partial(linear_jvp, linear.push, linear.moving, linear.numbers)
-    RULES[linear.push.name] = Rules(push, partial(_push_transposed, linear))
+    RULES[linear.push] = Rules(push, partial(_push_transposed, linear))
     for pull in linear.pulls:
         jvp = partial(linear_jvp, pull.operator, linear.moving, linear.numbers)
-        RULES[pull.operator.name] = Rules(jvp, partial(_pull_transposed, linear, pull))
+        RULES[pull.operator] = Rules(jvp, partial(_pull_transposed, linear, pull))
 
 
 def pushed(linear: Linear, numbers: Sequence[Any], tangents: Any, settings: Settings) -> jax.Array:

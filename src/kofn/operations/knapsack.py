@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, deleted, of_torch
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, deleted, namespace, of_torch
+from kofn.arrays.operations import power_of_two
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import PRICED
-from kofn.rows import priced_answers, priced_choice
+from kofn.rows import answers, priced_answers, priced_choice
 from kofn.rows.compiled import evaluate
 from kofn.rows.kernel_rows import in_memory
 from kofn.rows.priced_given import PricedGiven, with_link
@@ -45,6 +47,17 @@ def _fill(backend: Backend, given: PricedGiven) -> Array:
     found, lost = backend.fill(*given[:4])
     _mend(found, lost.reshape(given.budget.shape) != 0, given, priced_choice.fill)
     return found
+
+
+def _in_units(given: PricedGiven) -> PricedGiven:
+    """Return costs and budgets in units of a power of two per row.
+
+    θ is then near the scores, and a number, whatever the unit of costs.
+    """
+    xp = namespace(given.costs)
+    usual = (given.scores > -math.inf) & (given.costs < math.inf)
+    scale = power_of_two(xp.max(stop_gradient(xp.where(usual, given.costs, 0.0)), axis=-1))
+    return given._replace(costs=given.costs / scale[..., None], budget=given.budget / scale)
 
 
 def _gradients(
@@ -85,6 +98,8 @@ _BACK = Operation(
     gives="x n, costs n if of_costs, budget+t 2",
     of=PRICED,
     kernel=_gradients,
+    xla=lambda of_costs: ["priced_cotangents" if of_costs else "priced_cotangents_but_costs"],
+    lost="budget",
 )
 KNAPSACK = Operation(
     name="knapsack_weights",
@@ -93,7 +108,10 @@ KNAPSACK = Operation(
     of=PRICED,
     kernel=_weights,
     plain=partial(evaluate, priced_answers.weights),
+    reference=answers.weights,
+    prepared=_in_units,
     back=(_BACK,),
+    xla=lambda: ["priced_weights"],
     functions="soft_knapsack",
     lacks={"segments": "no function for segments"},
 )

@@ -18,8 +18,8 @@ from kofn.arrays.operations import as_numbers, marked, take_along_last
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
-from kofn.operations.topk import AT_ONCE, weights_by_kernel
-from kofn.rows import answers, pullbacks, sloped
+from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
+from kofn.rows import answers, implicit, pullbacks, sloped
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.kernel_rows import in_memory
@@ -160,15 +160,40 @@ def _of_likelihood(rows: Rows, labels: Array) -> Array:
 
 
 def _plain(given: Given, target: Array, likely: int) -> Array:
-    if target.ndim == given.scores.ndim:
-        given = with_number(given, target)
     reference = _of_likelihood if likely else _of_target
-    return evaluate(reference, rows_of(given), target, over=given.over)
+    return evaluate(reference, rows_of(_with_number(given, target)), target, over=given.over)
 
 
 def with_number(given: Given, target: Array) -> Given:
     """Return rows with the sum of a target of weights as their k."""
     return given._replace(k=given.over.sum(as_numbers(target, compute_dtype(given.scores))))
+
+
+def _with_number(given: Given, target: Array) -> Given:
+    return with_number(given, target) if target.ndim == given.scores.ndim else given
+
+
+def _compared(
+    rows: Rows, target: Array, likely: int, *, over: Reductions, found: Any
+) -> tuple[Array, Array]:
+    """Return the losses and p − t, which is 0 where the loss is a constant."""
+    xp = namespace(rows.scores)
+    if target.ndim < rows.scores.ndim:
+        target = cast(_marked(rows.scores, target[..., None], over), rows.scores.dtype)
+    if likely:
+        logs = answers.log_softmax(rows, over=over)
+        loss = -over.sum(xp.where(target > 0, logs, 0.0))
+        moves = rows.live & over.expand(xp.isfinite(loss))
+        return loss, xp.where(moves, answers.softmax(rows, over) - target, 0.0)
+    placed = implicit.place(rows, over, found)
+    away = pullbacks.of_losses(xp.ones_like(rows.k), placed, rows, target)
+    return answers.gap(rows, target, over, found), away
+
+
+def _marked(x: Array, labels: Array, over: Reductions) -> Array:
+    """Return where the labels are; in shards they count from the first entry of the row."""
+    positions = getattr(over, "positions", None)
+    return marked(x, labels) if positions is None else positions(x.shape[-1]) == labels
 
 
 LOSS = Operation(
@@ -188,6 +213,13 @@ LOSS = Operation(
             elementwise=True,
         ),
     ),
+    prepared=_with_number,
+    xla=lambda likely, labels: [
+        "weights",
+        "likelihoods" if likely else "label_losses" if labels else "losses",
+    ],
+    compared=_compared,
+    moves_as=WEIGHTS,
     onward=Operation(
         name="",
         takes="cotangent N, away N, target n, moved r, t #, link, likely int",

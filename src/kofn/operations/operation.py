@@ -115,6 +115,21 @@ class Operation:
     """False if the ways back, which are plain, do without the scores."""
     elementwise: bool = False
     """Whether the kernel is array code that expands numbers per row by `rows.over`."""
+    prepared: Callable[..., Any] = lambda rows, *arrays: rows
+    """The rows that array code takes, as they follow from arrays, too."""
+    xla: Callable[..., Sequence[str]] | None = None
+    """xla(*settings) names the calls of kernels/cpu/xla that give the answers to a JAX program, in
+    turn; with `onward`, the last argument is whether the target is one label per row. JAX has no
+    primitive of an operation without it.
+    """
+    lost: str = ""
+    """Of a way back, an answer per row that is NaN where such a call leaves a row to array code."""
+    compared: Callable[..., tuple[Any, Any]] | None = None
+    """The answer and the second answer by array code: compared(rows, *arrays, *settings, over=,
+    found=).
+    """
+    moves_as: Operation | None = None
+    """With `onward`, the operation whose answer is the second one up to a constant."""
     each_alpha: str = ""
     """The name in operations/each_alpha.py of the same for rows with an alpha each, on torch."""
     closed: Operation | None = None

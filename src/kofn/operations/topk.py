@@ -47,6 +47,7 @@ WEIGHTS_BACK = Operation(
     gives="x n, k+t 2 if k t",
     of=ROWS,
     kernel=_weights_back,
+    xla=lambda: ["cotangents"],
 )
 WEIGHTS = Operation(
     name="weights",
@@ -57,6 +58,7 @@ WEIGHTS = Operation(
     reference=answers.weights,
     back=(WEIGHTS_BACK,),
     pullback=pullbacks.of_weights,
+    xla=lambda: ["weights"],
     each_alpha="WEIGHTS",
     functions="soft_topk, softmax, sparsemax, entmax, topk_gates",
 )

@@ -8,7 +8,7 @@ calls are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -29,8 +29,9 @@ class Settings(NamedTuple):
     link: str
     number: float | None  # α, if it is a number
     kernels: bool  # whether a kernel may serve
-    reference: Any = None  # the function of settled rows whose answers these are
-    labels: bool = False  # whether a target, the last argument, is one label per row
+    reference: Any = None  # the function whose answers these are
+    labels: bool = False  # whether the last argument has a last dimension of its own
+    own: tuple[Any, ...] = ()  # those of an operation
 
     def link_of(self, alpha: jax.Array | None = None) -> Link:
         return by_id(self.link, self.number if alpha is None else alpha)
@@ -70,30 +71,25 @@ class Site(NamedTuple):
         lowered = jax.ffi.ffi_lowering(self.module.ROWS, operand_output_aliases=over)
         return lowered(context, *values, **attributes)
 
-    def rows(self, call: str, values: Any, results: Any, sixth: Any = None) -> Any:
-        """Call what serves rows, by its name in xla/targets.py, with x, k, T, θ and one argument.
+    def rows(self, names: Sequence[str], values: Any, calls: Sequence[str]) -> dict[str, Any]:
+        """Return what calls of xla/targets.py for rows give, by name; `names` are of `values`.
 
-        `sixth` is the shape of that. A seventh value is the weights, in whose place the first
-        answer is written.
+        Each call takes what is given here, or what those before it gave.
         """
-        x, k, t = self.shapes[:3]
-        shapes = [x, k, t, k, k, sixth, x][: len(values)]
-        over = {6: 0} if len(values) > 6 else {5: 0} if call == "logarithms" else None
-        attributes = self.module.plan(call, self.settings.link_of(), x.shape[-1], x.dtype)
-        return self.call(attributes, shapes, values, results, over)
-
-    def prices(self, task: str, values: Any, results: Any) -> Any:
-        """Call what serves rows with costs, by its task in xla/layout.py."""
-        x = self.shapes[0]
-        number = getattr(self.module.layout, task)
-        link = self.settings.link_of()
-        attributes = self.module.plan_of_prices(number, link, x.shape[-1], x.dtype)
-        return self.call(attributes, self.shapes, values, results)
-
-    def weights(self, *values: Any) -> Any:
-        """Return both floats of θ, and the weights."""
-        x, k = self.shapes[:2]
-        return self.rows("weights", values, [k, k, x])
+        known = dict(zip(names, zip(values, self.shapes, strict=True), strict=True))
+        (_, x), (_, per_row) = known["x"], known["t"]
+        found: dict[str, Any] = {}
+        for name in calls:
+            call = self.module.CALLS[name]
+            taken = [known[each] for each in call.takes.split(", ")]
+            given, shapes = ([each[i] for each in taken] for i in (0, 1))
+            parts = [each.split(" ") for each in call.gives.split(", ")]
+            likes = [x if kind == "n" else per_row for _, kind in parts]
+            attributes = self.module.plan(name, self.settings.link_of(), x.shape[-1], x.dtype)
+            answers = self.call(attributes, shapes, given, likes, call.over)
+            for (part, _), answer, like in zip(parts, answers, likes, strict=True):
+                found[part], known[part] = answer, (answer, like)
+        return found
 
 
 def native() -> Any:
@@ -124,8 +120,8 @@ class Rules(NamedTuple):
     transpose: Callable[..., Any] | None = None
 
 
-RULES: dict[str, Rules] = {}
-"""By the names of operators; one that is not here has no derivative."""
+RULES: dict[Operator, Rules] = {}
+"""An operator that is not here has no derivative."""
 
 
 @cache
@@ -139,8 +135,8 @@ def primitive_of(operator: Operator) -> Primitive:
     mlir.register_lowering(primitive, partial(_lowered, primitive, operator))
     for_cpu = partial(_lowered_for_cpu, primitive, operator)
     mlir.register_lowering(primitive, for_cpu, platform="cpu")
-    if operator.name in RULES:
-        jvp, transpose = RULES[operator.name]
+    if operator in RULES:
+        jvp, transpose = RULES[operator]
         ad.primitive_jvps[primitive] = jvp
         if transpose is not None:
             ad.primitive_transposes[primitive] = transpose

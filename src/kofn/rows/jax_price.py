@@ -41,7 +41,7 @@ def _solve(*arrays: jax.Array, settings: Settings, grouped: bool, over: Reductio
 
 
 def _kernel(site: Site, *values: Any) -> Any:
-    return site.prices("PRICED", values, site.context.avals_out)
+    return [*site.rows(("x", "costs", "budget", "t"), values, ["prices"]).values()]
 
 
 _OPERATOR = Operator("kofn_price", (2, 2), (0, 1), _solve, _kernel, in_shards=True)

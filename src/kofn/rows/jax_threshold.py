@@ -75,7 +75,7 @@ def _solve(*arrays: jax.Array, settings: Settings, grouped: bool, over: Reductio
 
 
 def _kernel(site: Site, *values: Any) -> Any:
-    return site.rows("threshold", values, site.context.avals_out)
+    return [*site.rows(("x", "k", "t"), values, ["threshold"]).values()]
 
 
 _OPERATOR = Operator("kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True)

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.ffi
 import numpy as np
@@ -125,55 +125,69 @@ def _finish(finish: Finish, at: int, places: dict[str, int]) -> None:
     finish(told.pop("kind"), alpha, told.pop("size"), shape, told)
 
 
-# Of each call for rows: its task, what that runs, what the sixth argument is, and whether an array
-# like the scores is an answer.
-_CALLS = {
-    "threshold": (layout.FORWARD, launch.FORWARD, None, False),
-    "weights": (layout.FORWARD, launch.FORWARD, None, True),
-    "cotangents": (layout.AFTER, launch.AFTER, layout.ENTRIES, True),
-    "logarithms": (layout.LOGS, launch.LOGS, layout.ANSWER, True),
-    "log_cotangents": (layout.LOGS, launch.LOGS, layout.ENTRIES, True),
-    "losses": (layout.COMPARE, launch.COMPARE, layout.ENTRIES, True),
-    "label_losses": (layout.COMPARE, launch.COMPARE, layout.LABELS, True),
-    "likelihoods": (layout.COMPARE, launch.COMPARE, layout.LIKELY, True),
+class Call(NamedTuple):
+    """A call for rows: what it takes and gives, by name and in the order of the handler.
+
+    An answer is a number per entry, "n", or per row, "r".
+    """
+
+    task: int
+    code: Code  # what the task runs
+    takes: str
+    gives: str
+    sixth: int | None = None  # what the sixth argument is
+    over: dict[int, int] | None = None  # arguments in whose memory an answer is written
+
+
+_AFTER = "x, k, t, hi, lo"
+_MOVED = f"{_AFTER}, cotangent", "x n, k r, t r"
+_COMPARED = f"{_AFTER}, target, p", "away n, loss r, moved r"
+_PRICED = layout.PRICED, priced_launch.FORWARD, "x, costs, budget, t"
+_PULLED = layout.PRICED_BACK, priced_launch.BACKWARD, f"{_PRICED[2]}, hi, lo, cotangent"
+CALLS = {
+    "threshold": Call(layout.FORWARD, launch.FORWARD, "x, k, t", "hi r, lo r"),
+    "weights": Call(layout.FORWARD, launch.FORWARD, "x, k, t", "hi r, lo r, p n"),
+    "cotangents": Call(layout.AFTER, launch.AFTER, *_MOVED, layout.ENTRIES),
+    "logarithms": Call(layout.LOGS, launch.LOGS, f"{_AFTER}, p", "log n", layout.ANSWER, {5: 0}),
+    "log_cotangents": Call(layout.LOGS, launch.LOGS, *_MOVED, layout.ENTRIES),
+    "losses": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.ENTRIES, {6: 0}),
+    "label_losses": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.LABELS, {6: 0}),
+    "likelihoods": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.LIKELY, {6: 0}),
+    "prices": Call(*_PRICED, "hi r, lo r"),
+    "priced_weights": Call(*_PRICED, "hi r, lo r, p n"),
+    "priced_cotangents": Call(*_PULLED, "x n, budget r, t r, costs n"),
+    "priced_cotangents_but_costs": Call(*_PULLED, "x n, budget r, t r"),
 }
-
-
-_OF_PRICES = {layout.PRICED: priced_launch.FORWARD, layout.PRICED_BACK: priced_launch.BACKWARD}
 
 
 def plan(call: str, link: Any, n: int, dtype: Any) -> dict[str, Any]:
     """The attributes of a call for rows of n, whose visits are compiled then."""
-    kind, size = kind_of(link), dtype.itemsize
-    assert kind is not None  # it was asked for by `serving`
-    task, code, sixth, answer = _CALLS[call]
-    _compile(task)
-    _compile(layout.ASSIST)
-    visited = launch.LIKELY if sixth == layout.LIKELY else kind
-    found = launch.plan_of(code, visited, size, n, sixth == layout.ENTRIES, answer)
-    which = 2 * [*_CALLS].index(call) + (n <= rows.SHORT)
-    slot = _slot(which, kind, size, found.visits)
-    sizes = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
-    return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0])
-
-
-def plan_of_prices(task: int, link: Any, n: int, dtype: Any) -> dict[str, Any]:
-    """The attributes of a call for rows of n with costs: PRICED or PRICED_BACK of layout.py."""
+    task, code, _, gives, sixth, _ = CALLS[call]
     kind, size = kind_of(link), dtype.itemsize
     assert kind is not None  # it was asked for by `served`
     _compile(task)
     _compile(layout.ASSIST)
-    visits = priced_launch.plan_of(_OF_PRICES[task], kind, size)[1]
-    which = 2 * len(_CALLS) + [*_OF_PRICES].index(task)
-    slot, each = _slot(which, kind, size, visits), REGISTER // 8
+    if task in layout.OF_PRICES:
+        return _plan_of_prices(call, link, kind, n, size)
+    visited = launch.LIKELY if sixth == layout.LIKELY else kind
+    found = launch.plan_of(code, visited, size, n, sixth == layout.ENTRIES, " n" in gives)
+    slot = _slot(call, kind, size, found.visits, n <= rows.SHORT)
+    sizes = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
+    return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0])
+
+
+def _plan_of_prices(call: str, link: Any, kind: int, n: int, size: int) -> dict[str, Any]:
+    visits = priced_launch.plan_of(CALLS[call].code, kind, size)[1]
+    slot, each = _slot(call, kind, size, visits), REGISTER // 8
     width = -(-(priced.HEAD + room(n)) // each) * each
     chunk = max(1, priced_launch.GRAIN // n)
     sizes = [1, chunk, priced.HEAD, width, 2 * priced_launch.GRAIN]
-    return _attributes(link, [task, slot, kind, size, *sizes, 0])
+    return _attributes(link, [CALLS[call].task, slot, kind, size, *sizes, 0])
 
 
-def _slot(which: int, kind: int, size: int, visits: Any) -> int:
+def _slot(call: str, kind: int, size: int, visits: Any, short: bool = False) -> int:
     """Write where the visits of a call are to the table; return the place there."""
+    which = 2 * [*CALLS].index(call) + short
     slot = layout.VISITS + ((which * len(KINDS) + kind) * 2 + (size == 8))
     _TABLE[slot] = address(visits)
     _KEPT.append(visits)

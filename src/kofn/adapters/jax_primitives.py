@@ -1,0 +1,165 @@
+"""Operations around θ as JAX primitives: an answer, its tangent, and cotangents.
+
+Kernels give the answer and, for first derivatives, the cotangents; all else is the array code, at
+the same θ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+from jax.interpreters import ad, mlir
+
+from kofn.adapters.jax_linear import Linear, Pull, differentiate
+from kofn.adapters.jax_rows import known, names_of, packed, prepared, settled, solved, total
+from kofn.operations.operation import ENTRY, Operation, arguments_of
+from kofn.rows.jax_operators import Operator, Settings, Site, bind
+from kofn.rows.settled import uncounted
+from kofn.solver.reductions import DENSE, Reductions
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def answer(operation: Operation, settings: Settings, *arrays: jax.Array) -> jax.Array:
+    rows = prepared(operation, settings, arrays)
+    found: jax.Array = bind(linear_of(operation).forward, *rows, settings=settings)[2]
+    return found
+
+
+@cache
+def linear_of(operation: Operation) -> Linear:
+    """Return the primitives of an operation. Its rows move; both floats of θ come after them."""
+    code = _Code(operation)
+    name, moving = f"kofn_{operation.name}", len(code.names)
+    entries, per_row = code.entries, code.per_row
+    theta = (per_row, per_row)
+    forward = Operator(name, (*theta, 0), entries, code.answer, code.by_kernel, True)
+    tangents = tuple(moving + 2 + place for place in entries)
+    push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), code.pushed, in_shards=True)
+    pulls = [code.pull("cotangents", code.pulled)]
+    if len(code.less) < len(code.pulled):
+        pulls.append(code.pull("fewer_cotangents", code.less))
+    linear = Linear(forward, push, tuple(pulls), moving, moving + 2, code.settings)
+    differentiate(linear)
+    return linear
+
+
+class _Code:
+    """The array code of an operation and of its way back, and what calls kernels for them."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation, (self.back,) = operation, operation.back
+        self.names = names_of(operation.of)
+        kinds = [each.kind for each in arguments_of(operation.of.takes) if each.name in self.names]
+        self.entries = tuple(i for i, kind in enumerate(kinds) if kind == ENTRY)
+        self.per_row = next(i for i, kind in enumerate(kinds) if kind != ENTRY)
+        asked = [one for one in self.back.answers if f"of_{one.name}" in one.given_if]
+        self.less = tuple(
+            name for one in self.back.answers if one not in asked for name in one.name.split("+")
+        )
+        self.pulled = self.less + tuple(one.name for one in asked)
+
+    def answer(
+        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+    ) -> Any:
+        """Return θ and the answer."""
+        rows = settled(packed(self.operation.of, settings, arrays), over)
+        theta, found = solved(rows, over)
+        return *theta, self._reference(rows, over, found)
+
+    def _reference(self, rows: Any, over: Reductions, found: Any) -> jax.Array:
+        own = {"found": found} if self.operation.at_theta else {}
+        assert self.operation.reference is not None
+        answer: jax.Array = self.operation.reference(rows, over=over, **own)
+        return answer
+
+    def _at(self, theta: Any, settings: Settings, over: Reductions) -> Callable[..., jax.Array]:
+        """Return the answer as a function of the arrays that move, where θ is known."""
+
+        def function(*arrays: Any) -> jax.Array:
+            rows = settled(packed(self.operation.of, settings, arrays), over)
+            return self._reference(rows, over, known(rows, theta, over))
+
+        return function
+
+    def _parted(self, arrays: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """Return the rows, θ and the others."""
+        moving = len(self.names)
+        return arrays[:moving], arrays[moving : moving + 2], arrays[moving + 2 :]
+
+    def pushed(
+        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+    ) -> Any:
+        """Return the tangent of the answer."""
+        rows, theta, tangents = self._parted(arrays)
+        return [jax.jvp(self._at(theta, settings, over), rows, tangents)[1]]
+
+    def pull_back(
+        self,
+        names: Sequence[str],
+        *arrays: Any,
+        settings: Settings,
+        grouped: bool,
+        over: Reductions = DENSE,
+    ) -> Any:
+        """Return the cotangents of rows by these names."""
+        rows, theta, (cotangent,) = self._parted(arrays)
+        pullback = self.operation.pullback if self.operation.at_theta else None
+        if over is not DENSE and pullback is not None:
+            given = uncounted(packed(self.operation.of, settings, rows))
+            parts = pullback(cotangent, given, theta, over)
+            return [part() if callable(part) else part for part in parts]
+        found = jax.vjp(self._at(theta, settings, over), *rows)[1](cotangent)
+        each = dict(zip(self.names, found, strict=True))
+        entries = {self.names[place] for place in self.entries}
+        return [each[name] if name in entries else total(each[name], over) for name in names]
+
+    def by_kernel(self, site: Site, *values: Any) -> Any:
+        assert self.operation.xla is not None
+        found = site.rows(self.names, values, self.operation.xla(*site.settings.own))
+        return [found[name] for name in ("hi", "lo", self.operation.answers[0].name)]
+
+    def pull(self, name: str, names: tuple[str, ...]) -> Pull:
+        """Return the operator of these cotangents, with what mends rows that a kernel left."""
+        like = tuple(map(self.names.index, names))
+        entries = *self.entries, len(self.names) + 2
+        plain, kernel = partial(self.pull_back, names), partial(self._pull_by_kernel, names)
+        name = f"kofn_{self.operation.name}_{name}"
+        if self.back.lost:
+            alone = Operator(f"{name}_alone", like, entries, plain, kernel, True)
+            kernel = partial(self._pull_and_mend, alone, names.index(self.back.lost))
+        return Pull(Operator(name, like, entries, plain, kernel, True), like)
+
+    def _pull_by_kernel(self, names: tuple[str, ...], site: Site, *values: Any) -> Any:
+        assert self.back.xla is not None
+        known = *self.names, "hi", "lo", "cotangent"
+        own = (int(each.removeprefix("of_") in names) for each in self.back.settings)
+        found = site.rows(known, values, self.back.xla(*own))
+        return [found[name] for name in names]
+
+    def _pull_and_mend(self, alone: Operator, told: int, site: Site, *values: Any) -> Any:
+        """Have the kernel pull; where it has given up on a row, the array code does all of them."""
+        settings = site.settings
+
+        def mended(*arrays: jax.Array) -> Any:
+            *before, lo, cotangent = arrays
+            known = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
+            found = bind(alone, *before, known, cotangent, settings=settings)
+            lost = jax.numpy.isnan(found[told])
+
+            def anew() -> Any:
+                right = alone.plain(*arrays, settings=settings, grouped=False)
+                each = (lost[..., None] if f.ndim > lost.ndim else lost for f in found)
+                return [*map(jax.numpy.where, each, right, found)]
+
+            return jax.lax.cond(lost.any(), anew, lambda: found)
+
+        return mlir.lower_fun(mended, multiple_results=True)(site.context, *values)
+
+    def settings(self, settings: Settings, tangents: Any) -> Settings:
+        """Return the settings for the tangent: of what is constant, kernels have no cotangent."""
+        constant = [tangents[self.names.index(name)] for name in self.operation.constant]
+        learned = any(not isinstance(tangent, ad.Zero) for tangent in constant)
+        return settings._replace(kernels=False) if learned else settings

@@ -1,0 +1,99 @@
+"""The rows of a JAX primitive: of arrays and static settings; and their θ, solved or known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.flow import only_if
+from kofn.operations.operation import ARRAYS, NUMBER, Operation, Signature, arguments_of
+from kofn.rows.given import Given
+from kofn.rows.jax_axis import AxisRows
+from kofn.rows.jax_operators import Settings
+from kofn.rows.price_route import price
+from kofn.rows.priced_given import equation, priced_rows
+from kofn.rows.settled import Rows, rows_of
+from kofn.rows.threshold_route import threshold
+from kofn.solver.beside import Place
+from kofn.solver.plateau import at_end
+from kofn.solver.price import Price, price_at, solve
+from kofn.solver.reductions import DENSE, Reductions
+
+
+def names_of(of: Signature) -> tuple[str, ...]:
+    """Return the names of the arrays that are rows; each may have a derivative."""
+    return tuple(name for name, kind, _ in arguments_of(of.takes) if kind in (*ARRAYS, NUMBER))
+
+
+def packed(of: Signature, settings: Settings, arrays: Sequence[jax.Array]) -> Any:
+    """Return rows of these arrays."""
+    left, flat = iter(arrays), list[Any]()
+    for name, kind, _ in arguments_of(of.takes):
+        if kind in (*ARRAYS, NUMBER):
+            flat += [next(left), None] if kind == NUMBER else [next(left)]
+        else:
+            flat.append(settings.link if name == "link" else settings.number)
+    return of.pack(*flat)
+
+
+def prepared(
+    operation: Operation, settings: Settings, rows: Sequence[jax.Array], *others: jax.Array
+) -> Sequence[jax.Array]:
+    """Return the arrays that are rows, as they follow from others, too."""
+    given = operation.prepared(packed(operation.of, settings, rows), *others)
+    arrays: Sequence[jax.Array] = operation.of.tensors(given)
+    return arrays
+
+
+def settled(given: Any, over: Reductions) -> Rows:
+    return rows_of(given, over) if type(given) is Given else priced_rows(given, over)
+
+
+def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
+    """Return θ as two floats, and as array code takes it.
+
+    In shards the first is θ as it is used, which spares the way back messages.
+    """
+    if rows.costs is not None:
+        found = price(*equation(rows), over)
+        return (found.high / found.scale, found.low / found.scale), found
+    theta = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
+    return (theta if over is DENSE else _at_ends(rows, theta, over)), theta
+
+
+def _at_ends(rows: Rows, found: tuple[Any, Any], over: Reductions) -> Sequence[Any]:
+    """Return θ of links that end at 1 as `implicit.place` uses it; see `plateau.at_end`."""
+    if rows.link.capped is False:
+        return found
+    open_ = jax.numpy.isfinite(found[0])
+    hi, lo = (jax.numpy.where(open_, part, 0) for part in found)
+    moved = at_end(rows.scores, rows.k, rows.temperature, rows.link, hi, lo, over)
+    return [jax.numpy.where(open_, *parts) for parts in zip(moved, found, strict=True)]
+
+
+def known(rows: Rows, theta: Sequence[jax.Array], over: Reductions) -> Any:
+    """Return θ as array code takes it, from two floats.
+
+    Rows with costs that a kernel gave up on, whose second float is infinite, are solved anew: they
+    may need more digits of θ than two floats have.
+    """
+    hi, lo = theta
+    if rows.costs is None:
+        return hi, lo
+    x, costs, budget, t, link = (*map(stop_gradient, equation(rows)[:4]), rows.link)
+    lost = jax.numpy.isinf(lo)
+    found = price_at(x, costs, budget, t, link, Place(hi, jax.numpy.where(lost, 0.0, lo)), over)
+
+    def anew() -> Price:
+        right, each = solve(x, costs, budget, t, link, over), (lost, lost, over.expand(lost), lost)
+        return Price(*map(jax.numpy.where, each, right, found))
+
+    return only_if(lost, anew, found)
+
+
+def total(per_row: jax.Array, over: Reductions) -> jax.Array:
+    """Return the sum of what all devices have of a cotangent per row."""
+    return over.total(per_row) if isinstance(over, AxisRows) else per_row

@@ -13,10 +13,20 @@ from typing import Any
 import jax
 from jax.interpreters import ad, mlir
 
-from kofn.adapters.jax_linear import Linear, Pull, differentiate
-from kofn.adapters.jax_rows import known, names_of, packed, prepared, settled, solved, total
-from kofn.operations.operation import ENTRY, Operation, arguments_of
-from kofn.rows.jax_operators import Operator, Settings, Site, bind
+from kofn.adapters.jax_linear import Linear, Pull, differentiate, pushed
+from kofn.adapters.jax_rows import (
+    entries_of,
+    known,
+    names_of,
+    packed,
+    prepared,
+    settled,
+    solved,
+    total,
+)
+from kofn.arrays.autodiff import stop_gradient
+from kofn.operations.operation import Operation
+from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.rows.settled import uncounted
 from kofn.solver.reductions import DENSE, Reductions
 
@@ -24,8 +34,40 @@ from kofn.solver.reductions import DENSE, Reductions
 @partial(jax.jit, static_argnums=(0, 1))
 def answer(operation: Operation, settings: Settings, *arrays: jax.Array) -> jax.Array:
     rows = prepared(operation, settings, arrays)
-    found: jax.Array = bind(linear_of(operation).forward, *rows, settings=settings)[2]
+    if not operation.back:
+        rows = [stop_gradient(each) for each in rows]
+    is_linear = operation.back and operation.moves_as is None
+    operator = linear_of(operation).forward if is_linear else choice_of(operation)
+    found: jax.Array = bind(operator, *rows, settings=settings)[-1]
     return found
+
+
+@cache
+def choice_of(operation: Operation) -> Operator:
+    """Return the primitive of an answer that is a constant, or has the derivatives of another."""
+    names, code = names_of(operation.of), operation.fixed or operation.plain
+
+    def plain(*arrays: Any, settings: Settings, grouped: bool) -> Any:
+        assert code is not None
+        return [code(packed(operation.of, settings, arrays))]
+
+    def kernel(site: Site, *values: Any) -> Any:
+        assert operation.xla is not None
+        found = site.rows(names, values, operation.xla(*site.settings.own))
+        return [found[operation.answers[0].name]]
+
+    operator = Operator(f"kofn_{operation.name}", (0,), entries_of(operation.of), plain, kernel)
+    if operation.moves_as is not None:
+        RULES[operator] = Rules(partial(_choice_jvp, operator, linear_of(operation.moves_as)))
+    return operator
+
+
+def _choice_jvp(
+    operator: Operator, linear: Linear, primals: Any, tangents: Any, *, settings: Settings
+) -> Any:
+    *theta, _ = bind(linear.forward, *primals, settings=settings)
+    tangent = pushed(linear, (*primals, *theta), tangents, settings)
+    return bind(operator, *primals, settings=settings), [tangent]
 
 
 @cache
@@ -52,9 +94,8 @@ class _Code:
     def __init__(self, operation: Operation) -> None:
         self.operation, (self.back,) = operation, operation.back
         self.names = names_of(operation.of)
-        kinds = [each.kind for each in arguments_of(operation.of.takes) if each.name in self.names]
-        self.entries = tuple(i for i, kind in enumerate(kinds) if kind == ENTRY)
-        self.per_row = next(i for i, kind in enumerate(kinds) if kind != ENTRY)
+        self.entries = entries_of(operation.of)
+        self.per_row = next(i for i in range(len(self.names)) if i not in self.entries)
         asked = [one for one in self.back.answers if f"of_{one.name}" in one.given_if]
         self.less = tuple(
             name for one in self.back.answers if one not in asked for name in one.name.split("+")

@@ -9,7 +9,7 @@ import jax
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
-from kofn.operations.operation import ARRAYS, NUMBER, Operation, Signature, arguments_of
+from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
 from kofn.rows.given import Given
 from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Settings
@@ -26,6 +26,12 @@ from kofn.solver.reductions import DENSE, Reductions
 def names_of(of: Signature) -> tuple[str, ...]:
     """Return the names of the arrays that are rows; each may have a derivative."""
     return tuple(name for name, kind, _ in arguments_of(of.takes) if kind in (*ARRAYS, NUMBER))
+
+
+def entries_of(of: Signature) -> tuple[int, ...]:
+    """Return which of these have a number per entry."""
+    kinds = [kind for name, kind, _ in arguments_of(of.takes) if name in names_of(of)]
+    return tuple(i for i, kind in enumerate(kinds) if kind == ENTRY)
 
 
 def packed(of: Signature, settings: Settings, arrays: Sequence[jax.Array]) -> Any:

@@ -180,9 +180,7 @@ class PricedKernels(Protocol):
         """Return the values and their slopes in the temperature, (2, …), of rows that have a θ."""
 
     def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
-        """Return `rows.priced_choice.fill`, and 1 for each of the rows, one after another, that the
-        kernel gave up on, else 0, as a NumPy array.
-        """
+        """Return `rows.priced_choice.fill`, and a number per row, NaN where the kernel gave up."""
 
     def gradients(
         self,

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from kofn.adapters import route
-from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
@@ -88,13 +87,7 @@ def _hard_weights(given: PricedGiven) -> Array:
     """Return the hard choice with the gradient of the weights, of which θ alone is needed."""
     if not route.may_learn(given, HARD_KNAPSACK):
         return route.answer(FILL, given)
-    found = route.by_kernel(HARD_KNAPSACK, given)
-    if found is not None:
-        return found
-    soft = route.by_kernel(KNAPSACK, given)
-    if soft is None:
-        return route.by_array_code(HARD_KNAPSACK, given)
-    return route.answer(FILL, given) + (soft - stop_gradient(soft))
+    return route.answer(HARD_KNAPSACK, given)
 
 
 def soft_knapsack_threshold(

@@ -45,7 +45,7 @@ def _weights(backend: Backend, given: PricedGiven) -> tuple[Array, Array]:
 
 def _fill(backend: Backend, given: PricedGiven) -> Array:
     found, lost = backend.fill(*given[:4])
-    _mend(found, lost.reshape(given.budget.shape) != 0, given, priced_choice.fill)
+    _mend(found, np.isnan(in_memory(lost)), given, priced_choice.fill)
     return found
 
 
@@ -115,14 +115,16 @@ KNAPSACK = Operation(
     functions="soft_knapsack",
     lacks={"segments": "no function for segments"},
 )
+_FILL = partial(evaluate, priced_choice.fill)
 FILL = Operation(
     name="knapsack_fill",
     takes="x n, costs n, budget r, t r, link",
-    gives="chosen n",
+    gives="p n",
     of=PRICED,
     kernel=_fill,
-    plain=partial(evaluate, priced_choice.fill),
-    lacks={"JAX": "array code", "segments": "no function for segments"},
+    plain=_FILL,
+    xla=lambda: ["fill"],
+    lacks={"segments": "no function for segments"},
 )
 HARD_KNAPSACK = Operation(
     name="knapsack_hard",
@@ -132,11 +134,11 @@ HARD_KNAPSACK = Operation(
     kernel=lambda backend, given: (_fill(backend, given), backend.price(*given)[0]),
     plain=partial(evaluate, priced_answers.hard_weights),
     back=(_BACK,),
+    fixed=_FILL,
+    xla=lambda: ["fill"],
+    moves_as=KNAPSACK,
     functions="soft_knapsack(hard=True)",
-    lacks={
-        "JAX": "the weights by a primitive, the choice by array code",
-        "segments": "no function for segments",
-    },
+    lacks={"segments": "no function for segments"},
 )
 
 

@@ -83,6 +83,8 @@ class Operation:
     """Whether `reference` takes θ as `found`, if it is known, in place of solving for it."""
     plain: Callable[..., Any] | None = None
     """The same of the rows as they are, where they are not merely to be settled."""
+    fixed: Callable[..., Any] | None = None
+    """The same without derivatives, where it takes less."""
     back: tuple[Operation, ...] = ()
     """What gives the cotangents. They take what this takes and gives, by its names, "cotangent",
     and "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names
@@ -129,7 +131,7 @@ class Operation:
     found=).
     """
     moves_as: Operation | None = None
-    """With `onward`, the operation whose answer is the second one up to a constant."""
+    """The operation whose derivatives the answer has; with `onward`, the second answer. For JAX."""
     each_alpha: str = ""
     """The name in operations/each_alpha.py of the same for rows with an alpha each, on torch."""
     closed: Operation | None = None

@@ -27,20 +27,16 @@ class Reference(NamedTuple):
     weights: Callable[..., Any]
     gap: Callable[..., Any]
     log_cotangents: Callable[..., Any]
+    priced_weights: Callable[..., Any]
+    fill: Callable[..., Any]
 
 
 _reference: list[Reference] = []
-_priced: list[Callable[..., Any]] = []
 
 
 def by(reference: Reference) -> None:
     """Set the functions that solve rows."""
     _reference[:] = [reference]
-
-
-def by_prices(weights: Callable[..., Any]) -> None:
-    """Set the function that gives the weights of rows with costs."""
-    _priced[:] = [weights]
 
 
 class _Job:
@@ -109,13 +105,31 @@ def priced(*told: Any) -> None:
     Their second number is then infinite, by which the way back knows them.
     """
     job = _Job(*told)
-    hi, lo, budget, t = job.each("hi", "lo", "budget", "t")
-    x, costs, where = job.entries("x"), job.entries("costs"), np.isnan(lo)
-    given = PricedGiven(x[where], costs[where], budget[where], t[where], job.link)
+    hi, lo = job.each("hi", "lo")
+    where = np.isnan(lo)
+    given = _with_costs(job, where)
     with np.errstate(all="ignore"):
         pair = np.full((2, where.sum()), np.nan, hi.dtype)
         priced_rows.mend(pair, *priced_given.equation(priced_given.priced_rows(given)))
         hi[where], lo[where] = pair
         if job.places["out"]:
             lo[where] = np.inf
-            job.entries("out")[where] = _priced[0](given)
+            job.entries("out")[where] = _reference[0].priced_weights(given)
+
+
+def filled(*told: Any) -> None:
+    """Choose among the entries of rows with costs, where the first answer is NaN."""
+    job = _Job(*told)
+    where = np.isnan(job.each("hi")[0])
+    with np.errstate(all="ignore"):
+        job.entries("out")[where] = _reference[0].fill(_with_costs(job, where))
+
+
+def _with_costs(job: _Job, where: np.ndarray) -> PricedGiven:
+    x, costs = job.entries("x"), job.entries("costs")
+    budget, t = job.each("budget", "t")
+    return PricedGiven(x[where], costs[where], budget[where], t[where], job.link)
+
+
+FINISH = weights, losses, log_cotangents, priced, filled
+"""What kernels/cpu/xla calls, in the order that `available` takes."""

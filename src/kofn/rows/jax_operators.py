@@ -95,8 +95,7 @@ class Site(NamedTuple):
 def native() -> Any:
     """Return the module of kernels that XLA can call, or None if there are none here."""
     module = _native()
-    finish = jax_lost.weights, jax_lost.losses, jax_lost.log_cotangents, jax_lost.priced
-    return module if module is not None and module.available(*finish) else None
+    return module if module is not None and module.available(*jax_lost.FINISH) else None
 
 
 def _native() -> Any:

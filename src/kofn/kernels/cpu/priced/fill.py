@@ -149,7 +149,7 @@ def _fill(job, own, leads, number):
     outs = carray(pointer(words[OUT]), rows * n, number)
     budgets = carray(pointer(words[BUDGET]), rows, number)
     temperatures = carray(pointer(words[TEMPERATURE]), rows, number)
-    lost = carray(pointer(words[HIGH]), rows, np.int8)
+    lost = carray(pointer(words[HIGH]), rows, number)
     densities, lowest = carray(pointer(own), n, np.float64), lowest_of(xs)
     first, last = take(job)
     while first < last:
@@ -158,7 +158,7 @@ def _fill(job, own, leads, number):
             costs = carray(pointer(words[COSTS] + r * words[APART]), n, number)
             budget = np.float64(budgets[r] + temperatures[r] * number(0))
             found = _buy(xs[at:stop], costs, budget, lowest, densities, outs[at:stop])
-            lost[r] = 0 if found else 1
+            lost[r] = number(0.0 if found else math.nan)
             if not found:
                 fetch_add(job + 8 * GIVEN_UP, 1)
         report(job, last - first)

@@ -45,14 +45,15 @@ def visits(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Cod
 
 def codes(kinds: list[int], size: int) -> list[Code]:
     """All that rows with costs need, for links by number and bytes per number."""
-    found = [FORWARD, BACKWARD, _fill_of(size)]
+    found = [FORWARD, BACKWARD, fill_of(size)]
     for kind in kinds:
         found += visits(FORWARD, kind, size) + visits(BACKWARD, kind, size)
         found += visits(BACKWARD, kind, size, False)
     return found
 
 
-def _fill_of(size: int) -> Code:
+def fill_of(size: int) -> Code:
+    """The work of a thread on hard choices, for numbers of so many bytes."""
     return Code("priced.fill", "fill_single" if size == 4 else "fill_double", "qqdq")
 
 
@@ -99,11 +100,11 @@ def values(x: Any, costs: Any, theta: Any, budget: Any, temperature: Any, link: 
     return out
 
 
-def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, np.ndarray]:
-    """(what is bought, which of the rows, one after another, were given up)."""
+def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, Any]:
+    """(what is bought, a number per row that is NaN where the row was given up)."""
     memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
     x = memory.packed(x)
-    out, lost = memory.empty_like(x), np.zeros(count, np.int8)
+    out, lost = memory.empty_like(x), memory.empty(x, x.shape[:-1])
     if count == 0:
         return out, lost
     costs, apart = _rows_of(costs, memory, count, n * x.itemsize)
@@ -112,8 +113,8 @@ def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, np.nda
     own, scratch = zeros(crew * n)
     head = 0, 0, count, max(1, GRAIN // n), 0, n, x.itemsize, 0, 0, 0
     at = memory.address(x), memory.address(costs), apart, 0, memory.address(out), 0
-    per_row = address(lost), 0, memory.address(budget), memory.address(temperature), 0, 0
-    job, run = array("q", (*head, *at, *per_row)), native.function(_fill_of(x.itemsize))
+    per_row = memory.address(lost), 0, memory.address(budget), memory.address(temperature), 0, 0
+    job, run = array("q", (*head, *at, *per_row)), native.function(fill_of(x.itemsize))
     first = job.buffer_info()[0]
     if crew > 1:
         keep = job, own, x, costs, budget, temperature, out, lost

@@ -32,6 +32,7 @@ from kofn.kernels.cpu.xla.layout import (
     CODE,
     ENTRIES,
     FAILED,
+    FILLS,
     FINISH,
     FORWARD,
     FREE,
@@ -155,7 +156,7 @@ def _deal(frame, plan, known, count, n):
     of_prices = plan[TASK] in OF_PRICES
     of_rows = plan[TASK] in OF_ROWS or of_prices
     crew = 1 if n * count < plan[ALONE] else xla.threads(frame)
-    shared = of_rows and crew > count and n > PART
+    shared = of_rows and crew > count and n > PART and plan[TASK] not in FILLS
     crew = crew if shared else min(crew, -(-count // plan[CHUNK]))
     first = -(-8 * (TICKETS + TICKET * crew) // REGISTER) * REGISTER
     block = foreign(known[CALLOC], (1, first + REGISTER + 8 * crew * plan[WIDTH]))
@@ -230,6 +231,9 @@ def _fill_priced(frame, plan, known, n, job):
     job[priced.VISITS], job[priced.APART] = known[plan[SLOT]], n * plan[SIZE]
     job[priced.X], job[priced.COSTS] = nth(given, 0), nth(given, 1)
     job[priced.BUDGET], job[priced.TEMPERATURE] = nth(given, 2), nth(given, 3)
+    if plan[TASK] in FILLS:
+        job[priced.HIGH], job[priced.OUT] = nth(found, 0), nth(found, 1)
+        return
     if plan[TASK] == PRICED:
         job[priced.HIGH], job[priced.LOW] = nth(found, 0), nth(found, 1)
         job[priced.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0

@@ -8,7 +8,7 @@ from kofn.kernels.cpu.rows.layout import WORDS
 # a compiled program, and the handler may be kept on disk.
 SYMBOL = "kofn_xla_table"
 CALLOC, FREE, FORWARD, AFTER, COMPARE, LOGS, ASSIST, SINGLE, DOUBLE = range(9)
-MISSING, MEMORY, FAILED, PRICED, PRICED_BACK = range(9, 14)
+MISSING, MEMORY, FAILED, PRICED, PRICED_BACK, FILL_SINGLE, FILL_DOUBLE = range(9, 16)
 RUN = 16
 """From here on, by task: what its threads run."""
 FINISH = 32
@@ -18,8 +18,10 @@ TABLE = 512
 
 OF_ROWS = FORWARD, AFTER, COMPARE, LOGS
 """The tasks whose job is that of rows/layout.py."""
-OF_PRICES = PRICED, PRICED_BACK
+OF_PRICES = PRICED, PRICED_BACK, FILL_SINGLE, FILL_DOUBLE
 """Those whose job is that of priced/layout.py, which is as long and counts lost rows there, too."""
+FILLS = FILL_SINGLE, FILL_DOUBLE
+"""Those in which no row is shared by threads, and the link does not count."""
 
 # The attribute "plan" of a call, after "alpha".
 TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE, SIXTH = range(10)

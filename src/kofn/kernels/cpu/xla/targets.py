@@ -43,11 +43,13 @@ Finish = Callable[[int, float, int, tuple[int, int], dict[str, int]], None]
 
 
 @cache
-def available(weights: Finish, losses: Finish, logarithms: Finish, priced: Finish) -> bool:
+def available(
+    weights: Finish, losses: Finish, logarithms: Finish, priced: Finish, filled: Finish
+) -> bool:
     """Register the handler; whether XLA takes it, which it does if it has that interface.
 
     The functions solve the rows that a kernel gives up on: their weights, losses, cotangents for
-    those of logarithms, and weights of rows with costs.
+    those of logarithms, and weights and hard choices of rows with costs.
     """
     # Untried there: data by the name of a symbol.
     if sys.platform == "win32":
@@ -69,11 +71,13 @@ def available(weights: Finish, losses: Finish, logarithms: Finish, priced: Finis
     _have(layout.COMPARE, losses)
     _have(layout.LOGS, logarithms)
     _have(layout.PRICED, priced)
+    for task in layout.FILLS:
+        _have(task, filled)
     return True
 
 
 def _have(task: int, finish: Finish) -> None:
-    places = _PLACES_PRICED if task == layout.PRICED else _PLACES
+    places = _PLACES_PRICED if task in layout.OF_PRICES else _PLACES
 
     @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
     def called(at: int) -> int:
@@ -155,6 +159,7 @@ CALLS = {
     "likelihoods": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.LIKELY, {6: 0}),
     "prices": Call(*_PRICED, "hi r, lo r"),
     "priced_weights": Call(*_PRICED, "hi r, lo r, p n"),
+    "fill": Call(layout.FILL_SINGLE, priced_launch.fill_of(4), _PRICED[2], "left r, p n"),
     "priced_cotangents": Call(*_PULLED, "x n, budget r, t r, costs n"),
     "priced_cotangents_but_costs": Call(*_PULLED, "x n, budget r, t r"),
 }
@@ -165,6 +170,8 @@ def plan(call: str, link: Any, n: int, dtype: Any) -> dict[str, Any]:
     task, code, _, gives, sixth, _ = CALLS[call]
     kind, size = kind_of(link), dtype.itemsize
     assert kind is not None  # it was asked for by `served`
+    if task in layout.FILLS:
+        return _plan_of_fill(link, n, size)
     _compile(task)
     _compile(layout.ASSIST)
     if task in layout.OF_PRICES:
@@ -183,6 +190,14 @@ def _plan_of_prices(call: str, link: Any, kind: int, n: int, size: int) -> dict[
     chunk = max(1, priced_launch.GRAIN // n)
     sizes = [1, chunk, priced.HEAD, width, 2 * priced_launch.GRAIN]
     return _attributes(link, [CALLS[call].task, slot, kind, size, *sizes, 0])
+
+
+def _plan_of_fill(link: Any, n: int, size: int) -> dict[str, Any]:
+    task = layout.FILL_SINGLE if size == 4 else layout.FILL_DOUBLE
+    _compile(task)
+    width = -(-n // (REGISTER // 8)) * (REGISTER // 8)
+    sizes = [1, max(1, priced_launch.GRAIN // n), 0, width, 2 * priced_launch.GRAIN]
+    return _attributes(link, [task, layout.RUN + task, 0, size, *sizes, 0])
 
 
 def _slot(call: str, kind: int, size: int, visits: Any, short: bool = False) -> int:
@@ -222,6 +237,8 @@ _TASKS = {
     layout.LOGS: ("on_rows", launch.LOGS),
     layout.PRICED: ("on_rows", priced_launch.FORWARD),
     layout.PRICED_BACK: ("on_rows", priced_launch.BACKWARD),
+    layout.FILL_SINGLE: ("on_rows", priced_launch.fill_of(4)),
+    layout.FILL_DOUBLE: ("on_rows", priced_launch.fill_of(8)),
     layout.ASSIST: ("on_long_rows", launch.ASSIST),
     layout.SINGLE: ("on_sums", subsets.code_of("sums", 4)),
     layout.DOUBLE: ("on_sums", subsets.code_of("sums", 8)),

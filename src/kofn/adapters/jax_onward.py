@@ -17,7 +17,7 @@ from jax.interpreters import ad, mlir
 from kofn.adapters.jax_linear import pushed
 from kofn.adapters.jax_primitives import linear_of
 from kofn.adapters.jax_rows import names_of, packed, prepared, settled, solved
-from kofn.arrays.autodiff import quotient, stop_gradient
+from kofn.arrays.autodiff import for_values, quotient, stop_gradient
 from kofn.arrays.kinds import cast
 from kofn.operations.operation import Operation
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
@@ -53,9 +53,10 @@ def _pair(operation: Operation, is_label: bool) -> _Pair:
         """Return θ, the losses and p − t, which is 0 where the loss is constant."""
         *before, target = arrays
         rows = settled(packed(operation.of, settings, before), over)
-        theta = solved(rows, over)[1]
         assert operation.compared is not None
-        return *theta, *operation.compared(rows, target, *settings.own, over=over, found=theta)
+        with for_values():
+            found = solved(rows, over)[1]
+            return *found, *operation.compared(rows, target, *settings.own, over=over, found=found)
 
     def both_by_kernel(site: Site, *values: Any) -> Any:
         assert operation.xla is not None

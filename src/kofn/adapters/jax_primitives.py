@@ -24,7 +24,7 @@ from kofn.adapters.jax_rows import (
     solved,
     total,
 )
-from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.operations.operation import Operation
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.rows.settled import uncounted
@@ -107,8 +107,9 @@ class _Code:
     ) -> Any:
         """Return θ and the answer."""
         rows = settled(packed(self.operation.of, settings, arrays), over)
-        theta, found = solved(rows, over)
-        return *theta, self._reference(rows, over, found)
+        with for_values():
+            theta, found = solved(rows, over)
+            return *theta, self._reference(rows, over, found)
 
     def _reference(self, rows: Any, over: Reductions, found: Any) -> jax.Array:
         own = {"found": found} if self.operation.at_theta else {}

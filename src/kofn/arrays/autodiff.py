@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kofn.arrays.flow import zeros_of
@@ -31,10 +33,27 @@ def spoil(x: Array, where: Array) -> Array:
     return x * namespace(x).where(where, scalar(x, math.nan), 1.0)
 
 
+class _Asked(threading.local):
+    for_values: bool = False
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def for_values() -> Iterator[None]:
+    """Have `has_gradients` say no of JAX arrays: a primitive has its derivatives by rules."""
+    before, _asked.for_values = _asked.for_values, True
+    try:
+        yield
+    finally:
+        _asked.for_values = before
+
+
 def has_gradients(*arrays: Any) -> bool:
     """Return whether a derivative in any of these arrays may be needed."""
     if not is_torch(arrays[0]):
-        return not is_numpy(arrays[0])
+        return not (is_numpy(arrays[0]) or _asked.for_values)
     state = of_torch("state")
     return any(not state.is_eager(x) or state.is_recorded(x) for x in arrays if is_torch(x))
 

@@ -20,7 +20,7 @@ from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
 from kofn.rows.total import mended
 from kofn.solver.equation import far, split
-from kofn.solver.reductions import DENSE, Reductions, sends, wide_sums_of
+from kofn.solver.reductions import DENSE, Reductions, spares, wide_sums_of
 
 
 def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
@@ -32,7 +32,7 @@ def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | Non
         number, alpha = p.link.static_and_array_alpha()
         arguments = p.z, p.k, p.open, alpha, argument(p.over), p.costs
         chosen = chosen + with_gradients_of(Equation(p.link.id, number).remainder, *arguments)
-    if rows.costs is None and not sends(over):
+    if rows.costs is None and not spares(over):
         chosen = mended(chosen, p, rows)
     none, every = p.closed(p.none, rows.live), p.closed(p.every, rows.live)
     chosen = xp.where(every, 1.0, xp.where(none, 0.0, chosen))

@@ -92,6 +92,11 @@ def sends(over: Reductions) -> bool:
     return hasattr(over, "wide_sums")
 
 
+def spares(over: Reductions) -> bool:
+    """Return whether a sum is a message to other processes or devices."""
+    return sends(over) or hasattr(over, "copies")
+
+
 def wide_sums_of(over: Reductions, *values: Array) -> tuple[Array, ...]:
     """Return `sums_of`, in float64 where a message carries them so."""
     together = getattr(over, "wide_sums", None)

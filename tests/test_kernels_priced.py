@@ -30,7 +30,7 @@ def reference(monkeypatch, function, *arguments, **options):
 
 def solved(rows, link):
     x, costs, budget = rows
-    weights, theta, _ = launch.weights(x, costs, budget, np.ones_like(budget), inner(link))
+    weights, theta, _ = launch.weights(x, budget, np.ones_like(budget), inner(link), costs)
     lost = np.isnan(theta[1])
     weights[lost] = 0  # nothing was written there
     return weights, theta, lost

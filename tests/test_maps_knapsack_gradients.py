@@ -10,9 +10,9 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
 import kofn
 from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
-from kofn.rows import priced_answers
+from kofn.rows import answers, implicit, settled
 from kofn.rows.compiled import evaluate
-from kofn.rows.priced_given import PricedGiven
+from kofn.rows.given import with_costs
 from support import LINKS, Framework, Segments, every_link
 
 MAPS = {
@@ -336,7 +336,7 @@ def test_jvp_of_jax_without_double_precision():
 
 
 @with_gradients
-@pytest.mark.parametrize("function", ["weights", "theta", "value"])
+@pytest.mark.parametrize("function", [answers.weights, implicit.theta, answers.value])
 def test_rows_may_be_segments_of_one_axis(name, function):
     framework = Framework(name)
     order = np.random.default_rng(1).permutation(10)
@@ -345,11 +345,11 @@ def test_rows_may_be_segments_of_one_axis(name, function):
     flat = [a.reshape(-1)[order] if a.ndim == 2 else a for a in ROWS]
 
     def segments(*arrays):
-        given = PricedGiven(*arrays, links.logistic)
-        return evaluate(getattr(priced_answers, function), given, over=over)
+        rows = settled.rows_of(with_costs(arrays, links.logistic), over)
+        return evaluate(function, rows, over=over)
 
     def dense(*arrays):
-        return getattr(priced_answers, function)(PricedGiven(*arrays, links.logistic))
+        return function(settled.rows_of(with_costs(arrays, links.logistic)))
 
     rows, parts = ([framework.array(a) for a in arrays] for arrays in (ROWS, flat))
     wanted, found = framework.numpy(dense(*rows)), framework.numpy(segments(*parts))

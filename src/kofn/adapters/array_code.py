@@ -25,7 +25,7 @@ def answer(
     if operation.plain is not None:
         return operation.plain(rows, *arrays, **known)
     assert operation.reference is not None
-    if theta is not None and operation.at_theta:
+    if theta is not None and operation.at_theta and rows.costs is None:
         known["found"] = (theta[0], theta[1])
     found = evaluate(operation.reference, rows_of(rows), *arrays, over=rows.over, **known)
     half = isinstance(rows, Given) and rows.is_half and operation.answers[0].kind == ENTRY

@@ -11,13 +11,13 @@ from typing import Any
 from kofn.adapters import jax_onward, jax_primitives
 from kofn.arrays.kinds import Array
 from kofn.operations.operation import Operation
-from kofn.rows import answers, jax_lost, priced_answers, priced_choice, pullbacks
+from kofn.rows import answers, jax_lost, priced_choice, pullbacks
 from kofn.rows.given import Given
 from kofn.rows.jax_operators import Settings, served
 from kofn.solver.reductions import DENSE
 
 _OF_ROWS = answers.weights, answers.gap, pullbacks.log_cotangents
-jax_lost.by(jax_lost.Reference(*_OF_ROWS, priced_answers.weights, priced_choice.fill))
+jax_lost.by(jax_lost.Reference(*_OF_ROWS, priced_choice.fill))
 
 
 def answer(

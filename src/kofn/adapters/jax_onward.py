@@ -16,11 +16,12 @@ from jax.interpreters import ad, mlir
 
 from kofn.adapters.jax_linear import pushed
 from kofn.adapters.jax_primitives import linear_of
-from kofn.adapters.jax_rows import names_of, packed, prepared, settled, solved
+from kofn.adapters.jax_rows import names_of, packed, prepared, solved
 from kofn.arrays.autodiff import for_values, quotient, stop_gradient
 from kofn.arrays.kinds import cast
 from kofn.operations.operation import Operation
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
+from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 MOST = 2**31 - 1
@@ -52,7 +53,7 @@ def _pair(operation: Operation, is_label: bool) -> _Pair:
     def both(*arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
         """Return θ, the losses and p − t, which is 0 where the loss is constant."""
         *before, target = arrays
-        rows = settled(packed(operation.of, settings, before), over)
+        rows = rows_of(packed(operation.of, settings, before), over)
         assert operation.compared is not None
         with for_values():
             found = solved(rows, over)[1]

@@ -20,14 +20,13 @@ from kofn.adapters.jax_rows import (
     names_of,
     packed,
     prepared,
-    settled,
     solved,
     total,
 )
 from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.operations.operation import Operation
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
-from kofn.rows.settled import uncounted
+from kofn.rows.settled import rows_of, uncounted
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -106,7 +105,7 @@ class _Code:
         self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
     ) -> Any:
         """Return θ and the answer."""
-        rows = settled(packed(self.operation.of, settings, arrays), over)
+        rows = rows_of(packed(self.operation.of, settings, arrays), over)
         with for_values():
             theta, found = solved(rows, over)
             return *theta, self._reference(rows, over, found)
@@ -121,7 +120,7 @@ class _Code:
         """Return the answer as a function of the arrays that move, where θ is known."""
 
         def function(*arrays: Any) -> jax.Array:
-            rows = settled(packed(self.operation.of, settings, arrays), over)
+            rows = rows_of(packed(self.operation.of, settings, arrays), over)
             return self._reference(rows, over, known(rows, theta, over))
 
         return function

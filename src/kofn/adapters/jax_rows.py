@@ -10,12 +10,9 @@ import jax
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
-from kofn.rows.given import Given
 from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Settings
-from kofn.rows.price_route import price
-from kofn.rows.priced_given import equation, priced_rows
-from kofn.rows.settled import Rows, rows_of
+from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import threshold
 from kofn.solver.beside import Place
 from kofn.solver.plateau import at_end
@@ -54,20 +51,16 @@ def prepared(
     return arrays
 
 
-def settled(given: Any, over: Reductions) -> Rows:
-    return rows_of(given, over) if type(given) is Given else priced_rows(given, over)
-
-
 def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
     """Return θ as two floats, and as array code takes it.
 
     In shards the first is θ as it is used, which spares the way back messages.
     """
+    found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over, rows.costs)
     if rows.costs is not None:
-        found = price(*equation(rows), over)
-        return (found.high / found.scale, found.low / found.scale), found
-    theta = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
-    return (theta if over is DENSE else _at_ends(rows, theta, over)), theta
+        high, low, _, scale = found
+        return (high / scale, low / scale), found
+    return (found if over is DENSE else _at_ends(rows, found, over)), found
 
 
 def _at_ends(rows: Rows, found: tuple[Any, Any], over: Reductions) -> Sequence[Any]:
@@ -89,7 +82,8 @@ def known(rows: Rows, theta: Sequence[jax.Array], over: Reductions) -> Any:
     hi, lo = theta
     if rows.costs is None:
         return hi, lo
-    x, costs, budget, t, link = (*map(stop_gradient, equation(rows)[:4]), rows.link)
+    arrays = rows.scores, rows.costs, rows.k, rows.temperature
+    x, costs, budget, t, link = (*map(stop_gradient, arrays), rows.link)
     lost = jax.numpy.isinf(lo)
     found = price_at(x, costs, budget, t, link, Place(hi, jax.numpy.where(lost, 0.0, lo)), over)
 

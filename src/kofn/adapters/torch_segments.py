@@ -13,7 +13,7 @@ from kofn.rows.torch_segments import known
 
 
 def _unpack(given: Given) -> tuple[Any, ...]:
-    x, k, t, link, form = given.per_row()
+    x, k, t, link, form, _ = given.per_row()
     return x, form.over.ids, k, t, link.id, link.static_and_array_alpha()[0]
 
 

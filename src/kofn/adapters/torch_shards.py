@@ -27,6 +27,7 @@ from kofn.rows.group.priced_choice import fill as priced_fill
 from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Counts, rows_of, surveyed
 from kofn.rows.settled import Rows
+from kofn.rows.settled import rows_of as given_rows
 
 Grads = Sequence[Tensor | None]
 
@@ -179,17 +180,9 @@ def _known(
 
 # Rows with costs. Only the weights have a way back; prices and values are array code.
 
-_PRICED: Signature = PRICED._replace(
-    tensors=lambda shards: PRICED.tensors(shards.priced),
-    without=lambda shards: shards._replace(scores=None, costs=None, k=None, temperature=None),
-    within=lambda shards, tensors: shards._replace(
-        scores=tensors[0], costs=tensors[1], k=tensors[2], temperature=tensors[3]
-    ),
-)
-
 
 def _priced_answer(operation: Operation, shards: Shards) -> Tensor:
-    served, learned = _OF_PRICED.get(operation.name), _learned(shards.link, shards, _PRICED)
+    served, learned = _OF_PRICED.get(operation.name), _learned(shards.link, shards, PRICED)
     if served is None or learned[0]:
         return _plain_answer(operation, shards)
     if any(learned):
@@ -200,35 +193,35 @@ def _priced_answer(operation: Operation, shards: Shards) -> Tensor:
 
 def priced_choice(shards: Shards) -> Tensor:
     """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
-    found = priced_fill(shards.priced, shards.over)
-    if not any(_learned(shards.link, shards, _PRICED)):
+    found = priced_fill(shards.given, shards.over)
+    if not any(_learned(shards.link, shards, PRICED)):
         return found
     soft = _priced_answer(KNAPSACK, shards)
     return found + (soft - soft.detach())
 
 
 def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
-    assert operation.plain is not None
-    found: Tensor = operation.plain(shards.priced, over=shards.over)
+    assert operation.reference is not None
+    found: Tensor = operation.reference(given_rows(shards.given, shards.over), over=shards.over)
     return found
 
 
 def _priced_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
-    given = PRICED.within(shards.priced, [each.detach() for each in _PRICED.tensors(shards)])
+    given = PRICED.within(shards.given, [each.detach() for each in PRICED.tensors(shards)])
     found, kept = priced.weights(given, shards.over)
     return found, *kept
 
 
 def _weights_again(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
-    tensors = _PRICED.tensors(shards)
+    tensors = PRICED.tensors(shards)
     return _pulled_back(lambda: _plain_answer(KNAPSACK, shards), tensors, v)
 
 
 def _weights_back(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
-    found = priced.cotangents(v, shards.priced, priced.Kept(*kept), shards.over)
+    found = priced.cotangents(v, shards.given, priced.Kept(*kept), shards.over)
     if found is None:
         return _weights_again(None, shards, v)
-    pairs = zip(found, _PRICED.tensors(shards), strict=True)
+    pairs = zip(found, PRICED.tensors(shards), strict=True)
     return tuple(each.to(like.dtype) for each, like in pairs)
 
 
@@ -238,14 +231,14 @@ _OF_PRICED = {
         name="",
         takes=KNAPSACK.takes,
         gives=f"p n, {_KEPT}",
-        of=_PRICED,
+        of=PRICED,
         kernel=_priced_weights,
         back=(
             Operation(
                 name="",
                 takes=f"cotangent n, {_KEPT}",
                 gives="x n, costs n, budget r, t r",
-                of=_PRICED,
+                of=PRICED,
                 kernel=_weights_back,
                 plain=partial(_weights_again, None),
             ),

@@ -56,16 +56,6 @@ def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: 
     return given.form.restored(found)
 
 
-def priced_answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: Any) -> Any:
-    """Return this device's part of an operation on rows with costs, or its number per row."""
-    from kofn.rows.jax_axis import axis_rows, priced_on_axes
-
-    over = axis_rows(name, axis_name)
-    given, form = priced_on_axes(over, *arguments)
-    found = operation.plain(given, over=over)
-    return form.restored(found) if operation.answers[0].kind == ENTRY else over.shared(found)
-
-
 def _hard(given: Any, over: Any) -> Array:
     from kofn.rows.jax_choice import hard_in_shards
 

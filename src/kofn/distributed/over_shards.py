@@ -56,9 +56,9 @@ def over_shards(
     if on_axes.is_asked(name, scores, group, axis_name):
         if of.has_integral:
             require_integral(link, scores)
-        arguments = scores, *numbers.values(), link, temperature, dim, mask
-        answer = on_axes.priced_answer if "costs" in numbers else on_axes.answer
-        return answer(name, axis_name, operation, bool(hard), *arguments)
+        arguments = scores, [*numbers.values()][-1], link, temperature, dim, mask
+        own = numbers.get("costs")
+        return on_axes.answer(name, axis_name, operation, bool(hard), *arguments, own)
     from kofn.distributed.placements import on_shards
 
     def run(

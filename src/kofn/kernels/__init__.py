@@ -155,48 +155,28 @@ class NoiseKernels(Protocol):
 
 
 class PricedKernels(Protocol):
-    """The functions of a backend for rows with costs: scores and costs (…, n), of which the costs
-    may be one row for all; budget and temperature per row (…).
+    """The functions of a backend for rows with costs: those of RowKernels, where k is the budget
+    and θ the price of a unit of cost, with the costs as a last argument, like x or one row for all.
 
-    θ is the price of a unit of cost, as in RowKernels; the caller solves rows that are given up.
+    No scores are of half precision here, and nothing is a number for all rows.
     """
 
     SERVED: tuple[int, ...]
-    """The numbers of contract.py whose links are served."""
-
-    def weights(
-        self, x: Array, costs: Array, budget: Array, temperature: Array, link: Any
-    ) -> tuple[Any, Any, bool]:
-        """Return (weights, θ, whether the kernel gave up on rows)."""
-
-    def price(
-        self, x: Array, costs: Array, budget: Array, temperature: Array, link: Any
-    ) -> tuple[Any, bool]:
-        """Return (θ, whether the kernel gave up on rows)."""
-
-    def values(
-        self, x: Array, costs: Array, theta: Array, budget: Array, temperature: Array, link: Any
-    ) -> Any:
-        """Return the values and their slopes in the temperature, (2, …), of rows that have a θ."""
-
-    def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
-        """Return `rows.priced_choice.fill`, and a number per row, NaN where the kernel gave up."""
+    weights: Callable[[Array, Array, Array, Any, Array], tuple[Any, Any, bool]]
+    threshold: Callable[[Array, Array, Array, Any, Array], tuple[Any, bool]]
+    values: Callable[[Array, Array, Array, Array, Any, Array], Any]
 
     def gradients(
-        self,
-        x: Array,
-        costs: Array,
-        cotangent: Array,
-        theta: Array,
-        budget: Array,
-        temperature: Array,
-        link: Any,
-        of_costs: bool,
-    ) -> tuple[Any, Any, Any, bool]:
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        costs: Array, of_costs: bool,
+    ) -> tuple[Any, Any, Any, bool]:  # fmt: skip
         """Return the cotangents of the scores, those of the costs if wanted, those of budget and
         temperature, (2, …), the first NaN in rows that the kernel gave up on; whether there are
         any.
         """
+
+    def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
+        """Return `rows.priced_choice.fill`, and a number per row, NaN where the kernel gave up."""
 
 
 class Backend(NamedTuple):

@@ -13,7 +13,7 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
 from kofn.rows import answers
-from kofn.rows.priced_given import PricedGiven, priced_given
+from kofn.rows.given import Given, given
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
 
@@ -83,7 +83,7 @@ def soft_knapsack(
     return _of(function, scores, costs, budget, table.resolve(link), temperature, dim, mask, True)
 
 
-def _hard_weights(given: PricedGiven) -> Array:
+def _hard_weights(given: Given) -> Array:
     """Return the hard choice with the gradient of the weights, of which θ alone is needed."""
     if not route.may_learn(given, HARD_KNAPSACK):
         return route.answer(FILL, given)
@@ -181,7 +181,8 @@ def _of(
     entries: bool = False,
 ) -> Any:
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
-    checked, form = priced_given(scores, costs, budget, link, temperature, dim, mask)
-    with form.quiet():
+    own = dict(costs=costs, for_kernels=True)
+    checked = given(scores, budget, link, temperature, dim, mask, **own)
+    with checked.form.quiet():
         found = function(checked)
-    return form.restored(found) if entries else found
+    return checked.form.restored(found) if entries else found

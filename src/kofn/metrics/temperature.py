@@ -104,7 +104,7 @@ def _solved(name: str, per_row: bool, given: Given, target: Array) -> Array:
     if given.form.kind == "torch" and (is_compiling() or is_jit_tracing()):
         from kofn.metrics.torch_temperature import temperature as operator
 
-        x, k, _, link, _ = given
+        x, k, _, link = given[:4]
         number, alpha = link.static_and_array_alpha()
         return operator(x, k, target, alpha, link.id, number, name, per_row)
     return evaluate(SOLVERS[name, per_row], given._replace(form=None), target)

@@ -11,8 +11,7 @@ from kofn.arrays.torch_operator import refuse_untranslated
 from kofn.links.link import by_id
 from kofn.maps import argmax_operations
 from kofn.metrics.temperature_search import SOLVERS
-from kofn.rows import torch_price as torch_price  # the other operators come with it
-from kofn.rows import torch_threshold as torch_threshold
+from kofn.rows import torch_threshold as torch_threshold  # the other operators come with it
 from kofn.rows.given import Given
 from kofn.subsets.operations import COVARIANCE, LOG_COUNT, MARGINALS, TAILS
 

@@ -87,7 +87,7 @@ def _back_by_each(
 
 
 def _by_reference(function: Any, given: Given, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-    x, k, t, link, _ = given.per_row()
+    x, k, t, link = given.per_row()[:4]
     leaves = [each.detach().clone().requires_grad_() for each in (x, link.alpha, k, t)]
     scores, alpha, k, t = leaves
     found = function(rows_of(Given(scores, k, t, link.with_alpha(alpha))))
@@ -97,7 +97,7 @@ def _by_reference(function: Any, given: Given, cotangent: Tensor) -> tuple[Tenso
 
 def _part(given: Given, alpha: float) -> tuple[Tensor, Given, Any]:
     """Return which rows have this alpha, as flags, these rows, and the kernels."""
-    x, k, t, link, form = given
+    x, k, t, link, form = given[:5]
     rows = link.alpha.detach() == alpha
     k, t = (each if type(each) is float else each[rows] for each in (k, t))
     part = Given(x[rows], k, t, link.with_alpha(alpha), form)

@@ -17,10 +17,11 @@ from kofn.arrays.kinds import Array, deleted, namespace, of_torch
 from kofn.arrays.operations import power_of_two
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import PRICED
-from kofn.rows import answers, priced_answers, priced_choice
+from kofn.rows import answers, implicit, priced_choice
 from kofn.rows.compiled import evaluate
-from kofn.rows.kernel_rows import in_memory
-from kofn.rows.priced_given import PricedGiven, with_link
+from kofn.rows.given import Given, costed, with_costs
+from kofn.rows.kernel_rows import finish, in_memory, part
+from kofn.rows.settled import rows_of
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
 LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
@@ -28,28 +29,34 @@ LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻
 Backend = kernels.PricedKernels
 
 
-def _mend(found: Array, where: np.ndarray, given: PricedGiven, function: Any) -> None:
-    """Write what the array code answers in the rows where a kernel gave up."""
-    if where.any():
-        rows = (in_memory(array)[where] for array in given[:4])
-        with np.errstate(all="ignore"):
-            in_memory(found)[where] = function(with_link(rows, given.link))
-
-
-def _weights(backend: Backend, given: PricedGiven) -> tuple[Array, Array]:
-    found, theta, lost = backend.weights(*given)
+def _weights(backend: Backend, given: Given) -> tuple[Array, Array]:
+    found, theta, lost = backend.weights(*given[:4], given.costs)
     if lost:
-        _mend(found, np.isnan(in_memory(theta)[1]), given, priced_answers.weights)
+        _finished(found, given, theta, answers.weights)
     return found, theta
 
 
-def _fill(backend: Backend, given: PricedGiven) -> Array:
-    found, lost = backend.fill(*given[:4])
+def _finished(found: Array, given: Given, theta: Array, function: Any) -> None:
+    """Write what the array code answers in the rows without θ, which may need more digits of it."""
+    where, rows, placed = finish(given, theta, kept=False)
+    with np.errstate(all="ignore"):
+        in_memory(found)[where] = function(rows, found=placed)
+
+
+def _mend(found: Array, where: np.ndarray, given: Given, function: Any) -> None:
+    """Write what the array code answers in some rows."""
+    if where.any():
+        with np.errstate(all="ignore"):
+            in_memory(found)[where] = function(part(given, where))
+
+
+def _fill(backend: Backend, given: Given) -> Array:
+    found, lost = backend.fill(*costed(given))
     _mend(found, np.isnan(in_memory(lost)), given, priced_choice.fill)
     return found
 
 
-def _in_units(given: PricedGiven) -> PricedGiven:
+def _in_units(given: Given) -> Given:
     """Return costs and budgets in units of a power of two per row.
 
     θ is then near the scores, and a number, whatever the unit of costs.
@@ -57,33 +64,28 @@ def _in_units(given: PricedGiven) -> PricedGiven:
     xp = namespace(given.costs)
     usual = (given.scores > -math.inf) & (given.costs < math.inf)
     scale = power_of_two(xp.max(stop_gradient(xp.where(usual, given.costs, 0.0)), axis=-1))
-    return given._replace(costs=given.costs / scale[..., None], budget=given.budget / scale)
+    return given._replace(costs=given.costs / scale[..., None], k=given.k / scale)
 
 
 def _gradients(
-    backend: Backend, given: PricedGiven, cotangent: Array, theta: Array, of_costs: int
+    backend: Backend, given: Given, cotangent: Array, theta: Array, of_costs: int
 ) -> tuple[Array, Array | None, Array]:
-    x, costs, budget, temperature, link = given
-    in_x, in_costs, in_rows, lost = backend.gradients(
-        x, costs, cotangent, theta, budget, temperature, link, bool(of_costs)
-    )
-    if lost:
-        where = in_rows[0].isnan()
-        pulled = _pulled(priced_answers.weights, given, where, cotangent)
-        in_x[where], in_rows[0][where], in_rows[1][where] = pulled[0], pulled[2], pulled[3]
-        if in_costs is not None:
-            in_costs[where] = pulled[1]
+    own = *given[1:4], given.costs, bool(of_costs)
+    in_x, in_costs, in_rows, lost = backend.gradients(given.scores, cotangent, theta, *own)
+    if lost:  # they have the dtype of the scores, so they are mended where they are
+        found = in_x, in_costs, *in_rows
+        _mended(answers.weights, given, cotangent, in_rows[0].isnan(), found)
     return in_x, in_costs, in_rows
 
 
-def _pulled(function: Any, given: PricedGiven, where: Array, cotangent: Array) -> list[Array]:
+def _pulled(function: Any, given: Given, where: Array, cotangent: Array) -> list[Array]:
     """Return the cotangents of some rows in the dtype of the scores, from float64."""
-    rows = [array[where] for array in given[:4]]
+    rows = [array[where] for array in costed(given)]
 
     def pull() -> Any:
         x = rows[0].masked_fill(deleted(rows[0]), -math.inf)
         leaves = [row.detach().double().requires_grad_() for row in (x, *rows[1:])]
-        answer = function(with_link(leaves, given.link))
+        answer = function(rows_of(with_costs(leaves, given.link)))
         options = {"allow_unused": True, "materialize_grads": True}
         grad = sys.modules["torch"].autograd.grad
         return grad(answer, leaves, cotangent[where].double(), **options)
@@ -107,7 +109,6 @@ KNAPSACK = Operation(
     gives="p n, theta 2",
     of=PRICED,
     kernel=_weights,
-    plain=partial(evaluate, priced_answers.weights),
     reference=answers.weights,
     prepared=_in_units,
     back=(_BACK,),
@@ -126,13 +127,21 @@ FILL = Operation(
     xla=lambda: ["fill"],
     lacks={"segments": "no function for segments"},
 )
+
+
+def _hard_weights(given: Given) -> Array:
+    """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
+    soft = answers.weights(rows_of(given))
+    return priced_choice.fill(given) + (soft - stop_gradient(soft))
+
+
 HARD_KNAPSACK = Operation(
     name="knapsack_hard",
     takes="x n, costs n, budget r, t r, link",
     gives="p n, theta 2",
     of=PRICED,
-    kernel=lambda backend, given: (_fill(backend, given), backend.price(*given)[0]),
-    plain=partial(evaluate, priced_answers.hard_weights),
+    kernel=lambda backend, given: (_fill(backend, given), _price(backend, given)),
+    plain=partial(evaluate, _hard_weights),
     back=(_BACK,),
     fixed=_FILL,
     xla=lambda: ["fill"],
@@ -142,16 +151,23 @@ HARD_KNAPSACK = Operation(
 )
 
 
-def _price(backend: Backend, given: PricedGiven) -> tuple[Array, Array]:
+def _price(backend: Backend, given: Given) -> Array:
+    """Return θ as two floats; NaN where the kernel gave up."""
+    theta: Array = backend.threshold(*given[:4], given.costs)[0]
+    return theta
+
+
+def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     """Return (θ, θ as two floats); where these are not finite, θ is that of the array code."""
-    pair, _ = backend.price(*given)
+    pair = _price(backend, given)
     found = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
-    _mend(found, ~np.isfinite(in_memory(pair)).all(0), given, priced_answers.theta)
+    endless = ~np.isfinite(in_memory(pair)).all(0)
+    _mend(found, endless, given, lambda some: implicit.theta(rows_of(some)))
     return found[()], pair
 
 
 def _price_back(
-    _: Any, given: PricedGiven, cotangent: Array, pair: Array, of_costs: int
+    _: Any, given: Given, cotangent: Array, pair: Array, of_costs: int
 ) -> tuple[Array | None, ...]:
     """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
     give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
@@ -170,11 +186,11 @@ def _price_back(
     found = in_x, in_costs, (-t * of_cost)[..., 0], in_t
     large = ((price / t)[..., 0] * costs.amax(-1)).abs() > LARGEST
     lost = ~pair.isfinite().all(0) | ~(steep[..., 0] > FLAT) | large
-    return _mended(priced_answers.theta, given, cotangent, lost, found)
+    return _mended(implicit.theta, given, cotangent, lost, found)
 
 
 def _mended(
-    function: Any, given: PricedGiven, cotangent: Array, lost: Array, found: Any
+    function: Any, given: Given, cotangent: Array, lost: Array, found: Any
 ) -> tuple[Array | None, ...]:
     """Return cotangents in the dtype of the scores, with those of the array code where lost."""
     found = [each if each is None else each.to(given.scores.dtype) for each in found]
@@ -191,8 +207,8 @@ PRICE = Operation(
     takes="x n, costs n, budget r, t r, link",
     gives="answer r, theta 2",
     of=PRICED,
-    kernel=_price,
-    plain=partial(evaluate, priced_answers.theta),
+    kernel=_theta,
+    reference=implicit.theta,
     back=(
         Operation(
             name="knapsack_threshold_backward",
@@ -207,15 +223,12 @@ PRICE = Operation(
 )
 
 
-def _value(backend: Backend, given: PricedGiven, slopes: int) -> tuple[Array | None, ...]:
+def _value(backend: Backend, given: Given, slopes: int) -> tuple[Array | None, ...]:
     """Return the value and, if `slopes`, the weights, θ as two floats and the slope in T."""
-    if slopes:
-        weights, theta = _weights(backend, given)
-    else:
-        weights, theta = None, backend.price(*given)[0]
-    x, costs, budget, temperature, link = given
-    found = backend.values(x, costs, theta, budget, temperature, link)
-    _mend(found[0], np.isnan(in_memory(theta)[1]), given, priced_answers.value)
+    weights, theta = _weights(backend, given) if slopes else (None, _price(backend, given))
+    found = backend.values(given.scores, theta, *given[1:4], given.costs)
+    if np.isnan(in_memory(theta)[1]).any():
+        _finished(found[0], given, theta, answers.value)
     if not slopes:
         return (found[0].clone() if hasattr(found, "clone") else found[0]), None, None, None
     return found[0].clone(), weights, theta, found[1].clone()
@@ -223,7 +236,7 @@ def _value(backend: Backend, given: PricedGiven, slopes: int) -> tuple[Array | N
 
 def _value_back(
     _: Any,
-    given: PricedGiven,
+    given: Given,
     cotangent: Array,
     weights: Array,
     theta: Array,
@@ -232,7 +245,7 @@ def _value_back(
     """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
     in_x = cotangent[..., None] * weights
     found = in_x, -theta[0][..., None] * in_x, cotangent * theta[0], cotangent * in_t
-    return _mended(priced_answers.value, given, cotangent, ~theta.isfinite().all(0), found)
+    return _mended(answers.value, given, cotangent, ~theta.isfinite().all(0), found)
 
 
 KNAPSACK_VALUE = Operation(
@@ -241,7 +254,7 @@ KNAPSACK_VALUE = Operation(
     gives="answer r, weights n if slopes, theta 2 if slopes, in_t r if slopes",
     of=PRICED,
     kernel=_value,
-    plain=partial(evaluate, priced_answers.value),
+    reference=answers.value,
     back=(
         Operation(
             name="knapsack_value_backward",

@@ -29,7 +29,7 @@ def _log_weights(backend: Backend, given: Given) -> tuple[Array, Array]:
 def _log_weights_back(
     backend: Backend, given: Given, cotangent: Array, theta: Array
 ) -> tuple[Array, Array | None]:
-    x, k, temperature, link, _ = given
+    x, k, temperature, link = given[:4]
     in_x, in_rows, lost = backend.log_gradients(x, cotangent, theta, k, temperature, link)
     if lost and given.is_half:
         wide = given.wide()

@@ -36,7 +36,7 @@ def _gap(
 
     k is the sum of a target of weights. If `likely`, the losses are −log p of labels.
     """
-    x, k, temperature, link, _ = given
+    x, k, temperature, link = given[:4]
     if target.ndim == x.ndim:
         target = target_of(x, target)
     found, away, lost = backend.gaps(x, target, k, temperature, link, bool(likely), bool(slopes))

@@ -12,8 +12,7 @@ from typing import Any
 from kofn.arrays.kinds import Array
 from kofn.links.link import by_id
 from kofn.operations.operation import Signature
-from kofn.rows.given import Given
-from kofn.rows.priced_given import PricedGiven, with_link
+from kofn.rows.given import Given, costed, with_costs
 
 # Scores with k, a temperature and a link. Most calls have one tensor, and are short: so the tests
 # for numbers are written out.
@@ -66,7 +65,7 @@ def without_tensors(given: Given) -> Given:
 
     Hooks on saved tensors and checkpoints let go of what autograd saves, and of nothing else.
     """
-    _, k, t, link, form = given
+    _, k, t, link, form = given[:5]
     return Given(None, k if type(k) is float else None, t if type(t) is float else None, link, form)
 
 
@@ -133,14 +132,16 @@ EACH_ALPHA = Signature(
 
 PRICED = Signature(
     takes="x n, costs n, budget r, t r, link",
-    pack=lambda x, costs, budget, t, link, alpha: PricedGiven(
-        x, costs, budget, t, None if link is None else by_id(link, alpha)
+    pack=lambda x, costs, budget, t, link, alpha: with_costs(
+        (x, costs, budget, t), None if link is None else by_id(link, alpha)
     ),
-    unpack=lambda given: (*given[:4], given.link.id, _number(given.link)),
+    unpack=lambda given: (*costed(given), given.link.id, _number(given.link)),
     learnable=lambda given: ("x", "costs", "budget", "t"),
-    tensors=lambda given: given[:4],
-    without=lambda given: PricedGiven(None, None, None, None, given.link),
-    within=lambda given, tensors: with_link(tensors, given.link),
+    tensors=costed,
+    without=lambda given: given._replace(scores=None, costs=None, k=None, temperature=None),
+    within=lambda given, tensors: given._replace(
+        scores=tensors[0], costs=tensors[1], k=tensors[2], temperature=tensors[3]
+    ),
     kernels="priced",
 )
 

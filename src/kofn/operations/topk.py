@@ -37,7 +37,7 @@ def weights_by_kernel(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 
 def _weights_back(backend: Backend, given: Given, cotangent: Array, theta: Array) -> Any:
-    x, *rest, _ = given
+    x, *rest = given[:4]
     return backend.gradients(x, cotangent, theta, *rest)
 
 
@@ -82,7 +82,7 @@ def _theta_back(backend: Any, given: Given, cotangent: Array, theta: Array) -> t
     On a CPU some rows at a time, so that their entries stay in its caches, as float32 if they are
     of half precision.
     """
-    x, k, temperature, link, _ = given
+    x, k, temperature, link = given[:4]
     n, batch = x.shape[-1], given.batch
     each, x = cotangent.reshape(-1), x.reshape(-1, n)
     high, low = theta.reshape(2, -1)

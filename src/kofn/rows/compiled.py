@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn.arrays.kinds import Array, is_jax
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 
-if TYPE_CHECKING:
-    from kofn.rows.priced_given import PricedGiven
-
 
 def evaluate(
     function: Callable[..., Array],
-    rows: Rows | Given | PricedGiven,
+    rows: Rows | Given,
     *arrays: Array,
     over: Reductions = DENSE,
     **settings: Hashable,
@@ -30,6 +27,7 @@ def evaluate(
         from kofn.rows.jax_threshold import evaluate as compiled
 
         function = bound(function, **settings) if settings else function
+        rows = rows._replace(form=None) if type(rows) is Given else rows
         return compiled(function, rows, _other(over), *arrays)
     return function(rows, *arrays, **_other(over), **settings)
 

@@ -2,21 +2,25 @@
 
 A row has available entries (`live`: finite scores, or NaN), scores of +inf (`top`), and excluded
 entries (masked, −inf, or an additive mask's finfo.min), which are never chosen. The equation
-chooses k' = k − #top of the live entries; it is not needed if k' is 0 or all of them.
+chooses k' = k − #top of the live entries; it is not needed if k' is 0 or all of them. With costs,
+k is the budget, and what +inf costs comes off it.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kofn import kernels
 from kofn.arrays.checks import (
+    check_broadcasts,
     check_k,
     check_mask,
+    check_number,
     check_per_row,
     check_real,
     check_same_kind,
@@ -66,10 +70,11 @@ class Given(NamedTuple):
     """
 
     scores: Array  # −inf where excluded
-    k: Any  # per row, NaN where out of range; or one float for all rows
+    k: Any  # or the budget: per row, NaN where out of range; or one float for all rows
     temperature: Any  # per row, or one float for all rows
     link: Any  # an inner Link; its parameter is a number or per row
     form: Any = None  # the Form of the caller's scores
+    costs: Any = None  # per entry, as given: NaN, < 0 and inf included; then all is in arrays
 
     @property
     def over(self) -> Reductions:
@@ -99,13 +104,24 @@ class Given(NamedTuple):
 
     def per_row(self) -> Given:
         """Return the same in the compute dtype, with arrays where k or T was a number."""
-        x, k, t, link, form = self.wide()
+        x, k, t, link, form, costs = self.wide()
         if type(k) is not float and type(t) is not float:
-            return Given(x, k, t, link, form)
+            return Given(x, k, t, link, form, costs)
         batch = self.batch
         k = full_like(x, batch, k) if type(k) is float else k
         t = full_like(x, batch, t) if type(t) is float else t
-        return _alike(Given(x, k, t, link, form))
+        return _alike(Given(x, k, t, link, form, costs))
+
+
+def costed(given: Given) -> tuple[Array, Array, Array, Array]:
+    """Return scores, costs, budget and temperature."""
+    return given.scores, given.costs, given.k, given.temperature
+
+
+def with_costs(arrays: Iterable[Array], link: Any) -> Given:
+    """Return scores, costs, budget and temperature as the arguments of a map."""
+    x, costs, budget, temperature = arrays
+    return Given(x, budget, temperature, link, None, costs)
 
 
 def given(
@@ -116,11 +132,12 @@ def given(
     dim: int,
     mask: Any,
     *,
+    costs: Any = None,
     for_kernels: bool = False,
     halves: bool = False,
     shards: int = 1,
 ) -> Given:
-    """Check the arguments and bring them to a common form.
+    """Check the arguments and bring them to a common form; with costs, `k` is the budget.
 
     `for_kernels` is for callers who use the kernels or `rows_of`. These detect excluded scores
     themselves, which saves a pass over the scores, and they accept numbers in place of arrays.
@@ -142,9 +159,12 @@ def given(
     link, like = link.inner, form.rows(x[:0]) if half else x  # what is per row is never half
     if link.alpha is not None:
         link = _link_of(link, batch, like, form.dim)
-    k = _k_of(min(1, n) if k is ONE else k, batch, n * shards, like, form.dim)
-    found = Given(x, k, _temperature_of(temperature, batch, like, form.dim), link, form)
-    if for_kernels and form.kind != "jax":
+    if costs is None:
+        k = _k_of(min(1, n) if k is ONE else k, batch, n * shards, like, form.dim)
+    else:
+        costs, k = costs_of(costs, scores, x, form), budget_of(k, batch, like, form.dim)
+    found = Given(x, k, _temperature_of(temperature, batch, like, form.dim), link, form, costs)
+    if for_kernels and form.kind != "jax" and costs is None:
         return found
     return _alike(found.per_row())
 
@@ -153,20 +173,24 @@ def _alike(given: Given) -> Given:
     """Return the arguments spread over devices alike, as JAX's loops and branches require."""
     if not is_jax(given.scores):
         return given
-    alpha = given.link.static_and_array_alpha()[1]
-    x, k, t, *alphas = alike(*given[:3], *(() if alpha is None else (alpha,)))
-    return Given(x, k, t, given.link.with_alpha(*alphas) if alphas else given.link, given.form)
+    alpha, costs = given.link.static_and_array_alpha()[1], given.costs
+    dearest = None if costs is None else namespace(costs).max(costs, axis=-1)
+    others = [each for each in (dearest, alpha) if each is not None]
+    x, k, t, *others = alike(*given[:3], *others)
+    link = given.link if alpha is None else given.link.with_alpha(others[-1])
+    costs = None if costs is None else costs + namespace(k).zeros_like(k)[..., None]
+    return Given(x, k, t, link, given.form, costs)
 
 
 def without_bad_temperatures(given: Given) -> Given:
     """Return `given` with a NaN in the place of the scores of rows whose temperature is NaN."""
-    x, k, temperature, link, form = given
+    x, _, temperature = given[:3]
     if type(temperature) is float:
         return given
     xp = namespace(x)
     finite = ~(deleted(x) | (x == math.inf))
     bad = given.over.expand(xp.isnan(temperature)) & finite
-    return Given(xp.where(bad, math.nan, x), k, temperature, link, form)
+    return given._replace(scores=xp.where(bad, math.nan, x))
 
 
 def _is_taken(scores: Array, form: Form) -> bool:
@@ -211,6 +235,31 @@ def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Any:
         return check_k(k, n)
     k = _spread(_per_row("k", k, batch, x, dim), batch, x)
     return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
+
+
+def costs_of(costs: Any, scores: Array, x: Array, form: Form) -> Array:
+    """Return what each entry of the rows x costs."""
+    if framework(costs) is None:
+        number = check_number("costs", costs, low=0.0, allowed="a finite number ≥ 0")
+        return full_like(x, tuple(x.shape), number)
+    check_same_kind("costs", costs, scores)
+    check_real("costs", costs)
+    shape = tuple(scores.shape)
+    check_broadcasts("costs", tuple(costs.shape), shape, "the shape of scores")
+    spread = form.xp.broadcast_to(cast_like(adopt(costs, scores), x), shape)
+    spread = spread if form.dim == -1 else move_axis(spread, form.dim, -1)
+    return spread if form.n else full_like(x, tuple(x.shape), 0.0)
+
+
+def budget_of(budget: Any, batch: tuple[int, ...], x: Array, dim: int) -> Array:
+    """Return what may be spent per row: NaN where an array of budgets is below 0."""
+    if framework(budget) is None:
+        endless = isinstance(budget, float) and budget == math.inf
+        allowed = "a number ≥ 0"
+        number = budget if endless else check_number("budget", budget, low=0.0, allowed=allowed)
+        return full_like(x, batch, number)
+    one, xp = _per_row("budget", budget, batch, x, dim), namespace(x)
+    return _spread(xp.where(one >= 0, one, math.nan), batch, x)
 
 
 def temperature_of(

@@ -30,7 +30,6 @@ from kofn.arrays.kinds import Array, full_like, namespace, quiet, scalar
 from kofn.arrays.operations import in_parts
 from kofn.links.link import Link
 from kofn.rows.pivot import pivot_of
-from kofn.rows.price_route import price
 from kofn.rows.root import Equation, Terms, argument, capped, moved, root
 from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import threshold
@@ -84,11 +83,8 @@ def place(
     x, live, k, t, costs = rows.scores, rows.live, rows.k, rows.temperature, rows.costs
     link, frozen = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
     fixed, count, scale = map(stop_gradient, (x, k, t))
-    if costs is None:
-        hi, lo = found or threshold(fixed, count, scale, frozen, over)
-    else:
-        found = found or price(fixed, stop_gradient(costs), count, scale, frozen, over)
-        hi, lo, away, unit = found
+    prices = None if costs is None else stop_gradient(costs)
+    hi, lo, *others = found or threshold(fixed, count, scale, frozen, over, prices)
     none, every = hi == math.inf, hi == -math.inf
     spoiled = xp.isnan(hi)
     settled = none | every | spoiled
@@ -100,6 +96,7 @@ def place(
         # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
         still, open_ = expand(none | every), live
     else:
+        away, unit = others
         lo, z = xp.where(settled, 0.0, lo), xp.where(live, away, 0.0) / expand(scale)
         still = expand(settled) & (stop_gradient(costs) > 0)
         still, open_ = still | expand(spoiled), live & ~still

@@ -8,12 +8,10 @@ from typing import Any
 import jax
 from jax import lax
 
-from kofn.arrays.form import Form
 from kofn.arrays.jax_axes import as_integers, as_numbers, variations, varying
 from kofn.arrays.kinds import is_jax
 from kofn.links.link import Link
 from kofn.rows.given import Given, given
-from kofn.rows.priced_given import PricedGiven, priced_given
 
 
 @jax.tree_util.register_static
@@ -90,30 +88,21 @@ def axis_rows(name: str, axis_name: Any) -> AxisRows:
 
 
 def given_on_axes(
-    over: AxisRows, scores: Any, k: Any, link: Link, temperature: Any, dim: int, mask: Any
-) -> Given:
-    """Check the arguments of a map for this device's shard of the rows; see `given.given`."""
-    _check_shared(over, k=k, temperature=temperature, alpha=link.inner.alpha)
-    return given(_own(over, scores), k, link, temperature, dim, mask, shards=over.copies)
-
-
-def priced_on_axes(
     over: AxisRows,
     scores: Any,
-    costs: Any,
-    budget: Any,
+    k: Any,
     link: Link,
     temperature: Any,
     dim: int,
     mask: Any,
-) -> tuple[PricedGiven, Form]:
-    """Check the arguments of a map with costs; see `priced_given.priced_given`."""
-    _check_shared(over, budget=budget, temperature=temperature, alpha=link.inner.alpha)
-    return priced_given(_own(over, scores), costs, budget, link, temperature, dim, mask)
-
-
-def _own(over: AxisRows, scores: Any) -> Any:
-    return varying(scores, over.names) if over.tracked and is_jax(scores) else scores
+    costs: Any = None,
+) -> Given:
+    """Check the arguments of a map for this device's shard of the rows; see `given.given`."""
+    number = {"k" if costs is None else "budget": k}
+    _check_shared(over, **number, temperature=temperature, alpha=link.inner.alpha)
+    scores = varying(scores, over.names) if over.tracked and is_jax(scores) else scores
+    own = dict(costs=costs, shards=over.copies)
+    return given(scores, k, link, temperature, dim, mask, **own)
 
 
 def _check_shared(over: AxisRows, **numbers: Any) -> None:

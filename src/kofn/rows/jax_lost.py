@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.kernels.contract import link_of
-from kofn.rows import priced_given, priced_rows
-from kofn.rows.given import Given
-from kofn.rows.kernel_rows import finish
-from kofn.rows.priced_given import PricedGiven
+from kofn.rows.given import Given, with_costs
+from kofn.rows.kernel_rows import finish, part
 from kofn.rows.settled import rows_of
 
 
@@ -27,7 +25,6 @@ class Reference(NamedTuple):
     weights: Callable[..., Any]
     gap: Callable[..., Any]
     log_cotangents: Callable[..., Any]
-    priced_weights: Callable[..., Any]
     fill: Callable[..., Any]
 
 
@@ -106,15 +103,13 @@ def priced(*told: Any) -> None:
     """
     job = _Job(*told)
     hi, lo = job.each("hi", "lo")
-    where = np.isnan(lo)
-    given = _with_costs(job, where)
-    with np.errstate(all="ignore"):
-        pair = np.full((2, where.sum()), np.nan, hi.dtype)
-        priced_rows.mend(pair, *priced_given.equation(priced_given.priced_rows(given)))
-        hi[where], lo[where] = pair
-        if job.places["out"]:
-            lo[where] = np.inf
-            job.entries("out")[where] = _reference[0].priced_weights(given)
+    theta = np.stack([hi, lo])
+    where, rows, placed = finish(_with_costs(job), theta)
+    hi[:], lo[:] = theta
+    if job.places["out"]:
+        lo[where] = np.inf
+        with np.errstate(all="ignore"):
+            job.entries("out")[where] = _reference[0].weights(rows, found=placed)
 
 
 def filled(*told: Any) -> None:
@@ -122,13 +117,11 @@ def filled(*told: Any) -> None:
     job = _Job(*told)
     where = np.isnan(job.each("hi")[0])
     with np.errstate(all="ignore"):
-        job.entries("out")[where] = _reference[0].fill(_with_costs(job, where))
+        job.entries("out")[where] = _reference[0].fill(part(_with_costs(job), where))
 
 
-def _with_costs(job: _Job, where: np.ndarray) -> PricedGiven:
-    x, costs = job.entries("x"), job.entries("costs")
-    budget, t = job.each("budget", "t")
-    return PricedGiven(x[where], costs[where], budget[where], t[where], job.link)
+def _with_costs(job: _Job) -> Given:
+    return with_costs((job.entries("x"), job.entries("costs"), *job.each("budget", "t")), job.link)
 
 
 FINISH = weights, losses, log_cotangents, priced, filled

@@ -17,7 +17,6 @@ except ImportError:  # JAX before 0.8
 from kofn.links.link import Link, by_id
 from kofn.rows.given import Given
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
-from kofn.rows.priced_given import PricedGiven
 from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import solve
@@ -25,7 +24,7 @@ from kofn.solver.threshold import solve
 
 def evaluate(
     function: Callable[..., jax.Array],
-    rows: Rows | Given | PricedGiven,
+    rows: Rows | Given,
     over: dict[str, Any],
     *arrays: jax.Array,
 ) -> jax.Array:

@@ -7,56 +7,81 @@ from typing import Any
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, is_torch
+from kofn.arrays.kinds import Array, cast, is_torch, namespace
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
+from kofn.solver import price
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE
 from kofn.solver.threshold import solve
 
 
-def threshold(x: Array, k: Array, temperature: Array, link: Any) -> Array | None:
+def threshold(
+    x: Array, k: Array, temperature: Array, link: Any, costs: Array | None = None
+) -> Array | None:
     """Return θ of `solve` as one array of its two floats, or None if no kernel supports the rows.
 
     A torch tensor has memory here, because transforms have been resolved before the operator runs.
     """
-    backend = kernels.serving_of("rows", x, "torch" if is_torch(x) else "numpy", link)
+    which, kind = "rows" if costs is None else "priced", "torch" if is_torch(x) else "numpy"
+    backend = kernels.serving_of(which, x, kind, link)
     if backend is None:
         return None
-    theta, lost = backend.threshold(x, k, temperature, link)
-    if lost:
-        finish(Given(x, k, temperature, link), theta)
-    return theta
+    return threshold_of(backend, Given(x, k, temperature, link, None, costs))
 
 
-def threshold_of(backend: kernels.RowKernels, given: Given) -> Array:
-    """Return θ as two floats."""
-    theta, lost = backend.threshold(*given[:4])
+def threshold_of(backend: Any, given: Given) -> Array:
+    """Return θ as two floats.
+
+    With costs, they are of float64 if a kernel gave up on rows, which may need more digits.
+    """
+    own = () if given.costs is None else (given.costs,)
+    theta, lost = backend.threshold(*given[:4], *own)
     if lost:
+        theta = cast(theta, namespace(theta).float64) if own else theta
         finish(given, theta)
-    return theta
+    found: Array = theta
+    return found
 
 
-def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, tuple[Array, Array]]:
+def finish(given: Given, theta: Array, kept: bool = True) -> tuple[np.ndarray, Rows, Any]:
     """Solve the rows that a kernel gave up on; most span more than 10⁵ temperatures.
 
     This uses float64, in which squares of float32 scores neither overflow nor underflow. Returns
-    the indices of these rows, the rows, and their θ in float64.
+    the indices of these rows, the rows, and what the solver found; writes θ if it is `kept`.
     """
-    x, k, temperature = (in_memory(array) for array in given.per_row()[:3])
-    found_before = in_memory(theta)
-    lost, info = np.isnan(found_before[1]), np.finfo(x.dtype)
-    scores, count, scale = (np.asarray(a[lost], np.float64) for a in (x, k, temperature))
+    pair = in_memory(theta)
+    lost, info = np.isnan(pair[1]), np.finfo(pair.dtype)
     with np.errstate(all="ignore"):
-        scores = np.where(scores <= info.min / 2, -np.inf, scores)
-        rows = rows_of(Given(scores, count, scale, given.link))
-        found = solve(rows.scores, rows.k, rows.temperature, given.link)
-        if given.link.capped is not False:  # the backward pass starts from θ and does not change it
-            found = at_end(rows.scores, rows.k, rows.temperature, given.link, *found, DENSE)
-        high = np.clip(found[0], info.min, info.max).astype(x.dtype)
-        # θ is finite: rows that choose nothing or everything are not among them.
-        found_before[:, lost] = high, (found[0] - high) + found[1]
+        rows = rows_of(part(given, lost))
+        found, high, low = _solved(rows)
+        if kept:
+            most = np.isfinite(high)
+            first = np.where(most, np.clip(high, info.min, info.max), high).astype(info.dtype)
+            pair[:, lost] = first, np.where(most, (high - first) + low, 0.0)
     return lost, rows, found
+
+
+def _solved(rows: Rows) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return what the solver finds, and θ as two floats in the units of the rows."""
+    x, k, t, link, costs = rows.scores, rows.k, rows.temperature, rows.link, rows.costs
+    if costs is not None:
+        priced = price.solve(x, costs, k, t, link)
+        return priced, priced.high / priced.scale, priced.low / priced.scale
+    found = solve(x, k, t, link)
+    if link.capped is not False:  # the backward pass starts from θ and does not change it
+        found = at_end(x, k, t, link, *found, DENSE)
+    return found, *found
+
+
+def part(given: Given, where: np.ndarray) -> Given:
+    """Return some of the rows, in float64, as NumPy arrays."""
+    x, k, temperature, link, _, costs = given.per_row()
+    x, k, temperature = (in_memory(array)[where] for array in (x, k, temperature))
+    excluded = x <= np.finfo(x.dtype).min / 2
+    x, k, temperature = (np.asarray(array, np.float64) for array in (x, k, temperature))
+    costs = None if costs is None else np.asarray(in_memory(costs)[where], np.float64)
+    return Given(np.where(excluded, -np.inf, x), k, temperature, link, None, costs)
 
 
 def in_memory(array: Array) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kofn.arrays.kinds import Array, cast, is_jax, most_precise_dtype, namespace, quiet
 from kofn.links.link import Link
-from kofn.rows.priced_rows import price, serving
+from kofn.rows import kernel_rows
 from kofn.solver.beside import Place
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
@@ -17,9 +17,9 @@ def solved(
 
     Kernels, if there are any for the rows, find θ.
     """
-    wide = most_precise_dtype(x)
-    kernel = None if over is not DENSE or is_jax(x) else serving(x, link)
-    theta = None if kernel is None else price(kernel, x, costs, budget, temperature, link)
+    wide, theta = most_precise_dtype(x), None
+    if over is DENSE and not is_jax(x):
+        theta = kernel_rows.threshold(x, budget, temperature, link, costs)
     link = link.map_alpha(lambda alpha: cast(alpha, wide))
     rows = [cast(array, wide) for array in (x, costs, budget, temperature)]
     if theta is None:

@@ -16,26 +16,24 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
-from kofn.rows.priced_given import PricedGiven, priced_rows
+from kofn.rows.given import Given, with_costs
+from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 
-def fill(
-    given: PricedGiven, over: Reductions = DENSE, buy: Callable[..., Array] | None = None
-) -> Array:
+def fill(given: Given, over: Reductions = DENSE, buy: Callable[..., Array] | None = None) -> Array:
     """Return 1 where an entry is bought and 0 elsewhere; NaN in rows that contain one.
 
     The densest entry comes first, equal ones from the lowest index on. What costs nothing is taken
     if its score is above 0. `buy` is `_bought` of rows that are not dense.
     """
-    x, costs, budget, temperature, link = given
-    x, costs, budget, temperature = map(stop_gradient, (x, costs, budget, temperature))
-    given = PricedGiven(x, costs, budget, temperature, link)
-    rows, xp = priced_rows(given, over), namespace(x)
+    x, budget, temperature, link, _, costs = given
+    given = with_costs(map(stop_gradient, (x, costs, budget, temperature)), link)
+    rows, xp = rows_of(given, over), namespace(x)
     known = xp.where(xp.isnan(given.scores), -math.inf, given.scores)
     playing = rows.live | rows.top
     pays = playing & (rows.costs > 0)
-    bought = (buy or _bought)(known, xp.where(pays, rows.costs, 0.0), pays, given.budget)
+    bought = (buy or _bought)(known, xp.where(pays, rows.costs, 0.0), pays, given.k)
     chosen = xp.where(pays, bought, cast(playing & (known > 0), x.dtype))
     unknown = xp.isnan(rows.k) | xp.isnan(given.temperature)
     if link.alpha is not None:

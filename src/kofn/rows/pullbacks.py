@@ -222,7 +222,7 @@ def of_usual_thresholds(
     ∂θ/∂x = F′/ΣF′, ∂θ/∂k = −T/ΣF′ and ∂θ/∂T = −Σ F′z/ΣF′ (None if T is a number), for z of the
     link of mean zero.
     """
-    x, _, temperature, link, _ = given.wide()
+    x, _, temperature, link = given.wide()[:4]
     hi, lo = (each[..., None] for each in found)
     t = temperature if type(temperature) is float else temperature[..., None]
     z = ((x - hi) - lo) / t

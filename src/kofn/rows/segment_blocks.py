@@ -38,7 +38,7 @@ def _of_dense(
 ) -> list[Any]:
     """Call the function for segments that are dense rows already."""
     shape = len(order.lengths), order.common_length
-    x, k, t, link, _ = given
+    x, k, t, link = given[:4]
     x = x if x is None else x.reshape(shape)
     parts = [a.reshape(shape) if entries else a for a, entries in zip(arrays, takes, strict=True)]
     found = function(Given(x, _limited(k, shape[1]), t, link), parts)
@@ -72,7 +72,7 @@ def _of_blocks(
 
 
 def _part(given: Given, order: Order, block: Block) -> Given:
-    x, k, t, link, _ = given
+    x, k, t, link = given[:4]
     x = x if x is None else _packed(order, block, x, -math.inf)
     return Given(x, _limited(_numbers(block, k), block.length), _numbers(block, t), link)
 

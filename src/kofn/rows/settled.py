@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.autodiff import spoil, stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import (
     Array,
@@ -41,7 +41,9 @@ class Rows(NamedTuple):
 def rows_of(given: Given, over: Reductions | None = None) -> Rows:
     """Split the entries of rows into available, always chosen and never chosen ones."""
     over = given.over if over is None else over
-    x, k, temperature, link, _ = given.per_row()
+    if given.costs is not None:
+        return _with_costs(given, over)
+    x, k, temperature, link = given.per_row()[:4]
     xp = namespace(x)
     top = x == math.inf
     live = ~(top | deleted(x))
@@ -56,9 +58,38 @@ def rows_of(given: Given, over: Reductions | None = None) -> Rows:
     return Rows(x, live, top, *shared(k, count_top), temperature, link)
 
 
+def _with_costs(given: Given, over: Reductions) -> Rows:
+    """Split entries with costs; what +inf costs comes off the budget, or shares it if it is more.
+
+    A NaN is in each score, cost and number of its row.
+    """
+    x, budget, temperature, link, _, costs = given
+    xp = namespace(x)
+    top, excluded = x == math.inf, deleted(x)
+    bad = ~excluded & ~((costs >= 0) & (costs < math.inf))
+    costs = xp.where(excluded | bad, 0.0, costs)
+    budget = xp.where(over.count(bad) > 0, math.nan, budget)
+
+    price = over.sum(xp.where(top, costs, 0.0))
+    dear = price > budget
+    # Infinite budgets buy all; the difference of two infinities would be NaN.
+    left = xp.where(dear, 0.0, budget) - xp.where(dear, 0.0, price)
+    share = xp.where(dear, budget, 0.0) / xp.where(dear, price, 1.0)
+    share = xp.where(over.expand(dear) & (costs > 0), over.expand(share), 1.0)
+    weight = xp.where(over.expand(xp.isnan(budget)), math.nan, share)
+
+    live = ~(top | excluded)
+    numbers = over.max(stop_gradient(x)), stop_gradient(budget), stop_gradient(temperature)
+    spoiled = xp.isnan(numbers[0]) | xp.isnan(numbers[1]) | xp.isnan(numbers[2])
+    inside = over.expand(spoiled) & ~excluded
+    left, temperature = spoil(left, spoiled), spoil(temperature, spoiled)
+    x, costs = xp.where(live, spoil(x, inside), -math.inf), spoil(costs, inside)
+    return Rows(x, live, top, left, weight, temperature, link, costs=costs)
+
+
 def uncounted(given: Given) -> Rows:
     """Return rows whose scores of +inf are not counted: k is that of all, their weight is none."""
-    x, k, temperature, link, _ = given
+    x, k, temperature, link = given[:4]
     top = x == math.inf
     return Rows(x, ~(top | deleted(x)), top, k, None, temperature, link)
 

@@ -7,32 +7,47 @@ import numpy as np
 from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.links.link import Link
 from kofn.rows import kernel_rows
+from kofn.rows.price_precision import solved
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve
 
 
 def threshold(
-    x: Array, k: Array, temperature: Array, link: Link, over: Reductions = DENSE
-) -> tuple[Array, Array]:
-    """Solve as `kofn.solver.threshold.solve`, by the fastest route, without derivatives."""
+    x: Array,
+    k: Array,
+    temperature: Array,
+    link: Link,
+    over: Reductions = DENSE,
+    costs: Array | None = None,
+) -> tuple[Array, ...]:
+    """Solve as `solver.threshold.solve`, by the fastest route, without derivatives.
+
+    With costs, as `solver.price.solve`, in float64 where the framework has it by default.
+    """
     if over is not DENSE:
-        return _of_other_rows(x, k, temperature, link, over)
+        return _of_other_rows(x, k, temperature, link, over, costs)
     if is_torch(x):
         from kofn.rows.torch_threshold import threshold_of
 
-        return threshold_of(x, k, temperature, link)
+        return threshold_of(x, k, temperature, link, costs)
     if is_jax(x):
-        from kofn.rows.jax_threshold import threshold as compiled
+        from kofn.rows import jax_price, jax_threshold
 
-        return compiled(x, k, temperature, link)
+        if costs is not None:
+            return jax_price.price_of(x, costs, k, temperature, link)
+        return jax_threshold.threshold(x, k, temperature, link)
+    if costs is not None:
+        return solved(x, costs, k, temperature, link)
     fused = kernel_rows.threshold(x, k, temperature, link)
     return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
 
 
 def _of_other_rows(
-    x: Array, k: Array, temperature: Array, link: Link, over: Reductions
-) -> tuple[Array, Array]:
+    x: Array, k: Array, temperature: Array, link: Link, over: Reductions, costs: Array | None
+) -> tuple[Array, ...]:
+    if costs is not None:
+        return solved(x, costs, k, temperature, link, over)
     if is_torch(x) and isinstance(over, SegmentRows):
         from kofn.rows.torch_segments import threshold_of
 

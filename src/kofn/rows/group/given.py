@@ -21,13 +21,14 @@ from kofn.rows.given import (
     _per_row,
     _spread,
     _temperature_of,
+    budget_of,
+    costs_of,
     last_mask,
     without_deleted,
 )
 from kofn.rows.group.header import Asked, agreed
 from kofn.rows.group.ranks import Ranks, ranks_of
 from kofn.rows.group.reductions import GroupRows
-from kofn.rows.priced_given import PricedGiven, budget_of, costs_of
 
 
 class Shards(NamedTuple):
@@ -46,9 +47,9 @@ class Shards(NamedTuple):
     costs: Tensor | None = None  # as given: NaN, < 0 and inf included
 
     @property
-    def priced(self) -> PricedGiven:
-        """Return the same for the code of rows with costs."""
-        return PricedGiven(self.scores, self.costs, self.k, self.temperature, self.link)
+    def given(self) -> Given:
+        """Return the same as rows of this rank alone."""
+        return Given(self.scores, self.k, self.temperature, self.link, None, self.costs)
 
     @property
     def ranks(self) -> Ranks:
@@ -124,8 +125,8 @@ def _checked(
     if costs is None:
         number, per_row = k_of(k, batch, like, form.dim)
     else:
-        number, own = None, Given(x, 0.0, 1.0, inner, form)
-        given, costs, per_row = costs, costs_of(costs, scores, own), budget_of(k, own)
+        number, per_row = None, budget_of(k, batch, like, form.dim)
+        given, costs = costs, costs_of(costs, scores, x, form)
         if form.n == 0 and isinstance(given, Tensor):  # the graph that the other ranks have
             costs = costs + (0 * given.to(x.dtype)).sum()
     t = _temperature_of(temperature, batch, like, form.dim)

@@ -12,13 +12,14 @@ from torch import Tensor
 from kofn.arrays.autodiff import spoil
 from kofn.arrays.operations import in_parts
 from kofn.rows import answers
+from kofn.rows.given import Given
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.implicit import place
-from kofn.rows.price_route import price
-from kofn.rows.priced_given import PricedGiven, equation, priced_rows
-from kofn.rows.settled import Rows
+from kofn.rows.settled import Rows, rows_of
+from kofn.rows.threshold_route import threshold
 from kofn.solver.costs import less_product
 from kofn.solver.equation import least_weight
+from kofn.solver.price import Price
 
 
 class Kept(NamedTuple):
@@ -32,11 +33,12 @@ class Kept(NamedTuple):
     price: Tensor  # what these cost; 1 elsewhere
 
 
-def weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, Kept]:
+def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
     """Return this rank's entries of the weights, without a gradient."""
     given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
-    rows = priced_rows(given, over)
-    found = price(*equation(rows), over)
+    rows = rows_of(given, over)
+    solved = threshold(rows.scores, rows.k, rows.temperature, rows.link, over, rows.costs)
+    found = Price(*solved)
     p = place(rows, over, found)
     theta = found.high.masked_fill(p.none | p.every, 0.0).double() + found.low.double()
     dear, cost = _dear(rows, given, over)
@@ -44,15 +46,13 @@ def weights(given: PricedGiven, over: GroupRows) -> tuple[Tensor, Kept]:
     return answers.weights(rows, over, found), kept
 
 
-def _dear(rows: Rows, given: PricedGiven, over: GroupRows) -> tuple[Tensor, Tensor]:
+def _dear(rows: Rows, given: Given, over: GroupRows) -> tuple[Tensor, Tensor]:
     (cost,) = over.wide_sums(torch.where(rows.top, rows.costs, 0.0))
-    dear = cost > given.budget
+    dear = cost > given.k
     return dear, torch.where(dear, cost, 1.0)
 
 
-def cotangents(
-    v: Tensor, given: PricedGiven, kept: Kept, over: GroupRows
-) -> Sequence[Tensor] | None:
+def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence[Tensor] | None:
     """Return the cotangents of scores, costs, budget and T; None where slopes have underflowed.
 
     With c in units of the scale: u = w(v − c·m), m = Σcwv/Σc²w, in B: m, in c: −θu/T − mp.
@@ -90,7 +90,7 @@ def cotangents(
     in_t = -lever / t
     share = torch.where(kept.dear, of_top / kept.price, 0.0)
     in_costs = -kept.theta.to(x.dtype)[..., None] * in_x - mean.to(x.dtype)[..., None] * (p + top)
-    bought = (share * given.budget / kept.price).to(x.dtype)[..., None]
+    bought = (share * given.k / kept.price).to(x.dtype)[..., None]
     in_costs = torch.where(excluded, 0.0, in_costs - torch.where(top, bought, 0.0))
     spoiled = kept.theta.isnan()
     inside = spoiled[..., None] & ~excluded

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from kofn.rows import priced_choice
+from kofn.rows.given import Given
 from kofn.rows.group.choice import keys_of, most_rounds, pivots_of
 from kofn.rows.group.ranks import Ranks
 from kofn.rows.group.reductions import GroupRows
-from kofn.rows.priced_given import PricedGiven
 
 
-def fill(given: PricedGiven, over: GroupRows) -> Tensor:
+def fill(given: Given, over: GroupRows) -> Tensor:
     """Return this rank's entries of `rows.priced_choice.fill`."""
     with torch.no_grad():
         return priced_choice.fill(given, over, partial(_bought, over.ranks))

@@ -57,7 +57,7 @@ def fill_of(size: int) -> Code:
     return Code("priced.fill", "fill_single" if size == 4 else "fill_double", "qqdq")
 
 
-def weights(x: Any, costs: Any, budget: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
+def weights(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, Any, bool]:
     """(weights, θ as two numbers, (2, …), whether rows were given up)."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -66,7 +66,7 @@ def weights(x: Any, costs: Any, budget: Any, temperature: Any, link: Any) -> tup
     return out, theta, lost
 
 
-def price(x: Any, costs: Any, budget: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
+def threshold(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, bool]:
     """(θ as two numbers, (2, …), whether rows were given up)."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -76,7 +76,7 @@ def price(x: Any, costs: Any, budget: Any, temperature: Any, link: Any) -> tuple
 
 
 def gradients(
-    x: Any, costs: Any, cotangent: Any, theta: Any, budget: Any, temperature: Any, link: Any,
+    x: Any, cotangent: Any, theta: Any, budget: Any, temperature: Any, link: Any, costs: Any,
     of_costs: bool,
 ) -> tuple[Any, Any, Any, bool]:  # fmt: skip
     """Cotangents of the scores, (…, n), of the costs alike or None, of budget and temperature,
@@ -91,7 +91,7 @@ def gradients(
     return out, in_costs, in_rows, lost
 
 
-def values(x: Any, costs: Any, theta: Any, budget: Any, temperature: Any, link: Any) -> Any:
+def values(x: Any, theta: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> Any:
     """The values and their slopes in the temperature, (2, …), from θ; of no use where θ is NaN."""
     memory = memory_of(x)
     x = memory.packed(x)

@@ -38,7 +38,7 @@ def _weights(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 def _finished(found: Array, given: Given, theta: Array, function: Any) -> None:
     """Write what the array code answers in the rows without θ, which may need more digits of it."""
-    where, rows, placed = finish(given, theta, kept=False)
+    where, rows, placed = finish(given, in_memory(theta).copy())
     with np.errstate(all="ignore"):
         in_memory(found)[where] = function(rows, found=placed)
 

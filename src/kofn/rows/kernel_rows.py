@@ -44,21 +44,20 @@ def threshold_of(backend: Any, given: Given) -> Array:
     return found
 
 
-def finish(given: Given, theta: Array, kept: bool = True) -> tuple[np.ndarray, Rows, Any]:
+def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, Any]:
     """Solve the rows that a kernel gave up on; most span more than 10⁵ temperatures.
 
     This uses float64, in which squares of float32 scores neither overflow nor underflow. Returns
-    the indices of these rows, the rows, and what the solver found; writes θ if it is `kept`.
+    the indices of these rows, the rows, and what the solver found, and writes θ.
     """
     pair = in_memory(theta)
     lost, info = np.isnan(pair[1]), np.finfo(pair.dtype)
     with np.errstate(all="ignore"):
         rows = rows_of(part(given, lost))
         found, high, low = _solved(rows)
-        if kept:
-            most = np.isfinite(high)
-            first = np.where(most, np.clip(high, info.min, info.max), high).astype(info.dtype)
-            pair[:, lost] = first, np.where(most, (high - first) + low, 0.0)
+        finite = np.isfinite(high)
+        first = np.where(finite, np.clip(high, info.min, info.max), high).astype(info.dtype)
+        pair[:, lost] = first, np.where(finite, (high - first) + low, 0.0)
     return lost, rows, found
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kofn.arrays.flow import barrier, only_if
-from kofn.arrays.kinds import Array, namespace, quiet, scalar
+from kofn.arrays.flow import barrier
+from kofn.arrays.kinds import Array, namespace, quiet
 from kofn.arrays.operations import in_parts, on_grid, power_of_two
 from kofn.links.link import Link
 from kofn.solver.beside import Place
@@ -19,7 +19,7 @@ from kofn.solver.bracket import bell, widening
 from kofn.solver.costs import Costs
 from kofn.solver.equation import Problem
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.solver.threshold import balance, begun, between, bisections, newton_search
+from kofn.solver.threshold import answered, searched
 
 
 class Price(NamedTuple):
@@ -50,18 +50,12 @@ def solve(
         spoiled = xp.isnan(budget) | xp.isnan(temperature) | xp.isnan(over.max(x))
         if link.alpha is not None:
             spoiled = spoiled | xp.isnan(link.alpha + temperature)
-        none, every = p.k <= 0, p.k >= p.n
-        open_ = ~(none | every | spoiled)
-        search = newton_search(p, begun(*_bracket(p, open_), open_), balance, bisections(x))
-        if link.has_infinite_tails(x) is not False:
-            search = only_if(search.flat, lambda: between(p, search), search)
-        zero = xp.zeros_like(budget)
-        at = search.at.where(open_, Place(zero, zero))
+        open_ = (p.k > 0) & (p.k < p.n) & ~spoiled
+        at = searched(p, _bracket(p, open_), open_)
         if link.capped is not False:
             at = _at_end(p, at, open_)
-        closed = xp.where(none, math.inf, scalar(x, -math.inf))
-        high = xp.where(spoiled, math.nan, xp.where(open_, at.anchor, closed))
-        return Price(high, at.offset, _distance(p, x, at), scale)
+        high, low = answered(p, at, open_, spoiled)
+        return Price(high, low, _distance(p, x, Place(xp.where(open_, high, 0.0), low)), scale)
 
 
 def price_at(

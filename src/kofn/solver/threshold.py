@@ -69,19 +69,34 @@ def solve(
         start, low, high = bracket(problem, open_)
         unknown = (n > 0) & (xp.isnan(temperature) | xp.isnan(low))
         spoiled = xp.isnan(k) | unknown
-        search = begun(start, low, high, open_ & ~spoiled)
-        search = newton_search(problem, search, balance, ROUNDS)
-        lost = open_ & ~spoiled & ~search.found
-        search = only_if(lost, lambda: _beside(problem, search, lost), search)
-        if link.has_infinite_tails(x) is not False:  # a bounded link has no plateau
-            search = only_if(search.flat, lambda: between(problem, search), search)
-        closed = xp.where(k <= 0, math.inf, xp.where(k >= n, scalar(x, -math.inf), math.nan))
-        hi = xp.where(spoiled, math.nan, xp.where(open_, search.at.anchor, closed))
-        return hi, xp.where(open_ & ~spoiled, search.at.offset, 0.0)
+        at = searched(problem, (start, low, high), open_ & ~spoiled)
+        hi, lo = answered(problem, at, open_, spoiled)
+        return hi, lo
 
 
 ROUNDS = 24
 """Looks after which Newton's steps are given up; a row that is not far out takes a handful."""
+
+
+def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Place:
+    """Return θ of the rows that are open, from where to start and a bracket."""
+    most = ROUNDS if p.costs is None else bisections(p.x)
+    search = newton_search(p, begun(*ends, open_), balance, most)
+    if p.costs is None:
+        lost = open_ & ~search.found
+        search = only_if(lost, lambda: _beside(p, search, lost), search)
+    if p.row_link.has_infinite_tails(p.x) is not False:  # a bounded link has no plateau
+        search = only_if(search.flat, lambda: between(p, search), search)
+    return search.at
+
+
+def answered(p: Problem, at: Place, open_: Array, spoiled: Array) -> Place:
+    """Return θ of all rows: ±∞ where nothing or everything is chosen, NaN where one is spoiled."""
+    xp = namespace(p.x)
+    every = xp.where(p.k >= p.n, scalar(p.x, -math.inf), math.nan)
+    closed = xp.where(p.k <= 0, math.inf, every)
+    hi = xp.where(spoiled, math.nan, xp.where(open_, at.anchor, closed))
+    return Place(hi, xp.where(open_ & ~spoiled, at.offset, 0.0))
 
 
 def begun(start: Array, low: Array, high: Array, active: Array) -> Search:

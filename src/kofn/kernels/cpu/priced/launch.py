@@ -102,24 +102,10 @@ def values(x: Any, theta: Any, budget: Any, temperature: Any, link: Any, costs: 
 
 def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, Any]:
     """(what is bought, a number per row that is NaN where the row was given up)."""
-    memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
+    memory = memory_of(x)
     x = memory.packed(x)
     out, lost = memory.empty_like(x), memory.empty(x, x.shape[:-1])
-    if count == 0:
-        return out, lost
-    costs, apart = _rows_of(costs, memory, count, n * x.itemsize)
-    budget, temperature = memory.packed(budget), memory.packed(temperature)
-    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(x), count)
-    own, scratch = zeros(crew * n)
-    head = 0, 0, count, max(1, GRAIN // n), 0, n, x.itemsize, 0, 0, 0
-    at = memory.address(x), memory.address(costs), apart, 0, memory.address(out), 0
-    per_row = memory.address(lost), 0, memory.address(budget), memory.address(temperature), 0, 0
-    job, run = array("q", (*head, *at, *per_row)), native.function(fill_of(x.itemsize))
-    first = job.buffer_info()[0]
-    if crew > 1:
-        keep = job, own, x, costs, budget, temperature, out, lost
-        pool.offer([(first, scratch + 8 * n * i, 0.0, False) for i in range(1, crew)], run, keep)
-    run(first, scratch, 0.0, True)
+    _deal(fill_of(x.itemsize), None, x, costs, budget, temperature, lost, None, out, None, None)
     return out, lost
 
 
@@ -140,16 +126,18 @@ def _deal(
     memory, n, count, size = memory_of(x), x.shape[-1], prod(x.shape[:-1]), x.itemsize
     if count == 0:
         return False
-    kind = kind_of(link)
-    assert kind is not None
-    run, visits_of, visits_at = plan_of(code, kind, size, cotangent is not None)
+    if link is None:  # hard choices, with a number of their own for each entry
+        kind, run, visits_of, visits_at, words = 0, native.function(code), None, 0, n
+    else:
+        kind, words = kind_of(link) or 0, layout.HEAD + shared_layout.room(n)
+        run, visits_of, visits_at = plan_of(code, kind, size, cotangent is not None)
     costs, apart = _rows_of(costs, memory, count, n * size)
     budget, temperature = memory.packed(budget), memory.packed(temperature)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    room = -(-(layout.HEAD + shared_layout.room(n)) * 8 // REGISTER) * REGISTER
+    room = -(-words * 8 // REGISTER) * REGISTER
     own, scratch = zeros((crew * room + REGISTER) // 8)
     scratch += -scratch % REGISTER
-    team = scratch + 8 * layout.HEAD if crew > count and n > PART else 0
+    team = scratch + 8 * layout.HEAD if link is not None and crew > count and n > PART else 0
     places = (0 if a is None else memory.address(a) for a in (cotangent, out, in_costs))
     high = memory.address(theta)
     pair = memory.address(in_rows) if in_rows is not None else 0
@@ -158,7 +146,8 @@ def _deal(
     head = 0, 0, count, chunk, 0, n, size, kind, team, visits_at
     at = memory.address(x), memory.address(costs), apart
     job = array("q", (*head, *at, *places, *per_row, pair, pair + count * size))
-    first, alpha = job.buffer_info()[0], link.alpha if isinstance(link.alpha, float) else 0.0
+    first, alpha = job.buffer_info()[0], getattr(link, "alpha", None)
+    alpha = alpha if isinstance(alpha, float) else 0.0
     if crew > 1:
         answers = theta, out, in_costs, in_rows
         keep = job, own, visits_of, x, costs, budget, temperature, cotangent, answers

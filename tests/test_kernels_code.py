@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from kofn.kernels import contract
 from kofn.kernels.cpu.rows import formulas, launch, layout
 from kofn.kernels.cpu.runtime import machine, native
 
@@ -14,7 +15,15 @@ INF, NAN = np.inf, np.nan
 ABREAST = [*sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}), "survey", "peak", "slope"]
 OTHER_LOOPS = dict.fromkeys((*layout.TARGETS, *layout.LABELLED), "loss_loops")
 SUMMED = ("write", "mend", "closely")
+SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "
 OTHER_LOOPS |= dict.fromkeys((*layout.LOGS, *layout.LOG_BACKWARD), "log_loops")
+OF_ALPHA = *layout.IN_ALPHA, *layout.LOG_IN_ALPHA, *layout.LOSS_IN_ALPHA
+OTHER_LOOPS |= dict.fromkeys(OF_ALPHA, "alpha_loops")
+BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST})
+
+
+def loops_of(kind):
+    return [name for name in BY_LINK if name not in OF_ALPHA or kind in contract.OF_ALPHA]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +36,7 @@ OTHER_LOOPS |= dict.fromkeys((*layout.LOGS, *layout.LOG_BACKWARD), "log_loops")
     ],
 )
 def test_loops_are_vectors_of_the_precision_they_are_given(kind):
-    for name in sorted(layout.BY_LINK):
+    for name in loops_of(kind):
         code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, kind, 4))
         assert " x float>" in code, name
         # The sum of the weights is that of float64, in a loop of its own.
@@ -37,7 +46,7 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
 
 def test_the_normal_link_calls_no_function_in_double_precision():
     """A call of erfc per entry took nine times as long as the rest."""
-    for name in sorted(layout.BY_LINK):
+    for name in loops_of(formulas.NORMAL):
         code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, formulas.NORMAL, 8))
         assert " x double>" in code, name
         assert not re.findall(r"call double @(?!llvm)", code), name
@@ -61,7 +70,15 @@ def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
 def test_lanes_are_vectors_from_first_to_last(name):
     """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
     code = optimised(launch.visit("interleaved", name, formulas.LOGISTIC, 4))
-    assert not re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", code)
+    assert not re.findall(SINGLE, code)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "write", "weigh", *layout.IN_ALPHA_ABREAST])
+def test_lanes_with_an_alpha_each_are_vectors(name):
+    """The exponents of the power are computed once for each of them, before the loop."""
+    module = "alpha_loops" if name in layout.IN_ALPHA_ABREAST else "interleaved"
+    code = optimised(launch.visit(module, name, formulas.POWER, 4))
+    assert not re.findall(SINGLE, code)
 
 
 # Functions that were translated for kernels cannot be called from Python, so in another process.

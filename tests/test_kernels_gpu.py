@@ -54,18 +54,19 @@ def test_interpreted(name, marked):
 NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
 
 
-def described(kernel, sums, entries):
+def described(kernel, sums, entries, alpha):
     """(the types of its arguments, which of them are multiples of 16), as a launch would say.
 
     A NamedTuple is one argument with a type for each of its fields.
     """
     kinds, aligned = {}, []
     special = dict(sums_at=sums, x_at=entries, g_at=entries, out_at=entries)
+    numbers = {**NUMBERS, "alpha": alpha}
 
     def kind_of(name, *place):
         if name == "n" or name.endswith("_at"):
             aligned.append(place)
-        return NUMBERS.get(name) or special.get(name, "*fp32")
+        return numbers.get(name) or special.get(name, "*fp32")
 
     for i, one in enumerate(inspect.signature(kernel.fn).parameters.values()):
         bundle = kernel.fn.__globals__.get(one.annotation)
@@ -85,9 +86,10 @@ def compiled(tmp_path, monkeypatch):
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
     def compile_(
-        kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", entries="*fp32", **constants
-    ):
-        kinds, aligned = described(kernel, sums, entries)
+        kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", entries="*fp32",
+        alpha="fp32", **constants,
+    ):  # fmt: skip
+        kinds, aligned = described(kernel, sums, entries, alpha)
         places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
         attributes = {place: [["tt.divisibility", 16]] for place in aligned}
         source = ASTSource(kernel, kinds, constexprs=places, attrs=attributes)
@@ -125,6 +127,17 @@ KINDS = ("LOGISTIC", "LAPLACE", "NORMAL", "EXPONENTIAL", "LINEAR", "SQUARE", "PO
 HALVES = ("*bf16", "*fp16")
 EVERY = [(kind, n, sm, "*fp32") for kind in KINDS for n, sm in SHAPES]
 EVERY += [(kind, n, sm, e) for kind in ("LOGISTIC", "POWER") for n, sm in SHAPES for e in HALVES]
+
+
+@pytest.mark.parametrize(
+    ("n", "capability"),
+    [pytest.param(*one, marks=() if one == SHAPES[1] else pytest.mark.full) for one in SHAPES],
+)
+def test_an_alpha_per_row_takes_no_memory(n, capability, compiled):
+    for kernel in (one_program.forward, one_program.backward):
+        warps, constants = constants_of(kernel, formulas.POWER.value, n)
+        found, _ = compiled(kernel, capability, warps, alpha="*fp32", **constants)
+        assert found["STACK"] == found["LOCAL"] == 0
 
 
 @pytest.mark.parametrize(

@@ -195,10 +195,17 @@ def _operator_calls():
 
 def _calls_of_each_alpha(x, k):
     operators = torch.ops.kofn
-    for rows in ((None, 2.0, None, 1.0, "entmax"), (k, None, k, None, "entmax")):
+    link = kofn.links.entmax(1.5).inner.id
+    for rows in ((None, 2.0, None, 1.0, link), (k, None, k, None, link)):
         found, theta = operators.weights_each_alpha(x, k - 0.5, *rows)
         yield operators.weights_each_alpha, (x, k - 0.5, *rows)
         yield operators.weights_each_alpha_backward, (x, x, found, theta, k - 0.5, *rows)
+        for of_alpha in (True, False):
+            for name in ("weights", "log_weights"):
+                back = getattr(operators, f"{name}_each_alpha_slopes")
+                yield back, (x, x, theta, k - 0.5, *rows, of_alpha)
+            wanted = False, of_alpha, True
+            yield operators.gap_each_alpha, (x, torch.full_like(x, 1 / 3), k - 0.5, *rows, *wanted)
 
 
 def _subset_calls(x, k):

@@ -389,18 +389,25 @@ def test_without_kernels_the_plain_operations_are_compiled(monkeypatch):
 
 
 @pytest.mark.parametrize("alphas", [(1.2, 1.5, 2.0), *full((1.3, 3.0, 1.1), (1.5, np.nan, 1.9))])
-@pytest.mark.parametrize("case", ["entmax", *full("temperature", "k")])
+@pytest.mark.parametrize("case", ["entmax", "log", "loss", *full("temperature", "k", "soft loss")])
 def test_a_learned_alpha_goes_to_an_operator_that_asks_for_its_values(alphas, case):
+    target = scores(2, 3, 7).softmax(-1) if case == "soft loss" else torch.tensor([[0, 6, 1]] * 2)
+
     def learned(x, alpha):
         link = kofn.links.entmax(alpha)
         if case == "entmax":
             return kofn.entmax(x, alpha)
+        if case == "log":
+            return torch.where(kofn.entmax(x, alpha) > 0, kofn.log_entmax(x, alpha), 0.0)
+        if case.endswith("loss"):
+            return losses.entmax_loss(x, target, alpha, temperature=alpha, reduction="none")
         if case == "temperature":
             return kofn.soft_topk(x, 2.5, link=link, temperature=alpha)
         return kofn.soft_topk(x, alpha + 1, link=link, temperature=0.7)
 
     leaves = scores(2, 3, 7), torch.tensor(alphas, dtype=torch.float64)
-    assert "kofn.weights_each_alpha" in called(learned, *leaves)
+    name = {"log": "log_weights", "loss": "gap", "soft loss": "gap"}.get(case, "weights")
+    assert f"kofn.{name}_each_alpha" in called(learned, *leaves)
     both = gradients(learned, *leaves), gradients(compiled(learned), *leaves)
     for eager, found in zip(*both, strict=True):
         torch.testing.assert_close(found, eager, rtol=1e-10, atol=1e-12, equal_nan=True)

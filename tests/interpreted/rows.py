@@ -99,6 +99,34 @@ def test_a_row_to_a_program(link, reference, rng):
     against_the_reference(*single(x, [30.5, 180.0], [0.5, 1.5], v), link, reference)
 
 
+@pytest.mark.parametrize("n", [20, 300, "in parts"])
+def test_an_alpha_per_row(n, reference, rng, request):
+    """General ones in one launch, a special one in its own, and one that the array code takes."""
+    if n == "in parts":
+        request.getfixturevalue("in_parts")
+    n = 100 if n == "in parts" else n
+    alpha = torch.tensor([1.25, 1.7, 1.25, 2.0, 1.9, 1.1])
+    x, v = 2 * rng.standard_normal((6, n)), rng.standard_normal((6, n))
+    k, t = n * rng.uniform(0.1, 0.9, 6), rng.uniform(0.5, 1.5, 6)
+
+    def cotangents(x, k, t, alpha, v):
+        leaves = [a.clone().requires_grad_() for a in (x, k, t, alpha)]
+        link = kofn.links.entmax(leaves[3])
+        p = kofn.soft_topk(leaves[0], leaves[1], link=link, temperature=leaves[2])
+        return p.detach(), *torch.autograd.grad(p, leaves, v)
+
+    x, k, t, v = single(x, k, t, v)
+    ours = cotangents(x, k, t, alpha, v)
+    exact = reference(cotangents, *double(x, k, t, alpha, v))
+    assert torch.max(torch.abs(ours[0] - exact[0])) <= WEIGHTS["float32"]
+    for got, wanted in zip(ours[1:], exact[1:], strict=True):
+        got, wanted = (each.double().reshape(6, -1)[:5] for each in (got, wanted))
+        size = wanted.norm(dim=-1) + 0.02 * n**0.5
+        assert torch.all((got - wanted).norm(dim=-1) <= GRADIENT["float32"] * size)
+    same = kofn.soft_topk(x[0], k[0], link=kofn.links.entmax(1.25), temperature=t[0])
+    assert torch.equal(ours[0][0], same)
+
+
 @pytest.mark.parametrize("times", [1, 6])
 @pytest.mark.parametrize("link", ["laplace", "entmax"])
 def test_several_programs_to_a_row(link, times, reference, rng, in_parts, monkeypatch):

@@ -107,14 +107,15 @@ def _of_torch(
         return None
     if learned and operation.constant and _learns(operation, rows, operation.constant):
         return None
-    own = (*settings, int(learned)) if operation.has_slopes else settings
+    if operation.has_slopes:
+        settings = *settings, *_told(operation, rows, learned), int(learned)
     if not learned or (backend is None and state.is_compiled()):
         if run is _run:
-            found = operation.kernel(backend, rows, *arrays, *own)
+            found = operation.kernel(backend, rows, *arrays, *settings)
         else:
-            found = run(operation, backend, rows, *arrays, *own)
+            found = run(operation, backend, rows, *arrays, *settings)
         return found[0] if type(found) is tuple else found
-    return _recorded(operation, run, backend, rows, arrays, own)
+    return _recorded(operation, run, backend, rows, arrays, settings)
 
 
 def _recorded(*call: Any) -> Array:
@@ -175,6 +176,11 @@ def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Array] = ()) -
         return False
     pairs = zip(operation.arrays, arrays, strict=True)
     return any(name in operation.learned_arrays and each.requires_grad for name, each in pairs)
+
+
+def _told(operation: Operation, rows: Any, learned: bool) -> list[int]:
+    """Return what an operation asks of its tensors: whether each has a gradient."""
+    return [int(learned and _learns(operation, rows, (name,))) for name in operation.asks]
 
 
 def _learns(operation: Operation, rows: Any, names: Sequence[str]) -> bool:

@@ -130,6 +130,8 @@ def _by_way_back(
     learned = dict(zip(names, wanted, strict=True))
     found: dict[str, Tensor | None] = {}
     for back in operation.back:
+        if not any(learned.get(name) for parts in back.cotangents for name in parts):
+            continue
         own = [known[n] if n in known else _told(n, rows, learned) for n in back.own]
         answers = run(back, backend, rows, *own)
         answers = answers if type(answers) is tuple else (answers,)

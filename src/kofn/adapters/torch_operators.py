@@ -161,12 +161,12 @@ def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
         ctx.save_for_backward(*(known[name] for name in saved))
         ctx.known = {n: v for n, v in known.items() if n not in {*plan.answers, *plan.arrays}}
         ctx.known["dtype"] = inputs[plan.rows[0] or 0].dtype
-        ctx.lacks = any(not is_given(each, known) for each in plan.operation.answers)
+        ctx.lacks = {each.name for each in plan.operation.answers if not is_given(each, known)}
         ctx.set_materialize_grads(False)
 
     def pullback(ctx: Any, *cotangents: Tensor | None) -> Any:
         cotangent, *others = cotangents
-        if ctx.lacks or any(other is not None for other in others):
+        if any(other is not None for other in others):
             raise RuntimeError(REFUSED)
         found: dict[str, Any] = {}
         if cotangent is not None:
@@ -174,6 +174,10 @@ def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
             wanted = dict(zip(plan.names, ctx.needs_input_grad, strict=True))
             known |= {"cotangent": cotangent} | {f"of_{n}": int(w) for n, w in wanted.items()}
             for way in ways:
+                if not any(wanted[name] for names in way.operation.cotangents for name in names):
+                    continue
+                if not ctx.lacks.isdisjoint(way.names):
+                    raise RuntimeError(REFUSED)
                 found |= _pulled(way, known, wanted)
         return tuple(found.get(name) for name in plan.names) if count > 1 else found.get("x")
 
@@ -237,4 +241,4 @@ def _run(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
     return call(operation.name, *REGISTERED[operation.name].flat(rows, own))
 
 
-register(*DECLARED, *OF_SEGMENTS.values(), each_alpha.WEIGHTS, each_alpha.LOG_WEIGHTS)
+register(*DECLARED, *OF_SEGMENTS.values(), *each_alpha.DECLARED)

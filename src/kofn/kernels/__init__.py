@@ -20,8 +20,8 @@ from kofn.kernels.contract import kind_of
 
 
 class RowKernels(Protocol):
-    """The functions of a backend for rows: scores (…, n); k and temperature per row (…), or each a
-    float for all rows.
+    """The functions of a backend for rows: scores (…, n); k, temperature and the link's alpha per
+    row (…), or each a float for all rows. For alphas per row, `contract.is_general` holds.
 
     Scores may be float16 or bfloat16: weights, gradients and their cotangents are then of that
     type, and all that there is per row is float32. A score is deleted, and an answer rounded, as if
@@ -47,19 +47,21 @@ class RowKernels(Protocol):
         """Return (θ, whether the kernel gave up on rows)."""
 
     def gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any
-    ) -> tuple[Any, Any]:
-        """Return the cotangents of the scores, (…, n), and of k and temperature, (2, …).
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        of_alpha: bool = False,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Return the cotangents of the scores, (…, n), of k and temperature, (2, …), and, if
+        `of_alpha`, of alpha.
 
-        The latter are not read where both are numbers.
+        Those of k and temperature are not read where both are numbers.
         """
 
     values: Any
     """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
 
     gaps: Any
-    """(x, target, k, temperature, link, likely, wanted, known) -> (losses, p − t, whether rows are
-    left); or None.
+    """(x, target, k, temperature, link, likely, wanted, known, of_alpha) -> (losses, p − t, whether
+    rows are left[, derivatives of the losses in alpha]); or None.
 
     Fenchel–Young losses and Σ(p − t)z, (2, …); p − t, or None if it is not `wanted`. The target is
     one int64 per row, the index of its one label, or an array like x or of bytes: then its sum is
@@ -80,11 +82,12 @@ class RowKernels(Protocol):
         """Return (log p, θ, whether the kernel gave up on rows), for rows of half precision."""
 
     def log_gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any
-    ) -> tuple[Any, Any, bool]:
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        of_alpha: bool = False,
+    ) -> tuple[Any, ...]:  # fmt: skip
         """Return the cotangents of the scores, for those of log p; (2, …), of which the second is
         that of the temperature and the first NaN in rows that the kernel gave up on; whether there
-        are any.
+        are any; those of alpha, if `of_alpha`.
         """
 
 

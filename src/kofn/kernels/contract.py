@@ -67,7 +67,9 @@ STEPS = tuple(kind.steps for kind in KINDS)
 
 _NUMBERS = {TABLE[kind.link].inner.id: number for number, kind in enumerate(KINDS)}
 _ENTMAX = TABLE["entmax"].inner.id
-_SPECIAL_ALPHA = {1.0: EXPONENTIAL, 1.5: SQUARE, 2.0: LINEAR}
+SPECIAL_ALPHA = {1.0: EXPONENTIAL, 1.5: SQUARE, 2.0: LINEAR}
+OF_ALPHA = (*SPECIAL_ALPHA.values(), POWER)
+"""The kinds of links with an alpha, of which there may be a cotangent."""
 
 
 def kind_of(link: Any) -> int | None:
@@ -77,8 +79,21 @@ def kind_of(link: Any) -> int | None:
     alpha = link.alpha
     if not isinstance(alpha, float):
         return None
-    # Nearer to 1 the power loses digits; beyond 2 the slope is infinite at the support's end.
-    return _SPECIAL_ALPHA.get(alpha, POWER if 1.2 <= alpha < 2 else None)
+    return SPECIAL_ALPHA.get(alpha, POWER if is_general(alpha) else None)
+
+
+def kind_of_rows(link: Any) -> int | None:
+    """Return the same; for rows with an alpha each, all of which have to be general, POWER."""
+    alpha = link.alpha
+    return kind_of(link) if alpha is None or isinstance(alpha, float) else POWER
+
+
+def is_general(alpha: Any) -> Any:
+    """Return whether POWER is the kind of an alpha, or of each in an array.
+
+    Nearer to 1 the power loses digits; beyond 2 the slope is infinite at the support's end.
+    """
+    return (alpha >= 1.2) & (alpha < 2) & (alpha != 1.5)
 
 
 def link_of(kind: int, alpha: float) -> Any:

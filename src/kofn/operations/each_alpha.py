@@ -1,15 +1,15 @@
-"""Weights and logarithms of entmax with an alpha per row, by kernels for each alpha: PyTorch.
+"""Weights, logarithms and losses of rows with an alpha each, as one that is learned: PyTorch.
 
-Kernels take alpha as a number. Attention learns one per head, so there are few of them. Which ones
-there are is known in the call only: an operator asks there, and runs the array code if kernels do
-not serve them all. θ depends on alpha, too, but its derivative there follows from the weights
-alone: see `in_alpha_of`.
+Kernels take an alpha per row. Those of 1, 1.5 and 2 have links of their own, and kernels serve none
+that is nearer to 1, or above 2. So rows are dealt out by the kind of their link, which is the same
+for most; the array code takes what kernels do not serve. A row's answer does not depend on the
+others. Which alphas there are is known in the call only: an operator asks there.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,171 +17,264 @@ from torch import Tensor
 
 from kofn import kernels
 from kofn.arrays.torch_state import is_plain, recording
-from kofn.kernels.contract import kind_of
-from kofn.operations import logarithms, topk
-from kofn.operations.operation import Operation
+from kofn.kernels.contract import SPECIAL_ALPHA, is_general
+from kofn.operations import logarithms, losses, topk
+from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
+from kofn.rows import answers
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
+from kofn.rows.threshold_route import threshold
 
-MOST = 64
-"""The number of alphas up to which a kernel is called for each."""
-_AT_ONCE = 2**14
-"""Entries whose derivatives in alpha are computed together: a cache holds them."""
-
-
-def alphas_of(link: Any, x: Tensor, offered: str = "SERVED") -> list[float] | None:
-    """Return every alpha; None if they are too many, or kernels cannot serve them all."""
-    values = link.alpha.detach().unique().tolist()
-    if not 0 < len(values) <= MOST:
-        return None
-    links = (link.with_alpha(one) for one in values)
-    served = (_backend(x, one) is not None and _offers(x, one, offered) for one in links)
-    return values if all(served) else None
+Answers = tuple[Tensor | None, ...]
 
 
 def _serves(x: Tensor, link: Any, framework: str, offered: str) -> Any:
-    plain = isinstance(link.alpha, Tensor) and is_plain(x) and is_plain(link.alpha)
-    return (plain and alphas_of(link, x, offered)) or None
+    """Return the kernels of a general alpha, which serve the special ones, too."""
+    if not (isinstance(link.alpha, Tensor) and is_plain(x) and is_plain(link.alpha)):
+        return None
+    return kernels.serving_of("rows", x, framework, link.with_alpha(GENERAL), offered)
 
 
-def _backend(x: Tensor, link: Any) -> Any:
-    return kernels.serving_of("rows", x, "torch", link)
+GENERAL = 1.3
+"""An alpha whose link is that of any other there."""
+OF = EACH_ALPHA._replace(serves=_serves)
 
 
-def _offers(x: Tensor, link: Any, offered: str) -> bool:
-    return kind_of(link) in getattr(_backend(x, link), offered)
+def parts_of(given: Given) -> Iterator[tuple[Tensor | None, Given, bool]]:
+    """Yield which rows have a kind of link, as flags, these, and whether kernels serve them.
 
-
-def _by_each(of: Operation, given: Given) -> tuple[Tensor, Tensor]:
-    """Return the answer of rows, and θ as two floats, by a kernel for each of the alphas."""
-    x = given.scores
-    alphas = alphas_of(given.link, x, of.offered)
-    if alphas is None:
-        with torch.no_grad():
-            assert of.reference is not None
-            return of.reference(rows_of(given)), x.new_zeros((2, *x.shape[:-1]))
-    found = torch.empty_like(x)
-    theta = found.new_empty(2, *found.shape[:-1])
-    for alpha in alphas:
-        rows, part, backend = _part(given, alpha)
-        found[rows], theta[:, rows] = of.kernel(backend, part)
-    return found, theta
-
-
-def _back_by_each(
-    of: Operation, in_alpha: Callable, given: Given, cotangent: Tensor, found: Tensor, theta: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the cotangents of the scores, and of alpha, k and the temperature as (3, …)."""
-    alphas = alphas_of(given.link, given.scores, of.offered)
-    if alphas is None:
-        return recording(_by_reference, of.reference, given, cotangent)
-    in_x, in_rows = torch.empty_like(given.scores), torch.zeros_like(theta)
-    for alpha in alphas:
-        rows, part, backend = _part(given, alpha)
-        g, at = cotangent[rows].contiguous(), theta[:, rows].contiguous()
-        in_x[rows], others = of.back[0].kernel(backend, part, g, at)
-        if others is not None:
-            in_rows[:, rows] = others
-    return in_x, torch.stack((in_alpha(found, cotangent, given.link.alpha), *in_rows))
-
-
-def _by_reference(function: Any, given: Given, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-    x, k, t, link = given.per_row()[:4]
-    leaves = [each.detach().clone().requires_grad_() for each in (x, link.alpha, k, t)]
-    scores, alpha, k, t = leaves
-    found = function(rows_of(Given(scores, k, t, link.with_alpha(alpha))))
-    in_x, *in_rows = torch.autograd.grad(found, leaves, cotangent, materialize_grads=True)
-    return in_x, torch.stack(in_rows)
-
-
-def _part(given: Given, alpha: float) -> tuple[Tensor, Given, Any]:
-    """Return which rows have this alpha, as flags, these rows, and the kernels."""
-    x, k, t, link, form = given[:5]
-    rows = link.alpha.detach() == alpha
-    k, t = (each if type(each) is float else each[rows] for each in (k, t))
-    part = Given(x[rows], k, t, link.with_alpha(alpha), form)
-    return rows, part, _backend(part.scores, part.link)
-
-
-def in_alpha_of(p: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:
-    """Return the cotangent of alpha per row: Σ g (∂F − F′ Σ∂F/ΣF′), with F = p.
-
-    With a = α − 1 and L = log p, inside of the support F′ = p·e^{−aL} and, up to a multiple of F′,
-    which θ takes up, ∂F/∂α = −p(L/a + (e^{−aL} − 1)/a²), which is −pL²/2 at a = 0. Source: Correia,
-    Niculae & Martins, "Adaptively Sparse Transformers" (2019), for k = 1.
+    There are no flags if all have the same.
     """
-    return _in_blocks(_of_weights, p, cotangent, alpha)
+    alpha = given.link.alpha.detach()
+    values = alpha.numpy() if alpha.is_cpu else alpha.cpu().numpy()
+    least, most = (values.min(), values.max()) if values.size else (GENERAL, GENERAL)
+    if least == most and float(most) in SPECIAL_ALPHA:
+        yield None, given._replace(link=given.link.with_alpha(float(most))), True
+        return
+    # 1.5 lies between the ends, and has to be looked for.
+    if is_general(least) and is_general(most) and (values != 1.5).all():
+        yield None, given, True
+        return
+    others = torch.ones_like(alpha, dtype=torch.bool)
+    for number in (None, *SPECIAL_ALPHA):
+        some = is_general(alpha) if number is None else alpha == number
+        if bool(some.any()):
+            others = others & ~some
+            part = _some_of(given, some)
+            link = part.link if number is None else part.link.with_alpha(number)
+            yield some, part._replace(link=link), True
+    if bool(others.any()):
+        yield others, _some_of(given, others), False
 
 
-def in_alpha_of_log(log: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:
-    """Return the cotangent of alpha per row, for one of log p: that of p, divided by p."""
-    return _in_blocks(_of_logarithms, log, cotangent, alpha)
+def _some_of(given: Given, rows: Tensor) -> Given:
+    x, k, t, link, form = given[:5]
+    k, t = (each if type(each) is float else each[rows] for each in (k, t))
+    return Given(x[rows], k, t, link.map_alpha(lambda alpha: alpha[rows]), form)
 
 
-def _in_blocks(of: Callable, found: Tensor, cotangent: Tensor, alpha: Tensor) -> Tensor:
-    a = (alpha.double() - 1).expand(found.shape[:-1])
-    rows, size = a.numel(), found.shape[-1]
-    parts = (found.reshape(rows, size), cotangent.reshape(rows, size), a.reshape(rows, 1))
-    at_once = max(1, _AT_ONCE // max(size, 1))
-    each = zip(*(torch.split(part, at_once) for part in parts), strict=True)
-    return torch.cat([of(*block) for block in each]).reshape(a.shape).to(cotangent.dtype)
+def _dealt(
+    of: Operation, by_kernel: Callable[..., Any], by_array_code: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a kernel function of an operation that deals out its rows."""
+
+    def kernel(backend: Any, given: Given, *own: Any) -> Any:
+        found: list[Tensor | None] = []
+        for rows, part, served in parts_of(given):
+            if rows is None:
+                return by_kernel(backend, part, *own)
+            pairs = zip(own, takes, strict=True)
+            some = [each if kind is None else each[_index(rows, kind)] for each, kind in pairs]
+            parts = by_kernel(backend, part, *some) if served else by_array_code(part, *some)
+            if not found:
+                each_of = zip(parts, gives, strict=True)
+                found = [_room(given, each, kind) for each, kind in each_of]
+            for into, answer, kind in zip(found, parts, gives, strict=True):
+                if into is not None:
+                    into[_index(rows, kind)] = answer
+        return tuple(found)
+
+    kinds = {each.name: each.kind for each in of.arguments if each.name in of.arrays}
+    takes, gives = [kinds.get(name) for name in of.own], [each.kind for each in of.answers]
+    return kernel
 
 
-def _of_weights(p: Tensor, g: Tensor, a: Tensor) -> Tensor:
-    p = p.double()
-    inside = (p > 0) & (p < 1)
-    log = torch.where(inside, p, 1.0).log_()
-    p_inside = torch.where(inside, p, 0.0)
-    # A NaN in the row is one in p, which is not inside.
-    return 0 * p.sum(-1) - _against(log, p_inside, p_inside * g, a)
+def _index(rows: Tensor, kind: str) -> Any:
+    return (slice(None), rows) if kind == PAIR else rows
 
 
-def _of_logarithms(log: Tensor, g: Tensor, a: Tensor) -> Tensor:
-    log = log.double()
-    inside = log > -math.inf  # 1 too: next to it, others may be e^{−300}, and are to move alike
-    p = log.exp()
-    some = torch.where(inside, log, 0.0)
-    p_inside, g = (torch.where(inside, each, 0.0) for each in (p, g.double()))
-    return 0 * p.sum(-1) - _against(some, p_inside, g, a)
+def _room(given: Given, answer: Tensor | None, kind: str) -> Tensor | None:
+    """Return memory for an answer of all rows, like that of some of them."""
+    if answer is None:
+        return None
+    if kind in (ENTRY, WIDE):
+        return answer.new_empty(given.scores.shape)
+    return answer.new_empty((2, *given.batch) if kind == PAIR else given.batch)
 
 
-def _against(log: Tensor, p: Tensor, g: Tensor, a: Tensor) -> Tensor:
-    """Return Σ g (−∂F + F′ Σ∂F/ΣF′)/p of rows [M, N], with a [M, 1]; `log` is overwritten."""
-    y = a * log  # ≤ 0
-    e = torch.expm1(-y)
-    series = torch.full_like(y, -1 / 5040)
-    for each in (1 / 720, -1 / 120, 1 / 24, -1 / 6, 1 / 2):
-        series.mul_(y).add_(each)
-    ratio = torch.where(y > -1e-2, series, (y + e).div_(y * y))
-    moved = log.square_().mul_(ratio)
-    slope = e.add_(1)
-    total = (p * slope).sum(-1)
-    shift = (p * moved).sum(-1) / torch.where(total > 0, total, 1.0)
-    return moved.addcmul_(slope, shift[:, None], value=-1).mul_(g).sum(-1)
+# What kernels do not serve.
 
 
-def _of_each(name: str, of: Operation, in_alpha: Callable) -> Operation:
-    """Declare an operation for rows with an alpha each."""
-    back = Operation(
-        name=f"{name}_backward",
+def _answer(reference: Callable[..., Any], part: Given) -> Answers:
+    """Return the answer of rows, and θ as two floats, by array code."""
+    with torch.no_grad():
+        rows = rows_of(part)
+        theta = threshold(rows.scores, rows.k, rows.temperature, rows.link)
+        return reference(rows, found=theta), torch.stack(theta)
+
+
+def _slopes(reference: Callable[..., Any], part: Given, cotangent: Tensor) -> list[Tensor]:
+    """Return the answer of rows, and the cotangents of the scores, alpha, k and temperature."""
+    x, k, t, link = part.per_row()[:4]
+    alpha = link.alpha if isinstance(link.alpha, Tensor) else torch.full_like(t, link.alpha)
+    leaves = [each.detach().clone().requires_grad_() for each in (x, alpha, k, t)]
+    x, alpha, k, t = leaves
+    found = reference(Given(x, k, t, link.with_alpha(alpha)))
+    slopes = torch.autograd.grad(found, leaves, cotangent, materialize_grads=True)
+    return [found.detach(), *slopes]
+
+
+def _cotangents(reference: Callable[..., Any], part: Given, cotangent: Tensor) -> Answers:
+    """Return the cotangents of the scores, k and T, and alpha, as a kernel's way back does."""
+
+    def of(given: Given) -> Tensor:
+        return reference(rows_of(given))
+
+    _, in_x, in_alpha, in_k, in_t = recording(_slopes, of, part, cotangent)
+    numbers = type(part.k) is type(part.temperature) is float
+    return in_x, None if numbers else torch.stack((in_k, in_t)), in_alpha
+
+
+# Weights and logarithms.
+
+
+def _weights_back(
+    backend: Any, part: Given, cotangent: Tensor, theta: Tensor, of_alpha: int
+) -> Answers:
+    x, *rest = part[:4]
+    if of_alpha:
+        found: Answers = backend.gradients(x, cotangent, theta, *rest, of_alpha=True)
+        return found
+    return *backend.gradients(x, cotangent, theta, *rest), None
+
+
+def _log_weights_back(
+    backend: Any, part: Given, cotangent: Tensor, theta: Tensor, of_alpha: int
+) -> Answers:
+    if not of_alpha:
+        return *logarithms.log_weights_back(backend, part, cotangent, theta), None
+    x, k, t, link = part[:4]
+    rows = x, cotangent, theta, k, t, link
+    in_x, in_rows, lost, in_alpha = backend.log_gradients(*rows, of_alpha=True)
+    if lost:
+        where = in_rows[0].isnan()
+        some = _some_of(part, where).per_row()
+        pulled = _cotangents(answers.log_weights, some, cotangent[where])
+        in_x[where], in_rows[:, where], in_alpha[where] = pulled
+    if type(k) is type(t) is float:
+        return in_x, None, in_alpha
+    in_rows[0] = 0
+    return in_x, in_rows, in_alpha
+
+
+def _of_each(name: str, of: Operation, back: Callable[..., Answers]) -> Operation:
+    """Declare an operation for rows with an alpha each, by that for rows with a number for it."""
+    reference = of.reference
+    assert reference is not None
+    way = Operation(
+        name=f"{name}_slopes",
+        takes="cotangent n, x n, theta 2, alpha r, k #, t #, link str, of_alpha int",
+        gives="x n, k+t 2 if k t, alpha r if of_alpha",
+        of=OF,
+        kernel=back,
+    )
+    way.kernel = _dealt(
+        way, back, lambda part, cotangent, *_: _cotangents(reference, part, cotangent)
+    )
+    found = replace(of, name=name, takes=OF.takes, of=OF, back=(way,), **_ALONE)
+    found.kernel = _dealt(found, of.kernel, lambda part: _answer(reference, part))
+    return found
+
+
+_ALONE: dict[str, Any] = dict(
+    pullback=None, sloped=None, compared=None, xla=None, moves_as=None, each_alpha="", closed=None
+)
+
+WEIGHTS = _of_each("weights_each_alpha", topk.WEIGHTS, _weights_back)
+LOG_WEIGHTS = _of_each("log_weights_each_alpha", logarithms.LOG_WEIGHTS, _log_weights_back)
+
+
+def _saved(of: Operation) -> Operation:
+    """Declare the way back as programs know it that were compiled by older versions and kept."""
+
+    def kernel(backend: Any, given: Given, cotangent: Tensor, _: Tensor, theta: Tensor) -> Answers:
+        in_x, in_rows, in_alpha = of.back[0].kernel(backend, given, cotangent, theta, 1)
+        pair = torch.zeros_like(theta) if in_rows is None else in_rows
+        return in_x, torch.stack((in_alpha, *pair))
+
+    return Operation(
+        name=f"{of.name}_backward",
         takes="cotangent n, x n, found n, theta 2, alpha r, k #, t #, link str",
         gives="x n, alpha+k+t 3",
-        of=EACH_ALPHA._replace(serves=_serves),
-        kernel=lambda _, given, *arrays: _back_by_each(of, in_alpha, given, *arrays),
-    )
-    return Operation(
-        name=name,
-        takes="x n, alpha r, k #, t #, link str",
-        gives="found n, theta 2",
-        of=EACH_ALPHA._replace(serves=_serves),
-        kernel=lambda _, given: _by_each(of, given),
-        reference=of.reference,
-        back=(back,),
-        offered=of.offered,
-        constant=of.constant,
+        of=OF,
+        kernel=kernel,
     )
 
 
-WEIGHTS = _of_each("weights_each_alpha", topk.WEIGHTS, in_alpha_of)
-LOG_WEIGHTS = _of_each("log_weights_each_alpha", logarithms.LOG_WEIGHTS, in_alpha_of_log)
+# Losses.
+
+
+def _loss(
+    backend: Any, part: Given, target: Tensor, likely: int, of_alpha: int, slopes: int
+) -> Answers:
+    found: Answers = losses.gap(backend, part, target, likely, slopes, of_alpha)
+    return found
+
+
+def _loss_by_array_code(
+    part: Given, target: Tensor, likely: int, of_alpha: int, slopes: int
+) -> Answers:
+    def of(given: Given) -> Tensor:
+        return _plain_loss(given, target, likely)
+
+    if not slopes:
+        with torch.no_grad():
+            return of(part), None, None, None
+    part = part.per_row()
+    one = torch.ones_like(part.temperature)
+    found, in_x, in_alpha, _, in_t = recording(_slopes, of, part, one)
+    away, moved = in_x * part.temperature[..., None], -in_t * part.temperature
+    return found, away, moved, in_alpha if of_alpha else None
+
+
+def _plain_loss(given: Given, target: Tensor, likely: int, of_alpha: int = 0) -> Tensor:
+    assert losses.LOSS.plain is not None
+    found: Tensor = losses.LOSS.plain(given, target, likely)
+    return found
+
+
+LOSS = replace(
+    losses.LOSS,
+    name="gap_each_alpha",
+    takes=f"x n, target n, {OF.takes.removeprefix('x n, ')}, likely int, of_alpha int, slopes int",
+    gives=f"{losses.LOSS.gives}, in_alpha r if of_alpha",
+    of=OF,
+    plain=_plain_loss,
+    back=(
+        replace(losses.LOSS.back[0], of=OF),
+        Operation(
+            name="",
+            takes="cotangent r, in_alpha r",
+            gives="alpha r",
+            of=OF,
+            kernel=lambda _, __, cotangent, in_alpha: cotangent * in_alpha,
+            elementwise=True,
+        ),
+    ),
+    onward=None,
+    **_ALONE,
+)
+LOSS.kernel = _dealt(LOSS, _loss, _loss_by_array_code)
+
+DECLARED = WEIGHTS, LOG_WEIGHTS, LOSS, _saved(WEIGHTS), _saved(LOG_WEIGHTS)

@@ -26,19 +26,19 @@ def _log_weights(backend: Backend, given: Given) -> tuple[Array, Array]:
     return backend.logarithms(given.scores, found, theta, *given[1:4]), theta
 
 
-def _log_weights_back(
+def log_weights_back(
     backend: Backend, given: Given, cotangent: Array, theta: Array
 ) -> tuple[Array, Array | None]:
     x, k, temperature, link = given[:4]
     in_x, in_rows, lost = backend.log_gradients(x, cotangent, theta, k, temperature, link)
     if lost and given.is_half:
         wide = given.wide()
-        slopes = _log_weights_back(backend, wide, cast(cotangent, wide.scores.dtype), theta)
+        slopes = log_weights_back(backend, wide, cast(cotangent, wide.scores.dtype), theta)
         return cast(slopes[0], in_x.dtype), slopes[1]
     if lost:
         where = in_rows[0].isnan()
         x, k, temperature = (array[where] for array in given.per_row()[:3])
-        rows = rows_of(Given(x, k, temperature, link))
+        rows = rows_of(Given(x, k, temperature, link.map_alpha(lambda alpha: alpha[where])))
         found = theta[0][where], theta[1][where]
         pulled = of_torch("state").recording(
             pullbacks.in_rows, cotangent[where], rows, found, pullbacks.of_logarithms
@@ -63,7 +63,7 @@ LOG_WEIGHTS = Operation(
             takes="cotangent n, x n, theta 2, k #, t #, link",
             gives="x n, k+t 2 if k t",
             of=ROWS,
-            kernel=_log_weights_back,
+            kernel=log_weights_back,
             xla=lambda: ["log_cotangents"],
         ),
     ),

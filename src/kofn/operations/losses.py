@@ -29,28 +29,35 @@ from kofn.solver.reductions import DENSE, Reductions
 Backend = kernels.RowKernels
 
 
-def _gap(
-    backend: Backend, given: Given, target: Array, likely: int, slopes: int
-) -> tuple[Array, Array | None, Array | None]:
-    """Return the losses of rows and, if `slopes`, p − t and Σ(p − t)z.
+def _gap(backend: Backend, given: Given, *own: Any) -> tuple[Array | None, ...]:
+    return gap(backend, given, *own)[:3]
+
+
+def gap(
+    backend: Backend, given: Given, target: Array, likely: int, slopes: int, of_alpha: int = 0
+) -> tuple[Array | None, ...]:
+    """Return the losses of rows and, if `slopes`, p − t and Σ(p − t)z; their slopes in alpha.
 
     k is the sum of a target of weights. If `likely`, the losses are −log p of labels.
     """
     x, k, temperature, link = given[:4]
     if target.ndim == x.ndim:
         target = target_of(x, target)
-    found, away, lost = backend.gaps(x, target, k, temperature, link, bool(likely), bool(slopes))
+    wanted = dict(of_alpha=True) if of_alpha else {}
+    rows = x, target, k, temperature, link
+    found, away, lost, *in_alpha = backend.gaps(*rows, bool(likely), bool(slopes), **wanted)
     if lost:
         wide = given.wide()
         if target.ndim == x.ndim:
             target = as_numbers(target, wide.scores.dtype)
             wide = wide._replace(k=namespace(x).sum(target, axis=-1))
-        found, away = _by_parts(backend, wide, target, bool(likely))
+        found, away, *in_alpha = _by_parts(backend, wide, target, bool(likely), wanted)
+    in_alpha = in_alpha or [None]
     if not slopes:
-        return _own(found[0]), None, None
+        return _own(found[0]), None, None, *in_alpha
     if likely and type(temperature) is not float:
-        return _own(found[0]), away, from_labels(x, target, away) / temperature
-    return _own(found[0]), away, _own(found[1])
+        return _own(found[0]), away, from_labels(x, target, away) / temperature, *in_alpha
+    return _own(found[0]), away, _own(found[1]), *in_alpha
 
 
 def _own(part: Array) -> Array:
@@ -58,19 +65,25 @@ def _own(part: Array) -> Array:
     return part.clone() if hasattr(part, "clone") else part
 
 
-def _by_parts(backend: Backend, given: Given, target: Array, likely: bool) -> tuple[Array, Array]:
-    """Return losses with Σ(p − t)z, (2, …), and p − t, where the kernel gave up on rows."""
-    known = weights_by_kernel(backend, given)
-    found, away, lost = backend.gaps(given.scores, target, *given[1:4], likely, known=known)
+def _by_parts(
+    backend: Backend, given: Given, target: Array, likely: bool, wanted: dict[str, bool]
+) -> tuple[Array, ...]:
+    """Return losses with Σ(p − t)z, (2, …), and p − t, where the kernel gave up on rows.
+
+    And the slopes in alpha, if they are wanted.
+    """
+    known, own = weights_by_kernel(backend, given), (given.scores, target, *given[1:4])
+    found, away, lost, *in_alpha = backend.gaps(*own, likely, known=known, **wanted)
     if lost:
         each = in_memory(found)[0]
         where = np.isnan(each)
         x, k, temperature = (in_memory(array)[where] for array in given.per_row()[:3])
         with np.errstate(all="ignore"):
-            rows = rows_of(Given(x, k, temperature, given.link))
+            link = given.link.map_alpha(lambda alpha: in_memory(alpha)[where])
+            rows = rows_of(Given(x, k, temperature, link))
             placed = tuple(one[where] for one in in_memory(known[1]))
             each[where] = answers.gap(rows, in_memory(target)[where], found=placed)
-    return found, away
+    return found, away, *in_alpha
 
 
 def target_of(x: Array, target: Array) -> Array:
@@ -231,6 +244,7 @@ LOSS = Operation(
     # F′ = p^(2 − α) has no accurate digits next to p = 0, where p − t has not.
     goes_onward=lambda given, target: given.link.alpha is None or target.ndim < given.scores.ndim,
     offered="gaps",
+    each_alpha="LOSS",
     functions="fenchel_young_loss, topk_loss, sparsemax_loss, entmax_loss, segment_topk_loss",
 )
 _SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "still", "whole"))

@@ -152,6 +152,8 @@ class Operation:
     settings: tuple[str, ...] = field(init=False)
     has_slopes: bool = field(init=False)
     """Whether the last setting says if anything is learned."""
+    asks: tuple[str, ...] = field(init=False)
+    """The tensors of the rows of which settings "of_…" before "slopes" say if they are learned."""
     has_link: bool = field(init=False)
     cotangents: tuple[tuple[str, ...], ...] = field(init=False)
     """Of each answer of a way back, the arguments whose cotangents it has."""
@@ -171,6 +173,8 @@ class Operation:
         self.settings = tuple(each.name for each in others if each.kind not in ARRAYS)
         self.own = self.arrays + self.settings
         self.has_slopes = "slopes" in self.settings
+        asked_of = [name for name in self.settings if name.startswith("of_")]
+        self.asks = tuple(name.removeprefix("of_") for name in asked_of if self.has_slopes)
         self.has_link = any(each.name == "link" for each in self.arguments)
         self.cotangents = tuple(tuple(each.name.split("+")) for each in self.answers)
         moved = {name for back in self.back for names in back.cotangents for name in names}

@@ -79,6 +79,7 @@ def part(given: Given, where: np.ndarray) -> Given:
     x, k, temperature = (in_memory(array)[where] for array in (x, k, temperature))
     excluded = x <= np.finfo(x.dtype).min / 2
     x, k, temperature = (np.asarray(array, np.float64) for array in (x, k, temperature))
+    link = link.map_alpha(lambda alpha: np.asarray(in_memory(alpha)[where], np.float64))
     costs = None if costs is None else np.asarray(in_memory(costs)[where], np.float64)
     return Given(np.where(excluded, -np.inf, x), k, temperature, link, None, costs)
 

@@ -17,6 +17,8 @@ from kofn.kernels.cpu.rows.lanes import (
     visit_all,
 )
 from kofn.kernels.cpu.rows.layout import (
+    BACKWARD,
+    BACKWARD_ABREAST,
     BRING_BACK,
     CENTRE,
     CLOSE_BACK,
@@ -56,6 +58,23 @@ def cotangents(group, lanes):
 
 
 @plain
+def in_alphas(group, lanes):
+    """Leave the cotangents of α, Σg·∂p/∂α, in the lanes, after those of k: `bend` says how.
+
+    ∂p/∂α is ∂F/∂α less the multiple of F′ that keeps Σp, and ΣF′(g − ḡ) = 0.
+    """
+    if group.entries:
+        visit_all(group, len(BACKWARD_ABREAST))
+    for r in range(group.count):
+        hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
+        if lanes.state[r] == CLOSED:
+            lanes.in_alpha[r] = hi if hi != hi else 0.0
+        elif not group.entries:
+            sums = visit(nth(group, r), len(BACKWARD), hi, lo, per_t, lanes.alpha[r], lanes.mean[r])
+            lanes.in_alpha[r] = lanes.rest[r] * sums[1] - sums[0]
+
+
+@plain
 def pivot_of(hi, lo, temperature, weight, moment):
     """The mean of x from Σw and Σwz; θ where there is none."""
     return hi + lo + (temperature * (moment / weight) if weight > 0 else 0.0)
@@ -72,7 +91,7 @@ def _weigh(group, lanes):
     for r in range(group.count):
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
         if abs(hi) < math.inf:
-            sums = visit(nth(group, r), WEIGH, hi, lo, per_t, row.alpha, 0.0)
+            sums = visit(nth(group, r), WEIGH, hi, lo, per_t, lanes.alpha[r], 0.0)
             lanes.weight[r], lanes.total[r], lanes.moment[r] = sums[0], sums[1], sums[2]
 
 
@@ -100,7 +119,7 @@ def _centre(group, lanes):
     for r in range(group.count):
         if lanes.state[r] == SPECIAL:
             hi, lo, per_t, rest = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.rest[r]
-            visit(nth(group, r), CENTRE, hi, lo, per_t, row.alpha, rest)
+            visit(nth(group, r), CENTRE, hi, lo, per_t, lanes.alpha[r], rest)
 
 
 @plain
@@ -129,8 +148,8 @@ def value(row, lanes):
     if hi != hi:
         return hi, hi
     if abs(hi) < math.inf:
-        sums = visit(row, INTEGRATE, hi, lo, 1 / temperature, row.alpha, 0.0)
-        theta = hi + lo - temperature * edge(row.kind, row.alpha)
+        sums = visit(row, INTEGRATE, hi, lo, 1 / temperature, lanes.alpha[r], 0.0)
+        theta = hi + lo - temperature * edge(row.kind, lanes.alpha[r])
         return (k - sums[1]) * theta + sums[2] + temperature * sums[0], sums[3]
     sums = visit(row, TOTAL, 0.0, 0.0, 0.0, 0.0, 0.0)
     chosen = sums[0] if hi < 0 else 0.0

@@ -8,7 +8,6 @@ import numpy as np
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows.balance import to_end
-from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -148,7 +147,7 @@ def _start(group, lanes):
     if summed < count:
         if group.entries:
             visit_all(group, SURVEY)
-        open_all(group.lanes, count, n, kind, size, edge(kind, row.alpha))
+        open_all(group.lanes, count, n, kind, size)
     if summed:
         for r in range(count):
             if is_single(kind, lanes.k[r]):
@@ -223,7 +222,7 @@ def _mend(group, lanes):
             rest = lanes.rest[r]
             if rest != 0:
                 hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
-                sums = visit(nth(group, r), MEND, hi, lo, per_t, row.alpha, rest)
+                sums = visit(nth(group, r), MEND, hi, lo, per_t, lanes.alpha[r], rest)
                 lanes.total[r] = sums[0]
 
 

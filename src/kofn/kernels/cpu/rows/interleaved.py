@@ -189,17 +189,17 @@ def first_evaluation(kind: int, number: Any) -> Visit:
 
 
 def evaluate(kind: int, number: Any) -> Visit:
-    """Σ of the tails not above ½, and of those above, ΣF′, #{F > ½}, ΣF″; a is α."""
+    """Σ of the tails not above ½, and of those above, ΣF′, #{F > ½}, ΣF″."""
     afresh = kind in BOUNDED
 
-    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
         place = carray(vectors(zero), (VECTORS, LANES), number)
-        rise_ = number(alpha - 1)
         for r in range(LANES):
+            place[3, r] = into.alpha[r] - 1
             place[0, r], place[1, r], place[2, r] = into.base[r], into.by[r], into.per_t[r]
             into.below[r], into.above[r], into.weight[r] = 0, 0, 0
             into.count[r], into.slope[r] = 0, 0
@@ -210,10 +210,10 @@ def evaluate(kind: int, number: Any) -> Visit:
                 for r in range(LANES):
                     by = place[1, r]
                     if afresh:
-                        a = distance(entries[i, SCORE, r], place[0, r], by, place[2, r])
+                        y = distance(entries[i, SCORE, r], place[0, r], by, place[2, r])
                     else:
-                        a = entries[i, KEPT, r]
-                    t, t_above, first, upper, second = evaluated(kind, a, by, one / by, rise_)
+                        y = entries[i, KEPT, r]
+                    t, t_above, first, upper, second = evaluated(kind, y, by, one / by, place[3, r])
                     own[0, r] += t
                     own[1, r] += t_above
                     own[2, r] += first
@@ -231,16 +231,16 @@ def evaluate(kind: int, number: Any) -> Visit:
 
 
 def write(kind: int, number: Any) -> Visit:
-    """F of each entry, of what was prepared in its place, and ΣF; a is α."""
+    """F of each entry, of what was prepared in its place, and ΣF."""
     afresh = kind in BOUNDED
 
-    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
-        rise_ = number(alpha - 1)
         for r in range(LANES):
+            own[4, r] = into.alpha[r] - 1
             own[1, r], own[2, r], own[3, r] = into.base[r], into.by[r], into.per_t[r]
             into.total[r] = 0
         for start in range(0, n, FEW):
@@ -249,12 +249,12 @@ def write(kind: int, number: Any) -> Visit:
             for i in range(start, min(start + FEW, n)):
                 for r in range(LANES):
                     by = own[2, r]
-                    a = (
+                    y = (
                         distance(entries[i, SCORE, r], own[1, r], by, own[3, r])
                         if afresh
                         else entries[i, KEPT, r]
                     )
-                    p = written(kind, a, by, one / by, rise_)
+                    p = written(kind, y, by, one / by, own[4, r])
                     entries[i, KEPT, r] = p
                     own[0, r] += p
             for r in range(LANES):
@@ -265,15 +265,15 @@ def write(kind: int, number: Any) -> Visit:
 
 
 def mend(kind: int, number: Any) -> Visit:
-    """F′·rest more of each weight, which stays in [0, 1], and their sum; a is α."""
+    """F′·rest more of each weight, which stays in [0, 1], and their sum."""
 
-    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
-        rise_ = number(alpha - 1)
         for r in range(LANES):
+            own[5, r] = into.alpha[r] - 1
             own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
             own[4, r], into.total[r] = into.rest[r], 0
         for start in range(0, n, FEW):
@@ -282,7 +282,7 @@ def mend(kind: int, number: Any) -> Visit:
             for i in range(start, min(start + FEW, n)):
                 for r in range(LANES):
                     hi, lo, rest = own[1, r], own[2, r], own[4, r]
-                    more = centred(kind, entries[i, SCORE, r], hi, lo, own[3, r], rise_, rest)
+                    more = centred(kind, entries[i, SCORE, r], hi, lo, own[3, r], own[5, r], rest)
                     p = min(max(entries[i, KEPT, r] + more, zero), one)
                     entries[i, KEPT, r] = p
                     own[0, r] += p
@@ -294,15 +294,15 @@ def mend(kind: int, number: Any) -> Visit:
 
 
 def weigh(kind: int, number: Any) -> Visit:
-    """Way back, first: F′ in its place, ΣF′, ΣF′g and ΣF′z; a is α."""
+    """Way back, first: F′ in its place, ΣF′, ΣF′g and ΣF′z."""
 
-    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
-        rise_ = number(alpha - 1)
         for r in range(LANES):
+            own[6, r] = into.alpha[r] - 1
             own[2, r], own[3, r], own[4, r] = into.hi[r], into.lo[r], into.per_t[r]
             into.weight[r], into.total[r], into.moment[r] = 0, 0, 0
         for start in range(0, n, BLOCK):
@@ -316,7 +316,7 @@ def weigh(kind: int, number: Any) -> Visit:
                         own[2, r],
                         own[3, r],
                     )
-                    w, product, moment = weighed(kind, v, u, hi, lo, own[4, r], rise_)
+                    w, product, moment = weighed(kind, v, u, hi, lo, own[4, r], own[6, r])
                     entries[i, KEPT, r] = w
                     own[0, r] += w
                     own[1, r] += product
@@ -362,25 +362,25 @@ def slope(kind: int, number: Any) -> Visit:
 
 
 def centre(kind: int, number: Any) -> Visit:
-    """Way back, where rounding left Σu ≠ 0: take F′·rest/T off; a is α.
+    """Way back, where rounding left Σu ≠ 0: take F′·rest/T off.
 
     Only in lanes that are special.
     """
 
-    def visit(x, g, out, n, lanes, alpha, b, c, d, e):
+    def visit(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
-        rise_ = number(alpha - 1)
         for r in range(LANES):
+            own[6, r] = into.alpha[r] - 1
             own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
             own[4, r], own[5, r] = into.rest[r], one if into.state[r] == SPECIAL else zero
         for i in range(n):
             for r in range(LANES):
                 per_t, special = own[3, r], own[5, r] > zero
                 hi, lo, rest = own[1, r], own[2, r], own[4, r]
-                u = centred(kind, entries[i, SCORE, r], hi, lo, per_t, rise_, rest)
+                u = centred(kind, entries[i, SCORE, r], hi, lo, per_t, own[6, r], rest)
                 entries[i, KEPT, r] -= u * per_t if special else zero
         never_unroll()
 

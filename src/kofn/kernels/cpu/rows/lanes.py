@@ -22,7 +22,7 @@ OPEN, SPECIAL, FOUND, LOST, CLOSED, SUMMED = range(6)
 """States of a lane. A special one waits for search.py; a closed row needs no equation; a lost one
 is left to the reference; the θ of a summed one is known after the next evaluation."""
 
-Row = namedtuple("Row", "lane visits kind size x g out n sums team memo alpha")
+Row = namedtuple("Row", "lane visits kind size x g out n sums team memo")
 """A row: its lane; addresses of what visits it (loops.py), of its scores, cotangents and answer,
 of the sums, of the team, and of what `quantiles` keeps from one row to the next; the link's kind;
 bytes per number; n.
@@ -52,7 +52,6 @@ def nth(group, r):
         row.sums,
         row.team,
         row.memo,
-        row.alpha,
     )
 
 
@@ -61,7 +60,7 @@ def visit_all(group, which):
     """Go over all rows of a group once; sums go to their lanes."""
     row, zero = group.row, 0.0
     address = carray(pointer(row.visits), which + 1, np.int64)[which]
-    call(address, group.entries, 0, 0, row.n, group.lanes, row.alpha, zero, zero, zero, zero)
+    call(address, group.entries, 0, 0, row.n, group.lanes, zero, zero, zero, zero, zero)
 
 
 @plain

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn.kernels.contract import BOUNDED, EXPONENTIAL, kind_of
+from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, kind_of_rows
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
@@ -59,24 +59,31 @@ def visit(module: str, name: str, kind: int, size: int) -> Code:
 
 
 def visits(
-    code: Code, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True
-) -> list[Code]:
+    code: Code, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True,
+    of_alpha: bool = False,
+) -> list[Code]:  # fmt: skip
     """What visits rows of n in `code`, in the order of their places in memory.
 
-    Without `in_rows`, the cotangents of k and T are not wanted.
+    Without `in_rows`, the cotangents of k and T are not wanted; that of α is `of_alpha`.
     """
     short = n <= layout.SHORT
     names: tuple[str, ...]
+
+    def each(module: str, names: tuple[str, ...]) -> list[Code]:
+        return [visit(module, name, kind, size) for name in names]
+
     if code is COMPARE:
         likely = kind == LIKELY
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
         first = visits(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
-        return [*first, *(visit("loss_loops", name, kind, size) for name in names)]
+        last = layout.LOSS_IN_ALPHA * of_alpha
+        return [*first, *each("loss_loops", names), *each("alpha_loops", last)]
     if code is LOGS:
         names = layout.LOG_BACKWARD if cotangent else layout.LOGS
         modules = ("loss_loops" if name == "lever" else "log_loops" for name in names)
         pairs = zip(modules, names, strict=True)
-        return [visit(module, name, kind, size) for module, name in pairs]
+        found = [visit(module, name, kind, size) for module, name in pairs]
+        return found + each("alpha_loops", layout.LOG_IN_ALPHA * of_alpha)
     if code is FORWARD:
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     elif cotangent:
@@ -88,7 +95,9 @@ def visits(
         instead |= {"peak": "surveyed_peak"} if kind in BOUNDED else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
-    return [visit("interleaved" if short else "loops", name, kind, size) for name in names]
+    found = each("interleaved" if short else "loops", names)
+    last = layout.IN_ALPHA_ABREAST if short else layout.IN_ALPHA
+    return found + each("alpha_loops", last * of_alpha)
 
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
@@ -96,7 +105,7 @@ def codes(kinds: Iterable[int], size: int) -> list[Code]:
     found, ways = [*WORK, ASSIST], itertools.product((False, True), repeat=2)
     for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
         for n in (layout.SHORT, layout.SHORT + 1):
-            found += visits(code, kind, size, n, back, in_rows)
+            found += visits(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
     return found
 
 
@@ -124,16 +133,19 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
 
 
 def gradients(
-    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
-) -> tuple[Any, Any]:
-    """Cotangents of the scores, (…, n), and of k and temperature, (2, …), None of two numbers."""
+    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any, of_alpha: bool = False
+) -> tuple[Any, ...]:
+    """Cotangents of the scores, (…, n), and of k and temperature, (2, …), None of two numbers; and
+    those of alpha, if wanted.
+    """
     memory = memory_of(x)
     x, cotangent = memory.packed(x), memory.packed(cotangent)
     out, in_rows = memory.empty_like(x), None
     if type(k) is not float or type(temperature) is not float:
         in_rows = memory.empty(x, (2, *x.shape[:-1]))
-    _deal(AFTER, memory, link, x, k, temperature, theta, cotangent, out, in_rows)
-    return out, in_rows
+    three = memory.empty(x, x.shape[:-1]) if of_alpha else None
+    _deal(AFTER, memory, link, x, k, temperature, theta, cotangent, out, in_rows, three=three)
+    return (out, in_rows, three) if of_alpha else (out, in_rows)
 
 
 def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
@@ -147,10 +159,11 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
 
 def gaps(
     x: Any, target: Any, k: Any, temperature: Any, link: Any, likely: bool = False,
-    wanted: bool = True, known: tuple[Any, Any] | None = None,
-) -> tuple[Any, Any, bool]:  # fmt: skip
+    wanted: bool = True, known: tuple[Any, Any] | None = None, of_alpha: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
     """(Fenchel–Young losses and Σ(p − t)z, (2, …); p − t; whether rows were given up: a loss of
-    NaN). Or, if `likely`, −log p of a softmax and zeros.
+    NaN); and the derivatives of the losses in alpha, if `of_alpha`. Or, if `likely`, −log p of a
+    softmax and zeros.
 
     The target is labels, integers of 64 bits per row, or an array like x, or of bytes: then k is
     its sum. If weights and θ are `known`, the target is not of bytes, k is given, and the weights,
@@ -168,8 +181,10 @@ def gaps(
     else:
         wanted = wanted or (x.shape[-1] <= layout.SHORT and not likely)
         away, theta = memory.empty(x, x.shape) if wanted else None, None
-    lost = _deal(COMPARE, memory, link, x, k, temperature, theta, dense, away, two, labels, likely)
-    return two, away, lost
+    three = memory.empty(x, x.shape[:-1]) if of_alpha else None
+    numbers = theta, dense, away, two, labels, likely, None, three
+    lost = _deal(COMPARE, memory, link, x, k, temperature, *numbers)
+    return (two, away, lost, three) if of_alpha else (two, away, lost)
 
 
 def logarithms(x: Any, weights: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
@@ -190,16 +205,17 @@ def log_weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, 
 
 
 def log_gradients(
-    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any
-) -> tuple[Any, Any, bool]:
+    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any, of_alpha: bool = False
+) -> tuple[Any, ...]:
     """(cotangents of the scores, (…, n); NaN where a row was given up, and those of T, (2, …);
-    whether any row was given up), for cotangents of logarithms.
+    whether any row was given up; those of alpha, if wanted), for cotangents of logarithms.
     """
     memory = memory_of(x)
     x, cotangent = memory.packed(x), memory.packed(cotangent)
     out, in_rows = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
-    lost = _deal(LOGS, memory, link, x, k, temperature, theta, cotangent, out, in_rows)
-    return out, in_rows, lost
+    three = memory.empty(x, x.shape[:-1]) if of_alpha else None
+    lost = _deal(LOGS, memory, link, x, k, temperature, theta, cotangent, out, in_rows, three=three)
+    return (out, in_rows, lost, three) if of_alpha else (out, in_rows, lost)
 
 
 class _Plan(NamedTuple):
@@ -219,10 +235,10 @@ class _Plan(NamedTuple):
 @lru_cache(maxsize=512)
 def plan_of(
     code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool,
-    in_rows: bool = True, in_bytes: bool = False,
+    in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> _Plan:  # fmt: skip
     single = max(size, 4)
-    each = visits(code, kind, single, n, cotangent, in_rows)
+    each = visits(code, kind, single, n, cotangent, in_rows, of_alpha)
     found = np.array([*map(native.address, each)], np.int64)
     group = layout.together(n, 3 if cotangent else 2)
     chunk = max(group, (GRAIN if size == single else HALF_GRAIN) // n // group * group)
@@ -248,13 +264,14 @@ def _deal(
     labels: Any = None,
     likely: bool = False,
     then: Code | None = None,
+    three: Any = None,
 ) -> bool:
     """Rows to threads; whether one was given up. A second function is for 16-bit numbers only.
 
     A row's answer does not depend on who works on it, or with whom. The arrays stay with the work
     for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
     """
-    n, kind, address = x.shape[-1], kind_of(link), memory.address
+    n, kind, address = x.shape[-1], kind_of_rows(link), memory.address
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
@@ -262,10 +279,14 @@ def _deal(
     back = cotangent is not None
     answers = out is not None  # else the prepared entries need memory
     in_rows, in_bytes = not back or two is not None, back and cotangent.itemsize == 1
-    plan = plan_of(code, of_link, entry, n, back, answers, in_rows, in_bytes)
+    plan = plan_of(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
-    alpha = link.alpha if isinstance(link.alpha, float) else 0.0
+    alpha, alphas, alphas_at = 0.0, link.alpha, 0
+    if isinstance(alphas, float):
+        alpha = alphas
+    elif alphas is not None:
+        alphas, alphas_at = per_row(alphas, memory, count, size)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width
@@ -285,7 +306,9 @@ def _deal(
     work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, team, plan.visits_at
     labels_at = 0 if labels is None else address(labels)
     places = address(x), cotangent_at, out_at
-    rows = high, low, k_at, temperature_at, one, other, labels_at, likely, in_bytes
+    three_at = 0 if three is None else address(three)
+    numbers = high, low, k_at, temperature_at, alphas_at, one, other, three_at
+    rows = *numbers, labels_at, likely, in_bytes
     words = array("q", (*work, *places, *rows))
     job, run, kept = words, plan.run, None
     if room is not None:
@@ -294,7 +317,8 @@ def _deal(
         run = native.function(half.DRIVER)
     first = job.buffer_info()[0]
     if crew > 1:
-        keep = words, job, kept, own, x, k, temperature, theta, cotangent, out, two, labels
+        arrays = x, k, temperature, alphas, theta, cotangent, out, two, three, labels
+        keep = words, job, kept, own, *arrays
         if shared:
             pool.offer([(shared,)] * (crew - 1), native.function(ASSIST), keep)
         else:

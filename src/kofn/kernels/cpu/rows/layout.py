@@ -43,7 +43,7 @@ LANE = np.dtype(
         *(
             (name, "f8", (LANES,))
             for name in (
-                *("state", "k", "temperature", "per_t", "wanted"),
+                *("state", "k", "temperature", "alpha", "per_t", "wanted"),
                 # What the survey says. `live` counts finite scores, `top` those of +inf, `bad` the
                 # NaN. Mean, variance and their count, `usual`, tell where most of the scores are;
                 # additive masks such as −1e9 have no say in that. Without ±inf, NaN and masks,
@@ -62,8 +62,8 @@ LANE = np.dtype(
                 # others.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
                 # θ as two numbers; by how much weights are to be mended; on the way back ΣF′z, what
-                # is left of a total, the sum of sizes, and the cotangents of k and T.
-                *("hi", "lo", "moment", "rest", "size", "in_k", "in_t"),
+                # is left of a total, the sum of sizes, and the cotangents of k, T and α.
+                *("hi", "lo", "moment", "rest", "size", "in_k", "in_t", "in_alpha"),
             )
         ),
         ("sums", "f8", (SUMS,)),  # of the visit under way
@@ -75,6 +75,9 @@ LANE = np.dtype(
 FORWARD = ("survey", "census", "peak", "close", "first_evaluation", "evaluate", "write", "mend")
 BACKWARD = ("weigh", "slope", "centre", "close_back")
 VALUE = ("integrate", "total")
+IN_ALPHA, IN_ALPHA_ABREAST = ("bend",), ("bend_abreast",)
+LOG_IN_ALPHA, LOSS_IN_ALPHA = ("log_bend",), ("tilt", "target_tilt")
+"""What is last if the cotangent of α is wanted: see alpha_loops.py."""
 SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, MEND = range(len(FORWARD))
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))
@@ -87,6 +90,7 @@ LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope", "lever")
 GAP, LEVER, CLOSELY, SOFT_GAP, TALLY, FROM_BYTES = range(len(TARGETS))
 LOG = 0
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
+LOG_BEND = len(LOG_BACKWARD)
 
 # The same for rows abreast, which are copied there and back.
 FORWARD_ABREAST = (*FORWARD, "bring", "give")
@@ -96,20 +100,22 @@ BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre", "integrate"}
 BY_LINK |= {"gap", "soft_gap", "label_gap", "closely", "logs", "log_weigh", "log_slope"}
+BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
 # rows were given up; the shape, the address of a team, if there is one, and those of visits and
-# arrays.
+# arrays. Where there is no ALPHA, one α of all rows comes with the job; where there is no THREE,
+# nobody wants the cotangent of α.
 GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, VISITS = range(4, 11)
-X, G, OUT, HI, LO, K, TEMPERATURE, ONE, TWO, LABELS, LIKELY, BYTES = range(11, 23)
-WORDS = 23
+X, G, OUT, HI, LO, K, TEMPERATURE, ALPHA, ONE, TWO, THREE, LABELS, LIKELY, BYTES = range(11, 25)
+WORDS = 25
 
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
 # prepared where there is no memory of an answer to keep them in, targets that came as bytes, and
 # what it shares with a team.
 MEMO = LANE.itemsize // 8
-HEAD = -(-(MEMO + 7) // 8) * 8
+HEAD = -(-(MEMO + 8) // 8) * 8
 
 
 def together(n: int, arrays: int) -> int:

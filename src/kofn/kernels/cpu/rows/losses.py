@@ -18,10 +18,12 @@ from kofn.kernels.cpu.rows.layout import (
     FROM_BYTES,
     GAP,
     KNOWS_OMEGA,
+    LABELLED,
     LEVER,
     MEND,
     SOFT_GAP,
     TALLY,
+    TARGETS,
 )
 from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
@@ -55,7 +57,7 @@ def count(group, bytes_at, into):
 
 
 @plain
-def gaps(group, lanes, labels, searched):
+def gaps(group, lanes, labels, searched, of_alpha):
     """Leave the loss of each row as `in_k`, Σ(p − t)z as `in_t`, and p − t in place of weights p.
 
     Σ(p − t) = 0 up to rounding, so backward.py's pivot stands for θ in the second, but with weights
@@ -63,27 +65,36 @@ def gaps(group, lanes, labels, searched):
 
     The target of a row is in its cotangent's place, or a label, the index of the one 1. The answer
     is whether rows are left to the reference, with a loss of NaN: their soft target's Ω is unknown.
-    Lanes that have `searched` for θ know more of the rows.
+    Lanes that have `searched` for θ know more of the rows. `in_alpha` becomes the derivative in α,
+    if that is wanted.
     """
-    lost = False
+    lost, tilt = False, _of_target(group, len(TARGETS) if group.row.g else len(LABELLED))
     for r in range(group.count):
-        row = nth(group, r)
+        row, alpha = nth(group, r), lanes.alpha[r]
         label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], 1 / lanes.temperature[r]
         if not abs(hi) < math.inf:
             lanes.in_k[r] = _closed(row, hi, labels != 0, label)
             lanes.in_t[r] = hi if hi != hi else 0.0
             lost = lost or (hi == hi and lanes.in_k[r] != lanes.in_k[r])
+            lanes.in_alpha[r] = lanes.in_t[r]
+            if of_alpha and row.g:
+                lanes.in_alpha[r] += visit(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
             continue
         if searched and row.kind in OCTAVES and not group.entries:
             _write_closely(group, row, lanes)
+        lanes.in_alpha[r] = 0.0
+        if of_alpha:
+            lanes.in_alpha[r] -= visit(row, tilt, 0.0, 0.0, 0.0, alpha, 0.0)[0]
         address = np.float64(row.x + label * row.size)
-        sums = visit(row, _of_target(group, GAP), hi, lo, per_t, row.alpha, address)
+        sums = visit(row, _of_target(group, GAP), hi, lo, per_t, alpha, address)
         total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
         possible = total < math.inf
         if soft > 0 and row.kind in KNOWS_OMEGA:
             which = _of_target(group, SOFT_GAP)
-            total = visit(row, which, hi, lo, per_t, row.alpha, address)[0]
+            total = visit(row, which, hi, lo, per_t, alpha, address)[0]
+            if of_alpha:
+                lanes.in_alpha[r] += visit(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
         elif soft > 0:
             total = math.nan
             lost = True
@@ -91,7 +102,7 @@ def gaps(group, lanes, labels, searched):
         if possible:
             pivot = pivot_of(hi, lo, lanes.temperature[r], weight, moment)
         else:
-            pivot = hi + lo - lanes.temperature[r] * edge(row.kind, row.alpha)
+            pivot = hi + lo - lanes.temperature[r] * edge(row.kind, alpha)
         sums = visit(row, _of_target(group, LEVER), pivot, per_t, 0.0, 0.0, 0.0)
         lanes.in_k[r], lanes.in_t[r] = total, sums[0]
     return lost
@@ -106,6 +117,7 @@ def _write_closely(group, row, lanes):
     """
     r = row.lane
     hi, lo, mean, temperature = lanes.hi[r], lanes.lo[r], lanes.mean[r], lanes.temperature[r]
+    alpha = lanes.alpha[r]
     if row.kind == EXPONENTIAL and is_single(row.kind, lanes.k[r]):
         return  # from the greatest score on, without a mean
     away, reach = abs(hi + lo - mean), max(lanes.greatest[r] - mean, mean - lanes.least[r])
@@ -113,9 +125,9 @@ def _write_closely(group, row, lanes):
         return
     base, per_t = rounded(mean, row.size), 1 / temperature
     by = moved(row.kind, ((hi - base) + lo) * per_t)
-    sums = visit(row, _of_target(group, CLOSELY), base, per_t, by, row.alpha, 0.0)
+    sums = visit(row, _of_target(group, CLOSELY), base, per_t, by, alpha, 0.0)
     if sums[1] > 0:
-        visit(row, MEND, hi, lo, per_t, row.alpha, (lanes.k[r] - sums[0]) / sums[1])
+        visit(row, MEND, hi, lo, per_t, alpha, (lanes.k[r] - sums[0]) / sums[1])
 
 
 @plain

@@ -73,7 +73,7 @@ def survey(row, lanes):
 def visit_at(row, lanes, which):
     """An evaluation, or the writing, at θ; return its sums."""
     r = row.lane
-    return visit(row, which, lanes.base[r], lanes.per_t[r], lanes.by[r], row.alpha, 0.0)
+    return visit(row, which, lanes.base[r], lanes.per_t[r], lanes.by[r], lanes.alpha[r], 0.0)
 
 
 @plain
@@ -144,7 +144,7 @@ def read(row, lanes):
         lanes.state[r] = LOST
     else:
         quantiles(row, lanes, lanes.wanted[r], lanes.live[r], lanes.usual[r])
-        begin(lanes, r, edge(row.kind, row.alpha), row.size)
+        begin(lanes, r, edge(row.kind, lanes.alpha[r]), row.size)
 
 
 @plain
@@ -170,15 +170,16 @@ def quantiles(row, lanes, k, live, usual):
     """Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones, and of
     k where the weight of the greatest cannot be more.
     """
-    memo, r = carray(pointer(row.memo), 7, np.float64), row.lane
-    if not (memo[0] == k and memo[1] == live and memo[2] == usual):
+    memo, r = carray(pointer(row.memo), 8, np.float64), row.lane
+    alpha, same = lanes.alpha[r], memo[0] == k and memo[1] == live and memo[2] == usual
+    if not (same and memo[7] == alpha):
         share = min(k / max(usual, 1.0), 0.5 + 0.5 * k / live)
-        bell = quantile(NORMAL, share, row.alpha)
-        memo[0], memo[1], memo[2], memo[3] = k, live, usual, bell
-        memo[4] = bell if row.kind == NORMAL else quantile(row.kind, share, row.alpha)
-        memo[5] = quantile(row.kind, k / live, row.alpha)
+        bell = memo[3] if same else quantile(NORMAL, share, alpha)
+        memo[0], memo[1], memo[2], memo[3], memo[7] = k, live, usual, bell, alpha
+        memo[4] = bell if row.kind == NORMAL else quantile(row.kind, share, alpha)
+        memo[5] = memo[4] if share == k / live else quantile(row.kind, k / live, alpha)
         ends = row.kind in BOUNDED and is_single(row.kind, k)
-        memo[6] = quantile(row.kind, k, row.alpha) if ends else math.nan
+        memo[6] = quantile(row.kind, k, alpha) if ends else math.nan
     lanes.bell[r], lanes.own[r], lanes.end[r], lanes.alone[r] = memo[3], memo[4], memo[5], memo[6]
 
 

@@ -13,7 +13,7 @@ from numba import carray
 
 from kofn.kernels.constants import SPREAD, USUAL
 from kofn.kernels.contract import BOUNDED, STEPS, TWO_TAILS
-from kofn.kernels.cpu.rows.formulas import moved
+from kofn.kernels.cpu.rows.formulas import edge, moved
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -47,12 +47,13 @@ times ΣF′ of the linear link, times ΣF″ of the square.
 
 
 @plain
-def begin_all(address):
-    """1/T; lanes are idle until more is known."""
+def begin_all(address, alpha, each):
+    """1/T, and α unless there is one of `each` row; lanes are idle until more is known."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     for r in range(LANES):
         lanes.per_t[r] = 1 / lanes.temperature[r]
+        lanes.alpha[r] = lanes.alpha[r] if each else alpha
         lanes.state[r], lanes.strange[r] = LOST, 0.0
     never_unroll()
 
@@ -91,7 +92,7 @@ def fresh_all(address):
 
 
 @plain
-def open_all(address, count, n, kind, size, origin):
+def open_all(address, count, n, kind, size):
     """Begin the search in the rows whose survey is plain and whose k is between 0 and n."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
@@ -110,7 +111,7 @@ def open_all(address, count, n, kind, size, origin):
         lanes.mean[r], lanes.variance[r] = mean, variance
         lanes.least[r] = mean - reach
         lanes.greatest[r] = lanes.greatest[r] if single else mean + reach
-        begin(lanes, r, origin, size)
+        begin(lanes, r, edge(kind, lanes.alpha[r]), size)
         # None of it is true of a NaN.
         plain_row = (reach < SPREAD * temperature) & (abs(pivot) < USUAL)
         plain_row = plain_row & (temperature >= least_unit(size))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.rows.backward import cotangents, value
+from kofn.kernels.cpu.rows.backward import cotangents, in_alphas, value
 from kofn.kernels.cpu.rows.forward import weights
 from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, store_all
 from kofn.kernels.cpu.rows.layout import (
+    ALPHA,
     BYTES,
     GIVEN_UP,
     HEAD,
@@ -27,6 +28,7 @@ from kofn.kernels.cpu.rows.layout import (
     SIZE,
     TEAM,
     TEMPERATURE,
+    THREE,
     TOGETHER,
     TWO,
     VISITS,
@@ -43,8 +45,8 @@ from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
 from kofn.kernels.cpu.runtime.split_row import dismiss, plain
 
-_K, _T, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "hi", "lo"))
-_IN_K, _IN_T = PLACE["in_k"], PLACE["in_t"]
+_K, _T, _ALPHA, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "alpha", "hi", "lo"))
+_IN_K, _IN_T, _IN_ALPHA = PLACE["in_k"], PLACE["in_t"], PLACE["in_alpha"]
 
 _SUMS = PLACE["sums"]
 
@@ -58,8 +60,8 @@ def forward(job, own, alpha, leads):
     first, last = take(job)
     while first < last:
         for start in range(first, last, words[TOGETHER]):
-            group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
-            _tell(words, own, start, group.count)
+            group = _group(words, own, start, min(words[TOGETHER], last - start))
+            _tell(words, own, start, group.count, alpha)
             if not weights(group, lanes, words[OUT] != 0):
                 fetch_add(job + 8 * GIVEN_UP, 1)
             store_all(words[HI], start, group.count, size, own + _HI)
@@ -73,8 +75,8 @@ def forward(job, own, alpha, leads):
 def after(job, own, alpha, leads):
     """Take rows whose θ is known until there are none; write two numbers of each.
 
-    With cotangents those of k and T, and of the scores where an answer goes; else S_k and its slope
-    in T.
+    With cotangents those of k and T, and of the scores where an answer goes, and of α if there is a
+    place for them; else S_k and its slope in T.
     """
     if not joined(job, leads):
         return
@@ -86,6 +88,8 @@ def after(job, own, alpha, leads):
             group = _searched(words, own, start, last, alpha)
             if words[G]:
                 cotangents(group, lanes)
+                if words[THREE]:
+                    in_alphas(group, lanes)
             else:
                 for r in range(group.count):
                     lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
@@ -113,17 +117,17 @@ def compare(job, own, alpha, leads):
             if words[HI]:
                 group = _searched(words, own, start, last, alpha)
             else:
-                group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
+                group = _group(words, own, start, min(words[TOGETHER], last - start))
                 if words[G]:
                     at = words[G] + start * words[N] if words[BYTES] else 0
                     count(group, at, words[K] + start * words[SIZE])
-                _tell(words, own, start, group.count)
+                _tell(words, own, start, group.count, alpha)
                 lost = not weights(group, lanes, words[OUT] != 0 or not words[LIKELY])
             labels = words[LABELS] + 8 * start if words[LABELS] else 0
             if words[LIKELY]:
                 lost |= likelihoods(group, lanes, labels, words[OUT] != 0)
             else:
-                lost |= gaps(group, lanes, labels, words[HI] == 0)
+                lost |= gaps(group, lanes, labels, words[HI] == 0, words[THREE] != 0)
             if lost:
                 fetch_add(job + 8 * GIVEN_UP, 1)
             _write_two(words, own, start, group.count)
@@ -147,7 +151,7 @@ def logs(job, own, alpha, leads):
         for start in range(first, last, words[TOGETHER]):
             group = _searched(words, own, start, last, alpha)
             if words[G]:
-                if log_cotangents(group, lanes):
+                if log_cotangents(group, lanes, words[THREE] != 0):
                     fetch_add(job + 8 * GIVEN_UP, 1)
                 _write_two(words, own, start, group.count)
             else:
@@ -167,7 +171,7 @@ def _leave(job, words):
 
 
 @plain
-def _group(words, own, first, count, alpha):
+def _group(words, own, first, count):
     """Some rows from the first on."""
     n, size = words[N], words[SIZE]
     at = first * n * size
@@ -179,15 +183,15 @@ def _group(words, own, first, count, alpha):
     team = kept + -(-used * n * size // 8) * 8
     if words[BYTES]:
         g, team = team, team + -(-words[TOGETHER] * n * size // 8) * 8
-    row = Row(0, words[VISITS], words[KIND], size, x, g, out, n, sums, team, memo, alpha)
+    row = Row(0, words[VISITS], words[KIND], size, x, g, out, n, sums, team, memo)
     return Group(row, count, own, entries)
 
 
 @plain
 def _searched(words, own, start, last, alpha):
     """Some rows whose θ is known, with their numbers in their lanes."""
-    group = _group(words, own, start, min(words[TOGETHER], last - start), alpha)
-    _tell(words, own, start, group.count)
+    group = _group(words, own, start, min(words[TOGETHER], last - start))
+    _tell(words, own, start, group.count, alpha)
     load_all(words[HI], start, group.count, words[SIZE], own + _HI)
     load_all(words[LO], start, group.count, words[SIZE], own + _LO)
     return group
@@ -195,14 +199,18 @@ def _searched(words, own, start, last, alpha):
 
 @plain
 def _write_two(words, own, first, count):
-    """The two numbers of some rows from their lanes."""
+    """The two numbers of some rows from their lanes, or three."""
     store_all(words[ONE], first, count, words[SIZE], own + _IN_K)
     store_all(words[TWO], first, count, words[SIZE], own + _IN_T)
+    if words[THREE]:
+        store_all(words[THREE], first, count, words[SIZE], own + _IN_ALPHA)
 
 
 @plain
-def _tell(words, own, first, count):
-    """k and T of some rows to their lanes."""
+def _tell(words, own, first, count, alpha):
+    """k, T and α of some rows to their lanes."""
     load_all(words[K], first, count, words[SIZE], own + _K)
     load_all(words[TEMPERATURE], first, count, words[SIZE], own + _T)
-    begin_all(own)
+    if words[ALPHA]:
+        load_all(words[ALPHA], first, count, words[SIZE], own + _ALPHA)
+    begin_all(own, alpha, words[ALPHA] != 0)

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.kernels.contract import kind_of
+from kofn.kernels.contract import kind_of_rows
 from kofn.kernels.gpu.rows import many_programs, one_program
+from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
@@ -87,7 +88,11 @@ def _forward(x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None)
 
 def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
     part, parts = parts_of(given.n)
-    rows, grid, kind = (given.count,), (given.count * parts,), dict(KIND=kind_of(link), **_IN_PARTS)
+    rows, grid, kind = (
+        (given.count,),
+        (given.count * parts,),
+        dict(KIND=kind_of_rows(link), **_IN_PARTS),
+    )
     together = dict(PARTS=power_of_2(parts), **kind)
     # Each launch reads what the one before has left and leaves what the next one reads.
     numbers = (given.count, many_programs.NUMBERS.value)
@@ -107,10 +112,14 @@ def _sums(given: Given, parts: int) -> Parts:
 
 
 def gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
-) -> tuple[Tensor, Tensor]:
-    """Cotangents of the scores, (…, n), and of k and temperature, (2, …)."""
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
+    of_alpha: bool = False,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Cotangents of the scores, (…, n), and of k and temperature, (2, …); and those of alpha, if
+    wanted.
+    """
     x, cotangent = packed(x), packed(cotangent)
+    more = (in_alpha(x, cotangent, theta, temperature, link),) if of_alpha else ()
     k, temperature = _per_row(k, x), _per_row(temperature, x)
     given = _given(x, k, temperature, theta, link)
     answers = empty(x, x.shape), empty(k, (2, *k.shape))
@@ -122,7 +131,7 @@ def gradients(
                 shape = shape_of(given.n)
                 grid = (-(-given.count // shape.rows),)
                 one_program.backward[grid](given, cotangent, *answers, **_constants(link, shape))
-    return answers
+    return *answers, *more
 
 
 def _backward_in_parts(
@@ -130,7 +139,7 @@ def _backward_in_parts(
 ) -> None:
     part, parts = parts_of(given.n)
     grid, own = (given.count * parts,), _sums(given, parts)
-    first = dict(KIND=kind_of(link), PART=part, **_IN_PARTS)
+    first = dict(KIND=kind_of_rows(link), PART=part, **_IN_PARTS)
     then = dict(PARTS=power_of_2(parts), **first)
     many_programs.weigh_back[grid](given, own, cotangent, **first)
     many_programs.slope_back[grid](given, own, cotangent, **then)
@@ -138,12 +147,13 @@ def _backward_in_parts(
 
 
 def _given(x: Tensor, k: Tensor, temperature: Tensor, theta: Tensor, link: Any) -> Given:
-    alpha = link.alpha if isinstance(link.alpha, float) else 1.5
+    alpha = 1.5 if link.alpha is None else link.alpha
+    alpha = alpha if isinstance(alpha, float) else packed(alpha)
     return Given(x, k, temperature, theta, prod(x.shape[:-1]), x.shape[-1], alpha)
 
 
 def _constants(link: Any, shape: Shape) -> dict[str, Any]:
-    kind, rows = kind_of(link), shape.rows
+    kind, rows = kind_of_rows(link), shape.rows
     return dict(KIND=kind, ROWS=rows, BLOCK=shape.block, num_warps=shape.warps, **OPTIONS)
 
 

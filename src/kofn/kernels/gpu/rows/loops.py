@@ -41,7 +41,7 @@ class Theta(NamedTuple):
     hi: Any
     lo: Any
     per_unit: Any
-    alpha: Any
+    alpha: Any  # of each, or one number
 
 
 class Census(NamedTuple):
@@ -148,6 +148,15 @@ def moments(stretch, pivot, most, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def alpha_of_entries(theta):
+    """α as entries take it: one number, or that of each row beside its entries."""
+    alpha = theta.alpha
+    if alpha.type.is_block():
+        alpha = alpha[:, None]
+    return alpha
+
+
+@triton.jit
 def evaluate(KIND: tl.constexpr, stretch, theta, BLOCK: tl.constexpr, ASK: tl.constexpr = False):
     """The `Sums` at θ.
 
@@ -159,7 +168,7 @@ def evaluate(KIND: tl.constexpr, stretch, theta, BLOCK: tl.constexpr, ASK: tl.co
         x, _ = scores(stretch, at, -INF, BLOCK)
         if ASK:
             x = tl.where(x <= DELETED, -INF, x)
-        t, upper, one, two = tail(KIND, distance(x, theta), theta.alpha)
+        t, upper, one, two = tail(KIND, distance(x, theta), alpha_of_entries(theta))
         below += tl.where(upper, 0.0, t)
         above += tl.where(upper, t, 0.0)
         count += tl.where(upper, 1.0, 0.0)
@@ -188,7 +197,7 @@ def write(KIND: tl.constexpr, stretch, out_row, theta, end, BLOCK: tl.constexpr)
     low = ((theta.hi - DELETED) + theta.lo) * theta.per_unit < 200.0
     for at in range(stretch.first, stretch.last, BLOCK):
         x, filled = scores(stretch, at, -INF, BLOCK)
-        p = weight(KIND, distance(x, theta), theta.alpha)
+        p = weight(KIND, distance(x, theta), alpha_of_entries(theta))
         columns = at + tl.arange(0, BLOCK)
         tl.store(out_row[:, None] + columns[None, :], p, mask=filled & ~end.closed[:, None])
     if tl.max((end.closed | low).to(tl.int32)) > 0:
@@ -210,7 +219,7 @@ def weigh(KIND: tl.constexpr, stretch, g_row, theta, BLOCK: tl.constexpr):
         x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
         y = distance(x, theta)
-        w = density(KIND, y, theta.alpha)
+        w = density(KIND, y, alpha_of_entries(theta))
         total += w
         # What is not chosen may carry any cotangent, NaN included.
         product += tl.where(w > 0.0, w * g, 0.0)
@@ -229,7 +238,7 @@ def slope(KIND: tl.constexpr, stretch, g_row, theta, mean, pivot, BLOCK: tl.cons
     for at in range(stretch.first, stretch.last, BLOCK):
         x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
-        w = density(KIND, distance(x, theta), theta.alpha)
+        w = density(KIND, distance(x, theta), alpha_of_entries(theta))
         chosen = w > 0.0
         u = tl.where(chosen, w * (g - mean[:, None]), 0.0)
         away = tl.where(chosen, (x - pivot[:, None]) * theta.per_unit[:, None], 0.0)
@@ -249,7 +258,7 @@ def write_back(
     for at in range(stretch.first, stretch.last, BLOCK):
         x, filled = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
-        w = density(KIND, distance(x, theta), theta.alpha)
+        w = density(KIND, distance(x, theta), alpha_of_entries(theta))
         u = w * ((g - mean[:, None]) - rest[:, None]) * scale[:, None]
         u = tl.where((w > 0.0) & (scale[:, None] != 0.0), u, 0.0)
         u = tl.where((scale != scale)[:, None] & ~(x <= DELETED), scale[:, None], u)

@@ -16,7 +16,7 @@ import triton.language as tl
 from kofn.kernels.gpu.rows import loops, one_program
 from kofn.kernels.gpu.rows.formulas import INF, unit
 from kofn.kernels.gpu.rows.loops import Census, Stretch, Sums, Theta
-from kofn.kernels.gpu.rows.one_program import Given, load_theta, row_of, store_theta
+from kofn.kernels.gpu.rows.one_program import Given, alpha_of, load_theta, row_of, store_theta
 from kofn.kernels.gpu.rows.search import USUAL, Row, Search, advance, end_of, start
 
 SUMS = tl.constexpr(8)
@@ -132,7 +132,7 @@ def begin(
     seen = one_program.survey_of(stretch, k, t, census, pivot, near, BLOCK)
     end = end_of(k, seen.live, seen.top, seen.bad, t)
     fixed = Row(k, seen.live, seen.top, t)
-    search = start(KIND, fixed, seen, end.closed, given.alpha)
+    search = start(KIND, fixed, seen, end.closed, alpha_of(given, row, row >= 0))
     _keep_row(numbers_at, row, fixed, seen.bad, search)
 
 
@@ -157,7 +157,8 @@ def evaluate(
     if part == 0:
         _keep_row(next_numbers_at, row, fixed, bad, search)
     if tl.max(search.state) == 1:
-        theta = Theta(search.hi, search.lo, unit(KIND, 1.0 / fixed.temperature), given.alpha)
+        alpha = alpha_of(given, row, row >= 0)
+        theta = Theta(search.hi, search.lo, unit(KIND, 1.0 / fixed.temperature), alpha)
         _keep(next_own, row, part, 0, loops.evaluate(KIND, stretch, theta, BLOCK))
 
 
@@ -176,7 +177,8 @@ def settle(
     search = _after_sums(KIND, fixed, search, own, row, PARTS)
     stretch = Stretch(row_of(given.x_at, row, given), row >= 0, 0, given.n)
     end = end_of(fixed.k, fixed.live, fixed.top, bad, fixed.temperature)
-    hi, lo = one_program.settle(KIND, stretch, fixed, search, end.closed, given.alpha, BLOCK)
+    alpha = alpha_of(given, row, row >= 0)
+    hi, lo = one_program.settle(KIND, stretch, fixed, search, end.closed, alpha, BLOCK)
     store_theta(KIND, given, row, row >= 0, hi, lo, fixed.temperature, end)
 
 

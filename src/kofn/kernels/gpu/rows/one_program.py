@@ -50,7 +50,7 @@ class Given(NamedTuple):
     theta_at: Any  # two floats' worth, (2, count): an answer forward, an argument backward
     count: Any
     n: Any
-    alpha: Any
+    alpha: Any  # one number, or where those of the rows are
 
 
 @triton.jit
@@ -75,12 +75,22 @@ def forward(
     seen = _survey(stretch, k, t, BLOCK, WIDE)
     end = end_of(k, seen.live, seen.top, seen.bad, t)
     row = Row(k, seen.live, seen.top, t)
-    search = start(KIND, row, seen, end.closed, given.alpha)
-    hi, lo = settle(KIND, stretch, row, search, end.closed, given.alpha, BLOCK)
+    alpha = alpha_of(given, rows, here)
+    search = start(KIND, row, seen, end.closed, alpha)
+    hi, lo = settle(KIND, stretch, row, search, end.closed, alpha, BLOCK)
     if WRITE:
-        theta = Theta(hi, lo, unit(KIND, 1.0 / t), given.alpha)
+        theta = Theta(hi, lo, unit(KIND, 1.0 / t), alpha)
         loops.write(KIND, stretch, row_of(out_at, rows, given), theta, end, BLOCK)
     store_theta(KIND, given, rows, here, hi, lo, t, end)
+
+
+@triton.jit
+def alpha_of(given, rows, here):
+    """α: one number, or that of each row."""
+    alpha = given.alpha
+    if alpha.dtype.is_ptr():
+        alpha = tl.load(alpha + rows, mask=here, other=1.5)
+    return alpha
 
 
 @triton.jit
@@ -91,7 +101,7 @@ def row_of(at, rows, given):
 
 @triton.jit
 def store_theta(KIND: tl.constexpr, given, rows, here, hi, lo, t, end):
-    hi, lo = step_to(hi, lo, -t * outside(KIND, given.alpha))
+    hi, lo = step_to(hi, lo, -t * outside(KIND, alpha_of(given, rows, here)))
     tl.store(given.theta_at + rows, tl.where(end.closed, end.theta, hi), mask=here)
     tl.store(given.theta_at + given.count + rows, tl.where(end.closed, 0.0, lo), mask=here)
 
@@ -264,8 +274,9 @@ def load_theta(KIND: tl.constexpr, given, rows, here):
     rest = tl.load(given.theta_at + given.count + rows, mask=here, other=0.0)
     solved = tl.abs(found) < INF
     hi, lo = tl.where(solved, found, 0.0), tl.where(solved, rest, 0.0)
-    hi, lo = step_to(hi, lo, t * outside(KIND, given.alpha))
-    return t, found, solved, Theta(hi, lo, unit(KIND, 1.0 / t), given.alpha)
+    alpha = alpha_of(given, rows, here)
+    hi, lo = step_to(hi, lo, t * outside(KIND, alpha))
+    return t, found, solved, Theta(hi, lo, unit(KIND, 1.0 / t), alpha)
 
 
 @triton.jit

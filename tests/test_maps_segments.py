@@ -143,6 +143,29 @@ def test_an_alpha_for_each_segment(framework):
     )
 
 
+@pytest.mark.parametrize("low", [1.25, 1.0], ids=["kernels serve all", "and not all"])
+def test_a_learned_alpha_for_each_segment(low):
+    """Segments of several lengths are blocks of rows, and each row has its own."""
+    lengths = [3, 5, 3, 1, 5, 8]
+    x = torch.randn(sum(lengths), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    alpha = torch.linspace(low, 1.9, len(lengths), dtype=torch.float64)
+    ptr = torch.tensor([0, *np.cumsum(lengths)])
+    c = torch.linspace(-1, 2, len(x), dtype=torch.float64)
+
+    def slopes(function):
+        leaves = x.clone().requires_grad_(), alpha.clone().requires_grad_()
+        answer = function(*leaves)
+        return answer.detach(), *torch.autograd.grad((answer * c).sum(), leaves)
+
+    def one_by_one(x, alpha):
+        parts = zip(x.split(lengths), alpha, strict=True)
+        return torch.cat([kofn.entmax(part, one) for part, one in parts])
+
+    found = slopes(lambda x, alpha: kofn.segment_entmax(x, alpha, ptr=ptr))
+    for one, other in zip(found, slopes(one_by_one), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("link", ["logistic", "normal", "entmax", "exponential"])
 def test_rows_of_users(link, dtype):

@@ -74,6 +74,7 @@ def _of_blocks(
 def _part(given: Given, order: Order, block: Block) -> Given:
     x, k, t, link = given[:4]
     x = x if x is None else _packed(order, block, x, -math.inf)
+    link = link.map_alpha(lambda alpha: numbers_of(block.which, alpha))
     return Given(x, _limited(_numbers(block, k), block.length), _numbers(block, t), link)
 
 

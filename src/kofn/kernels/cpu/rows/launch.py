@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, kind_of_rows
+from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
@@ -271,7 +271,9 @@ def _deal(
     A row's answer does not depend on who works on it, or with whom. The arrays stay with the work
     for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
     """
-    n, kind, address = x.shape[-1], kind_of_rows(link), memory.address
+    n, alphas, address = x.shape[-1], link.alpha, memory.address
+    number = alphas is None or type(alphas) is float
+    kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
     assert kind is not None  # it was asked for by `serving`
@@ -282,11 +284,11 @@ def _deal(
     plan = plan_of(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
-    alpha, alphas, alphas_at = 0.0, link.alpha, 0
-    if isinstance(alphas, float):
-        alpha = alphas
-    elif alphas is not None:
+    alpha, alphas_at = 0.0, 0
+    if not number:
         alphas, alphas_at = per_row(alphas, memory, count, size)
+    elif alphas is not None:
+        alpha = alphas
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width

@@ -27,7 +27,9 @@ MODULES = (
     "kofn.metrics",
     "kofn.schedules",
     "kofn.classic",
-    *(f"kofn.{room}" for room in kofn._ROOMS),
+    "kofn.distributed",
+    "kofn.nn",
+    "kofn.streaming",
     "kofn.feature_selection",
 )
 

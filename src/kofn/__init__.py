@@ -12,14 +12,15 @@ Start with `soft_topk`; `topk_gates` has the indices of the chosen, too; `softma
 `entmax` choose one; `KSubset` is a distribution over subsets; `dir(kofn)` lists all names.
 
 `kofn.nn` has PyTorch modules, `kofn.distributed` the maps over several processes, and
-`kofn.streaming` those of rows that do not fit into memory; they are loaded when first used.
+`kofn.streaming` those of rows that do not fit into memory; these and `kofn.estimators`, `schedules`
+and `classic` are loaded when first used.
 `kofn.feature_selection`, `kofn.onnx` and the modules of `kofn.integrations` need other libraries
 and are imported by their names.
 """
 
 import typing as _typing
 
-from kofn import classic, estimators, links, losses, metrics, schedules
+from kofn import links, losses, metrics
 from kofn.arrays.when_imported import import_after as _import_after
 from kofn.distributions.bernoulli import Bernoulli
 from kofn.distributions.categorical import Categorical, gumbel_max, gumbel_softmax
@@ -38,8 +39,11 @@ from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_thresh
 from kofn.metrics.temperature import temperature_for
 
 if _typing.TYPE_CHECKING:
+    from kofn import classic as classic
     from kofn import distributed as distributed
+    from kofn import estimators as estimators
     from kofn import nn as nn
+    from kofn import schedules as schedules
     from kofn import streaming as streaming
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
@@ -114,7 +118,7 @@ __all__ = [
 ]
 
 
-_ROOMS = ("distributed", "nn", "streaming")
+_ROOMS = ("classic", "distributed", "estimators", "nn", "schedules", "streaming")
 _LATER = {
     name: "knapsack" if "knapsack" in name else "segments"
     for name in __all__
@@ -138,4 +142,4 @@ if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 
 def __dir__() -> list[str]:
     """List the public names only."""
-    return sorted([*__all__, *_ROOMS, "__version__"])
+    return sorted({*__all__, *_ROOMS, "__version__"})

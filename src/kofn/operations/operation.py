@@ -67,7 +67,7 @@ class Signature(NamedTuple):
     """The shape of a number per row, of the same arguments as for `pack`."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Operation:
     """One operation; `kernel(backend, rows, *arrays, *settings)` gives its answers."""
 

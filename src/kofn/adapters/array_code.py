@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from kofn.arrays.kinds import Array, cast
@@ -27,6 +28,15 @@ def answer(
     assert operation.reference is not None
     if theta is not None and operation.at_theta and rows.costs is None:
         known["found"] = (theta[0], theta[1])
-    found = evaluate(operation.reference, rows_of(rows), *arrays, over=rows.over, **known)
+    if rows.costs is None:
+        found = evaluate(operation.reference, rows_of(rows), *arrays, over=rows.over, **known)
+    else:
+        found = evaluate(_of_given(operation.reference), rows, *arrays, **known)
     half = isinstance(rows, Given) and rows.is_half and operation.answers[0].kind == ENTRY
     return cast(found, rows.scores.dtype) if half else found
+
+
+@lru_cache
+def _of_given(reference: Callable[..., Array]) -> Callable[..., Array]:
+    """Return the function of rows that are not settled yet: so many steps are compiled with it."""
+    return lambda given, *own, **named: reference(rows_of(given), *own, **named)

@@ -107,10 +107,7 @@ class Given(NamedTuple):
         x, k, t, link, form, costs = self.wide()
         if type(k) is not float and type(t) is not float:
             return Given(x, k, t, link, form, costs)
-        batch = self.batch
-        k = full_like(x, batch, k) if type(k) is float else k
-        t = full_like(x, batch, t) if type(t) is float else t
-        return _alike(Given(x, k, t, link, form, costs))
+        return _alike(_filled(Given(x, k, t, link, form, costs)))
 
 
 def costed(given: Given) -> tuple[Array, Array, Array, Array]:
@@ -166,7 +163,15 @@ def given(
     found = Given(x, k, _temperature_of(temperature, batch, like, form.dim), link, form, costs)
     if for_kernels and form.kind != "jax" and costs is None:
         return found
-    return _alike(found.per_row())
+    return _alike(_filled(found.wide()))
+
+
+def _filled(given: Given) -> Given:
+    """Return the arguments with arrays where k or T was a number."""
+    x, k, t, link, form, costs = given
+    k = full_like(x, given.batch, k) if type(k) is float else k
+    t = full_like(x, given.batch, t) if type(t) is float else t
+    return Given(x, k, t, link, form, costs)
 
 
 def _alike(given: Given) -> Given:

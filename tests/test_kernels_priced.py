@@ -335,3 +335,15 @@ def test_half_types_are_rounded_float32(dtype):
     leaf = x.clone().requires_grad_()
     soft_knapsack(leaf, costs, 3.0)[:, 0].sum().backward()
     assert leaf.grad.dtype == dtype
+
+
+def test_transforms_of_torch_have_the_digits_of_array_code(monkeypatch):
+    generator = np.random.default_rng(5)
+    x, costs = (generator.normal(size=(40, 300)), generator.exponential(size=(40, 300)) + 0.1)
+    rows = tuple(torch.tensor(each, dtype=torch.float32) for each in (x, costs))
+    of = partial(soft_knapsack, budget=40.0, link=links.entmax(1.3), temperature=0.01)
+    asked = partial(torch.func.jvp, of, rows, (torch.ones(40, 300), torch.zeros(40, 300)))
+    found = asked()
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    for one, other in zip(found, asked(), strict=True):
+        assert torch.equal(one, other)

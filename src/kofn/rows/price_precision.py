@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from kofn.arrays.kinds import Array, cast, is_jax, most_precise_dtype, namespace, quiet
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    is_jax,
+    is_torch,
+    most_precise_dtype,
+    namespace,
+    of_torch,
+    quiet,
+)
 from kofn.links.link import Link
 from kofn.rows import kernel_rows
 from kofn.solver.beside import Place
@@ -15,10 +24,11 @@ def solved(
 ) -> Price:
     """Solve in the most precise dtype, and return the answers in that of the scores.
 
-    Kernels, if there are any for the rows, find θ.
+    Kernels, if there are any for the rows, find θ. Where something transforms the rows, the array
+    code does, which has more digits.
     """
     wide, theta = most_precise_dtype(x), None
-    if over is DENSE and not is_jax(x):
+    if over is DENSE and (of_torch("state").is_plain(x) if is_torch(x) else not is_jax(x)):
         theta = kernel_rows.threshold(x, budget, temperature, link, costs)
     link = link.map_alpha(lambda alpha: cast(alpha, wide))
     rows = [cast(array, wide) for array in (x, costs, budget, temperature)]

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
+import inspect
 from pathlib import Path
 
 import jax
@@ -55,31 +57,51 @@ def target(x, *, labels=False):
     return like(x, hot)
 
 
-def knapsack(x, **options):
-    return kofn.soft_knapsack(x, like(x, COSTS), 3.0, **options)
+def knapsack(x, k=3.0, t=1.0, costs=None, *, of=kofn.soft_knapsack, **options):
+    costs = like(x, COSTS) if costs is None else costs
+    return of(x, costs, k, temperature=t, **options)
+
+
+def bought(x):
+    return knapsack(x.detach() if hasattr(x, "detach") else x, hard=True)
+
+
+def single_weights(x, k=2.5, t=0.7):
+    checked = given(x, k, links.logistic, t, -1, None, for_kernels=True, halves=True)
+    return route.answer(topk.SINGLE_WEIGHTS, checked)
 
 
 CASES = {
-    "weights": lambda x: kofn.soft_topk(x, 2.5, temperature=0.7),
-    "located": lambda x: kofn.soft_topk_threshold(x, 2.5),
-    "value": lambda x: kofn.soft_topk_sum(x, 2.5),
-    "log_weights": lambda x: kofn.log_soft_topk(x, 2.5),
-    "gap": lambda x: losses.topk_loss(x, target(x), reduction="none"),
-    "truncated": lambda x: kofn.sparse_softmax(x, k=3),
-    "truncated_loss": lambda x: losses.softmax_loss(x, target(x, labels=True), reduction="none"),
-    "hard_weights": lambda x: kofn.soft_topk(x, 2.5, hard=True),
+    "weights": lambda x, k=2.5, t=0.7: kofn.soft_topk(x, k, temperature=t),
+    "single_weights": single_weights,
+    "located": lambda x, k=2.5, t=1.0: kofn.soft_topk_threshold(x, k, temperature=t),
+    "value": lambda x, k=2.5, t=1.0: kofn.soft_topk_sum(x, k, temperature=t),
+    "log_weights": lambda x, k=2.5, t=1.0: kofn.log_soft_topk(x, k, temperature=t),
+    "gap": lambda x, t=1.0: losses.topk_loss(x, target(x), temperature=t, reduction="none"),
+    "truncated": lambda x, t=1.0: kofn.sparse_softmax(x, k=3, temperature=t),
+    "truncated_loss": lambda x, t=1.0: losses.softmax_loss(
+        x, target(x, labels=True), temperature=t, reduction="none"
+    ),
+    "hard_weights": lambda x, k=2.5, t=1.0: kofn.soft_topk(x, k, temperature=t, hard=True),
     "hard": lambda x: kofn.hard_topk(x, 2),
     "largest": lambda x: kofn.topk_gates(x, 2)[1],
     "knapsack_weights": knapsack,
-    "knapsack_hard": lambda x: knapsack(x, hard=True),
-    "knapsack_fill": lambda x: knapsack(x.detach() if hasattr(x, "detach") else x, hard=True),
-    "knapsack_threshold": lambda x: kofn.soft_knapsack_threshold(x, like(x, COSTS), 3.0),
-    "knapsack_value": lambda x: kofn.soft_knapsack_value(x, like(x, COSTS), 3.0),
+    "knapsack_hard": functools.partial(knapsack, hard=True),
+    "knapsack_fill": bought,
+    "knapsack_threshold": functools.partial(knapsack, of=kofn.soft_knapsack_threshold),
+    "knapsack_value": functools.partial(knapsack, of=kofn.soft_knapsack_value),
 }
-"""By the name of an operation, a public function that it answers."""
+"""By the name of an operation, a public function that it answers, of scores and what is learned."""
+NUMBERS = {
+    "k": np.linspace(1.5, 4, ROWS),
+    "t": np.linspace(0.4, 2, ROWS),
+    "costs": np.outer(np.linspace(0.8, 1.2, ROWS), COSTS),
+}
 CONSTANT = ("hard", "largest", "knapsack_fill")
 KEPT = {
-    **dict.fromkeys(("weights", "hard_weights", "located", "log_weights"), (1.0, 2)),
+    **dict.fromkeys(
+        ("weights", "single_weights", "hard_weights", "located", "log_weights"), (1.0, 2)
+    ),
     "value": (2.0, 2),
     "gap": (2.0, 2),  # p − t and the target, which is the caller's
     "truncated": (2.0, 0),
@@ -89,7 +111,17 @@ KEPT = {
 }
 """What autograd keeps at most: in units of the scores, and in numbers per row."""
 operations = pytest.mark.parametrize("name", CASES)
-learning = pytest.mark.parametrize("name", [name for name in CASES if name not in CONSTANT])
+LEARNING = [name for name in CASES if name not in CONSTANT]
+learning = pytest.mark.parametrize("name", LEARNING)
+numbers = pytest.mark.parametrize(
+    ("name", "which"),
+    [
+        (name, n)
+        for name in LEARNING
+        for n in NUMBERS
+        if n in inspect.signature(CASES[name]).parameters
+    ],
+)
 
 
 def scores(dtype=np.float64, rows=ROWS):
@@ -130,10 +162,11 @@ def by_array_code(monkeypatch):
     """A function's answer and its first and second derivatives by array code in float64."""
     monkeypatch.delenv("KOFN_KERNELS", raising=False)
 
-    def of(name, x, order):
+    def of(function, x, order):
+        function = CASES.get(function, function)
         with monkeypatch.context() as patched:
             patched.setenv("KOFN_KERNELS", "reference")
-            return derivative(CASES[name], torch.tensor(np.asarray(x, np.float64)), order)
+            return derivative(function, torch.tensor(np.asarray(x, np.float64)), order)
 
     return of
 
@@ -173,6 +206,21 @@ def test_derivatives_are_those_of_the_array_code(name, way, order, by_array_code
     with adapter(way) as make:
         found = derivative(CASES[name], make(x), order)
     np.testing.assert_allclose(found, by_array_code(name, x, order), rtol=1e-7, atol=1e-9)
+
+
+@numbers
+@pytest.mark.parametrize("way", ["torch", "dtensor"])
+@pytest.mark.parametrize("order", [1, 2])
+def test_derivatives_in_what_else_is_learned(name, which, way, order, by_array_code):
+    def of(number):
+        make = maker if hasattr(number, "device_mesh") else torch.tensor
+        return CASES[name](make(scores()), **{which: number})
+
+    with adapter(way) as maker:
+        found = derivative(of, maker(NUMBERS[which]), order)
+    np.testing.assert_allclose(
+        found, by_array_code(of, NUMBERS[which], order), rtol=1e-7, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["weights", "log_weights", "gap", "knapsack_weights"])

@@ -169,6 +169,20 @@ def test_losses_are_those_of_a_cast(dtype, n):
 
 
 @of_dtypes
+def test_an_accuracy_keeps_scores_as_they_are(dtype):
+    x, kept = rows(dtype, 300, 9).requires_grad_(), []
+
+    def pack(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        losses.accuracy_loss(x, torch.arange(9), link="logistic")
+    of_scores = [each.dtype for each in kept if torch.equal(each.double(), x.double())]
+    assert of_scores == [dtype]
+
+
+@of_dtypes
 @pytest.mark.parametrize("n", [2, 60, 3000])
 def test_gates_are_those_of_a_cast(dtype, n):
     x, temperature = rows(dtype, n, 9), torch.linspace(0.5, 2, 9, requires_grad=True)

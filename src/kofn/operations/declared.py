@@ -6,11 +6,11 @@ from kofn.operations.choice import HARD, HARD_WEIGHTS, LARGEST
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.operations.losses import LOSS
-from kofn.operations.topk import THETA, VALUE, WEIGHTS
+from kofn.operations.topk import SINGLE_WEIGHTS, THETA, VALUE, WEIGHTS
 from kofn.operations.truncated import TRUNCATED, TRUNCATED_LOSS
 
 DECLARED = (
-    *(WEIGHTS, THETA, VALUE, LOG_WEIGHTS, LOSS, TRUNCATED, TRUNCATED_LOSS),
+    *(WEIGHTS, SINGLE_WEIGHTS, THETA, VALUE, LOG_WEIGHTS, LOSS, TRUNCATED, TRUNCATED_LOSS),
     *(HARD_WEIGHTS, HARD, LARGEST),
     *(KNAPSACK, HARD_KNAPSACK, FILL, PRICE, KNAPSACK_VALUE),
 )

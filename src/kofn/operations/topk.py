@@ -24,8 +24,9 @@ AROUND_THETA = "array code, around a threshold by a kernel"
 Backend = kernels.RowKernels
 
 
-def weights_by_kernel(backend: Backend, given: Given) -> tuple[Array, Array]:
-    found, theta, lost = backend.weights(*given[:4])
+def weights_by_kernel(backend: Backend, given: Given, single: bool = False) -> tuple[Array, Array]:
+    """Return weights and θ; weights of half precision are float32 if `single`."""
+    found, theta, lost = backend.weights(*given[:4], single)
     if lost and given.is_half:  # so rare that a cast does
         wide, theta = weights_by_kernel(backend, given.wide())
         return cast(wide, found.dtype), theta
@@ -62,6 +63,24 @@ WEIGHTS = Operation(
     each_alpha="WEIGHTS",
     functions="soft_topk, softmax, sparsemax, entmax, topk_gates",
 )
+SINGLE_WEIGHTS = replace(
+    WEIGHTS,
+    name="single_weights",
+    gives="p N, theta 2",
+    kernel=lambda backend, given: weights_by_kernel(backend, given, single=True),
+    back=(
+        replace(
+            WEIGHTS_BACK,
+            name="single_weights_backward",
+            takes="cotangent N, x n, theta 2, k #, t #, link",
+            xla=None,
+        ),
+    ),
+    xla=None,
+    functions="",
+    lacks={"JAX": "scores are cast"},
+)
+"""The same of scores of half precision, as float32."""
 SOFTMAX = replace(WEIGHTS, reference=answers.softmax, at_theta=False, sloped=sloped.softmax)
 """The weights of the exponential link at k = 1, which array code normalises directly."""
 

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import ad, mlir
 
+from kofn.adapters.jax_alphas import in_kinds
 from kofn.adapters.jax_linear import pushed
 from kofn.adapters.jax_primitives import linear_of
 from kofn.adapters.jax_rows import names_of, packed, prepared, solved
 from kofn.arrays.autodiff import for_values, quotient, stop_gradient
 from kofn.arrays.kinds import cast
-from kofn.operations.operation import Operation
+from kofn.operations.operation import Operation, Signature
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
@@ -28,57 +29,98 @@ MOST = 2**31 - 1
 """The greatest label."""
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def answer(operation: Operation, settings: Settings, *arrays: jax.Array) -> jax.Array:
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def answer(
+    operation: Operation, of: Signature, settings: Settings, *arrays: jax.Array
+) -> jax.Array:
     """Return the losses of rows; the last array is a target like the scores, or a label per row."""
     *before, target = arrays
-    rows = prepared(operation, settings, before, target)
+    rows = prepared(operation, of, settings, before, target)
     is_label = target.ndim < rows[0].ndim
     target = target.astype("int32") if is_label else cast(target, rows[0].dtype)
-    found: jax.Array = bind(_pair(operation, is_label).alone, *rows, target, settings=settings)[0]
+    operator = pair_of(operation, of, is_label).alone
+    found: jax.Array = bind(operator, *rows, target, settings=settings)[0]
     return found
 
 
-class _Pair(NamedTuple):
+class Pair(NamedTuple):
+    names: tuple[str, ...]  # of the rows
     alone: Operator  # the loss
-    both: Operator  # θ, the loss and p − t
+    both: Operator  # θ, the loss, p − t and, where alpha is an array, the loss's slope in it
 
 
 @cache
-def _pair(operation: Operation, is_label: bool) -> _Pair:
-    names, name = (*names_of(operation.of), "target"), f"kofn_{operation.name}"
-    entries = (0,) if is_label else (0, len(names) - 1)
-    row = names.index("t")
-
-    def both(*arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
-        """Return θ, the losses and p − t, which is 0 where the loss is constant."""
-        *before, target = arrays
-        rows = rows_of(packed(operation.of, settings, before), over)
-        assert operation.compared is not None
-        with for_values():
-            found = solved(rows, over)[1]
-            return *found, *operation.compared(rows, target, *settings.own, over=over, found=found)
-
-    def both_by_kernel(site: Site, *values: Any) -> Any:
-        assert operation.xla is not None
-        calls = operation.xla(*site.settings.own, is_label)
-        site, values = _with_long_labels(site, values) if is_label else (site, values)
-        found = site.rows(names, values, calls)
-        return [found[each] for each in ("hi", "lo", "loss", "away")]
-
-    def alone(*arrays: Any, **ways: Any) -> Any:
-        return [both(*arrays, **ways)[2]]
-
-    def alone_by_kernel(site: Site, *values: Any) -> Any:
-        return [both_by_kernel(site, *values)[2]]
-
-    pair = _Pair(
-        Operator(name, (row,), entries, alone, alone_by_kernel, True),
-        Operator(f"{name}_slopes", (row, row, row, 0), entries, both, both_by_kernel, True),
-    )
-    RULES[pair.alone] = Rules(partial(_alone_jvp, pair))
-    RULES[pair.both] = Rules(partial(_both_jvp, operation, pair))
+def pair_of(operation: Operation, of: Signature, is_label: bool) -> Pair:
+    """Return the primitives of an operation."""
+    code = _Code(operation, of, is_label)
+    names, name = (*names_of(of), "target"), f"kofn_{operation.name}"
+    entries, row = (0,) if is_label else (0, len(names) - 1), names.index("t")
+    like = (row, row, row, 0, *([row] if code.has_alpha else []))
+    alone = Operator(name, (row,), entries, code.alone, code.alone_by_kernel, True)
+    both = Operator(f"{name}_slopes", like, entries, code.both, code.both_by_kernel, True)
+    if code.has_alpha:
+        alone, both = (in_kinds(each, names.index("alpha")) for each in (alone, both))
+    pair = Pair(names[:-1], alone, both)
+    RULES[alone] = Rules(partial(_alone_jvp, pair))
+    RULES[both] = Rules(partial(_both_jvp, pair, code))
     return pair
+
+
+class _Code:
+    """The array code of an operation, and what calls kernels for it."""
+
+    def __init__(self, operation: Operation, of: Signature, is_label: bool) -> None:
+        self.operation, self.of, self.is_label = operation, of, is_label
+        self.names = *names_of(of), "target"
+        self.has_alpha = "alpha" in self.names
+
+    def both(
+        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+    ) -> Any:
+        """Return θ, the losses and p − t, which is 0 where the loss is constant."""
+        with for_values():
+            found = self._compared(arrays, settings, over)
+        return [*found, self.slope(*arrays, settings=settings)] if self.has_alpha else found
+
+    def _compared(self, arrays: Any, settings: Settings, over: Reductions) -> Any:
+        *before, target = arrays
+        rows = rows_of(packed(self.of, settings, before), over)
+        theta = solved(rows, over)[1]
+        assert self.operation.compared is not None
+        compared = self.operation.compared(rows, target, *settings.own, over=over, found=theta)
+        return *theta, *compared
+
+    def slope(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> jax.Array:
+        """Return the slope of the loss in alpha."""
+        place = self.names.index("alpha")
+
+        def loss(alpha: jax.Array) -> jax.Array:
+            own = *arrays[:place], alpha, *arrays[place + 1 :]
+            found: jax.Array = self._compared(own, settings, over)[2]
+            return found
+
+        alpha = arrays[place]
+        return jax.jvp(loss, (alpha,), (jax.numpy.ones_like(alpha),))[1]
+
+    def alone(
+        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+    ) -> Any:
+        with for_values():
+            return [self._compared(arrays, settings, over)[2]]
+
+    def both_by_kernel(self, site: Site, *values: Any) -> Any:
+        found = self._by_kernel(site, values, self.has_alpha)
+        names = ("hi", "lo", "loss", "away", *(("alpha",) if self.has_alpha else ()))
+        return [found[each] for each in names]
+
+    def alone_by_kernel(self, site: Site, *values: Any) -> Any:
+        return [self._by_kernel(site, values, False)["loss"]]
+
+    def _by_kernel(self, site: Site, values: Any, of_alpha: bool) -> dict[str, Any]:
+        assert self.operation.xla is not None
+        calls = self.operation.xla(*site.settings.own, self.is_label)
+        site, values = _with_long_labels(site, values) if self.is_label else (site, values)
+        return site.rows(self.names, values, calls, of_alpha)
 
 
 def _with_long_labels(site: Site, values: Any) -> tuple[Site, Any]:
@@ -96,25 +138,31 @@ def _with_long_labels(site: Site, values: Any) -> tuple[Site, Any]:
     return site._replace(context=context), (*before, pairs)
 
 
-def _alone_jvp(pair: _Pair, primals: Any, tangents: Any, *, settings: Settings) -> Any:
+def _alone_jvp(pair: Pair, primals: Any, tangents: Any, *, settings: Settings) -> Any:
     both = bind(pair.both, *primals, settings=settings)
-    return both[2:3], [_tangent(primals, both, tangents)]
+    return both[2:3], [_tangent(pair, primals, both, tangents)]
 
 
-def _tangent(primals: Any, both: Any, tangents: Any) -> jax.Array:
+def _tangent(pair: Pair, primals: Any, both: Any, tangents: Any) -> jax.Array:
     """Return Σ(p − t)·dz with z = (x − θ)/T; what θ and k add is 0, because Σp is Σt.
 
     So any number may stand for θ, as in pivot.py: the mean of x in the weights |p − t|. Where a
     target is out of play, and the loss infinite, Σp is another number.
     """
-    (x, _, t, _), (hi, lo, loss, away), (dx, _, dt, _) = primals, both, tangents
-    moved = away * ad.instantiate_zeros(dx)  # type: ignore[no-untyped-call]
+    given = dict(zip(pair.names, primals, strict=False))
+    change = dict(zip(pair.names, tangents, strict=False))
+    hi, lo, loss, away, *slope = both
+    x, t, dt = given["x"], given["t"], change["t"]
+    moved = away * ad.instantiate_zeros(change["x"])  # type: ignore[no-untyped-call]
     if not isinstance(dt, ad.Zero):
         some = away != 0
         pivot, rest = _pivot(x, hi, lo, loss, away)
         z = quotient((jax.numpy.where(some, x, pivot) - pivot) - rest, t[..., None], some)
         moved = moved - jax.numpy.where(some, away * z, 0.0) * dt[..., None]
-    return moved.sum(-1) / t
+    found: jax.Array = moved.sum(-1) / t
+    if slope and not isinstance(change["alpha"], ad.Zero):
+        found = found + slope[0] * change["alpha"]
+    return found
 
 
 def _pivot(*both: Any) -> tuple[jax.Array, jax.Array]:
@@ -129,13 +177,20 @@ def _pivot(*both: Any) -> tuple[jax.Array, jax.Array]:
     return where(usual, hi + (lo + mean), hi), where(usual, 0.0, lo)
 
 
-def _both_jvp(
-    operation: Operation, pair: _Pair, primals: Any, tangents: Any, *, settings: Settings
-) -> Any:
-    both = hi, lo, loss, _ = bind(pair.both, *primals, settings=settings)
-    assert operation.moves_as is not None
-    alike = settings._replace(own=())
-    moved = pushed(linear_of(operation.moves_as), (*primals[:3], hi, lo), tangents[:3], alike)
+def _both_jvp(pair: Pair, code: _Code, primals: Any, tangents: Any, *, settings: Settings) -> Any:
+    both = hi, lo, loss, *_ = bind(pair.both, *primals, settings=settings)
+    moves_as, rows = code.operation.moves_as, len(pair.names)
+    assert moves_as is not None
+    weights, alike = linear_of(moves_as, code.of), settings._replace(own=())
+    moved = pushed(weights, (*primals[:rows], hi, lo), tangents[:rows], alike)
     moved = jax.numpy.where(loss[..., None] == math.inf, 0.0, moved)  # p − t is 0 there
-    none = (ad.Zero(part.aval) for part in (hi, lo))
-    return both, [*none, _tangent(primals, both, tangents), moved]
+    changes = [*(ad.Zero(part.aval) for part in (hi, lo)), _tangent(pair, primals, both, tangents)]
+    if not code.has_alpha:
+        return both, [*changes, moved]
+
+    def slope(*given: jax.Array) -> jax.Array:
+        return code.slope(*given, primals[-1], settings=settings)
+
+    own = tuple(map(ad.instantiate_zeros, tangents[:rows]))
+    bent = jax.jvp(slope, primals[:rows], own)[1]
+    return both, [*changes, moved, bent]

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax.interpreters import ad, mlir
 
+from kofn.adapters.jax_alphas import in_kinds
 from kofn.adapters.jax_linear import Linear, Pull, differentiate, pushed
 from kofn.adapters.jax_rows import (
     entries_of,
@@ -24,19 +25,22 @@ from kofn.adapters.jax_rows import (
     total,
 )
 from kofn.arrays.autodiff import for_values, stop_gradient
-from kofn.operations.operation import Operation
+from kofn.operations.operation import Operation, Signature
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.rows.settled import rows_of, uncounted
 from kofn.solver.reductions import DENSE, Reductions
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def answer(operation: Operation, settings: Settings, *arrays: jax.Array) -> jax.Array:
-    rows = prepared(operation, settings, arrays)
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def answer(
+    operation: Operation, of: Signature, settings: Settings, *arrays: jax.Array
+) -> jax.Array:
+    """Return the answer of an operation on rows that are these arrays; `of` says how."""
+    rows = prepared(operation, of, settings, arrays)
     if not operation.back:
         rows = [stop_gradient(each) for each in rows]
     is_linear = operation.back and operation.moves_as is None
-    operator = linear_of(operation).forward if is_linear else choice_of(operation)
+    operator = linear_of(operation, of).forward if is_linear else choice_of(operation)
     found: jax.Array = bind(operator, *rows, settings=settings)[-1]
     return found
 
@@ -57,7 +61,8 @@ def choice_of(operation: Operation) -> Operator:
 
     operator = Operator(f"kofn_{operation.name}", (0,), entries_of(operation.of), plain, kernel)
     if operation.moves_as is not None:
-        RULES[operator] = Rules(partial(_choice_jvp, operator, linear_of(operation.moves_as)))
+        linear = linear_of(operation.moves_as, operation.of)
+        RULES[operator] = Rules(partial(_choice_jvp, operator, linear))
     return operator
 
 
@@ -70,13 +75,13 @@ def _choice_jvp(
 
 
 @cache
-def linear_of(operation: Operation) -> Linear:
+def linear_of(operation: Operation, of: Signature) -> Linear:
     """Return the primitives of an operation. Its rows move; both floats of θ come after them."""
-    code = _Code(operation)
+    code = _Code(operation, of)
     name, moving = f"kofn_{operation.name}", len(code.names)
     entries, per_row = code.entries, code.per_row
     theta = (per_row, per_row)
-    forward = Operator(name, (*theta, 0), entries, code.answer, code.by_kernel, True)
+    forward = code.in_kinds(Operator(name, (*theta, 0), entries, code.answer, code.by_kernel, True))
     tangents = tuple(moving + 2 + place for place in entries)
     push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), code.pushed, in_shards=True)
     pulls = [code.pull("cotangents", code.pulled)]
@@ -90,22 +95,23 @@ def linear_of(operation: Operation) -> Linear:
 class _Code:
     """The array code of an operation and of its way back, and what calls kernels for them."""
 
-    def __init__(self, operation: Operation) -> None:
-        self.operation, (self.back,) = operation, operation.back
-        self.names = names_of(operation.of)
-        self.entries = entries_of(operation.of)
+    def __init__(self, operation: Operation, of: Signature) -> None:
+        self.operation, (self.back,), self.of = operation, operation.back, of
+        self.names, self.entries = names_of(of), entries_of(of)
         self.per_row = next(i for i in range(len(self.names)) if i not in self.entries)
         asked = [one for one in self.back.answers if f"of_{one.name}" in one.given_if]
         self.less = tuple(
             name for one in self.back.answers if one not in asked for name in one.name.split("+")
         )
-        self.pulled = self.less + tuple(one.name for one in asked)
+        # What a way back of rows with one alpha lacks is alpha, which is last.
+        rest = tuple(name for name in self.names if name not in self.less)
+        self.pulled = self.less + rest
 
     def answer(
         self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
     ) -> Any:
         """Return θ and the answer."""
-        rows = rows_of(packed(self.operation.of, settings, arrays), over)
+        rows = rows_of(packed(self.of, settings, arrays), over)
         with for_values():
             theta, found = solved(rows, over)
             return *theta, self._reference(rows, over, found)
@@ -120,7 +126,7 @@ class _Code:
         """Return the answer as a function of the arrays that move, where θ is known."""
 
         def function(*arrays: Any) -> jax.Array:
-            rows = rows_of(packed(self.operation.of, settings, arrays), over)
+            rows = rows_of(packed(self.of, settings, arrays), over)
             return self._reference(rows, over, known(rows, theta, over))
 
         return function
@@ -148,8 +154,8 @@ class _Code:
         """Return the cotangents of rows by these names."""
         rows, theta, (cotangent,) = self._parted(arrays)
         pullback = self.operation.pullback if self.operation.at_theta else None
-        if over is not DENSE and pullback is not None:
-            given = uncounted(packed(self.operation.of, settings, rows))
+        if over is not DENSE and pullback is not None and "alpha" not in self.names:
+            given = uncounted(packed(self.of, settings, rows))
             parts = pullback(cotangent, given, theta, over)
             return [part() if callable(part) else part for part in parts]
         found = jax.vjp(self._at(theta, settings, over), *rows)[1](cotangent)
@@ -162,22 +168,27 @@ class _Code:
         found = site.rows(self.names, values, self.operation.xla(*site.settings.own))
         return [found[name] for name in ("hi", "lo", self.operation.answers[0].name)]
 
+    def in_kinds(self, operator: Operator) -> Operator:
+        has_alpha = "alpha" in self.names
+        return in_kinds(operator, self.names.index("alpha")) if has_alpha else operator
+
     def pull(self, name: str, names: tuple[str, ...]) -> Pull:
         """Return the operator of these cotangents, with what mends rows that a kernel left."""
         like = tuple(map(self.names.index, names))
         entries = *self.entries, len(self.names) + 2
         plain, kernel = partial(self.pull_back, names), partial(self._pull_by_kernel, names)
         name = f"kofn_{self.operation.name}_{name}"
-        if self.back.lost:
+        lost = self.back.lost or ("k" if "alpha" in names else "")
+        if lost:
             alone = Operator(f"{name}_alone", like, entries, plain, kernel, True)
-            kernel = partial(self._pull_and_mend, alone, names.index(self.back.lost))
-        return Pull(Operator(name, like, entries, plain, kernel, True), like)
+            kernel = partial(self._pull_and_mend, alone, names.index(lost))
+        return Pull(self.in_kinds(Operator(name, like, entries, plain, kernel, True)), like)
 
     def _pull_by_kernel(self, names: tuple[str, ...], site: Site, *values: Any) -> Any:
         assert self.back.xla is not None
         known = *self.names, "hi", "lo", "cotangent"
         own = (int(each.removeprefix("of_") in names) for each in self.back.settings)
-        found = site.rows(known, values, self.back.xla(*own))
+        found = site.rows(known, values, self.back.xla(*own), "alpha" in names)
         return [found[name] for name in names]
 
     def _pull_and_mend(self, alone: Operator, told: int, site: Site, *values: Any) -> Any:
@@ -186,8 +197,9 @@ class _Code:
 
         def mended(*arrays: jax.Array) -> Any:
             *before, lo, cotangent = arrays
-            known = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
-            found = bind(alone, *before, known, cotangent, settings=settings)
+            if self.back.lost:  # an infinite one is that of a row that a kernel gave up on before
+                lo = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
+            found = bind(alone, *before, lo, cotangent, settings=settings)
             lost = jax.numpy.isnan(found[told])
 
             def anew() -> Any:

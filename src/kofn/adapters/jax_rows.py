@@ -43,11 +43,15 @@ def packed(of: Signature, settings: Settings, arrays: Sequence[jax.Array]) -> An
 
 
 def prepared(
-    operation: Operation, settings: Settings, rows: Sequence[jax.Array], *others: jax.Array
+    operation: Operation,
+    of: Signature,
+    settings: Settings,
+    rows: Sequence[jax.Array],
+    *others: jax.Array,
 ) -> Sequence[jax.Array]:
     """Return the arrays that are rows, as they follow from others, too."""
-    given = operation.prepared(packed(operation.of, settings, rows), *others)
-    arrays: Sequence[jax.Array] = operation.of.tensors(given)
+    given = operation.prepared(packed(of, settings, rows), *others)
+    arrays: Sequence[jax.Array] = of.tensors(given)
     return arrays
 
 
@@ -56,8 +60,10 @@ def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
 
     In shards the first is θ as it is used, which spares the way back messages.
     """
-    found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over, rows.costs)
-    if rows.costs is not None:
+    x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
+    costs = None if rows.costs is None else stop_gradient(rows.costs)
+    found = threshold(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
+    if costs is not None:
         high, low, _, scale = found
         return (high / scale, low / scale), found
     return (found if over is DENSE else _at_ends(rows, found, over)), found

@@ -44,6 +44,12 @@ class _Job:
     ) -> None:
         self.link, self._size, self._shape = link_of(kind, alpha), size, shape
         self.places = places
+        if places.get("alpha"):
+            self.link = self.link.with_alpha(self.each("alpha")[0])
+
+    def link_at(self, where: np.ndarray) -> Any:
+        """Return the link of some rows."""
+        return self.link.map_alpha(lambda alpha: alpha[where])
 
     def entries(self, name: str) -> Any:
         return self._array(name, self._shape)
@@ -75,7 +81,7 @@ def losses(*told: Any) -> None:
     job = _Job(*told)
     loss, hi, lo, k, temperature = job.each("one", "hi", "lo", "k", "t")
     where = np.isnan(loss)
-    given = Given(job.entries("x")[where], k[where], temperature[where], job.link)
+    given = Given(job.entries("x")[where], k[where], temperature[where], job.link_at(where))
     with np.errstate(all="ignore"):
         target, placed = job.entries("g")[where], (hi[where], lo[where])
         loss[where] = _reference[0].gap(rows_of(given), target, found=placed)
@@ -90,7 +96,7 @@ def log_cotangents(*told: Any) -> None:
     x, g = (np.asarray(job.entries(name)[where], np.float64) for name in ("x", "g"))
     with np.errstate(all="ignore"):
         x = np.where(x <= np.finfo(lost.dtype).min / 2, -np.inf, x)
-        rows = rows_of(Given(x, k, t, job.link))
+        rows = rows_of(Given(x, k, t, job.link_at(where)))
         pulled = _reference[0].log_cotangents(g, rows, (hi, lo))
         job.entries("out")[where], in_t[where] = pulled
     lost[where] = 0.0

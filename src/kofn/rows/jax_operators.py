@@ -71,21 +71,28 @@ class Site(NamedTuple):
         lowered = jax.ffi.ffi_lowering(self.module.ROWS, operand_output_aliases=over)
         return lowered(context, *values, **attributes)
 
-    def rows(self, names: Sequence[str], values: Any, calls: Sequence[str]) -> dict[str, Any]:
+    def rows(
+        self, names: Sequence[str], values: Any, calls: Sequence[str], of_alpha: bool = False
+    ) -> dict[str, Any]:
         """Return what calls of xla/targets.py for rows give, by name; `names` are of `values`.
 
-        Each call takes what is given here, or what those before it gave.
+        Each call takes what is given here, or what those before it gave. Without a number for α it
+        takes that of each row. The last gives an answer "alpha", too, if `of_alpha`.
         """
+        alphas = ("alpha",) if "alpha" in names and self.settings.number is None else ()
         known = dict(zip(names, zip(values, self.shapes, strict=True), strict=True))
         (_, x), (_, per_row) = known["x"], known["t"]
         found: dict[str, Any] = {}
         for name in calls:
             call = self.module.CALLS[name]
-            taken = [known[each] for each in call.takes.split(", ")]
+            taken = [known[each] for each in (*call.takes.split(", "), *alphas)]
             given, shapes = ([each[i] for each in taken] for i in (0, 1))
+            last = of_alpha and name == calls[-1]
             parts = [each.split(" ") for each in call.gives.split(", ")]
+            parts += [["alpha", "r"]] if last else []
             likes = [x if kind == "n" else per_row for _, kind in parts]
-            attributes = self.module.plan(name, self.settings.link_of(), x.shape[-1], x.dtype)
+            way = self.settings.link_of(), x.shape[-1], x.dtype, bool(alphas), last
+            attributes = self.module.plan(name, *way)
             answers = self.call(attributes, shapes, given, likes, call.over)
             for (part, _), answer, like in zip(parts, answers, likes, strict=True):
                 found[part], known[part] = answer, (answer, like)
@@ -106,6 +113,10 @@ def _native() -> Any:
 def wanted() -> bool:
     """Return whether there are kernels here, and they are not turned off."""
     return kernels.wanted() and _native() is not None
+
+
+GENERAL = 1.3
+"""An alpha that stands for all that have no link of their own, where each row has its own."""
 
 
 def served(link: Link) -> bool:

@@ -25,6 +25,7 @@ from kofn.kernels.cpu.xla.layout import (
     ALONE,
     ALPHA,
     ALPHA_AT,
+    ALPHAS,
     ASSIST,
     BLOCK,
     CALLOC,
@@ -42,8 +43,10 @@ from kofn.kernels.cpu.xla.layout import (
     LABELS,
     LEADS,
     LIKELY,
+    LOGS,
     MEMORY,
     MISSING,
+    OF_ALPHA,
     OF_PRICES,
     OF_ROWS,
     OWN,
@@ -190,7 +193,7 @@ def _deal(frame, plan, known, count, n):
         if not xla.schedule(frame, known[ASSIST] if shared else task, ticket):
             fetch_add(block + 8 * REFERENCES, -1)
     foreign(task, (block + 8 * TICKETS,))
-    finish = known[FINISH + plan[TASK]]
+    finish = 0 if plan[OF_ALPHA] and plan[TASK] == LOGS else known[FINISH + plan[TASK]]
     problem, lost = 0, of_rows and finish != 0 and job[rows.GIVEN_UP] != 0
     if lost and foreign(finish, (block + 8 * ALPHA,)) != 0:
         problem = xla.error(frame, known[FAILED])
@@ -210,15 +213,18 @@ def _fill(frame, plan, known, n, job):
         nth(given, 1),
         nth(given, 2),
     )
+    last, results = words[xla.ARGUMENT_COUNT] - 1, words[xla.RESULT_COUNT]
+    job[rows.ALPHA] = nth(given, last) if plan[ALPHAS] else 0
+    job[rows.THREE] = nth(found, results - 1) if plan[OF_ALPHA] else 0
     if plan[TASK] == FORWARD:
         job[rows.HI], job[rows.LO] = nth(found, 0), nth(found, 1)
-        job[rows.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
+        job[rows.OUT] = nth(found, 2) if results > 2 else 0
         return
     job[rows.HI], job[rows.LO], sixth = nth(given, 3), nth(given, 4), nth(given, 5)
     job[rows.G] = sixth if plan[SIXTH] == ENTRIES else 0
     job[rows.LABELS] = sixth if plan[SIXTH] == LABELS or plan[SIXTH] == LIKELY else 0
     job[rows.LIKELY], job[rows.OUT] = plan[SIXTH] == LIKELY, nth(found, 0)
-    if words[xla.RESULT_COUNT] > 1:
+    if results > 1:
         job[rows.ONE], job[rows.TWO] = nth(found, 1), nth(found, 2)
 
 

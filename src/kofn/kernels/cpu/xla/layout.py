@@ -14,7 +14,7 @@ RUN = 16
 FINISH = 32
 """From here on, by task: what solves the rows that a kernel gave up on."""
 VISITS = 48
-TABLE = 512
+TABLE = 1024
 
 OF_ROWS = FORWARD, AFTER, COMPARE, LOGS
 """The tasks whose job is that of rows/layout.py."""
@@ -24,14 +24,15 @@ FILLS = FILL_SINGLE, FILL_DOUBLE
 """Those in which no row is shared by threads, and the link does not count."""
 
 # The attribute "plan" of a call, after "alpha".
-TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE, SIXTH = range(10)
-PLAN = 10
+TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE, SIXTH, ALPHAS, OF_ALPHA = range(12)
+PLAN = 12
 ALPHA_AT, PLAN_AT = 0, 1
 
 # What the sixth argument of rows with a known θ is, after scores, k, T and θ: an array like the
 # scores, which is read; such an array, which becomes the answer; labels, as 64 bits; labels of a
 # softmax.
 ENTRIES, ANSWER, LABELS, LIKELY = range(4)
+# If there are ALPHAS, the last argument is α per row; and OF_ALPHA the last answer is of α.
 
 # The memory of a call: how many threads may read it, α, a job, a ticket of each thread.
 REFERENCES, ALPHA, JOB = 0, 1, 2

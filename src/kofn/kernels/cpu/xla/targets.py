@@ -13,7 +13,7 @@ import jax.ffi
 import numpy as np
 from llvmlite import binding
 
-from kofn.kernels.contract import KINDS, kind_of
+from kofn.kernels.contract import KINDS, POWER, kind_of
 from kofn.kernels.cpu.priced import launch as priced_launch
 from kofn.kernels.cpu.priced import layout as priced
 from kofn.kernels.cpu.rows import launch
@@ -96,6 +96,7 @@ _PLACES = {
     "x": rows.X,
     "k": rows.K,
     "t": rows.TEMPERATURE,
+    "alpha": rows.ALPHA,
     "hi": rows.HI,
     "lo": rows.LO,
     "g": rows.G,
@@ -165,10 +166,15 @@ CALLS = {
 }
 
 
-def plan(call: str, link: Any, n: int, dtype: Any) -> dict[str, Any]:
-    """The attributes of a call for rows of n, whose visits are compiled then."""
+def plan(
+    call: str, link: Any, n: int, dtype: Any, alphas: bool = False, of_alpha: bool = False
+) -> dict[str, Any]:
+    """The attributes of a call for rows of n, whose visits are compiled then.
+
+    With `alphas`, α per row is the last argument; the last answer may be `of_alpha`.
+    """
     task, code, _, gives, sixth, _ = CALLS[call]
-    kind, size = kind_of(link), dtype.itemsize
+    kind, size = POWER if alphas else kind_of(link), dtype.itemsize
     assert kind is not None  # it was asked for by `served`
     if task in layout.FILLS:
         return _plan_of_fill(link, n, size)
@@ -177,10 +183,11 @@ def plan(call: str, link: Any, n: int, dtype: Any) -> dict[str, Any]:
     if task in layout.OF_PRICES:
         return _plan_of_prices(call, link, kind, n, size)
     visited = launch.LIKELY if sixth == layout.LIKELY else kind
-    found = launch.plan_of(code, visited, size, n, sixth == layout.ENTRIES, " n" in gives)
-    slot = _slot(call, kind, size, found.visits, n <= rows.SHORT)
+    way = sixth == layout.ENTRIES, " n" in gives
+    found = launch.plan_of(code, visited, size, n, *way, of_alpha=of_alpha)
+    slot = _slot(call, kind, size, found.visits, n <= rows.SHORT, of_alpha)
     sizes = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
-    return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0])
+    return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0, alphas, of_alpha])
 
 
 def _plan_of_prices(call: str, link: Any, kind: int, n: int, size: int) -> dict[str, Any]:
@@ -189,7 +196,7 @@ def _plan_of_prices(call: str, link: Any, kind: int, n: int, size: int) -> dict[
     width = -(-(priced.HEAD + room(n)) // each) * each
     chunk = max(1, priced_launch.GRAIN // n)
     sizes = [1, chunk, priced.HEAD, width, 2 * priced_launch.GRAIN]
-    return _attributes(link, [CALLS[call].task, slot, kind, size, *sizes, 0])
+    return _attributes(link, [CALLS[call].task, slot, kind, size, *sizes, 0, 0, 0])
 
 
 def _plan_of_fill(link: Any, n: int, size: int) -> dict[str, Any]:
@@ -197,12 +204,14 @@ def _plan_of_fill(link: Any, n: int, size: int) -> dict[str, Any]:
     _compile(task)
     width = -(-n // (REGISTER // 8)) * (REGISTER // 8)
     sizes = [1, max(1, priced_launch.GRAIN // n), 0, width, 2 * priced_launch.GRAIN]
-    return _attributes(link, [task, layout.RUN + task, 0, size, *sizes, 0])
+    return _attributes(link, [task, layout.RUN + task, 0, size, *sizes, 0, 0, 0])
 
 
-def _slot(call: str, kind: int, size: int, visits: Any, short: bool = False) -> int:
+def _slot(
+    call: str, kind: int, size: int, visits: Any, short: bool = False, of_alpha: bool = False
+) -> int:
     """Write where the visits of a call are to the table; return the place there."""
-    which = 2 * [*CALLS].index(call) + short
+    which = 4 * [*CALLS].index(call) + 2 * of_alpha + short
     slot = layout.VISITS + ((which * len(KINDS) + kind) * 2 + (size == 8))
     _TABLE[slot] = address(visits)
     _KEPT.append(visits)
@@ -220,7 +229,7 @@ def plan_of_sums(what: int, n: int, dtype: Any) -> dict[str, Any]:
     _compile(task)
     chunk = max(1, subsets.GRAIN // max(n, 1))
     width = -(-room_of_sums(n) // (REGISTER // 8)) * (REGISTER // 8)
-    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, width, 2 * subsets.GRAIN, 0]
+    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, width, 2 * subsets.GRAIN, 0, 0, 0]
     return {"alpha": np.float64(0), "plan": np.array(numbers, np.int64)}
 
 

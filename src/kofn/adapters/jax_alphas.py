@@ -1,0 +1,69 @@
+"""Kernels for rows with an alpha each, in a JAX program: by the kind of the link of each row.
+
+Kernels take an alpha per row. Those of 1, 1.5 and 2 have links of their own, and kernels serve none
+that is nearer to 1, or above 2. In nearly all calls one kind is that of all rows. A row's answer
+does not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+from jax import lax, numpy
+from jax.interpreters import mlir
+
+from kofn.kernels.contract import SPECIAL_ALPHA, is_general
+from kofn.rows.jax_operators import GENERAL, Operator, Site, bind
+
+
+def in_kinds(operator: Operator, place: int) -> Operator:
+    """Return the operator of rows of any alphas, by that of rows of the kind that settings tell.
+
+    `place` is that of alpha among the arguments.
+    """
+    alone = operator._replace(name=f"{operator.name}_of_a_kind")
+
+    def kernel(site: Site, *values: Any) -> Any:
+        settings = site.settings
+
+        def dealt(*arrays: jax.Array) -> Any:
+            alpha = arrays[place]
+            kinds = [is_general(alpha), *(alpha == number for number in SPECIAL_ALPHA)]
+            usual = [*arrays[:place], numpy.where(kinds[0], alpha, GENERAL), *arrays[place + 1 :]]
+            runs: list[Callable[..., Any]] = [
+                partial(bind, alone, *usual, settings=settings._replace(number=number))
+                for number in (None, *SPECIAL_ALPHA)
+            ]
+
+            def of_several() -> Any:
+                found = [numpy.zeros_like(arrays[i]) for i in operator.like]
+                for mine, run in zip(kinds, runs, strict=True):
+                    found = _where_any(mine, run, found)
+                return found
+
+            of_one = numpy.stack([mine.all() for mine in kinds])
+            which = numpy.where(of_one.any(), numpy.argmax(of_one), len(runs))
+            found = lax.switch(which, [*runs, of_several])
+            others = ~sum(kinds[1:], kinds[0])
+            plain = partial(operator.plain, *arrays, settings=settings, grouped=True)
+            return _where_any(others, plain, found)
+
+        return mlir.lower_fun(dealt, multiple_results=True)(site.context, *values)
+
+    return operator._replace(kernel=kernel)
+
+
+def _where_any(mine: jax.Array, run: Callable[..., Any], before: Any) -> Any:
+    """Return the answers of `run` in the rows that are `mine`, and do not run it for none."""
+
+    def taken() -> Any:
+        return [_where(mine, *pair) for pair in zip(run(), before, strict=True)]
+
+    return lax.cond(mine.any(), taken, lambda: list(before))
+
+
+def _where(mine: jax.Array, answer: jax.Array, before: jax.Array) -> jax.Array:
+    return numpy.where(mine[..., None] if answer.ndim > mine.ndim else mine, answer, before)

@@ -1,0 +1,105 @@
+"""Rows of JAX arrays with an alpha each: by kernels, whatever their alphas, as by array code."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kofn
+from kofn import links, losses
+from support import GRADIENT_HARD
+
+GENERAL = [1.21, 1.3, 1.49, 1.51, 1.75, 1.95]
+MIXED = [1.5, 1.3, 1.0, 2.5, 2.0, 1.05, 1.7]
+
+
+def scores(count, n, dtype):
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal((count, n)) * np.linspace(0.1, 4, count)[:, None]
+    return jnp.asarray(x, dtype)
+
+
+def log_weights(x, alpha):
+    found = kofn.log_soft_topk(x, 1.5, link=links.entmax(alpha), temperature=0.7)
+    return jnp.where(jnp.isfinite(found), found, 0.0)
+
+
+def label_loss(x, alpha):
+    labels = jnp.arange(len(x)) % x.shape[-1]
+    return losses.entmax_loss(x, labels, alpha=alpha, reduction="none")
+
+
+def soft_loss(x, alpha):
+    target = jax.nn.softmax(jnp.flip(x, -1), -1)
+    return kofn.fenchel_young_loss(x, target, link=links.entmax(alpha), reduction="none")
+
+
+FUNCTIONS = {
+    "entmax": kofn.entmax,
+    "soft_topk": lambda x, a: kofn.soft_topk(x, 2.5, link=links.entmax(a), temperature=0.7),
+    "logarithms": log_weights,
+    "label_loss": label_loss,
+    "soft_loss": soft_loss,
+}
+
+
+def value_and_slopes(function, x, alpha):
+    answer, pull = jax.vjp(function, x, alpha)
+    rng = np.random.default_rng(0)
+    return answer, *pull(jnp.asarray(rng.standard_normal(answer.shape), answer.dtype))
+
+
+@pytest.mark.parametrize("alphas", [GENERAL, MIXED], ids=["general", "mixed"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_kernels_and_array_code_agree(name, dtype, alphas, monkeypatch):
+    x, alpha = scores(len(alphas), 40, dtype), jnp.asarray(alphas, dtype)
+    found = value_and_slopes(FUNCTIONS[name], x, alpha)
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    right = value_and_slopes(FUNCTIONS[name], x, alpha)
+    for one, other in zip(found, right, strict=True):
+        assert one.dtype == dtype
+        size = max(1.0, float(np.abs(other).max()))
+        np.testing.assert_allclose(one, other, rtol=0, atol=GRADIENT_HARD[dtype] * size)
+
+
+def test_a_program_for_alphas_calls_the_kernels():
+    x, alpha = scores(2, 40, "float32"), jnp.asarray([1.3, 1.7])
+    for function in FUNCTIONS.values():
+        slopes = jax.jit(jax.grad(lambda x, a, f=function: f(x, a).sum(), (0, 1)))
+        assert "kofn_rows" in slopes.lower(x, alpha.astype("float32")).as_text()
+
+
+@pytest.mark.parametrize("n", [7, 130])
+def test_bits_of_a_row_do_not_depend_on_the_alphas_beside_it(n):
+    x, alpha = scores(len(MIXED), n, "float32"), jnp.asarray(MIXED, "float32")
+    function = jax.jit(kofn.entmax)
+    pull = jax.jit(lambda x, a, c: jax.vjp(kofn.entmax, x, a)[1](c))
+    c = jnp.asarray(np.random.default_rng(1).standard_normal(x.shape), "float32")
+    together, slopes = function(x, alpha), pull(x, alpha, c)
+    for i, each in enumerate(MIXED):
+        some = slice(i, i + 1)
+        if 1 <= each <= 2 and each != 1.05:  # array code of XLA does as it likes
+            np.testing.assert_array_equal(function(x[some], alpha[some]), together[some])
+            for one, other in zip(pull(x[some], alpha[some], c[some]), slopes, strict=True):
+                np.testing.assert_array_equal(one, other[some])
+
+
+@pytest.mark.parametrize("name", ["entmax", "label_loss"])
+def test_second_derivatives(name, monkeypatch):
+    x, alpha = scores(2, 5, "float64"), jnp.asarray([1.3, 1.5])
+
+    def hessian():
+        return jax.hessian(lambda x, a: (FUNCTIONS[name](x, a) ** 2).sum(), (0, 1))(x, alpha)
+
+    found = jax.tree.leaves(hessian())
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    for one, other in zip(found, jax.tree.leaves(hessian()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-8)
+
+
+def test_vmap_maps_over_alphas():
+    x, alphas = scores(3, 20, "float64"), jnp.asarray([1.3, 1.5, 1.8])
+    found = jax.vmap(lambda a: kofn.entmax(x, a))(alphas)
+    for alpha, one in zip(alphas, found, strict=True):
+        np.testing.assert_allclose(one, kofn.entmax(x, float(alpha)), rtol=0, atol=1e-12)

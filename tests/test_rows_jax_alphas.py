@@ -9,8 +9,10 @@ import kofn
 from kofn import links, losses
 from support import GRADIENT_HARD
 
+INF, NAN = np.inf, np.nan
 GENERAL = [1.21, 1.3, 1.49, 1.51, 1.75, 1.95]
 MIXED = [1.5, 1.3, 1.0, 2.5, 2.0, 1.05, 1.7]
+full = pytest.mark.full
 
 
 def scores(count, n, dtype):
@@ -49,7 +51,9 @@ def value_and_slopes(function, x, alpha):
     return answer, *pull(jnp.asarray(rng.standard_normal(answer.shape), answer.dtype))
 
 
-@pytest.mark.parametrize("alphas", [GENERAL, MIXED], ids=["general", "mixed"])
+@pytest.mark.parametrize(
+    "alphas", [pytest.param(GENERAL, marks=full), MIXED], ids=["general", "mixed"]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_kernels_and_array_code_agree(name, dtype, alphas, monkeypatch):
@@ -70,7 +74,7 @@ def test_a_program_for_alphas_calls_the_kernels():
         assert "kofn_rows" in slopes.lower(x, alpha.astype("float32")).as_text()
 
 
-@pytest.mark.parametrize("n", [7, 130])
+@pytest.mark.parametrize("n", [pytest.param(7, marks=full), 130])
 def test_bits_of_a_row_do_not_depend_on_the_alphas_beside_it(n):
     x, alpha = scores(len(MIXED), n, "float32"), jnp.asarray(MIXED, "float32")
     function = jax.jit(kofn.entmax)
@@ -79,13 +83,49 @@ def test_bits_of_a_row_do_not_depend_on_the_alphas_beside_it(n):
     together, slopes = function(x, alpha), pull(x, alpha, c)
     for i, each in enumerate(MIXED):
         some = slice(i, i + 1)
-        if 1 <= each <= 2 and each != 1.05:  # array code of XLA does as it likes
+        # The others are of array code, whose sums XLA orders by the shape of the batch.
+        if 1 <= each <= 2 and each != 1.05:
             np.testing.assert_array_equal(function(x[some], alpha[some]), together[some])
             for one, other in zip(pull(x[some], alpha[some], c[some]), slopes, strict=True):
                 np.testing.assert_array_equal(one, other[some])
 
 
-@pytest.mark.parametrize("name", ["entmax", "label_loss"])
+@pytest.mark.parametrize("alphas", [[1.3] * 5, [1.3, 1.5, 1.0, 2.0, 1.7]], ids=["one", "mixed"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_hard_rows_have_the_bits_of_a_number_for_alpha(name, alphas):
+    """Also those that kernels give up on: of far scores, and logarithms without any slope."""
+    hard = [[1, 300, 2, 3], [-INF, 2, 3, 1], [-3e38, 3e38, 1, 0], [1, NAN, 3, 2], [2, 2, 2, 2]]
+    x, alpha = jnp.asarray(hard, "float32"), jnp.asarray(alphas, "float32")
+    answer, in_x, in_alpha = value_and_slopes(FUNCTIONS[name], x, alpha)
+    for place, number in enumerate(alpha.tolist()):
+        right, pull = jax.vjp(lambda x, number=number: FUNCTIONS[name](x, number), x)
+        rng = np.random.default_rng(0)
+        (slope,) = pull(jnp.asarray(rng.standard_normal(right.shape), right.dtype))
+        np.testing.assert_array_equal(answer[place], right[place])
+        np.testing.assert_array_equal(in_x[place], slope[place])
+    assert np.isnan(in_alpha[3]) or name == "logarithms"  # which are taken where they are finite
+    assert np.isfinite(in_alpha[jnp.asarray([0, 1, 2, 4])]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_alphas_of_other_shapes_and_types(dtype):
+    x = jnp.asarray(np.random.default_rng(2).standard_normal((2, 3, 9)), dtype)
+    for alpha in (
+        jnp.asarray(1.3),
+        jnp.asarray([1.3, 1.5, 1.7], "float32"),
+        jnp.ones((2, 1)) * 1.6,
+    ):
+        answer, in_x, in_alpha = value_and_slopes(jax.jit(kofn.entmax), x, alpha)
+        every = jnp.broadcast_to(alpha, x.shape[:-1])
+        for place in np.ndindex(2, 3):
+            right = kofn.entmax(x[place], every[place].astype("float32").tolist())
+            np.testing.assert_array_equal(answer[place], right)
+        assert answer.dtype == in_x.dtype == dtype
+        assert (in_alpha.shape, in_alpha.dtype) == (alpha.shape, alpha.dtype)
+    assert kofn.entmax(x[:0], jnp.ones((0, 3))).shape == (0, 3, 9)
+
+
+@pytest.mark.parametrize("name", [pytest.param("entmax", marks=full), "label_loss"])
 def test_second_derivatives(name, monkeypatch):
     x, alpha = scores(2, 5, "float64"), jnp.asarray([1.3, 1.5])
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from kofn.adapters import jax_onward, jax_primitives
 from kofn.arrays.kinds import Array
+from kofn.kernels.contract import GENERAL
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import EACH_ALPHA, ROWS
 from kofn.rows import answers, jax_lost, priced_choice, pullbacks
 from kofn.rows.given import Given
-from kofn.rows.jax_operators import GENERAL, Settings, served
+from kofn.rows.jax_operators import Settings, served
 from kofn.solver.reductions import DENSE
 
 _OF_ROWS = answers.weights, answers.gap, pullbacks.log_cotangents

@@ -1,8 +1,9 @@
 """Kernels for rows with an alpha each, in a JAX program: by the kind of the link of each row.
 
 Kernels take an alpha per row. Those of 1, 1.5 and 2 have links of their own, and kernels serve none
-that is nearer to 1, or above 2. In nearly all calls one kind is that of all rows. A row's answer
-does not depend on the others.
+that is nearer to 1, or above 2. Only the running program knows which there are, and shapes may not
+depend on them: so of each kind that there is all rows are computed, and those of the kind are kept.
+In nearly all calls that is one kind. A row's answer does not depend on the others.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import jax
 from jax import lax, numpy
 from jax.interpreters import mlir
 
-from kofn.kernels.contract import SPECIAL_ALPHA, is_general
-from kofn.rows.jax_operators import GENERAL, Operator, Site, bind
+from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
+from kofn.rows.jax_operators import Operator, Site, bind
 
 
 def in_kinds(operator: Operator, place: int) -> Operator:
-    """Return the operator of rows of any alphas, by that of rows of the kind that settings tell.
+    """Return the operator of rows of any alphas, by one of rows of a kind.
 
-    `place` is that of alpha among the arguments.
+    That has the kind by its settings: a special alpha as their number, or none. `place` is that of
+    alpha among the arguments.
     """
     alone = operator._replace(name=f"{operator.name}_of_a_kind")
 
@@ -31,8 +33,10 @@ def in_kinds(operator: Operator, place: int) -> Operator:
 
         def dealt(*arrays: jax.Array) -> Any:
             alpha = arrays[place]
-            kinds = [is_general(alpha), *(alpha == number for number in SPECIAL_ALPHA)]
-            usual = [*arrays[:place], numpy.where(kinds[0], alpha, GENERAL), *arrays[place + 1 :]]
+            general = is_general(alpha)
+            kinds = numpy.stack([general, *(alpha == number for number in SPECIAL_ALPHA)])
+            # What kernels do not serve must not reach them, in a row that is not kept either.
+            usual = [*arrays[:place], numpy.where(general, alpha, GENERAL), *arrays[place + 1 :]]
             runs: list[Callable[..., Any]] = [
                 partial(bind, alone, *usual, settings=settings._replace(number=number))
                 for number in (None, *SPECIAL_ALPHA)
@@ -44,12 +48,11 @@ def in_kinds(operator: Operator, place: int) -> Operator:
                     found = _where_any(mine, run, found)
                 return found
 
-            of_one = numpy.stack([mine.all() for mine in kinds])
+            of_one = kinds.reshape(len(runs), -1).all(-1)
             which = numpy.where(of_one.any(), numpy.argmax(of_one), len(runs))
             found = lax.switch(which, [*runs, of_several])
-            others = ~sum(kinds[1:], kinds[0])
             plain = partial(operator.plain, *arrays, settings=settings, grouped=True)
-            return _where_any(others, plain, found)
+            return _where_any(~kinds.any(0), plain, found)
 
         return mlir.lower_fun(dealt, multiple_results=True)(site.context, *values)
 

@@ -103,9 +103,8 @@ class _Code:
         self.less = tuple(
             name for one in self.back.answers if one not in asked for name in one.name.split("+")
         )
-        # What a way back of rows with one alpha lacks is alpha, which is last.
-        rest = tuple(name for name in self.names if name not in self.less)
-        self.pulled = self.less + rest
+        # The declared way back does not give alpha's, if that is an array; kernels give it last.
+        self.pulled = *self.less, *(name for name in self.names if name not in self.less)
 
     def answer(
         self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
@@ -154,6 +153,7 @@ class _Code:
         """Return the cotangents of rows by these names."""
         rows, theta, (cotangent,) = self._parted(arrays)
         pullback = self.operation.pullback if self.operation.at_theta else None
+        # The closed form, which spares messages, is that of rows with a number for alpha.
         if over is not DENSE and pullback is not None and "alpha" not in self.names:
             given = uncounted(packed(self.of, settings, rows))
             parts = pullback(cotangent, given, theta, over)
@@ -178,7 +178,7 @@ class _Code:
         entries = *self.entries, len(self.names) + 2
         plain, kernel = partial(self.pull_back, names), partial(self._pull_by_kernel, names)
         name = f"kofn_{self.operation.name}_{name}"
-        lost = self.back.lost or ("k" if "alpha" in names else "")
+        lost = self.back.lost_of_alpha if "alpha" in names else self.back.lost
         if lost:
             alone = Operator(f"{name}_alone", like, entries, plain, kernel, True)
             kernel = partial(self._pull_and_mend, alone, names.index(lost))

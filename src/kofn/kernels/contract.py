@@ -70,6 +70,8 @@ _ENTMAX = TABLE["entmax"].inner.id
 SPECIAL_ALPHA = {1.0: EXPONENTIAL, 1.5: SQUARE, 2.0: LINEAR}
 OF_ALPHA = (*SPECIAL_ALPHA.values(), POWER)
 """The kinds of links with an alpha, of which there may be a cotangent."""
+GENERAL = 1.3
+"""An alpha of the kind POWER: its link stands for that of an array of them."""
 
 
 def kind_of(link: Any) -> int | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kofn import kernels
 from kofn.arrays.torch_state import is_plain, recording
-from kofn.kernels.contract import SPECIAL_ALPHA, is_general
+from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
@@ -36,8 +36,6 @@ def _serves(x: Tensor, link: Any, framework: str, offered: str) -> Any:
     return kernels.serving_of("rows", x, framework, link.with_alpha(GENERAL), offered)
 
 
-GENERAL = 1.3
-"""An alpha whose link is that of any other there."""
 OF = EACH_ALPHA._replace(serves=_serves)
 
 

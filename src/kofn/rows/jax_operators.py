@@ -115,10 +115,6 @@ def wanted() -> bool:
     return kernels.wanted() and _native() is not None
 
 
-GENERAL = 1.3
-"""An alpha that stands for all that have no link of their own, where each row has its own."""
-
-
 def served(link: Link) -> bool:
     return kind_of(link) is not None and wanted()
 

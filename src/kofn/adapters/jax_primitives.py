@@ -178,11 +178,15 @@ class _Code:
         entries = *self.entries, len(self.names) + 2
         plain, kernel = partial(self.pull_back, names), partial(self._pull_by_kernel, names)
         name = f"kofn_{self.operation.name}_{name}"
+        operator = self.in_kinds(Operator(name, like, entries, plain, kernel, True))
         lost = self.back.lost_of_alpha if "alpha" in names else self.back.lost
-        if lost:
-            alone = Operator(f"{name}_alone", like, entries, plain, kernel, True)
-            kernel = partial(self._pull_and_mend, alone, names.index(lost))
-        return Pull(self.in_kinds(Operator(name, like, entries, plain, kernel, True)), like)
+        if (
+            lost
+        ):  # around all kinds: what a kernel leaves of rows that are not of its kind is nothing
+            alone = operator._replace(name=f"{name}_alone")
+            mend = partial(self._pull_and_mend, alone, names.index(lost))
+            operator = operator._replace(kernel=mend)
+        return Pull(operator, like)
 
     def _pull_by_kernel(self, names: tuple[str, ...], site: Site, *values: Any) -> Any:
         assert self.back.xla is not None

@@ -21,9 +21,16 @@ def scores(count, n, dtype):
     return jnp.asarray(x, dtype)
 
 
-def log_weights(x, alpha):
-    found = kofn.log_soft_topk(x, 1.5, link=links.entmax(alpha), temperature=0.7)
+def finite(found):
     return jnp.where(jnp.isfinite(found), found, 0.0)
+
+
+def log_weights(x, alpha):
+    return finite(kofn.log_soft_topk(x, 1.5, link=links.entmax(alpha), temperature=0.7))
+
+
+def log_entmax(x, alpha):
+    return finite(kofn.log_entmax(x, alpha))
 
 
 def label_loss(x, alpha):
@@ -93,7 +100,7 @@ def test_bits_of_a_row_do_not_depend_on_the_alphas_beside_it(n):
 @pytest.mark.parametrize("alphas", [[1.3] * 5, [1.3, 1.5, 1.0, 2.0, 1.7]], ids=["one", "mixed"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_hard_rows_have_the_bits_of_a_number_for_alpha(name, alphas):
-    """Also those that kernels give up on: of far scores, and logarithms without any slope."""
+    """Also those that kernels give up on, as of far scores."""
     hard = [[1, 300, 2, 3], [-INF, 2, 3, 1], [-3e38, 3e38, 1, 0], [1, NAN, 3, 2], [2, 2, 2, 2]]
     x, alpha = jnp.asarray(hard, "float32"), jnp.asarray(alphas, "float32")
     answer, in_x, in_alpha = value_and_slopes(FUNCTIONS[name], x, alpha)
@@ -105,6 +112,17 @@ def test_hard_rows_have_the_bits_of_a_number_for_alpha(name, alphas):
         np.testing.assert_array_equal(in_x[place], slope[place])
     assert np.isnan(in_alpha[3]) or name == "logarithms"  # which are taken where they are finite
     assert np.isfinite(in_alpha[jnp.asarray([0, 1, 2, 4])]).all()
+
+
+def test_rows_whose_logarithms_have_no_slope_have_no_cotangent():
+    """The kernel writes nothing for them: what stood in memory before must not come out."""
+    usual, alpha = scores(64, 600, "float32"), jnp.full(64, 1.3, "float32")
+    far = jnp.zeros_like(usual).at[:, 7].set(300.0)
+    pull = jax.jit(lambda x, a: jax.vjp(log_entmax, x, a)[1](jnp.ones_like(x)))
+    for _ in range(3):
+        jax.block_until_ready(pull(usual, alpha))
+    for found in pull(far, alpha):
+        np.testing.assert_array_equal(found, jnp.zeros_like(found))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

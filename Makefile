@@ -90,7 +90,7 @@ test-lowest:  ## run the core of the tests on the lowest versions that pyproject
 lint: $(READY)  ## check formatting, style, spelling and types; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell *.md *.toml *.yml Makefile .github benchmarks docs examples src tests
+	$(BIN)/codespell *.md *.toml *.yml Makefile .github benchmarks docs examples src studies tests
 	$(BIN)/mypy
 
 format: $(READY)  ## format the code and fix what can be fixed
@@ -102,11 +102,11 @@ bench: $(READY)  ## time the maps against softmax and other libraries; writes be
 	$(BIN)/kofn bench --out benchmarks/results --force
 
 studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/estimators.md; an hour or two
-	$(BIN)/kofn train router --force
-	$(BIN)/kofn train attention --steps 700 --force
-	$(BIN)/kofn train sae --force
-	$(BIN)/kofn train prune --force
-	$(BIN)/kofn train vae --seeds 3 --force
+	$(BIN)/python -m studies.router --force
+	$(BIN)/python -m studies.attention --steps 700 --force
+	$(BIN)/python -m studies.sae --force
+	$(BIN)/python -m studies.prune --force
+	$(BIN)/python -m studies.vae --seeds 3 --force
 	cp kofn-vae/curves.png docs/images/vae_curves.png
 	cp kofn-vae/digits.png docs/images/vae_digits.png
 
@@ -134,7 +134,7 @@ kernels: $(READY)  ## translate the CPU kernels that come with the package; afte
 
 clean:  ## remove .venv, caches and all generated files
 	rm -rf .venv .venv-lowest build dist site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src studies tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need
 # not hold the pinned versions of its dependencies, so they are left to the second step.

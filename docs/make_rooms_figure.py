@@ -40,7 +40,7 @@ class Box(NamedTuple):
 
 BOXES = {
     "__main__": Box(5.0, 2.3, "python -m kofn"),
-    "commands": Box(5.0, 4.6, "kofn select, compare, apply, bench, train"),
+    "commands": Box(5.0, 4.6, "kofn select, compare, apply, bench"),
     "feature_selection": Box(10.75, 2.5, "SoftTopKSelector"),
     "onnx": Box(8.6, 1.45, "for torch.onnx"),
     "integrations": Box(6.7, 2.0, "for transformers"),

@@ -1,21 +1,18 @@
 """Draw the figures of the studies again, from what their runs measured: `make docs`.
 
 The runs take minutes to half an hour (`make studies`). docs/results has the checkpoints of those
-that the pages report. With one of them, `kofn train NAME --resume` has nothing left to train; it
-writes the same tables and figures.
+that the pages report. With one of them, `python -m studies.NAME --resume` has nothing left to
+train; it writes the same tables and figures.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
-
-from typer.testing import CliRunner
-
-from kofn.commands.app import app
 
 HERE = Path(__file__).parent
 
@@ -32,12 +29,12 @@ def methods(names: str) -> str:
 
 
 STUDIES = {
-    "router": Study("router", {"curves.png": "nn_router_study.png"}),
-    "attention": Study("attention --steps 700", {"curves.png": "nn_attention_study.png"}),
-    "prune_mlp": Study("prune --model mlp", {"curves.png": "nn_pruning.png"}),
-    "prune_cnn": Study("prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
+    "router": Study("studies.router", {"curves.png": "nn_router_study.png"}),
+    "attention": Study("studies.attention --steps 700", {"curves.png": "nn_attention_study.png"}),
+    "prune_mlp": Study("studies.prune --model mlp", {"curves.png": "nn_pruning.png"}),
+    "prune_cnn": Study("studies.prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
     "sae": Study(
-        "sae "
+        "studies.sae "
         + methods("kofn-token kofn-batch topk topk-auxk batchtopk batchtopk-auxk jumprelu gated"),
         {
             "recovery.png": "nn_autoencoders_recovery.png",
@@ -45,7 +42,7 @@ STUDIES = {
         },
     ),
     "sae_others": Study(
-        "sae "
+        "studies.sae "
         + methods(
             "kofn-token-all kofn-batch-annealed kofn-batch-learned kofn-batch-bf16 batchtopk-bf16"
         ),
@@ -60,10 +57,8 @@ def draw(name: str, images: Path) -> None:
     with TemporaryDirectory() as folder:
         out = Path(folder)
         shutil.copy(HERE / "results" / f"{name}.pt", out / "checkpoint.pt")
-        arguments = ["train", *study.command.split(), "--resume", "--out", folder]
-        ended = CliRunner().invoke(app, arguments)
-        if ended.exit_code:
-            sys.exit(f"kofn {' '.join(arguments)}: {ended.output}")
+        command = [sys.executable, "-m", *study.command.split(), "--resume", "--out", folder]
+        subprocess.run(command, cwd=HERE.parent, check=True)
         for written, figure in study.figures.items():
             shutil.copy(out / written, images / figure)
             print(f"wrote {images / figure}")

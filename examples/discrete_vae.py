@@ -4,8 +4,8 @@
     python examples/discrete_vae.py leave_one_out      # another estimator of kofn.estimators
 
 Each image of scikit-learn's digits is encoded by three categorical choices of eight. This takes
-half a minute on one core. `kofn train vae` compares all training methods, with checkpoints and
-pictures.
+half a minute on one core. `python -m studies.vae` compares all training methods, with checkpoints
+and pictures.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python examples/long_context.py      # the table, a minute
 
 Two layers of attention read symbols and a separator, and predict the same symbols, trained at up to
-64 positions. The table has the share of right ones. See also `kofn train attention`.
+64 positions. The table has the share of right ones. See also `python -m studies.attention`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def test_every_figure_is_on_a_page() -> None:
 def test_the_results_of_studies_are_checkpoints_of_today() -> None:
     import torch
 
-    from kofn.commands.train.checkpoint import VERSION
+    from studies.frame.checkpoint import VERSION
 
     for path in (DOCS / "results").glob("*.pt"):
         assert torch.load(path, weights_only=True)["version"] == VERSION, path.name
@@ -57,11 +57,15 @@ def test_the_tables_of_autoencoders_are_those_of_their_results(name: str) -> Non
     import torch
     from make_study_figures import STUDIES, methods
 
-    from kofn.commands.train.sae.report import summary
+    from studies.frame.options import Settings
+    from studies.sae.study import Report
+    from studies.table import STUDIES as TABLE
 
     saved = torch.load(DOCS / "results" / f"{name}.pt", weights_only=True)
-    found, results = saved["settings"]["methods"], saved["finished"]
-    assert STUDIES[name].command == f"sae {methods(' '.join(found))}"
+    found = saved["settings"]["methods"]
+    report = Report(TABLE["sae"], Settings(**saved["settings"]))
+    report.results = saved["finished"]
+    assert STUDIES[name].command == f"studies.sae {methods(' '.join(found))}"
     forms = {
         "features": (("explained", ".3f", 1), ("mcc", ".2f", 1), ("dead", ".2f", 0)),
         "digits": (("explained", ".4f", 1), ("dead", ".2f", 0)),
@@ -69,7 +73,8 @@ def test_the_tables_of_autoencoders_are_those_of_their_results(name: str) -> Non
     for method in found:
         cells = []
         for task, columns in forms.items():
-            figures = summary(results, task, method)
+            key = {"task": task, "method": method}
+            figures = report.summary_of(report.figures(**key), **key)
             for column, form, spread in (*columns, ("l0", ".2f", name == "sae_others")):
                 mean, deviation = figures[column].values()
                 cells.append(f"{mean:{form}}" + (f" ± {deviation:{form}}" if spread else ""))

@@ -3,12 +3,16 @@
 import re
 from itertools import product
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kofn.commands.results import spread
-from kofn.commands.train.router import report as routers
+from studies.frame.options import Settings
+from studies.router.study import Report as Routers
+from studies.sae.study import Report as Autoencoders
+from studies.table import STUDIES
 from test_docs import DOCS, FRONT, PAGES
 
 IMAGES = 450  # held out
@@ -17,6 +21,20 @@ IMAGES = 450  # held out
 def stored(name):
     found = torch.load(DOCS / "results" / f"{name}.pt", weights_only=True)
     return found["settings"], found["finished"]
+
+
+def measured(kind, study, name):
+    """What every run of a study measured, by the parts of its key."""
+    settings, results = stored(name)
+    report = kind(STUDIES[study], Settings(**settings))
+    report.results = results
+
+    def of(**key):
+        figures = report.figures(**key)
+        rows = zip(*figures.values(), strict=True)
+        return [SimpleNamespace(**dict(zip(figures, row, strict=True))) for row in rows]
+
+    return settings, of
 
 
 def said(page, *parts):
@@ -157,9 +175,9 @@ HARD = ("known", "regression")
 
 def losses():
     """The runs of every router, by task, k and method."""
-    settings, results = stored("router")
+    settings, of = measured(Routers, "router", "router")
     keys = product(settings["tasks"], settings["ks"], settings["methods"])
-    found = {key: routers.ends(results, key[0], key[2], key[1]) for key in keys}
+    found = {key: of(task=key[0], k=key[1], method=key[2]) for key in keys}
     return {key: runs for key, runs in found.items() if runs}
 
 
@@ -260,14 +278,12 @@ AUTOENCODERS = {
 
 
 def test_the_table_of_autoencoders():
-    from kofn.commands.train.sae import report
-
-    results = stored("sae")[1]
+    _, of = measured(Autoencoders, "sae", "sae")
     page = PAGES["nn_autoencoders.md"]
     explained = {}
     for label, cells in table(page, "| Autoencoder |").items():
         for task, digits in (("features", 3), ("digits", 4)):
-            runs = report.ends(results, task, AUTOENCODERS[label])
+            runs = of(task=task, method=AUTOENCODERS[label])
             values = [each.explained for each in runs]
             assert cells[f"{task}: explained"] == shown(values, f".{digits}f"), label
             explained[task, label] = fmean(values)

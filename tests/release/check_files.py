@@ -30,6 +30,7 @@ IN_SDIST = (
     "src/kofn/py.typed",
     "docs/README.md",
     "examples/gates.py",
+    "studies/router/study.py",
     "tests/release/smoke.py",
     "tests/test_package.py",
 )

@@ -17,7 +17,7 @@ import typer  # noqa: E402
 from rich.markup import escape  # noqa: E402
 
 import kofn  # noqa: E402
-from kofn.commands import files  # noqa: E402
+from kofn.commands import files, moved  # noqa: E402
 from kofn.commands.apply.command import EXAMPLES, apply  # noqa: E402
 from kofn.commands.compare import command  # noqa: E402
 from kofn.commands.examples import EXAMPLES as EXAMPLES_OF  # noqa: E402
@@ -35,7 +35,6 @@ from kofn.commands.terminal import (  # noqa: E402
     printed,
     progress_bar,
 )
-from kofn.commands.train.command import train  # noqa: E402
 from kofn.commands.warm import warm  # noqa: E402
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ def bench(
     printed(escape(report.headline(about)), report.SHORT_EXPLANATION, *tables, files=written)
 
 
-app.add_typer(train, name="train")
+app.command(hidden=True, add_help_option=False, context_settings=moved.ANY)(moved.train)
 
 
 def _timed(cases: list[Case], dtypes: list[str] | None, rounds: int) -> list[Result]:

@@ -54,15 +54,4 @@ EXAMPLES = {
         "kofn bench --case losses --threads 1 --out results",
         "kofn bench --case vocabulary --dtype bfloat16 --json",
     ),
-    "train": shown(
-        "Examples:",
-        "kofn train router --quick",
-        "kofn train vae --epochs 2",
-        "kofn train prune --help",
-    ),
-    "vae": shown("Examples:", "kofn train vae --epochs 2", "kofn train vae --resume"),
-    **{
-        name: shown("Examples:", f"kofn train {name} --quick", f"kofn train {name} --resume")
-        for name in ("router", "attention", "sae", "prune")
-    },
 }

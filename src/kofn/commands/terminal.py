@@ -27,7 +27,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from kofn.commands import files as _files
 from kofn.commands.files import OF_OUTPUT, InputError, OutputError
@@ -45,8 +45,12 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, handled like an interrupt: clean up, report, exit."""
 
 
-class Guarded(TyperGroup):
-    """The top-level command; every subcommand exits through it."""
+class _Guard:
+    """What ends with the exit status and the one line of an error."""
+
+    make_context: Any
+    invoke: Any
+    _main_shell_completion: Any
 
     def main(self, args: Any = None, prog_name: Any = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command and exit."""
@@ -59,6 +63,14 @@ class Guarded(TyperGroup):
                 self.invoke(context)
 
         sys.exit(status_of(work))
+
+
+class Guarded(_Guard, TyperGroup):
+    """The top-level command; every subcommand exits through it."""
+
+
+class GuardedCommand(_Guard, TyperCommand):
+    """A command without subcommands that exits likewise."""
 
 
 def status_of(work: Callable[[], object]) -> int:

@@ -1,1 +1,0 @@
-"""`kofn train attention`: sparse and softmax attention at lengths beyond those trained at."""

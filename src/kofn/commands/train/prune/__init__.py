@@ -1,1 +1,0 @@
-"""`kofn train prune`: small networks with few weights left, by several methods."""

@@ -1,1 +1,0 @@
-"""`kofn train vae`: autoencoders with discrete latents, trained by several gradient estimators."""

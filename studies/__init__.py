@@ -1,0 +1,1 @@
+"""Small models, trained by several methods and compared; `python -m studies` lists them."""

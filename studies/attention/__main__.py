@@ -1,0 +1,5 @@
+"""`python -m studies.attention`."""
+
+from studies.frame.command import main
+
+main("attention")

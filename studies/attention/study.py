@@ -1,0 +1,166 @@
+"""The study of attention: how transformers are trained and tested, and what is reported."""
+
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kofn.commands.results import spread
+from studies.attention.model import METHODS, Transformer
+from studies.attention.tasks import TASKS, Batch
+from studies.frame import report, run
+from studies.frame.options import Settings
+from studies.frame.report import legend, mean_of, panels
+
+BATCH, RATE = 32, 2e-3
+SHORTEST, LONGEST = 33, 64  # in training
+TESTED = 16_384  # positions of the test at each length
+AT_ONCE = 2**21  # pairs of positions, in a test
+DRAWN = 48  # length of the sequence whose attention is drawn
+
+
+class Measured(NamedTuple):
+    """What a test at a length of training shows."""
+
+    steps: int
+    loss: float
+    accuracy: float
+
+
+class Run(run.Run):
+    """One method on one task with one seed."""
+
+    Figures = Measured
+
+    def __init__(self, settings: Settings, task: str, method: str, seed: int) -> None:
+        super().__init__(settings, task, method, seed)
+        self.task = TASKS[task]
+        self.generator = torch.Generator().manual_seed(seed)
+        with run.seeded(seed):
+            self.model = Transformer(method)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
+
+    def train(self) -> None:
+        for _ in self.in_part():
+            length = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=self.generator))
+            loss, _ = self._judged(self.task(BATCH, length, self.generator))
+            self.descend(loss, longest=1.0)
+
+    def measured(self) -> Measured:
+        return Measured(self.steps, *self.tested(LONGEST))
+
+    @torch.no_grad()
+    def tested(self, length: int) -> tuple[float, float]:
+        """Return the loss and the share of right symbols at a length."""
+        generator = torch.Generator().manual_seed(self.seed)  # the same for all methods
+        count = max(1, TESTED // length)
+        batch = self.task(count, length, generator)
+        at_once = max(1, AT_ONCE // length**2)
+        inputs, targets = (torch.split(each, at_once) for each in batch)
+        parts = [self._judged(Batch(*part)) for part in zip(inputs, targets, strict=True)]
+        sizes = torch.tensor([len(right) for _, right in parts], dtype=torch.float64)
+        losses = torch.stack([loss for loss, _ in parts]).double()
+        right = torch.cat([right for _, right in parts])
+        return float((losses * sizes).sum() / sizes.sum()), float(right.double().mean())
+
+    def _judged(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the mean loss, and for each predicted symbol whether it is right."""
+        predicted = batch.targets >= 0
+        logits = self.model(batch.inputs)[0][predicted]
+        wanted = batch.targets[predicted]
+        return functional.cross_entropy(logits, wanted), logits.argmax(-1) == wanted
+
+    @torch.no_grad()
+    def drawn(self) -> Tensor:
+        """Return the weights [DRAWN, DRAWN] of the head of the last layer that is most certain."""
+        generator = torch.Generator().manual_seed(self.seed)
+        inputs, targets = self.task(1, DRAWN, generator)
+        weights = self.model(inputs)[1][-1][0]
+        predicted = targets[0] >= 0
+        return weights[weights[:, predicted].amax(-1).mean(-1).argmax()].clone()
+
+    def result(self) -> dict[str, Any]:
+        """Return the results of a finished run: also at lengths beyond those trained at."""
+        return {
+            **super().result(),
+            "lengths": [(length, *self.tested(length)) for length in self.settings.lengths],
+            "map": self.drawn() if self.seed == self.settings.seed else None,
+        }
+
+
+class Report(report.Report):
+    """Shares of right symbols by length."""
+
+    PICTURES = ("curves", "maps")
+    TITLE = "attention beyond the lengths trained at"
+    FIRST = "attention"
+    SEEDS = "mean"
+    FIELDS = Measured._fields
+
+    def figures(self, **key: Any) -> report.Figures:
+        """Return the share of right symbols by length."""
+        runs = [each["lengths"] for each in self.of(**key)]
+        return {str(each[0][0]): [share for *_, share in each] for each in zip(*runs, strict=True)}
+
+    def shown(self) -> dict[str, tuple[str, str]]:
+        return {str(length): (str(length), ".0f") for length in self.settings.lengths}
+
+    def cells(self, figures: report.Figures) -> list[str]:
+        return [f"{100 * fmean(values):.0f}" for values in figures.values()]
+
+    def summary(self) -> dict[str, Any]:
+        return {**super().summary(), "longest_in_training": LONGEST}
+
+    def summary_of(self, figures: report.Figures, **key: Any) -> dict[str, Any]:
+        pairs = figures.items()
+        return {"accuracy": [{"length": int(n), **mean_of(values)} for n, values in pairs]}
+
+    def run(self, each: dict[str, Any]) -> dict[str, Any]:
+        names = ("length", "loss", "accuracy")
+        lengths = [dict(zip(names, length, strict=True)) for length in each["lengths"]]
+        return {**super().run(each), "lengths": lengths}
+
+    def caption(self, seeds: str) -> str:
+        return (
+            f"Right symbols in percent by length; {seeds}, {self.settings.steps:,} steps at "
+            f"lengths up to {LONGEST}."
+        )
+
+    def curves(self) -> Any:
+        """Draw the share of right symbols by length, a panel for each task."""
+        tasks, lengths = self.settings.tasks, self.settings.lengths
+        figure, (axes,) = panels(3.4 * len(tasks) + 2.2, 3.2, 1, len(tasks), sharey=True)
+        for panel, task in zip(axes, tasks, strict=True):
+            for name, figures in self.methods(task=task).items():
+                _, colour, style = METHODS[name]
+                points = [spread(values) for values in figures.values()]
+                middle, low, high = zip(*((m, m - d, m + d) for m, d in points), strict=True)
+                label = name if panel is axes[0] else None
+                panel.plot(lengths, middle, style, marker=".", color=colour, label=label)
+                if low != high:
+                    panel.fill_between(lengths, low, high, color=colour, alpha=0.12, lw=0)
+            panel.axvline(LONGEST, color="#8a8a8a", lw=0.8, ls=":")
+            panel.set_xscale("log", base=2)
+            panel.set_title(task, loc="left", fontsize=10)
+            panel.set(xlabel="length", ylim=(0, 1.02))
+            panel.spines[["top", "right"]].set_visible(False)
+        axes[0].set_ylabel("right symbols")
+        legend(figure)
+        return figure
+
+    def maps(self) -> Any:
+        """Draw an attention map per task and method: rows are queries, columns keys."""
+        tasks, methods = self.settings.tasks, self.settings.methods
+        size = 1.9 * len(methods), 2.0 * len(tasks)
+        figure, axes = panels(*size, len(tasks), len(methods))
+        for panels_of_task, task in zip(axes, tasks, strict=True):
+            panels_of_task[0].set_ylabel(task)
+            for panel, name in zip(panels_of_task, methods, strict=True):
+                weights = self.of(task=task, method=name, seed=self.settings.seed)[0]["map"]
+                panel.imshow(weights.numpy(), cmap="Blues", vmin=0, vmax=1)
+                panel.set(xticks=[], yticks=[])
+        for panel, name in zip(axes[0], methods, strict=True):
+            panel.set_title(name, fontsize=8)
+        return figure

@@ -1,0 +1,1 @@
+"""What all studies share: command line, training, checkpoints, and what is written of results."""

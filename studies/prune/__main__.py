@@ -1,0 +1,5 @@
+"""`python -m studies.prune`."""
+
+from studies.frame.command import main
+
+main("prune")

@@ -1,0 +1,232 @@
+"""Ways to prune while training: kofn's, and contenders written from their papers."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kofn import hard_topk, soft_topk
+from kofn.nn import PruningSchedule, prune
+
+SCORES = 20
+"""The rate of learned scores, in rates of the weights."""
+EVERY = 20
+"""Steps between two masks of gradual pruning."""
+WARM, TUNE = 0.2, 0.2
+"""Spartan's shares of the training: for the number to fall, and for a fixed mask at the end."""
+
+
+def pruned_names(model: nn.Module, groups: bool) -> list[str]:
+    """Return the weights that are pruned; for 2:4, those whose rows consist of fours."""
+    return [
+        name
+        for name, weight in model.named_parameters()
+        if name.endswith("weight") and not (groups and weight[0].numel() % 4)
+    ]
+
+
+class Way:
+    """Dense training; the base of all others.
+
+    A step trains with `weights(step)` in the place of the parameters of the same names.
+    """
+
+    def __init__(self, model: nn.Module, removed: float | None, steps: int) -> None:
+        self.model, self.steps, self.groups = model, steps, removed is None
+        self.names = pruned_names(model, self.groups)
+        self.total = sum(each.numel() for each in self.pruned())
+        self.kept = self.total - round((removed or 0.0) * self.total)
+        self.memory: dict[str, Tensor] = {}
+        """What a run must remember beside the parameters."""
+
+    def pruned(self) -> list[Tensor]:
+        """Return the parameters to prune."""
+        parameters = dict(self.model.named_parameters())
+        return [parameters[name] for name in self.names]
+
+    def parameters(self, rate: float) -> list[dict[str, Any]]:
+        """Return the groups of the optimizer."""
+        return [{"params": list(self.model.parameters()), "lr": rate}]
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        """Return the weights to train with."""
+        return {}
+
+    def after(self, step: int) -> None:
+        """Go on after a step of the optimizer."""
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Leave a model with zeros."""
+        for name, weight in self.weights(self.steps).items():
+            self.model.get_parameter(name).copy_(weight)
+
+    def row(self, values: list[Tensor]) -> Tensor:
+        """Return values of all weights as one row, or as groups of four."""
+        row = torch.cat([each.flatten() for each in values])
+        return row.view(-1, 4) if self.groups else row
+
+    def named(self, row: Tensor) -> dict[str, Tensor]:
+        """Return what `row` took apart again, by name."""
+        weights = self.pruned()
+        parts = torch.split(row.flatten(), [each.numel() for each in weights])
+        return {
+            name: part.view_as(weight)
+            for name, part, weight in zip(self.names, parts, weights, strict=True)
+        }
+
+    def largest(self, row: Tensor, kept: int) -> Tensor:
+        """Return the hard mask of the largest: `kept` of all, or two of each four."""
+        return hard_topk(row.detach(), 2 if self.groups else kept)
+
+
+class Kofn(Way):
+    """nn.prune as it comes."""
+
+    def __init__(
+        self, model: nn.Module, removed: float | None, steps: int, choice: str = "soft_topk"
+    ) -> None:
+        super().__init__(model, removed, steps)
+        rest = {"pattern": "2:4", "choice": choice} if self.groups else {"amount": removed}
+        out = {name for name, weight in model.named_parameters() if weight.ndim > 1}
+        self.pruner = prune(
+            model,
+            schedule=PruningSchedule(steps),
+            exclude=sorted(out - set(self.names)),
+            **rest,
+        )
+
+    def parameters(self, rate: float) -> list[dict[str, Any]]:
+        others = {"params": self.pruner.other_parameters(), "lr": rate}
+        return [others, self.pruner.score_parameters(SCORES * rate)]
+
+    def after(self, step: int) -> None:
+        self.pruner.step()
+
+    def finish(self) -> None:
+        self.pruner.finalize()
+
+
+class Magnitude(Way):
+    """The largest weights: chosen once, after half of the training, or gradually.
+
+    Gradually: every 20 steps the smallest become 0 and stay 0, by the cubic schedule of Zhu & Gupta
+    (2017), until three quarters of the training.
+    """
+
+    gradual = False
+
+    def __init__(self, model: nn.Module, removed: float | None, steps: int) -> None:
+        super().__init__(model, removed, steps)
+        self.memory["mask"] = torch.ones_like(self.row([each.detach() for each in self.pruned()]))
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        weights = self.row(self.pruned())
+        due = step % EVERY == 0 or step >= self.steps
+        if due and (self.gradual or step in (self._half(), self.steps)):
+            share = max(0.0, 1 - step / (0.75 * self.steps)) ** 3 if self.gradual else 0.0
+            still = max(self.kept, round(self.total * share))
+            self.memory["mask"] = self.largest((weights * self.memory["mask"]).abs(), still)
+        return self.named(weights * self.memory["mask"])
+
+    def _half(self) -> int:
+        return self.steps // 2 // EVERY * EVERY
+
+
+class Gradual(Magnitude):
+    """See `Magnitude`."""
+
+    gradual = True
+
+
+class StraightThrough(Way):
+    """The largest weights of every step; all weights get the gradient of the masked ones."""
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        weights = self.row(self.pruned())
+        masked = weights * self.largest(weights.abs(), self.kept)
+        return self.named(weights + (masked - weights).detach())
+
+
+class Spartan(Way):
+    """Soft top-k masks of the magnitudes, hard in the forward pass (Tai et al. 2022).
+
+    The number kept falls in the first 20 % of the training, the sharpness 1/T of the mask grows
+    from 1 to 20 until the last 20 %, in which the mask is fixed. Magnitudes are divided by their
+    mean. The soft mask is exact; the paper approximates the same one by Sinkhorn's iteration.
+    """
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        weights = self.row(self.pruned())
+        if "mask" in self.memory:
+            return self.named(weights * self.memory["mask"])
+        fallen = min(1.0, step / (WARM * self.steps))
+        kept = round(self.total + fallen * (self.kept - self.total))
+        sharpness = 1 + 19 * min(1.0, step / ((1 - TUNE) * self.steps))
+        scores = weights.abs() / weights.detach().abs().mean()
+        soft = weights * soft_topk(scores, min(kept, self.total), temperature=1 / sharpness)
+        mask = self.largest(soft.abs(), kept)
+        if step >= (1 - TUNE) * self.steps:
+            self.memory["mask"] = mask
+        return self.named(soft + (soft * mask - soft).detach())
+
+
+class Gumbel(Way):
+    """A learned distribution over the six masks of each group of four, as in MaskLLM.
+
+    Samples are relaxed by Gumbel noise, at a temperature from 4 to 0.05 with logits scaled by 100
+    to 500, both linear in the step. Logits start at the magnitudes that a mask keeps.
+    """
+
+    def __init__(self, model: nn.Module, removed: float | None, steps: int) -> None:
+        super().__init__(model, removed, steps)
+        pairs = list(itertools.combinations(range(4), 2))
+        self.masks = torch.tensor([[float(i in pair) for i in range(4)] for pair in pairs])
+        start = self.row([each.detach() for each in self.pruned()]).abs() @ self.masks.T
+        self.logits = (0.01 * start / start.std()).requires_grad_()
+
+    def parameters(self, rate: float) -> list[dict[str, Any]]:
+        return [*super().parameters(rate), {"params": [self.logits], "lr": rate}]
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        weights, done = self.row(self.pruned()), step / self.steps
+        if step >= self.steps:
+            mask = self.masks[self.logits.argmax(-1)]
+        else:
+            logits = self.logits * (100 + 400 * done)
+            mask = functional.gumbel_softmax(logits, 4 - 3.95 * done) @ self.masks
+        return self.named(weights * mask)
+
+
+class Method(NamedTuple):
+    """A way to prune."""
+
+    make: Callable[[nn.Module, float | None, int], Way]
+    colour: str
+    free: bool = True
+    """Whether it removes any share of the weights."""
+    groups: bool = True
+    """Whether it keeps two of four."""
+
+
+METHODS = {
+    "kofn": Method(Kofn, "#0072B2"),
+    "kofn-subsets": Method(partial(Kofn, choice="k_subset"), "#56B4E9", free=False),
+    "gradual": Method(Gradual, "#D55E00", groups=False),
+    "magnitude": Method(Magnitude, "#E69F00"),
+    "spartan": Method(Spartan, "#009E73", groups=False),
+    "straight-through": Method(StraightThrough, "#CC79A7"),
+    "gumbel": Method(Gumbel, "#999999", free=False),
+}
+"""`dense`, beside these, is trained for comparison."""
+
+
+def way_of(method: str, model: nn.Module, removed: str, steps: int) -> Way:
+    """Return a way to prune `model`; `removed` is a share, or "2:4"."""
+    if method == "dense":
+        return Way(model, 0.0, steps)
+    return METHODS[method].make(model, None if removed == "2:4" else float(removed), steps)

@@ -1,0 +1,257 @@
+"""The study of pruning: how networks are trained and pruned, and what is reported."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from itertools import product
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from kofn.commands.files import InputError
+from studies.frame import report, run
+from studies.frame.options import Settings
+from studies.frame.report import legend, mean_of, panels, plain
+from studies.prune.methods import METHODS, way_of
+
+RATE, BATCH = 3e-3, 128
+
+
+class Digits(NamedTuple):
+    """Images [N, 1, 8, 8] in [0, 1] and labels, for training and held out."""
+
+    images: Tensor
+    labels: Tensor
+    held_out: Tensor
+    answers: Tensor
+
+
+def digits(seed: int) -> Digits:
+    """Return scikit-learn's digits, a quarter of them held out."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    parts = train_test_split(images / 16, labels, test_size=0.25, random_state=seed)
+    x, held_out, y, answers = map(torch.as_tensor, parts)
+    shape = (-1, 1, 8, 8)
+    return Digits(x.float().view(shape), y, held_out.float().view(shape), answers)
+
+
+def model_of(name: str) -> nn.Sequential:
+    """Return a network with new weights."""
+    if name == "mlp":
+        layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 300), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10))
+    convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1)]
+    end = [nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 64), nn.ReLU()]
+    return nn.Sequential(*convolutions, *end, nn.Linear(64, 10))
+
+
+def fits(method: str, removed: str) -> bool:
+    """Return whether a method removes this share of the weights, or two of four."""
+    if method == "dense" or removed == "0":
+        return method == "dense" and removed == "0"
+    return METHODS[method].groups if removed == "2:4" else METHODS[method].free
+
+
+class Ended(NamedTuple):
+    """What is measured at the end."""
+
+    accuracy: float
+    kept: int
+    """Weights that are not 0, biases apart."""
+
+
+class Measured(NamedTuple):
+    """What is measured after some steps."""
+
+    steps: int
+    loss: float
+    """Mean of the batches since the last measurement."""
+
+
+class Run(run.Run):
+    """One network, pruned by one method, with one seed."""
+
+    TITLE = "{0}, {2} removed, {1}, seed {3}"
+    Figures = Measured
+
+    @classmethod
+    def runs(cls, settings: Settings) -> list[run.Key]:
+        for name in settings.methods:
+            if not any(fits(name, removed) for removed in settings.removed):
+                other = "2:4" if METHODS[name].groups else "a share"
+                raise InputError(f"--method {name} needs --removed {other}")
+        return [
+            (model, method, removed, seed)
+            for model in settings.models
+            for seed in settings.every_seed
+            for removed in ("0", *settings.removed)
+            for method in ("dense", *settings.methods)
+            if fits(method, removed)
+        ]
+
+    def __init__(
+        self, settings: Settings, model: str, method: str, removed: str, seed: int
+    ) -> None:
+        super().__init__(settings, model, method, removed, seed)
+        self.data = digits(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        with run.seeded(seed):
+            self.model = model_of(model)
+        self.way = way_of(method, self.model, removed, settings.steps)
+        self.optimizer = torch.optim.Adam(self.way.parameters(RATE))
+        self.slower = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, settings.steps)
+        self.losses: list[float] = []
+        self.noise = self.generator.get_state()
+
+    def train(self) -> None:
+        with torch.random.fork_rng():  # Gumbel noise comes from PyTorch's own generator
+            torch.set_rng_state(self.noise)
+            self.losses = [self._step() for _ in self.in_part()]
+            self.noise = torch.get_rng_state()
+
+    def _step(self) -> float:
+        images, labels, *_ = self.data
+        rows = torch.randint(len(images), (BATCH,), generator=self.generator)
+        weights = self.way.weights(self.steps)
+        loss = cross_entropy(self._output(images[rows], weights), labels[rows])
+        self.descend(loss)
+        self.slower.step()
+        self.way.after(self.steps - 1)
+        return loss.item()
+
+    def measured(self) -> Measured:
+        return Measured(self.steps, sum(self.losses) / len(self.losses))
+
+    def _output(self, images: Tensor, weights: dict[str, Tensor]) -> Tensor:
+        found: Tensor = (
+            functional_call(self.model, weights, (images,)) if weights else self.model(images)
+        )
+        return found
+
+    def result(self) -> dict[str, Any]:
+        """Finish the model; return what is left and how well it does."""
+        self.way.finish()
+        weights = [each for each in self.model.parameters() if each.ndim > 1]
+        with torch.no_grad():
+            right = self.model(self.data.held_out).argmax(-1) == self.data.answers
+        measured = Ended(
+            right.float().mean().item(), sum(int((each != 0).sum()) for each in weights)
+        )
+        return {"measured": tuple(measured), **super().result()}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **super().state(),
+            "memory": deepcopy(self.way.memory),
+            "logits": deepcopy(getattr(self.way, "logits", None)),
+            "slower": self.slower.state_dict(),
+            "noise": self.noise,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.way.memory = deepcopy(state["memory"])
+        if state["logits"] is not None:
+            getattr(self.way, "logits").data.copy_(state["logits"])  # noqa: B009
+        self.slower.load_state_dict(state["slower"])
+        self.noise = state["noise"]
+
+
+class Report(report.Report):
+    """Held-out accuracies of pruned networks."""
+
+    KEY = ("model", "method", "removed", "seed")
+    GROUP = ("model",)
+    HEADING = "{model}"
+    TITLE = "held-out accuracy on handwritten digits, by the share of weights removed"
+    FIRST = "method"
+    FIELDS = Measured._fields
+
+    def accuracies(self, **key: Any) -> list[float]:
+        """Return the accuracy of every seed."""
+        return [Ended(*each["measured"]).accuracy for each in self.of(**key)]
+
+    def figures(self, **key: Any) -> report.Figures:
+        """Return the accuracies by what is removed, and the seconds of every run."""
+        found = {
+            removed: self.accuracies(removed="0" if key["method"] == "dense" else removed, **key)
+            for removed in self.settings.removed
+        }
+        return {**found, "CPU": [each["seconds"] for each in self.of(**key)]}
+
+    def names(self) -> tuple[str, ...]:
+        return "dense", *super().names()
+
+    def summary(self) -> dict[str, Any]:
+        found = super().summary()
+        found["methods"] = {"dense": "nothing is removed", **found["methods"]}
+        return found
+
+    def summaries(self) -> Iterator[dict[str, Any]]:
+        removed = ("0", *self.settings.removed)
+        for values in product(self.settings.models, self.names(), removed):
+            key = dict(zip(self.KEY, values, strict=False))
+            kept = [Ended(*each["measured"]).kept for each in self.of(**key)]
+            if kept:
+                accuracy = mean_of(self.accuracies(**key))
+                yield {**key, "accuracy": accuracy, "kept": fmean(kept)}
+
+    def run(self, each: dict[str, Any]) -> dict[str, Any]:
+        found = super().run(each)
+        losses = [part["loss"] for part in found.pop("history")]
+        return {**found, **Ended(*each["measured"])._asdict(), "losses": losses}
+
+    def caption(self, seeds: str) -> str:
+        return f"{self.settings.steps:,} steps, {seeds}. CPU: seconds of a run."
+
+    def shown(self) -> dict[str, tuple[str, str]]:
+        accuracies = {removed: (removed, ".3f±") for removed in self.settings.removed}
+        return {**accuracies, "CPU": ("CPU", ".1f")}
+
+    def cells(self, figures: report.Figures) -> list[str]:
+        # 80 columns hold seven cells.
+        return [cell.replace(" ±", "\n±") for cell in super().cells(figures)]
+
+    def curves(self) -> Any:
+        """Draw accuracy against the share of weights kept, a panel for each network."""
+        about = self.study.about(self.settings)["models"]
+        figure, (axes,) = panels(5.0 * len(about) + 2.4, 3.8, 1, len(about))
+        labels: dict[str, Any] = {}
+        shares = [float(each) for each in self.settings.removed if each != "2:4"]
+        kept = {f"{share:g}": 100 * (1 - share) for share in sorted(shares, reverse=True)}
+        for panel, model in zip(axes, about, strict=True):
+            methods = self.methods(model=model)
+            level = fmean(self.accuracies(model=model, method="dense"))
+            labels.setdefault("dense", panel.axhline(level, color="#333333", lw=1, ls=":"))
+            for name in list(methods)[1:]:
+                self.draw(panel, name, methods[name], kept, labels)
+            plain(panel, about[model], 9)
+            panel.set_xscale("log")
+            ticks = [*kept.values()] + ([50] if "2:4" in self.settings.removed else [])
+            panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            panel.minorticks_off()
+            panel.set(xlabel="weights kept, %", ylabel="held-out accuracy")
+        legend(figure, labels.values(), labels, fontsize=8)
+        return figure
+
+    def draw(
+        self, panel: Any, name: str, figures: Any, kept: dict[str, float], labels: dict[str, Any]
+    ) -> None:
+        """Draw the curve of a method with the range of its seeds, and a mark for 2:4."""
+        colour = METHODS[name].colour
+        x = [percent for removed, percent in kept.items() if figures[removed]]
+        if x:
+            values = [figures[removed] for removed in kept if figures[removed]]
+            (curve,) = panel.plot(x, [*map(fmean, values)], "-o", color=colour, lw=1.5, ms=3)
+            low, high = ([*map(end, values)] for end in (min, max))
+            panel.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+            labels.setdefault(name, curve)
+        if figures.get("2:4"):
+            (mark,) = panel.plot([50], [fmean(figures["2:4"])], "D", color=colour, ms=5)
+            labels.setdefault(f"{name}, 2:4", mark)

@@ -1,0 +1,5 @@
+"""`python -m studies.router`."""
+
+from studies.frame.command import main
+
+main("router")

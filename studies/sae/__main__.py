@@ -1,0 +1,5 @@
+"""`python -m studies.sae`."""
+
+from studies.frame.command import main
+
+main("sae")

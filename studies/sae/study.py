@@ -1,0 +1,195 @@
+"""The study of sparse autoencoders: how they are trained, and what is reported."""
+
+import math
+from statistics import fmean
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn import functional
+
+from kofn.commands.results import entitled, picture
+from studies.frame import report, run
+from studies.frame.options import Settings
+from studies.frame.report import legend, panels, plain
+from studies.sae.methods import METHODS, Sizes, unexplained
+from studies.sae.tasks import TASKS, Features
+
+BATCH = 256
+COOLED = 0.2
+"""Share of the steps, at the end, in which the learning rate falls to 0."""
+SHOWN, EXAMPLES = 10, 16
+"""Latents that are drawn, and held-out inputs of each."""
+
+
+class Measured(NamedTuple):
+    """What held-out inputs show after some steps."""
+
+    steps: int
+    explained: float
+    """Share of the variance."""
+    l0: float
+    """Latents per input."""
+    dead: float
+    """Share of latents that fire for no held-out input."""
+    mcc: float
+    """Mean cosine of true features and decoder rows, matched at best; NaN where none are known."""
+
+
+class Run(run.Run):
+    """One method on one task with one seed."""
+
+    PART = 500
+    SHOWN = "{0.explained:.1%} explained"
+    Figures = Measured
+
+    def __init__(self, settings: Settings, task: str, method: str, seed: int) -> None:
+        super().__init__(settings, task, method, seed)
+        self.task = TASKS[task](seed)
+        self.generator = self.task.generator
+        sizes = Sizes(self.task.D_IN, self.task.D_SAE, self.task.K, settings.steps)
+        with run.seeded(seed):
+            self.model = METHODS[method].make(sizes)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.task.RATE)
+
+    def train(self) -> None:
+        for _ in self.in_part():
+            left = (self.settings.steps - self.steps) / (COOLED * self.settings.steps)
+            self.optimizer.param_groups[0]["lr"] = self.task.RATE * min(1.0, left)
+            self.descend(self.model.loss(self.task.batch(BATCH)))
+            self.model.step()
+
+    @torch.no_grad()
+    def code(self) -> Tensor:
+        """Return the code of the held-out inputs, as in use."""
+        self.model.eval()
+        code: Tensor = self.model.encode(self.task.held_out)
+        self.model.train()
+        return code
+
+    @torch.no_grad()
+    def measured(self) -> Measured:
+        x, code = self.task.held_out, self.code()
+        return Measured(
+            self.steps,
+            1 - unexplained(x, self.model.decode(code)).item(),
+            (code > 0).float().sum(-1).mean().item(),
+            (code == 0).all(0).float().mean().item(),
+            math.nan if not isinstance(self.task, Features) else self.cosines().mean().item(),
+        )
+
+    @torch.no_grad()
+    def cosines(self) -> Tensor:
+        """Return the cosine of each true feature and the decoder row that it is matched with."""
+        assert isinstance(self.task, Features)
+        return matched(self.task.directions, self.model.directions())
+
+    def result(self) -> dict[str, Any]:
+        """Return the results of a run, and, if it is finished, what the pictures show."""
+        found = super().result()
+        if self.done < self.parts(self.settings):
+            return found
+        if isinstance(self.task, Features):
+            return {**found, "frequency": self.task.frequency, "cosines": self.cosines()}
+        code = self.code().float()
+        latents = (code > 0).sum(0).topk(SHOWN).indices
+        examples = code[:, latents].topk(EXAMPLES, 0).indices
+        return {**found, "features": self.task.held_out_images[examples].mean(0)}
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "counts": [each.clone() for each in self._counts()]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        for each, counts in zip(self._counts(), state["counts"], strict=True):
+            each.copy_(counts)
+
+    def _counts(self) -> list[Tensor]:
+        """Return the counts of a TopKSAE that are not in its state dict: when latents fired."""
+        found = (getattr(each, "counts", None) for each in self.model.modules())
+        return [each for each in found if isinstance(each, Tensor)]
+
+
+def matched(features: Tensor, directions: Tensor) -> Tensor:
+    """Return the cosine of each feature and its direction: one each, at the largest sum."""
+    found = functional.normalize(features, dim=-1) @ functional.normalize(directions, dim=-1).T
+    return found[linear_sum_assignment(-found.numpy())]
+
+
+BINS = 8
+
+
+class Report(report.Report):
+    """Variance explained, and which features were found."""
+
+    PICTURES = ("recovery", "features")
+    TITLE = "sparse autoencoders"
+    FIRST = "autoencoder"
+    SHOWN: ClassVar = {
+        "explained": ("explained", ".4f±"),
+        "mcc": ("mcc", ".3f±"),
+        "dead": ("dead", ".3f±"),
+        "l0": ("L0", ".2f"),
+        "seconds": ("seconds", ".1f"),
+    }
+    FIELDS = Measured._fields
+
+    def figures(self, **key: Any) -> report.Figures:
+        return {**super().figures(**key), "seconds": [each["seconds"] for each in self.of(**key)]}
+
+    def rank(self, figures: report.Figures) -> float:
+        return -fmean(figures["explained"])
+
+    def summary_of(self, figures: report.Figures, **key: Any) -> dict[str, Any]:
+        found = super().summary_of(figures, **key)
+        seconds = round(found.pop("seconds")["mean"], 2)
+        return {**found, "l0_asked": TASKS[key["task"]].K, "training_seconds": seconds}
+
+    def caption(self, seeds: str) -> str:
+        return (
+            f"{self.settings.steps:,} steps, {seeds}, held-out data, thresholds as in use.\n"
+            "explained: share of the variance.\n"
+            "mcc: mean cosine of true features and decoder rows, matched at best.\n"
+            "dead: share of latents that fire for no held-out input.\n"
+            "L0: latents per input. seconds: CPU time of the training."
+        )
+
+    def heading(self, **group: Any) -> str:
+        return f"{group['task']}, target L0 = {TASKS[group['task']].K}"
+
+    def recovery(self) -> Any:
+        """Draw how well features are found, by how often they are present."""
+        figure, axis = picture(8.5, 4.5, dpi=140)
+        for name in self.methods(task="features"):
+            runs = self.of(task="features", method=name)
+            order = [each["frequency"].argsort(descending=True).chunk(BINS) for each in runs]
+            parts = [list(zip(runs, part, strict=True)) for part in zip(*order, strict=True)]
+            x, y = (
+                [fmean(each[figure][i].mean().item() for each, i in part) for part in parts]
+                for figure in ("frequency", "cosines")
+            )
+            _, colour, style = METHODS[name]
+            axis.plot(x, y, style, color=colour, lw=1.6, marker="o", ms=3, label=name)
+        plain(axis, "")
+        axis.set(xscale="log", xlabel="share of inputs that have the feature", ylim=(0, 1.02))
+        axis.set_ylabel("cosine of feature and decoder row")
+        if axis.lines:
+            legend(figure)
+        entitled(figure, "which features are found: rare ones to the left")
+        return figure
+
+    def features(self) -> Any:
+        """Draw the mean of the images for which a latent fires most, for the most used latents."""
+        first = {name: self.of(task="digits", method=name) for name in self.methods(task="digits")}
+        columns = max((len(runs[0]["features"]) for runs in first.values()), default=1)
+        rows = max(len(first), 1)
+        figure, axes = panels(columns + 2.6, 0.95 * rows + 0.4, rows, columns, dpi=100)
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for line, (name, runs) in zip(axes, first.items(), strict=False):
+            line[0].text(-0.2, 0.5, name, transform=line[0].transAxes, ha="right", va="center")
+            for axis, image in zip(line, runs[0]["features"], strict=True):
+                axis.imshow(image.numpy(), cmap="Greys")
+        entitled(figure, "the digits for which the most used latents fire most")
+        return figure

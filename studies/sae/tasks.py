@@ -1,0 +1,105 @@
+"""What the autoencoders are trained on: sums of known features, and activations of a network."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+SEED_OF_DATA = 1000
+"""Added to the seed of a run: features must not be the numbers that weights are drawn from."""
+
+
+class Features:
+    """Inputs are sums of a few of 256 known directions in 48 dimensions, with noise.
+
+    How often a feature is present follows Zipf's law, up to 0.4; five are present in the mean.
+    Features come in 32 groups, which are on or off together half of the time, and each is present
+    only while its group is on. A feature's size is |1 + 0.3·normal|.
+    """
+
+    D_IN, D_SAE, K, RATE = 48, 256, 5, 3e-3
+    HELD_OUT, GROUPS, NOISE = 16384, 32, 0.01
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(SEED_OF_DATA + seed)
+        self.directions = functional.normalize(self._normal(self.D_SAE, self.D_IN), dim=-1)
+        order = torch.randperm(self.D_SAE, generator=self.generator)
+        self.frequency = capped(1 / (1 + order.float()), self.K, 0.4)
+        self.groups = torch.arange(self.D_SAE) % self.GROUPS
+        self.held_out = self.batch(self.HELD_OUT)
+
+    def batch(self, size: int) -> Tensor:
+        on = self._uniform(size, self.GROUPS) < 0.5
+        present = self._uniform(size, self.D_SAE) < 2 * self.frequency
+        sizes = (1 + 0.3 * self._normal(size, self.D_SAE)).abs() * present * on[:, self.groups]
+        return sizes @ self.directions + self.NOISE * self._normal(size, self.D_IN)
+
+    def _normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+    def _uniform(self, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self.generator)
+
+
+def capped(weights: Tensor, total: float, most: float) -> Tensor:
+    """Return probabilities proportional to the weights that sum to the total, at most `most`."""
+    for _ in range(50):
+        weights = (weights * (total / weights.clamp(max=most).sum())).clamp(max=most)
+    return weights
+
+
+class Digits:
+    """Activations of the 64 hidden units of a network that classifies scikit-learn's digits.
+
+    The images are moved by up to one pixel and get noise; a fifth of them is held out.
+    """
+
+    D_IN, D_SAE, K, RATE = 64, 256, 8, 3e-3
+    HELD_OUT, STEPS = 8192, 300
+
+    def __init__(self, seed: int) -> None:
+        from sklearn.datasets import load_digits
+
+        self.generator = torch.Generator().manual_seed(SEED_OF_DATA + seed)
+        digits = load_digits()
+        order = torch.randperm(len(digits.data), generator=self.generator)
+        images = torch.tensor(digits.data / 16, dtype=torch.float32).view(-1, 8, 8)[order]
+        self.train, self.test = images[360:], images[:360]
+        with torch.random.fork_rng():
+            torch.manual_seed(SEED_OF_DATA + seed)
+            self.layer = self._trained(torch.tensor(digits.target)[order[360:]])
+        self.held_out_images = self._images(self.test, self.HELD_OUT)[0]
+        self.held_out = self.activations(self.held_out_images)
+
+    def _trained(self, labels: Tensor) -> nn.Module:
+        """Train a network of one hidden layer, and return that layer with what comes before it."""
+        hidden: nn.Module = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, self.D_IN)
+        )
+        model = nn.Sequential(hidden, nn.ReLU(), nn.Linear(self.D_IN, 10))
+        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+        for _ in range(self.STEPS):
+            images, chosen = self._images(self.train, 128)
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels[chosen]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return hidden.requires_grad_(False)
+
+    def batch(self, size: int) -> Tensor:
+        return self.activations(self._images(self.train, size)[0])
+
+    def activations(self, images: Tensor) -> Tensor:
+        found: Tensor = self.layer(images)
+        return found
+
+    def _images(self, among: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Return moved images with noise, and which they are."""
+        chosen = torch.randint(len(among), (size,), generator=self.generator)
+        wide = functional.pad(among[chosen], (1, 1, 1, 1))
+        down, right = torch.randint(3, (2, size, 1, 1), generator=self.generator)
+        places = torch.arange(8)
+        rows, columns = down + places[:, None], right + places
+        moved = wide[torch.arange(size)[:, None, None], rows, columns]
+        return moved + 0.1 * torch.randn(moved.shape, generator=self.generator), chosen
+
+
+TASKS: dict[str, type[Features | Digits]] = {"features": Features, "digits": Digits}

@@ -1,0 +1,182 @@
+"""The table of studies: what each compares, and its options."""
+
+from kofn.commands.files import InputError
+from kofn.commands.terminal import at_least
+from studies.frame.options import Option, Study, count, names
+
+STEPS = "Number of training steps of a run; by default {default:,}."
+
+
+def lengths(name: str, longest: int) -> tuple[int, ...]:
+    """Return 64, 128, … up to the longest."""
+    at_least(name, longest, 64)
+    return tuple(2**i for i in range(6, longest.bit_length()))
+
+
+def share(name: str, value: str) -> str:
+    """Return a share in its shortest form, or "2:4"."""
+    try:
+        number = 0.5 if value == "2:4" else float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 1:
+        raise InputError(f"--{name} must be a share between 0 and 1, or 2:4; got {value!r}")
+    return value if value == "2:4" else f"{number:g}"
+
+
+ESTIMATORS = {
+    "gumbel-softmax": "Gumbel-softmax samples, annealed",
+    "straight-through": "hard samples, softmax's Jacobian",
+    "reinmax": "hard samples, ReinMax",
+    "leave-one-out": "score function, the other samples as baseline",
+    "softmax": "the softmax itself, annealed: no samples",
+    "exact": "the sum over every choice",
+    "k-hot": "subsets, exact samples with the marginals' gradient (SIMPLE)",
+    "k-hot-exact": "subsets, the sum over every one",
+    "st-gumbel": "hard samples, annealed Gumbel-softmax's Jacobian",
+    "gumbel-rao": "the same, averaged over 10 draws of the noise",
+    "rebar": "REBAR at temperature 0.5",
+    "k-hot-score": "subsets, score function, the other samples as baseline",
+}
+ROUTERS = {
+    "kofn": "TopKRouter as it comes: softmax of the chosen, soft top-k gradient",
+    "kofn-balanced": "the same with balance=0.01",
+    "kofn-unnormalized": "TopKRouter with normalize=False: softmax of all experts, soft top-k "
+    "gradient",
+    "kofn-topk": 'TopKRouter with gates="topk": soft top-k weights',
+    "kofn-topk-normalized": "the same, divided by their sum",
+    "softmax-topk": "the largest of a softmax",
+    "topk-softmax": "a softmax of the largest",
+    "sigmoid-bias": "sigmoids, chosen with a bias that evens the load",
+    "relu-l1": "ReLU gates with an adaptive L1 penalty",
+}
+MIXTURES = {
+    "known": "a regression whose experts are given: only the router learns",
+    "regression": "a regression whose experts are learned",
+    "text": "text of a grammar, character by character",
+}
+ATTENTIONS = {
+    "softmax": "softmax",
+    "entmax": "entmax, α = 1.5",
+    "entmax-learned": "entmax, α learned per head, from 1.5 on",
+    "entmax-scaled": "entmax, α = 1.5, temperature 1/(1 + β log n), β learned per head",
+    "soft-topk": "soft top-k, k = 4",
+    "soft-topk-learned": "soft top-k, k learned per head, from 4 on",
+}
+SEQUENCES = dict.fromkeys(("copy", "reverse", "2-back", "recall"), "")
+AUTOENCODERS = {
+    "kofn-token": "TopKSAE as it comes: silent latents learn",
+    "kofn-token-all": 'TopKSAE, gradient="all"',
+    "kofn-batch": 'TopKSAE, selection="batch"',
+    "kofn-batch-annealed": "the same, with k falling from 4k",
+    "kofn-batch-learned": "kofn-batch with k learned, at a price",
+    "topk": "TopK without auxiliary loss",
+    "topk-auxk": "TopK with the auxiliary loss on the residual",
+    "batchtopk": "BatchTopK, threshold by a mean of minima",
+    "batchtopk-auxk": "the same with the auxiliary loss on the residual",
+    "jumprelu": "JumpReLU with a penalty on L0",
+    "gated": "Gated with a penalty on L1",
+    "kofn-batch-bf16": "kofn-batch in bfloat16",
+    "batchtopk-bf16": "batchtopk in bfloat16",
+}
+INPUTS = {
+    "features": "sums of 256 known features in 48 dimensions, correlated, with Zipf frequencies",
+    "digits": "64 activations of a network that classifies handwritten digits",
+}
+PRUNERS = {
+    "kofn": "nn.prune: learned scores, one soft top-k, annealed",
+    "kofn-subsets": 'nn.prune with choice="k_subset"',
+    "gradual": "gradual magnitude pruning (Zhu & Gupta 2017)",
+    "magnitude": "the largest weights after half of the training",
+    "spartan": "soft top-k of magnitudes (Tai et al. 2022)",
+    "straight-through": "the largest weights of every step",
+    "gumbel": "Gumbel-softmax over six masks (MaskLLM)",
+}
+NETWORKS = {
+    "mlp": "a perceptron 64-300-100-10",
+    "cnn": "two convolutions of 16 and 32 channels, a layer of 64 units and one of 10",
+}
+
+VAE = Study(
+    "vae",
+    "One seed and two epochs: less than a minute.",
+    names("method", "Training method; {names}", ESTIMATORS, usual=8),
+    count(
+        "epochs",
+        "Number of passes over the 1,347 training images; by default {default}.",
+        100,
+        quick=2,
+    ),
+    count("factors", "Number of categorical latents per image.", 3),
+    count("categories", "Number of categories per factor.", 8, low=2, setting="n"),
+    count("items", "Number of items in a k-hot latent.", 12, low=2),
+    Option("k", "Number of items chosen in a k-hot latent.", 4),
+    count("samples", "Number of samples per image and step, for methods that sample.", 4),
+    seeds=1,
+)
+ROUTER = Study(
+    "router",
+    "One seed and 50 steps: less than a minute.",
+    names("method", "Router; {names}", ROUTERS),
+    names(
+        "task",
+        "known (a regression whose experts are given), regression (experts are learned) or text; "
+        "repeat the option for several. All by default.",
+        MIXTURES,
+    ),
+    Option("k", "Number of experts of a token; repeat for several. 1 and 2.", (1, 2), "ks"),
+    count("steps", STEPS, 400, quick=50),
+)
+ATTENTION = Study(
+    "attention",
+    "One seed, 20 steps, tests up to 128: less than a minute.",
+    names("method", "Kind of attention; {names}", ATTENTIONS),
+    names(
+        "task",
+        "copy, reverse, 2-back or recall; repeat the option for several. All by default.",
+        SEQUENCES,
+    ),
+    count("steps", STEPS, 300, quick=20),
+    Option(
+        "longest",
+        "Longest sequence of the test, by default {default:,}; training ends at 64.",
+        4096,
+        "lengths",
+        read=lengths,
+        quick=128,
+        beside_quick=True,
+    ),
+)
+SAE = Study(
+    "sae",
+    "One seed and 100 steps: less than a minute.",
+    names("method", "Autoencoder; {names}", AUTOENCODERS),
+    names(
+        "task",
+        "features (known directions) or digits (activations of a network); repeat the option for "
+        "both. Both by default.",
+        INPUTS,
+    ),
+    count("steps", STEPS, 1000, quick=100),
+)
+PRUNE = Study(
+    "prune",
+    "One seed and 50 steps: less than a minute.",
+    names(
+        "method",
+        "Way to prune; repeat the option for several. All by default: kofn, kofn-subsets (2:4), "
+        "gradual, magnitude, spartan, straight-through, gumbel (2:4).",
+        PRUNERS,
+    ),
+    names("model", "mlp or cnn; both by default.", NETWORKS),
+    Option(
+        "removed",
+        "Share of the weights to remove, or 2:4; repeat the option for several. By default 0.8, "
+        "0.9, 0.95, 0.98, 0.99 and 2:4.",
+        ("0.8", "0.9", "0.95", "0.98", "0.99", "2:4"),
+        read=share,
+        metavar="SHARE",
+    ),
+    count("steps", STEPS, 600, quick=50),
+)
+STUDIES = {study.name: study for study in (VAE, ROUTER, ATTENTION, SAE, PRUNE)}

@@ -1,0 +1,5 @@
+"""`python -m studies.vae`."""
+
+from studies.frame.command import main
+
+main("vae")

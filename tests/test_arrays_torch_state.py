@@ -23,7 +23,7 @@ WITHOUT = """
 USES = """
     import numpy as np
     import kofn
-    from kofn.arrays import torch_state
+    from kofn.arrays.torch import state as torch_state
     from kofn.nn.routing import state as router_state
 
     x = np.array([2.0, 1.0, 0.5, -1.0])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import kofn
-from kofn.arrays import torch_operator
+from kofn.arrays.torch import operator as torch_operator
 from kofn.links import table
 from support import LINKS
 

@@ -24,7 +24,7 @@ except ImportError as error:
     ) from error
 
 from kofn import links
-from kofn.arrays.torch_operator import OPERATORS, translated
+from kofn.arrays.torch.operator import OPERATORS, translated
 from kofn.links import table
 from kofn.links.bounded import NEAR_1
 from kofn.links.link import by_id

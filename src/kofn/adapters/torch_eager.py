@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kofn.adapters import array_code
-from kofn.arrays.torch_state import is_eager, is_sharded
+from kofn.arrays.torch.state import is_eager, is_sharded
 from kofn.operations.operation import Operation
 
 Run = Callable[..., Any]

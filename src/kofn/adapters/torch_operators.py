@@ -15,8 +15,8 @@ from torch import Tensor
 
 from kofn import kernels
 from kofn.adapters.torch_segments import OF_SEGMENTS
-from kofn.arrays.torch_operator import OPERATORS, REFUSED, call, define, differentiate, refuse
-from kofn.arrays.torch_state import constant_result, is_compiled, is_sharded
+from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
+from kofn.arrays.torch.state import constant_result, is_compiled, is_sharded
 from kofn.links.link import by_id
 from kofn.operations import each_alpha
 from kofn.operations.declared import DECLARED

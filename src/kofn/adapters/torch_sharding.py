@@ -13,7 +13,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 from kofn.adapters.torch_operators import REGISTERED, Plan, is_given
-from kofn.arrays.torch_operator import OPERATORS
+from kofn.arrays.torch.operator import OPERATORS
 from kofn.operations.operation import LAYERS, PAIR, THREE, Argument, arguments_of
 
 BEFORE = {PAIR: 1, THREE: 1, LAYERS: 2}

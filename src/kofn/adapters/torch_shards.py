@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kofn.adapters import torch_eager
-from kofn.arrays.torch_state import is_recorded
+from kofn.arrays.torch.state import is_recorded
 from kofn.links.link import Link
 from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature

@@ -42,7 +42,7 @@ def _may_be_spread(x: Array) -> bool:
 def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
     """Return function() if any of `flags` is set, else `otherwise`, of the same shape."""
     if is_jax(flags):
-        from kofn.arrays.jax_any import any_of
+        from kofn.arrays.jax.any import any_of
 
         return sys.modules["jax"].lax.cond(any_of(flags), function, lambda: otherwise)
     return otherwise if is_at_hand(flags) and not flags.any() else function()

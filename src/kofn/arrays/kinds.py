@@ -17,9 +17,9 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def of_torch(part: str) -> Any:
-    """Return a module of this room that imports PyTorch, such as torch_state."""
+    """Return a module of this room that imports PyTorch, such as torch/state.py."""
     # An import statement takes half a microsecond, even for a module that is there.
-    name = f"kofn.arrays.torch_{part}"
+    name = f"kofn.arrays.torch.{part}"
     return sys.modules.get(name) or importlib.import_module(name)
 
 

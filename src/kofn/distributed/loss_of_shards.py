@@ -42,7 +42,7 @@ def loss(
     """Return a reduced Fenchel–Young loss, or cross-entropy if there is no link."""
     arguments = (scores, target, group, link, temperature, dim, mask, reduction, options)
     if torch.compiler.is_compiling():
-        from kofn.arrays.torch_untraced import outside_of_graphs  # imports the compiler
+        from kofn.arrays.torch.untraced import outside_of_graphs  # imports the compiler
 
         return outside_of_graphs(loss, name, *arguments)
     if not hasattr(scores, "device_mesh"):

@@ -39,7 +39,7 @@ def on_shards(
         of_rows: whether the answer has numbers per row, not per entry.
     """
     if torch.compiler.is_compiling():
-        from kofn.arrays.torch_untraced import outside_of_graphs  # imports the compiler
+        from kofn.arrays.torch.untraced import outside_of_graphs  # imports the compiler
 
         return outside_of_graphs(
             on_shards, name, run, scores, dim, group,

@@ -40,7 +40,7 @@ class Distribution(ABC, Generic[ArrayT]):
 
     def _register(self) -> None:
         if is_jax(self._first):
-            from kofn.arrays.jax_compile import register
+            from kofn.arrays.jax.compile import register
 
             register(type(self), self.parts)
 

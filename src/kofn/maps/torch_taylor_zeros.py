@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kofn.arrays.torch_state import constant_result
+from kofn.arrays.torch.state import constant_result
 from kofn.maps.taylor_zeros import Zeros, zeros
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kofn.adapters.torch_sharding import shard
-from kofn.arrays.torch_operator import OPERATORS
+from kofn.arrays.torch.operator import OPERATORS
 from kofn.metrics import torch_temperature as torch_temperature
 
 

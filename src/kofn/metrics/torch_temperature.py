@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kofn.adapters import torch_eager as torch_eager  # loaded with PyTorch: no call waits for it
 from kofn.adapters.torch_operators import register
-from kofn.arrays.torch_operator import refuse_untranslated
+from kofn.arrays.torch.operator import refuse_untranslated
 from kofn.links.link import by_id
 from kofn.maps import argmax_operations
 from kofn.metrics.temperature_search import SOLVERS

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.torch_state import is_plain, recording
+from kofn.arrays.torch.state import is_plain, recording
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation

@@ -23,7 +23,7 @@ def evaluate(
     It gets `over`, too, unless the rows are dense.
     """
     if is_jax(rows.scores):
-        from kofn.arrays.jax_compile import bound
+        from kofn.arrays.jax.compile import bound
         from kofn.rows.jax_threshold import evaluate as compiled
 
         function = bound(function, **settings) if settings else function
@@ -43,7 +43,7 @@ def whole(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     first = arguments[0]
     if is_jax(first[0] if isinstance(first, tuple) else first):
-        from kofn.arrays.jax_compile import whole as compiled
+        from kofn.arrays.jax.compile import whole as compiled
 
         return compiled(function, *arguments)
     return function(*arguments)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from kofn.arrays.jax_axes import as_integers, as_numbers, variations, varying
+from kofn.arrays.jax.axes import as_integers, as_numbers, variations, varying
 from kofn.arrays.kinds import is_jax
 from kofn.links.link import Link
 from kofn.rows.given import Given, given

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax import lax, numpy
 
-from kofn.arrays.jax_axes import as_integers
+from kofn.arrays.jax.axes import as_integers
 from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Operator, Settings, bind
 from kofn.solver.reductions import DENSE, Reductions

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from kofn import kernels
-from kofn.arrays.jax_layout import is_exported, is_whole, with_devices
+from kofn.arrays.jax.layout import is_exported, is_whole, with_devices
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link, by_id
 from kofn.rows import jax_lost, jax_spread

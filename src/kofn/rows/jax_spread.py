@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 
-from kofn.arrays.jax_layout import Layout, layout_of
+from kofn.arrays.jax.layout import Layout, layout_of
 from kofn.rows.jax_axis import AxisRows
 
 

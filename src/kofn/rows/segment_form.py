@@ -233,7 +233,7 @@ def _unknown(
 
 def _segment_rows(ids: Array, count: int) -> SegmentRows:
     if is_jax(ids):
-        from kofn.arrays.jax_compile import register
+        from kofn.arrays.jax.compile import register
 
         register(SegmentRows, ("ids", "count_of_rows"))
         return SegmentRows(ids, count)

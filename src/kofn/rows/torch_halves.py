@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.torch_state import constant_result, is_compiled
+from kofn.arrays.torch.state import constant_result, is_compiled
 
 
 def are_taken(x: Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.arrays.torch_state import batched, is_plain
+from kofn.arrays.torch.state import batched, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows import kernel_rows
 from kofn.rows.given import Given

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
-from kofn.arrays.torch_operator import refuse_untranslated
-from kofn.arrays.torch_state import batched, constant_result, is_plain
+from kofn.arrays.torch.operator import refuse_untranslated
+from kofn.arrays.torch.state import batched, constant_result, is_plain
 from kofn.links.link import Link, by_id
 from kofn.rows import kernel_rows
 from kofn.rows.price_precision import solved

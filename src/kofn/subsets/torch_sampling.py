@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kofn.arrays.torch_state import is_plain
+from kofn.arrays.torch.state import is_plain
 from kofn.subsets import routes
 
 

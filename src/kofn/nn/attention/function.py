@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kofn.arrays.checks import check_broadcasts, check_choice, check_number
-from kofn.arrays.torch_state import is_autocast
+from kofn.arrays.torch.state import is_autocast
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps.attention import fitting_topk

@@ -12,7 +12,7 @@ from torch import Tensor
 from kofn.arrays.checks import check_number, shown
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import framework, full_like
-from kofn.arrays.torch_state import is_eager, is_recorded
+from kofn.arrays.torch.state import is_eager, is_recorded
 from kofn.links.link import Link
 from kofn.rows.given import (
     NUMBERS,

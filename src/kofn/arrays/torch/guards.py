@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from kofn.arrays.torch_state import constant_result
+from kofn.arrays.torch.state import constant_result
 
 _OURS = "__import_kofn_dot_"  # in the name of what the compiler reads from a module of kofn
 _STATE = ".forward_ad"  # what may change, although it is read from one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kofn.arrays.torch_marked import MARKED
+from kofn.arrays.torch.marked import MARKED
 
 for _function in MARKED:
     _marked = torch.compiler.assume_constant_result(_function)  # type: ignore[no-untyped-call]

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.arrays.torch_guards import forget
-from kofn.arrays.torch_state import is_eager
+from kofn.arrays.torch.guards import forget
+from kofn.arrays.torch.state import is_eager
 
 REFUSED = (
     "a compiled function has first derivatives only; for second derivatives, call the function "

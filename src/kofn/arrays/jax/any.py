@@ -14,7 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import PartitionSpec
 
-from kofn.arrays.jax_layout import is_exported, is_whole, layout_of, with_devices
+from kofn.arrays.jax.layout import is_exported, is_whole, layout_of, with_devices
 
 _primitive = Primitive("kofn_any")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kofn.arrays.torch_marked import MARKED
+from kofn.arrays.torch.marked import MARKED
 from kofn.arrays.when_imported import import_after
 
 
@@ -121,7 +121,7 @@ def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call function(*arguments) outside of torch.compile, which breaks the graph here."""
     if not _is_compiling():
         return function(*arguments)
-    from kofn.arrays.torch_untraced import call
+    from kofn.arrays.torch.untraced import call
 
     return call(function, *arguments)
 
@@ -137,7 +137,7 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     if not MARKED:
-        import_after("torch._dynamo", "kofn.arrays.torch_constants")
+        import_after("torch._dynamo", "kofn.arrays.torch.constants")
     MARKED.append(function)
     return function
 

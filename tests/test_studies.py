@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from kofn.commands.moved import STUDIES as MOVED
 from studies.frame.command import app
 from studies.frame.options import Option, Settings, names
 from studies.table import STUDIES
+from test_commands_help import WITHOUT_RICH as INDENTED
 
+WITHOUT_RICH = textwrap.dedent(INDENTED)
 ROOT = Path(__file__).parent.parent
 PUBLIC = ("kofn", "kofn.nn", "kofn.commands", "kofn.estimators")
 
@@ -51,7 +54,7 @@ def test_studies_use_public_names_of_the_package_and_helpers_of_its_command():
 def test_a_study_makes_every_method_that_the_table_names(study):
     code = import_module(f"studies.{study.name}.study")
     (methods,) = (each for each in study.options if each.name == "method")
-    assert list(methods.names) == list(code.METHODS)
+    assert list(methods.names) == [name for name in code.METHODS if name != "dense"]
     settings = study.settings({})
     assert [*settings.methods] == [*methods.names][: len(settings.methods)]
     assert {key[-1] for key in code.Run.runs(settings)} == set(settings.every_seed)
@@ -141,6 +144,14 @@ def test_a_study_runs_by_its_name_and_refuses_in_one_line():
     status, printed, errors = typed("studies.router", "--magic")
     assert (status, printed) == (2, "")
     assert errors == "kofn: No such option: --magic; see python -m studies.router --help\n"
+
+
+def test_without_its_packages_a_study_says_what_to_install():
+    code = WITHOUT_RICH + "import runpy; runpy.run_module('studies.router', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    advice = 'the command needs rich; install it with: pip install "kofn[cli]"'
+    assert done.stderr == f"kofn: {advice}\n"
 
 
 @pytest.mark.parametrize(

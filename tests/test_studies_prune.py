@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from studies.frame.command import app
 from studies.frame.options import Settings
 from studies.prune import study
-from studies.prune.methods import METHODS, way_of
+from studies.prune.methods import METHODS
 from studies.prune.study import Report, Run, model_of
 from studies.table import STUDIES
 
@@ -56,7 +56,9 @@ def test_every_method_prunes_both_networks_and_is_reported(here):
 
 def test_help_names_every_method_and_network():
     text = "".join(run("--help").stdout.split())
-    assert [name for name in (*METHODS, "mlp", "cnn") if name not in text] == []
+    assert [
+        name for name in (*STUDIES["prune"].settings({}).methods, "mlp", "cnn") if name not in text
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -114,13 +116,13 @@ def test_the_contenders_choose_as_they_say():
         torch.manual_seed(0)
         for name in ("gradual", "spartan", "straight-through"):
             model = model_of("mlp")
-            way = way_of(name, model, "0.9", 100)
+            way = METHODS[name].make(model, 0.9, 100)
             first = torch.cat([each.flatten() for each in way.weights(0).values()])
             assert int((first != 0).sum()) == (5020 if name == "straight-through" else 50_200)
             row = way.row(way.pruned()).abs()
             last = torch.cat([each.flatten() for each in way.weights(100).values()])
             assert torch.equal(last != 0, row >= row.topk(5020).values[-1])
-        way = way_of("gumbel", model_of("mlp"), "2:4", 100)
+        way = METHODS["gumbel"].make(model_of("mlp"), None, 100)
         pairs = way.row(way.pruned()).abs()
         chosen = way.row(list(way.weights(100).values())) != 0
         kept = (pairs * chosen).sum(-1)
@@ -129,7 +131,7 @@ def test_the_contenders_choose_as_they_say():
 
 def test_all_weights_learn_through_a_straight_through_mask():
     model = model_of("mlp")
-    way = way_of("straight-through", model, "0.9", 100)
+    way = METHODS["straight-through"].make(model, 0.9, 100)
     sum(each.sum() for each in way.weights(0).values()).backward()
     assert all((each.grad == 1).all() for each in way.pruned())
 

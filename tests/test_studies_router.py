@@ -15,7 +15,7 @@ from studies.frame.options import Settings
 from studies.router import study, tasks
 from studies.router.routers import METHODS, NOT_FOR_ONE, step
 from studies.router.study import Report, Run
-from studies.router.tasks import Regression, task_of
+from studies.router.tasks import TASKS, Regression
 from studies.router.text import ALPHABET, Grammar
 from studies.table import STUDIES
 
@@ -24,9 +24,6 @@ FILES = ["checkpoint.pt", "curves.png", "router.json"]
 
 def run(*arguments):
     return CliRunner().invoke(app(STUDIES["router"]), [*map(str, arguments)])
-
-
-TASKS = ("known", "regression", "text")
 
 
 def settings_of(task, *methods, k, steps):
@@ -182,7 +179,7 @@ def test_the_right_share_does_not_depend_on_the_order_of_experts():
 
 
 def test_known_experts_with_the_right_weights_have_no_error():
-    task = task_of("known", 3)
+    task = Regression(3, known=True)
     model = task.model("kofn", 1)
     groups = task.held_out.groups[:, None]
     model.router.forward = lambda x: (None, torch.ones(len(x), 1), groups)

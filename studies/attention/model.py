@@ -1,8 +1,7 @@
 """A small causal transformer, and the kinds of attention that are compared in it."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +14,11 @@ from studies.frame.run import Method
 WIDTH, HEADS, LAYERS = 64, 4, 2
 
 
-class Learned(NamedTuple):
-    """How a real number becomes one that is allowed, and back."""
-
-    of_real: Callable[[Tensor], Tensor]
-    to_real: Callable[[Tensor], Tensor]
-
-
-LEARNED = {
-    "alpha": Learned(lambda a: 1 + a.sigmoid(), lambda x: (x - 1).logit()),
-    "k": Learned(lambda a: 1 + functional.softplus(a), lambda x: (x - 1).expm1().log()),
+LEARNED: dict[str, Any] = {
+    "alpha": (Tensor.sigmoid, Tensor.logit),
+    "k": (functional.softplus, lambda x: x.expm1().log()),
 }
+"""What makes a real number positive, or one in (0, 1), to which 1 is added; and its inverse."""
 
 
 class Softmax(nn.Module):
@@ -44,7 +37,7 @@ class Sparse(nn.Module):
         self.weights = weights
         ((self.name, self.start),) = number.items()
         if learned:
-            real = LEARNED[self.name].to_real(torch.tensor(self.start, dtype=torch.float64))
+            real = LEARNED[self.name][1](torch.tensor(self.start - 1, dtype=torch.float64))
             self.raw = nn.Parameter(real.float().expand(HEADS, 1).clone())
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +45,7 @@ class Sparse(nn.Module):
         return sparse_attention(q, k, v, mask, weights=self.weights, need_weights=True, **how)
 
     def number(self) -> float | Tensor:
-        return LEARNED[self.name].of_real(self.raw) if hasattr(self, "raw") else self.start
+        return 1 + LEARNED[self.name][0](self.raw) if hasattr(self, "raw") else self.start
 
     def temperature(self, mask: Tensor) -> float | Tensor:
         return 1.0

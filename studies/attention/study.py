@@ -11,7 +11,6 @@ from kofn.commands.results import spread
 from studies.attention.model import METHODS, Transformer
 from studies.attention.tasks import TASKS, Batch
 from studies.frame import report, run
-from studies.frame.options import Settings
 from studies.frame.report import legend, mean_of, panels
 
 BATCH, RATE = 32, 2e-3
@@ -34,11 +33,9 @@ class Run(run.Run):
 
     Figures = Measured
 
-    def __init__(self, settings: Settings, task: str, method: str, seed: int) -> None:
-        super().__init__(settings, task, method, seed)
+    def build(self, task: str, method: str) -> None:
         self.task = TASKS[task]
-        self.generator = torch.Generator().manual_seed(seed)
-        with run.seeded(seed):
+        with run.seeded(self.seed):
             self.model = Transformer(method)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
 
@@ -95,6 +92,10 @@ class Report(report.Report):
 
     PICTURES = ("curves", "maps")
     TITLE = "attention beyond the lengths trained at"
+    CAPTION = (
+        "Right symbols in percent by length; {seeds}, {steps:,} steps at lengths "
+        f"up to {LONGEST}."
+    )
     FIRST = "attention"
     SEEDS = "mean"
     FIELDS = Measured._fields
@@ -121,12 +122,6 @@ class Report(report.Report):
         names = ("length", "loss", "accuracy")
         lengths = [dict(zip(names, length, strict=True)) for length in each["lengths"]]
         return {**super().run(each), "lengths": lengths}
-
-    def caption(self, seeds: str) -> str:
-        return (
-            f"Right symbols in percent by length; {seeds}, {self.settings.steps:,} steps at "
-            f"lengths up to {LONGEST}."
-        )
 
     def curves(self) -> Any:
         """Draw the share of right symbols by length, a panel for each task."""

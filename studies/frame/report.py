@@ -1,9 +1,9 @@
 """What a study writes and prints of its results: a JSON file, pictures and a table."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import product
+from statistics import fmean
 from typing import Any, ClassVar
 
 from rich.markup import escape
@@ -16,7 +16,7 @@ Figures = dict[str, list[Any]]
 """Figures by name, each of all seeds."""
 
 
-class Report(ABC):
+class Report:
     """The results of a study. The table has a section for each group, and a row per method."""
 
     KEY: ClassVar[tuple[str, ...]] = ("task", "method", "seed")
@@ -25,12 +25,16 @@ class Report(ABC):
     PICTURES: ClassVar[tuple[str, ...]] = ("curves",)
     """Methods that return pictures; each is a file."""
     TITLE: ClassVar[str]
+    CAPTION: ClassVar[str]
+    """What is below the table; may contain settings, and {seeds}."""
     FIRST: ClassVar[str]
     """Head of the column of methods."""
     SHOWN: ClassVar[dict[str, tuple[str, str]]] = {}
     """The figures in the table, each with its head and its format."""
     SEEDS: ClassVar[str] = "mean ± deviation"
     """What the figures of several seeds are."""
+    BEST: ClassVar[str] = ""
+    """The figure by which methods are sorted, the least first; with a minus, the greatest."""
     FIELDS: ClassVar[tuple[str, ...]]
     """What was measured after each part."""
     HEADING: ClassVar[str] = "{task}"
@@ -81,7 +85,8 @@ class Report(ABC):
 
     def table(self) -> Table:
         number = self.settings.seeds
-        caption = self.caption("one seed" if number == 1 else f"{self.SEEDS} of {number} seeds")
+        seeds = "one seed" if number == 1 else f"{self.SEEDS} of {number} seeds"
+        caption = self.CAPTION.format(**{**vars(self.settings), "seeds": seeds})
         made = table(title=self.TITLE, caption=caption)
         made.add_column(self.FIRST, no_wrap=True)
         add_figures(made, *(head for head, _ in self.shown().values()))
@@ -93,10 +98,6 @@ class Report(ABC):
             for name, figures in methods.items():
                 made.add_row(escape(name), *self.cells(figures))
         return made
-
-    @abstractmethod
-    def caption(self, seeds: str) -> str:
-        """Return what is below the table, with what is said of the seeds."""
 
     def heading(self, **group: Any) -> str:
         return self.HEADING.format(**group)
@@ -129,14 +130,14 @@ class Report(ABC):
         """Return the figures of the methods that a group has, best first."""
         names = [name for name in self.names() if self.of(method=name, **group)]
         found = {name: self.figures(method=name, **group) for name in names}
-        return dict(sorted(found.items(), key=lambda item: self.rank(item[1])))
+        if not self.BEST:
+            return found
+        best = self.BEST.removeprefix("-")
+        sign = 1 if best == self.BEST else -1
+        return dict(sorted(found.items(), key=lambda item: sign * fmean(item[1][best])))
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.settings.methods)
-
-    def rank(self, figures: Figures) -> float:
-        """Return what the methods are sorted by."""
-        return 0.0
 
 
 def is_defined(value: float | None) -> bool:
@@ -166,7 +167,7 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1, **more:
     return picture(width, height, rows, columns, squeeze=False, **{"dpi": 140, **more})
 
 
-def plain(panel: Any, title: str, size: float | None = None) -> None:
+def plain(panel: Any, title: str, size: float | str = "large") -> None:
     """Give a panel a title, lines to read values from, and no frame."""
     panel.set_title(title, loc="left", fontsize=size)
     panel.grid(axis="y", color="#e6e6e6")

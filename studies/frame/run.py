@@ -25,6 +25,16 @@ class Method(NamedTuple):
     style: str = "-"
 
 
+class Task:
+    """What models are trained on, drawn from a generator of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+
 class Run(ABC):
     """A model in training: what every study's runs have in common.
 
@@ -41,12 +51,17 @@ class Run(ABC):
     """A NamedTuple of plain values; the second is not finite where training has diverged."""
     model: Any
     optimizer: torch.optim.Optimizer
-    generator: torch.Generator
 
     def __init__(self, settings: Settings, *key: Any) -> None:
         self.settings, self.key, self.seed = settings, key, key[-1]
+        self.generator = torch.Generator().manual_seed(self.seed)
         self.history: list[Any] = []
         self.steps, self.seconds = 0, 0.0
+        self.build(*key[:-1])
+
+    @abstractmethod
+    def build(self, *key: Any) -> None:
+        """Make data, model and optimizer of a run; `key` is that of the run without the seed."""
 
     @classmethod
     def parts(cls, settings: Settings) -> int:

@@ -45,8 +45,7 @@ class Way:
 
     def pruned(self) -> list[Tensor]:
         """Return the parameters to prune."""
-        parameters = dict(self.model.named_parameters())
-        return [parameters[name] for name in self.names]
+        return [self.model.get_parameter(name) for name in self.names]
 
     def parameters(self, rate: float) -> list[dict[str, Any]]:
         """Return the groups of the optimizer."""
@@ -74,10 +73,8 @@ class Way:
         """Return what `row` took apart again, by name."""
         weights = self.pruned()
         parts = torch.split(row.flatten(), [each.numel() for each in weights])
-        return {
-            name: part.view_as(weight)
-            for name, part, weight in zip(self.names, parts, weights, strict=True)
-        }
+        shaped = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+        return dict(zip(self.names, shaped, strict=True))
 
     def largest(self, row: Tensor, kept: int) -> Tensor:
         """Return the hard mask of the largest: `kept` of all, or two of each four."""
@@ -93,12 +90,8 @@ class Kofn(Way):
         super().__init__(model, removed, steps)
         rest = {"pattern": "2:4", "choice": choice} if self.groups else {"amount": removed}
         out = {name for name, weight in model.named_parameters() if weight.ndim > 1}
-        self.pruner = prune(
-            model,
-            schedule=PruningSchedule(steps),
-            exclude=sorted(out - set(self.names)),
-            **rest,
-        )
+        exclude = sorted(out - set(self.names))
+        self.pruner = prune(model, schedule=PruningSchedule(steps), exclude=exclude, **rest)
 
     def parameters(self, rate: float) -> list[dict[str, Any]]:
         others = {"params": self.pruner.other_parameters(), "lr": rate}
@@ -126,15 +119,12 @@ class Magnitude(Way):
 
     def weights(self, step: int) -> dict[str, Tensor]:
         weights = self.row(self.pruned())
-        due = step % EVERY == 0 or step >= self.steps
-        if due and (self.gradual or step in (self._half(), self.steps)):
+        half = self.steps // 2 // EVERY * EVERY
+        if step in (half, self.steps) or (self.gradual and step % EVERY == 0):
             share = max(0.0, 1 - step / (0.75 * self.steps)) ** 3 if self.gradual else 0.0
             still = max(self.kept, round(self.total * share))
             self.memory["mask"] = self.largest((weights * self.memory["mask"]).abs(), still)
         return self.named(weights * self.memory["mask"])
-
-    def _half(self) -> int:
-        return self.steps // 2 // EVERY * EVERY
 
 
 class Gradual(Magnitude):
@@ -214,6 +204,7 @@ class Method(NamedTuple):
 
 
 METHODS = {
+    "dense": Method(Way, "#333333", free=False, groups=False),
     "kofn": Method(Kofn, "#0072B2"),
     "kofn-subsets": Method(partial(Kofn, choice="k_subset"), "#56B4E9", free=False),
     "gradual": Method(Gradual, "#D55E00", groups=False),
@@ -222,11 +213,3 @@ METHODS = {
     "straight-through": Method(StraightThrough, "#CC79A7"),
     "gumbel": Method(Gumbel, "#999999", free=False),
 }
-"""`dense`, beside these, is trained for comparison."""
-
-
-def way_of(method: str, model: nn.Module, removed: str, steps: int) -> Way:
-    """Return a way to prune `model`; `removed` is a share, or "2:4"."""
-    if method == "dense":
-        return Way(model, 0.0, steps)
-    return METHODS[method].make(model, None if removed == "2:4" else float(removed), steps)

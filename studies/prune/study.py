@@ -15,7 +15,7 @@ from kofn.commands.files import InputError
 from studies.frame import report, run
 from studies.frame.options import Settings
 from studies.frame.report import legend, mean_of, panels, plain
-from studies.prune.methods import METHODS, way_of
+from studies.prune.methods import METHODS
 
 RATE, BATCH = 3e-3, 128
 
@@ -53,8 +53,8 @@ def model_of(name: str) -> nn.Sequential:
 
 def fits(method: str, removed: str) -> bool:
     """Return whether a method removes this share of the weights, or two of four."""
-    if method == "dense" or removed == "0":
-        return method == "dense" and removed == "0"
+    if removed == "0":
+        return method == "dense"
     return METHODS[method].groups if removed == "2:4" else METHODS[method].free
 
 
@@ -95,17 +95,14 @@ class Run(run.Run):
             if fits(method, removed)
         ]
 
-    def __init__(
-        self, settings: Settings, model: str, method: str, removed: str, seed: int
-    ) -> None:
-        super().__init__(settings, model, method, removed, seed)
-        self.data = digits(seed)
-        self.generator = torch.Generator().manual_seed(seed)
-        with run.seeded(seed):
+    def build(self, model: str, method: str, removed: str) -> None:
+        self.data, steps = digits(self.seed), self.settings.steps
+        with run.seeded(self.seed):
             self.model = model_of(model)
-        self.way = way_of(method, self.model, removed, settings.steps)
+        share = None if removed == "2:4" else float(removed)
+        self.way = METHODS[method].make(self.model, share, steps)
         self.optimizer = torch.optim.Adam(self.way.parameters(RATE))
-        self.slower = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, settings.steps)
+        self.slower = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
         self.losses: list[float] = []
         self.noise = self.generator.get_state()
 
@@ -119,7 +116,8 @@ class Run(run.Run):
         images, labels, *_ = self.data
         rows = torch.randint(len(images), (BATCH,), generator=self.generator)
         weights = self.way.weights(self.steps)
-        loss = cross_entropy(self._output(images[rows], weights), labels[rows])
+        logits = functional_call(self.model, weights, (images[rows],))
+        loss = cross_entropy(logits, labels[rows])
         self.descend(loss)
         self.slower.step()
         self.way.after(self.steps - 1)
@@ -127,12 +125,6 @@ class Run(run.Run):
 
     def measured(self) -> Measured:
         return Measured(self.steps, sum(self.losses) / len(self.losses))
-
-    def _output(self, images: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        found: Tensor = (
-            functional_call(self.model, weights, (images,)) if weights else self.model(images)
-        )
-        return found
 
     def result(self) -> dict[str, Any]:
         """Finish the model; return what is left and how well it does."""
@@ -170,6 +162,7 @@ class Report(report.Report):
     GROUP = ("model",)
     HEADING = "{model}"
     TITLE = "held-out accuracy on handwritten digits, by the share of weights removed"
+    CAPTION = "{steps:,} steps, {seeds}. CPU: seconds of a run."
     FIRST = "method"
     FIELDS = Measured._fields
 
@@ -207,9 +200,6 @@ class Report(report.Report):
         losses = [part["loss"] for part in found.pop("history")]
         return {**found, **Ended(*each["measured"])._asdict(), "losses": losses}
 
-    def caption(self, seeds: str) -> str:
-        return f"{self.settings.steps:,} steps, {seeds}. CPU: seconds of a run."
-
     def shown(self) -> dict[str, tuple[str, str]]:
         accuracies = {removed: (removed, ".3f±") for removed in self.settings.removed}
         return {**accuracies, "CPU": ("CPU", ".1f")}
@@ -228,7 +218,9 @@ class Report(report.Report):
         for panel, model in zip(axes, about, strict=True):
             methods = self.methods(model=model)
             level = fmean(self.accuracies(model=model, method="dense"))
-            labels.setdefault("dense", panel.axhline(level, color="#333333", lw=1, ls=":"))
+            labels.setdefault(
+                "dense", panel.axhline(level, color=METHODS["dense"].colour, lw=1, ls=":")
+            )
             for name in list(methods)[1:]:
                 self.draw(panel, name, methods[name], kept, labels)
             plain(panel, about[model], 9)

@@ -7,14 +7,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
 
 from kofn.commands.files import InputError
 from studies.frame import report, run
 from studies.frame.options import Settings
 from studies.frame.report import legend, line, panels, plain
 from studies.router.routers import METHODS, NOT_FOR_ONE, penalty_of, step
-from studies.router.tasks import Batch, Mixture, Regression, task_of
+from studies.router.tasks import TASKS, Batch, Mixture, Regression
 
 
 class Measured(NamedTuple):
@@ -54,18 +53,14 @@ class Run(run.Run):
             raise InputError(f"--method {settings.methods[0]} needs -k of at least 2")
         return keys
 
-    def __init__(self, settings: Settings, task: str, method: str, k: int, seed: int) -> None:
-        super().__init__(settings, task, method, k, seed)
-        self.task = task_of(task, seed)
+    def build(self, task: str, method: str, k: int) -> None:
+        self.task = TASKS[task](self.seed)
         self.generator = self.task.generator
-        with run.seeded(seed):
+        with run.seeded(self.seed):
             self.model = self.task.model(method, k)
         parameters = [each for each in self.model.parameters() if each.requires_grad]
         self.optimizer = torch.optim.Adam(parameters, lr=self.task.RATE)
-
-    @property
-    def mixture(self) -> Mixture:
-        return self.task.mixture(self.model)
+        (self.mixture,) = (each for each in self.model.modules() if isinstance(each, Mixture))
 
     def train(self) -> None:
         for _ in self.in_part():
@@ -101,8 +96,7 @@ def right_share(batch: Batch, mixture: Mixture) -> float:
         return math.nan
     experts = len(mixture.experts)
     uses = torch.zeros(experts, experts)
-    first: Tensor = mixture.indices[:, 0]
-    uses.index_put_((batch.groups, first), torch.ones(()), accumulate=True)
+    uses.index_put_((batch.groups, mixture.indices[:, 0]), torch.ones(()), accumulate=True)
     return float(uses.numpy()[linear_sum_assignment(-uses.numpy())].sum() / len(batch.groups))
 
 
@@ -113,6 +107,14 @@ class Report(report.Report):
     GROUP = ("task", "k")
     HEADING = "{task}, k = {k}"
     TITLE = "routers of a mixture of experts"
+    CAPTION = (
+        "{steps:,} steps, {seeds}, held-out data.\n"
+        "loss: squared error over variance, or nats per character.\n"
+        "right: share of tokens at their group's expert.\n"
+        "experts: of a token, in the mean. in use: e^entropy of the load.\n"
+        "dead: experts without a token.\n"
+        "gradient: its norm at the router's weight, mean over training."
+    )
     FIRST = "router"
     SHOWN: ClassVar = {
         "loss": ("loss", ".3f±"),
@@ -122,6 +124,7 @@ class Report(report.Report):
         "dead": ("dead", ".1f"),
         "gradient": ("gradient", ".0e"),
     }
+    BEST = "loss"
     FIELDS = Measured._fields
 
     def figures(self, **key: Any) -> report.Figures:
@@ -132,19 +135,6 @@ class Report(report.Report):
         histories = [[Measured(*each) for each in run["history"]] for run in self.of(**key)]
         gradients = [fmean(each.gradient for each in history) for history in histories]
         return {**super().figures(**key), "gradient": gradients}
-
-    def rank(self, figures: report.Figures) -> float:
-        return fmean(figures["loss"])
-
-    def caption(self, seeds: str) -> str:
-        return (
-            f"{self.settings.steps:,} steps, {seeds}, held-out data.\n"
-            "loss: squared error over variance, or nats per character.\n"
-            "right: share of tokens at their group's expert.\n"
-            "experts: of a token, in the mean. in use: e^entropy of the load.\n"
-            "dead: experts without a token.\n"
-            "gradient: its norm at the router's weight, mean over training."
-        )
 
     def curves(self) -> Any:
         """Draw the held-out loss per step, a panel for each task and k."""

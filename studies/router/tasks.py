@@ -1,5 +1,6 @@
 """The tasks: a batch to train on, a batch held out, a model, and its loss."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kofn.nn import dispatch_plan
+from studies.frame.run import Task
 from studies.router.routers import METHODS
 from studies.router.text import ALPHABET, Grammar
 
@@ -43,7 +45,7 @@ class Mixture(nn.Module):
         return zeros.index_add(0, self.indices[self.chosen], self.chosen[self.chosen].float())
 
 
-class Regression:
+class Regression(Task):
     """Tokens of eight groups, each with a linear map of its own.
 
     An expert is a linear map, too. It is learned, or, where the experts are `known`, each is the
@@ -51,40 +53,29 @@ class Regression:
     variance of the targets.
     """
 
-    GROUPS, WIDTH, BATCH = 8, 16, 256
-    RATE, HELD_OUT = 1e-2, 2048
+    GROUPS, WIDTH, RATE, HELD_OUT = 8, 16, 1e-2, 2048
 
-    def __init__(self, seed: int, known: bool) -> None:
+    def __init__(self, seed: int, known: bool = False) -> None:
+        super().__init__(seed)
         self.known = known
-        self.generator = torch.Generator().manual_seed(seed)
-        self.maps = self._normal(self.GROUPS, self.WIDTH, self.WIDTH) / self.WIDTH**0.5
-        self.centres = 2 * functional.normalize(self._normal(self.GROUPS, self.WIDTH), dim=-1)
-        self.held_out = self._batch(self.HELD_OUT)
+        self.maps = self.normal(self.GROUPS, self.WIDTH, self.WIDTH) / self.WIDTH**0.5
+        self.centres = 2 * functional.normalize(self.normal(self.GROUPS, self.WIDTH), dim=-1)
+        self.held_out = self.batch(self.HELD_OUT)
 
     def model(self, method: str, k: int) -> Mixture:
-        experts = self._normal(self.GROUPS, self.WIDTH, self.WIDTH) / self.WIDTH**0.5
+        experts = self.normal(self.GROUPS, self.WIDTH, self.WIDTH) / self.WIDTH**0.5
         router = METHODS[method].make(self.WIDTH, self.GROUPS, k)
         mixture = Mixture(router, self.maps.clone() if self.known else experts)
         mixture.experts.requires_grad_(not self.known)
         return mixture
 
-    def batch(self) -> Batch:
-        return self._batch(self.BATCH)
-
     def loss(self, model: Any, batch: Batch) -> Tensor:
         error = (model(batch.inputs) - batch.targets).square().mean()
         return error / batch.targets.var()
 
-    def mixture(self, model: Any) -> Mixture:
-        mixture: Mixture = model
-        return mixture
-
-    def _normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator)
-
-    def _batch(self, size: int) -> Batch:
+    def batch(self, size: int = 256) -> Batch:
         groups = torch.randint(self.GROUPS, (size,), generator=self.generator)
-        x = self.centres[groups] + self._normal(size, self.WIDTH) / 2
+        x = self.centres[groups] + self.normal(size, self.WIDTH) / 2
         return Batch(x, torch.einsum("bh,bhi->bi", x, self.maps[groups]), groups)
 
 
@@ -107,11 +98,10 @@ class Language(nn.Module):
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + mixed.transpose(-3, -2).flatten(-2)
         x = x + self.mixture(self.within(x).flatten(0, -2)).view_as(x)
-        logits: Tensor = self.out(self.after(x))
-        return logits
+        return self.out(self.after(x))
 
 
-class Text:
+class Text(Task):
     """The next character of a grammar's text; the loss is in nats per character."""
 
     EXPERTS, WIDTH, INNER = 16, 64, 64
@@ -119,17 +109,17 @@ class Text:
     RATE, LENGTH, HELD_OUT = 3e-3, 200_000, 16_385
 
     def __init__(self, seed: int) -> None:
+        super().__init__(seed)
         grammar = Grammar(seed)
         self.letters = grammar.text(self.LENGTH)
         held_out = grammar.text(self.HELD_OUT)
         shape = (-1, self.CONTEXT)
         self.held_out = Batch(held_out[:-1].view(shape), held_out[1:].view(shape), None)
-        self.generator = torch.Generator().manual_seed(seed)
 
     def model(self, method: str, k: int) -> Language:
         router = METHODS[method].make(self.WIDTH, self.EXPERTS, k)
-        up = self._normal(self.EXPERTS, self.WIDTH, self.INNER) / self.WIDTH**0.5
-        down = self._normal(self.EXPERTS, self.INNER, self.WIDTH) / self.INNER**0.5
+        up = self.normal(self.EXPERTS, self.WIDTH, self.INNER) / self.WIDTH**0.5
+        down = self.normal(self.EXPERTS, self.INNER, self.WIDTH) / self.INNER**0.5
         return Language(Mixture(router, up, down), self.WIDTH, self.CONTEXT)
 
     def batch(self) -> Batch:
@@ -141,16 +131,9 @@ class Text:
     def loss(self, model: Any, batch: Batch) -> Tensor:
         return functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
-    def mixture(self, model: Any) -> Mixture:
-        mixture: Mixture = model.mixture
-        return mixture
 
-    def _normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator)
-
-
-Task = Regression | Text
-
-
-def task_of(name: str, seed: int) -> Task:
-    return Text(seed) if name == "text" else Regression(seed, known=name == "known")
+TASKS: dict[str, Any] = {
+    "known": partial(Regression, known=True),
+    "regression": Regression,
+    "text": Text,
+}

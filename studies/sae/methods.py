@@ -119,31 +119,25 @@ class Penalized(nn.Module):
 
     FACTOR = 1.01
     weight: Tensor
-    W_enc: nn.Parameter
-    W_dec: nn.Parameter
-    b_enc: nn.Parameter
-    b_dec: nn.Parameter
 
     def __init__(self, sizes: Sizes, weight: float) -> None:
         super().__init__()
-        start = TopKSAE(sizes.d_in, sizes.d_sae, sizes.k)
-        self.W_dec, self.W_enc = start.W_dec, start.W_enc
-        self.b_enc, self.b_dec = start.b_enc, start.b_dec
+        self.sae = TopKSAE(sizes.d_in, sizes.d_sae, sizes.k)  # its parameters alone
         self.k, self.l0 = sizes.k, 0.0
         self.register_buffer("weight", torch.tensor(weight))
 
     def directions(self) -> Tensor:
-        return functional.normalize(self.W_dec, dim=-1)
+        return functional.normalize(self.sae.W_dec, dim=-1)
 
     def decode(self, code: Tensor) -> Tensor:
-        return code @ self.directions() + self.b_dec
+        return code @ self.directions() + self.sae.b_dec
 
-    def scores(self, x: Tensor) -> Tensor:
-        return (x - self.b_dec) @ self.W_enc + self.b_enc
+    def projected(self, x: Tensor) -> Tensor:
+        return (x - self.sae.b_dec) @ self.sae.W_enc
 
     @torch.no_grad()
     def step(self) -> None:
-        self.W_dec.copy_(self.directions())
+        self.sae.W_dec.copy_(self.directions())
         self.weight *= self.FACTOR if self.l0 > self.k else 1 / self.FACTOR
 
 
@@ -160,11 +154,11 @@ class JumpReLU(Penalized):
         self.threshold = nn.Parameter(torch.full((sizes.d_sae,), 0.1))
 
     def encode(self, x: Tensor) -> Tensor:
-        scores = self.scores(x)
+        scores = self.projected(x) + self.sae.b_enc
         return scores.relu() * (scores > self.threshold)
 
     def loss(self, x: Tensor) -> Tensor:
-        scores = self.scores(x)
+        scores = self.projected(x) + self.sae.b_enc
         kept = (scores > self.threshold).float().detach()
         near = ((scores - self.threshold).abs() < self.BANDWIDTH / 2).float().detach()
         # 0 in the value; the slope that a step has, in the mean over the bandwidth.
@@ -189,8 +183,8 @@ class Gated(Penalized):
         self.b_size = nn.Parameter(torch.zeros(sizes.d_sae))
 
     def _both(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        plain = (x - self.b_dec) @ self.W_enc
-        return plain + self.b_enc, (plain * self.log_scale.exp() + self.b_size).relu()
+        plain = self.projected(x)
+        return plain + self.sae.b_enc, (plain * self.log_scale.exp() + self.b_size).relu()
 
     def encode(self, x: Tensor) -> Tensor:
         gates, sizes = self._both(x)
@@ -200,7 +194,7 @@ class Gated(Penalized):
         gates, sizes = self._both(x)
         on = gates.relu()
         self.l0 = (gates > 0).float().sum(-1).mean().item()
-        by_gates = on @ self.directions().detach() + self.b_dec.detach()
+        by_gates = on @ self.directions().detach() + self.sae.b_dec.detach()
         error = unexplained(x, self.decode(sizes * (gates > 0))) + unexplained(x, by_gates)
         return error + self.weight * on.sum(-1).mean()
 

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from kofn.commands.results import entitled, picture
 from studies.frame import report, run
-from studies.frame.options import Settings
 from studies.frame.report import legend, panels, plain
 from studies.sae.methods import METHODS, Sizes, unexplained
 from studies.sae.tasks import TASKS, Features
@@ -21,6 +20,8 @@ COOLED = 0.2
 """Share of the steps, at the end, in which the learning rate falls to 0."""
 SHOWN, EXAMPLES = 10, 16
 """Latents that are drawn, and held-out inputs of each."""
+BINS = 8
+"""Of the frequencies of features."""
 
 
 class Measured(NamedTuple):
@@ -44,12 +45,11 @@ class Run(run.Run):
     SHOWN = "{0.explained:.1%} explained"
     Figures = Measured
 
-    def __init__(self, settings: Settings, task: str, method: str, seed: int) -> None:
-        super().__init__(settings, task, method, seed)
-        self.task = TASKS[task](seed)
+    def build(self, task: str, method: str) -> None:
+        self.task = TASKS[task](self.seed)
         self.generator = self.task.generator
-        sizes = Sizes(self.task.D_IN, self.task.D_SAE, self.task.K, settings.steps)
-        with run.seeded(seed):
+        sizes = Sizes(self.task.D_IN, self.task.D_SAE, self.task.K, self.settings.steps)
+        with run.seeded(self.seed):
             self.model = METHODS[method].make(sizes)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.task.RATE)
 
@@ -64,7 +64,7 @@ class Run(run.Run):
     def code(self) -> Tensor:
         """Return the code of the held-out inputs, as in use."""
         self.model.eval()
-        code: Tensor = self.model.encode(self.task.held_out)
+        code = self.model.encode(self.task.held_out)
         self.model.train()
         return code
 
@@ -117,14 +117,18 @@ def matched(features: Tensor, directions: Tensor) -> Tensor:
     return found[linear_sum_assignment(-found.numpy())]
 
 
-BINS = 8
-
-
 class Report(report.Report):
     """Variance explained, and which features were found."""
 
     PICTURES = ("recovery", "features")
     TITLE = "sparse autoencoders"
+    CAPTION = (
+        "{steps:,} steps, {seeds}, held-out data, thresholds as in use.\n"
+        "explained: share of the variance.\n"
+        "mcc: mean cosine of true features and decoder rows, matched at best.\n"
+        "dead: share of latents that fire for no held-out input.\n"
+        "L0: latents per input. seconds: CPU time of the training."
+    )
     FIRST = "autoencoder"
     SHOWN: ClassVar = {
         "explained": ("explained", ".4f±"),
@@ -133,27 +137,16 @@ class Report(report.Report):
         "l0": ("L0", ".2f"),
         "seconds": ("seconds", ".1f"),
     }
+    BEST = "-explained"
     FIELDS = Measured._fields
 
     def figures(self, **key: Any) -> report.Figures:
         return {**super().figures(**key), "seconds": [each["seconds"] for each in self.of(**key)]}
 
-    def rank(self, figures: report.Figures) -> float:
-        return -fmean(figures["explained"])
-
     def summary_of(self, figures: report.Figures, **key: Any) -> dict[str, Any]:
         found = super().summary_of(figures, **key)
         seconds = round(found.pop("seconds")["mean"], 2)
         return {**found, "l0_asked": TASKS[key["task"]].K, "training_seconds": seconds}
-
-    def caption(self, seeds: str) -> str:
-        return (
-            f"{self.settings.steps:,} steps, {seeds}, held-out data, thresholds as in use.\n"
-            "explained: share of the variance.\n"
-            "mcc: mean cosine of true features and decoder rows, matched at best.\n"
-            "dead: share of latents that fire for no held-out input.\n"
-            "L0: latents per input. seconds: CPU time of the training."
-        )
 
     def heading(self, **group: Any) -> str:
         return f"{group['task']}, target L0 = {TASKS[group['task']].K}"

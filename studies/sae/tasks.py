@@ -4,11 +4,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from studies.frame.run import Task, seeded
+
 SEED_OF_DATA = 1000
 """Added to the seed of a run: features must not be the numbers that weights are drawn from."""
 
 
-class Features:
+class Features(Task):
     """Inputs are sums of a few of 256 known directions in 48 dimensions, with noise.
 
     How often a feature is present follows Zipf's law, up to 0.4; five are present in the mean.
@@ -20,24 +22,18 @@ class Features:
     HELD_OUT, GROUPS, NOISE = 16384, 32, 0.01
 
     def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(SEED_OF_DATA + seed)
-        self.directions = functional.normalize(self._normal(self.D_SAE, self.D_IN), dim=-1)
+        super().__init__(SEED_OF_DATA + seed)
+        self.directions = functional.normalize(self.normal(self.D_SAE, self.D_IN), dim=-1)
         order = torch.randperm(self.D_SAE, generator=self.generator)
         self.frequency = capped(1 / (1 + order.float()), self.K, 0.4)
         self.groups = torch.arange(self.D_SAE) % self.GROUPS
         self.held_out = self.batch(self.HELD_OUT)
 
     def batch(self, size: int) -> Tensor:
-        on = self._uniform(size, self.GROUPS) < 0.5
-        present = self._uniform(size, self.D_SAE) < 2 * self.frequency
-        sizes = (1 + 0.3 * self._normal(size, self.D_SAE)).abs() * present * on[:, self.groups]
-        return sizes @ self.directions + self.NOISE * self._normal(size, self.D_IN)
-
-    def _normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator)
-
-    def _uniform(self, *shape: int) -> Tensor:
-        return torch.rand(*shape, generator=self.generator)
+        on = torch.rand(size, self.GROUPS, generator=self.generator) < 0.5
+        present = torch.rand(size, self.D_SAE, generator=self.generator) < 2 * self.frequency
+        sizes = (1 + 0.3 * self.normal(size, self.D_SAE)).abs() * present * on[:, self.groups]
+        return sizes @ self.directions + self.NOISE * self.normal(size, self.D_IN)
 
 
 def capped(weights: Tensor, total: float, most: float) -> Tensor:
@@ -47,7 +43,7 @@ def capped(weights: Tensor, total: float, most: float) -> Tensor:
     return weights
 
 
-class Digits:
+class Digits(Task):
     """Activations of the 64 hidden units of a network that classifies scikit-learn's digits.
 
     The images are moved by up to one pixel and get noise; a fifth of them is held out.
@@ -59,13 +55,12 @@ class Digits:
     def __init__(self, seed: int) -> None:
         from sklearn.datasets import load_digits
 
-        self.generator = torch.Generator().manual_seed(SEED_OF_DATA + seed)
+        super().__init__(SEED_OF_DATA + seed)
         digits = load_digits()
         order = torch.randperm(len(digits.data), generator=self.generator)
         images = torch.tensor(digits.data / 16, dtype=torch.float32).view(-1, 8, 8)[order]
         self.train, self.test = images[360:], images[:360]
-        with torch.random.fork_rng():
-            torch.manual_seed(SEED_OF_DATA + seed)
+        with seeded(SEED_OF_DATA + seed):
             self.layer = self._trained(torch.tensor(digits.target)[order[360:]])
         self.held_out_images = self._images(self.test, self.HELD_OUT)[0]
         self.held_out = self.activations(self.held_out_images)
@@ -88,8 +83,7 @@ class Digits:
         return self.activations(self._images(self.train, size)[0])
 
     def activations(self, images: Tensor) -> Tensor:
-        found: Tensor = self.layer(images)
-        return found
+        return self.layer(images)
 
     def _images(self, among: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Return moved images with noise, and which they are."""
@@ -99,7 +93,7 @@ class Digits:
         places = torch.arange(8)
         rows, columns = down + places[:, None], right + places
         moved = wide[torch.arange(size)[:, None, None], rows, columns]
-        return moved + 0.1 * torch.randn(moved.shape, generator=self.generator), chosen
+        return moved + 0.1 * self.normal(*moved.shape), chosen
 
 
 TASKS: dict[str, type[Features | Digits]] = {"features": Features, "digits": Digits}

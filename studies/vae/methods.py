@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn import estimators
+from kofn import Categorical, estimators
 
 Function = Callable[[Tensor], Tensor]
 
@@ -15,48 +15,39 @@ Function = Callable[[Tensor], Tensor]
 class Method(NamedTuple):
     """A training method: a differentiable estimate of E f, of shape (images,)."""
 
-    estimate: Callable[[Any, Function, torch.Generator, float, int], Tensor]
+    estimate: Callable[..., Tensor]
     subsets: bool = False
+    anneals: bool = False
+    """Whether the estimate takes the temperature."""
     cools: bool = False
     """Whether the temperature is that of the posterior itself, not of what stands for a sample."""
     enumerates: bool = False
     fewest_samples: int = 1
 
 
-def _through(estimator: Callable[..., Tensor], annealed: bool = False, **options: Any) -> Any:
-    def estimate(
-        choice: Any, f: Function, generator: torch.Generator, temperature: float, samples: int
-    ) -> Tensor:
-        cooled = {"temperature": temperature} if annealed else {}
-        return estimator(choice, f, generator, samples=samples, **options, **cooled)
-
-    return estimate
-
-
-def _softmax(choice: Any, f: Function, *_: Any) -> Tensor:
+def softmax(choice: Any, f: Function, generator: torch.Generator, samples: int) -> Tensor:
+    """Return f of the probabilities themselves."""
     return f(choice.probs()[None])[0]
 
 
-def _exact(choice: Any, f: Function, *_: Any, factors: int) -> Tensor:
-    return estimators.exact(choice, f, factors=factors)
+def exact(choice: Any, f: Function, generator: torch.Generator, samples: int) -> Tensor:
+    """Return the sum over every choice."""
+    return estimators.exact(choice, f, factors=int(isinstance(choice, Categorical)))
 
-
-_straight_through = _through(estimators.straight_through)
-_score = _through(estimators.leave_one_out)
 
 METHODS = {
-    "gumbel-softmax": Method(_through(estimators.reparameterized, annealed=True)),
-    "straight-through": Method(_straight_through),
-    "reinmax": Method(_through(estimators.reinmax)),
-    "leave-one-out": Method(_score, fewest_samples=2),
-    "softmax": Method(_softmax, cools=True),
-    "exact": Method(partial(_exact, factors=1), enumerates=True),
-    "k-hot": Method(_straight_through, subsets=True),
-    "k-hot-exact": Method(partial(_exact, factors=0), subsets=True, enumerates=True),
-    "st-gumbel": Method(_through(estimators.reparameterized, annealed=True, hard=True)),
-    "gumbel-rao": Method(_through(estimators.gumbel_rao, annealed=True)),
-    "rebar": Method(_through(estimators.rebar)),
-    "k-hot-score": Method(_score, subsets=True, fewest_samples=2),
+    "gumbel-softmax": Method(estimators.reparameterized, anneals=True),
+    "straight-through": Method(estimators.straight_through),
+    "reinmax": Method(estimators.reinmax),
+    "leave-one-out": Method(estimators.leave_one_out, fewest_samples=2),
+    "softmax": Method(softmax, cools=True),
+    "exact": Method(exact, enumerates=True),
+    "k-hot": Method(estimators.straight_through, subsets=True),
+    "k-hot-exact": Method(exact, subsets=True, enumerates=True),
+    "st-gumbel": Method(partial(estimators.reparameterized, hard=True), anneals=True),
+    "gumbel-rao": Method(estimators.gumbel_rao, anneals=True),
+    "rebar": Method(estimators.rebar),
+    "k-hot-score": Method(estimators.leave_one_out, subsets=True, fewest_samples=2),
 }
 
 

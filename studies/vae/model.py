@@ -45,18 +45,14 @@ class Latent(NamedTuple):
         return self.factors * self.n
 
     @property
-    def choices_of_factor(self) -> int:
-        return self.n if self.k is None else math.comb(self.n, self.k)
-
-    @property
     def size(self) -> int:
         """Return the number of choices."""
-        return self.choices_of_factor**self.factors
+        return (self.n if self.k is None else math.comb(self.n, self.k)) ** self.factors
 
     @property
     def log_size(self) -> float:
         """Return the log of the number of choices, which is −log of the uniform prior."""
-        return self.factors * math.log(self.choices_of_factor)
+        return self.factors * math.log(self._replace(factors=1).size)
 
     def of(self, logits: Tensor) -> Categorical | KSubset:
         """Return the distribution for logits of shape (images, width)."""
@@ -90,8 +86,7 @@ class Autoencoder(nn.Module):
         # A latent of zeros decodes to the mean image.
         share = (training.mean(0) + 0.1) / (INK + 0.2)
         last: Any = self.decoder[-1]
-        with torch.no_grad():
-            last.bias.copy_(share.logit())
+        last.bias.data.copy_(share.logit())
 
     def choice(self, images: Tensor, temperature: float = 1.0) -> Categorical | KSubset:
         """Return the distribution q(z | image)."""
@@ -99,8 +94,7 @@ class Autoencoder(nn.Module):
 
     def draw(self, z: Tensor) -> Tensor:
         """Decode choices, hard or relaxed, to the log-odds of ink per pixel."""
-        out: Tensor = self.decoder(z if self.latent.k is not None else z.flatten(-2))
-        return out
+        return self.decoder(z if self.latent.k is not None else z.flatten(-2))
 
     def log_likelihood(self, images: Tensor, z: Tensor) -> Tensor:
         """Return log p(image | z), of shape (samples, images), with one binomial per pixel."""

@@ -64,22 +64,19 @@ class Run(run.Run):
                     f"{math.exp(min(latent.log_size, 700)):.3g}; choose another --method, or fewer "
                     "categories"
                 )
-
         return [(name, seed) for seed in settings.every_seed for name in settings.methods]
 
     @classmethod
     def parts(cls, settings: Settings) -> int:
         return settings.epochs
 
-    def __init__(self, settings: Settings, name: str, seed: int) -> None:
-        super().__init__(settings, name, seed)
+    def build(self, name: str) -> None:
         self.name, self.method = name, METHODS[name]
-        self.data = models.digits(settings.seed)
-        self.generator = torch.Generator().manual_seed(seed)
-        self.model = Autoencoder(latent_of(settings, name), self.data.training, self.generator)
+        self.data, latent = models.digits(self.settings.seed), latent_of(self.settings, name)
+        self.model = Autoencoder(latent, self.data.training, self.generator)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE)
         self.in_epoch = -(-len(self.data.training) // BATCH)
-        cooling = max(1, round(ANNEALED * self.in_epoch * settings.epochs))
+        cooling = max(1, round(ANNEALED * self.in_epoch * self.settings.epochs))
         self.temperature = schedules.exponential(1.0, COLD, steps=cooling)
 
     def train(self) -> None:
@@ -93,17 +90,16 @@ class Run(run.Run):
             def cost(z: torch.Tensor, images: torch.Tensor = images) -> torch.Tensor:
                 return -self.model.log_likelihood(images, z)
 
+            how = {"temperature": temperature} if self.method.anneals else {}
             samples = self.settings.samples
-            expected = self.method.estimate(choice, cost, self.generator, temperature, samples)
+            expected = self.method.estimate(choice, cost, self.generator, samples=samples, **how)
             self.descend((expected + self.model.divergence(choice)).mean())
 
     def measured(self) -> Bounds:
         done, held_out = self.done + 1, self.data.held_out
         some = self.data.training[: len(held_out)]
-        loose, tight = zip(
-            *(self._bounds(images, done, SAMPLES_PER_EPOCH) for images in (some, held_out)),
-            strict=True,
-        )
+        found = [self._bounds(images, done, SAMPLES_PER_EPOCH) for images in (some, held_out)]
+        loose, tight = zip(*found, strict=True)
         return Bounds(done, *loose, *tight)
 
     def result(self) -> dict[str, Any]:
@@ -146,6 +142,12 @@ class Report(report.Report):
     GROUP = ()
     PICTURES = ("curves", "digits")
     TITLE = "digits, encoded by discrete latents"
+    CAPTION = (
+        "Nats per image, {seeds}; held-out images, hard samples.\n"
+        "bound: evidence lower bound. tight: importance-weighted bound, "
+        f"{SAMPLES_AT_THE_END} samples.\nlog p(x): sum over every choice. calls: decoder calls "
+        "per training image."
+    )
     FIRST = "trained by"
     SHOWN: ClassVar = {
         "held_out": ("bound", ".1f±"),
@@ -153,14 +155,12 @@ class Report(report.Report):
         "held_out_evidence": ("log p(x)", ".1f±"),
         "calls": ("calls", ",.0f"),
     }
+    BEST = "-held_out"
     FIELDS = Bounds._fields
 
     def figures(self, **key: Any) -> report.Figures:
         names = (*self.SHOWN, "training", "seconds")
         return {name: [each[name] for each in self.of(**key)] for name in names}
-
-    def rank(self, figures: report.Figures) -> float:
-        return -fmean(figures["held_out"])
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -183,14 +183,6 @@ class Report(report.Report):
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
         kept = {name: each[name] for name in each if name not in ("key", "model")}
         return {**kept, **super().run(each)}
-
-    def caption(self, seeds: str) -> str:
-        return (
-            f"Nats per image, {seeds}; held-out images, hard samples.\n"
-            "bound: evidence lower bound. tight: importance-weighted bound, "
-            f"{SAMPLES_AT_THE_END} samples.\nlog p(x): sum over every choice. calls: decoder calls "
-            "per training image."
-        )
 
     def curves(self) -> Any:
         """Draw the bound per epoch, on held-out images (left) and training images (right)."""

@@ -16,8 +16,7 @@ from kofn.kernels.cpu.priced.layout import (
     STILL,
     WEIGH,
 )
-from kofn.kernels.cpu.priced.search import visit
-from kofn.kernels.cpu.rows.formulas import edge
+from kofn.kernels.cpu.priced.search import visit, visit_for_extremes
 from kofn.kernels.cpu.runtime.split_row import plain
 
 LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
@@ -25,25 +24,23 @@ LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
 
 
 @plain
-def cotangents(row, state, of_costs):
-    """Write those of the scores, u/T with u = F′(g − ḡc), ḡ = ΣcF′g/Σc²F′, and of the costs,
-    −θu/T − ḡF; leave those of budget, ḡ, and T.
+def cotangents(row, of_costs, state):
+    """Write those of the scores, u/T with u = F′(g − ḡc), ḡ = ΣcF′g/Σc²F′, and, if the row
+    `of_costs` has an answer, too, of the costs, −θu/T − ḡF; leave those of budget, ḡ, and T.
 
     A budget cotangent of NaN says that the row is given up: so are those whose slopes underflow.
     """
-    state.per_t, state.edge = 1 / state.temperature, edge(row.kind, row.alpha)
-    state.rise, state.in_t = row.alpha - 1, 0.0
-    state.in_costs_at = state.in_costs_at if of_costs else 0.0
+    state.in_t = 0.0
     if abs(state.hi) == math.inf:
-        state.in_budget = 0.0
-        free = visit(row, STILL, False)[0]
-        if free > 0:
-            state.in_budget = math.nan
+        free = visit(row, STILL)[0]
+        if of_costs.out:
+            visit(of_costs, STILL)
+        state.in_budget = 0.0 if free == 0 else math.nan
         return free == 0
-    dearest = visit(row, DEAREST, True)[1]
+    dearest = visit_for_extremes(row, DEAREST)[1]
     unit = 1 / dearest if dearest > 0 else 1.0
     state.unit = unit
-    sums = visit(row, WEIGH, False)
+    sums = visit(row, WEIGH)
     weight, product, moment = sums[0], sums[1], sums[2]
     if row.kind in BOUNDED and weight == 0 and state.lo == state.lo:
         weight = 1.0  # in a gap between supports, no entry of positive cost moves
@@ -56,16 +53,16 @@ def cotangents(row, state, of_costs):
     state.mean = mean
     # As Σcu = 0, any number may stand for θ: that with which c(x − θc) has the mean 0 in F′.
     state.pivot = state.hi + state.lo + state.temperature * (moment / weight * unit)
-    sums = visit(row, SLOPE, False)
+    sums = visit(row, SLOPE)
     rest, in_t = sums[0] / weight * unit, sums[2]
     if abs(sums[0]) > 4 * (2.0**-23 if row.size == 4 else 2.0**-52) * sums[1]:
         state.mean = rest
-        visit(row, CENTRE, False)
+        visit(row, CENTRE)
     state.in_budget = mean + rest
     state.in_t = -in_t * state.per_t
-    if of_costs:
-        state.mean = state.in_budget
-        visit(row, CHARGE, False)
+    if of_costs.out:
+        state.mean, state.given = state.in_budget, row.out - row.x
+        visit(of_costs, CHARGE)
     return True
 
 
@@ -76,13 +73,11 @@ def value(row, state):
 
     Where nothing or everything is bought, what costs nothing still has a choice.
     """
-    state.per_t, state.edge = 1 / state.temperature, edge(row.kind, row.alpha)
-    state.rise, state.mean = row.alpha - 1, math.nan
-    closed = abs(state.hi) == math.inf
+    closed, state.mean = abs(state.hi) == math.inf, math.nan
     if closed:
         state.mean = 1.0 if state.hi < 0 else 0.0
         state.hi, state.lo = 0.0, 0.0
-    sums = visit(row, INTEGRATE, False)
+    sums = visit(row, INTEGRATE)
     unspent = 0.0 if closed else state.budget - sums[2]
     chosen = sums[1] + state.temperature * sums[0]
     state.in_budget = unspent * (state.hi + state.lo) + chosen

@@ -25,9 +25,9 @@ def fused(typingctx, a, b, c):
 
 
 @inline
-def second(value, first, like):
-    """What `first`, the value rounded to the type of `like`, has left of it, in that type."""
-    return real(like, value - np.float64(first))
+def second(value, first):
+    """What `first`, the value rounded to another type, has left of it, in that type."""
+    return real(first, value - np.float64(first))
 
 
 @inline
@@ -42,15 +42,15 @@ def from_end(x, cost, hi, lo, end):
     shifted = x - end
     part = shifted - x
     rest = (x - (shifted - part)) - (end + part)
-    return fused(-cost, lo, fused(-cost, hi, shifted)) + rest
+    return distance(shifted, cost, hi, lo) + rest
 
 
 @inline
-def place(kind, x, cost, hi, lo, end, per_t):
+def place(kind, at, x, cost):
     """z = (x − θc)/T from where the link counts it."""
     if kind in BOUNDED:
-        return from_end(x, cost, hi, lo, end) * per_t
-    return distance(x, cost, hi, lo) * per_t
+        return from_end(x, cost, at.hi, at.lo, at.end) * at.per_t
+    return distance(x, cost, at.hi, at.lo) * at.per_t
 
 
 @inline
@@ -67,6 +67,13 @@ def tails(kind, z, rise):
         return tail(kind, z, zero, zero, rise)
     by = real(z, moved(kind, 0.0))
     return tail(kind, prepare(kind, z * real(z, unit(kind, 1.0))), by, one / by, rise)
+
+
+@inline
+def weight(kind, z, rise):
+    """F."""
+    t, upper, _, _ = tails(kind, z, rise)
+    return real(z, 1.0) - t if upper else t
 
 
 @inline

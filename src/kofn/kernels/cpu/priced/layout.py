@@ -19,22 +19,17 @@ INTEGRATE = 0
 BY_LINK = {"rough", "evaluate", "write", "close", "weigh", "centre", "charge", "integrate"}
 """The others are the same for all links."""
 
-# What a visit is told, number by number, in the memory of a thread: θ as two numbers; 1/T; where
-# z is counted from; α − 1; what rounds costs to a grid; the mean of cotangents, what is left of it,
-# or the weight of entries of a closed row; bytes from the scores to the cotangents, and from the
-# answers to those of the costs; F⁻¹ of the share to buy; 1 over the greatest cost; what
-# stands for θ in the cotangent of T.
-HI, LO, PER_T, EDGE, RISE, MAGIC, MEAN, G_AT, IN_COSTS_AT, QUANTILE, UNIT, PIVOT = range(12)
-TOLD = 12
-
 STATE = np.dtype(
     [
+        ("given", "i8"),  # bytes from the scores to the cotangents, or to what else is given
         *(
             (name, "f8")
             for name in (
-                *("hi", "lo", "per_t", "edge", "rise", "magic", "mean", "g_at", "in_costs_at"),
-                *("quantile", "unit", "pivot"),
-                *("budget", "temperature", "total", "dearest", "coarse", "fine"),
+                # θ as two numbers; where z is counted from; what rounds costs to a grid; the mean
+                # of cotangents, or the weight of entries of a closed row; F⁻¹ of the share to buy;
+                # 1 over the greatest cost; what stands for θ in the cotangent of T.
+                *("hi", "lo", "per_t", "edge", "alpha", "magic", "mean", "quantile", "unit"),
+                *("pivot", "budget", "temperature", "total", "dearest", "coarse", "fine"),
                 # The bracket of θ with the log-odds at its ends; whether it has been asked for;
                 # its width some steps ago, and how often a step of Newton's has left it.
                 *("low", "high", "low_gap", "high_gap", "known", "width", "tries"),
@@ -44,7 +39,7 @@ STATE = np.dtype(
         ("sums", "f8", (SUMS,)),  # of the visit under way
     ]
 )
-"""What is known of a row; first what visits are told."""
+"""What is known of a row; frame.py says what an entry is told of that."""
 
 # A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
 # rows were given up; the shape and kind; the address of a team, if there is one, and those of

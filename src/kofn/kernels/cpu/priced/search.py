@@ -24,16 +24,14 @@ from kofn.kernels.contract import (
     TWO_TAILS,
 )
 from kofn.kernels.cpu.priced.layout import CLOSE, ENDS, EVALUATION, ROUGH, STATE, SURVEY, WRITE
-from kofn.kernels.cpu.rows.formulas import edge, quantile
+from kofn.kernels.cpu.rows import lanes
+from kofn.kernels.cpu.rows.formulas import quantile
 from kofn.kernels.cpu.rows.search import halley
-from kofn.kernels.cpu.runtime.intrinsics import call, pointer
-from kofn.kernels.cpu.runtime.layout import PART, SUMS
-from kofn.kernels.cpu.runtime.split_row import plain, visit_parts
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.split_row import plain
 
-Row = namedtuple("Row", "visits kind size x costs out n state sums team alpha")
-"""A row: addresses of what visits it, of its scores, costs and answer, of its state, of the sums
-in it, and of the team; the link's kind and α; bytes per number; n.
-"""
+Row = namedtuple("Row", "visits kind size x g out n state sums team")
+"""As in rows/lanes.py, where `g` are the costs; and the address of the row's STATE."""
 
 LEAST, MOST = 1e-90, 1e90
 """Costs whose cubes are no subnormal numbers, and whose sums of cubes are finite."""
@@ -50,21 +48,14 @@ def state_of(row):
 
 
 @plain
-def visit(row, which, extremes):
+def visit(row, which):
     """Go over the row once; return its sums."""
-    address = carray(pointer(row.visits), which + 1, np.int64)[which]
-    sums = carray(pointer(row.sums), SUMS, np.float64)
-    for i in range(SUMS):
-        sums[i] = 0
-    x, costs, out, n, into, size = row.x, row.costs, row.out, row.n, row.sums, row.size
-    told, zero = np.float64(row.state), 0.0
-    if n <= PART:
-        call(address, x, costs, out, n, into, told, zero, zero, zero, zero)
-    else:
-        visit_parts(
-            row.team, address, x, costs, out, n, into, size, extremes, told, zero, zero, zero, zero
-        )
-    return sums
+    return lanes.visit(row, which, np.float64(row.state), 0.0, 0.0, 0.0, 0.0)
+
+
+@plain
+def visit_for_extremes(row, which):
+    return lanes.visit_for_extremes(row, which, np.float64(row.state), 0.0, 0.0, 0.0, 0.0)
 
 
 @plain
@@ -81,7 +72,7 @@ def solve(row, wanted):
         found = LOST
     if found == CLOSED and wanted:
         state.mean = 1.0 if state.hi < 0 else 0.0
-        visit(row, CLOSE, False)
+        visit(row, CLOSE)
     if found == LOST:
         state.hi, state.lo = 0.0, math.nan
     return found != LOST
@@ -90,12 +81,11 @@ def solve(row, wanted):
 @plain
 def _start(row, state):
     """Survey the row, and guess θ; whether there is one to find."""
-    sums = visit(row, SURVEY, True)
+    sums = visit_for_extremes(row, SURVEY)
     least, state.dearest, state.total = sums[0], sums[1], sums[2]
     squares, cubes, in_x, in_c, square_x = sums[3], sums[4], sums[5], sums[6], sums[7]
     temperature, budget, total = state.temperature, state.budget, state.total
-    state.per_t, state.edge = 1 / temperature, edge(row.kind, row.alpha)
-    state.rise, state.lo, state.tries = row.alpha - 1, 0.0, 0.0
+    state.lo, state.tries = 0.0, 0.0
     state.low, state.high, state.known, state.width = -math.inf, math.inf, 0.0, math.inf
     usual = (abs(in_x) + abs(in_c) + square_x < math.inf) & (cubes < math.inf) & (least >= 0)
     if not (usual and temperature < math.inf and budget >= 0):
@@ -121,8 +111,8 @@ def _start(row, state):
 def _away(row, state, variance):
     """How many temperatures θ·c is below the scores, if those are normal: as rows/search.py."""
     share = state.budget / state.total
-    bell = quantile(NORMAL, share, row.alpha)
-    state.quantile = quantile(row.kind, share, row.alpha)
+    bell = quantile(NORMAL, share, state.alpha)
+    state.quantile = quantile(row.kind, share, state.alpha)
     own = state.quantile + state.edge
     far = bell * math.sqrt(max(variance, 0.0)) * state.per_t
     away = math.sqrt(far * far + own * own)
@@ -136,7 +126,7 @@ def _search(row, state):
     enough = LAST_SINGLE[kind] if size == 4 else LAST_DOUBLE[kind]
     exact = size == 8
     for round_ in range(ROUNDS * size):
-        sums = visit(row, EVALUATION if exact else ROUGH, False)
+        sums = visit(row, EVALUATION if exact else ROUGH)
         above, below, dearest = sums[1], sums[0] - sums[1], state.dearest
         density, weight = sums[4] * dearest, sums[5] * dearest**2
         missing = _missing(state, sums[2], sums[3], size)
@@ -252,7 +242,7 @@ def _fallback(row, state):
 @plain
 def _bracket(row, state):
     """The ends of all entries; see `solver/priced.py`."""
-    sums = visit(row, ENDS, True)
+    sums = visit_for_extremes(row, ENDS)
     low, high = sums[0], sums[1]
     slack = 1e-9 * (abs(low) + abs(high)) + 1e-3 * state.temperature / state.dearest
     state.known = 1.0
@@ -270,9 +260,9 @@ def _settle(row, state, wanted):
     """
     most = 1e-6 if row.size == 4 else 2e-14
     if wanted:
-        excess = visit(row, WRITE, False)[0] - state.budget
+        excess = visit(row, WRITE)[0] - state.budget
     else:
-        sums = visit(row, EVALUATION, False)
+        sums = visit(row, EVALUATION)
         excess = _missing(state, sums[2], sums[3], row.size) + (sums[0] - 2 * sums[1])
     finite = row.size == 8 or abs(state.hi) < 3e38
     return finite and abs(excess) <= most * state.budget

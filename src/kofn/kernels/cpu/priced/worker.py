@@ -32,6 +32,7 @@ from kofn.kernels.cpu.priced.layout import (
     X,
 )
 from kofn.kernels.cpu.priced.search import Row, solve, state_of
+from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.lanes import load, rounded, store
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
@@ -51,7 +52,7 @@ def forward(job, own, alpha, leads):
     first, last = take(job)
     while first < last:
         for r in range(first, last):
-            row = _row(words, own, r, alpha)
+            row = _row(words, own, r, words[OUT], alpha)
             state, size = state_of(row), words[SIZE]
             found = solve(row, words[OUT] != 0)
             if found and not _is_kept(state, size):
@@ -77,15 +78,13 @@ def backward(job, own, alpha, leads):
     first, last = take(job)
     while first < last:
         for r in range(first, last):
-            row = _row(words, own, r, alpha)
+            row = _row(words, own, r, words[OUT], alpha)
             state, size = state_of(row), words[SIZE]
             state.hi, state.lo = load(words[HIGH], r, size), load(words[LOW], r, size)
-            entries = r * words[N] * size
-            state.g_at = np.float64(words[G] + entries - row.x)
-            state.in_costs_at = np.float64(words[IN_COSTS] - words[OUT])
+            state.given = words[G] - words[X]
             if words[G] == 0:
                 value(row, state)
-            elif not cotangents(row, state, words[IN_COSTS] != 0):
+            elif not cotangents(row, _row(words, own, r, words[IN_COSTS], alpha), state):
                 fetch_add(job + 8 * GIVEN_UP, 1)
             store(words[IN_BUDGET], r, size, state.in_budget)
             store(words[IN_T], r, size, state.in_t)
@@ -111,14 +110,14 @@ def _leave(job, words):
 
 
 @plain
-def _row(words, own, r, alpha):
-    n, size = words[N], words[SIZE]
+def _row(words, own, r, out, alpha):
+    """A row whose answer is among those from `out` on."""
+    n, size, kind = words[N], words[SIZE], words[KIND]
     at = r * n * size
     x, costs = words[X] + at, words[COSTS] + r * words[APART]
-    out = words[OUT] + at if words[OUT] else 0
     state = carray(pointer(own), 1, STATE)[0]
     state.budget = load(words[BUDGET], r, size)
-    state.temperature = load(words[TEMPERATURE], r, size)
-    return Row(
-        words[VISITS], words[KIND], size, x, costs, out, n, own, own + _SUMS, own + 8 * HEAD, alpha
-    )
+    state.temperature, state.alpha = load(words[TEMPERATURE], r, size), alpha
+    state.per_t, state.edge = 1 / state.temperature, edge(kind, alpha)
+    out = out + at if out else 0
+    return Row(words[VISITS], kind, size, x, costs, out, n, own, own + _SUMS, own + 8 * HEAD)

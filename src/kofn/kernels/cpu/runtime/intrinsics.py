@@ -1,5 +1,5 @@
 """Operations that Numba lacks: memory at an address, calls through one, counters threads share,
-and a few vectors that stay in registers or are turned over there.
+tuples of sums, and a few vectors that stay in registers or are turned over there.
 """
 
 from __future__ import annotations
@@ -91,6 +91,33 @@ def exchange(typingctx, address, value):
         return builder.atomic_rmw("xchg", at, arguments[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def plus(typingctx, totals, terms):
+    """Two tuples of floats added place by place; over a loop, in any order."""
+
+    def codegen(context, builder, signature, arguments):
+        pairs = zip(*(cgutils.unpack_tuple(builder, each) for each in arguments), strict=True)
+        sums = [builder.fadd(*pair, flags=("contract", "reassoc", "nsz")) for pair in pairs]
+        return context.make_tuple(builder, totals, sums)
+
+    return totals(totals, terms), codegen
+
+
+@intrinsic
+def add_to(typingctx, address, terms):
+    """Add each of a tuple of floats to the float64 in its place from `address` on."""
+
+    def codegen(context, builder, signature, arguments):
+        first = builder.inttoptr(arguments[0], ir.DoubleType().as_pointer())
+        for i, term in enumerate(cgutils.unpack_tuple(builder, arguments[1])):
+            at = builder.gep(first, [ir.IntType(64)(i)])
+            wide = context.cast(builder, term, terms[i], types.float64)
+            builder.store(builder.fadd(builder.load(at), wide), at)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, terms), codegen
 
 
 VECTORS = 8  # what `vectors` has room for

@@ -127,7 +127,7 @@ def filled(*told: Any) -> None:
 
 
 def _with_costs(job: _Job) -> Given:
-    return with_costs((job.entries("x"), job.entries("costs"), *job.each("budget", "t")), job.link)
+    return with_costs((job.entries("x"), job.entries("costs"), *job.each("k", "t")), job.link)
 
 
 FINISH = weights, losses, log_cotangents, priced, filled

@@ -14,22 +14,12 @@ from numba import carray, njit
 
 from kofn.kernels.cpu.choice.search import HALVE, STEPS, each, least_from, middle
 from kofn.kernels.cpu.choice.worker import lowest_of
-from kofn.kernels.cpu.priced.layout import (
-    APART,
-    BUDGET,
-    COSTS,
-    GIVEN_UP,
-    HIGH,
-    OUT,
-    TEMPERATURE,
-    WORDS,
-    N,
-    X,
-)
+from kofn.kernels.cpu.priced.layout import APART, COSTS, WORDS
+from kofn.kernels.cpu.rows.layout import GIVEN_UP, HI, OUT, TEMPERATURE, K, N, X
 from kofn.kernels.cpu.rows.loops import OPTIONS
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import COUNT
-from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
+from kofn.kernels.cpu.runtime.shares import served
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 adding = njit(nogil=True, **OPTIONS)
@@ -139,20 +129,19 @@ def _buy(x, costs, budget, lowest, densities, out):
     return True
 
 
-@each
-def _fill(job, own, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), WORDS, np.int64)
-    n, rows = words[N], words[COUNT]
-    xs = carray(pointer(words[X]), rows * n, number)
-    outs = carray(pointer(words[OUT]), rows * n, number)
-    budgets = carray(pointer(words[BUDGET]), rows, number)
-    temperatures = carray(pointer(words[TEMPERATURE]), rows, number)
-    lost = carray(pointer(words[HIGH]), rows, number)
-    densities, lowest = carray(pointer(own), n, np.float64), lowest_of(xs)
-    first, last = take(job)
-    while first < last:
+def fill(kind, number):
+    """The work of a thread: write what is bought, and NaN in place of θ in rows given up."""
+
+    @each
+    def work(job, own, first, last, alpha):
+        words = carray(pointer(job), WORDS, np.int64)
+        n, rows = words[N], words[COUNT]
+        xs = carray(pointer(words[X]), rows * n, number)
+        outs = carray(pointer(words[OUT]), rows * n, number)
+        budgets = carray(pointer(words[K]), rows, number)
+        temperatures = carray(pointer(words[TEMPERATURE]), rows, number)
+        lost = carray(pointer(words[HI]), rows, number)
+        densities, lowest = carray(pointer(own), n, np.float64), lowest_of(xs)
         for r in range(first, last):
             at, stop = r * n, r * n + n
             costs = carray(pointer(words[COSTS] + r * words[APART]), n, number)
@@ -161,17 +150,5 @@ def _fill(job, own, leads, number):
             lost[r] = number(0.0 if found else math.nan)
             if not found:
                 fetch_add(job + 8 * GIVEN_UP, 1)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
 
-
-def fill_single(job, own, number, leads):
-    """Take rows of float32 until there are none; write what is bought, and which are given up."""
-    _fill(job, own, leads, np.float32)
-
-
-def fill_double(job, own, number, leads):
-    """The same for float64."""
-    _fill(job, own, leads, np.float64)
+    return served(work)

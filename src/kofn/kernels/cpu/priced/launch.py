@@ -1,36 +1,27 @@
-"""Rows with costs in main memory: dealt out to threads, each row by worker.py.
-
-As in rows/launch.py, kernels take addresses: one compiled version serves NumPy and torch.
-"""
+"""Rows with costs in main memory: dealt out to threads as other rows, each row by worker.py."""
 
 from __future__ import annotations
 
-from array import array
 from functools import lru_cache
-from math import prod
 from typing import Any
 
-import numpy as np
-
-from kofn.kernels.contract import kind_of
+from kofn.kernels.contract import LINEAR, link_of
 from kofn.kernels.cpu.priced import layout
-from kofn.kernels.cpu.rows.launch import ASSIST
+from kofn.kernels.cpu.rows.launch import GRAIN, Plan, deal, planned
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
-from kofn.kernels.cpu.runtime import layout as shared_layout
-from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.layout import PART, REGISTER
-from kofn.kernels.cpu.runtime.memory import address, memory_of, zeros
+from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.runtime.native import Code
 
 FORWARD = Code("priced.worker", "forward", "qqdq")
 BACKWARD = Code("priced.worker", "backward", "qqdq")
 
-GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
+_ANY = link_of(LINEAR, 0.0)  # hard choices are the same for all
 
 
 def visits(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Code]:
     """What visits rows in `code`, in the order of their places in memory."""
-    forward = code is FORWARD
+    forward = code == FORWARD
     names: tuple[str, ...] = layout.FORWARD if forward else layout.BACKWARD
     names = names if forward or cotangent else layout.VALUE
     module = "priced.back_loops" if names is layout.BACKWARD else "priced.loops"
@@ -54,7 +45,7 @@ def codes(kinds: list[int], size: int) -> list[Code]:
 
 def fill_of(size: int) -> Code:
     """The work of a thread on hard choices, for numbers of so many bytes."""
-    return Code("priced.fill", "fill_single" if size == 4 else "fill_double", "qqdq")
+    return Code("priced.fill", "fill", "qqdq", "", 0, f"float{8 * size}")
 
 
 def weights(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, Any, bool]:
@@ -62,8 +53,7 @@ def weights(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tup
     memory = memory_of(x)
     x = memory.packed(x)
     out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
-    lost = _deal(FORWARD, link, x, costs, budget, temperature, theta, None, out, None, None)
-    return out, theta, lost
+    return out, theta, _deal(FORWARD, link, x, costs, budget, temperature, theta, out=out)
 
 
 def threshold(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, bool]:
@@ -71,8 +61,7 @@ def threshold(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> t
     memory = memory_of(x)
     x = memory.packed(x)
     theta = memory.empty(x, (2, *x.shape[:-1]))
-    lost = _deal(FORWARD, link, x, costs, budget, temperature, theta, None, None, None, None)
-    return theta, lost
+    return theta, _deal(FORWARD, link, x, costs, budget, temperature, theta)
 
 
 def gradients(
@@ -87,7 +76,7 @@ def gradients(
     out, in_rows = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
     in_costs = memory.empty_like(x) if of_costs else None
     given = link, x, costs, budget, temperature, theta
-    lost = _deal(BACKWARD, *given, cotangent, out, in_costs, in_rows)
+    lost = _deal(BACKWARD, *given, in_costs, cotangent=cotangent, out=out, two=in_rows)
     return out, in_costs, in_rows, lost
 
 
@@ -96,7 +85,7 @@ def values(x: Any, theta: Any, budget: Any, temperature: Any, link: Any, costs: 
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty(x, (2, *x.shape[:-1]))
-    _deal(BACKWARD, link, x, costs, budget, temperature, theta, None, None, None, out)
+    _deal(BACKWARD, link, x, costs, budget, temperature, theta, two=out)
     return out
 
 
@@ -105,64 +94,30 @@ def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, Any]:
     memory = memory_of(x)
     x = memory.packed(x)
     out, lost = memory.empty_like(x), memory.empty(x, x.shape[:-1])
-    _deal(fill_of(x.itemsize), None, x, costs, budget, temperature, lost, None, out, None, None)
+    _deal(fill_of(x.itemsize), _ANY, x, costs, budget, temperature, lost, out=out)
     return out, lost
 
 
 @lru_cache(maxsize=512)
 def plan_of(
-    code: Code, kind: int, size: int, cotangent: bool = True
-) -> tuple[Any, np.ndarray, int]:
-    """What threads call, and the addresses of what visits a row for them."""
-    found = np.array([*map(native.address, visits(code, kind, size, cotangent))], np.int64)
-    return native.function(code), found, address(found)
+    code: Code, kind: int, size: int, n: int, cotangent: bool, *_: bool, **__: bool
+) -> Plan:
+    """As for other rows; hard choices need no visits, but a number of their own for each entry."""
+    if code in (FORWARD, BACKWARD):
+        each = visits(code, kind, size, cotangent)
+        return planned(code, each, n, 1, GRAIN, layout.HEAD, layout.HEAD)
+    return planned(code, [], n, 1, GRAIN, n, 0)
 
 
 def _deal(
     code: Code, link: Any, x: Any, costs: Any, budget: Any, temperature: Any, theta: Any,
-    cotangent: Any, out: Any, in_costs: Any, in_rows: Any,
+    in_costs: Any = None, **arrays: Any,
 ) -> bool:  # fmt: skip
-    """Rows to threads; whether one was given up. No answer depends on who works on it."""
-    memory, n, count, size = memory_of(x), x.shape[-1], prod(x.shape[:-1]), x.itemsize
-    if count == 0:
-        return False
-    if link is None:  # hard choices, with a number of their own for each entry
-        kind, run, visits_of, visits_at, words = 0, native.function(code), None, 0, n
-    else:
-        kind, words = kind_of(link) or 0, layout.HEAD + shared_layout.room(n)
-        run, visits_of, visits_at = plan_of(code, kind, size, cotangent is not None)
-    costs, apart = _rows_of(costs, memory, count, n * size)
-    budget, temperature = memory.packed(budget), memory.packed(temperature)
-    crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    room = -(-words * 8 // REGISTER) * REGISTER
-    own, scratch = zeros((crew * room + REGISTER) // 8)
-    scratch += -scratch % REGISTER
-    team = scratch + 8 * layout.HEAD if link is not None and crew > count and n > PART else 0
-    places = (0 if a is None else memory.address(a) for a in (cotangent, out, in_costs))
-    high = memory.address(theta)
-    pair = memory.address(in_rows) if in_rows is not None else 0
-    per_row = high, high + count * size, memory.address(budget), memory.address(temperature)
-    chunk = max(1, GRAIN // n)
-    head = 0, 0, count, chunk, 0, n, size, kind, team, visits_at
-    at = memory.address(x), memory.address(costs), apart
-    job = array("q", (*head, *at, *places, *per_row, pair, pair + count * size))
-    first, alpha = job.buffer_info()[0], getattr(link, "alpha", None)
-    alpha = alpha if isinstance(alpha, float) else 0.0
-    if crew > 1:
-        answers = theta, out, in_costs, in_rows
-        keep = job, own, visits_of, x, costs, budget, temperature, cotangent, answers
-        if team:
-            pool.offer([(team,)] * (crew - 1), native.function(ASSIST), keep)
-        else:
-            each = range(1, min(crew, count))
-            pool.offer([(first, scratch + room * i, alpha, False) for i in each], run, keep)
-    run(first, scratch, alpha, True)
-    return job[layout.GIVEN_UP] != 0
-
-
-def _rows_of(costs: Any, memory: Any, count: int, row: int) -> tuple[Any, int]:
-    """(costs in memory, bytes from one row to the next): rows that share them need one copy."""
+    """Rows to threads; whether one was given up. Rows that share their costs need one copy."""
+    memory, apart = memory_of(x), x.shape[-1] * x.itemsize
     steps = costs.stride() if hasattr(costs, "stride") else costs.strides
-    if count > 1 and not any(steps[:-1]):
-        return memory.packed(costs[(0,) * (costs.ndim - 1)]), 0
-    return memory.packed(costs), row
+    if costs.ndim > 1 and not any(steps[:-1]):
+        costs, apart = costs[(0,) * (costs.ndim - 1)], 0
+    given = memory, link, x, budget, temperature, theta
+    of_costs = memory.packed(costs), apart, in_costs
+    return deal(code, *given, costs=of_costs, planning=plan_of, **arrays)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime.layout import SUMS
 
 # What visits a row, by the names of what makes it in loops.py and back_loops.py.
@@ -41,13 +42,12 @@ STATE = np.dtype(
 )
 """What is known of a row; frame.py says what an entry is told of that."""
 
-# A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
-# rows were given up; the shape and kind; the address of a team, if there is one, and those of
-# visits and arrays. Costs are so many bytes apart from row to row: 0 if all rows share them. Where
-# no cotangents are given, values stand in place of those of the budget.
-GIVEN_UP, N, SIZE, KIND, TEAM, VISITS, X, COSTS, APART, G, OUT, IN_COSTS = range(4, 16)
-HIGH, LOW, BUDGET, TEMPERATURE, IN_BUDGET, IN_T = range(16, 22)
-WORDS = 22
+# A job is that of rows/layout.py with more words: the address of the costs, which are so many bytes
+# apart from row to row, 0 if all rows share them, and that of their cotangents. K are the budgets.
+# Where no cotangents are given, values stand in place of those of the budget. Of hard choices, a
+# number that is NaN where a row was given up is in place of θ.
+COSTS, APART, IN_COSTS = range(rows.WORDS, rows.WORDS + 3)
+WORDS = rows.WORDS + 3
 
 HEAD = -(-(STATE.itemsize // 8) // 8) * 8
 """Words of a thread's own memory before those of a team."""

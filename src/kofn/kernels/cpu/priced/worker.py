@@ -8,35 +8,29 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.priced.back_search import cotangents, value
-from kofn.kernels.cpu.priced.layout import (
-    APART,
-    BUDGET,
-    COSTS,
-    GIVEN_UP,
-    HEAD,
-    HIGH,
-    IN_BUDGET,
-    IN_COSTS,
-    IN_T,
-    KIND,
-    LOW,
-    OUT,
-    SIZE,
-    STATE,
-    TEAM,
-    TEMPERATURE,
-    VISITS,
-    WORDS,
-    G,
-    N,
-    X,
-)
+from kofn.kernels.cpu.priced.layout import APART, COSTS, HEAD, IN_COSTS, STATE, WORDS
 from kofn.kernels.cpu.priced.search import Row, solve, state_of
 from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.lanes import load, rounded, store
+from kofn.kernels.cpu.rows.layout import (
+    GIVEN_UP,
+    HI,
+    KIND,
+    LO,
+    ONE,
+    OUT,
+    SIZE,
+    TEMPERATURE,
+    TWO,
+    VISITS,
+    G,
+    K,
+    N,
+    X,
+)
+from kofn.kernels.cpu.rows.worker import on_rows
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
-from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
-from kofn.kernels.cpu.runtime.split_row import dismiss, plain
+from kofn.kernels.cpu.runtime.split_row import plain
 
 LARGEST = 2.0**28
 """θc in units of T, of which two float32 leave an error of 2⁻²⁰."""
@@ -44,54 +38,40 @@ LARGEST = 2.0**28
 _SUMS = STATE.fields["sums"][1]
 
 
-def forward(job, own, alpha, leads):
-    """Take rows until there are none; write their thresholds, and their weights if wanted."""
-    if not joined(job, leads):
-        return
+@on_rows
+def forward(job, own, first, last, alpha):
+    """Write thresholds, and weights if wanted."""
     words = carray(pointer(job), WORDS, np.int64)
-    first, last = take(job)
-    while first < last:
-        for r in range(first, last):
-            row = _row(words, own, r, words[OUT], alpha)
-            state, size = state_of(row), words[SIZE]
-            found = solve(row, words[OUT] != 0)
-            if found and not _is_kept(state, size):
-                state.hi, state.lo, found = 0.0, math.nan, False
-            if not found:
-                fetch_add(job + 8 * GIVEN_UP, 1)
-            high = rounded(state.hi, size)
-            store(words[HIGH], r, size, high)
-            store(words[LOW], r, size, (state.hi - high) + state.lo if high - high == 0 else 0.0)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        _leave(job, words)
+    for r in range(first, last):
+        row = _row(words, own, r, words[OUT], alpha)
+        state, size = state_of(row), words[SIZE]
+        found = solve(row, words[OUT] != 0)
+        if found and not _is_kept(state, size):
+            state.hi, state.lo, found = 0.0, math.nan, False
+        if not found:
+            fetch_add(job + 8 * GIVEN_UP, 1)
+        high = rounded(state.hi, size)
+        store(words[HI], r, size, high)
+        store(words[LO], r, size, (state.hi - high) + state.lo if high - high == 0 else 0.0)
 
 
-def backward(job, own, alpha, leads):
-    """Take rows whose θ is known until there are none; write the cotangents of the scores, of the
-    costs if wanted, and of budget and T, or without cotangents the value and its slope in T.
+@on_rows
+def backward(job, own, first, last, alpha):
+    """Of rows whose θ is known, write the cotangents of the scores, of the costs if wanted, and of
+    budget and T, or without cotangents the value and its slope in T.
     """
-    if not joined(job, leads):
-        return
     words = carray(pointer(job), WORDS, np.int64)
-    first, last = take(job)
-    while first < last:
-        for r in range(first, last):
-            row = _row(words, own, r, words[OUT], alpha)
-            state, size = state_of(row), words[SIZE]
-            state.hi, state.lo = load(words[HIGH], r, size), load(words[LOW], r, size)
-            state.given = words[G] - words[X]
-            if words[G] == 0:
-                value(row, state)
-            elif not cotangents(row, _row(words, own, r, words[IN_COSTS], alpha), state):
-                fetch_add(job + 8 * GIVEN_UP, 1)
-            store(words[IN_BUDGET], r, size, state.in_budget)
-            store(words[IN_T], r, size, state.in_t)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        _leave(job, words)
+    for r in range(first, last):
+        row = _row(words, own, r, words[OUT], alpha)
+        state, size = state_of(row), words[SIZE]
+        state.hi, state.lo = load(words[HI], r, size), load(words[LO], r, size)
+        state.given = words[G] - words[X]
+        if words[G] == 0:
+            value(row, state)
+        elif not cotangents(row, _row(words, own, r, words[IN_COSTS], alpha), state):
+            fetch_add(job + 8 * GIVEN_UP, 1)
+        store(words[ONE], r, size, state.in_budget)
+        store(words[TWO], r, size, state.in_t)
 
 
 @plain
@@ -103,20 +83,13 @@ def _is_kept(state, size):
 
 
 @plain
-def _leave(job, words):
-    wait(job)
-    if words[TEAM]:
-        dismiss(words[TEAM])
-
-
-@plain
 def _row(words, own, r, out, alpha):
     """A row whose answer is among those from `out` on."""
     n, size, kind = words[N], words[SIZE], words[KIND]
     at = r * n * size
     x, costs = words[X] + at, words[COSTS] + r * words[APART]
     state = carray(pointer(own), 1, STATE)[0]
-    state.budget = load(words[BUDGET], r, size)
+    state.budget = load(words[K], r, size)
     state.temperature, state.alpha = load(words[TEMPERATURE], r, size), alpha
     state.per_t, state.edge = 1 / state.temperature, edge(kind, alpha)
     out = out + at if out else 0

@@ -120,7 +120,7 @@ def weights(
     x = memory.packed(x)
     out = memory.empty(x, x.shape) if single else memory.empty_like(x)
     theta = memory.empty(x, (2, *x.shape[:-1]))
-    lost = _deal(FORWARD, memory, link, x, k, temperature, theta, out=out)
+    lost = deal(FORWARD, memory, link, x, k, temperature, theta, out=out)
     return out, theta, lost
 
 
@@ -129,7 +129,7 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
     memory = memory_of(x)
     x = memory.packed(x)
     theta = memory.empty(x, (2, *x.shape[:-1]))
-    return theta, _deal(FORWARD, memory, link, x, k, temperature, theta)
+    return theta, deal(FORWARD, memory, link, x, k, temperature, theta)
 
 
 def gradients(
@@ -144,7 +144,7 @@ def gradients(
     if type(k) is not float or type(temperature) is not float:
         in_rows = memory.empty(x, (2, *x.shape[:-1]))
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
-    _deal(AFTER, memory, link, x, k, temperature, theta, cotangent, out, in_rows, three=three)
+    deal(AFTER, memory, link, x, k, temperature, theta, cotangent, out, in_rows, three=three)
     return (out, in_rows, three) if of_alpha else (out, in_rows)
 
 
@@ -153,7 +153,7 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty(x, (2, *x.shape[:-1]))
-    _deal(AFTER, memory, link, x, k, temperature, theta, two=out)
+    deal(AFTER, memory, link, x, k, temperature, theta, two=out)
     return out
 
 
@@ -183,7 +183,7 @@ def gaps(
         away, theta = memory.empty(x, x.shape) if wanted else None, None
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
     numbers = theta, dense, away, two, labels, likely, None, three
-    lost = _deal(COMPARE, memory, link, x, k, temperature, *numbers)
+    lost = deal(COMPARE, memory, link, x, k, temperature, *numbers)
     return (two, away, lost, three) if of_alpha else (two, away, lost)
 
 
@@ -191,7 +191,7 @@ def logarithms(x: Any, weights: Any, theta: Any, k: Any, temperature: Any, link:
     """The weights, packed, overwritten with their logarithms."""
     memory = memory_of(x)
     x = memory.packed(x)
-    _deal(LOGS, memory, link, x, k, temperature, theta, out=weights)
+    deal(LOGS, memory, link, x, k, temperature, theta, out=weights)
     return weights
 
 
@@ -200,7 +200,7 @@ def log_weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, 
     memory = memory_of(x)
     x = memory.packed(x)
     out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
-    lost = _deal(FORWARD, memory, link, x, k, temperature, theta, out=out, then=LOGS)
+    lost = deal(FORWARD, memory, link, x, k, temperature, theta, out=out, then=LOGS)
     return out, theta, lost
 
 
@@ -214,11 +214,11 @@ def log_gradients(
     x, cotangent = memory.packed(x), memory.packed(cotangent)
     out, in_rows = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
-    lost = _deal(LOGS, memory, link, x, k, temperature, theta, cotangent, out, in_rows, three=three)
+    lost = deal(LOGS, memory, link, x, k, temperature, theta, cotangent, out, in_rows, three=three)
     return (out, in_rows, lost, three) if of_alpha else (out, in_rows, lost)
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """How rows of one length, link and precision are dealt out: the same at every call."""
 
     run: Callable[..., Any]
@@ -236,21 +236,31 @@ class _Plan(NamedTuple):
 def plan_of(
     code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool,
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
-) -> _Plan:  # fmt: skip
+) -> Plan:  # fmt: skip
     single = max(size, 4)
     each = visits(code, kind, single, n, cotangent, in_rows, of_alpha)
-    found = np.array([*map(native.address, each)], np.int64)
     group = layout.together(n, 3 if cotangent else 2)
-    chunk = max(group, (GRAIN if size == single else HALF_GRAIN) // n // group * group)
     room = layout.room(n, single, group, answer, in_bytes)
+    grain, begun = (
+        GRAIN if size == single else HALF_GRAIN,
+        room if n <= layout.SHORT else layout.HEAD,
+    )
+    return planned(code, each, n, group, grain, room, begun)
+
+
+def planned(
+    code: Code, visits: list[Code], n: int, group: int, grain: int, room: int, begun: int
+) -> Plan:
+    """How rows of n are dealt out: of a thread's `room` in words, so many are to be 0 at first."""
+    found = np.array([*map(native.address, visits)], np.int64)
+    chunk = max(group, grain // n // group * group)
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
-    begun = range(room if n <= layout.SHORT else layout.HEAD)
-    cleared = begun, range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
-    return _Plan(run, at, found, address(found), group, chunk, room, width, cleared)
+    cleared = range(begun), range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
+    return Plan(run, at, found, address(found), group, chunk, room, width, cleared)
 
 
-def _deal(
+def deal(
     code: Code,
     memory: Memory,
     link: Any,
@@ -265,8 +275,13 @@ def _deal(
     likely: bool = False,
     then: Code | None = None,
     three: Any = None,
+    costs: tuple[Any, int, Any] | None = None,
+    planning: Callable[..., Plan] = plan_of,
 ) -> bool:
     """Rows to threads; whether one was given up. A second function is for 16-bit numbers only.
+
+    If entries have costs, these come with the bytes from one row to the next, and with an array for
+    their cotangents, or None; `planning` makes the plan.
 
     A row's answer does not depend on who works on it, or with whom. The arrays stay with the work
     for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
@@ -281,7 +296,7 @@ def _deal(
     back = cotangent is not None
     answers = out is not None  # else the prepared entries need memory
     in_rows, in_bytes = not back or two is not None, back and cotangent.itemsize == 1
-    plan = plan_of(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
+    plan = planning(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
     alpha, alphas_at = 0.0, 0
@@ -292,7 +307,8 @@ def _deal(
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width
-    together = crew > count and n > PART  # one thread leads, others visit parts for it
+    # One thread leads, others visit parts for it.
+    together = crew > count and n > PART and len(plan.visits) > 0
     apart = 1 if together else crew
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
@@ -312,6 +328,9 @@ def _deal(
     numbers = high, low, k_at, temperature_at, alphas_at, one, other, three_at
     rows = *numbers, labels_at, likely, in_bytes
     words = array("q", (*work, *places, *rows))
+    if costs is not None:
+        each_cost, apart_by, in_costs = costs
+        words.extend((address(each_cost), apart_by, 0 if in_costs is None else address(in_costs)))
     job, run, kept = words, plan.run, None
     if room is not None:
         plans = [plan] if then is None else [plan, plan_of(then, of_link, 2, n, False, answers)]
@@ -319,7 +338,7 @@ def _deal(
         run = native.function(half.DRIVER)
     first = job.buffer_info()[0]
     if crew > 1:
-        arrays = x, k, temperature, alphas, theta, cotangent, out, two, three, labels
+        arrays = x, k, temperature, alphas, theta, cotangent, out, two, three, labels, costs
         keep = words, job, kept, own, *arrays
         if shared:
             pool.offer([(shared,)] * (crew - 1), native.function(ASSIST), keep)
@@ -331,13 +350,13 @@ def _deal(
     return job[layout.GIVEN_UP] != 0
 
 
-def _room_of_halves(plan: _Plan, x: Any, cotangent: Any, count: int) -> half.Room:
+def _room_of_halves(plan: Plan, x: Any, cotangent: Any, count: int) -> half.Room:
     entries = x.shape[-1] * min(plan.chunk, count)
     return half.room_of(plan.width, layout.WORDS, entries, 2 if cotangent is None else 3)
 
 
 def _job_of_halves(
-    plans: list[_Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
+    plans: list[Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
 ) -> tuple[array[int], Any]:
     """The job of 16-bit numbers, from that of all rows as if they were float32 already.
 

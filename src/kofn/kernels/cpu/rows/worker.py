@@ -42,7 +42,7 @@ from kofn.kernels.cpu.rows.logarithms import log_cotangents, logarithms
 from kofn.kernels.cpu.rows.losses import count, gaps, likelihoods
 from kofn.kernels.cpu.rows.search_lanes import begin_all
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
-from kofn.kernels.cpu.runtime.shares import joined, report, take, wait
+from kofn.kernels.cpu.runtime.shares import served, wait
 from kofn.kernels.cpu.runtime.split_row import dismiss, plain
 
 _K, _T, _ALPHA, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "alpha", "hi", "lo"))
@@ -51,123 +51,101 @@ _IN_K, _IN_T, _IN_ALPHA = PLACE["in_k"], PLACE["in_t"], PLACE["in_alpha"]
 _SUMS = PLACE["sums"]
 
 
-def forward(job, own, alpha, leads):
-    """Take rows until there are none; write their thresholds, and their weights if wanted."""
-    if not joined(job, leads):
-        return
+@plain
+def _leave(job):
+    """Who leads is the last to go."""
+    wait(job)
+    team = carray(pointer(job), WORDS, np.int64)[TEAM]
+    if team:
+        dismiss(team)
+
+
+def on_rows(work):
+    """What a thread calls, (job, own, alpha, leads), of its work on some rows."""
+    return served(plain(work), _leave)
+
+
+@on_rows
+def forward(job, own, first, last, alpha):
+    """Write thresholds, and weights if wanted."""
     words = carray(pointer(job), WORDS, np.int64)
     lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
-    first, last = take(job)
-    while first < last:
-        for start in range(first, last, words[TOGETHER]):
-            group = _group(words, own, start, min(words[TOGETHER], last - start))
-            _tell(words, own, start, group.count, alpha)
-            if not weights(group, lanes, words[OUT] != 0):
-                fetch_add(job + 8 * GIVEN_UP, 1)
-            store_all(words[HI], start, group.count, size, own + _HI)
-            store_all(words[LO], start, group.count, size, own + _LO)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        _leave(job, words)
+    for start in range(first, last, words[TOGETHER]):
+        group = _group(words, own, start, min(words[TOGETHER], last - start))
+        _tell(words, own, start, group.count, alpha)
+        if not weights(group, lanes, words[OUT] != 0):
+            fetch_add(job + 8 * GIVEN_UP, 1)
+        store_all(words[HI], start, group.count, size, own + _HI)
+        store_all(words[LO], start, group.count, size, own + _LO)
 
 
-def after(job, own, alpha, leads):
-    """Take rows whose θ is known until there are none; write two numbers of each.
+@on_rows
+def after(job, own, first, last, alpha):
+    """Of rows whose θ is known, write two numbers of each.
 
     With cotangents those of k and T, and of the scores where an answer goes, and of α if there is a
     place for them; else S_k and its slope in T.
     """
-    if not joined(job, leads):
-        return
     words = carray(pointer(job), WORDS, np.int64)
     lanes = carray(pointer(own), 1, LANE)[0]
-    first, last = take(job)
-    while first < last:
-        for start in range(first, last, words[TOGETHER]):
-            group = _searched(words, own, start, last, alpha)
-            if words[G]:
-                cotangents(group, lanes)
-                if words[THREE]:
-                    in_alphas(group, lanes)
-            else:
-                for r in range(group.count):
-                    lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
-            _write_two(words, own, start, group.count)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        _leave(job, words)
+    for start in range(first, last, words[TOGETHER]):
+        group = _searched(words, own, start, last, alpha)
+        if words[G]:
+            cotangents(group, lanes)
+            if words[THREE]:
+                in_alphas(group, lanes)
+        else:
+            for r in range(group.count):
+                lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
+        _write_two(words, own, start, group.count)
 
 
-def compare(job, own, alpha, leads):
-    """Take rows until there are none; write the losses of each. losses.py says what is written.
+@on_rows
+def compare(job, own, first, last, alpha):
+    """Write the losses of rows; losses.py says what is written.
 
     Their targets are where cotangents would be, or labels. θ and the weights are known, or there
     is no memory for θ: then they are found first, for k = Σt where the targets are no labels.
     """
-    if not joined(job, leads):
-        return
     words = carray(pointer(job), WORDS, np.int64)
     lanes = carray(pointer(own), 1, LANE)[0]
-    first, last = take(job)
-    while first < last:
-        for start in range(first, last, words[TOGETHER]):
-            lost = False
-            if words[HI]:
-                group = _searched(words, own, start, last, alpha)
-            else:
-                group = _group(words, own, start, min(words[TOGETHER], last - start))
-                if words[G]:
-                    at = words[G] + start * words[N] if words[BYTES] else 0
-                    count(group, at, words[K] + start * words[SIZE])
-                _tell(words, own, start, group.count, alpha)
-                lost = not weights(group, lanes, words[OUT] != 0 or not words[LIKELY])
-            labels = words[LABELS] + 8 * start if words[LABELS] else 0
-            if words[LIKELY]:
-                lost |= likelihoods(group, lanes, labels, words[OUT] != 0)
-            else:
-                lost |= gaps(group, lanes, labels, words[HI] == 0, words[THREE] != 0)
-            if lost:
-                fetch_add(job + 8 * GIVEN_UP, 1)
-            _write_two(words, own, start, group.count)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        _leave(job, words)
+    for start in range(first, last, words[TOGETHER]):
+        lost = False
+        if words[HI]:
+            group = _searched(words, own, start, last, alpha)
+        else:
+            group = _group(words, own, start, min(words[TOGETHER], last - start))
+            if words[G]:
+                at = words[G] + start * words[N] if words[BYTES] else 0
+                count(group, at, words[K] + start * words[SIZE])
+            _tell(words, own, start, group.count, alpha)
+            lost = not weights(group, lanes, words[OUT] != 0 or not words[LIKELY])
+        labels = words[LABELS] + 8 * start if words[LABELS] else 0
+        if words[LIKELY]:
+            lost |= likelihoods(group, lanes, labels, words[OUT] != 0)
+        else:
+            lost |= gaps(group, lanes, labels, words[HI] == 0, words[THREE] != 0)
+        if lost:
+            fetch_add(job + 8 * GIVEN_UP, 1)
+        _write_two(words, own, start, group.count)
 
 
-def logs(job, own, alpha, leads):
-    """Take rows whose θ is known until there are none; write log p over their weights.
+@on_rows
+def logs(job, own, first, last, alpha):
+    """Of rows whose θ is known, write log p over their weights.
 
     With cotangents of those, write the cotangents of the scores, and that of T.
     """
-    if not joined(job, leads):
-        return
     words = carray(pointer(job), WORDS, np.int64)
     lanes = carray(pointer(own), 1, LANE)[0]
-    first, last = take(job)
-    while first < last:
-        for start in range(first, last, words[TOGETHER]):
-            group = _searched(words, own, start, last, alpha)
-            if words[G]:
-                if log_cotangents(group, lanes, words[THREE] != 0):
-                    fetch_add(job + 8 * GIVEN_UP, 1)
-                _write_two(words, own, start, group.count)
-            else:
-                logarithms(group, lanes)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        _leave(job, words)
-
-
-@plain
-def _leave(job, words):
-    """Who leads is the last to go."""
-    wait(job)
-    if words[TEAM]:
-        dismiss(words[TEAM])
+    for start in range(first, last, words[TOGETHER]):
+        group = _searched(words, own, start, last, alpha)
+        if words[G]:
+            if log_cotangents(group, lanes, words[THREE] != 0):
+                fetch_add(job + 8 * GIVEN_UP, 1)
+            _write_two(words, own, start, group.count)
+        else:
+            logarithms(group, lanes)
 
 
 @plain

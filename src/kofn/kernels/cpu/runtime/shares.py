@@ -54,3 +54,22 @@ def wait(job):
     words = carray(pointer(job), CHUNK + 1, np.int64)
     while fetch(job + 8 * DONE) < words[COUNT]:
         pass
+
+
+def served(work, leave=wait):
+    """What a thread calls, (job, own, number, leads): it takes rows until there are none, and does
+    the `work`, (job, own, first, last, number), on them; the caller is the last to `leave`.
+    """
+
+    def serve(job, own, number, leads):
+        if not joined(job, leads):
+            return
+        first, last = take(job)
+        while first < last:
+            work(job, own, first, last, number)
+            report(job, last - first)
+            first, last = take(job)
+        if leads:
+            leave(job)
+
+    return serve

@@ -173,12 +173,13 @@ def _deal(frame, plan, known, count, n):
     job = words[JOB:TICKETS]
     job[COUNT], job[CHUNK_OF] = count, plan[CHUNK]
     team = memory + 8 * plan[ROOM] if shared else 0
+    if of_rows:
+        job[rows.TOGETHER], job[rows.N], job[rows.SIZE] = plan[GROUP], n, plan[SIZE]
+        job[rows.KIND], job[rows.TEAM], job[rows.VISITS] = plan[KIND], team, known[plan[SLOT]]
     if of_prices:
-        _fill_priced(frame, plan, known, n, job)
-        job[priced.TEAM] = team
+        _fill_priced(frame, plan, n, job)
     elif of_rows:
-        _fill(frame, plan, known, n, job)
-        job[rows.TEAM] = team
+        _fill(frame, plan, job)
     else:
         _fill_sums(frame, plan, n, job)
     for i in range(crew):
@@ -203,12 +204,10 @@ def _deal(frame, plan, known, count, n):
 
 
 @plain
-def _fill(frame, plan, known, n, job):
-    """Write the job of rows of n; the buffers stand as rows/jax_operators.py has them."""
+def _fill(frame, plan, job):
+    """Write the arrays of rows to their job; they stand as rows/jax_operators.py has them."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
-    job[rows.TOGETHER], job[rows.N], job[rows.KIND] = plan[GROUP], n, plan[KIND]
-    job[rows.SIZE], job[rows.VISITS] = plan[SIZE], known[plan[SLOT]]
     job[rows.X], job[rows.K], job[rows.TEMPERATURE] = (
         nth(given, 0),
         nth(given, 1),
@@ -230,24 +229,22 @@ def _fill(frame, plan, known, n, job):
 
 
 @plain
-def _fill_priced(frame, plan, known, n, job):
-    """Write the job of rows of n with costs; the buffers stand as adapters/jax_priced.py does."""
+def _fill_priced(frame, plan, n, job):
+    """The same of rows of n with costs; they stand as operations/knapsack.py has them."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
-    job[priced.N], job[priced.SIZE], job[priced.KIND] = n, plan[SIZE], plan[KIND]
-    job[priced.VISITS], job[priced.APART] = known[plan[SLOT]], n * plan[SIZE]
-    job[priced.X], job[priced.COSTS] = nth(given, 0), nth(given, 1)
-    job[priced.BUDGET], job[priced.TEMPERATURE] = nth(given, 2), nth(given, 3)
+    job[rows.X], job[priced.COSTS], job[priced.APART] = nth(given, 0), nth(given, 1), n * plan[SIZE]
+    job[rows.K], job[rows.TEMPERATURE] = nth(given, 2), nth(given, 3)
     if plan[TASK] in FILLS:
-        job[priced.HIGH], job[priced.OUT] = nth(found, 0), nth(found, 1)
+        job[rows.HI], job[rows.OUT] = nth(found, 0), nth(found, 1)
         return
     if plan[TASK] == PRICED:
-        job[priced.HIGH], job[priced.LOW] = nth(found, 0), nth(found, 1)
-        job[priced.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
+        job[rows.HI], job[rows.LO] = nth(found, 0), nth(found, 1)
+        job[rows.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
         return
-    job[priced.HIGH], job[priced.LOW] = nth(given, 4), nth(given, 5)
-    job[priced.G], job[priced.OUT] = nth(given, 6), nth(found, 0)
-    job[priced.IN_BUDGET], job[priced.IN_T] = nth(found, 1), nth(found, 2)
+    job[rows.HI], job[rows.LO] = nth(given, 4), nth(given, 5)
+    job[rows.G], job[rows.OUT] = nth(given, 6), nth(found, 0)
+    job[rows.ONE], job[rows.TWO] = nth(found, 1), nth(found, 2)
     job[priced.IN_COSTS] = nth(found, 3) if words[xla.RESULT_COUNT] > 3 else 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kofn.kernels.cpu.rows.layout import WORDS
+from kofn.kernels.cpu.priced.layout import WORDS
 
 # What Python tells the handler, by a table whose address is that of a symbol: then no address is in
 # a compiled program, and the handler may be kept on disk.
@@ -19,7 +19,7 @@ TABLE = 1024
 OF_ROWS = FORWARD, AFTER, COMPARE, LOGS
 """The tasks whose job is that of rows/layout.py."""
 OF_PRICES = PRICED, PRICED_BACK, FILL_SINGLE, FILL_DOUBLE
-"""Those whose job is that of priced/layout.py, which is as long and counts lost rows there, too."""
+"""Those whose job is that of priced/layout.py: the same with more words."""
 FILLS = FILL_SINGLE, FILL_DOUBLE
 """Those in which no row is shared by threads, and the link does not count."""
 

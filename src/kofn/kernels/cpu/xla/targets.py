@@ -19,7 +19,7 @@ from kofn.kernels.cpu.priced import layout as priced
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime import native
-from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER, room
+from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
@@ -77,12 +77,10 @@ def available(
 
 
 def _have(task: int, finish: Finish) -> None:
-    places = _PLACES_PRICED if task in layout.OF_PRICES else _PLACES
-
     @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
     def called(at: int) -> int:
         try:
-            _finish(finish, at, places)
+            _finish(finish, at)
         except Exception:  # XLA has no use for it; the program ends with an error of its own
             traceback.print_exc()
             return 1
@@ -106,26 +104,15 @@ _PLACES = {
     "n": rows.N,
     "size": rows.SIZE,
     "kind": rows.KIND,
-}
-_PLACES_PRICED = {
-    "x": priced.X,
     "costs": priced.COSTS,
-    "budget": priced.BUDGET,
-    "t": priced.TEMPERATURE,
-    "hi": priced.HIGH,
-    "lo": priced.LOW,
-    "out": priced.OUT,
-    "n": priced.N,
-    "size": priced.SIZE,
-    "kind": priced.KIND,
 }
 
 
-def _finish(finish: Finish, at: int, places: dict[str, int]) -> None:
+def _finish(finish: Finish, at: int) -> None:
     """Call `finish` with the job that stands behind α at an address."""
     alpha = ctypes.c_double.from_address(at).value
-    job = (ctypes.c_int64 * rows.WORDS).from_address(at + 8)
-    told = {name: job[place] for name, place in places.items()}
+    job = (ctypes.c_int64 * priced.WORDS).from_address(at + 8)
+    told = {name: job[place] for name, place in _PLACES.items()}
     shape = job[COUNT], told.pop("n")
     finish(told.pop("kind"), alpha, told.pop("size"), shape, told)
 
@@ -161,8 +148,8 @@ CALLS = {
     "prices": Call(*_PRICED, "hi r, lo r"),
     "priced_weights": Call(*_PRICED, "hi r, lo r, p n"),
     "fill": Call(layout.FILL_SINGLE, priced_launch.fill_of(4), _PRICED[2], "left r, p n"),
-    "priced_cotangents": Call(*_PULLED, "x n, budget r, t r, costs n"),
-    "priced_cotangents_but_costs": Call(*_PULLED, "x n, budget r, t r"),
+    "priced_cotangents": Call(*_PULLED, "x n, budget r, t r, costs n", layout.ENTRIES),
+    "priced_cotangents_but_costs": Call(*_PULLED, "x n, budget r, t r", layout.ENTRIES),
 }
 
 
@@ -177,39 +164,20 @@ def plan(
     kind, size = POWER if alphas else kind_of(link), dtype.itemsize
     assert kind is not None  # it was asked for by `served`
     if task in layout.FILLS:
-        return _plan_of_fill(link, n, size)
+        task = layout.FILL_SINGLE if size == 4 else layout.FILL_DOUBLE
+        code = priced_launch.fill_of(size)
     _compile(task)
     _compile(layout.ASSIST)
-    if task in layout.OF_PRICES:
-        return _plan_of_prices(call, link, kind, n, size)
     visited = launch.LIKELY if sixth == layout.LIKELY else kind
+    plan_of = priced_launch.plan_of if task in layout.OF_PRICES else launch.plan_of
     way = sixth == layout.ENTRIES, " n" in gives
-    found = launch.plan_of(code, visited, size, n, *way, of_alpha=of_alpha)
+    found = plan_of(code, visited, size, n, *way, of_alpha=of_alpha)
     slot = _slot(call, kind, size, found.visits, n <= rows.SHORT, of_alpha)
     sizes = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
     return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0, alphas, of_alpha])
 
 
-def _plan_of_prices(call: str, link: Any, kind: int, n: int, size: int) -> dict[str, Any]:
-    visits = priced_launch.plan_of(CALLS[call].code, kind, size)[1]
-    slot, each = _slot(call, kind, size, visits), REGISTER // 8
-    width = -(-(priced.HEAD + room(n)) // each) * each
-    chunk = max(1, priced_launch.GRAIN // n)
-    sizes = [1, chunk, priced.HEAD, width, 2 * priced_launch.GRAIN]
-    return _attributes(link, [CALLS[call].task, slot, kind, size, *sizes, 0, 0, 0])
-
-
-def _plan_of_fill(link: Any, n: int, size: int) -> dict[str, Any]:
-    task = layout.FILL_SINGLE if size == 4 else layout.FILL_DOUBLE
-    _compile(task)
-    width = -(-n // (REGISTER // 8)) * (REGISTER // 8)
-    sizes = [1, max(1, priced_launch.GRAIN // n), 0, width, 2 * priced_launch.GRAIN]
-    return _attributes(link, [task, layout.RUN + task, 0, size, *sizes, 0, 0, 0])
-
-
-def _slot(
-    call: str, kind: int, size: int, visits: Any, short: bool = False, of_alpha: bool = False
-) -> int:
+def _slot(call: str, kind: int, size: int, visits: Any, short: bool, of_alpha: bool) -> int:
     """Write where the visits of a call are to the table; return the place there."""
     which = 4 * [*CALLS].index(call) + 2 * of_alpha + short
     slot = layout.VISITS + ((which * len(KINDS) + kind) * 2 + (size == 8))

@@ -13,7 +13,6 @@ import pytest
 
 from kofn.kernels.contract import LAPLACE, LOGISTIC, NORMAL
 from kofn.kernels.cpu.choice import search, truncated
-from kofn.kernels.cpu.priced import fill
 from kofn.kernels.cpu.rows import balance
 from test_solver_ends import rows
 
@@ -104,7 +103,7 @@ def test_at_its_bound_the_kth_largest_score_is_the_least_of_the_bracket(monkeypa
 @TYPES
 def test_the_nucleus_is_found_by_halving_alone_before_the_bound(monkeypatch, rng, dtype):
     steps = halved_only(truncated, "_between", monkeypatch, dtype)
-    monkeypatch.setattr(truncated, "_mass_from", lambda x, e, t: float(e[x >= t].sum()))
+    monkeypatch.setattr(truncated, "mass_from", lambda x, e, t: float(e[x >= t].sum()))
     for x in hard_rows(rng, dtype):
         e = rng.random(x.size).astype(dtype)
         for share in (0.01, 0.5, 0.9):
@@ -120,18 +119,6 @@ def test_the_nucleus_is_found_by_halving_alone_before_the_bound(monkeypatch, rng
         assert (x >= truncated.nucleus.py_func(x, e, 0.5, x.min(), x.max())).mean() >= 0.5
 
 
-FLIP = 2**63 - 1
-
-
-def ordered(x):
-    bits = int(np.float64(x).view(np.int64))
-    return bits if bits >= 0 else bits ^ FLIP
-
-
-def unordered(key, like):
-    return float(np.int64(key if key >= 0 else key ^ FLIP).view(np.float64))
-
-
 def test_the_last_that_fits_a_budget_is_found_before_the_bound(monkeypatch, rng):
     looks = []
 
@@ -139,26 +126,22 @@ def test_the_last_that_fits_a_budget_is_found_before_the_bound(monkeypatch, rng)
         looks.append(t)
         return costs[densities >= t].sum()
 
-    monkeypatch.setattr(fill, "ordered", ordered)
-    monkeypatch.setattr(fill, "unordered", unordered)
-    monkeypatch.setattr(fill, "middle", lambda low, high: (low + high) >> 1)
-    monkeypatch.setattr(fill, "_cost_from", cost_from)
-    monkeypatch.setattr(fill, "_cost_above", lambda d, costs, t: costs[d > t].sum())
-    monkeypatch.setattr(fill, "SETTLE", 10**9)
-    bound = fill.STEPS
+    monkeypatch.setattr(truncated, "mass_from", cost_from)
+    monkeypatch.setattr(truncated, "SETTLE", 10**9)
+    bound = truncated.STEPS
     for densities in hard_rows(rng, np.float64):
         costs = rng.integers(1, 9, densities.size).astype(float)
+        given = densities.min(), densities.max()
         for share in (0.05, 0.5, 0.99):
             budget = share * costs.sum()
             looks.clear()
-            last = fill._last.py_func(densities, costs, budget, densities.max())
-            assert costs[densities > last].sum() <= budget < costs[densities >= last].sum()
+            last = truncated.reaching.py_func(densities, costs, budget, *given)
+            assert costs[densities > last].sum() < budget <= costs[densities >= last].sum()
             assert 1 <= len(looks) <= bound
-            monkeypatch.setattr(fill, "STEPS", 5)
-            last = fill._last.py_func(densities, costs, budget, densities.max())
-            assert last in densities
-            assert costs[densities >= last].sum() > budget
-            monkeypatch.setattr(fill, "STEPS", bound)
+            monkeypatch.setattr(truncated, "STEPS", 5)
+            last = truncated.reaching.py_func(densities, costs, budget, *given)
+            assert costs[densities >= last].sum() >= budget
+            monkeypatch.setattr(truncated, "STEPS", bound)
 
 
 def on_a_plateau(monkeypatch, kind, x, tails):

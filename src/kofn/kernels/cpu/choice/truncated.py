@@ -72,7 +72,7 @@ def _raise(x, greatest, per_t, lowest, e):
 
 
 @adding
-def _mass_from(x, e, t):
+def mass_from(x, e, t):
     """The weight of the scores that are at least t."""
     widest_vectors()
     zero, whole = real(t, 0.0), 0.0
@@ -121,21 +121,20 @@ def _between(low, high, halve):
 
 
 @each
-def nucleus(x, e, share, least, greatest):
-    """A number with the fewest scores from it on whose weights e are that share of all.
+def reaching(x, e, wanted, least, greatest):
+    """A number with the fewest scores from it on whose weights e are as much as is wanted.
 
     The sums of fewer of the same numbers in the same order are never greater, so there is a number
-    where they pass the share, and the bracket around it becomes less with every step.
+    where they pass it, and the bracket around that becomes less with every step.
     """
     low, high = least, greatest
-    wanted = share * _mass_from(x, e, low)
-    if _mass_from(x, e, high) >= wanted:
+    if mass_from(x, e, high) >= wanted:
         return high
     for step in range(1, STEPS):
         t = _between(low, high, step % HALVE == 0)
         if not low < t < high:  # no float is between them
             break
-        if _mass_from(x, e, t) >= wanted:
+        if mass_from(x, e, t) >= wanted:
             low = t
         else:
             high = t
@@ -144,6 +143,12 @@ def nucleus(x, e, share, least, greatest):
             if count_above(x, low) == count_from(x, high):
                 break
     return low
+
+
+@each
+def nucleus(x, e, share, least, greatest):
+    """The same for that share of all weight."""
+    return reaching(x, e, share * mass_from(x, e, least), least, greatest)
 
 
 @each

@@ -1,8 +1,9 @@
 """The work of one thread on hard choices of rows with costs: by density, up to what does not fit.
 
-The density of the first entry that does not fit is found without a sort, as in choice/search.py: a
-bracket, narrowed by adding up costs. Sums that differ from the budget by rounding errors, in
-another order, decide nothing: such rows are given up, and those that contain a NaN.
+The density of the first entry that does not fit, or of the last one if the budget is spent, is
+found without a sort, as a nucleus is: a bracket, narrowed by adding up costs. Sums that differ from
+the budget by rounding errors, in another order, decide nothing: such rows are given up, and those
+that contain a NaN.
 """
 
 from __future__ import annotations
@@ -10,30 +11,28 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
-from kofn.kernels.cpu.choice.search import HALVE, STEPS, each, least_from, middle
+from kofn.kernels.cpu.choice.search import each, least_from
+from kofn.kernels.cpu.choice.truncated import adding, mass_from, reaching
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.priced.layout import APART, COSTS, WORDS
 from kofn.kernels.cpu.rows.layout import GIVEN_UP, HI, OUT, TEMPERATURE, K, N, X
-from kofn.kernels.cpu.rows.loops import OPTIONS
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import COUNT
 from kofn.kernels.cpu.runtime.shares import served
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
-adding = njit(nogil=True, **OPTIONS)
-
-SETTLE = 4
-"""After so many steps, look whether the bracket has one density only, however often."""
 MOST = float(np.finfo(np.float64).max)
 
 
 @each
 def _densities(x, costs, lowest, densities):
-    """x/c of entries that may be bought, −∞ of others; the greatest; whether all is ordinary."""
+    """x/c of entries that may be bought, −∞ of others; the least and the greatest of the former;
+    whether all is ordinary.
+    """
     widest_vectors()
-    bad, greatest = np.int32(0), ordered(-math.inf)
+    bad, least, greatest = np.int32(0), ordered(math.inf), ordered(-math.inf)
     for i in range(x.size):
         v, cost = np.float64(x[i]), np.float64(costs[i])
         playing = not x[i] <= lowest
@@ -42,20 +41,11 @@ def _densities(x, costs, lowest, densities):
         pays = playing & (cost > 0)
         density = v / (cost if pays else 1.0)
         density = min(max(density, -MOST), MOST) if abs(v) < math.inf else v
-        key = ordered(density if pays else -math.inf)
         densities[i] = density if pays else -math.inf
-        greatest = max(greatest, key)
-    return unordered(greatest, 0.0), bad == 0
-
-
-@adding
-def _cost_from(densities, costs, t):
-    """What the entries of density t and more cost."""
-    widest_vectors()
-    whole = 0.0
-    for i in range(densities.size):
-        whole += np.float64(costs[i]) if densities[i] >= t else 0.0
-    return whole
+        key = ordered(density)
+        least = min(least, key if pays else ordered(math.inf))
+        greatest = max(greatest, key if pays else ordered(-math.inf))
+    return unordered(least, 0.0), unordered(greatest, 0.0), bad == 0
 
 
 @adding
@@ -69,29 +59,6 @@ def _cost_above(densities, costs, t):
 
 
 @each
-def _last(densities, costs, budget, greatest):
-    """The density of the first entry that does not fit, if one does not."""
-    low, high = -MOST, greatest
-    if _cost_from(densities, costs, high) > budget:
-        return high
-    for step in range(1, STEPS):
-        t = low / 2 + high / 2
-        if step % HALVE == 0 or not low < t < high:
-            t = unordered(middle(ordered(low), ordered(high)), low)
-        if not low < t < high:
-            break
-        if _cost_from(densities, costs, t) > budget:
-            low = t
-        else:
-            high = t
-        if step % SETTLE == 0:
-            low = least_from(densities, low)
-            if _cost_above(densities, costs, low) <= budget:
-                break
-    return least_from(densities, low)
-
-
-@each
 def _is_close(cost, budget, n, exact):
     """Whether another order of a sum might decide otherwise: not where sums of costs are exact."""
     return not (exact and cost == budget) and abs(cost - budget) <= n * 2.0**-51 * cost
@@ -100,18 +67,18 @@ def _is_close(cost, budget, n, exact):
 @each
 def _buy(x, costs, budget, lowest, densities, out):
     """Write the choice of a row; whether it is not given up."""
-    greatest, ordinary = _densities(x, costs, lowest, densities)
+    least, greatest, ordinary = _densities(x, costs, lowest, densities)
     if not (ordinary and budget == budget):
         return False
     n, last, left, ties, exact = x.size, -math.inf, 0.0, False, x.itemsize == 4
-    total = _cost_from(densities, costs, -MOST)
+    total = mass_from(densities, costs, least)
     if total > budget:
-        last = _last(densities, costs, budget, greatest)
+        last = least_from(densities, reaching(densities, costs, budget, least, greatest))
         above = _cost_above(densities, costs, last)
         if above > 0 and _is_close(above, budget, n, exact):
             return False
         left, ties = budget - above, True
-        if _is_close(_cost_from(densities, costs, last), budget, n, exact):
+        if _is_close(mass_from(densities, costs, last), budget, n, exact):
             return False
     elif _is_close(total, budget, n, exact):
         return False

@@ -14,19 +14,12 @@ from collections import namedtuple
 import numpy as np
 from numba import carray
 
-from kofn.kernels.constants import FAINT_DOUBLE, FAINT_SINGLE
-from kofn.kernels.contract import (
-    CAPPED,
-    LAST_BY_LOGS,
-    LAST_DOUBLE,
-    LAST_SINGLE,
-    NORMAL,
-    TWO_TAILS,
-)
+from kofn.kernels.contract import CAPPED, LAST_BY_LOGS, NORMAL, TWO_TAILS
 from kofn.kernels.cpu.priced.layout import CLOSE, ENDS, EVALUATION, ROUGH, STATE, SURVEY, WRITE
 from kofn.kernels.cpu.rows import lanes
-from kofn.kernels.cpu.rows.formulas import quantile
-from kofn.kernels.cpu.rows.search import halley
+from kofn.kernels.cpu.rows.balance import faint_tail
+from kofn.kernels.cpu.rows.formulas import quantile, start_below
+from kofn.kernels.cpu.rows.search import halley, last_step
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 
@@ -101,30 +94,21 @@ def _start(row, state):
     grid = 2.0**26 * state.dearest
     state.coarse = (budget + grid) - grid
     state.fine = budget - state.coarse
-    middle = in_x / squares
-    variance = (square_x - middle * (2 * in_c - middle * cubes)) / total
-    state.hi = middle - _away(row, state, variance) * temperature * (total / squares)
-    return FOUND if abs(state.hi) < math.inf else LOST
-
-
-@plain
-def _away(row, state, variance):
-    """How many temperatures θ·c is below the scores, if those are normal: as rows/search.py."""
-    share = state.budget / state.total
-    bell = quantile(NORMAL, share, state.alpha)
+    # If scores are normal, θ·c is so many temperatures below them.
+    middle, share = in_x / squares, budget / total
+    variance = max((square_x - middle * (2 * in_c - middle * cubes)) / total, 0.0)
     state.quantile = quantile(row.kind, share, state.alpha)
-    own = state.quantile + state.edge
-    far = bell * math.sqrt(max(variance, 0.0)) * state.per_t
-    away = math.sqrt(far * far + own * own)
-    return away if far + own > 0 else -away
+    bell = quantile(NORMAL, share, state.alpha) * math.sqrt(variance) * state.per_t
+    away = start_below(bell, state.quantile + state.edge)
+    state.hi = middle - away * temperature * (total / squares)
+    return FOUND if abs(state.hi) < math.inf else LOST
 
 
 @plain
 def _search(row, state):
     size, kind = row.size, row.kind
     eps = 2.0**-25 if size == 4 else 2.0**-52
-    enough = LAST_SINGLE[kind] if size == 4 else LAST_DOUBLE[kind]
-    exact = size == 8
+    enough, exact = last_step(kind, size), size == 8
     for round_ in range(ROUNDS * size):
         sums = visit(row, EVALUATION if exact else ROUGH)
         above, below, dearest = sums[1], sums[0] - sums[1], state.dearest
@@ -136,7 +120,7 @@ def _search(row, state):
         gap, step = halley(kind, state.budget, state.total, excess, weight, sums[7] * dearest**3)
         last = enough
         if missing == 0 and below + above < dearest:
-            faint = 1e3 * _faint(size) * dearest
+            faint = 1e3 * faint_tail(size) * dearest
             if kind in CAPPED and above == 0 and below < faint:
                 return LOST
             if kind in TWO_TAILS:
@@ -189,11 +173,6 @@ def _step(row, state, by, round_):
 
 
 @plain
-def _faint(size):
-    return FAINT_SINGLE if size == 4 else FAINT_DOUBLE
-
-
-@plain
 def _missing(state, coarse, fine, size):
     """What the entries above ½ cost beyond the budget; exact on a grid."""
     if size == 4:
@@ -204,11 +183,7 @@ def _missing(state, coarse, fine, size):
 @plain
 def _move(state, by):
     """θ + by, as a sum of two numbers."""
-    low = state.lo + by
-    high = state.hi + low
-    part = high - state.hi
-    state.lo = (state.hi - (high - part)) + (low - part)
-    state.hi = high
+    state.hi, state.lo = lanes.two_floats(state.hi, state.lo + by, 8)
 
 
 @plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from kofn.kernels.constants import FAINT_DOUBLE, FAINT_SINGLE
 from kofn.kernels.cpu.rows.formulas import logs
 from kofn.kernels.cpu.rows.lanes import is_deleted, load
 from kofn.kernels.cpu.runtime.shares import plain
@@ -14,6 +15,12 @@ ROUNDS = FREELY + 2 * 90
 """That halves a gap of 2⁴⁰ temperatures down to rounding; of a wider one, in which weights are 0
 and 1 wherever θ is, the last θ is as good as any.
 """
+
+
+@plain
+def faint_tail(size):
+    """The least tail whose digits are known, of entries of so many bytes."""
+    return FAINT_SINGLE if size == 4 else FAINT_DOUBLE
 
 
 @plain

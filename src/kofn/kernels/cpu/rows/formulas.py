@@ -296,6 +296,15 @@ def quantile(kind, q, alpha):
 
 
 @inline
+def start_below(bell, own):
+    """How far below the mean a θ is, by the quantiles of normal scores and of the link itself: a
+    sum of links at such scores is close to one wide link.
+    """
+    away = math.sqrt(bell * bell + own * own)
+    return away if bell + own > 0 else -away
+
+
+@inline
 def edge(kind, alpha):
     """Where z is counted from, in the convention of mean zero, which starts are guessed in."""
     if kind == LINEAR:

@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.constants import FAINT_DOUBLE, FAINT_SINGLE, NEAR_TOP, SPREAD, USUAL
+from kofn.kernels.constants import NEAR_TOP, SPREAD, USUAL
 from kofn.kernels.contract import (
     BOUNDED,
     CAPPED,
@@ -31,8 +31,8 @@ from kofn.kernels.contract import (
     STEPS,
     TWO_TAILS,
 )
-from kofn.kernels.cpu.rows.balance import balance
-from kofn.kernels.cpu.rows.formulas import edge, quantile
+from kofn.kernels.cpu.rows.balance import balance, faint_tail
+from kofn.kernels.cpu.rows.formulas import edge, quantile, start_below
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -203,9 +203,7 @@ def begin(lanes, r, origin, size):
     least, greatest = lanes.least[r], lanes.greatest[r]
     slack = 1e-6 * (abs(least) + abs(greatest)) + 1e-3 * (temperature + abs(end))
     low, high = least - end - slack, greatest - end + slack
-    far = bell * math.sqrt(variance)
-    away = math.sqrt(far * far + own * own)
-    start = lanes.mean[r] + origin - (away if far + own > 0 else -away)
+    start = lanes.mean[r] + origin - start_below(bell * math.sqrt(variance), own)
     start = low if start < low else (high if start > high else start)
     single = alone == alone
     # A little before, so that a θ is found between the greatest and the others where it may be.
@@ -317,7 +315,7 @@ def advance(row, lanes, round_):
     lanes.strange[r] = 1.0
     temperature, wanted, delta = lanes.temperature[r], lanes.wanted[r], lanes.delta[r]
     eps = 2.0**-23 if row.size == 4 else 2.0**-52
-    faint = FAINT_SINGLE if row.size == 4 else FAINT_DOUBLE
+    faint = faint_tail(row.size)
     two_tails = kind in TWO_TAILS
     below, above, weight, count = lanes.below[r], lanes.above[r], lanes.weight[r], lanes.count[r]
 

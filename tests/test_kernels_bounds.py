@@ -103,6 +103,7 @@ def test_at_its_bound_the_kth_largest_score_is_the_least_of_the_bracket(monkeypa
 @TYPES
 def test_the_nucleus_is_found_by_halving_alone_before_the_bound(monkeypatch, rng, dtype):
     steps = halved_only(truncated, "_between", monkeypatch, dtype)
+    monkeypatch.setattr(truncated, "reaching", truncated.reaching.py_func)
     monkeypatch.setattr(truncated, "mass_from", lambda x, e, t: float(e[x >= t].sum()))
     for x in hard_rows(rng, dtype):
         e = rng.random(x.size).astype(dtype)

@@ -174,13 +174,13 @@ def test_as_many_alphas_as_rows_go_to_one_call(rng, served):
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_the_derivative_in_alpha_is_taken_only_if_it_is_learned(learned, rng, monkeypatch):
-    asked, original = [], launch._deal
+    asked, original = [], launch.deal
 
     def noted(*arguments, three=None, **more):
         asked.append(three is not None)
         return original(*arguments, three=three, **more)
 
-    monkeypatch.setattr(launch, "_deal", noted)
+    monkeypatch.setattr(launch, "deal", noted)
     x = torch.tensor(rng.standard_normal((4, 6)), requires_grad=True)
     alpha = torch.full((4,), 1.3, dtype=torch.float64, requires_grad=learned)
     for function in (kofn.entmax, kofn.log_entmax):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from kofn.kernels.contract import LINEAR, link_of
@@ -116,7 +117,7 @@ def _deal(
     """Rows to threads; whether one was given up. Rows that share their costs need one copy."""
     memory, apart = memory_of(x), x.shape[-1] * x.itemsize
     steps = costs.stride() if hasattr(costs, "stride") else costs.strides
-    if costs.ndim > 1 and not any(steps[:-1]):
+    if prod(costs.shape[:-1]) > 1 and not any(steps[:-1]):
         costs, apart = costs[(0,) * (costs.ndim - 1)], 0
     given = memory, link, x, budget, temperature, theta
     of_costs = memory.packed(costs), apart, in_costs

@@ -142,8 +142,12 @@ def test_a_break_changes_nothing(here, monkeypatch, sigint, at):
         last == f"kofn: interrupted; --resume continues from {os.path.join('broken', CHECKPOINT)}"
     )
     assert sorted(os.listdir("broken")) == [CHECKPOINT]
-    result = run(*chosen, "--out", "broken", "--resume")
+    calls.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "part", lambda self: (calls.append(0), real(self)))
+        result = run(*chosen, "--out", "broken", "--resume")
     assert result.exit_code == 0, result.output
+    assert len(calls) == 2 * 3 - (at - 1)  # what was trained is not trained again
     assert results(here / "whole") == results(here / "broken")
     whole, broken = (
         torch.load(here / name / CHECKPOINT, weights_only=True)["finished"]

@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import kofn
 from kofn import links
 from kofn.kernels.cpu.rows import launch
-from kofn.kernels.gpu.rows.alpha import in_alpha_of
+from kofn.links.alpha import in_alpha
 from kofn.losses import entmax_loss, fenchel_young_loss, segment_topk_loss
 from kofn.operations import each_alpha
 from rows_of_users import draw, hold
@@ -126,7 +126,7 @@ def test_the_derivative_in_alpha_is_the_oracle(alpha, rng):
     wanted = [float((one - other) / width) for one, other in zip(ahead, behind, strict=True)]
     p = torch.tensor([float(v) for v in weights(alpha)], dtype=torch.float64)
     alphas = torch.full((5,), float(alpha), dtype=torch.float64)
-    got = in_alpha_of(p.expand(5, 5), torch.eye(5).double(), alphas)
+    got = in_alpha(p.expand(5, 5), torch.eye(5).double() * p, alphas)
     assert np.allclose(got, wanted, rtol=1e-7, atol=1e-9)
     for n in (5, 200):  # the others are out of play
         x = torch.full((5, n), -INF, dtype=torch.float64)

@@ -179,12 +179,9 @@ class _Code:
         plain, kernel = partial(self.pull_back, names), partial(self._pull_by_kernel, names)
         name = f"kofn_{self.operation.name}_{name}"
         operator = self.in_kinds(Operator(name, like, entries, plain, kernel, True))
-        lost = self.back.lost_of_alpha if "alpha" in names else self.back.lost
-        if (
-            lost
-        ):  # around all kinds: what a kernel leaves of rows that are not of its kind is nothing
+        if self.back.lost:
             alone = operator._replace(name=f"{name}_alone")
-            mend = partial(self._pull_and_mend, alone, names.index(lost))
+            mend = partial(self._pull_and_mend, alone, names.index(self.back.lost))
             operator = operator._replace(kernel=mend)
         return Pull(operator, like)
 
@@ -201,8 +198,8 @@ class _Code:
 
         def mended(*arrays: jax.Array) -> Any:
             *before, lo, cotangent = arrays
-            if self.back.lost:  # an infinite one is that of a row that a kernel gave up on before
-                lo = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
+            # An infinite one is that of a row that a kernel gave up on before.
+            lo = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
             found = bind(alone, *before, lo, cotangent, settings=settings)
             lost = jax.numpy.isnan(found[told])
 

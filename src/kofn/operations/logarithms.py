@@ -65,7 +65,6 @@ LOG_WEIGHTS = Operation(
             of=ROWS,
             kernel=log_weights_back,
             xla=lambda: ["log_cotangents"],
-            lost_of_alpha="k",
         ),
     ),
     xla=lambda: ["weights", "logarithms"],

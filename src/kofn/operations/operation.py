@@ -126,8 +126,6 @@ class Operation:
     """
     lost: str = ""
     """Of a way back, an answer per row that is NaN where such a call leaves a row to array code."""
-    lost_of_alpha: str = ""
-    """The same where the cotangent of an alpha per row is wanted."""
     compared: Callable[..., tuple[Any, Any]] | None = None
     """The answer and the second answer by array code: compared(rows, *arrays, *settings, over=,
     found=).

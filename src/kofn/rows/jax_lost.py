@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.kernels.contract import link_of
+from kofn.links.alpha import in_alpha
 from kofn.rows.given import Given, with_costs
 from kofn.rows.kernel_rows import finish, part
 from kofn.rows.settled import rows_of
@@ -43,9 +44,10 @@ class _Job:
         self, kind: int, alpha: float, size: int, shape: tuple[int, int], places: dict[str, int]
     ) -> None:
         self.link, self._size, self._shape = link_of(kind, alpha), size, shape
-        self.places = places
-        if places.get("alpha"):
-            self.link = self.link.with_alpha(self.each("alpha")[0])
+        self.places, self.alpha = places, np.full(shape[0], alpha)
+        if places["alpha"]:
+            (self.alpha,) = self.each("alpha")
+            self.link = self.link.with_alpha(self.alpha)
 
     def link_at(self, where: np.ndarray) -> Any:
         """Return the link of some rows."""
@@ -88,7 +90,9 @@ def losses(*told: Any) -> None:
 
 
 def log_cotangents(*told: Any) -> None:
-    """Write the cotangents of scores and T in rows whose slopes have all underflowed."""
+    """Write the cotangents of scores and T, and of α if those are wanted, in rows whose slopes have
+    all underflowed.
+    """
     job = _Job(*told)
     lost, in_t, *numbers = job.each("one", "two", "hi", "lo", "k", "t")
     where = np.isnan(lost)
@@ -99,6 +103,10 @@ def log_cotangents(*told: Any) -> None:
         rows = rows_of(Given(x, k, t, job.link_at(where)))
         pulled = _reference[0].log_cotangents(g, rows, (hi, lo))
         job.entries("out")[where], in_t[where] = pulled
+        if job.places["three"]:
+            link = rows.link.map_alpha(lambda alpha: alpha[..., None])
+            p = link.cdf(((x - hi[..., None]) - lo[..., None]) / t[..., None])
+            job.each("three")[0][where] = in_alpha(p, g, job.alpha[where])
     lost[where] = 0.0
 
 

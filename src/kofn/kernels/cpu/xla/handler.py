@@ -43,7 +43,6 @@ from kofn.kernels.cpu.xla.layout import (
     LABELS,
     LEADS,
     LIKELY,
-    LOGS,
     MEMORY,
     MISSING,
     OF_ALPHA,
@@ -194,9 +193,8 @@ def _deal(frame, plan, known, count, n):
         if not xla.schedule(frame, known[ASSIST] if shared else task, ticket):
             fetch_add(block + 8 * REFERENCES, -1)
     foreign(task, (block + 8 * TICKETS,))
-    # Of the cotangents of logarithms the program itself finishes those of alpha, by array code.
-    finish = 0 if plan[OF_ALPHA] and plan[TASK] == LOGS else known[FINISH + plan[TASK]]
-    problem, lost = 0, of_rows and finish != 0 and job[rows.GIVEN_UP] != 0
+    problem, finish = 0, known[FINISH + plan[TASK]]
+    lost = of_rows and finish != 0 and job[rows.GIVEN_UP] != 0
     if lost and foreign(finish, (block + 8 * ALPHA,)) != 0:
         problem = xla.error(frame, known[FAILED])
     _release(block)

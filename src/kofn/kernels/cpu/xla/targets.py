@@ -101,6 +101,7 @@ _PLACES = {
     "out": rows.OUT,
     "one": rows.ONE,
     "two": rows.TWO,
+    "three": rows.THREE,
     "n": rows.N,
     "size": rows.SIZE,
     "kind": rows.KIND,

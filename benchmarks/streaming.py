@@ -83,7 +83,7 @@ def measure(name: str, path: Path, out: Path) -> None:
     short = path.with_name("short.npy")
     make(short, 1 << 20)
     called(name, short, out, None)
-    from kofn.rows.blocks import Blocks
+    from kofn.streaming.blocks import Blocks
 
     passes, each = [], Blocks.each
 

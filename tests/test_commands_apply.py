@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from kofn import hard_topk, soft_topk, soft_topk_threshold, softmax, streaming
 from kofn.commands import app
 from kofn.commands.apply import by_blocks, partial
-from kofn.rows import blocks
+from kofn.streaming import blocks
 
 X = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32)
 X[1, ::7] = 1.0  # where a hard choice of 200 ends

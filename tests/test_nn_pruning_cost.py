@@ -8,9 +8,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from kofn import nn
 from kofn.links.table import logistic
-from kofn.rows.pieces import Equation
-from kofn.rows.torch_pieces import Pieces
-from kofn.rows.torch_pieces_choice import choose
+from kofn.streaming.equation import Equation
+from kofn.streaming.tensor_choice import choose
+from kofn.streaming.tensors import Pieces
 
 FLOAT = 4
 

@@ -16,10 +16,11 @@ from kofn import (
     soft_topk_threshold,
 )
 from kofn.links import table
-from kofn.rows import torch_pieces, torch_pieces_gradient
-from kofn.rows.pieces import Equation
-from kofn.rows.torch_pieces import Pieces
-from kofn.rows.torch_pieces_choice import choose
+from kofn.streaming import tensor_gradient
+from kofn.streaming import tensors as of_tensors
+from kofn.streaming.equation import Equation
+from kofn.streaming.tensor_choice import choose
+from kofn.streaming.tensors import Pieces
 from support import every_link
 
 SHAPES = [(3, 4, 5), (70,), (1,), (2, 9)]
@@ -34,7 +35,7 @@ def own_seed():
 
 @pytest.fixture(params=[2**16, 7], ids=["one chunk", "small chunks"])
 def chunks(request, monkeypatch):
-    monkeypatch.setitem(torch_pieces.CHUNKS, "cpu", request.param)
+    monkeypatch.setitem(of_tensors.CHUNKS, "cpu", request.param)
 
 
 def pieces(dtype=torch.float32, spread=1.0):
@@ -61,7 +62,7 @@ def test_the_threshold_is_that_of_the_whole_row(link, temperature, chunks):
         wanted = soft_topk_threshold(whole, k, link=link, temperature=temperature).item()
         p = soft_topk(whole, k, link=link, temperature=temperature)
         theta = one.solve()
-        found = torch_pieces_gradient.weights(whole, 1.0, placed(one, theta))
+        found = tensor_gradient.weights(whole, 1.0, placed(one, theta))
         assert (found - p).abs().max() <= 2e-6
         assert float(found.sum()) == pytest.approx(k, abs=1e-6 * max(k, 1))
         if torch.minimum(p, 1 - p).sum() > 1e-3:  # else θ may lie anywhere in a gap
@@ -70,7 +71,7 @@ def test_the_threshold_is_that_of_the_whole_row(link, temperature, chunks):
 
 def placed(one, theta):
     at = torch.tensor(theta, dtype=torch.float64)
-    return torch_pieces_gradient.Placed(at, theta, one.temperature, one.link)
+    return tensor_gradient.Placed(at, theta, one.temperature, one.link)
 
 
 def test_a_guess_changes_nothing_but_the_time():
@@ -89,11 +90,10 @@ def test_gradients_are_those_of_the_dense_oracle(link, chunks):
         tensors = [x.requires_grad_() for x in pieces(dtype)]
         scales = [torch.randn_like(x, requires_grad=True) for x in tensors]
         k, temperature = 30.0, 0.3
-        at = torch_pieces_gradient.place(equation(tensors, k, temperature, link), math.nan)
+        at = tensor_gradient.place(equation(tensors, k, temperature, link), math.nan)
         back = [torch.randn_like(x) for x in tensors]
         products = [
-            torch_pieces_gradient.chosen(w, x, 1.0, at)
-            for w, x in zip(scales, tensors, strict=True)
+            tensor_gradient.chosen(w, x, 1.0, at) for w, x in zip(scales, tensors, strict=True)
         ]
         found = torch.autograd.grad(products, [*scales, *tensors], back)
         row, v = together(tensors).detach().numpy(), together(back) * together(scales).detach()
@@ -117,13 +117,13 @@ def test_costs_are_those_of_the_knapsack(chunks):
         for temperature in (0.5, 0.02):
             budget = 0.3 * float(prices.sum())
             one = equation(tensors, budget, temperature, "logistic", costs)
-            at = torch_pieces_gradient.place(one, math.nan)
+            at = tensor_gradient.place(one, math.nan)
             wanted = soft_knapsack_threshold(whole, prices, budget, temperature=temperature)
             assert at.number == pytest.approx(wanted.item(), abs=1e-9)
             scales, back = [torch.randn_like(x) for x in tensors], torch.randn_like(whole)
             found = together(
                 [
-                    torch_pieces_gradient.chosen(w, x, c, at)
+                    tensor_gradient.chosen(w, x, c, at)
                     for w, x, c in zip(scales, tensors, costs, strict=True)
                 ]
             )
@@ -159,8 +159,8 @@ def test_edges_of_the_budget_and_bad_numbers():
     assert math.isnan(equation(tensors, 5.0, math.nan, "logistic").solve())
     for k, p in ((0.0, 0.0), (149.0, 1.0)):
         scores = [x.clone().requires_grad_() for x in tensors]
-        at = torch_pieces_gradient.place(equation(scores, k, 1.0, "logistic"), math.nan)
-        found = torch_pieces_gradient.chosen(torch.ones(70), scores[1], 1.0, at)
+        at = tensor_gradient.place(equation(scores, k, 1.0, "logistic"), math.nan)
+        found = tensor_gradient.chosen(torch.ones(70), scores[1], 1.0, at)
         assert (found == p).all()
         grads = torch.autograd.grad(found.sum(), scores, allow_unused=True)
         assert all((grad == 0).all() for grad in grads)
@@ -179,8 +179,8 @@ def test_a_link_of_ones_own():
 
 def test_scores_that_change_before_the_backward_pass_are_noticed():
     tensors = [x.requires_grad_() for x in pieces()]
-    at = torch_pieces_gradient.place(equation(tensors, 30.0, 1.0, "logistic"), math.nan)
-    product = torch_pieces_gradient.chosen(torch.ones(70), tensors[1], 1.0, at)
+    at = tensor_gradient.place(equation(tensors, 30.0, 1.0, "logistic"), math.nan)
+    product = tensor_gradient.chosen(torch.ones(70), tensors[1], 1.0, at)
     with torch.no_grad():
         tensors[0] += 1
     with pytest.raises(RuntimeError, match="scores were changed in place"):
@@ -189,15 +189,15 @@ def test_scores_that_change_before_the_backward_pass_are_noticed():
 
 def test_second_derivatives_and_forward_mode_are_refused():
     tensors = [x.requires_grad_() for x in pieces()]
-    at = torch_pieces_gradient.place(equation(tensors, 30.0, 1.0, "logistic"), math.nan)
-    product = torch_pieces_gradient.chosen(torch.ones(70), tensors[1], 1.0, at)
+    at = tensor_gradient.place(equation(tensors, 30.0, 1.0, "logistic"), math.nan)
+    product = tensor_gradient.chosen(torch.ones(70), tensors[1], 1.0, at)
     (grad,) = torch.autograd.grad(product.square().sum(), tensors[1], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
 
     def of(x):
         one = equation([x, *tensors[1:]], 30.0, 1.0, "logistic")
-        return torch_pieces_gradient.place(one, math.nan).theta
+        return tensor_gradient.place(one, math.nan).theta
 
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.func.jvp(of, (torch.randn(3, 4, 5),), (torch.randn(3, 4, 5),))

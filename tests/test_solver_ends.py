@@ -12,9 +12,10 @@ import kofn
 from kofn import streaming
 from kofn.arrays import flow
 from kofn.maps import taylor_zeros
-from kofn.rows import pieces, pieces_choice
 from kofn.rows.group import choice, priced_choice
 from kofn.solver import beside
+from kofn.streaming import cut
+from kofn.streaming import equation as one_row
 from support import LINKS, TOTAL, Framework, every_link
 
 NEXT_TO_N = 2.9999999999999996
@@ -195,9 +196,7 @@ def test_the_search_for_the_zeros_of_a_polynomial_has_a_bound(monkeypatch):
 def test_digits_of_costs_that_a_sum_in_another_order_has_lost_end_at_the_last():
     """All that the first digit says is there does not fit; all that the second says does."""
     first, second = [0.0, 1.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.5 - 2.0**-53]
-    found = pieces_choice.cut(
-        4, 2, 1 - 2.0**-53, lambda prefix, below, width: first if below else second
-    )
+    found = cut.cut(4, 2, 1 - 2.0**-53, lambda prefix, below, width: first if below else second)
     assert found == (-4 + 1, 0.25)
 
 
@@ -214,7 +213,7 @@ class Never:
 
     def look(self, theta, rest, how):
         self.looks += 1
-        return pieces.Sums(0.0, 2.0, 2.0, 0.0, 0.0)
+        return one_row.Sums(0.0, 2.0, 2.0, 0.0, 0.0)
 
     def glance(self, theta, how):
         return None
@@ -222,12 +221,12 @@ class Never:
 
 def test_a_search_whose_sums_never_settle_ends_at_its_bound():
     row = Never()
-    theta = pieces.Equation(row, 1.0, 3.0, 1.0, kofn.links.linear.inner).solve()
-    assert row.looks <= pieces.BISECTIONS
+    theta = one_row.Equation(row, 1.0, 3.0, 1.0, kofn.links.linear.inner).solve()
+    assert row.looks <= one_row.BISECTIONS
     assert -1e300 <= theta <= 1e300
     row = Never()
     start = np.float64(0.0)
-    found = pieces.Equation(row, 1.0, 3.0, 1.0, kofn.links.linear.inner).search(start, -1, 1e9, 5)
+    found = one_row.Equation(row, 1.0, 3.0, 1.0, kofn.links.linear.inner).search(start, -1, 1e9, 5)
     assert row.looks == 5
     assert not found.found
     assert 0 <= found.at.anchor <= 1e9

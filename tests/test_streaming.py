@@ -8,7 +8,8 @@ import torch
 
 import kofn
 from kofn import hard_topk, links, soft_topk, soft_topk_threshold, streaming
-from kofn.rows import block_choice, blocks
+from kofn.streaming import blocks
+from kofn.streaming import choice as hard_choice
 from support import every_link
 
 full = pytest.mark.full
@@ -103,7 +104,7 @@ def test_the_plateau_has_the_published_thresholds(temperature):
     ("dtype", "few"), [(np.float16, 8), (np.float32, 8), (np.float64, 8), (np.float64, 1 << 20)]
 )
 def test_hard_choices_are_those_of_the_row(dtype, few, monkeypatch):
-    monkeypatch.setattr(block_choice, "FEW", few)
+    monkeypatch.setattr(hard_choice, "FEW", few)
     rng = np.random.default_rng(1)
     for x in (row(900, dtype), rng.integers(-3, 3, 900).astype(dtype), np.zeros(900, dtype)):
         for k in (1, 17, 449.25, 899):

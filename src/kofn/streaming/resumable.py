@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from kofn.links.link import Link
-from kofn.rows.block_answers import Sink, write_choice, write_weights
-from kofn.rows.block_choice import Cut, cut_of
-from kofn.rows.block_sketch import Sketch
-from kofn.rows.block_sums import BlockRow, Spot
-from kofn.rows.block_threshold import Solved, solved
-from kofn.rows.blocks import Blocks
+from kofn.streaming.answers import Sink, write_choice, write_weights
+from kofn.streaming.blocks import Blocks
+from kofn.streaming.choice import Cut, cut_of
+from kofn.streaming.sketch import Sketch
+from kofn.streaming.sums import BlockRow, Spot
+from kofn.streaming.threshold import Solved, solved
 
 State = dict[str, Any]
 

@@ -12,10 +12,10 @@ from kofn.arrays.checks import check_count, check_k, check_scores, check_tempera
 from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework, is_jax
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, table
-from kofn.rows.block_answers import indices_of, write_choice, write_weights
-from kofn.rows.block_choice import cut_of
-from kofn.rows.block_threshold import Solved, solved
-from kofn.rows.blocks import Blocks, OfArray
+from kofn.streaming.answers import indices_of, write_choice, write_weights
+from kofn.streaming.blocks import Blocks, OfArray
+from kofn.streaming.choice import cut_of
+from kofn.streaming.threshold import Solved, solved
 
 Scores = Array | Sequence[Array]
 Progress = Callable[[str, int, int], None]

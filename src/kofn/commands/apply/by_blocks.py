@@ -13,8 +13,8 @@ import numpy as np
 from kofn.commands.apply.partial import Partial
 from kofn.commands.compare import table
 from kofn.commands.files import InputError, shortened
-from kofn.rows.blocks import Blocks, OfArray
 from kofn.streaming import resumable
+from kofn.streaming.blocks import Blocks, OfArray
 
 LONG = 1 << 22
 """Entries from which on a row is read by blocks; of shorter ones, as many are read at once."""

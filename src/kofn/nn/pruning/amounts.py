@@ -11,7 +11,7 @@ from torch import Tensor
 from kofn.arrays.checks import check_number
 from kofn.nn.pruning.layout import Blocks, Groups
 from kofn.nn.pruning.targets import Target
-from kofn.rows.torch_pieces import Over
+from kofn.streaming.tensors import Over
 
 
 def kept_of(

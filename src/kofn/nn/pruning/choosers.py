@@ -15,10 +15,10 @@ from kofn.maps.topk import hard_topk, soft_topk
 from kofn.nn.pruning.layout import Blocks, Groups
 from kofn.nn.pruning.schedule import PruningSchedule
 from kofn.nn.pruning.weight import PrunedWeight
-from kofn.rows import torch_pieces_gradient as gradient
-from kofn.rows.pieces import Equation
-from kofn.rows.torch_pieces import ALONE, Over, Pieces
-from kofn.rows.torch_pieces_choice import choose
+from kofn.streaming import tensor_gradient as gradient
+from kofn.streaming.equation import Equation
+from kofn.streaming.tensor_choice import choose
+from kofn.streaming.tensors import ALONE, Over, Pieces
 
 
 class Clock:

@@ -26,7 +26,7 @@ from kofn.nn.pruning.targets import (
     targets_of,
 )
 from kofn.nn.pruning.weight import PrunedWeight, measure_by
-from kofn.rows.torch_pieces import ALONE, Over
+from kofn.streaming.tensors import ALONE, Over
 
 START = 0.01
 """Learned scores start at the magnitudes, scaled to this root mean square in each tensor."""

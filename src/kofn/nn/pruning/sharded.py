@@ -20,7 +20,7 @@ from kofn.nn.pruning.layout import Blocks
 from kofn.nn.pruning.sharded_pruner import ShardedPruner
 from kofn.nn.pruning.sharded_weight import ShardedWeight, sharded_like
 from kofn.nn.pruning.targets import Target, is_sharded, reshard
-from kofn.rows.torch_pieces import Over
+from kofn.streaming.tensors import Over
 
 
 class Everywhere:

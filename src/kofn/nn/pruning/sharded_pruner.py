@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 from kofn.nn.pruning.choosers import Clock, SharedRow
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.sharded_weight import ShardedWeight, local, sharded_like
-from kofn.rows.torch_pieces import Over
-from kofn.rows.torch_pieces_gradient import Threshold
+from kofn.streaming.tensor_gradient import Threshold
+from kofn.streaming.tensors import Over
 
 
 class ShardedPruner(Pruner):

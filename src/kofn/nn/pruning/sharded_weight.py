@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from kofn.nn.pruning.targets import is_sharded
 from kofn.nn.pruning.weight import PrunedWeight
-from kofn.rows.torch_pieces import wide
+from kofn.streaming.tensors import wide
 
 NAME = "pruning"
 """The name of a `ShardedWeight` among the children of its layer."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from kofn.arrays.checks import shown
-from kofn.rows.torch_pieces import Cost, Over
+from kofn.streaming.tensors import Cost, Over
 
 LAYERS = (
     nn.Linear,

@@ -10,7 +10,7 @@ from torch import Tensor
 from kofn.nn.pruning.choosers import Clock, GroupChoice
 from kofn.nn.pruning.targets import refuse_infinite, refuse_sharded
 from kofn.nn.pruning.weight import PrunedWeight
-from kofn.rows.torch_pieces import ALONE, Over
+from kofn.streaming.tensors import ALONE, Over
 
 
 class Views:

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from kofn.nn.pruning.layout import Blocks, Groups
 from kofn.nn.pruning.targets import Target, refuse_sharded
-from kofn.rows.torch_pieces import Cost, wide
+from kofn.streaming.tensors import Cost, wide
 
 
 class Chooser(Protocol):

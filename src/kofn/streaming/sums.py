@@ -11,10 +11,10 @@ from kofn import kernels
 from kofn.arrays.kinds import LEAST_IN_PLAY, Array, namespace
 from kofn.kernels.contract import BOUNDED, kind_of
 from kofn.links.link import Link
-from kofn.rows.block_sketch import Sketch, guess
-from kofn.rows.blocks import Blocks, Part, in_memory
-from kofn.rows.pieces import Equation, Sums, rounded
 from kofn.solver.equation import far
+from kofn.streaming.blocks import Blocks, Part, in_memory
+from kofn.streaming.equation import Equation, Sums, rounded
+from kofn.streaming.sketch import Sketch, guess
 
 USUAL = 1e15
 """Scores up to it are searched for by sums in their own type."""

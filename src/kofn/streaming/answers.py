@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from kofn.arrays.kinds import Array
-from kofn.rows.block_choice import Cut
-from kofn.rows.block_threshold import Solved
-from kofn.rows.blocks import Blocks, Part
+from kofn.streaming.blocks import Blocks, Part
+from kofn.streaming.choice import Cut
+from kofn.streaming.threshold import Solved
 
 
 class Sink(Protocol):

@@ -1,8 +1,8 @@
 """One row that is held as several tensors, which are never put together.
 
-`pieces.py` solves Σ c·F((x − θc)/T) = budget over all entries of all tensors. The sums are taken
+`equation.py` solves Σ c·F((x − θc)/T) = budget over all entries of all tensors. The sums are taken
 here, chunk by chunk, so the memory that a search needs does not grow with the row. There are no
-gradients here (see `torch_pieces_gradient.py`).
+gradients here (see `tensor_gradient.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from kofn.links.link import BuiltIn, Link
 from kofn.links.table import logistic
-from kofn.rows.pieces import Equation, Sums, rounded
 from kofn.solver.bracket import bell, widening
 from kofn.solver.equation import far
+from kofn.streaming.equation import Equation, Sums, rounded
 
 CHUNKS = {"cpu": 2**16}
 LARGE = 2**22

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn.rows.blocks import Blocks
+from kofn.streaming.blocks import Blocks
 
 Context = dict[int, np.ndarray]
 """What has been computed of a block: the results by the id of their expression."""

@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from kofn.links.link import Link, by_id
 from kofn.links.table import logistic
-from kofn.rows.pieces import Equation
-from kofn.rows.torch_pieces import (
+from kofn.streaming.equation import Equation
+from kofn.streaming.tensors import (
     Chunk,
     Cost,
     Pieces,

@@ -1,7 +1,7 @@
 """The hard choice of a row that is held as several tensors: no sort, and no copy of the row.
 
 Entries are bought in the order of their density x/c, equal ones by their place in the row, until
-one does not fit into the budget. `pieces_choice.py` finds the density of the first that does not.
+one does not fit into the budget. `cut.py` finds the density of the first that does not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kofn.rows.pieces_choice import cut
-from kofn.rows.torch_pieces import Chunk, Pieces, parts, wide
+from kofn.streaming.cut import cut
+from kofn.streaming.tensors import Chunk, Pieces, parts, wide
 
 DIGIT = 11
 """Bits per pass; a histogram has 2¹¹ places."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays.kinds import Array, deleted
-from kofn.rows.block_sketch import DIGIT, Sketch, count, scores_of, sketch_of
-from kofn.rows.blocks import Blocks, Part, Shared, added, in_memory
-from kofn.rows.pieces_choice import cut
+from kofn.streaming.blocks import Blocks, Part, Shared, added, in_memory
+from kofn.streaming.cut import cut
+from kofn.streaming.sketch import DIGIT, Sketch, count, scores_of, sketch_of
 
 FEW = 1 << 20
 """So many scores that may be the last one chosen are kept; more take passes of their own."""

@@ -1,7 +1,7 @@
 """The threshold of one row that is never held as one array: Σ c·F((x − θc)/T) = budget.
 
 The search asks the row only for sums over all its entries at some θ, and takes care of nothing else
-that depends on how the row is held: as several tensors (`torch_pieces.py`), or as blocks of arrays
+that depends on how the row is held: as several tensors (`tensors.py`), or as blocks of arrays
 and files. θ is a float64 number; there are no gradients here (math: docs/rows.md).
 """
 

@@ -14,8 +14,8 @@ import numpy as np
 from kofn import kernels
 from kofn.arrays.kinds import Array, deleted
 from kofn.links.link import Link
-from kofn.rows.blocks import Blocks, Part, Shared, added, in_memory
-from kofn.rows.pieces import Equation, Sums
+from kofn.streaming.blocks import Blocks, Part, Shared, added, in_memory
+from kofn.streaming.equation import Equation, Sums
 
 DIGIT = 16
 

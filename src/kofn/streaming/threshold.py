@@ -13,16 +13,16 @@ import numpy as np
 
 from kofn.arrays.kinds import Array, deleted
 from kofn.links.link import BuiltIn, Link
-from kofn.rows.block_arrays import BlockRows
-from kofn.rows.block_sketch import Sketch, sketch_of
-from kofn.rows.block_sums import BlockRow, Spot, spot
-from kofn.rows.blocks import Blocks, in_memory
 from kofn.rows.given import TEMPERATURES
-from kofn.rows.pieces import Equation
 from kofn.solver.beside import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DenseRows
 from kofn.solver.threshold import solve
+from kofn.streaming.arrays import BlockRows
+from kofn.streaming.blocks import Blocks, in_memory
+from kofn.streaming.equation import Equation
+from kofn.streaming.sketch import Sketch, sketch_of
+from kofn.streaming.sums import BlockRow, Spot, spot
 
 
 class Solved(NamedTuple):

@@ -10,6 +10,8 @@ FLOORS = (
     ("arrays",),
     ("links", "schedules"),
     ("solver", "kernels"),
+    ("inputs",),
+    ("segments",),
     ("rows",),
     ("operations",),
     ("adapters",),

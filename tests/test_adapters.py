@@ -19,13 +19,13 @@ import test_rows_sharded
 from kofn import links, losses
 from kofn.adapters import route
 from kofn.adapters.torch_operators import REGISTERED, register
+from kofn.inputs.given import given
 from kofn.operations import topk
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
 from kofn.rows import answers
-from kofn.rows.given import given
-from kofn.rows.segment_given import segment_given
+from kofn.segments.given import segment_given
 from kofn.solver.reductions import DENSE
 
 INF, NAN = np.inf, np.nan

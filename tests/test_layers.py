@@ -51,14 +51,14 @@ def test_few_files_stand_outside_of_a_room():
     [
         ("from kofn.maps.topk import soft_topk", AssertionError),
         ("def f():\n    from kofn.rows import given", AssertionError),
-        ("from importlib import import_module; import_module('kofn.rows.given')", AssertionError),
+        ("from importlib import import_module; import_module('kofn.inputs.given')", AssertionError),
         ("from . import table", AssertionError),
         ("from kofn.links import table", None),
     ],
 )
 def test_the_check_sees_an_import_that_goes_up(tmp_path, line, error):
     root = tmp_path / "kofn"
-    files = {"links/table.py": "", "links/link.py": line, "rows/given.py": "", "maps/topk.py": ""}
+    files = {"links/table.py": "", "links/link.py": line, "inputs/given.py": "", "maps/topk.py": ""}
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

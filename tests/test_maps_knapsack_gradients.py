@@ -10,9 +10,10 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
 import kofn
 from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
-from kofn.rows import answers, implicit, settled
+from kofn.inputs import settled
+from kofn.inputs.given import with_costs
+from kofn.rows import answers, implicit
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import with_costs
 from support import LINKS, Framework, Segments, every_link
 
 MAPS = {

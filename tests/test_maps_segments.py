@@ -16,7 +16,9 @@ import kofn
 from kofn import links
 from kofn.arrays.segments import segment_sum
 from kofn.losses import segment_topk_loss, topk_loss
-from kofn.rows import jax_threshold, segment_form, segment_order
+from kofn.rows import jax_threshold
+from kofn.segments import form as segment_form
+from kofn.segments import order as segment_order
 from rows_of_users import DTYPES, draw
 from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework
 

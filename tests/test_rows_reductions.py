@@ -13,13 +13,13 @@ from torch.autograd import gradgradcheck
 
 from kofn import links
 from kofn.adapters import route
+from kofn.inputs.given import Given
+from kofn.inputs.settled import rows_of
 from kofn.links import table
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.operations.losses import GAP
 from kofn.rows import answers, implicit
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given
-from kofn.rows.settled import rows_of
 from support import CAUCHY, Framework, Segments
 
 INF, NAN = math.inf, math.nan

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from kofn.arrays.kinds import Array, cast
+from kofn.inputs.given import Given
+from kofn.inputs.settled import rows_of
 from kofn.operations.operation import ENTRY, Operation
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given
-from kofn.rows.settled import rows_of
 
 
 def answer(

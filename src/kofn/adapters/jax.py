@@ -10,11 +10,11 @@ from typing import Any
 
 from kofn.adapters import jax_onward, jax_primitives
 from kofn.arrays.kinds import Array
+from kofn.inputs.given import Given
 from kofn.kernels.contract import GENERAL
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import EACH_ALPHA, ROWS
 from kofn.rows import answers, jax_lost, priced_choice, pullbacks
-from kofn.rows.given import Given
 from kofn.rows.jax_operators import Settings, served
 from kofn.solver.reductions import DENSE
 

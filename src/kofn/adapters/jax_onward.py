@@ -20,9 +20,9 @@ from kofn.adapters.jax_primitives import linear_of
 from kofn.adapters.jax_rows import names_of, packed, prepared, solved
 from kofn.arrays.autodiff import for_values, quotient, stop_gradient
 from kofn.arrays.kinds import cast
+from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation, Signature
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
-from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 MOST = 2**31 - 1

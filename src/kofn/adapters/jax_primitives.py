@@ -25,9 +25,9 @@ from kofn.adapters.jax_rows import (
     total,
 )
 from kofn.arrays.autodiff import for_values, stop_gradient
+from kofn.inputs.settled import rows_of, uncounted
 from kofn.operations.operation import Operation, Signature
 from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
-from kofn.rows.settled import rows_of, uncounted
 from kofn.solver.reductions import DENSE, Reductions
 
 

@@ -9,10 +9,10 @@ import jax
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
+from kofn.inputs.settled import Rows
 from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
 from kofn.rows.jax_axis import AxisRows
 from kofn.rows.jax_operators import Settings
-from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import threshold
 from kofn.solver.beside import Place
 from kofn.solver.plateau import at_end

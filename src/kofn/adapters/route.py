@@ -13,8 +13,8 @@ from kofn import kernels
 from kofn.adapters import array_code, segments
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, framework, is_torch, of_torch
+from kofn.inputs.given import Given
 from kofn.operations.operation import Operation
-from kofn.rows.given import Given
 from kofn.solver.reductions import DENSE
 
 

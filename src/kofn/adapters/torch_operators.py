@@ -17,6 +17,7 @@ from kofn import kernels
 from kofn.adapters.torch_segments import OF_SEGMENTS
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
 from kofn.arrays.torch.state import constant_result, is_compiled, is_sharded
+from kofn.inputs.given import Given
 from kofn.links.link import by_id
 from kofn.operations import each_alpha
 from kofn.operations.declared import DECLARED
@@ -34,7 +35,6 @@ from kofn.operations.operation import (
     Operation,
     arguments_of,
 )
-from kofn.rows.given import Given
 from kofn.solver.reductions import DENSE
 
 REGISTERED: dict[str, Plan] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.adapters import segments
+from kofn.inputs.given import Given
 from kofn.operations import topk
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import ROWS
-from kofn.rows.given import Given
 from kofn.rows.torch_segments import known
 
 

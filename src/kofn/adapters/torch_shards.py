@@ -17,6 +17,8 @@ from torch import Tensor
 
 from kofn.adapters import torch_eager
 from kofn.arrays.torch.state import is_recorded
+from kofn.inputs.settled import Rows
+from kofn.inputs.settled import rows_of as given_rows
 from kofn.links.link import Link
 from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature
@@ -26,8 +28,6 @@ from kofn.rows.group.given import Shards
 from kofn.rows.group.priced_choice import fill as priced_fill
 from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Counts, rows_of, surveyed
-from kofn.rows.settled import Rows
-from kofn.rows.settled import rows_of as given_rows
 
 Grads = Sequence[Tensor | None]
 

@@ -10,6 +10,8 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_integer, check_number
 from kofn.arrays.kinds import cast, namespace
 from kofn.distributed.loss_parts import Target, reduced, spread, weighted
+from kofn.inputs.given import ONE, Given
+from kofn.inputs.settled import rows_of
 from kofn.links import Link
 from kofn.losses.targets import (
     _are_indices,
@@ -21,8 +23,6 @@ from kofn.losses.targets import (
 from kofn.rows import answers
 from kofn.rows.answers import require_integral
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import ONE, Given
-from kofn.rows.settled import rows_of
 from kofn.rows.sloped import cross_entropy
 
 

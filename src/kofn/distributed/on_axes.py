@@ -6,11 +6,11 @@ from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_jax
+from kofn.inputs.settled import rows_of
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY
 from kofn.rows import choice
 from kofn.rows.compiled import evaluate
-from kofn.rows.settled import rows_of
 
 AxisName = str | tuple[str, ...] | None
 

@@ -10,10 +10,10 @@ from kofn.arrays.typing import ArrayT
 from kofn.distributed.early import told
 from kofn.distributed.on_axes import AxisName
 from kofn.distributed.over_shards import Map, over_shards
+from kofn.inputs.given import ONE
 from kofn.maps import softmax as whole
 from kofn.maps import topk
 from kofn.operations.topk import SOFTMAX, WEIGHTS
-from kofn.rows.given import ONE
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group

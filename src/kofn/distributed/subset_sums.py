@@ -13,11 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.inputs.settled import Rows
 from kofn.rows.group.given import Shards
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.group.search import solve
 from kofn.rows.group.survey import Survey, surveyed
-from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 from kofn.subsets import quadrature
 from kofn.subsets.quadrature import Coins, Node

@@ -11,7 +11,7 @@ from kofn.arrays.kinds import Array, adopt, cast, framework, namespace, quiet, s
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import OverRows
 from kofn.distributions.categorical import Categorical, gumbel_softmax, log, logits_of
-from kofn.rows.given import temperature_of
+from kofn.inputs.given import temperature_of
 
 __all__ = ["RelaxedOneHot"]
 

@@ -29,8 +29,8 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange, as_numbers, take_along_last
 from kofn.arrays.tracing import is_at_hand
+from kofn.inputs.given import ONE, Given, given
 from kofn.links import Link
-from kofn.rows.given import ONE, Given, given
 
 REDUCTIONS = ("mean", "sum", "none")
 

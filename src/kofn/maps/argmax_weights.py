@@ -8,11 +8,11 @@ from functools import partial
 from kofn.adapters import route
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.kinds import Array, is_torch, namespace, of_torch, scalar
+from kofn.inputs.settled import Rows
 from kofn.links.link import by_id
 from kofn.maps.argmax_nodes import Kinks, Noise
 from kofn.maps.argmax_operations import COMPILED, EAGER, Noisy
 from kofn.maps.argmax_quadrature import evaluate, jacobian_product
-from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 
 

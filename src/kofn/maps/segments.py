@@ -13,7 +13,7 @@ from kofn.links import Link, table
 from kofn.maps.topk import chosen, hard_weights_of
 from kofn.operations.topk import SOFTMAX, THETA, VALUE, WEIGHTS
 from kofn.rows import answers
-from kofn.rows.segment_given import segment_given
+from kofn.segments.given import segment_given
 
 __all__ = [
     "segment_entmax",

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
+from kofn.inputs.given import Given
 from kofn.maps.topk import hard_topk, soft_topk
-from kofn.rows.given import Given
 
 COLDEST, WARMEST = 2.0**-60, 2.0**20
 ROUNDS = {"float32": 36, "float64": 58}

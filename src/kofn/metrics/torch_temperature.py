@@ -8,11 +8,11 @@ from torch import Tensor
 from kofn.adapters import torch_eager as torch_eager  # loaded with PyTorch: no call waits for it
 from kofn.adapters.torch_operators import register
 from kofn.arrays.torch.operator import refuse_untranslated
+from kofn.inputs.given import Given
 from kofn.links.link import by_id
 from kofn.maps import argmax_operations
 from kofn.metrics.temperature_search import SOLVERS
 from kofn.rows import torch_threshold as torch_threshold  # the other operators come with it
-from kofn.rows.given import Given
 from kofn.subsets.operations import COVARIANCE, LOG_COUNT, MARGINALS, TAILS
 
 register(argmax_operations.COMPILED, COVARIANCE, LOG_COUNT, MARGINALS, TAILS)

@@ -13,8 +13,8 @@ from kofn.arrays.checks import check_choice, check_number, check_same_kind, chec
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
+from kofn.inputs.given import weights_in_play, without_deleted
 from kofn.maps.topk import hard_topk
-from kofn.rows.given import weights_in_play, without_deleted
 
 __all__ = [
     "effective_support",

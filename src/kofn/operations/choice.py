@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, is_torch
+from kofn.inputs.given import Given, without_bad_temperatures
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS, scores
 from kofn.operations.topk import WEIGHTS_BACK
 from kofn.rows import answers, choice
-from kofn.rows.given import Given, without_bad_temperatures
 from kofn.rows.kernel_rows import threshold_of
 
 HARD = Operation(

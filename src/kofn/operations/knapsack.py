@@ -15,13 +15,13 @@ from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, deleted, namespace, of_torch
 from kofn.arrays.operations import power_of_two
+from kofn.inputs.given import Given, costed, with_costs
+from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import PRICED
 from kofn.rows import answers, implicit, priced_choice
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given, costed, with_costs
 from kofn.rows.kernel_rows import finish, in_memory, part
-from kofn.rows.settled import rows_of
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
 LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵

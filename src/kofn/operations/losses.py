@@ -15,15 +15,15 @@ from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, marked, take_along_last
+from kofn.inputs.given import Given
+from kofn.inputs.settled import Rows, rows_of
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
 from kofn.rows import answers, implicit, pullbacks, sloped
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given
 from kofn.rows.kernel_rows import in_memory
-from kofn.rows.settled import Rows, rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 Backend = kernels.RowKernels

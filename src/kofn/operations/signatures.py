@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kofn.arrays.kinds import Array
+from kofn.inputs.given import Given, costed, with_costs
 from kofn.links.link import by_id
 from kofn.operations.operation import Signature
-from kofn.rows.given import Given, costed, with_costs
 
 # Scores with k, a temperature and a link. Most calls have one tensor, and are short: so the tests
 # for numbers are written out.

@@ -9,14 +9,14 @@ from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.operations import cumulative_sums, kth_largest, marked, take_along_last
+from kofn.inputs.given import Given
+from kofn.inputs.settled import rows_of
 from kofn.links import exponential
 from kofn.operations.losses import from_labels, onward, pulled_back
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
 from kofn.rows import answers
 from kofn.rows.compiled import evaluate
-from kofn.rows.given import Given
-from kofn.rows.settled import rows_of
 
 Chooser = kernels.ChoiceKernels
 

@@ -13,10 +13,10 @@ from kofn.arrays.autodiff import (
     with_gradients_of,
 )
 from kofn.arrays.kinds import Array, cast, namespace, scalar
+from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.rows.implicit import Placed, distances, place, reached
 from kofn.rows.root import Equation, argument
-from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import integral_ends
 from kofn.rows.total import mended
 from kofn.solver.equation import far, split

@@ -19,14 +19,14 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
-from kofn.rows.given import NUMBERS, Given
+from kofn.inputs.given import NUMBERS, Given
 from kofn.solver.reductions import DENSE, Reductions
 
 
 def hard(given: Given, k: Any) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
     if given.over is not DENSE:
-        from kofn.rows.segment_choice import hard as of_segments
+        from kofn.segments.choice import hard as of_segments
 
         return of_segments(given)
     x, number = stop_gradient(given.wide().scores), type(k) in NUMBERS

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from kofn.arrays.kinds import Array, is_jax
-from kofn.rows.given import Given
-from kofn.rows.settled import Rows
+from kofn.inputs.given import Given
+from kofn.inputs.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 
 

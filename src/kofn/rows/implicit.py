@@ -28,10 +28,10 @@ from kofn.arrays.autodiff import (
 from kofn.arrays.flow import only_if, zeros_of
 from kofn.arrays.kinds import Array, full_like, namespace, quiet, scalar
 from kofn.arrays.operations import in_parts
+from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.rows.pivot import pivot_of
 from kofn.rows.root import Equation, Terms, argument, capped, moved, root
-from kofn.rows.settled import Rows
 from kofn.rows.threshold_route import threshold
 from kofn.solver.costs import less_product
 from kofn.solver.equation import far, split

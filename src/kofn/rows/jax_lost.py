@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kofn.inputs.given import Given, with_costs
+from kofn.inputs.settled import rows_of
 from kofn.kernels.contract import link_of
 from kofn.links.alpha import in_alpha
-from kofn.rows.given import Given, with_costs
 from kofn.rows.kernel_rows import finish, part
-from kofn.rows.settled import rows_of
 
 
 class Reference(NamedTuple):

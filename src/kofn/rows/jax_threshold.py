@@ -14,10 +14,10 @@ try:
 except ImportError:  # JAX before 0.8
     from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
 
+from kofn.inputs.given import Given
+from kofn.inputs.settled import Rows
 from kofn.links.link import Link, by_id
-from kofn.rows.given import Given
 from kofn.rows.jax_operators import Operator, Settings, Site, bind, served
-from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import solve
 

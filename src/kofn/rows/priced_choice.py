@@ -16,8 +16,8 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
-from kofn.rows.given import Given, with_costs
-from kofn.rows.settled import rows_of
+from kofn.inputs.given import Given, with_costs
+from kofn.inputs.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from kofn.arrays.autodiff import spoil, values_and_slopes
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, cast, is_numpy, namespace
+from kofn.inputs.given import Given
+from kofn.inputs.settled import Rows
 from kofn.rows import answers, implicit
-from kofn.rows.given import Given
 from kofn.rows.pivot import pivot_at
 from kofn.rows.root import shares as shares_of
-from kofn.rows.settled import Rows
 from kofn.solver.equation import far, least_weight
 from kofn.solver.plateau import Entries, balance
 from kofn.solver.reductions import DENSE, Reductions, sends, sums_of, wide_sums_of

@@ -9,9 +9,9 @@ import math
 
 from kofn.arrays.autodiff import spoil
 from kofn.arrays.kinds import Array, cast, namespace
+from kofn.inputs.settled import Rows
 from kofn.rows import answers
 from kofn.rows.implicit import Placed, place
-from kofn.rows.settled import Rows
 from kofn.solver.equation import split
 from kofn.solver.reductions import Reductions, wide_sums_of
 

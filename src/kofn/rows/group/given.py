@@ -13,8 +13,7 @@ from kofn.arrays.checks import check_number, shown
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import framework, full_like
 from kofn.arrays.torch.state import is_eager, is_recorded
-from kofn.links.link import Link
-from kofn.rows.given import (
+from kofn.inputs.given import (
     NUMBERS,
     ONE,
     Given,
@@ -26,6 +25,7 @@ from kofn.rows.given import (
     last_mask,
     without_deleted,
 )
+from kofn.links.link import Link
 from kofn.rows.group.header import Asked, agreed
 from kofn.rows.group.ranks import Ranks, ranks_of
 from kofn.rows.group.reductions import GroupRows

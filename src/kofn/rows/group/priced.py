@@ -11,11 +11,11 @@ from torch import Tensor
 
 from kofn.arrays.autodiff import spoil
 from kofn.arrays.operations import in_parts
+from kofn.inputs.given import Given
+from kofn.inputs.settled import Rows, rows_of
 from kofn.rows import answers
-from kofn.rows.given import Given
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.implicit import place
-from kofn.rows.settled import Rows, rows_of
 from kofn.rows.threshold_route import threshold
 from kofn.solver.costs import less_product
 from kofn.solver.equation import least_weight

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.inputs.given import Given
 from kofn.rows import priced_choice
-from kofn.rows.given import Given
 from kofn.rows.group.choice import keys_of, most_rounds, pivots_of
 from kofn.rows.group.ranks import Ranks
 from kofn.rows.group.reductions import GroupRows

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.kinds import quiet
+from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.rows.group.reductions import GroupRows
 from kofn.rows.group.survey import Survey, survey_of
-from kofn.rows.settled import Rows
 from kofn.solver import threshold
 from kofn.solver.beside import Place, beside
 from kofn.solver.bracket import WIDE, bell, widening

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_k
+from kofn.inputs.settled import Rows, shared
 from kofn.rows.group.given import Shards
 from kofn.rows.group.ranks import Ranks
-from kofn.rows.settled import Rows, shared
 from kofn.solver.bracket import WIDE
 
 

@@ -24,7 +24,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange, cumulative_min
 from kofn.arrays.tracing import greatest, is_at_hand
-from kofn.rows.segment_order import Order, as_index
+from kofn.segments.order import Order, as_index
 from kofn.solver.segments import SegmentRows
 
 

@@ -13,7 +13,7 @@ from kofn.arrays.operations import (
     stable_order,
     take_along_last,
 )
-from kofn.rows.given import Given
+from kofn.inputs.given import Given
 from kofn.solver.segments import SegmentRows
 
 

@@ -13,7 +13,7 @@ from kofn.arrays.kinds import (
     deleted,
     namespace,
 )
-from kofn.rows.given import Given
+from kofn.inputs.given import Given
 from kofn.solver.reductions import Reductions
 
 

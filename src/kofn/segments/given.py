@@ -17,9 +17,9 @@ from kofn.arrays.kinds import (
     most_precise_dtype,
     namespace,
 )
+from kofn.inputs.given import HALF_TYPES, NUMBERS, Given, temperature_of, without_deleted
 from kofn.links.link import Link
-from kofn.rows.given import HALF_TYPES, NUMBERS, Given, temperature_of, without_deleted
-from kofn.rows.segment_form import SegmentForm, form_of_segments
+from kofn.segments.form import SegmentForm, form_of_segments
 
 
 def segment_given(

@@ -201,7 +201,7 @@ def without_bad_temperatures(given: Given) -> Given:
 def _is_taken(scores: Array, form: Form) -> bool:
     """Return whether kernels take scores of half precision as they are."""
     if form.kind == "torch" and not of_torch("state").is_plain(scores):
-        from kofn.rows import torch_halves
+        from kofn.inputs import torch_halves
 
         return torch_halves.are_taken(scores)
     return kernels.serving_of("rows", scores, str(form.kind)) is not None

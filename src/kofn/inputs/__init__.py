@@ -1,0 +1,1 @@
+"""What a caller gives, checked: scores, k, temperature, mask and costs as rows."""

@@ -169,7 +169,8 @@ def test_losses_are_those_of_a_cast(dtype, n):
 
 
 @of_dtypes
-def test_an_accuracy_keeps_scores_as_they_are(dtype):
+@pytest.mark.parametrize("name", ["accuracy_loss", "topk_gates"])
+def test_what_needs_weights_in_single_precision_keeps_scores_as_they_are(dtype, name):
     x, kept = torch.randn(9, 300, dtype=dtype).requires_grad_(), []
 
     def pack(tensor):
@@ -177,7 +178,10 @@ def test_an_accuracy_keeps_scores_as_they_are(dtype):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        losses.accuracy_loss(x, torch.arange(9), link="logistic")
+        if name == "topk_gates":
+            kofn.topk_gates(x, 3)
+        else:
+            losses.accuracy_loss(x, torch.arange(9), link="logistic")
     of_scores = [each.dtype for each in kept if torch.equal(each.double(), x.double())]
     assert of_scores == [dtype]
 

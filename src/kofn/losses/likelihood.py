@@ -21,7 +21,7 @@ from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax_variants import check_support
 from kofn.operations import truncated
 from kofn.operations.logarithms import LOG_WEIGHTS
-from kofn.operations.topk import SINGLE_WEIGHTS, WEIGHTS
+from kofn.operations.topk import wide_weights
 
 __all__ = [
     "accuracy_loss",
@@ -289,9 +289,7 @@ def _weights(checked: Given, labels: Target) -> Array:
     """Return the weights of soft_topk for as many as a row has labels."""
     if labels.labels is None or labels.used is not None or labels.valid is not None:
         checked = checked._replace(k=labels.number())
-    if checked.is_half and checked.form.kind != "jax":
-        return route.answer(SINGLE_WEIGHTS, checked)
-    return route.answer(WEIGHTS, checked.wide())
+    return route.answer(*wide_weights(checked))
 
 
 def _distribution(k: Any, n: int) -> list[tuple[int, float]]:

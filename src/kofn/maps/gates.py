@@ -23,7 +23,7 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.inputs.given import HALF_TYPES, Given, given
 from kofn.links import Link, table
 from kofn.operations.choice import LARGEST
-from kofn.operations.topk import WEIGHTS
+from kofn.operations.topk import wide_weights
 
 __all__ = ["topk_gates"]
 
@@ -82,7 +82,7 @@ def topk_gates(
     with form.quiet():
         wide = checked.wide()
         indices = route.answer(LARGEST, _for_choice(wide, scores, bias), settings=(k,))
-        gates = take_along_last(route.answer(WEIGHTS, wide), indices)
+        gates = take_along_last(route.answer(*wide_weights(checked)), indices)
         gates = normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
     return _form_of_gates(form, gates).restored(gates), indices

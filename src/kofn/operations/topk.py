@@ -81,6 +81,15 @@ SINGLE_WEIGHTS = replace(
     lacks={"JAX": "scores are cast"},
 )
 """The same of scores of half precision, as float32."""
+
+
+def wide_weights(given: Given) -> tuple[Operation, Given]:
+    """Return the operation, and its rows, whose weights are in the compute dtype."""
+    if given.is_half and given.form.kind != "jax":
+        return SINGLE_WEIGHTS, given
+    return WEIGHTS, given.wide()
+
+
 SOFTMAX = replace(WEIGHTS, reference=answers.softmax, at_theta=False, sloped=sloped.softmax)
 """The weights of the exponential link at k = 1, which array code normalises directly."""
 

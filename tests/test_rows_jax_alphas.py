@@ -125,6 +125,28 @@ def test_rows_whose_logarithms_have_no_slope_have_no_cotangent():
         np.testing.assert_array_equal(found, jnp.zeros_like(found))
 
 
+@pytest.mark.parametrize(
+    "k", [9.0, 8.0, pytest.param(1.0, marks=full), pytest.param(0.0, marks=full)]
+)
+def test_edges_of_logarithms_have_the_cotangents_of_the_array_code(k, monkeypatch):
+    """Masks, rows out of play, NaN, +inf, a clear winner; all chosen or none."""
+    x = np.random.default_rng(0).standard_normal((6, 9)).astype("float32")
+    x[1, 3], x[2], x[3, 4], x[4, 2], x[5] = -INF, -INF, NAN, INF, [300, *[0] * 8]
+    alpha = jnp.asarray([1.3] * 6, "float32")
+
+    def pulled():
+        def total(x, a):
+            return finite(kofn.log_soft_topk(x, k, link=links.entmax(a))).sum(-1)
+
+        return jax.jit(lambda x, a: jax.vjp(total, x, a)[1](jnp.ones(6)))(jnp.asarray(x), alpha)
+
+    ours = pulled()
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    jax.clear_caches()
+    for found, right in zip(ours, pulled(), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_alphas_of_other_shapes_and_types(dtype):
     x = jnp.asarray(np.random.default_rng(2).standard_normal((2, 3, 9)), dtype)

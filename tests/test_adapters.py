@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import os
 from pathlib import Path
 
 import jax
@@ -138,7 +139,8 @@ def sharded():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    with test_rows_sharded.joined(distributed.HashStore(), 0, 1):
+    kernels = os.environ.get("KOFN_KERNELS", "on")
+    with test_rows_sharded.joined(distributed.HashStore(), 0, 1, kernels):
         mesh = init_device_mesh("cpu", (1,))
         yield lambda x: distribute_tensor(torch.tensor(x), mesh, [Shard(0)])
 

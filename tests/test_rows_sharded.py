@@ -18,14 +18,14 @@ pytestmark = pytest.mark.skipif(
 PROCESSES = 2
 
 
-def run_on_ranks(path, task=None, processes=PROCESSES):
+def run_on_ranks(path, task=None, processes=PROCESSES, kernels="reference"):
     """`task` in each of several processes joined by gloo; the first failure is raised."""
     spawn = multiprocessing.get_context("spawn")
     said = spawn.Queue()
     ranks = [
         spawn.Process(
             target=_on_rank,
-            args=(rank, str(path), said, task or same_as_whole, processes),
+            args=(rank, str(path), said, task or same_as_whole, processes, kernels),
             daemon=True,
         )
         for rank in range(processes)
@@ -42,10 +42,10 @@ def run_on_ranks(path, task=None, processes=PROCESSES):
             rank.kill()
 
 
-def _on_rank(rank, path, said, task, processes):
+def _on_rank(rank, path, said, task, processes, kernels):
     torch.set_num_threads(1)
     try:
-        with joined(distributed.FileStore(path, processes), rank, processes):
+        with joined(distributed.FileStore(path, processes), rank, processes, kernels):
             task()
         said.put(None)
     except BaseException:
@@ -53,10 +53,10 @@ def _on_rank(rank, path, said, task, processes):
 
 
 @contextlib.contextmanager
-def joined(store, rank, size):
-    """A process group, and the reference for all: what is tested is where its operations run."""
+def joined(store, rank, size, kernels="reference"):
+    """A process group; tests of where array operations run have array code for all rows."""
     before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "KOFN_KERNELS")}
-    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS="reference")
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS=kernels)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:
         yield
@@ -69,6 +69,7 @@ def joined(store, rank, size):
 def maps():
     target = torch.zeros(4, 2, 6)
     target[..., :2] = 1
+    labels = torch.arange(8).reshape(4, 2) % 6
     k = torch.arange(1.0, 9.0).reshape(4, 2) / 2
     temperature = 0.5 + torch.arange(8.0).reshape(4, 2) / 8
     return {
@@ -87,6 +88,11 @@ def maps():
         "alpha per row": lambda x, like: kofn.entmax(x, like(temperature + 1)),
         "log": lambda x, like: kofn.log_soft_topk(x, 2),
         "loss": lambda x, like: losses.fenchel_young_loss(x, like(target), reduction="none"),
+        "topk_loss": lambda x, like: losses.topk_loss(x, like(target), reduction="none"),
+        "softmax_loss": lambda x, like: losses.softmax_loss(x, like(labels), reduction="none"),
+        "entmax_loss": lambda x, like: losses.entmax_loss(x, like(labels), reduction="none"),
+        "sparse softmax": lambda x, like: kofn.sparse_softmax(x, k=2),
+        "knapsack": lambda x, like: kofn.soft_knapsack(x, like(torch.arange(1.0, 7.0)), 5),
         "marginals": lambda x, like: kofn.KSubset(x, 2).marginals(),
         "log_partition": lambda x, like: kofn.KSubset(x, 2).log_partition(),
         "subset entropy": lambda x, like: kofn.KSubset(x, 2).entropy(),
@@ -133,10 +139,11 @@ def same_as_whole(names=None):
     assert not wrong, "\n".join(wrong)
 
 
-def test_distributed_scores_have_the_answers_of_local_ones():
+@pytest.mark.parametrize("kernels", ["reference", "on"])
+def test_distributed_scores_have_the_answers_of_local_ones(kernels):
     """On a mesh of one process, where everything but the communication happens."""
-    with joined(distributed.HashStore(), 0, 1):
-        same_as_whole(["per row", "temperature", "temperatures"])
+    with joined(distributed.HashStore(), 0, 1, kernels):
+        same_as_whole(["per row", "softmax_loss", "temperature", "temperatures"])
 
 
 def test_samples_of_distributed_scores_are_refused():
@@ -157,8 +164,9 @@ def test_samples_of_distributed_scores_are_refused():
 
 
 @pytest.mark.full
-def test_sharded_scores_have_the_answers_of_whole_ones(tmp_path):
-    run_on_ranks(tmp_path / "store")
+@pytest.mark.parametrize("kernels", ["reference", "on"])
+def test_sharded_scores_have_the_answers_of_whole_ones(tmp_path, kernels):
+    run_on_ranks(tmp_path / "store", kernels=kernels)
 
 
 def _operator_calls():

@@ -238,6 +238,8 @@ def _is_served(
 
 def _run(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
     """Call the operator of an operation: torch.compile traces the caller, or rows are DTensors."""
+    if not operation.name:
+        return operation.kernel(None, rows, *own)
     return call(operation.name, *REGISTERED[operation.name].flat(rows, own))
 
 

@@ -143,6 +143,14 @@ def take_along_last(x: Array, indices: Array) -> Array:
     return namespace(x).take_along_axis(x, indices, axis=-1)
 
 
+def at_labels(x: Array, labels: Array) -> Array:
+    """Return the entry of each row that its label names."""
+    found = take_along_last(x, labels[..., None])
+    if hasattr(found, "device_mesh"):
+        found = of_torch("state").without_partial(found)
+    return found[..., 0]
+
+
 def take_along_first(x: Array, numbers: Array) -> Array:
     """Take along the first axis, by indices given as whole numbers in the dtype of `x`."""
     if is_torch(x):

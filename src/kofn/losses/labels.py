@@ -16,7 +16,7 @@ import numpy as np
 from kofn.adapters import route
 from kofn.arrays.autodiff import not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, deleted, full_like, namespace
-from kofn.arrays.operations import take_along_last
+from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
 from kofn.inputs.given import Given
 from kofn.links.link import by_id
@@ -111,7 +111,7 @@ def _moved(
         apart = route.computed(_APART, None, x, (labels,), (by_class, whole, total))
         return x.shape[-1], whole, apart / temperature
     playing = ~deleted(fixed)
-    at_label = take_along_last(x, labels[..., None])[..., 0]
+    at_label = at_labels(x, labels)
     x, some = xp.where(playing, x, 0.0), cast(playing, x.dtype)
     count = xp.sum(some, axis=-1)
     whole = count if by_class is None else some @ by_class
@@ -124,8 +124,7 @@ def _weighed(x: Array, by_class: Array | None) -> Array:
 
 def _apart(_: Any, x: Array, labels: Array, by_class: Any, whole: Any, total: Array) -> Array:
     """Return whole·x_y − Σwx, with total = Σx."""
-    at_label = take_along_last(x, labels[..., None])[..., 0]
-    return whole * at_label - (total if by_class is None else x @ by_class)
+    return whole * at_labels(x, labels) - (total if by_class is None else x @ by_class)
 
 
 def _apart_back(_: Any, cotangent: Array, labels: Array, by_class: Any, whole: Any) -> Array:

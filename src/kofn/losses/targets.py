@@ -27,7 +27,7 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
-from kofn.arrays.operations import arange, as_numbers, take_along_last
+from kofn.arrays.operations import arange, as_numbers, at_labels
 from kofn.arrays.tracing import is_at_hand
 from kofn.inputs.given import ONE, Given, given
 from kofn.links import Link
@@ -96,7 +96,7 @@ class Target(NamedTuple):
             return (1 - self.smoothing) * own + self.smoothing * even
         if self.labels is None:
             return _chosen_terms(self.dense(), values)
-        found = take_along_last(values, self.labels[..., None])[..., 0]
+        found = at_labels(values, self.labels)
         found = found if self.used is None else xp.where(self.used, found, 0.0)
         return found if self.valid is None else found * self.valid
 
@@ -296,8 +296,7 @@ def _is_barred(target: Target) -> Array:
     hard = target if target.behind is None else target.behind
     if hard.labels is None:
         return xp.any(bars(x, hard.weights), axis=-1)
-    wanted = take_along_last(x, hard.labels[..., None])[..., 0]
-    return deleted(wanted) | (xp.max(x, axis=-1) == math.inf)
+    return deleted(at_labels(x, hard.labels)) | (xp.max(x, axis=-1) == math.inf)
 
 
 def _is_finite(total: Array) -> bool:

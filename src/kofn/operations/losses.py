@@ -14,7 +14,7 @@ import numpy as np
 from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
-from kofn.arrays.operations import as_numbers, marked, take_along_last
+from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.operations.closed import closed
@@ -169,7 +169,7 @@ def _of_target(rows: Rows, target: Array, over: Reductions = DENSE) -> Array:
 
 
 def _of_likelihood(rows: Rows, labels: Array) -> Array:
-    return -take_along_last(answers.log_softmax(rows), labels[..., None])[..., 0]
+    return -at_labels(answers.log_softmax(rows), labels)
 
 
 def _plain(given: Given, target: Array, likely: int) -> Array:

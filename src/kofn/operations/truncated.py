@@ -8,7 +8,7 @@ from typing import Any
 from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
-from kofn.arrays.operations import cumulative_sums, kth_largest, marked, take_along_last
+from kofn.arrays.operations import at_labels, cumulative_sums, kth_largest, marked
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import exponential
@@ -131,9 +131,7 @@ TRUNCATED_LOSS = Operation(
     gives="loss r, away N if slopes",
     of=TEMPERED,
     kernel=_loss,
-    plain=lambda given, labels, k, p: (
-        -take_along_last(log_weights(given.wide(), k, p), labels[..., None])[..., 0]
-    ),
+    plain=lambda given, labels, k, p: -at_labels(log_weights(given.wide(), k, p), labels),
     back=(
         Operation(
             name="",

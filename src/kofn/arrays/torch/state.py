@@ -76,6 +76,17 @@ def is_sharded(x: Tensor) -> bool:
     return not any(way.is_partial() or way.is_shard(last) for way in x.placements)  # type: ignore[attr-defined]
 
 
+def without_partial(x: Tensor) -> Tensor:
+    """Return a DTensor without placements that wait for a sum.
+
+    A gather from shards of rows has one with a mask, and loses it with the dimension that it took.
+    """
+    from torch.distributed.tensor import Replicate
+
+    ways = [Replicate() if way.is_partial() else way for way in x.placements]  # type: ignore[attr-defined]
+    return x.redistribute(placements=ways)  # type: ignore[attr-defined, no-any-return]
+
+
 def _is_left_alone(x: Tensor) -> bool:
     return (
         not _is_tracing()

@@ -8,6 +8,7 @@ import torch
 
 import kofn
 from kofn import losses
+from kofn.arrays.operations import greatest, least
 
 X = np.random.default_rng(0).standard_normal((3, 12))
 X[1, 4], X[1, 7] = np.nan, -np.inf
@@ -79,3 +80,27 @@ def test_gradients_and_tangents_of_a_row_with_a_nan_in_jax():
     tangents = tuple(map(jnp.ones_like, arguments))
     _, moved = jax.jvp(lambda *given: kofn.soft_topk(*given[:2]), arguments, tangents)
     assert np.isnan(np.asarray(moved)[1, LIVE]).all()
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (512, 64), (6, 1000), (3, 9001)])
+def test_a_nan_is_the_greatest_and_the_least_of_a_row_in_jax(shape):
+    """XLA's maximum loses it, by the shape of an array and the processor."""
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    wanted = x.max(-1), x.min(-1)
+    x[2, shape[1] // 2] = wanted[0][2] = wanted[1][2] = np.nan
+    for found in (greatest, least), (jax.jit(greatest), jax.jit(least)):
+        for function, answer in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(function(jnp.asarray(x)), answer)
+
+
+@pytest.mark.parametrize("name", ["logistic", "linear", "softmax", "knapsack"])
+def test_a_row_with_a_nan_among_many_entries_in_jax(name):
+    """XLA loses the NaN among so many."""
+    x = np.random.default_rng(0).standard_normal((6, 1000)).astype("float32")
+    x[1, 500] = np.nan
+    maps = {**MAPS, "knapsack": lambda x, k, t: kofn.soft_knapsack(x, np.full(1000, 2, "f"), k)}
+    arguments = jnp.asarray(x), jnp.full(6, 4.0), jnp.ones(6)
+    of_scores = jax.grad(lambda *given: maps[name](*given).sum())(*arguments)
+    for found in (maps[name](*arguments), of_scores):
+        assert np.isnan(found[1]).all()
+        assert np.isfinite(np.delete(found, 1, 0)).all()

@@ -137,6 +137,21 @@ def as_numbers(x: Array, dtype: Any) -> Array:
     return cast(x, dtype)
 
 
+def greatest(x: Array) -> Array:
+    """Return the maximum along the last axis; NaN if there is one, which XLA loses on CPUs."""
+    return _beside_nan(x, namespace(x).max(x, axis=-1))
+
+
+def least(x: Array) -> Array:
+    """Return the minimum along the last axis; NaN if there is one."""
+    return _beside_nan(x, namespace(x).min(x, axis=-1))
+
+
+def _beside_nan(x: Array, found: Array) -> Array:
+    xp = namespace(x)
+    return xp.where(xp.any(xp.isnan(x), axis=-1), math.nan, found) if is_jax(x) else found
+
+
 def take_along_last(x: Array, indices: Array) -> Array:
     if is_torch(x):
         return x.gather(-1, indices.long())

@@ -10,6 +10,7 @@ from jax import lax
 
 from kofn.arrays.jax.axes import as_integers, as_numbers, variations, varying
 from kofn.arrays.kinds import is_jax
+from kofn.arrays.operations import greatest, least
 from kofn.inputs.given import Given, given
 from kofn.links.link import Link
 
@@ -28,13 +29,13 @@ class AxisRows:
     tracked: bool = False  # whether JAX tracks here which arrays differ along these axes
 
     def min(self, values: jax.Array) -> jax.Array:
-        least = as_integers(self._own(values).min(-1), -1)
+        here = as_integers(least(self._own(values)), -1)
         # As a maximum, so that XLA sends it with the others.
-        return as_numbers(~self._own(lax.pmax(~least, self.names)), values.dtype)
+        return as_numbers(~self._own(lax.pmax(~here, self.names)), values.dtype)
 
     def max(self, values: jax.Array) -> jax.Array:
-        greatest = as_integers(self._own(values).max(-1), 1)
-        return as_numbers(self._own(lax.pmax(greatest, self.names)), values.dtype)
+        here = as_integers(greatest(self._own(values)), 1)
+        return as_numbers(self._own(lax.pmax(here, self.names)), values.dtype)
 
     def sum(self, values: jax.Array) -> jax.Array:
         return self.total(self._own(values).sum(-1))

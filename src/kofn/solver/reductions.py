@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.operations import greatest, least
 
 
 class Reductions(Protocol):
@@ -52,11 +53,11 @@ class DenseRows:
 
     @staticmethod
     def min(values: Array) -> Array:
-        return namespace(values).min(values, axis=-1)
+        return least(values)
 
     @staticmethod
     def max(values: Array) -> Array:
-        return namespace(values).max(values, axis=-1)
+        return greatest(values)
 
     @staticmethod
     def sum(values: Array) -> Array:

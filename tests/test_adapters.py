@@ -91,6 +91,10 @@ CASES = {
     "knapsack_fill": bought,
     "knapsack_threshold": functools.partial(knapsack, of=kofn.soft_knapsack_threshold),
     "knapsack_value": functools.partial(knapsack, of=kofn.soft_knapsack_value),
+    "subset_marginals": lambda x: kofn.KSubset(x, 3).marginals(),
+    "subset_log_count": lambda x: kofn.KSubset(x, 3).log_partition(),
+    "subset_tails": lambda x: kofn.KSubset(x, 3).entropy(),
+    "noisy_argmax": lambda x, t=1.0: kofn.perturbed_argmax(x, temperature=t),
 }
 """By the name of an operation, a public function that it answers, of scores and what is learned."""
 NUMBERS = {
@@ -109,6 +113,11 @@ KEPT = {
     "truncated_loss": (1.0, 3),
     **dict.fromkeys(("knapsack_weights", "knapsack_hard", "knapsack_threshold"), (2.0, 4)),
     "knapsack_value": (3.0, 5),
+    # The array code around the sums, and the nodes.
+    "subset_marginals": (1.25, 1),
+    "subset_log_count": (7.0, 0),
+    "subset_tails": (10.0, 0),
+    "noisy_argmax": (2.0, 149),
 }
 """What autograd keeps at most: in units of the scores, and in numbers per row."""
 operations = pytest.mark.parametrize("name", CASES)
@@ -188,7 +197,8 @@ def derivative(function, x, order):
 
 
 def test_every_declaration_has_a_case():
-    assert [operation.name for operation in DECLARED if operation.name not in CASES] == []
+    others = "subset_marginals", "subset_log_count", "subset_tails", "noisy_argmax"
+    assert {*CASES} == {*(operation.name for operation in DECLARED), *others}
 
 
 @operations

@@ -117,6 +117,7 @@ COMPILED = Operation(
             gives="y n",
             of=ROWS,
             kernel=_from_nodes,
+            plain=lambda rows, *own: _from_nodes(None, rows, *own),
         ),
     ),
     fake=lambda y, *noise: (y.new_empty(y.shape), _memory(_pack(y, *noise))),

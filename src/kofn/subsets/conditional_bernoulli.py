@@ -14,8 +14,7 @@ from kofn.arrays.autodiff import not_below_0, spoil, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.rows.compiled import whole
 from kofn.solver.equation import far
-from kofn.subsets import routes
-from kofn.subsets.operations import marginals_at
+from kofn.subsets import operations, routes
 
 
 class Rows(NamedTuple):
@@ -87,14 +86,15 @@ def log_partition(rows: Rows) -> Array:
 
 def marginals_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Array:
     """Return marginals of logits y, −inf where masked, by the fastest code; see `rows_of`."""
-    return routes.marginals(y, k, _MARGINALS, _marginals_by_arrays, found)
+    return routes.marginals(y, k, MARGINALS, _MARGINALS_AT, _marginals_by_arrays, found)
 
 
 def _marginals_by_arrays(y: Array, k: Array, found: Any = None) -> Array:
     return whole(marginals, whole(rows_of, y, k, found))
 
 
-_MARGINALS = marginals_at(_marginals_by_arrays)
+MARGINALS = operations.marginals(_marginals_by_arrays)
+_MARGINALS_AT = operations.marginals_at(_marginals_by_arrays)
 
 
 def marginals(rows: Rows) -> Array:

@@ -117,28 +117,31 @@ def _marginals(kernels: Any, y: Array, k: Array) -> tuple[Array, Array]:
     return kernels.at(contract.MARGINALS, y, hi, lo, k), namespace(k).stack((hi, lo))
 
 
-MARGINALS = Operation(
-    name="subset_marginals",
-    takes="y n, k r",
-    gives="p n, placed 2",
-    of=LOGITS,
-    kernel=_marginals,
-    back=(
-        Operation(
-            name="subset_marginals_backward",
-            takes="cotangent n, y n, k r, placed 2",
-            gives="y n",
-            of=LOGITS,
-            kernel=lambda kernels, y, cotangent, k, placed: kernels.at(
-                contract.COVARIANCE, y, placed[0], placed[1], k, cotangent
+def marginals(plain: Any) -> Operation:
+    """Declare marginals of logits; plain(y, k) is the array code."""
+    return Operation(
+        name="subset_marginals",
+        takes="y n, k r",
+        gives="p n, placed 2",
+        of=LOGITS,
+        kernel=_marginals,
+        plain=plain,
+        back=(
+            Operation(
+                name="subset_marginals_backward",
+                takes="cotangent n, y n, k r, placed 2",
+                gives="y n",
+                of=LOGITS,
+                kernel=lambda kernels, y, cotangent, k, placed: kernels.at(
+                    contract.COVARIANCE, y, placed[0], placed[1], k, cotangent
+                ),
             ),
         ),
-    ),
-)
+    )
 
 
 def marginals_at(plain: Any) -> Operation:
-    """Declare marginals of logits with a known threshold; plain(y, k, found) is the array code."""
+    """Declare the same with a known threshold; plain(y, k, found) is the array code."""
     return Operation(
         name="",
         takes="y n, k r, hi r, lo r",

@@ -15,7 +15,6 @@ from kofn.subsets import quadrature, sampling
 from kofn.subsets.operations import (
     COVARIANCE,
     LOG_COUNT,
-    MARGINALS,
     TAILS,
     kernel_for,
     sum_of,
@@ -30,10 +29,12 @@ def threshold(y: Array, k: Array) -> tuple[Array, Array]:
     return any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
 
 
-def marginals(y: Array, k: Array, of: Operation, plain: Any, found: Any = None) -> Array:
+def marginals(
+    y: Array, k: Array, of: Operation, at: Operation, plain: Any, found: Any = None
+) -> Array:
     """Return the marginals of logits y, −inf where masked.
 
-    `of` is `operations.marginals_at` of the differentiable code `plain`.
+    `of` and `at` are `operations.marginals` and `marginals_at` of the differentiable code `plain`.
     """
     if framework(y) == "jax":
         from kofn.subsets.jax_marginals import marginals as traced
@@ -42,8 +43,8 @@ def marginals(y: Array, k: Array, of: Operation, plain: Any, found: Any = None) 
         return plain(y, k, found) if answer is None else answer
     kernel = kernel_for(y)
     if kernel is not None:
-        return route.computed(of, kernel, y, (k, *(found or threshold(y, k))))
-    answer = route.by_kernel(MARGINALS, y, k) if is_torch(y) else None
+        return route.computed(at, kernel, y, (k, *(found or threshold(y, k))))
+    answer = route.by_kernel(of, y, k) if is_torch(y) else None
     return plain(y, k, found) if answer is None else answer
 
 

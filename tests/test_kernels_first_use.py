@@ -277,6 +277,12 @@ def test_every_kernel_comes_with_kofn():
 
 
 @for_this_system
+def test_what_comes_with_kofn_names_no_file():
+    """As an error that Numba's own code raises would: that of a power of two integers."""
+    assert [symbol for symbol, code in shipped._contents().items() if ".py" in code] == []
+
+
+@for_this_system
 @pytest.mark.full
 def test_what_comes_with_kofn_is_of_its_sources():
     # In a process of its own: Numba's code depends on what it has compiled before.

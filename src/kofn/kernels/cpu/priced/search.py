@@ -112,12 +112,15 @@ def _search(row, state):
     for round_ in range(ROUNDS * size):
         sums = visit(row, EVALUATION if exact else ROUGH)
         above, below, dearest = sums[1], sums[0] - sums[1], state.dearest
-        density, weight = sums[4] * dearest, sums[5] * dearest**2
+        square = dearest * dearest
+        density, weight = sums[4] * dearest, sums[5] * square
         missing = _missing(state, sums[2], sums[3], size)
         excess = missing + below - above
         if not abs(excess) < math.inf:
             return LOST
-        gap, step = halley(kind, state.budget, state.total, excess, weight, sums[7] * dearest**3)
+        gap, step = halley(
+            kind, state.budget, state.total, excess, weight, sums[7] * (square * dearest)
+        )
         last = enough
         if missing == 0 and below + above < dearest:
             faint = 1e3 * faint_tail(size) * dearest
@@ -126,7 +129,7 @@ def _search(row, state):
             if kind in TWO_TAILS:
                 if not min(below, above) > faint:
                     return LOST
-                steep = sums[6] * dearest**2
+                steep = sums[6] * square
                 slope = (weight - steep) / below + steep / above
                 step = math.log(below / above) / slope
                 last = LAST_BY_LOGS[0 if size == 4 else 1]

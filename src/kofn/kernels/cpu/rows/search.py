@@ -118,6 +118,7 @@ def read(row, lanes):
     r = row.lane
     lanes.strange[r] = 1.0
     pivot, temperature, k = load(row.x, row.n // 2, row.size), lanes.temperature[r], lanes.k[r]
+    far = 1e6 * temperature
     _census(row, lanes, pivot if abs(pivot) < USUAL else 0.0, USUAL)
     if lanes.greatest[r] - lanes.least[r] > SPREAD * temperature and lanes.live[r] > 0:
         mean, variance, usual = lanes.mean[r], lanes.variance[r], lanes.usual[r]
@@ -138,7 +139,7 @@ def read(row, lanes):
     elif (
         not abs(lanes.greatest[r]) <= USUAL
         or temperature < 2.0**-480
-        or lanes.variance[r] > (1e6 * temperature) ** 2
+        or lanes.variance[r] > far * far
         or lanes.usual[r] < lanes.wanted[r]
     ):
         lanes.state[r] = LOST
@@ -162,7 +163,8 @@ def _span(lanes, r):
     """Mean and variance as far as the ends of a row tell, where squares of its scores underflow."""
     least, greatest = lanes.least[r], lanes.greatest[r]
     lanes.mean[r], lanes.usual[r] = least / 2 + greatest / 2, lanes.live[r]
-    lanes.variance[r] = ((greatest - least) / 4) ** 2
+    quarter = (greatest - least) / 4
+    lanes.variance[r] = quarter * quarter
 
 
 @plain

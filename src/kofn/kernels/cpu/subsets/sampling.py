@@ -168,7 +168,7 @@ def _rows(job, own, leads, number):
     uniforms = carray(pointer(words[U]), every * splits, number)
     outs = carray(pointer(words[OUT]), every * n, np.bool_)
     nodes, top = shapes[0, NODES], shapes[levels - 1]
-    dust = real(zs[0], math.sqrt(2.0 ** (-126 if zs.itemsize == 4 else -1022)))
+    dust = real(zs[0], math.sqrt(2.0**-126 if zs.itemsize == 4 else 2.0**-1022))
     cells, starts = top[FIRST] + top[NODES] * top[WINDOW], top[STARTS] + top[NODES]
     at = own
     probability, at = carray(pointer(at), cells, number), _after(at, cells)

@@ -24,11 +24,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import processor; \
 	print(*processor.older())"))
 LEVELS ?= $(OLDER) own
-OF_LEVELS ?= tests/test_kernels*.py tests/test_maps_accuracy.py tests/test_maps_laws.py tests/test_rows_gradients.py \
-	tests/test_rows_far_scores.py tests/test_rows_of_users.py tests/test_maps_knapsack_gradients.py tests/test_rows_total.py \
+OF_LEVELS ?= tests/test_kernels*.py tests/test_maps_accuracy.py tests/test_maps_laws.py tests/test_formulas_gradients.py \
+	tests/test_formulas_far_scores.py tests/test_formulas_of_users.py tests/test_maps_knapsack_gradients.py tests/test_formulas_total.py \
 	tests/test_docs_gradients.py
-SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_rows_total.py tests/test_maps_accuracy.py \
-	tests/test_rows_gradients.py
+SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_formulas_total.py tests/test_maps_accuracy.py \
+	tests/test_formulas_gradients.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-levels test-older test-extras same test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean

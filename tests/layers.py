@@ -11,8 +11,9 @@ FLOORS = (
     ("links", "schedules"),
     ("solver", "kernels"),
     ("inputs",),
-    ("segments",),
-    ("rows",),
+    ("segments", "shards"),
+    ("threshold",),
+    ("formulas",),
     ("operations",),
     ("adapters",),
     ("maps", "subsets", "classic", "streaming"),
@@ -68,6 +69,21 @@ def rooms_below(root):
             targets = {room_of(target) for target in imports(path, known)}
             graph.setdefault(room_of(name), set()).update(targets - {None, room_of(name)})
     return graph
+
+
+def longest_chain(root, room):
+    """The longest list of files of a room of which each imports the next."""
+    known = modules(root)
+    inside = {name: path for name, path in known.items() if room_of(name) == room}
+    below = {name: (imports(path, known) - {name}) & {*inside} for name, path in inside.items()}
+    chains = {}
+
+    def chain(name):
+        if name not in chains:
+            chains[name] = [name, *max(map(chain, below[name]), key=len, default=[])]
+        return chains[name]
+
+    return max(map(chain, inside), key=len, default=[])
 
 
 def without_detours(graph):

@@ -16,16 +16,16 @@ from torch import distributed
 from torch.distributed.tensor.experimental import register_sharding
 
 import kofn
-import test_rows_sharded
+import test_adapters_sharded
 from kofn import links, losses
 from kofn.adapters import route
 from kofn.adapters.torch_operators import REGISTERED, register
+from kofn.formulas import answers
 from kofn.inputs.given import given
 from kofn.operations import topk
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
-from kofn.rows import answers
 from kofn.segments.given import segment_given
 from kofn.solver.reductions import DENSE
 
@@ -149,7 +149,7 @@ def sharded():
     from torch.distributed.tensor import Shard, distribute_tensor
 
     kernels = os.environ.get("KOFN_KERNELS", "on")
-    with test_rows_sharded.joined(distributed.HashStore(), 0, 1, kernels):
+    with test_adapters_sharded.joined(distributed.HashStore(), 0, 1, kernels):
         mesh = init_device_mesh("cpu", (1,))
         yield lambda x: distribute_tensor(torch.tensor(x), mesh, [Shard(0)])
 

@@ -384,8 +384,8 @@ def messages_of_each_answer():
 
 def sums_of_parts():
     """By one message each, of flags too; a derivative sends only what somebody asks for."""
-    from kofn.rows.group.ranks import ranks_of
-    from kofn.rows.group.reductions import GroupRows
+    from kofn.shards.ranks import ranks_of
+    from kofn.shards.reductions import GroupRows
 
     over, x = GroupRows(ranks_of((None,), "a test", rows())), rows()
     part, flags = mine(x).clone().requires_grad_(), x > 0
@@ -410,10 +410,10 @@ def sums_of_parts():
 def an_operation_of_ones_own():
     """One that is declared by its array code alone: the variance of the weights, Σ p(1 − p)."""
     from kofn.adapters.torch_shards import answer
+    from kofn.formulas import answers
     from kofn.operations.operation import Operation
     from kofn.operations.signatures import ROWS
-    from kofn.rows import answers
-    from kofn.rows.group import given
+    from kofn.shards import given
 
     def variance(rows, over, found=None):
         p = answers.weights(rows, over, found)

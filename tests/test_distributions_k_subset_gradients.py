@@ -18,7 +18,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 import oracles_subset as oracles
 from kofn import KSubset
 from kofn.arrays.jax import compile as jax_compile
-from kofn.rows import jax_threshold
+from kofn.threshold import jax_threshold
 from oracles import finite_difference
 from support import GRADIENT, Framework, with_gradients
 

@@ -10,7 +10,7 @@ from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
 from kofn.operations import topk
-from kofn.rows import kernel_rows
+from kofn.threshold import by_kernel
 from support import GRADIENT, LINKS, TOTAL_BOUND, WEIGHTS
 
 INF, NAN = np.inf, np.nan
@@ -104,7 +104,7 @@ def test_the_threshold_alone_is_the_references(link, spread, reference, monkeypa
         kofn.soft_topk_threshold, x.astype(np.float64), k.astype(np.float64), link=link
     )
     if spread < 1e6:
-        monkeypatch.setattr(kernel_rows, "finish", None)  # no row may need the reference
+        monkeypatch.setattr(by_kernel, "finish", None)  # no row may need the reference
     theta = kofn.soft_topk_threshold(x, k, link=link)
     size = 1e-6 + 2e-7 * np.abs(exact)
     assert np.array_equal(np.isfinite(theta), np.isfinite(exact))

@@ -13,7 +13,7 @@ from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.kernels.cpu.rows import loops
 from kofn.kernels.cpu.runtime import intrinsics
 from kofn.operations import topk
-from kofn.rows import kernel_rows
+from kofn.threshold import by_kernel
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS, SMOOTH
 
@@ -123,8 +123,8 @@ def test_tiny_units_need_no_reference(monkeypatch, rng):
 
 def test_a_row_is_solved_once_when_the_kernel_gives_up(monkeypatch):
     """And not by the kernel again: for a threshold alone, too."""
-    calls, solve = [], kernel_rows.solve
-    monkeypatch.setattr(kernel_rows, "solve", lambda *a: calls.append(1) or solve(*a))
+    calls, solve = [], by_kernel.solve
+    monkeypatch.setattr(by_kernel, "solve", lambda *a: calls.append(1) or solve(*a))
     x = np.array([3.0, 1e30, 2.0, 1.5])
     p, theta = soft_topk(x, 2.5), soft_topk_threshold(x, 2.5)
     assert len(calls) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layers import LEVEL, ROOT, imports, modules, rooms_below, without_detours
+from layers import LEVEL, ROOT, imports, longest_chain, modules, rooms_below, without_detours
 
 FLAT = {"__init__", "__main__", "classic", "onnx", "schedules"}
 
@@ -42,6 +42,19 @@ def test_imports_go_down():
     check_floors(ROOT)
 
 
+@pytest.mark.parametrize("room", [room for room in LEVEL if (ROOT / room).is_dir()])
+def test_few_files_of_a_room_stand_on_each_other(room):
+    """Who follows the imports of a file reads so many files of its room."""
+    chain = longest_chain(ROOT, room)
+    print(f"{room}: {len(chain)}:", " > ".join(name.rpartition(".")[2] for name in chain))
+    assert len(chain) <= {"kernels": 12, "nn": 9}.get(room, 8)
+
+
+def test_no_folder_has_more_than_20_files():
+    folders = [folder for folder in ROOT.rglob("*") if folder.is_dir()]
+    assert [folder for folder in folders if len([*folder.glob("*.py")]) > 21] == []
+
+
 def test_few_files_stand_outside_of_a_room():
     assert {path.stem for path in ROOT.glob("*.py")} == FLAT
 
@@ -50,7 +63,7 @@ def test_few_files_stand_outside_of_a_room():
     ("line", "error"),
     [
         ("from kofn.maps.topk import soft_topk", AssertionError),
-        ("def f():\n    from kofn.rows import given", AssertionError),
+        ("def f():\n    from kofn.inputs import given", AssertionError),
         ("from importlib import import_module; import_module('kofn.inputs.given')", AssertionError),
         ("from . import table", AssertionError),
         ("from kofn.links import table", None),

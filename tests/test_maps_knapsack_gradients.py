@@ -10,10 +10,10 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
 import kofn
 from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
+from kofn.formulas import answers, implicit
 from kofn.inputs import settled
 from kofn.inputs.given import with_costs
-from kofn.rows import answers, implicit
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 from support import LINKS, Framework, Segments, every_link
 
 MAPS = {

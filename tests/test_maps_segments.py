@@ -16,9 +16,9 @@ import kofn
 from kofn import links
 from kofn.arrays.segments import segment_sum
 from kofn.losses import segment_topk_loss, topk_loss
-from kofn.rows import jax_threshold
 from kofn.segments import form as segment_form
 from kofn.segments import order as segment_order
+from kofn.threshold import jax_threshold
 from rows_of_users import DTYPES, draw
 from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework
 
@@ -170,7 +170,7 @@ def test_a_learned_alpha_for_each_segment(low):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("link", ["logistic", "normal", "entmax", "exponential"])
-def test_rows_of_users(link, dtype):
+def test_formulas_of_users(link, dtype):
     """The dense rows are tested against oracles; segments of other lengths must not differ."""
     rows = draw(np.random.default_rng(5), 300, 24, dtype)
     lengths = np.random.default_rng(6).integers(1, 25, 300)

@@ -6,11 +6,11 @@ import torch
 
 from kofn import links, soft_topk_threshold
 from kofn.adapters import array_code
+from kofn.formulas import implicit, pullbacks
 from kofn.inputs.given import given
 from kofn.inputs.settled import rows_of
 from kofn.links import table
 from kofn.operations import topk
-from kofn.rows import implicit, pullbacks
 from support import LINKS
 
 pytestmark = pytest.mark.usefixtures("kernels_on")

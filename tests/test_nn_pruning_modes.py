@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-import test_rows_sharded
+import test_adapters_sharded
 from kofn import nn
 
 COOL = nn.PruningSchedule(10, temperature=(0.02, 0.01))
@@ -153,4 +153,4 @@ def sharded():
 @pytest.mark.skipif(not distributed.is_available(), reason="PyTorch without torch.distributed")
 @pytest.mark.parametrize("task", [replicated, sharded])
 def test_two_processes(tmp_path, task):
-    test_rows_sharded.run_on_ranks(tmp_path / "store", task)
+    test_adapters_sharded.run_on_ranks(tmp_path / "store", task)

@@ -84,7 +84,7 @@ def test_a_changed_formula_is_seen_and_an_unchanged_tree_is_not(tmp_path, monkey
     old, new = sides.answers(pair, names, 1)
     assert all(isinstance(old[name], list) for name in names)
     assert not any(difference(name, old[name], new[name]) for name in names)
-    file = pair[1].source / "kofn/rows/answers.py"
+    file = pair[1].source / "kofn/formulas/answers.py"
     text = file.read_text(encoding="utf-8")
     changed = text.replace("upper, 1 - high, low)", "upper, 1 - high, 1.000001 * low)")
     assert changed != text

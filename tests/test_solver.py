@@ -11,9 +11,9 @@ from scipy import special
 
 import oracles
 from kofn import Link, links, soft_topk, soft_topk_threshold
+from kofn.formulas import answers, implicit
 from kofn.inputs.settled import Rows
 from kofn.links import table
-from kofn.rows import answers, implicit
 from kofn.solver.reductions import DENSE
 from kofn.solver.threshold import solve
 from support import Framework, Segments, every_link

@@ -10,9 +10,10 @@ import torch
 
 import kofn
 from kofn import streaming
+from kofn.adapters import shard_knapsack_choice
 from kofn.arrays import flow
 from kofn.maps import taylor_zeros
-from kofn.rows.group import choice, priced_choice
+from kofn.shards import choice
 from kofn.solver import beside
 from kofn.streaming import cut
 from kofn.streaming import equation as one_row
@@ -169,18 +170,18 @@ def test_the_messages_of_a_choice_with_costs_have_a_bound(monkeypatch, rng):
     keys = choice.keys_of(keys_at_all_distances(rng, np.float64))
     price = torch.from_numpy(rng.integers(1, 9, keys.shape).astype(float))
     purse = price.sum(-1) * 0.4
-    keyed = priced_choice._Keyed(keys, price, purse)
-    start = priced_choice._Cut(keys.amin(-1), keys.amax(-1) + 1, torch.zeros_like(purse))
+    keyed = shard_knapsack_choice._Keyed(keys, price, purse)
+    start = shard_knapsack_choice._Cut(keys.amin(-1), keys.amax(-1) + 1, torch.zeros_like(purse))
     ranks, every = OneRank(), torch.ones_like(purse, dtype=torch.bool)
-    cut = priced_choice._searched(keyed, start, every, ranks)
+    cut = shard_knapsack_choice._searched(keyed, start, every, ranks)
     assert ranks.messages <= choice.most_rounds(keys)
     spent = torch.where(keys >= cut.high[:, None], price, 0.0).sum(-1)
     more = torch.where(keys >= cut.low[:, None], price, 0.0).sum(-1)
     assert ((spent <= purse) & (purse < more) & (cut.spent == spent)).all()
     assert (cut.high - cut.low == 1).all()
-    monkeypatch.setattr(priced_choice, "most_rounds", lambda _: 2)
+    monkeypatch.setattr(shard_knapsack_choice, "most_rounds", lambda _: 2)
     ranks = OneRank()
-    cut = priced_choice._searched(keyed, start, every, ranks)
+    cut = shard_knapsack_choice._searched(keyed, start, every, ranks)
     assert ranks.messages == 2
     assert (torch.where(keys >= cut.high[:, None], price, 0.0).sum(-1) <= purse).all()
 

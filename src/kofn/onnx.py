@@ -29,7 +29,6 @@ from kofn.links import table
 from kofn.links.bounded import NEAR_1
 from kofn.links.link import by_id
 from kofn.metrics import torch_temperature as torch_temperature
-from kofn.rows import torch_threshold as torch_threshold
 
 __all__ = ["translations"]
 

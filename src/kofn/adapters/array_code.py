@@ -10,7 +10,7 @@ from kofn.arrays.kinds import Array, cast
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import ENTRY, Operation
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 
 
 def answer(

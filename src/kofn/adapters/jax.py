@@ -10,16 +10,17 @@ from typing import Any
 
 from kofn.adapters import jax_onward, jax_primitives
 from kofn.arrays.kinds import Array
+from kofn.formulas import answers, knapsack_choice, pullbacks
 from kofn.inputs.given import Given
 from kofn.kernels.contract import GENERAL
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import EACH_ALPHA, ROWS
-from kofn.rows import answers, jax_lost, priced_choice, pullbacks
-from kofn.rows.jax_operators import Settings, served
 from kofn.solver.reductions import DENSE
+from kofn.threshold import jax_repair
+from kofn.threshold.jax_operators import Settings, served
 
 _OF_ROWS = answers.weights, answers.gap, pullbacks.log_cotangents
-jax_lost.by(jax_lost.Reference(*_OF_ROWS, priced_choice.fill))
+jax_repair.by(jax_repair.Reference(*_OF_ROWS, knapsack_choice.fill))
 
 OF_ALPHAS = {ROWS: EACH_ALPHA}
 """The rows that have an alpha each, for those that have a number."""

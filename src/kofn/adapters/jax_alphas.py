@@ -17,7 +17,7 @@ from jax import lax, numpy
 from jax.interpreters import mlir
 
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
-from kofn.rows.jax_operators import Operator, Site, bind
+from kofn.threshold.jax_operators import Operator, Site, bind
 
 
 def in_kinds(operator: Operator, place: int) -> Operator:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import ad
 
-from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, bind
+from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, bind
 
 
 class Pull(NamedTuple):

@@ -22,8 +22,8 @@ from kofn.arrays.autodiff import for_values, quotient, stop_gradient
 from kofn.arrays.kinds import cast
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation, Signature
-from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.solver.reductions import DENSE, Reductions
+from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 
 MOST = 2**31 - 1
 """The greatest label."""

@@ -27,8 +27,8 @@ from kofn.adapters.jax_rows import (
 from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.inputs.settled import rows_of, uncounted
 from kofn.operations.operation import Operation, Signature
-from kofn.rows.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.solver.reductions import DENSE, Reductions
+from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -11,13 +11,13 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.inputs.settled import Rows
 from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
-from kofn.rows.jax_axis import AxisRows
-from kofn.rows.jax_operators import Settings
-from kofn.rows.threshold_route import threshold
 from kofn.solver.beside import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
+from kofn.threshold.jax_axis import AxisRows
+from kofn.threshold.jax_operators import Settings
+from kofn.threshold.route import threshold
 
 
 def names_of(of: Signature) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from kofn.inputs.given import Given
 from kofn.operations import topk
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import ROWS
-from kofn.rows.torch_segments import known
+from kofn.threshold.torch_segments import known
 
 
 def _unpack(given: Given) -> tuple[Any, ...]:

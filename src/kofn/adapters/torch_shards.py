@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.adapters import shard_knapsack as priced
 from kofn.adapters import torch_eager
+from kofn.adapters.shard_knapsack_choice import fill as priced_fill
 from kofn.arrays.torch.state import is_recorded
 from kofn.inputs.settled import Rows
 from kofn.inputs.settled import rows_of as given_rows
@@ -23,11 +25,9 @@ from kofn.links.link import Link
 from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import PRICED, ROWS
-from kofn.rows.group import priced
-from kofn.rows.group.given import Shards
-from kofn.rows.group.priced_choice import fill as priced_fill
-from kofn.rows.group.search import solve
-from kofn.rows.group.survey import Counts, rows_of, surveyed
+from kofn.shards.given import Shards
+from kofn.shards.search import solve
+from kofn.shards.survey import Counts, rows_of, surveyed
 
 Grads = Sequence[Tensor | None]
 

@@ -36,8 +36,8 @@ def link_of_loss(given: Any) -> Link | None:
 
 def _tell(name: str, scores: Any, group: Any, dim: Any, failure: Exception) -> None:
     """Take part in the header of the other ranks, with an error."""
-    from kofn.rows.group.header import Asked, agreed
-    from kofn.rows.group.ranks import ranks_of
+    from kofn.shards.header import Asked, agreed
+    from kofn.shards.ranks import ranks_of
 
     try:
         groups = _groups(name, scores, group, dim)

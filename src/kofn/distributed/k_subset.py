@@ -78,7 +78,7 @@ class KSubset:
             if not groups:
                 return getattr(whole.KSubset(logits, k, self.dim, mask), method)()
             from kofn.distributed import subset_sums
-            from kofn.rows.group.given import shards as checked
+            from kofn.shards.given import shards as checked
 
             link = links.logistic
             shards = checked(name, logits, k, link, 1.0, self.dim, mask, groups)

@@ -17,14 +17,14 @@ from kofn.distributed.loss_parts import reduced, weighted
 from kofn.distributed.loss_targets import Options
 from kofn.distributed.over_shards import array_alpha, with_alpha
 from kofn.distributed.placements import Layout, _layout_of, refuse_group
+from kofn.formulas.answers import require_integral
 from kofn.inputs.given import ONE
 from kofn.links import Link
 from kofn.losses.targets import check_reduction
 from kofn.operations.losses import GAP, LIKELIHOOD, SMOOTHED_LIKELIHOOD
-from kofn.rows.answers import require_integral
-from kofn.rows.group import given
-from kofn.rows.group.header import Asked, agreed
-from kofn.rows.group.ranks import ranks_of
+from kofn.shards import given
+from kofn.shards.header import Asked, agreed
+from kofn.shards.ranks import ranks_of
 
 
 def loss(

@@ -10,6 +10,9 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_integer, check_number
 from kofn.arrays.kinds import cast, namespace
 from kofn.distributed.loss_parts import Target, reduced, spread, weighted
+from kofn.formulas import answers
+from kofn.formulas.answers import require_integral
+from kofn.formulas.sloped import cross_entropy
 from kofn.inputs.given import ONE, Given
 from kofn.inputs.settled import rows_of
 from kofn.links import Link
@@ -20,10 +23,7 @@ from kofn.losses.targets import (
     check_reduction,
     constant_where,
 )
-from kofn.rows import answers
-from kofn.rows.answers import require_integral
-from kofn.rows.compiled import evaluate
-from kofn.rows.sloped import cross_entropy
+from kofn.threshold.compiled import evaluate
 
 
 def loss(
@@ -42,7 +42,7 @@ def loss(
 
     `options` are the fields of `loss_targets.Options`.
     """
-    from kofn.rows.jax_axis import axis_rows, given_on_axes
+    from kofn.threshold.jax_axis import axis_rows, given_on_axes
 
     check_reduction(reduction)
     over = axis_rows(name, axis_name)

@@ -12,8 +12,8 @@ from kofn.arrays.checks import check_integer, check_number
 from kofn.distributed import loss_parts
 from kofn.distributed.loss_parts import Target
 from kofn.losses.targets import _are_indices
-from kofn.rows.group.given import Shards
-from kofn.rows.group.header import Asked
+from kofn.shards.given import Shards
+from kofn.shards.header import Asked
 
 
 class Options(NamedTuple):

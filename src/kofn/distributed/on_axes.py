@@ -6,11 +6,11 @@ from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_jax
+from kofn.formulas import choice
 from kofn.inputs.settled import rows_of
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY
-from kofn.rows import choice
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 
 AxisName = str | tuple[str, ...] | None
 
@@ -42,7 +42,7 @@ def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: 
 
     `arguments` are those of `given_on_axes`.
     """
-    from kofn.rows.jax_axis import axis_rows, given_on_axes
+    from kofn.threshold.jax_axis import axis_rows, given_on_axes
 
     over = axis_rows(name, axis_name)
     given = given_on_axes(over, *arguments)
@@ -57,7 +57,7 @@ def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: 
 
 
 def _hard(given: Any, over: Any) -> Array:
-    from kofn.rows.jax_choice import hard_in_shards
+    from kofn.threshold.jax_choice import hard_in_shards
 
     x, k = stop_gradient(given.scores), stop_gradient(given.k)
     chosen = hard_in_shards(choice.known_scores(x), k, over)

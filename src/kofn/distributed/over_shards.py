@@ -9,10 +9,10 @@ from kofn.arrays.checks import check_flag
 from kofn.arrays.form import Form
 from kofn.distributed import on_axes
 from kofn.distributed.early import link_of, told
+from kofn.formulas.answers import require_integral
 from kofn.links import Link
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY, Operation
-from kofn.rows.answers import require_integral
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -91,7 +91,7 @@ def over_shards(
 def _of_scores(of: Map, name: str, hard: Any, costs: Any, *arguments: Any) -> tuple[Any, Form]:
     """Return the answer for this process's shard, and the form of its scores."""
     from kofn.adapters.torch_shards import answer, priced_choice
-    from kofn.rows.group import choice, given, header
+    from kofn.shards import choice, given, header
 
     def beside(checked: given.Shards) -> header.Asked:
         if of.has_integral:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from kofn.inputs.settled import Rows
-from kofn.rows.group.given import Shards
-from kofn.rows.group.reductions import GroupRows
-from kofn.rows.group.search import solve
-from kofn.rows.group.survey import Survey, surveyed
+from kofn.shards.given import Shards
+from kofn.shards.reductions import GroupRows
+from kofn.shards.search import solve
+from kofn.shards.survey import Survey, surveyed
 from kofn.solver.equation import far
 from kofn.subsets import quadrature
 from kofn.subsets.quadrature import Coins, Node

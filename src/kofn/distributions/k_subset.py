@@ -36,8 +36,8 @@ from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete, OverRows
 from kofn.inputs.given import Given, given
 from kofn.maps.topk import hard_topk, soft_topk
-from kofn.rows.compiled import whole
 from kofn.subsets import conditional_bernoulli, drawing, fitting, routes
+from kofn.threshold.compiled import whole
 
 __all__ = ["KSubset"]
 

@@ -15,7 +15,7 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributions.base import OverRows
 from kofn.links import Link
 from kofn.maps.topk import soft_topk
-from kofn.rows.compiled import whole
+from kofn.threshold.compiled import whole
 
 __all__ = ["PlackettLuce"]
 

@@ -27,7 +27,7 @@ class Rows(NamedTuple):
     top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Any  # an inner Link; its parameter is a number or per row
-    known: Any = None  # of shards: rows/group/survey.py
+    known: Any = None  # of shards: shards/survey.py
     costs: Any = None  # per entry, ≥ 0, and 0 where excluded; or None
 
     def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:

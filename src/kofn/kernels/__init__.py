@@ -1,9 +1,9 @@
 """Compiled kernels for rows: repeated passes over a row that stays in cache (see README.md).
 
 Numba compiles them for a CPU, Triton for a GPU; each is imported at the first call with such an
-array. They compute the same results as `solver/threshold.py` and `rows/implicit.py`, but faster,
-and the tests compare the two. KOFN_KERNELS=reference in the environment turns them off; "on" or no
-value leaves them on. It is read at every call, and any other value is a ValueError.
+array. They compute the same results as `solver/threshold.py` and `formulas/implicit.py`, but
+faster, and the tests compare the two. KOFN_KERNELS=reference in the environment turns them off;
+"on" or no value leaves them on. It is read at every call, and any other value is a ValueError.
 """
 
 from __future__ import annotations

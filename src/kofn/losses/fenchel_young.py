@@ -8,14 +8,14 @@ from kofn import links
 from kofn.adapters import route
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
+from kofn.formulas import answers
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
 from kofn.losses.targets import Target, log_likelihood, prepared, reduced, spoiled, weighted
 from kofn.operations.losses import GAP, LOSS
-from kofn.rows import answers
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 

@@ -8,11 +8,11 @@ from kofn.arrays.checks import check_same_kind
 from kofn.arrays.kinds import Array, adopt, deleted, namespace
 from kofn.arrays.operations import as_numbers
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
+from kofn.formulas import answers
 from kofn.inputs.given import Given
 from kofn.links import Link, table
 from kofn.losses.targets import bars, check_reduction, constant_where
 from kofn.operations.losses import GAP, LOSS, with_number
-from kofn.rows import answers
 from kofn.segments.given import segment_given
 
 __all__ = ["segment_topk_loss"]

@@ -14,8 +14,8 @@ from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, nam
 from kofn.arrays.operations import arange, take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
+from kofn.maps.argmax_kernels import serving as noise_kernels
 from kofn.operations.choice import LARGEST
-from kofn.rows.noise import serving as noise_kernels
 
 Kinks = tuple[tuple[float, float], ...]
 """(z, Φ(z)) where φ jumps or bends, its ends included; Φ = 1 where it is not known."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import accumulated, stacked
 from kofn.arrays.kinds import Array, cast, namespace
+from kofn.maps.argmax_kernels import serving as noise_kernels
 from kofn.maps.argmax_nodes import (
     Noise,
     Places,
@@ -29,7 +30,6 @@ from kofn.maps.argmax_nodes import (
     row_sum,
     terms,
 )
-from kofn.rows.noise import serving as noise_kernels
 
 
 class _Means(NamedTuple):

@@ -15,7 +15,7 @@ from kofn.links.link import Link
 from kofn.links.table import kinks_of
 from kofn.maps import argmax_weights
 from kofn.maps.softmax import softmax
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 
 __all__ = ["perturbed_argmax"]
 

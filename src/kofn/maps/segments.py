@@ -9,10 +9,10 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
+from kofn.formulas import answers
 from kofn.links import Link, table
 from kofn.maps.topk import chosen, hard_weights_of
 from kofn.operations.topk import SOFTMAX, THETA, VALUE, WEIGHTS
-from kofn.rows import answers
 from kofn.segments.given import segment_given
 
 __all__ = [

@@ -14,7 +14,7 @@ from kofn.inputs.settled import Rows, rows_of
 from kofn.maps.taylor_zeros import Zeros, zeros
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 
 USUAL = 100.0
 """The scores, in temperatures, up to which no product of `FACTORS` overflows."""

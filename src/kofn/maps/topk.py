@@ -10,11 +10,11 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
+from kofn.formulas import answers, choice
 from kofn.inputs.given import Given, given, without_bad_temperatures
 from kofn.links import Link, table
 from kofn.operations.choice import HARD, HARD_WEIGHTS
 from kofn.operations.topk import THETA, VALUE, WEIGHTS
-from kofn.rows import answers, choice
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 

@@ -26,7 +26,7 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.inputs.given import Given, given, without_deleted
 from kofn.links import Link, table
 from kofn.metrics.temperature_search import SOLVERS, mean_of, playing
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 
 
 def temperature_for(

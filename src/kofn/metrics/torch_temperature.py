@@ -12,9 +12,9 @@ from kofn.inputs.given import Given
 from kofn.links.link import by_id
 from kofn.maps import argmax_operations
 from kofn.metrics.temperature_search import SOLVERS
-from kofn.rows import torch_threshold as torch_threshold  # the other operators come with it
 from kofn.subsets.conditional_bernoulli import MARGINALS
 from kofn.subsets.operations import COVARIANCE, LOG_COUNT, TAILS
+from kofn.threshold import torch_operator as torch_operator  # the other operators come with it
 
 register(argmax_operations.COMPILED, COVARIANCE, LOG_COUNT, MARGINALS, TAILS)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, is_torch
+from kofn.formulas import answers, choice
 from kofn.inputs.given import Given, without_bad_temperatures
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS, scores
 from kofn.operations.topk import WEIGHTS_BACK
-from kofn.rows import answers, choice
-from kofn.rows.kernel_rows import threshold_of
+from kofn.threshold.by_kernel import threshold_of
 
 HARD = Operation(
     name="hard",

@@ -1,6 +1,6 @@
 """Operations by array code, with first derivatives in closed form for eager torch.
 
-These derivatives avoid the Newton steps of `rows/implicit.py`. docs/rows.md has the formulas.
+These derivatives avoid the Newton steps of `formulas/implicit.py`. docs/formulas.md derives them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from kofn.arrays.kinds import Array
+from kofn.formulas.pullbacks import in_rows
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
-from kofn.rows.pullbacks import in_rows
-from kofn.rows.threshold_route import threshold
+from kofn.threshold.route import threshold
 
 
 def closed(

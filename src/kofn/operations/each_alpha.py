@@ -17,14 +17,14 @@ from torch import Tensor
 
 from kofn import kernels
 from kofn.arrays.torch.state import is_plain, recording
+from kofn.formulas import answers
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
-from kofn.rows import answers
-from kofn.rows.threshold_route import threshold
+from kofn.threshold.route import threshold
 
 Answers = tuple[Tensor | None, ...]
 

@@ -15,13 +15,13 @@ from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, deleted, namespace, of_torch
 from kofn.arrays.operations import power_of_two
+from kofn.formulas import answers, implicit, knapsack_choice
 from kofn.inputs.given import Given, costed, with_costs
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import PRICED
-from kofn.rows import answers, implicit, priced_choice
-from kofn.rows.compiled import evaluate
-from kofn.rows.kernel_rows import finish, in_memory, part
+from kofn.threshold.by_kernel import finish, in_memory, part
+from kofn.threshold.compiled import evaluate
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
 LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
@@ -52,7 +52,7 @@ def _mend(found: Array, where: np.ndarray, given: Given, function: Any) -> None:
 
 def _fill(backend: Backend, given: Given) -> Array:
     found, lost = backend.fill(*costed(given))
-    _mend(found, np.isnan(in_memory(lost)), given, priced_choice.fill)
+    _mend(found, np.isnan(in_memory(lost)), given, knapsack_choice.fill)
     return found
 
 
@@ -116,7 +116,7 @@ KNAPSACK = Operation(
     functions="soft_knapsack",
     lacks={"segments": "no function for segments"},
 )
-_FILL = partial(evaluate, priced_choice.fill)
+_FILL = partial(evaluate, knapsack_choice.fill)
 FILL = Operation(
     name="knapsack_fill",
     takes="x n, costs n, budget r, t r, link",
@@ -132,7 +132,7 @@ FILL = Operation(
 def _hard_weights(given: Given) -> Array:
     """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
     soft = answers.weights(rows_of(given))
-    return priced_choice.fill(given) + (soft - stop_gradient(soft))
+    return knapsack_choice.fill(given) + (soft - stop_gradient(soft))
 
 
 HARD_KNAPSACK = Operation(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, of_torch
+from kofn.formulas import answers, pullbacks
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import weights_by_kernel
-from kofn.rows import answers, pullbacks
 
 Backend = kernels.RowKernels
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, deleted, is_torch, namespace
+from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
-from kofn.rows import answers, implicit, pullbacks, sloped
-from kofn.rows.kernel_rows import finish, in_memory, threshold_of
+from kofn.threshold.by_kernel import finish, in_memory, threshold_of
 
 AT_ONCE = 1 << 16
 """Entries whose cotangents are computed together, so that they stay in a cache."""

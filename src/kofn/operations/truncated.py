@@ -9,14 +9,14 @@ from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.operations import at_labels, cumulative_sums, kth_largest, marked
+from kofn.formulas import answers
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import exponential
 from kofn.operations.losses import from_labels, onward, pulled_back
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
-from kofn.rows import answers
-from kofn.rows.compiled import evaluate
+from kofn.threshold.compiled import evaluate
 
 Chooser = kernels.ChoiceKernels
 

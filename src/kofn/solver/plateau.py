@@ -2,7 +2,7 @@
 
 There, ΣF − k is flat: it is 0 everywhere between the last entry above ½ and the first below it.
 The same equation on a logarithmic scale, log Σ_{F≤½} F = log Σ_{F>½} (1 − F), does not underflow
-and determines θ. docs/rows.md derives its consequences.
+and determines θ. docs/formulas.md derives its consequences.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The solver accesses a row only through the reductions `over`: min, max, sum, count, and expand (one
 number per row back to its entries). Ragged or sharded rows need other reductions, nothing else. It
-computes no gradients (see `rows/implicit.py`) and works in the dtype of its input, float32 or
+computes no gradients (see `formulas/implicit.py`) and works in the dtype of its input, float32 or
 float64. docs/solver.md derives each rule below and names a row that fails without it.
 """
 

@@ -2,7 +2,7 @@
 
 The search asks the row only for sums over all its entries at some θ, and takes care of nothing else
 that depends on how the row is held: as several tensors (`tensors.py`), or as blocks of arrays
-and files. θ is a float64 number; there are no gradients here (math: docs/rows.md).
+and files. θ is a float64 number; there are no gradients here (math: docs/formulas.md).
 """
 
 from __future__ import annotations

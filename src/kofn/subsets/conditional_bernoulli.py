@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import not_below_0, spoil, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
-from kofn.rows.compiled import whole
 from kofn.solver.equation import far
 from kofn.subsets import operations, routes
+from kofn.threshold.compiled import whole
 
 
 class Rows(NamedTuple):

@@ -15,8 +15,8 @@ from kofn import links
 from kofn.adapters.jax_linear import Linear, Pull, differentiate
 from kofn.arrays.autodiff import stop_gradient
 from kofn.kernels.contract import COVARIANCE, MARGINALS
-from kofn.rows.jax_operators import Operator, Settings, Site, bind, wanted
-from kofn.rows.threshold_route import threshold
+from kofn.threshold.jax_operators import Operator, Settings, Site, bind, wanted
+from kofn.threshold.route import threshold
 
 
 def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.Array | None:

@@ -13,8 +13,8 @@ from kofn.arrays.kinds import Array, framework, is_torch, namespace, of_torch
 from kofn.kernels import contract
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
-from kofn.rows.threshold_route import threshold
 from kofn.subsets import quadrature
+from kofn.threshold.route import threshold
 
 Kernels = kernels.SubsetKernels | None
 LOGITS, COINS = scores("y", "subsets"), scores("z", "subsets")

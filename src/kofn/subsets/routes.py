@@ -9,8 +9,6 @@ from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_torch, namespace, of_torch
 from kofn.operations.operation import Operation
-from kofn.rows.compiled import whole
-from kofn.rows.threshold_route import threshold as any_threshold
 from kofn.subsets import quadrature, sampling
 from kofn.subsets.operations import (
     COVARIANCE,
@@ -19,6 +17,8 @@ from kofn.subsets.operations import (
     kernel_for,
     sum_of,
 )
+from kofn.threshold.compiled import whole
+from kofn.threshold.route import threshold as any_threshold
 
 
 def threshold(y: Array, k: Array) -> tuple[Array, Array]:

@@ -60,8 +60,8 @@ def _summed(loads: list[Tensor], told: str, group: Any, name: str) -> list[Tenso
 
     Messages of different sizes might never end.
     """
-    from kofn.rows.group.header import Asked, agreed
-    from kofn.rows.group.ranks import Ranks
+    from kofn.shards.header import Asked, agreed
+    from kofn.shards.ranks import Ranks
 
     ranks = Ranks((group,), name)
     whole = torch.cat([each.to(loads[0].device) for each in loads]) if loads else None

@@ -203,7 +203,7 @@ def _deal(frame, plan, known, count, n):
 
 @plain
 def _fill(frame, plan, job):
-    """Write the arrays of rows to their job; they stand as rows/jax_operators.py has them."""
+    """Write the arrays of rows to their job; they stand as threshold/jax_operators.py has them."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
     job[rows.X], job[rows.K], job[rows.TEMPERATURE] = (

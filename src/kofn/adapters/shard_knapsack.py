@@ -1,0 +1,98 @@
+"""Rows with costs in several processes: their weights, and the cotangents of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.autodiff import spoil
+from kofn.arrays.operations import in_parts
+from kofn.formulas import answers
+from kofn.formulas.implicit import place
+from kofn.inputs.given import Given
+from kofn.inputs.settled import Rows, rows_of
+from kofn.shards.reductions import GroupRows
+from kofn.solver.costs import less_product
+from kofn.solver.equation import least_weight
+from kofn.solver.price import Price
+from kofn.threshold.route import threshold
+
+
+class Kept(NamedTuple):
+    """What a derivative needs to know of the rows, but the arguments."""
+
+    z: Tensor  # (x − θc)/T of the inner link, as a constant
+    theta: Tensor  # for links of mean zero; 0 where it is infinite
+    scale: Tensor  # the power of two by which costs are divided
+    open: Tensor  # rows whose weights move
+    dear: Tensor  # rows that spend all on scores of +inf
+    price: Tensor  # what these cost; 1 elsewhere
+
+
+def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
+    """Return this rank's entries of the weights, without a gradient."""
+    given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
+    rows = rows_of(given, over)
+    solved = threshold(rows.scores, rows.k, rows.temperature, rows.link, over, rows.costs)
+    found = Price(*solved)
+    p = place(rows, over, found)
+    theta = found.high.masked_fill(p.none | p.every, 0.0).double() + found.low.double()
+    dear, cost = _dear(rows, given, over)
+    kept = Kept(p.z, theta / found.scale, found.scale, ~p.settled, dear, cost)
+    return answers.weights(rows, over, found), kept
+
+
+def _dear(rows: Rows, given: Given, over: GroupRows) -> tuple[Tensor, Tensor]:
+    (cost,) = over.wide_sums(torch.where(rows.top, rows.costs, 0.0))
+    dear = cost > given.k
+    return dear, torch.where(dear, cost, 1.0)
+
+
+def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence[Tensor] | None:
+    """Return the cotangents of scores, costs, budget and T; None where slopes have underflowed.
+
+    With c in units of the scale: u = w(v − c·m), m = Σcwv/Σc²w, in B: m, in c: −θu/T − mp.
+    """
+    x, t = given.scores, given.temperature
+    top, excluded = x == math.inf, x == -math.inf
+    live = ~(top | excluded)
+    c = torch.where(live, given.costs, 0.0) / kept.scale[..., None]
+    link = given.link.map_alpha(lambda alpha: alpha.detach()[..., None])
+    moves = live & (kept.open[..., None] | (c == 0))
+    w = torch.where(moves, link.pdf(kept.z), 0.0)
+    v = torch.where(live | top, v, 0.0)
+    p = torch.where(
+        live, torch.where(link.above_half(kept.z), 1 - link.sf(kept.z), link.cdf(kept.z)), 0.0
+    )
+    weighted = torch.where(w == 0, 0.0, w * v)
+    charged = top & (given.costs > 0)
+    moved = torch.where(w == 0, 0.0, c * w * (kept.z + link.edge))
+    sums = c * c * w, c * weighted, moved, torch.where(charged, v, 0.0)
+    total, mean, moment, of_top = over.wide_sums(*sums)
+    solvable = kept.open & (total >= least_weight(w))
+    if bool((kept.open & ~solvable).any()):
+        return None
+    divisor = torch.where(solvable, total, 1.0)
+    mean = torch.where(solvable, mean / divisor, 0.0)
+    u = torch.where(w == 0, 0.0, w * (v - c * mean.to(v.dtype)[..., None]))
+    pivot = kept.theta * kept.scale + t * torch.where(solvable, moment / divisor, 0.0)
+    parts = in_parts(torch.where(w == 0, 0.0, c))
+    away = less_product(torch.where(w == 0, 0.0, x), parts, pivot.to(x.dtype), over)
+    rest, lever = over.wide_sums(c * u, torch.where(w == 0, 0.0, u * (away / t[..., None])))
+    change = torch.where(solvable, rest / divisor, 0.0)
+    u = u - c * w * change.to(w.dtype)[..., None]
+    in_x = u / t[..., None]
+    mean = (mean + change) / kept.scale
+    in_t = -lever / t
+    share = torch.where(kept.dear, of_top / kept.price, 0.0)
+    in_costs = -kept.theta.to(x.dtype)[..., None] * in_x - mean.to(x.dtype)[..., None] * (p + top)
+    bought = (share * given.k / kept.price).to(x.dtype)[..., None]
+    in_costs = torch.where(excluded, 0.0, in_costs - torch.where(top, bought, 0.0))
+    spoiled = kept.theta.isnan()
+    inside = spoiled[..., None] & ~excluded
+    in_budget, in_t = (spoil(one, spoiled) for one in (mean + share, in_t))
+    return spoil(in_x, inside), spoil(in_costs, inside), in_budget, in_t

@@ -1,0 +1,83 @@
+"""The hard choice of rows with costs in several processes, up to the first entry that does not fit.
+
+The least density from which on all entries fit is found by its bits, as the k-th largest score in
+`choice.py`: seven sums of costs a message, of which each round leaves an eighth of the range.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.formulas import knapsack_choice
+from kofn.inputs.given import Given
+from kofn.shards.choice import keys_of, most_rounds, pivots_of
+from kofn.shards.ranks import Ranks
+from kofn.shards.reductions import GroupRows
+
+
+def fill(given: Given, over: GroupRows) -> Tensor:
+    """Return this rank's entries of `formulas.knapsack_choice.fill`."""
+    with torch.no_grad():
+        return knapsack_choice.fill(given, over, partial(_bought, over.ranks))
+
+
+class _Keyed(NamedTuple):
+    """Densities as integers in the same order, and what may be spent."""
+
+    keys: Tensor
+    price: Tensor  # 0 where nothing is paid
+    purse: Tensor  # per row
+
+
+class _Cut(NamedTuple):
+    """Numbers per row: entries with keys ≥ high fit, those with keys ≥ low do not."""
+
+    low: Tensor
+    high: Tensor
+    spent: Tensor  # the costs of those with keys ≥ high
+
+
+def _bought(ranks: Ranks, x: Tensor, costs: Tensor, pays: Tensor, budget: Tensor) -> Tensor:
+    """Return 1 for the entries that fit into the budget in the order of their densities."""
+    density, price = knapsack_choice.densities(x, costs, pays)
+    p = _Keyed(keys_of(density), price, budget.double())
+    least = torch.iinfo(torch.int64).min
+    ends = p.keys.masked_fill(~pays, least).amax(-1), (~p.keys).masked_fill(~pays, least).amax(-1)
+    greatest, lowest = ranks.max(torch.stack(ends))
+    (total,) = ranks.sum(price.sum(-1)[None])
+    start = _Cut(~lowest, greatest + 1, torch.zeros_like(total))
+    open_ = total > p.purse
+    cut = _searched(p, start, open_, ranks)
+    fits = (p.keys >= cut.high[..., None]) | _of_equal(p, cut, ranks)
+    fits = torch.where(open_[..., None], fits, (total <= p.purse)[..., None])
+    return (fits & pays).to(x.dtype)
+
+
+def _searched(p: _Keyed, cut: _Cut, open_: Tensor, ranks: Ranks) -> _Cut:
+    """Return neighbouring integers as ends of the cut, in rows that are open."""
+    low, high, spent = cut
+    for _ in range(most_rounds(p.keys)):
+        # From a negative density to a positive one, the difference of keys may wrap around.
+        if not bool((open_ & (high - low != 1)).any()):
+            break
+        pivots = pivots_of(low, high)
+        costs = [torch.where(p.keys >= one[..., None], p.price, 0.0).sum(-1) for one in pivots]
+        for pivot, cost in zip(pivots, ranks.sum(torch.stack(costs)), strict=True):
+            fits = cost <= p.purse
+            low = torch.where(open_ & ~fits & (pivot > low), pivot, low)
+            nearer = open_ & fits & (pivot < high)
+            high, spent = torch.where(nearer, pivot, high), torch.where(nearer, cost, spent)
+    return _Cut(low, high, spent)
+
+
+def _of_equal(p: _Keyed, cut: _Cut, ranks: Ranks) -> Tensor:
+    """Return which of the equally dense entries next to the cut fit, by their index in the row."""
+    price = torch.where(p.keys == cut.low[..., None], p.price, 0.0)
+    parts = ranks.gathered(price.sum(-1).contiguous())
+    before = cut.spent + parts[: ranks.place].sum(0)
+    fits = before[..., None] + price.cumsum(-1) <= p.purse[..., None]
+    return (price > 0) & fits

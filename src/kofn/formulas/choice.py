@@ -1,0 +1,97 @@
+"""The hard choice of rows: ones at the k largest scores, and the indices of those.
+
+Equal scores are chosen from the lowest index on. NaN comes last, so that +inf is still chosen; but
+every other score in its row becomes NaN. There are no gradients here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, cast, deleted, is_jax, is_torch, namespace
+from kofn.arrays.operations import (
+    arange,
+    cumulative_sums,
+    kth_largest,
+    put_along_last,
+    take_along_last,
+    top_indices,
+)
+from kofn.inputs.given import NUMBERS, Given
+from kofn.solver.reductions import DENSE, Reductions
+
+
+def hard(given: Given, k: Any) -> Array:
+    """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
+    if given.over is not DENSE:
+        from kofn.segments.choice import hard as of_segments
+
+        return of_segments(given)
+    x, number = stop_gradient(given.wide().scores), type(k) in NUMBERS
+    whole = math.ceil(k) if number else None
+    count = stop_gradient(given.per_row().k)
+    known = known_scores(x)
+    if whole == 0:
+        chosen = namespace(x).zeros_like(x)
+    elif is_jax(x):
+        from kofn.threshold import jax_choice
+
+        rule = _by_count if whole is None else _by_indices
+        chosen = jax_choice.hard(known, count, whole, rule)
+    else:
+        chosen = _by_count(known, count, whole)
+    return with_nan(x, count, chosen)
+
+
+def largest(x: Array, k: int) -> Array:
+    """Return the indices of the k largest scores, largest first; masked ones and NaN come last."""
+    if is_jax(x):
+        from kofn.threshold import jax_choice
+
+        return jax_choice.largest(known_scores(x), k, top_indices)
+    return top_indices(known_scores(x), k)
+
+
+def known_scores(x: Array) -> Array:
+    """Return −inf for masked scores and NaN."""
+    xp = namespace(x)
+    return xp.where(deleted(x) | xp.isnan(x), -math.inf, x)
+
+
+def _by_indices(x: Array, k: Array, whole: int) -> Array:
+    share = namespace(x).clip(k[..., None] - arange(x, whole), 0.0, 1.0)
+    return put_along_last(x, top_indices(x, whole), share)
+
+
+def _by_count(x: Array, k: Array, whole: int | None) -> Array:
+    """Find the score of the last entry chosen, and count the entries that share this score."""
+    xp = namespace(x)
+    last = kth_largest(x, whole)[..., None] if whole is not None else _at_rank(x, k)
+    above, tie = x > last, x == last
+    left = k[..., None] - xp.sum(cast(above, x.dtype), axis=-1)[..., None]
+    place = cumulative_sums(cast(tie, x.dtype)) - 1
+    share = xp.where(tie, xp.clip(left - place, 0.0, 1.0), 0.0)
+    return xp.where(above, 1.0, share)
+
+
+def _at_rank(x: Array, k: Array) -> Array:
+    """Return the ⌈k⌉-th largest score of each row, (…, 1)."""
+    xp = namespace(x)
+    rank = xp.clip(xp.ceil(xp.where(xp.isnan(k), 0.0, k)) - 1, 0.0, x.shape[-1] - 1.0)
+    descending = xp.flip(xp.sort(x, axis=-1), axis=-1)
+    return take_along_last(descending, _as_index(rank)[..., None])
+
+
+def _as_index(rank: Array) -> Array:
+    return rank.long() if is_torch(rank) else cast(rank, namespace(rank).int32)
+
+
+def with_nan(x: Array, k: Array, chosen: Array, over: Reductions = DENSE) -> Array:
+    """Return the hard choice with 0 for excluded entries, and NaN where x or k has one."""
+    xp, playing = namespace(x), ~deleted(x)
+    chosen = xp.where(playing, chosen, 0.0)
+    bad = xp.any(xp.isnan(x), axis=-1) if over is DENSE else over.count(xp.isnan(x)) > 0
+    bad = bad[..., None] & (x != math.inf)
+    return xp.where((bad | xp.isnan(k)[..., None]) & playing, math.nan, chosen)

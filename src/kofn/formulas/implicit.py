@@ -1,0 +1,215 @@
+"""Implicit differentiation: make the threshold a function of scores, k, temperature and alpha.
+
+The solver's θ is a constant. In PyTorch two Newton steps from it, whose value is exactly zero,
+
+    δ ← δ + (r − stop(r))/stop(W),     r = Σ F((x − θ)/T − δ) − k,     W = Σ F′,
+
+carry the derivatives of the implicit function: one step gives the first, two give the second (the
+third is infinite or NaN). They are plain array code, so every transform that can differentiate a
+sum can differentiate them. For JAX, dδ = dr/W is a custom rule that is itself differentiable, to
+any order. docs/formulas.md derives this and lists alternatives that silently fail.
+
+With costs c, r = Σ c·F((x − θc)/T − cδ) − k and W = Σ c²F′. Costs and budgets are in units of a
+power of two per row, which the solver chooses: c is at most 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn.arrays.autodiff import (
+    has_gradients,
+    quotient,
+    spoil,
+    stop_gradient,
+    with_gradients_of,
+)
+from kofn.arrays.flow import only_if, zeros_of
+from kofn.arrays.kinds import Array, full_like, namespace, quiet, scalar
+from kofn.arrays.operations import in_parts
+from kofn.formulas.pivot import pivot_of
+from kofn.formulas.root import Equation, Terms, argument, capped, moved, root
+from kofn.inputs.settled import Rows
+from kofn.links.link import Link
+from kofn.solver.costs import less_product
+from kofn.solver.equation import far, split
+from kofn.solver.plateau import at_end
+from kofn.solver.reductions import DENSE, Reductions, sends
+from kofn.threshold.route import threshold
+
+
+class Placed(NamedTuple):
+    """Rows with their threshold: z = (x − θ)/T, or (x − θc)/T, and the special cases."""
+
+    link: Link  # the link with its parameter per entry
+    z: Array
+    upper: Array  # F > ½
+    theta: Array  # differentiable and finite, for the link of mean zero
+    none: Array  # rows that choose nothing, or nothing that costs
+    every: Array  # rows that choose every available entry, or every one that costs
+    spoiled: Array  # rows that contain a NaN
+    settled: Array  # all of these
+    correction: Any  # value 0, with the part of the gradient in k that z cannot carry
+    outside: Array  # entries whose z is a constant
+    pivot: Array  # what stands for θ in derivatives in T, a constant, and (θ − pivot)/T
+    shift: Array
+    over: Reductions
+    open: Array  # available entries; with costs, those whose weight is not settled
+    k: Array  # in the units of the costs
+    costs: Array | None
+
+    def closed(self, flags: Array, live: Array) -> Array:
+        """Return the entries whose weight is settled where `flags` of rows, `none` or `every`, are.
+
+        What costs nothing is not settled.
+        """
+        flags = self.over.expand(flags)
+        return flags if self.costs is None else flags & live & ~self.open
+
+
+def place(
+    rows: Rows,
+    over: Reductions = DENSE,
+    found: tuple[Array, ...] | None = None,
+    pivoted: bool = False,
+) -> Placed:
+    """Solve for θ unless it is given as `found`, a Price with costs, and attach its derivatives.
+
+    The pivot is θ unless T has a gradient, or `pivoted`.
+    """
+    xp = namespace(rows.scores)
+    expand = over.expand
+    x, live, k, t, costs = rows.scores, rows.live, rows.k, rows.temperature, rows.costs
+    link, frozen = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
+    fixed, count, scale = map(stop_gradient, (x, k, t))
+    prices = None if costs is None else stop_gradient(costs)
+    hi, lo, *others = found or threshold(fixed, count, scale, frozen, over, prices)
+    none, every = hi == math.inf, hi == -math.inf
+    spoiled = xp.isnan(hi)
+    settled = none | every | spoiled
+    hi = xp.where(settled, 0.0, hi)
+    if costs is None:
+        if frozen.capped is not False and not sends(over):  # the search by messages has moved θ
+            hi, lo = at_end(fixed, count, scale, frozen, hi, xp.where(settled, 0.0, lo), over)
+        z = ((fixed - expand(hi)) - expand(lo)) / expand(scale)
+        # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
+        still, open_ = expand(none | every), live
+    else:
+        away, unit = others
+        lo, z = xp.where(settled, 0.0, lo), xp.where(live, away, 0.0) / expand(scale)
+        still = expand(settled) & (stop_gradient(costs) > 0)
+        still, open_ = still | expand(spoiled), live & ~still
+        # What a row has settled gets no gradient; a budget may be infinite there.
+        costs, k = costs / expand(unit), xp.where(settled, 0.0, k) / unit
+
+    # z may overflow where x does not (finfo.min/0.5).
+    limit = far(xp.finfo(x.dtype))
+    outside = ~live | _constant_tail(frozen.map_alpha(expand), z, expand(scale)) | still
+    beyond = xp.where(z > 0, scalar(z, limit), -limit)
+    pivot, shift = hi if costs is None else hi + lo, xp.zeros_like(lo)
+    if pivoted or has_gradients(t):
+        pivot, shift = pivot_of(frozen.map_alpha(expand), z, ~outside, hi, lo, scale, over, costs)
+        if costs is None:
+            outside = outside | xp.isinf(fixed - expand(pivot))
+    if costs is None:
+        distance = spoil(xp.where(outside, expand(pivot), x) - expand(pivot), expand(spoiled))
+    else:
+        distance = _moving_distance(rows, costs, pivot, outside, over)
+    z = xp.where(outside, 0.0, z)
+
+    delta = zeros_of(lo)
+    correction: Any = 0.0
+    # A number for alpha is part of the function; an array is an argument.
+    number, alpha = link.static_and_array_alpha()
+    lever = None if costs is None else shift
+    if has_gradients(x, k, t, alpha, costs):
+        equation = Equation(link.id, number)
+        moving = spoil(k, spoiled)
+        still = outside, beyond, open_, fixed, argument(over)
+        terms = Terms(z, distance, t, moving, alpha, *still, costs, lever)
+        delta = spoil(root(equation, delta, terms), spoiled)
+        correction = with_gradients_of(equation.correction, *terms)
+    z = capped(z, distance, expand(t), moved(expand(delta), costs, lever, over), outside, beyond)
+    upper, _, _ = split(link, stop_gradient(z), live)
+    change = delta - rows.link.edge if costs is None else delta
+    theta = hi + lo + (t - scale) * shift + t * change
+    theta = theta if costs is None else theta / unit
+    flags = none, every, spoiled, settled
+    constants = outside, pivot, shift, over, open_, k, costs
+    return Placed(link, z, upper, theta, *flags, correction, *constants)
+
+
+def _moving_distance(
+    rows: Rows, costs: Array, pivot: Array, outside: Array, over: Reductions
+) -> Array:
+    """Return x less the pivot's cost, with derivatives in all but the pivot; 0 where outside."""
+    xp, t = namespace(costs), stop_gradient(rows.temperature)
+    x, c = (xp.where(outside, 0.0, stop_gradient(one)) for one in (rows.scores, costs))
+    distance = less_product(x, in_parts(c), pivot, over)
+    if has_gradients(rows.scores, rows.costs, rows.temperature, rows.link.alpha):
+        edge = rows.link.edge
+        change = over.expand(pivot) * (costs - stop_gradient(costs))
+        change = (xp.where(outside, 0.0, rows.scores) - x) - change
+        change = change - over.expand(rows.temperature * (edge - stop_gradient(edge)))
+        distance = distance + xp.where(outside, 0.0, change)
+    # Where it is no number in units of T, z is a constant.
+    most = float(xp.finfo(x.dtype).max) / 4
+    near = xp.abs(stop_gradient(distance)) < over.expand(xp.where(t < 1, most * t, most))
+    return xp.where(near, distance, 0.0)
+
+
+def _constant_tail(link: Link, z: Array, t: Array) -> Array:
+    """Return where z is capped, and a constant: its derivatives would overflow, or are 0."""
+    xp = namespace(z)
+    limit = far(xp.finfo(z.dtype))
+    cut = xp.abs(z) >= limit
+    if link.has_infinite_tails(z) is False:
+        return cut
+    unit = xp.minimum(t, xp.ones_like(t))
+    with quiet(z):
+        slope = xp.abs(z) / unit / unit * link.cdf_slope(full_like(z, (), -limit))
+    return cut & ~(slope < float(xp.finfo(z.dtype).max) / 1024)  # a margin for sums
+
+
+def theta(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
+    """Return θ per row: ±inf if nothing or everything is chosen, NaN if no entry is available."""
+    p = place(rows, over, found)
+    xp = namespace(p.z)
+    answer = p.theta
+    if rows.costs is None and has_gradients(rows.scores):
+        number, alpha = p.link.static_and_array_alpha()
+        constants = (stop_gradient(part) for part in (p.z, rows.scores, rows.temperature))
+        still = (over.count(~p.outside) == 0) & ~p.settled  # T is next to 0
+        row = (*constants, rows.live, still, alpha, argument(over))
+        like = zeros_of(stop_gradient(p.theta))
+        answer = answer + with_gradients_of(
+            Equation(rows.link.id, number).carried, like, rows.scores, *row
+        )
+    answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, answer))
+    playing = rows.number(over) > 0
+    return xp.where(playing, spoil(answer, p.spoiled), math.nan)
+
+
+def distances(rows: Rows, p: Placed) -> Array:
+    """Return (x − θ)/T for links of mean zero, also in the far tails, where p.z is capped."""
+    xp = namespace(p.z)
+    beyond = rows.live & (xp.abs(stop_gradient(p.z)) >= far(xp.finfo(p.z.dtype)))
+    theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)
+    return xp.where(beyond, (xp.where(beyond, rows.scores, theta) - theta) / t, p.z + p.link.edge)
+
+
+def reached(rows: Rows, p: Placed) -> Array:
+    """Return z, and its uncapped value where p.z is capped below, if log F is finite there."""
+    xp = namespace(p.z)
+    fixed = stop_gradient(p.z)
+    cut = rows.live & ~p.over.expand(p.settled) & ~p.upper & (fixed <= -far(xp.finfo(fixed.dtype)))
+
+    def below() -> Array:
+        theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)
+        away = xp.where(cut, stop_gradient(rows.scores - theta), 0.0) / stop_gradient(t)
+        known = cut & (p.link.log_cdf(xp.where(cut, away - p.link.edge, fixed)) > -math.inf)
+        away = xp.where(known, rows.scores, theta) - theta
+        return xp.where(known, quotient(away, t, known) - p.link.edge, p.z)
+
+    return only_if(p.over.any(cut), below, p.z)

@@ -1,0 +1,243 @@
+"""Cotangents of scores and temperatures from those of z = (x − θ)/T, in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kofn.arrays.autodiff import spoil, values_and_slopes
+from kofn.arrays.flow import only_if
+from kofn.arrays.kinds import Array, cast, is_numpy, namespace
+from kofn.formulas import answers, implicit
+from kofn.formulas.pivot import pivot_at
+from kofn.formulas.root import shares as shares_of
+from kofn.inputs.given import Given
+from kofn.inputs.settled import Rows
+from kofn.solver.equation import far, least_weight
+from kofn.solver.plateau import Entries, balance
+from kofn.solver.reductions import DENSE, Reductions, sends, sums_of, wide_sums_of
+
+
+def in_rows(
+    cotangent: Array,
+    rows: Rows,
+    found: Any,
+    in_z: Callable,
+    constants: Sequence[Array] = (),
+    over: Reductions = DENSE,
+) -> tuple[Array, Array]:
+    """Return the cotangents of the scores and the temperature.
+
+    in_z(cotangent, placed, rows, *constants) is that of z, which sums to 0 in a row: so pivot.py's
+    mean stands for θ.
+    """
+    p, expand, t = implicit.place(rows, over, found, pivoted=True), over.expand, rows.temperature
+    in_x = in_z(cotangent, p, rows, *constants) / expand(t)
+    xp, still, pivot = namespace(in_x), in_x == 0, expand(p.pivot)
+    away = (xp.where(still, pivot, rows.scores) - pivot) / expand(t)
+    moved, total, size = sums_of(over, xp.where(still, 0.0, in_x * away), in_x, abs(in_x))
+    # Where a target is out of play, and a loss infinite, the total is not 0 up to rounding.
+    rest = xp.where(abs(total) > size / 1024, total * (rows.link.edge - p.shift), 0.0)
+    return in_x, -(moved + rest)
+
+
+def of_weights(
+    v: Array, rows: Rows, found: tuple[Array, Array], over: Reductions
+) -> tuple[Array, Callable[[], Array], Array]:
+    """Return the cotangents of scores, k and T for one of the weights, by two rounds of sums.
+
+    ∂p/∂x = [diag(w) − w wᵀ/Σw]/T, ∂p/∂k = w/Σw. The mean of v by w is improved once: where one
+    entry has nearly all of Σw, its rounding would be as large as the others' derivatives. `found`
+    is θ as it is used, at the end of a support if it was moved there. The cotangent of k may take
+    further sums: a function returns it.
+    """
+    x, live, top, left, _, t, link, known, _ = rows
+    xp, expand = namespace(x), over.expand
+    (hi, lo), link = found, link.map_alpha(expand)
+    open_, spoiled = xp.isfinite(hi), xp.isnan(hi)
+    limit = far(xp.finfo(x.dtype))
+    z = ((x - expand(xp.where(open_, hi, 0.0))) - expand(lo)) / expand(t)
+    moves = live & expand(open_)
+    z = xp.where(moves, xp.clip(z, -limit, limit), 0.0)
+    w = xp.where(moves, link.pdf(z), 0.0)
+    v = xp.where(live | top, v, 0.0)
+
+    still = w == 0
+    moved, of_top = xp.where(still, 0.0, w * v), xp.where(top, v, 0.0)
+    counted = (cast(top, x.dtype),) if known is None else ()
+    total, mean, moment, of_top, *count = wide_sums_of(over, w, moved, w * z, of_top, *counted)
+    if known is None:
+        tops, left = count[0], left - count[0]
+    else:
+        tops = known.top
+    solvable = open_ & (total >= least_weight(w))
+    divisor = xp.where(solvable, total, 1.0)
+    mean = xp.where(solvable, mean / divisor, 0.0)
+    pivot, _ = pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t)
+    pivot = expand(cast(pivot, x.dtype))
+    u = xp.where(still, 0.0, w * (v - expand(cast(mean, x.dtype))))
+    rest, lever = wide_sums_of(over, u, u * ((xp.where(still, pivot, x) - pivot) / expand(t)))
+    change = xp.where(solvable, rest / divisor, 0.0)
+    u = u - w * expand(cast(change, x.dtype))
+    hard = open_ & ~solvable
+
+    def in_hard_rows() -> Array:
+        row = Entries(z, xp.where(live, x, -math.inf), t, live, over)
+        return mean + change + over.sum(shares_of(link, row, hard) * v)
+
+    def in_k() -> Array:
+        found = only_if(hard, in_hard_rows, mean + change)
+        shared = (tops > 0) & (left <= 0)
+        return spoil(found + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0), spoiled)
+
+    in_x = spoil(u / expand(t), live & expand(spoiled))
+    return in_x, in_k, spoil(-lever / t, spoiled)
+
+
+def through_weights(v: Array, given: Given, p: Array, q: Array, lone: Array) -> Array:
+    """Return the cotangent of the scores for one of the weights, from p and q = 1 − p alone.
+
+    It is w(v − v̄)/T, where w = F′ is a function of p and v̄ the mean of v by w, as `of_weights` has
+    it. Differentiable to any order. In rows that are `lone`, whose k is at most 1, no weight is
+    capped at 1, but it may be rounded to it.
+    """
+    xp, over, t = namespace(p), given.over, given.temperature
+    moves = ~((p <= 0) | ((q <= 0) & ~lone))
+    w = xp.where(moves, given.link.slope_at(xp.where(moves, p, 0.5), xp.where(moves, q, 0.5)), 0.0)
+    total = over.sum(w)
+    share = w / over.expand(xp.where(total > 0, total, 1.0))
+    u = w * (v - over.expand(over.sum(share * v)))
+    u = u - share * over.expand(over.sum(u))
+    return u / (t if type(t) is float else over.expand(t))
+
+
+def log_cotangents(v: Array, rows: Rows, found: Any) -> tuple[Array, Array]:
+    """Return the cotangents of the scores and the temperature for one of log p."""
+    return in_rows(v, rows, found, of_logarithms)
+
+
+def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
+    """Return the cotangent of z for one of log p."""
+    xp = namespace(v)
+    moves = _moving(p, rows)
+    slope = xp.where(moves, p.link.pdf(p.z), 0.0)
+    z = implicit.reached(rows, p)
+    if is_numpy(z):
+        pulled = v * _log_slopes(p, z)
+    else:
+        pulled = v * values_and_slopes(lambda z: answers.log_of(p, z, rows.live), z)[1]
+    pulled = xp.where(moves, pulled, 0.0)
+    total = p.over.sum(slope)
+    solvable = total >= least_weight(total)
+    hard = ~(solvable | p.settled)
+    share = slope / p.over.expand(xp.where(solvable, total, math.inf))
+
+    def shares() -> Array:
+        row = Entries(p.z, rows.scores, rows.temperature, rows.live, p.over)
+        return share + shares_of(p.link, row, hard)
+
+    pulled = pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
+    # A link that is constant outside its support would hide a NaN in the row.
+    return xp.where(moves, spoil(pulled, p.over.expand(p.spoiled)), 0.0)
+
+
+def _log_slopes(p: implicit.Placed, z: Array) -> Array:
+    """Return F′/F, which NumPy has no other way to find; 0 where F is 0."""
+    xp, half = namespace(z), p.link.median(z)
+    below = xp.where(p.upper, half, z)
+    below = xp.where(p.link.log_cdf(below) > -math.inf, p.link.cdf_slope(below), 0.0)
+    above = xp.where(p.upper, z, half)
+    return xp.where(p.upper, p.link.pdf(above) / (1 - p.link.sf(above)), below)
+
+
+def of_losses(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:
+    """Return the cotangent of z for one of Fenchel–Young losses."""
+    xp = namespace(v)
+    chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
+    chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
+    return xp.where(_moving(p, rows), p.over.expand(v) * (chosen - target), 0.0)
+
+
+def of_thresholds(
+    cotangent: Array, rows: Rows, found: Any, over: Reductions = DENSE
+) -> tuple[Array, Array, Array]:
+    """Return the cotangents of the scores, k and the temperature, for those of θ."""
+    p = implicit.place(rows, over, found)
+    xp, expand = namespace(p.z), over.expand
+    slope = xp.where(_moving(p, rows), p.link.pdf(p.z), 0.0)
+    # That of the temperature goes with the message of the total.
+    levers = () if not sends(over) else (xp.where(slope == 0, 0.0, slope * p.z),)
+    total, *moment = wide_sums_of(over, slope, *levers)
+    solvable = ~p.settled & (total >= least_weight(slope))
+    divisor = xp.where(solvable, total, math.inf)
+    share = slope / expand(cast(divisor, slope.dtype))
+    hard, edge = ~(solvable | p.settled), xp.zeros_like(total) + rows.link.edge
+
+    def balanced() -> tuple[Array, Array]:
+        flat = balance(p.link, Entries(p.z, rows.scores, rows.temperature, rows.live, over), hard)
+        some = hard & flat.usable
+        return xp.where(expand(some), flat.slopes / expand(flat.slope), share), some
+
+    usable = xp.zeros_like(hard)
+    if p.link.has_infinite_tails(p.z) is not False:
+        share, usable = only_if(hard, balanced, (share, usable))
+    share = spoil(share, rows.live & expand(p.spoiled))
+    in_x = expand(cotangent) * share
+    lever = xp.where(solvable, -rows.temperature / xp.where(solvable, total, 1.0), 0.0)
+    in_k = cotangent * spoil(lever, p.spoiled)
+    # On a plateau θ is an end of it, which moves with no score, and with the temperature by `edge`.
+    if not moment:
+        still = xp.where(p.settled | solvable | usable, 0.0, edge)
+        moved = over.sum(in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p)))
+        return in_x, in_k, -moved - cotangent * still
+
+    def in_balance() -> Array:
+        (found,) = wide_sums_of(over, xp.where(share == 0, 0.0, share * p.z))
+        return xp.where(usable, found, mean)
+
+    mean = moment[0] / divisor
+    mean = only_if(usable, in_balance, mean) + edge
+    return in_x, in_k, spoil(xp.where(p.settled, 0.0, -cotangent * mean), p.spoiled)
+
+
+def of_values(
+    cotangent: Array, rows: Rows, found: Any, over: Reductions, slope: Array | float = 0.0
+) -> tuple[Array, Array, Array]:
+    """Return the cotangents of the scores, k and the temperature, for those of S_k.
+
+    ∂S/∂x = p and ∂S/∂k = θ; the slope in T is a sum that was made with S, if it is wanted.
+    """
+    theta = found[0] + found[1] - rows.temperature * rows.link.edge
+    in_k = namespace(theta).where(abs(theta) == math.inf, 0.0, theta)
+    in_x = over.expand(cotangent) * answers.weights(rows, over, found)
+    return in_x, cotangent * in_k, cotangent * slope
+
+
+def of_usual_thresholds(
+    cotangent: Array, given: Given, found: Any
+) -> tuple[Array, Array, Array | None] | None:
+    """Return `of_thresholds` in a few operations; None if a row has no F′ to share.
+
+    ∂θ/∂x = F′/ΣF′, ∂θ/∂k = −T/ΣF′ and ∂θ/∂T = −Σ F′z/ΣF′ (None if T is a number), for z of the
+    link of mean zero.
+    """
+    x, _, temperature, link = given.wide()[:4]
+    hi, lo = (each[..., None] for each in found)
+    t = temperature if type(temperature) is float else temperature[..., None]
+    z = ((x - hi) - lo) / t
+    share = link.pdf(z)
+    total = share.sum(-1)
+    if not (total >= least_weight(total)).all():  # also if NaN
+        return None
+    each = cotangent / total
+    in_x, in_k = share * each[..., None], -temperature * each
+    if type(temperature) is float:
+        return in_x, in_k, None
+    moved = namespace(z).where(in_x == 0, 0.0, in_x * (z + link.edge))
+    return in_x, in_k, -moved.sum(-1)
+
+
+def _moving(p: implicit.Placed, rows: Rows) -> Array:
+    """Return the entries whose weights change with the scores."""
+    return rows.live & ~p.over.expand(p.every | p.none)

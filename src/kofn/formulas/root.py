@@ -1,0 +1,293 @@
+"""The equation whose root δ = 0 carries the derivatives of θ: see `formulas/implicit.py`."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+from kofn.arrays.autodiff import (
+    function_by_slopes,
+    gradient,
+    quotient,
+    reciprocal,
+    root_with_rule,
+    stop_gradient,
+)
+from kofn.arrays.flow import only_if
+from kofn.arrays.kinds import Array, is_jax, namespace, quiet
+from kofn.links.link import Link, by_id
+from kofn.solver.equation import far, least_weight, split
+from kofn.solver.plateau import Entries, balance
+from kofn.solver.reductions import DENSE, Reductions
+
+
+class Terms(NamedTuple):
+    """The terms of the equation, each with its gradient if it has one."""
+
+    z: Array  # at δ = 0, as a constant
+    distance: Array  # x less a constant per row, times c; with costs, −T·edge of what moves of it
+    t: Array
+    k: Array
+    alpha: Any
+    outside: Array
+    beyond: Array
+    live: Array
+    scores: Array  # as constants
+    over: Any  # None for DENSE
+    costs: Any  # per entry, or None
+    shift: Any  # with costs, (θ − that constant)/T
+
+
+def argument(over: Reductions) -> Any:
+    """`over` as an argument of a rule, which on JAX may close over no array; None for DENSE."""
+    return None if over is DENSE else over
+
+
+def _reductions(given: Any) -> Reductions:
+    return DENSE if given is None else given
+
+
+class Equation(NamedTuple):
+    """The equation Σ F((x − θ)/T − δ) = k, or Σ c·F((x − θc)/T − cδ) = k, whose root is δ = 0.
+
+    δ is in units of T, so that the derivative in T is exactly 0 for one entry in the support.
+    """
+
+    link_id: str
+    number: float | None
+
+    def residual(self, delta: Array, terms: Terms) -> Array:
+        """Return ΣF − k, or the balance of logarithms (without k) where ΣF′ has underflowed."""
+        over, costs = _reductions(terms.over), terms.costs
+        link, z = self._at(delta, terms)
+        if link.has_infinite_tails(stop_gradient(z)) is False:
+            return _excess(link, z, terms.live, over, costs) - terms.k
+        fixed = _constant(terms)
+        _, solvable = _weight(*self._at(stop_gradient(delta), fixed), fixed, over)
+        t = stop_gradient(terms.t)
+        row = _Settled(terms.scores, t, terms.live, solvable, terms.over, costs)
+        if is_jax(z) and costs is None:
+            return function_by_slopes(
+                partial(_residual, link), partial(_residual_change, link), z, terms.k, row
+            )
+        return _residual(link, z, terms.k, row)
+
+    def gain(self, delta: Array, terms: Terms) -> Array:
+        """Return 1/slope of `residual`; 0 where the slope, and so the gradient, is 0."""
+        link, z = self._at(delta, terms)
+        weight, solvable = _weight(link, z, terms, _reductions(terms.over))
+        steep = namespace(weight).where(solvable, reciprocal(weight), 0.0)
+        if link.has_infinite_tails(stop_gradient(z)) is False:
+            return steep
+
+        def balanced() -> Array:
+            flat = balance(link, _entries(z, terms), ~solvable)
+            return namespace(z).where(flat.usable, reciprocal(flat.slope), steep)
+
+        return only_if(~solvable, balanced, steep)
+
+    def correction(self, *parts: Any) -> Array:
+        """Return dp/dk = F′/ΣF′ where ΣF′ has underflowed and the ratios have not.
+
+        k then has a gradient even through a hard choice. What a cost takes off the budget counts.
+        """
+        moving, terms = Terms(*parts), _constant(Terms(*parts))
+        over = _reductions(terms.over)
+        link, z = self._at(terms.k * 0, terms)
+        _, solvable = _weight(link, z, terms, over)
+        zeros = namespace(z).zeros_like(z)
+
+        def moved() -> Array:
+            return shares(link, _entries(z, terms), ~solvable)
+
+        change = moving.k - terms.k
+        if terms.costs is not None:
+            dearer = _weights(link, z, terms.live) * (moving.costs - terms.costs)
+            change = change - over.sum(dearer)
+        return only_if(~solvable, moved, zeros) * over.expand(change)
+
+    def carried(self, zeros: Array, x: Array, *row: Any) -> Array:
+        """Return 0, with dθ = Σ dx·F′/ΣF′ in rows in which z is a constant."""
+        *varying, live, fixed, alpha, over = row
+        z, scores, t = map(stop_gradient, varying)  # JAX gives each a tangent, of zeros
+        over, xp = _reductions(over), namespace(x)
+        link = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
+
+        def moved() -> Array:
+            moving = live & over.expand(fixed)
+            change = xp.where(moving, x, 0.0) - xp.where(moving, scores, 0.0)
+            return over.sum(shares(link, Entries(z, scores, t, live, over), fixed) * change)
+
+        return only_if(fixed, moved, zeros)
+
+    def remainder(
+        self, z: Array, k: Array, live: Array, alpha: Any, over: Any, costs: Any
+    ) -> Array:
+        """Return k − ΣF, which is 0, distributed over the entries like a change of k.
+
+        The derivatives of the weights sum to that of k up to rounding errors; this removes them.
+        If one entry has nearly all of ΣF′, they are as large as the other entries' derivatives.
+        """
+        link = by_id(self.link_id, self.number if alpha is None else alpha)
+        over = _reductions(over)
+        rest = k - _excess(link, z, live, over, costs)
+        fixed = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
+        costs = None if costs is None else stop_gradient(costs)
+        live = _pays(live, costs)
+        weight, solvable = _slopes(fixed, stop_gradient(z), live, over, costs)
+        slope = fixed.pdf(stop_gradient(z))
+        slope = slope if costs is None else costs * slope
+        slope = namespace(z).where(live & over.expand(solvable), slope, 0.0)
+        return slope / over.expand(weight) * over.expand(rest - stop_gradient(rest))
+
+    def _at(self, delta: Array, terms: Terms) -> tuple[Link, Array]:
+        expand = _reductions(terms.over).expand
+        outside, beyond = terms.outside, terms.beyond
+        delta = moved(expand(delta), terms.costs, terms.shift, _reductions(terms.over))
+        z = capped(terms.z, terms.distance, expand(terms.t), delta, outside, beyond)
+        return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
+
+
+def moved(delta: Array, costs: Any, shift: Any, over: Reductions) -> Array:
+    """Return what comes off z = (x − θ)/T with δ, or with δ and costs: (c − stop(c))·shift + cδ."""
+    if costs is None:
+        return delta
+    return (costs - stop_gradient(costs)) * over.expand(shift) + costs * delta
+
+
+def _pays(live: Array, costs: Any) -> Array:
+    """Return the entries that θ moves."""
+    return live if costs is None else live & (stop_gradient(costs) > 0)
+
+
+def _excess(link: Link, z: Array, live: Array, over: Reductions, costs: Any) -> Array:
+    """Return ΣF up to a constant, or Σ c·F."""
+    if costs is not None:
+        return over.sum(costs * _weights(link, z, live))
+    _, low, high = split(link, z, live)
+    return over.sum(low - high)
+
+
+def _weights(link: Link, z: Array, live: Array) -> Array:
+    upper, low, high = split(link, z, live)
+    return namespace(z).where(upper, 1 - high, low)
+
+
+def _weight(link: Link, z: Array, terms: Terms, over: Reductions) -> tuple[Array, Array]:
+    return _slopes(link, z, _pays(terms.live, terms.costs), over, terms.costs)
+
+
+def _slopes(link: Link, z: Array, live: Array, over: Reductions, costs: Any) -> tuple[Array, Array]:
+    """(ΣF′ or 1, whether it is ΣF′, or Σ c²F′): not where its terms may have underflowed."""
+    xp, slope = namespace(z), link.pdf(z)
+    slope = slope if costs is None else costs * (costs * slope)
+    weight = over.sum(xp.where(live, slope, 0.0))
+    solvable = weight >= least_weight(z)
+    return xp.where(solvable, weight, 1.0), solvable
+
+
+class _Settled(NamedTuple):
+    """The constants of a row while z and k move; on JAX, arguments of the rule that uses them."""
+
+    scores: Array
+    temperature: Array
+    live: Array
+    solvable: Array  # rows whose ΣF′ has not underflowed
+    over: Any
+    costs: Any  # None, or what has derivatives
+
+    def balance(self, link: Link, z: Array) -> Array:
+        """Return the balance of logarithms in the rows that are not solvable."""
+        live, over = _pays(self.live, self.costs), _reductions(self.over)
+        row = Entries(z, self.scores, self.temperature, live, over, self.costs)
+        return balance(link, row, ~self.solvable).excess
+
+
+def _residual(link: Link, z: Array, k: Array, row: _Settled) -> Array:
+    plain = _excess(link, z, row.live, _reductions(row.over), row.costs) - k
+
+    def balanced() -> Array:
+        return namespace(z).where(row.solvable, plain, row.balance(link, z))
+
+    return only_if(~row.solvable, balanced, plain)
+
+
+def _residual_change(link: Link, z: Array, row: _Settled, dz: Array, dk: Array) -> Array:
+    """Return the change of `_residual` with z and k. For JAX."""
+    xp, over = namespace(z), _reductions(row.over)
+    plain = xp.where(row.live, link.pdf(z), 0.0)
+
+    def balanced() -> Array:
+        found = gradient(lambda z: row.balance(link, z), z)
+        # In shards, JAX may hold the balance to be another number on each device, and sum.
+        found = found / getattr(over, "copies", 1)
+        return xp.where(over.expand(row.solvable), plain, found)
+
+    slopes = only_if(~row.solvable, balanced, plain)
+    return over.sum(slopes * dz) - xp.where(row.solvable, dk, 0.0)
+
+
+def _entries(z: Array, terms: Terms) -> Entries:
+    live, over = _pays(terms.live, terms.costs), _reductions(terms.over)
+    return Entries(z, terms.scores, stop_gradient(terms.t), live, over, terms.costs)
+
+
+def shares(link: Link, row: Entries, where: Array) -> Array:
+    """Return F′/ΣF′, or c·F′/Σ c²F′, in the rows `where`, in which every F′ has underflowed.
+
+    It is a constant.
+    """
+    xp, over, logs = namespace(row.z), row.over, link.log_pdf(row.z)
+    costs = None if row.costs is None else xp.where(row.live, row.costs, 1.0)
+    logs = logs if costs is None else logs + 2 * xp.log(costs)
+    alone = _softmax(logs, row.live & over.expand(where), over)
+    alone = alone if costs is None else alone / costs
+    if link.has_infinite_tails(row.z) is False:
+        return alone
+    # Far out, F′ is e^{−z²/2}, say: the two tails have no accurate digits, but they balance.
+    flat = balance(link, row, where)
+    return xp.where(over.expand(flat.usable), flat.slopes / over.expand(flat.slope), alone)
+
+
+def _constant(terms: Terms) -> Terms:
+    arrays = terms._replace(over=None)
+    fixed = Terms(*(part if part is None else stop_gradient(part) for part in arrays))
+    return fixed._replace(over=terms.over)
+
+
+def root(equation: Equation, delta: Array, terms: Terms) -> Array:
+    """Return δ, which is 0, with the derivatives that θ and p need."""
+    if is_jax(delta):  # has a custom rule, differentiable to any order
+        return root_with_rule(equation.residual, equation.gain, delta, terms)
+    gain = equation.gain(delta, _constant(terms))
+    for step in range(2):
+        residual = equation.residual(delta, terms)
+        change = residual - stop_gradient(residual)
+        # A third derivative would be silently wrong; c^2.5 makes it infinite at c = 0.
+        delta = delta + gain * (change if step == 0 else change + change**2.5)
+    return delta
+
+
+def capped(
+    z: Array, distance: Array, t: Array, delta: Array, outside: Array, beyond: Array
+) -> Array:
+    """Return z − δ with the derivatives of distance/T − δ, or `beyond`: a constant if `outside`."""
+    ratio = quotient(distance, t, ~outside)
+    z = (z + (ratio - stop_gradient(ratio))) - delta
+    fixed, xp = stop_gradient(z), namespace(z)
+    # Beyond the cap, a constant for the value, and what moves for the derivatives.
+    z = xp.where(xp.abs(fixed) >= far(xp.finfo(z.dtype)), beyond + (z - fixed), z)
+    return xp.where(outside, beyond, z)
+
+
+def _softmax(values: Array, where: Array, over: Reductions) -> Array:
+    """Return softmax over the entries where `where` is set; 0 if none of them is finite."""
+    xp = namespace(values)
+    with quiet(values):
+        values = xp.where(where, values, -math.inf)
+        greatest = over.max(values)
+        some = greatest > -math.inf
+        shifted = values - over.expand(xp.where(some, greatest, 0.0))
+        raised = xp.where(over.expand(some), xp.exp(shifted), 0.0)
+        return raised / over.expand(xp.where(some, over.sum(raised), 1.0))

@@ -1,1 +1,0 @@
-"""Weights, thresholds, values and logarithms of checked rows of scores, with all derivatives."""

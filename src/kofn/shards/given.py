@@ -1,0 +1,185 @@
+"""Checked arguments of a map over the shards of rows, the same on every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.checks import check_number, shown
+from kofn.arrays.form import Form, form_of
+from kofn.arrays.kinds import framework, full_like
+from kofn.arrays.torch.state import is_eager, is_recorded
+from kofn.inputs.given import (
+    NUMBERS,
+    ONE,
+    Given,
+    _per_row,
+    _spread,
+    _temperature_of,
+    budget_of,
+    costs_of,
+    last_mask,
+    without_deleted,
+)
+from kofn.links.link import Link
+from kofn.shards.header import Asked, agreed
+from kofn.shards.ranks import Ranks, ranks_of
+from kofn.shards.reductions import GroupRows
+
+
+class Shards(NamedTuple):
+    """A rank's part of the rows, `dim` last in the compute dtype, and what holds for whole rows.
+
+    k is not compared with the number of entries yet, which no rank knows before the first sum.
+    """
+
+    scores: Tensor  # −inf where excluded; one such entry if this rank has none
+    k: Tensor  # per row, float64; NaN where a tensor of k is negative; with costs, the budget
+    k_number: float | None  # k as it was given, if that was a number
+    temperature: Tensor  # per row
+    link: Link  # an inner link; its parameter is a number or per row
+    form: Form  # of this rank's scores
+    over: GroupRows
+    costs: Tensor | None = None  # as given: NaN, < 0 and inf included
+
+    @property
+    def given(self) -> Given:
+        """Return the same as rows of this rank alone."""
+        return Given(self.scores, self.k, self.temperature, self.link, None, self.costs)
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.over.ranks
+
+    @property
+    def size(self) -> int:
+        """Return how many entries of each row this rank has."""
+        return self.form.n
+
+
+def shards(
+    name: str,
+    scores: Any,
+    k: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    groups: Sequence[Any],
+    *,
+    beside: Callable[[Shards], Asked] | None = None,
+    costs: Any = None,
+) -> Shards:
+    """Check this rank's arguments, and that the other ranks have the same.
+
+    Args:
+        name: of the public function.
+        groups: the process groups that hold the other parts, None for all processes.
+        beside: checks further arguments, and returns what of them must be the same.
+        costs: of the entries; `k` is then what may be spent on all of them.
+    """
+    ranks = ranks_of(groups, name, scores)
+
+    def check() -> tuple[Shards, Asked]:
+        checked = _checked(ranks, scores, k, link, temperature, dim, mask, costs)
+        return checked, Asked("") if beside is None else beside(checked)
+
+    def asked(found: tuple[Shards, Asked]) -> Asked:
+        own = _asked_of(found[0], k, temperature, costs)
+        return Asked(own.words + found[1].words, [*own.numbers, *found[1].numbers])
+
+    return agreed(ranks, scores, check, asked)[0]
+
+
+def _checked(
+    ranks: Ranks,
+    scores: Any,
+    k: Any,
+    link: Link,
+    temperature: Any,
+    dim: int,
+    mask: Any,
+    costs: Any,
+) -> Shards:
+    """Check this rank's arguments."""
+    form = form_of(scores, dim)
+    if form.kind != "torch":
+        raise TypeError(f"{ranks.name} takes a torch.Tensor; got {shown(scores)}")
+    require_eager(ranks.name, scores, k, temperature, link.alpha, costs)
+    x = form.rows(without_deleted(scores))
+    if mask is not None:
+        x = torch.where(last_mask(mask, scores, form), x, -math.inf)
+    batch = tuple(x.shape[:-1])
+    if form.n == 0:
+        # Joined to the scores, whose part of the graph the other ranks have, too.
+        x = torch.cat([x, full_like(x, (*batch, 1), -math.inf)], -1)
+    like = x.detach()
+    inner = link.inner
+    if framework(inner.alpha) is not None:
+        alpha = _spread(_per_row("alpha", inner.alpha, batch, like, form.dim), batch, like)
+        inner = inner.with_alpha(torch.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))
+    if costs is None:
+        number, per_row = k_of(k, batch, like, form.dim)
+    else:
+        number, per_row = None, budget_of(k, batch, like, form.dim)
+        given, costs = costs, costs_of(costs, scores, x, form)
+        if form.n == 0 and isinstance(given, Tensor):  # the graph that the other ranks have
+            costs = costs + (0 * given.to(x.dtype)).sum()
+    t = _temperature_of(temperature, batch, like, form.dim)
+    t = full_like(like, batch, t) if type(t) is float else t
+    return Shards(x, per_row, number, t, inner, form, GroupRows(ranks), costs)
+
+
+def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float | None, Tensor]:
+    """Return k as a number, if it is one, and per row in float64."""
+    if k is ONE:  # one, or none along an empty dimension
+        return None, torch.ones(batch, dtype=torch.float64, device=like.device)
+    if type(k) in NUMBERS or framework(k) is None:
+        number = check_number("k", k, low=0.0, allowed="a number in [0, n]")
+        return number, torch.full(batch, number, dtype=torch.float64, device=like.device)
+    per_row = _spread(_per_row("k", k, batch, like, dim).double(), batch, like.double()[..., :0])
+    return None, torch.where(per_row >= 0, per_row, math.nan)
+
+
+def require_eager(name: str, *arrays: Any) -> None:
+    """Refuse what no all-reduce of kofn's can be differentiated by, or traced into."""
+    if not all(is_eager(array) for array in arrays if isinstance(array, Tensor)):
+        raise TypeError(
+            f"{name} takes plain tensors and DTensors, in eager PyTorch: torch.func (grad, vmap, "
+            "jvp), forward-mode differentiation and tracing cannot follow its all-reduces between "
+            "processes. Use backward() or torch.autograd.grad"
+        )
+
+
+def _asked_of(checked: Shards, k: Any, temperature: Any, costs: Any) -> Asked:
+    """Return what must be the same on all ranks, in words that an error can repeat."""
+    form, link = checked.form, checked.link
+    shape = [*map(str, form.batch)]
+    shape.insert(len(shape) + 1 + form.dim, "*")
+    number, alpha = link.static_and_array_alpha()
+    recorded = is_recorded(checked.scores)
+    wanted = f"k {_told(k)}"
+    if checked.costs is not None:
+        has = "with" if is_recorded(checked.costs) else "without"
+        costs = f"in a tensor {has} a gradient" if isinstance(costs, Tensor) else repr(costs)
+        wanted = f"costs {costs}, budget {_told(k)}"
+    words = (
+        f"got scores of shape ({', '.join(shape)}), {form.dtype_name}, "
+        f"{'with' if recorded else 'without'} a gradient; link {link.id} {number}, "
+        f"{wanted}, temperature {_told(temperature)}, alpha {_told(alpha)}"
+    )
+    given = (k, checked.k), (temperature, checked.temperature), (alpha, alpha)
+    numbers: list[Any] = [per_row for one, per_row in given if isinstance(one, Tensor)]
+    return Asked(words, numbers)
+
+
+def _told(value: Any) -> str:
+    if value is ONE:
+        return "1"
+    if not isinstance(value, Tensor):
+        return f"{value!r}"
+    return f"of shape {tuple(value.shape)} {'with' if is_recorded(value) else 'without'} a gradient"

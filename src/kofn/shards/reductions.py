@@ -1,0 +1,123 @@
+"""Reductions of rows of which every process holds a part: local ones, and an all-reduce of each.
+
+What there is per row is replicated: every rank has the same number, and the same cotangent of it,
+as it computes the same loss from it. So the derivative of a sum hands a cotangent to each part as
+it is, and what the parts hand to a row's number is summed over the ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.shards.ranks import Ranks
+
+
+class GroupRows:
+    """The `Reductions` of rows along the last axis, whose parts lie in the processes of `ranks`.
+
+    An all-reduce sums in float64, whose rounding no number of ranks makes visible. `sums` and
+    `maxima` put several numbers per row into one message.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    def min(self, values: Tensor) -> Tensor:
+        return -self.max(-values)
+
+    def max(self, values: Tensor) -> Tensor:
+        return self.maxima(values)[0]
+
+    def maxima(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Return the maximum of each array; a NaN is the greatest of its row."""
+        each = [one.detach().amax(-1) for one in values]
+        wide = torch.stack([one.double() for one in each])
+        # Backends compare NaN as they like.
+        bad = wide.isnan()
+        message = torch.stack([wide.masked_fill(bad, -math.inf), bad.double()])
+        found, spoiled = self.ranks.max(message)
+        found = found.masked_fill(spoiled > 0, math.nan)
+        return tuple(one.to(like.dtype) for one, like in zip(found, each, strict=True))
+
+    def sum(self, values: Tensor) -> Tensor:
+        return self.sums(values)[0]
+
+    def sums(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Return the sum of each array, of flags their count, by one message."""
+        whole = (torch.int64 if one.dtype == torch.bool else one.dtype for one in values)
+        found = zip(self.wide_sums(*values), whole, strict=True)
+        return tuple(one.to(dtype) for one, dtype in found)
+
+    def wide_sums(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Return `sums` in float64, as the message has them."""
+        each = [one.sum(-1).double() for one in values]
+        shape = torch.broadcast_shapes(*(one.shape for one in each))  # type: ignore[no-untyped-call]
+        local = [one.expand(shape) for one in each]
+        if torch.is_grad_enabled() and any(one.requires_grad for one in local):
+            return _Summed.apply(self.ranks, *local)  # type: ignore[no-untyped-call]
+        return _all_reduced(self.ranks, local)
+
+    def count(self, flags: Tensor) -> Tensor:
+        return self.ranks.sum(flags.sum(-1))
+
+    def any(self, flags: Tensor) -> Tensor:
+        return self.ranks.max(flags.any().reshape(1).to(torch.int32)) > 0
+
+    def expand(self, per_row: Tensor) -> Tensor:
+        if per_row.requires_grad and torch.is_grad_enabled():
+            (per_row,) = _Copied.apply(self.ranks, per_row)  # type: ignore[no-untyped-call]
+        return per_row[..., None]
+
+
+def _all_reduced(ranks: Ranks, local: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    found = ranks.sum(torch.stack([one.detach().double() for one in local]))
+    return tuple(one.to(like.dtype) for one, like in zip(found, local, strict=True))
+
+
+class _Summed(torch.autograd.Function):
+    """Sums over the ranks, by one message; a copy of each one's cotangent goes to all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, *local: Tensor) -> tuple[Tensor, ...]:
+        _prepare(ctx, ranks)
+        return _all_reduced(ranks, local)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        return _pulled(ctx, _Copied, cotangents)
+
+
+class _Copied(torch.autograd.Function):
+    """Numbers that all ranks have, for the entries of each; their cotangents are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, *per_row: Tensor) -> tuple[Tensor, ...]:
+        _prepare(ctx, ranks)
+        return tuple(one.view_as(one) for one in per_row)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        return _pulled(ctx, _Summed, cotangents)
+
+
+def _prepare(ctx: Any, ranks: Ranks) -> None:
+    ctx.ranks = ranks
+    ctx.set_materialize_grads(False)  # what no one asks for needs no message
+
+
+def _pulled(ctx: Any, transpose: Any, cotangents: Sequence[Tensor | None]) -> Any:
+    """Return the transpose of the cotangents that there are, for the arguments after `ranks`.
+
+    The others are 0, and no message: times the NaN of a row they are NaN, as those of whole rows.
+    """
+    pairs = list(zip(cotangents, ctx.needs_input_grad[1:], strict=True))
+    some = [one for one, wanted in pairs if wanted and one is not None]
+    found = iter(transpose.apply(ctx.ranks, *some) if some else ())
+    zero = next(torch.zeros_like(one) for one in cotangents if one is not None)
+    each = (zero if one is None else next(found) for one, wanted in pairs if wanted)
+    return None, *(next(each) if wanted else None for _, wanted in pairs)

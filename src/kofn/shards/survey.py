@@ -1,0 +1,107 @@
+"""What all ranks know of every row before the search for θ: one maximum and one sum of messages."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.checks import check_k
+from kofn.inputs.settled import Rows, shared
+from kofn.shards.given import Shards
+from kofn.shards.ranks import Ranks
+from kofn.solver.bracket import WIDE
+
+
+class Counts(NamedTuple):
+    """What a derivative needs to know of a survey, per row."""
+
+    live: Tensor
+    top: Tensor
+
+
+class Survey(NamedTuple):
+    """Numbers per row in float64, the same on every rank."""
+
+    greatest: Tensor  # of the available scores; −inf if there are none
+    least: Tensor
+    spoiled: Tensor  # whether an available score is NaN
+    live: Tensor  # how many are available, NaN included
+    top: Tensor  # how many are +inf
+    near: Tensor  # how many are less than WIDE temperatures below the greatest
+    near_moments: Tensor  # Σd and Σd² of these, d = (x − greatest)/T
+    moments: Tensor  # of all available ones
+    size: int  # entries of a row on all ranks, excluded ones too
+
+
+def surveyed(shards: Shards) -> tuple[Survey, Rows]:
+    """Return what is known of the rows, and their special cases, as `settled.rows_of` does.
+
+    Raises:
+        ValueError: k is a number, and there are fewer entries in a row. On every rank.
+    """
+    x = shards.scores.detach()
+    live, top = _in_play(x)
+    survey = survey_of(x, live, top, shards.temperature, shards.ranks, shards.size)
+    if shards.k_number is not None:
+        check_k(shards.k_number, survey.size)
+    k = torch.where(shards.k <= max(survey.size, 1), shards.k, math.nan)
+    return survey, rows_of(shards._replace(k=k), survey)
+
+
+def rows_of(shards: Shards, known: Survey | Counts) -> Rows:
+    """Return the rows, of which all ranks know this."""
+    x = shards.scores
+    live, top = _in_play(x.detach())
+    k, weight = (one.to(x.dtype) for one in shared(shards.k, known.top))
+    scores = torch.where(live, x, -math.inf)
+    return Rows(scores, live, top, k, weight, shards.temperature, shards.link, known)
+
+
+def _in_play(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which scores are available, and which are +inf."""
+    top = x == math.inf
+    return ~(top | (x == -math.inf)), top
+
+
+def survey_of(
+    x: Tensor, live: Tensor, top: Tensor, temperature: Tensor, ranks: Ranks, size: int
+) -> Survey:
+    """Return what the ranks know of rows of which this one has `size` entries."""
+    greatest, least, spoiled = _ends(x, live, ranks)
+    t = temperature.detach()
+    away = torch.where(live, x - greatest.to(x.dtype)[..., None], 0.0) / t[..., None]
+    near = live
+    if bool((greatest - least >= WIDE * t).any()):  # by reduced numbers, alike on all ranks
+        near = live & (away > -WIDE)
+    close = torch.where(near, away, 0.0)
+    parts = [live.sum(-1), top.sum(-1), near.sum(-1), *_moments(close)]
+    if near is live:
+        parts += parts[3:]
+    else:
+        parts += _moments(away.double())
+    numbers = torch.stack([part.double() for part in parts]).flatten()
+    found = ranks.sum(torch.cat([numbers, numbers.new_full((1,), size)]))
+    each = found[:-1].reshape(7, *greatest.shape)
+    counts = each[0], each[1], each[2]
+    return Survey(greatest, least, spoiled, *counts, each[3:5], each[5:7], int(found[-1]))
+
+
+def _ends(x: Tensor, live: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
+    bad = x.isnan()
+    known = live & ~bad
+    message = torch.stack(
+        [
+            torch.where(known, x, -math.inf).amax(-1).double(),
+            torch.where(known, -x, -math.inf).amax(-1).double(),
+            bad.any(-1).double(),
+        ]
+    )
+    greatest, least, spoiled = ranks.max(message)
+    return greatest, -least, spoiled > 0
+
+
+def _moments(away: Tensor) -> list[Tensor]:
+    return [away.sum(-1), (away * away).sum(-1)]

@@ -1,0 +1,1 @@
+"""θ of checked rows, solved by the fastest code of each framework, without derivatives."""

@@ -1,0 +1,105 @@
+"""Hard choices of rows that may be spread over devices, as JAX primitives without a derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+from jax import lax, numpy
+
+from kofn.arrays.jax.axes import as_integers
+from kofn.solver.reductions import DENSE, Reductions
+from kofn.threshold.jax_axis import AxisRows
+from kofn.threshold.jax_operators import Operator, Settings, bind
+
+Rule = Callable[..., jax.Array]
+
+
+def hard(x: jax.Array, k: jax.Array, whole: int | None, rule: Rule) -> jax.Array:
+    """Return shares in [0, 1] of the k largest entries: rule(x, k, whole) on one device."""
+    return _call(_HARD, Settings("", whole, False, rule), x, k)[0]
+
+
+def largest(x: jax.Array, k: int, rule: Rule) -> jax.Array:
+    """Return the indices of the k largest entries: rule(x, k) on one device."""
+    if k == 0:
+        return rule(x, k)
+    slots = numpy.zeros((*x.shape[:-1], k), "int32")
+    return _call(_LARGEST, Settings("", k, False, rule, True), x, slots)[0]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _call(operator: Operator, settings: Settings, *arrays: jax.Array) -> Any:
+    return bind(operator, *arrays, settings=settings)
+
+
+def _hard(x: Any, k: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+    if isinstance(over, AxisRows):
+        return [hard_in_shards(x, k, over)]
+    return [settings.reference(x, k, settings.number)]
+
+
+def _largest(
+    x: Any, slots: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE
+) -> Any:
+    if isinstance(over, AxisRows):
+        return [largest_in_shards(x, slots.shape[-1], over)]
+    return [settings.reference(x, slots.shape[-1]).astype(slots.dtype)]
+
+
+_HARD = Operator("kofn_hard", (0,), (0,), _hard, in_shards=True)
+_LARGEST = Operator("kofn_largest", (1,), (0, 1), _largest, in_shards=True)
+
+
+def hard_in_shards(x: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
+    """Return the shares of the k largest entries of rows in shards, ties to the lowest place."""
+    keys = _keys(x)
+    last = _last_key(keys, k, over)[..., None]
+    tie, above = keys == last, keys > last
+    shards = lax.axis_size(over.names)
+    here = numpy.arange(shards) == lax.axis_index(over.names)
+    ties = numpy.where(here, tie.sum(-1, dtype="int32")[..., None], 0)
+    counts = over.total(numpy.concatenate([above.sum(-1, dtype="int32")[..., None], ties], -1))
+    before = numpy.where(numpy.arange(shards) < lax.axis_index(over.names), counts[..., 1:], 0)
+    place = numpy.cumsum(tie, -1, dtype="int32") - 1 + before.sum(-1, dtype="int32")[..., None]
+    share = numpy.clip(k[..., None] - (counts[..., :1] + place), 0.0, 1.0)
+    return numpy.where(above, 1.0, numpy.where(tie, share, 0.0)).astype(x.dtype)
+
+
+BITS = 4
+"""Bits of a key that are found at a time, by counts of 15 numbers."""
+
+
+def _last_key(keys: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
+    """Return the key of the last entry chosen: the largest with ⌈k⌉ entries at or above it."""
+    width = 8 * keys.dtype.itemsize
+    digits = numpy.arange(1, 1 << BITS, dtype=keys.dtype)
+    rank = numpy.maximum(numpy.ceil(numpy.where(numpy.isnan(k), 1.0, k)), 1.0)[..., None]
+
+    def refine(i: Any, prefix: jax.Array) -> jax.Array:
+        shift = (width - BITS * (i + 1)).astype(keys.dtype)
+        tried = prefix[..., None] + (digits << shift)
+        reached = over.total((keys[..., None] >= tried[..., None, :]).sum(-2, dtype="int32"))
+        digit = (reached >= rank).sum(-1, dtype="int32").astype(keys.dtype)
+        return prefix + (digit << shift)
+
+    return lax.fori_loop(0, width // BITS, refine, numpy.zeros_like(k, dtype=keys.dtype))
+
+
+def _keys(x: jax.Array) -> jax.Array:
+    """Return integers ≥ 0 in the order of the numbers."""
+    ordered = as_integers(numpy.where(x == 0, 0.0, x), -1)
+    kind = f"uint{8 * x.dtype.itemsize}"
+    return lax.bitcast_convert_type(ordered ^ numpy.iinfo(ordered.dtype).min, kind)
+
+
+def largest_in_shards(x: jax.Array, k: int, over: AxisRows) -> jax.Array:
+    """Return the places of the k largest entries: each device sends its own k, and no more."""
+    x = numpy.where(x == 0, 0.0, x)  # top_k orders −0 below 0
+    found, there = lax.top_k(x, min(k, x.shape[-1]))
+    places = (there + over.positions(x.shape[-1])[0]).astype("int32")
+    last = x.ndim - 1
+    found, places = (lax.all_gather(a, over.names, axis=last, tiled=True) for a in (found, places))
+    return numpy.take_along_axis(places, lax.top_k(found, k)[1], -1)

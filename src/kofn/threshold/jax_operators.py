@@ -1,0 +1,219 @@
+"""JAX primitives for rows: one kernel call on a CPU, array code elsewhere.
+
+An operator is a JAX primitive, so vmap, scan, shard_map and explicit meshes know what to do with
+it, and the choice between kernel and array code is made where a program is lowered. Only there is
+it known for which platform, on how many devices, and whether the program is exported, which native
+calls are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from kofn import kernels
+from kofn.arrays.jax.layout import is_exported, is_whole, with_devices
+from kofn.kernels.contract import kind_of
+from kofn.links.link import Link, by_id
+from kofn.threshold import jax_repair, jax_spread
+
+
+class Settings(NamedTuple):
+    """The static arguments of an operator."""
+
+    link: str
+    number: float | None  # α, if it is a number
+    kernels: bool  # whether a kernel may serve
+    reference: Any = None  # the function whose answers these are
+    labels: bool = False  # whether the last argument has a last dimension of its own
+    own: tuple[Any, ...] = ()  # those of an operation
+
+    def link_of(self, alpha: jax.Array | None = None) -> Link:
+        return by_id(self.link, self.number if alpha is None else alpha)
+
+
+class Operator(NamedTuple):
+    """How an operator is computed."""
+
+    name: str
+    like: tuple[int, ...]  # the arguments that its answers have shape and dtype of
+    entries: tuple[int, ...]  # the arguments with a dimension more than one number per row
+    plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=, over=)
+    kernel: Callable[..., Any] | None = None  # (site, *values) -> what XLA has in their place
+    in_shards: bool = False  # whether the array code takes shards of rows, by `over`
+
+    def own_last(self, settings: Any) -> tuple[int, ...]:
+        """Return the arguments whose last dimension is not that of the scores."""
+        return self.entries[-1:] if settings.labels else ()
+
+
+class Site(NamedTuple):
+    """Where a program is lowered: what can be called there, and the shapes of the arguments."""
+
+    module: Any
+    context: Any
+    settings: Settings
+
+    @property
+    def shapes(self) -> Any:
+        return self.context.avals_in
+
+    def call(
+        self, attributes: Any, shapes: Any, values: Any, results: Any, over: Any = None
+    ) -> Any:
+        """Call the handler; the answer `over[i]` takes the memory of the argument i."""
+        context = self.context.replace(avals_in=shapes, avals_out=results)
+        lowered = jax.ffi.ffi_lowering(self.module.ROWS, operand_output_aliases=over)
+        return lowered(context, *values, **attributes)
+
+    def rows(
+        self, names: Sequence[str], values: Any, calls: Sequence[str], of_alpha: bool = False
+    ) -> dict[str, Any]:
+        """Return what calls of xla/targets.py for rows give, by name; `names` are of `values`.
+
+        Each call takes what is given here, or what those before it gave. Without a number for α it
+        takes that of each row. The last gives an answer "alpha", too, if `of_alpha`.
+        """
+        alphas = ("alpha",) if "alpha" in names and self.settings.number is None else ()
+        known = dict(zip(names, zip(values, self.shapes, strict=True), strict=True))
+        (_, x), (_, per_row) = known["x"], known["t"]
+        found: dict[str, Any] = {}
+        for name in calls:
+            call = self.module.CALLS[name]
+            taken = [known[each] for each in (*call.takes.split(", "), *alphas)]
+            given, shapes = ([each[i] for each in taken] for i in (0, 1))
+            last = of_alpha and name == calls[-1]
+            parts = [each.split(" ") for each in call.gives.split(", ")]
+            parts += [["alpha", "r"]] if last else []
+            likes = [x if kind == "n" else per_row for _, kind in parts]
+            way = self.settings.link_of(), x.shape[-1], x.dtype, bool(alphas), last
+            attributes = self.module.plan(name, *way)
+            answers = self.call(attributes, shapes, given, likes, call.over)
+            for (part, _), answer, like in zip(parts, answers, likes, strict=True):
+                found[part], known[part] = answer, (answer, like)
+        return found
+
+
+def native() -> Any:
+    """Return the module of kernels that XLA can call, or None if there are none here."""
+    module = _native()
+    return module if module is not None and module.available(*jax_repair.FINISH) else None
+
+
+def _native() -> Any:
+    # None where Numba has no release for this Python or machine, or JAX has no jax.ffi.
+    return kernels.module("kofn.kernels.cpu.xla.targets")
+
+
+def wanted() -> bool:
+    """Return whether there are kernels here, and they are not turned off."""
+    return kernels.wanted() and _native() is not None
+
+
+def served(link: Link) -> bool:
+    return kind_of(link) is not None and wanted()
+
+
+class Rules(NamedTuple):
+    """The derivatives of a primitive: JAX's rules, without the primitive itself."""
+
+    jvp: Callable[..., Any]
+    transpose: Callable[..., Any] | None = None
+
+
+RULES: dict[Operator, Rules] = {}
+"""An operator that is not here has no derivative."""
+
+
+@cache
+def primitive_of(operator: Operator) -> Primitive:
+    """Return the primitive of an operator, with all the rules that JAX asks for."""
+    primitive = Primitive(operator.name)
+    primitive.multiple_results = True
+    primitive.def_impl(partial(_run, primitive))
+    primitive.def_abstract_eval(partial(_abstract, operator))
+    batching.primitive_batchers[primitive] = partial(_batched, operator)
+    mlir.register_lowering(primitive, partial(_lowered, primitive, operator))
+    for_cpu = partial(_lowered_for_cpu, primitive, operator)
+    mlir.register_lowering(primitive, for_cpu, platform="cpu")
+    if operator in RULES:
+        jvp, transpose = RULES[operator]
+        ad.primitive_jvps[primitive] = jvp
+        if transpose is not None:
+            ad.primitive_transposes[primitive] = transpose
+    return primitive
+
+
+def _run(primitive: Primitive, *arrays: jax.Array, **settings: Any) -> Any:
+    with jax.disable_jit(False):
+        return _compiled(primitive, **settings)(*arrays)
+
+
+@lru_cache(maxsize=512)
+def _compiled(primitive: Primitive, **settings: Any) -> Any:
+    return jax.jit(partial(primitive.bind, **settings))
+
+
+def _abstract(operator: Operator, *arrays: Any, settings: Settings) -> list[Any]:
+    return [arrays[i].update(weak_type=False) for i in operator.like]
+
+
+def _batched(operator: Operator, arrays: Any, axes: Any, *, settings: Settings) -> Any:
+    """Move the new dimension to the front; repeat the arrays that do not have it."""
+    size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
+
+    def first(array: Any, axis: int | None) -> Any:
+        if axis is None:
+            return jax.numpy.broadcast_to(array, (size, *array.shape))
+        return jax.numpy.moveaxis(array, axis, 0)
+
+    parts = map(first, arrays, axes)
+    return bind(operator, *parts, settings=settings), (0,) * len(operator.like)
+
+
+def bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
+    """Call an operator with its arrays sharded over the same mesh axes."""
+    rows = [a.max(-1) if i in operator.entries else a for i, a in enumerate(arrays)]
+    zero: Any = sum(map(jax.numpy.zeros_like, rows))
+    zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
+    like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
+    return primitive_of(operator).bind(*like, settings=settings)
+
+
+def _lowered(
+    primitive: Primitive, operator: Operator, context: Any, *values: Any, settings: Settings
+) -> Any:
+    module = context.module_context
+    if operator.in_shards and not is_whole(module.axis_context) and not is_exported(module):
+        spread_out = with_devices(context)
+        if spread_out is not None:
+            call = partial(primitive.bind, settings=settings)
+            placed = jax_spread.spread(operator, settings, call)
+            return mlir.lower_fun(placed, multiple_results=True)(spread_out, *values)
+    return _in_array_code(operator, context, values, settings, grouped=False)
+
+
+def _lowered_for_cpu(
+    primitive: Primitive, operator: Operator, context: Any, *values: Any, settings: Settings
+) -> Any:
+    module = context.module_context
+    # XLA would gather what is sharded for a native call, and for rows in groups.
+    if not is_whole(module.axis_context):
+        return _lowered(primitive, operator, context, *values, settings=settings)
+    asked = settings.kernels and operator.kernel and not is_exported(module)
+    found = native() if asked else None
+    if operator.kernel and found:
+        return operator.kernel(Site(found, context, settings), *values)
+    return _in_array_code(operator, context, values, settings, grouped=True)
+
+
+def _in_array_code(
+    operator: Operator, context: Any, values: Any, settings: Settings, grouped: bool
+) -> Any:
+    plain = partial(operator.plain, settings=settings, grouped=grouped)
+    return mlir.lower_fun(plain, multiple_results=True)(context, *values)

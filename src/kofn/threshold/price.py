@@ -1,0 +1,49 @@
+"""The solver for prices in the most precise dtype: float64 for float32, where there is one."""
+
+from __future__ import annotations
+
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    is_jax,
+    is_torch,
+    most_precise_dtype,
+    namespace,
+    of_torch,
+    quiet,
+)
+from kofn.links.link import Link
+from kofn.solver.beside import Place
+from kofn.solver.price import Price, price_at, solve
+from kofn.solver.reductions import DENSE, Reductions
+from kofn.threshold import by_kernel
+
+
+def solved(
+    x: Array, costs: Array, budget: Array, temperature: Array, link: Link, over: Reductions = DENSE
+) -> Price:
+    """Solve in the most precise dtype, and return the answers in that of the scores.
+
+    Kernels, if there are any for the rows, find θ. Where something transforms the rows, the array
+    code does, which has more digits.
+    """
+    wide, theta = most_precise_dtype(x), None
+    if over is DENSE and (of_torch("state").is_plain(x) if is_torch(x) else not is_jax(x)):
+        theta = by_kernel.threshold(x, budget, temperature, link, costs)
+    link = link.map_alpha(lambda alpha: cast(alpha, wide))
+    rows = [cast(array, wide) for array in (x, costs, budget, temperature)]
+    if theta is None:
+        found = solve(rows[0], rows[1], rows[2], rows[3], link, over)
+    else:
+        at = Place(cast(theta[0], wide), cast(theta[1], wide))
+        found = price_at(rows[0], rows[1], rows[2], rows[3], link, at)
+    if x.dtype == wide:
+        return found
+    xp, largest = namespace(x), float(namespace(x).finfo(x.dtype).max)
+    with quiet(x):
+        some = xp.isfinite(found.high)
+        clipped = xp.clip(found.high, -largest, largest)
+        high = cast(xp.where(some, clipped, found.high), x.dtype)
+        rest = xp.where(some, (clipped - cast(high, wide)) + found.low, 0.0)
+        parts = rest, found.distance, found.scale
+        return Price(high, *(cast(part, x.dtype) for part in parts))

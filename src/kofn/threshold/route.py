@@ -1,0 +1,72 @@
+"""The choice of the code that solves for the thresholds: kernel, compiled or plain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.links.link import Link
+from kofn.solver.reductions import DENSE, Reductions
+from kofn.solver.segments import SegmentRows
+from kofn.solver.threshold import solve
+from kofn.threshold import by_kernel
+from kofn.threshold.price import solved
+
+
+def threshold(
+    x: Array,
+    k: Array,
+    temperature: Array,
+    link: Link,
+    over: Reductions = DENSE,
+    costs: Array | None = None,
+) -> tuple[Array, ...]:
+    """Solve as `solver.threshold.solve`, by the fastest route, without derivatives.
+
+    With costs, as `solver.price.solve`, in float64 where the framework has it by default.
+    """
+    if over is not DENSE:
+        return _of_other_rows(x, k, temperature, link, over, costs)
+    if is_torch(x):
+        from kofn.threshold.torch_operator import threshold_of
+
+        return threshold_of(x, k, temperature, link, costs)
+    if is_jax(x):
+        from kofn.threshold import jax_price, jax_threshold
+
+        if costs is not None:
+            return jax_price.price_of(x, costs, k, temperature, link)
+        return jax_threshold.threshold(x, k, temperature, link)
+    if costs is not None:
+        return solved(x, costs, k, temperature, link)
+    fused = by_kernel.threshold(x, k, temperature, link)
+    return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
+
+
+def _of_other_rows(
+    x: Array, k: Array, temperature: Array, link: Link, over: Reductions, costs: Array | None
+) -> tuple[Array, ...]:
+    if costs is not None:
+        return solved(x, costs, k, temperature, link, over)
+    if is_torch(x) and isinstance(over, SegmentRows):
+        from kofn.threshold.torch_segments import threshold_of
+
+        return threshold_of(x, k, temperature, link, over)
+    if hasattr(over, "ranks"):
+        from kofn.shards import search
+
+        return search.threshold_of(x, k, temperature, link, over)  # type: ignore[arg-type]
+    return solve(x, k, temperature, link, over)
+
+
+def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:
+    """Return (z, G(−z), G(z) − z) at a large z as numbers, even while `like` is traced."""
+    if is_torch(like):
+        from kofn.threshold.torch_operator import integral_ends as ends
+
+        return ends(link.id)
+    if is_jax(like):
+        from kofn.threshold.jax_threshold import integral_ends as ends
+
+        return ends(link.id)
+    return link.integral_ends(np.asarray(2.0**26))

@@ -14,7 +14,7 @@ from kofn.adapters import shard_knapsack_choice
 from kofn.arrays import flow
 from kofn.maps import taylor_zeros
 from kofn.shards import choice
-from kofn.solver import beside
+from kofn.solver import neighbours as beside
 from kofn.streaming import cut
 from kofn.streaming import equation as one_row
 from support import LINKS, TOTAL, Framework, every_link

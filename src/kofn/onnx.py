@@ -87,8 +87,8 @@ def _threshold(
     sort, last = _sorted(x), op.Constant(value_ints=[-1])
     live = op.Not(op.IsInf(x))
     n = op.ReduceSum(op.CastLike(live, x), last, keepdims=0)
-    spoiled = op.ReduceMax(op.CastLike(op.IsNaN(x), x), last, keepdims=0)
-    spoiled = op.Or(op.Cast(spoiled, to=9), op.Or(op.IsNaN(k), op.IsNaN(temperature)))
+    has_nan = op.ReduceMax(op.CastLike(op.IsNaN(x), x), last, keepdims=0)
+    has_nan = op.Or(op.Cast(has_nan, to=9), op.Or(op.IsNaN(k), op.IsNaN(temperature)))
     open_ = op.And(op.Greater(k, 0.0), op.Less(k, n))
 
     anchor = _ranked(sort, op.Sub(op.Ceil(k), 1.0), open_)
@@ -104,8 +104,8 @@ def _threshold(
         high = op.Where(op.Greater(excess, 0.0), high, middle)
 
     infinite = op.Where(op.LessOrEqual(k, 0.0), _like(k, math.inf), _like(k, -math.inf))
-    hi = op.Where(spoiled, _like(k, math.nan), op.Where(open_, anchor, infinite))
-    usable = op.And(open_, op.Not(spoiled))
+    hi = op.Where(has_nan, _like(k, math.nan), op.Where(open_, anchor, infinite))
+    usable = op.And(open_, op.Not(has_nan))
     return hi, op.Where(usable, op.Mul(op.Add(low, high), 0.5), _like(k, 0.0))
 
 
@@ -121,13 +121,13 @@ def _price(
     """Return θ as two numbers, x − θc − T·edge, and 1, found by bisection in float64."""
     tail, edge = _tail_of(link, number, alpha), _edge_of(link, number)
     last, double = op.Constant(value_ints=[-1]), 11
-    wide, cost, purse, t = (op.Cast(a, to=double) for a in (x, costs, budget, temperature))
+    wide, cost, limit, t = (op.Cast(a, to=double) for a in (x, costs, budget, temperature))
     pays = op.And(op.Not(op.IsInf(wide)), op.Greater(cost, _like(cost, 0.0)))
     cost = op.Where(pays, cost, _like(cost, 0.0))
-    spoiled = op.ReduceMax(op.CastLike(op.IsNaN(wide), purse), last, keepdims=0)
-    spoiled = op.Or(op.Cast(spoiled, to=9), op.Or(op.IsNaN(purse), op.IsNaN(t)))
-    none = op.LessOrEqual(purse, _like(purse, 0.0))
-    every = op.GreaterOrEqual(purse, op.ReduceSum(cost, last, keepdims=0))
+    has_nan = op.ReduceMax(op.CastLike(op.IsNaN(wide), limit), last, keepdims=0)
+    has_nan = op.Or(op.Cast(has_nan, to=9), op.Or(op.IsNaN(limit), op.IsNaN(t)))
+    none = op.LessOrEqual(limit, _like(limit, 0.0))
+    every = op.GreaterOrEqual(limit, op.ReduceSum(cost, last, keepdims=0))
 
     scores = op.Sub(wide, op.Mul(_wide(t), _like(wide, edge)))
     reach, one = op.Mul(_wide(t), _like(t, REACH)), op.Where(pays, cost, _like(cost, 1.0))
@@ -138,17 +138,17 @@ def _price(
     for _ in range(HALVINGS_OF_PRICES):
         middle = op.Mul(op.Add(low, high), _like(low, 0.5))
         z = op.Div(op.Sub(inside, op.Mul(cost, _wide(middle))), _wide(t))
-        excess = op.Sub(_spent(tail, z, cost, last), purse)
+        excess = op.Sub(_spent(tail, z, cost, last), limit)
         low = op.Where(op.Less(excess, _like(excess, 0.0)), low, middle)
         high = op.Where(op.Greater(excess, _like(excess, 0.0)), high, middle)
 
-    settled = op.Or(spoiled, op.Or(none, every))
-    theta = op.Where(settled, _like(purse, 0.0), op.Mul(op.Add(low, high), _like(low, 0.5)))
+    settled = op.Or(has_nan, op.Or(none, every))
+    theta = op.Where(settled, _like(limit, 0.0), op.Mul(op.Add(low, high), _like(low, 0.5)))
     distance = op.Sub(scores, op.Mul(cost, _wide(theta)))
     infinite = op.Where(none, _like(budget, math.inf), _like(budget, -math.inf))
     first = op.CastLike(theta, budget)
     rest = op.CastLike(op.Sub(theta, op.Cast(first, to=double)), budget)
-    hi = op.Where(spoiled, _like(budget, math.nan), op.Where(settled, infinite, first))
+    hi = op.Where(has_nan, _like(budget, math.nan), op.Where(settled, infinite, first))
     ones = op.Add(op.Mul(first, _like(first, 0.0)), _like(first, 1.0))
     return hi, rest, op.CastLike(distance, x), ones
 

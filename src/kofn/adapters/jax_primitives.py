@@ -99,9 +99,9 @@ class _Code:
         self.operation, (self.back,), self.of = operation, operation.back, of
         self.names, self.entries = names_of(of), entries_of(of)
         self.per_row = next(i for i in range(len(self.names)) if i not in self.entries)
-        asked = [one for one in self.back.answers if f"of_{one.name}" in one.given_if]
+        optional = [one for one in self.back.answers if f"of_{one.name}" in one.given_if]
         self.less = tuple(
-            name for one in self.back.answers if one not in asked for name in one.name.split("+")
+            name for one in self.back.answers if one not in optional for name in one.name.split("+")
         )
         # The declared way back does not give alpha's, if that is an array; kernels give it last.
         self.pulled = *self.less, *(name for name in self.names if name not in self.less)
@@ -192,7 +192,7 @@ class _Code:
         found = site.rows(known, values, self.back.xla(*own), "alpha" in names)
         return [found[name] for name in names]
 
-    def _pull_and_mend(self, alone: Operator, told: int, site: Site, *values: Any) -> Any:
+    def _pull_and_mend(self, alone: Operator, flag: int, site: Site, *values: Any) -> Any:
         """Have the kernel pull; where it has given up on a row, the array code does all of them."""
         settings = site.settings
 
@@ -201,7 +201,7 @@ class _Code:
             # An infinite one is that of a row that a kernel gave up on before.
             lo = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
             found = bind(alone, *before, lo, cotangent, settings=settings)
-            lost = jax.numpy.isnan(found[told])
+            lost = jax.numpy.isnan(found[flag])
 
             def anew() -> Any:
                 right = alone.plain(*arrays, settings=settings, grouped=False)

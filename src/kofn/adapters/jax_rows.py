@@ -11,7 +11,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.inputs.settled import Rows
 from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
-from kofn.solver.beside import Place
+from kofn.solver.neighbours import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions

@@ -108,7 +108,7 @@ def _of_torch(
     if learned and operation.constant and _learns(operation, rows, operation.constant):
         return None
     if operation.has_slopes:
-        settings = *settings, *_told(operation, rows, learned), int(learned)
+        settings = *settings, *_flags_of(operation, rows, learned), int(learned)
     if not learned or (backend is None and state.is_compiled()):
         if run is _run:
             found = operation.kernel(backend, rows, *arrays, *settings)
@@ -178,7 +178,7 @@ def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Array] = ()) -
     return any(name in operation.learned_arrays and each.requires_grad for name, each in pairs)
 
 
-def _told(operation: Operation, rows: Any, learned: bool) -> list[int]:
+def _flags_of(operation: Operation, rows: Any, learned: bool) -> list[int]:
     """Return what an operation asks of its tensors: whether each has a gradient."""
     return [int(learned and _learns(operation, rows, (name,))) for name in operation.asks]
 

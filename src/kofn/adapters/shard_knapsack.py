@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.arrays.autodiff import spoil
+from kofn.arrays.autodiff import nan_where
 from kofn.arrays.operations import in_parts
 from kofn.formulas import answers
 from kofn.formulas.implicit import place
@@ -29,7 +29,7 @@ class Kept(NamedTuple):
     theta: Tensor  # for links of mean zero; 0 where it is infinite
     scale: Tensor  # the power of two by which costs are divided
     open: Tensor  # rows whose weights move
-    dear: Tensor  # rows that spend all on scores of +inf
+    over_budget: Tensor  # rows that spend all on scores of +inf
     price: Tensor  # what these cost; 1 elsewhere
 
 
@@ -41,15 +41,15 @@ def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
     found = Price(*solved)
     p = place(rows, over, found)
     theta = found.high.masked_fill(p.none | p.every, 0.0).double() + found.low.double()
-    dear, cost = _dear(rows, given, over)
-    kept = Kept(p.z, theta / found.scale, found.scale, ~p.settled, dear, cost)
+    over_budget, cost = _over_budget(rows, given, over)
+    kept = Kept(p.z, theta / found.scale, found.scale, ~p.settled, over_budget, cost)
     return answers.weights(rows, over, found), kept
 
 
-def _dear(rows: Rows, given: Given, over: GroupRows) -> tuple[Tensor, Tensor]:
+def _over_budget(rows: Rows, given: Given, over: GroupRows) -> tuple[Tensor, Tensor]:
     (cost,) = over.wide_sums(torch.where(rows.top, rows.costs, 0.0))
-    dear = cost > given.k
-    return dear, torch.where(dear, cost, 1.0)
+    over_budget = cost > given.k
+    return over_budget, torch.where(over_budget, cost, 1.0)
 
 
 def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence[Tensor] | None:
@@ -88,11 +88,11 @@ def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence
     in_x = u / t[..., None]
     mean = (mean + change) / kept.scale
     in_t = -lever / t
-    share = torch.where(kept.dear, of_top / kept.price, 0.0)
+    share = torch.where(kept.over_budget, of_top / kept.price, 0.0)
     in_costs = -kept.theta.to(x.dtype)[..., None] * in_x - mean.to(x.dtype)[..., None] * (p + top)
     bought = (share * given.k / kept.price).to(x.dtype)[..., None]
     in_costs = torch.where(excluded, 0.0, in_costs - torch.where(top, bought, 0.0))
-    spoiled = kept.theta.isnan()
-    inside = spoiled[..., None] & ~excluded
-    in_budget, in_t = (spoil(one, spoiled) for one in (mean + share, in_t))
-    return spoil(in_x, inside), spoil(in_costs, inside), in_budget, in_t
+    has_nan = kept.theta.isnan()
+    inside = has_nan[..., None] & ~excluded
+    in_budget, in_t = (nan_where(one, has_nan) for one in (mean + share, in_t))
+    return nan_where(in_x, inside), nan_where(in_costs, inside), in_budget, in_t

@@ -30,7 +30,7 @@ class _Keyed(NamedTuple):
 
     keys: Tensor
     price: Tensor  # 0 where nothing is paid
-    purse: Tensor  # per row
+    budget: Tensor  # per row
 
 
 class _Cut(NamedTuple):
@@ -50,10 +50,10 @@ def _bought(ranks: Ranks, x: Tensor, costs: Tensor, pays: Tensor, budget: Tensor
     greatest, lowest = ranks.max(torch.stack(ends))
     (total,) = ranks.sum(price.sum(-1)[None])
     start = _Cut(~lowest, greatest + 1, torch.zeros_like(total))
-    open_ = total > p.purse
+    open_ = total > p.budget
     cut = _searched(p, start, open_, ranks)
     fits = (p.keys >= cut.high[..., None]) | _of_equal(p, cut, ranks)
-    fits = torch.where(open_[..., None], fits, (total <= p.purse)[..., None])
+    fits = torch.where(open_[..., None], fits, (total <= p.budget)[..., None])
     return (fits & pays).to(x.dtype)
 
 
@@ -67,7 +67,7 @@ def _searched(p: _Keyed, cut: _Cut, open_: Tensor, ranks: Ranks) -> _Cut:
         pivots = pivots_of(low, high)
         costs = [torch.where(p.keys >= one[..., None], p.price, 0.0).sum(-1) for one in pivots]
         for pivot, cost in zip(pivots, ranks.sum(torch.stack(costs)), strict=True):
-            fits = cost <= p.purse
+            fits = cost <= p.budget
             low = torch.where(open_ & ~fits & (pivot > low), pivot, low)
             nearer = open_ & fits & (pivot < high)
             high, spent = torch.where(nearer, pivot, high), torch.where(nearer, cost, spent)
@@ -79,5 +79,5 @@ def _of_equal(p: _Keyed, cut: _Cut, ranks: Ranks) -> Tensor:
     price = torch.where(p.keys == cut.low[..., None], p.price, 0.0)
     parts = ranks.gathered(price.sum(-1).contiguous())
     before = cut.spent + parts[: ranks.place].sum(0)
-    fits = before[..., None] + price.cumsum(-1) <= p.purse[..., None]
+    fits = before[..., None] + price.cumsum(-1) <= p.budget[..., None]
     return (price > 0) & fits

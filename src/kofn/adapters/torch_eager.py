@@ -132,7 +132,7 @@ def _by_way_back(
     for back in operation.back:
         if not any(learned.get(name) for parts in back.cotangents for name in parts):
             continue
-        own = [known[n] if n in known else _told(n, rows, learned) for n in back.own]
+        own = [known[n] if n in known else _value_of(n, rows, learned) for n in back.own]
         answers = run(back, backend, rows, *own)
         answers = answers if type(answers) is tuple else (answers,)
         for parts, answer in zip(back.cotangents, answers, strict=True):
@@ -143,7 +143,7 @@ def _by_way_back(
     return [found.get(name) for name in names]
 
 
-def _told(name: str, rows: Any, learned: dict[str, bool]) -> Any:
+def _value_of(name: str, rows: Any, learned: dict[str, bool]) -> Any:
     """Return what a way back asks of a call: the dtype of the scores, or what is learned."""
     return rows[0].dtype if name == "dtype" else int(learned[name.removeprefix("of_")])
 

@@ -150,8 +150,8 @@ def register(*operations: Operation) -> None:
 def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the pullback of an operator's first answer, and what keeps what it needs."""
     ways = [Plan(back) for back in plan.operation.back]
-    asked = [name for way in ways for name in way.names]
-    saved = [*dict.fromkeys(n for n in asked if n in plan.arrays or n in plan.answers)]
+    needed = [name for way in ways for name in way.names]
+    saved = [*dict.fromkeys(n for n in needed if n in plan.arrays or n in plan.answers)]
     count = len(plan.names)
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:

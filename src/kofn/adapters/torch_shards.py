@@ -225,7 +225,7 @@ def _weights_back(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
     return tuple(each.to(like.dtype) for each, like in pairs)
 
 
-_KEPT = "z n, theta r, scale r, open r, dear r, price r"
+_KEPT = "z n, theta r, scale r, open r, over_budget r, price r"
 _OF_PRICED = {
     KNAPSACK.name: Operation(
         name="",

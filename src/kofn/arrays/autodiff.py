@@ -25,7 +25,7 @@ def moving(x: Array) -> Array:
     return xp.where(xp.isinf(fixed), 0.0, x - fixed)
 
 
-def spoil(x: Array, where: Array) -> Array:
+def nan_where(x: Array, where: Array) -> Array:
     """Return x, but NaN `where` set, with derivatives that are NaN too.
 
     They are NaN even where later code selects a constant: 0·NaN is NaN.

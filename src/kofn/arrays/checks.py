@@ -150,8 +150,8 @@ def check_integer(
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        told = f"{name} must be {_text(allowed)}; got {shown(value)}{static_hint(name, value)}"
-        raise TypeError(told) from None
+        message = f"{name} must be {_text(allowed)}; got {shown(value)}{static_hint(name, value)}"
+        raise TypeError(message) from None
     if (low is not None and number < low) or (high is not None and number > high):
         raise ValueError(f"{name} must be {_text(allowed)}; got {number}")
     return number

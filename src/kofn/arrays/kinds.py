@@ -149,7 +149,7 @@ def constant(like: Array, values: np.ndarray) -> Array:
     """Return `values` as an array with the framework, dtype and device of `like`."""
     if is_torch(like):
         torch = sys.modules["torch"]
-        return of_torch("state").beside(
+        return of_torch("state").placed_like(
             like, torch.as_tensor(values, dtype=like.dtype, device=like.device)
         )
     return namespace(like).asarray(values, dtype=like.dtype)

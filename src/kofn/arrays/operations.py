@@ -24,7 +24,7 @@ def arange(like: Array, count: int) -> Array:
     """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
     if is_torch(like):
         torch = sys.modules["torch"]
-        return of_torch("state").beside(
+        return of_torch("state").placed_like(
             like, torch.arange(count, dtype=like.dtype, device=like.device)
         )
     return namespace(like).arange(count, dtype=like.dtype)

@@ -12,19 +12,21 @@ from kofn.links import Link, table
 Checked = TypeVar("Checked")
 
 
-def told(name: str, scores: Any, group: Any, dim: Any, check: Callable[[], Checked]) -> Checked:
+def checked_on_all_ranks(
+    name: str, scores: Any, group: Any, dim: Any, check: Callable[[], Checked]
+) -> Checked:
     """Return check(); the other ranks get its error, too, unless the group cannot be found."""
     try:
         return check()
     except Exception as error:
         if not is_jax(scores):
-            _tell(name, scores, group, dim, error)
+            _raise_elsewhere(name, scores, group, dim, error)
         raise
 
 
 def link_of(name: str, scores: Any, group: Any, dim: Any, link: Any) -> Link:
     """Return the link given by name or as an object."""
-    return told(name, scores, group, dim, lambda: table.resolve(link))
+    return checked_on_all_ranks(name, scores, group, dim, lambda: table.resolve(link))
 
 
 def link_of_loss(given: Any) -> Link | None:
@@ -34,9 +36,9 @@ def link_of_loss(given: Any) -> Link | None:
     return links.entmax(given[1]) if type(given) is tuple else table.resolve(given)
 
 
-def _tell(name: str, scores: Any, group: Any, dim: Any, failure: Exception) -> None:
+def _raise_elsewhere(name: str, scores: Any, group: Any, dim: Any, failure: Exception) -> None:
     """Take part in the header of the other ranks, with an error."""
-    from kofn.shards.header import Asked, agreed
+    from kofn.shards.header import Arguments, handshake
     from kofn.shards.ranks import ranks_of
 
     try:
@@ -49,7 +51,7 @@ def _tell(name: str, scores: Any, group: Any, dim: Any, failure: Exception) -> N
         raise failure
 
     if groups:
-        agreed(ranks, scores, check, lambda _: Asked(""))
+        handshake(ranks, scores, check, lambda _: Arguments(""))
 
 
 def _groups(name: str, scores: Any, group: Any, dim: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kofn import links
 from kofn.arrays.checks import check_integer, check_same_kind, shown
-from kofn.distributed.early import told
+from kofn.distributed.early import checked_on_all_ranks
 from kofn.distributions import k_subset as whole
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class KSubset:
 
         name = f"kofn.distributed.KSubset.{method}"
         given = self.logits, self.group, self.dim
-        k = told(name, *given, lambda: _checked(self.k, self.logits))
+        k = checked_on_all_ranks(name, *given, lambda: _checked(self.k, self.logits))
 
         def run(logits: Any, groups: Any, *, k: Any, mask: Any) -> Any:
             if not groups:

@@ -12,7 +12,7 @@ from kofn import links
 from kofn.adapters.torch_shards import answer
 from kofn.arrays.checks import check_dim, check_same_kind, shown
 from kofn.distributed import loss_targets
-from kofn.distributed.early import groups_of, link_of_loss, told
+from kofn.distributed.early import checked_on_all_ranks, groups_of, link_of_loss
 from kofn.distributed.loss_parts import reduced, weighted
 from kofn.distributed.loss_targets import Options
 from kofn.distributed.over_shards import array_alpha, with_alpha
@@ -23,7 +23,7 @@ from kofn.links import Link
 from kofn.losses.targets import check_reduction
 from kofn.operations.losses import GAP, LIKELIHOOD, SMOOTHED_LIKELIHOOD
 from kofn.shards import given
-from kofn.shards.header import Asked, agreed
+from kofn.shards.header import Arguments, handshake
 from kofn.shards.ranks import ranks_of
 
 
@@ -56,7 +56,7 @@ def loss(
             scores,
             target,
             (group,),
-            told(name, scores, group, dim, own),
+            checked_on_all_ranks(name, scores, group, dim, own),
             temperature,
             dim,
             mask,
@@ -75,7 +75,9 @@ def loss(
         value, weight = of_rows()
     else:  # the other rows' ranks wait for the sum over all rows
         ranks = ranks_of(batch, name, layout.mesh)
-        value, weight = agreed(ranks, scores.to_local(), of_rows, lambda _: Asked(str(reduction)))
+        value, weight = handshake(
+            ranks, scores.to_local(), of_rows, lambda _: Arguments(str(reduction))
+        )
     if reduction == "none":
         return layout.restored(value, True)
     return reduced(layout.of_all_rows(value), layout.of_all_rows(weight), reduction)
@@ -121,7 +123,7 @@ def _of_dtensor(
             reduction,
         )
 
-    others = told(name, scores, None, dim, parts)
+    others = checked_on_all_ranks(name, scores, None, dim, parts)
     return _per_row(name, scores.to_local(grad_placements=layout.placements), *others)
 
 
@@ -140,13 +142,13 @@ def _per_row(
     """Return the losses of rows, and what each counts in the mean."""
     kept: list[loss_targets.Given] = []
 
-    def beside(shards: given.Shards) -> Any:
+    def others(shards: given.Shards) -> Any:
         require_integral(own, shards.scores)
         kept[:] = [loss_targets.checked(target, scores, shards, options)]
-        return kept[0].asked(reduction)
+        return kept[0].arguments(reduction)
 
     own = links.exponential if link is None else link
-    shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, beside=beside)
+    shards = given.shards(name, scores, ONE, own, temperature, dim, mask, groups, others=others)
     found = loss_targets.spread(kept[0], shards)
     if link is None:
         if found.by_class is not None and options.label_smoothing:

@@ -13,7 +13,7 @@ from kofn.distributed import loss_parts
 from kofn.distributed.loss_parts import Target
 from kofn.losses.targets import _are_indices
 from kofn.shards.given import Shards
-from kofn.shards.header import Asked
+from kofn.shards.header import Arguments
 
 
 class Options(NamedTuple):
@@ -32,7 +32,7 @@ class Given(NamedTuple):
     integers: bool
     options: Options
 
-    def asked(self, reduction: str) -> Asked:
+    def arguments(self, reduction: str) -> Arguments:
         """Return what all ranks must have been given alike."""
         own, some = self.options, self.options.weight is not None
         words = (
@@ -40,7 +40,7 @@ class Given(NamedTuple):
             f"label_smoothing {own.label_smoothing}, ignore_index {own.ignore_index}, "
             f"{'with' if some else 'without'} weight, reduction {reduction}"
         )
-        return Asked(words, [self.target] if self.integers else [])
+        return Arguments(words, [self.target] if self.integers else [])
 
 
 def checked(target: Any, scores: Tensor, shards: Shards, options: Options) -> Given:

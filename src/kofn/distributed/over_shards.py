@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kofn.arrays.checks import check_flag
 from kofn.arrays.form import Form
 from kofn.distributed import on_axes
-from kofn.distributed.early import link_of, told
+from kofn.distributed.early import checked_on_all_ranks, link_of
 from kofn.formulas.answers import require_integral
 from kofn.links import Link
 from kofn.operations.choice import HARD
@@ -51,7 +51,7 @@ def over_shards(
     link = link_of(name, scores, group, dim, link)
     flags = {} if hard is None else {"hard": hard}
     if hard is not None:
-        told(name, scores, group, dim, lambda: check_flag("hard", hard))
+        checked_on_all_ranks(name, scores, group, dim, lambda: check_flag("hard", hard))
     of_rows = operation.answers[0].kind != ENTRY
     if on_axes.is_asked(name, scores, group, axis_name):
         if of.has_integral:
@@ -93,12 +93,12 @@ def _of_scores(of: Map, name: str, hard: Any, costs: Any, *arguments: Any) -> tu
     from kofn.adapters.torch_shards import answer, priced_choice
     from kofn.shards import choice, given, header
 
-    def beside(checked: given.Shards) -> header.Asked:
+    def others(checked: given.Shards) -> header.Arguments:
         if of.has_integral:
             require_integral(arguments[2], checked.scores)
-        return header.Asked("" if hard is None else f", hard={hard}")
+        return header.Arguments("" if hard is None else f", hard={hard}")
 
-    shards = given.shards(name, *arguments, beside=beside, costs=costs)
+    shards = given.shards(name, *arguments, others=others, costs=costs)
     if of.operation is HARD:
         return choice.hard(shards), shards.form
     if hard and costs is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_broadcasts, check_dim, check_per_row
-from kofn.distributed.early import groups_of, told
+from kofn.distributed.early import checked_on_all_ranks, groups_of
 
 Run = Callable[..., Any]
 """run(scores, groups, **others): the answer for this process's shard of the scores."""
@@ -55,7 +55,7 @@ def on_shards(
         rows = {key: layout.rows(key, one) for key, one in per_row.items()}
         return rows | {key: layout.entries(key, one) for key, one in per_entry.items()}
 
-    others = told(name, scores, None, dim, parts)
+    others = checked_on_all_ranks(name, scores, None, dim, parts)
     local = local_of(whole, layout.placements)
     found = run(local, layout.groups, **others)
     return layout.restored(found, of_rows)

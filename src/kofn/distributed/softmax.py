@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
-from kofn.distributed.early import told
+from kofn.distributed.early import checked_on_all_ranks
 from kofn.distributed.on_axes import AxisName
 from kofn.distributed.over_shards import Map, over_shards
 from kofn.inputs.given import ONE
@@ -130,5 +130,5 @@ def entmax(
         ...     return entmax(shard, 1.3)
     """
     name = "kofn.distributed.entmax"
-    link = told(name, scores, group, dim, lambda: links.entmax(alpha))
+    link = checked_on_all_ranks(name, scores, group, dim, lambda: links.entmax(alpha))
     return over_shards(_ENTMAX, scores, group, axis_name, link, temperature, dim, mask, k=ONE)

@@ -55,8 +55,8 @@ def marginals(shards: Shards) -> Tensor:
     answer = torch.where(at.z > 0, 1 - tail, tail)
     answer = torch.where((at.theta == -math.inf)[..., None] & at.rows.live, 1.0, answer)
     answer = torch.where(at.z.isneginf() & ~(at.theta == -math.inf)[..., None], 0.0, answer)
-    spoiled = at.chosen.isnan()[..., None] & at.rows.live
-    answer = torch.where(spoiled, at.rows.scores, answer) * _nan_at(spoiled)
+    has_nan = at.chosen.isnan()[..., None] & at.rows.live
+    answer = torch.where(has_nan, at.rows.scores, answer) * _nan_at(has_nan)
     share = torch.where(at.rows.top, at.rows.top_weight[..., None], 0.0)
     return torch.where(at.rows.live, answer, share)
 
@@ -88,11 +88,11 @@ def _placed(shards: Shards) -> Placed:
     coin, upper = quadrature.coins(z), z > 0
     every = (hi == -math.inf)[..., None] & rows.live
     size = torch.where(distance > 0, distance, -distance)  # with a derivative at 0
-    spoiled = hi.isnan()[..., None] & rows.live
-    chosen = torch.where((upper | every | spoiled) & rows.live, rows.scores, 0.0)
+    has_nan = hi.isnan()[..., None] & rows.live
+    chosen = torch.where((upper | every | has_nan) & rows.live, rows.scores, 0.0)
     sums = over.sums(
         upper.to(x.dtype),
-        chosen * _nan_at(spoiled),
+        chosen * _nan_at(has_nan),
         torch.where(play, torch.log1p(torch.exp(-size)), 0.0),
         coin.w,
         coin.sign * coin.tail,

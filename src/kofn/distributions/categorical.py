@@ -216,8 +216,8 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
             apart = xp.any(here & ~there, axis=self.dim) | empty
             answer = not_below_0(self._mean(log_p, difference))
             answer = xp.where(apart, math.inf, answer)
-            spoiled = xp.any(xp.isnan(log_p) | xp.isnan(log_q), axis=self.dim)
-            return xp.where(spoiled, math.nan, answer)
+            has_nan = xp.any(xp.isnan(log_p) | xp.isnan(log_q), axis=self.dim)
+            return xp.where(has_nan, math.nan, answer)
 
     def mode(self) -> ArrayT:
         """Return the most likely one-hot vector; ties go to the lowest index."""

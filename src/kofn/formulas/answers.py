@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from kofn.arrays.autodiff import (
     has_gradients,
+    nan_where,
     quotient,
-    spoil,
     stop_gradient,
     with_gradients_of,
 )
@@ -37,7 +37,7 @@ def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | Non
     none, every = p.closed(p.none, rows.live), p.closed(p.every, rows.live)
     chosen = xp.where(every, 1.0, xp.where(none, 0.0, chosen))
     # Set explicitly: a link that is constant outside its support would hide the NaN.
-    chosen = spoil(chosen, p.over.expand(p.spoiled))
+    chosen = nan_where(chosen, p.over.expand(p.has_nan))
     share = rows.top_weight if rows.costs is not None else p.over.expand(rows.top_weight)
     others = xp.where(rows.top, share, 0.0)
     return xp.where(rows.live, chosen, others)
@@ -61,7 +61,7 @@ def log_weights(
     answer = answer + xp.where(p.upper, p.correction, 0.0)  # p is 1 there
     answer = xp.where(p.over.expand(p.every), 0.0, answer)
     answer = xp.where(p.over.expand(p.none), -math.inf, answer)
-    answer = spoil(answer, p.over.expand(p.spoiled))
+    answer = nan_where(answer, p.over.expand(p.has_nan))
     # The weights of scores of +inf depend on k alone.
     some = rows.top & p.over.expand(rows.top_weight > 0)
     share = xp.log(xp.where(some, p.over.expand(rows.top_weight), 1.0))
@@ -87,7 +87,7 @@ def slopes(rows: Rows, over: Reductions = DENSE) -> Array:
     xp = namespace(p.z)
     moving = rows.live & ~p.over.expand(p.none | p.every)
     slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
-    return spoil(slope, p.over.expand(p.spoiled))
+    return nan_where(slope, p.over.expand(p.has_nan))
 
 
 def value(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
@@ -106,7 +106,7 @@ def value_and_slope(
     p = place(rows, over, found)
     moves = rows.live & ~over.expand(p.none | p.every)
     inner = namespace(p.z).where(moves, p.link.omega(_chosen(p, moves)), 0.0)
-    *sums, inner = wide_sums_of(over, *_parts(rows, p), spoil(inner, over.expand(p.spoiled)))
+    *sums, inner = wide_sums_of(over, *_parts(rows, p), nan_where(inner, over.expand(p.has_nan)))
     return _value(rows, p, sums), -inner
 
 
@@ -134,7 +134,7 @@ def _value(rows: Rows, p: Placed, sums: Sequence[Array]) -> Array:
         missing = xp.where(p.settled, 0.0, missing)
         answer = above + everything + rows.temperature * tails + missing * p.theta
         infinite = p.over.count(rows.top & (rows.top_weight > 0)) > 0
-    answer = cast(spoil(answer, p.spoiled), p.z.dtype)
+    answer = cast(nan_where(answer, p.has_nan), p.z.dtype)
     answer = xp.where(rows.number(p.over, top=False) > 0, answer, 0.0)
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
@@ -157,7 +157,7 @@ def gaps(rows: Rows, target: Array, p: Placed) -> Array:
     tails = xp.where(p.upper, p.link.upper_integral(p.z), p.link.integral(p.z)) + straight
     closed = p.over.expand(p.every | p.none)
     terms = xp.where(closed, 0.0, tails) + p.link.omega(target)
-    terms = spoil(terms, p.over.expand(p.spoiled))
+    terms = nan_where(terms, p.over.expand(p.has_nan))
     possible = target == xp.where(rows.top, scalar(target, 1.0), 0.0)
     impossible = xp.where(possible, scalar(target, 0.0), math.inf)
     return xp.where(rows.live, terms, impossible)

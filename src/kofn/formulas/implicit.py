@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import (
     has_gradients,
+    nan_where,
     quotient,
-    spoil,
     stop_gradient,
     with_gradients_of,
 )
@@ -48,7 +48,7 @@ class Placed(NamedTuple):
     theta: Array  # differentiable and finite, for the link of mean zero
     none: Array  # rows that choose nothing, or nothing that costs
     every: Array  # rows that choose every available entry, or every one that costs
-    spoiled: Array  # rows that contain a NaN
+    has_nan: Array  # rows that contain a NaN
     settled: Array  # all of these
     correction: Any  # value 0, with the part of the gradient in k that z cannot carry
     outside: Array  # entries whose z is a constant
@@ -86,8 +86,8 @@ def place(
     prices = None if costs is None else stop_gradient(costs)
     hi, lo, *others = found or threshold(fixed, count, scale, frozen, over, prices)
     none, every = hi == math.inf, hi == -math.inf
-    spoiled = xp.isnan(hi)
-    settled = none | every | spoiled
+    has_nan = xp.isnan(hi)
+    settled = none | every | has_nan
     hi = xp.where(settled, 0.0, hi)
     if costs is None:
         if frozen.capped is not False and not sends(over):  # the search by messages has moved θ
@@ -99,7 +99,7 @@ def place(
         away, unit = others
         lo, z = xp.where(settled, 0.0, lo), xp.where(live, away, 0.0) / expand(scale)
         still = expand(settled) & (stop_gradient(costs) > 0)
-        still, open_ = still | expand(spoiled), live & ~still
+        still, open_ = still | expand(has_nan), live & ~still
         # What a row has settled gets no gradient; a budget may be infinite there.
         costs, k = costs / expand(unit), xp.where(settled, 0.0, k) / unit
 
@@ -113,7 +113,7 @@ def place(
         if costs is None:
             outside = outside | xp.isinf(fixed - expand(pivot))
     if costs is None:
-        distance = spoil(xp.where(outside, expand(pivot), x) - expand(pivot), expand(spoiled))
+        distance = nan_where(xp.where(outside, expand(pivot), x) - expand(pivot), expand(has_nan))
     else:
         distance = _moving_distance(rows, costs, pivot, outside, over)
     z = xp.where(outside, 0.0, z)
@@ -125,17 +125,17 @@ def place(
     lever = None if costs is None else shift
     if has_gradients(x, k, t, alpha, costs):
         equation = Equation(link.id, number)
-        moving = spoil(k, spoiled)
+        moving = nan_where(k, has_nan)
         still = outside, beyond, open_, fixed, argument(over)
         terms = Terms(z, distance, t, moving, alpha, *still, costs, lever)
-        delta = spoil(root(equation, delta, terms), spoiled)
+        delta = nan_where(root(equation, delta, terms), has_nan)
         correction = with_gradients_of(equation.correction, *terms)
     z = capped(z, distance, expand(t), moved(expand(delta), costs, lever, over), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
     change = delta - rows.link.edge if costs is None else delta
     theta = hi + lo + (t - scale) * shift + t * change
     theta = theta if costs is None else theta / unit
-    flags = none, every, spoiled, settled
+    flags = none, every, has_nan, settled
     constants = outside, pivot, shift, over, open_, k, costs
     return Placed(link, z, upper, theta, *flags, correction, *constants)
 
@@ -188,7 +188,7 @@ def theta(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None 
         )
     answer = xp.where(p.none, math.inf, xp.where(p.every, -math.inf, answer))
     playing = rows.number(over) > 0
-    return xp.where(playing, spoil(answer, p.spoiled), math.nan)
+    return xp.where(playing, nan_where(answer, p.has_nan), math.nan)
 
 
 def distances(rows: Rows, p: Placed) -> Array:

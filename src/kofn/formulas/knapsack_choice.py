@@ -38,18 +38,18 @@ def fill(given: Given, over: Reductions = DENSE, buy: Callable[..., Array] | Non
     unknown = xp.isnan(rows.k) | xp.isnan(given.temperature)
     if link.alpha is not None:
         unknown = unknown | xp.isnan(stop_gradient(link.alpha) + rows.k)
-    spoiled = unknown | (over.count(rows.live & xp.isnan(given.scores)) > 0)
-    chosen = xp.where(rows.live & over.expand(spoiled), math.nan, chosen)
+    has_nan = unknown | (over.count(rows.live & xp.isnan(given.scores)) > 0)
+    chosen = xp.where(rows.live & over.expand(has_nan), math.nan, chosen)
     return xp.where(rows.top & pays & over.expand(xp.isnan(rows.k)), math.nan, chosen)
 
 
 def _bought(x: Array, costs: Array, pays: Array, budget: Array) -> Array:
     """Return 1 for the entries that fit into the budget in the order of their densities."""
     xp, (density, price) = namespace(x), densities(x, costs, pays)
-    purse = cast(budget, price.dtype)[..., None]
+    limit = cast(budget, price.dtype)[..., None]
     order = top_indices(density, x.shape[-1])
     spent = cumulative_sums(take_along_last(price, order))
-    fits = (spent <= purse) | (xp.sum(price, axis=-1)[..., None] <= purse)
+    fits = (spent <= limit) | (xp.sum(price, axis=-1)[..., None] <= limit)
     return put_along_last(x, order, cast(fits, x.dtype))
 
 

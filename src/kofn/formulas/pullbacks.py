@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kofn.arrays.autodiff import spoil, values_and_slopes
+from kofn.arrays.autodiff import nan_where, values_and_slopes
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, cast, is_numpy, namespace
 from kofn.formulas import answers, implicit
@@ -55,7 +55,7 @@ def of_weights(
     x, live, top, left, _, t, link, known, _ = rows
     xp, expand = namespace(x), over.expand
     (hi, lo), link = found, link.map_alpha(expand)
-    open_, spoiled = xp.isfinite(hi), xp.isnan(hi)
+    open_, has_nan = xp.isfinite(hi), xp.isnan(hi)
     limit = far(xp.finfo(x.dtype))
     z = ((x - expand(xp.where(open_, hi, 0.0))) - expand(lo)) / expand(t)
     moves = live & expand(open_)
@@ -89,10 +89,12 @@ def of_weights(
     def in_k() -> Array:
         found = only_if(hard, in_hard_rows, mean + change)
         shared = (tops > 0) & (left <= 0)
-        return spoil(found + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0), spoiled)
+        return nan_where(
+            found + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0), has_nan
+        )
 
-    in_x = spoil(u / expand(t), live & expand(spoiled))
-    return in_x, in_k, spoil(-lever / t, spoiled)
+    in_x = nan_where(u / expand(t), live & expand(has_nan))
+    return in_x, in_k, nan_where(-lever / t, has_nan)
 
 
 def through_weights(v: Array, given: Given, p: Array, q: Array, lone: Array) -> Array:
@@ -139,7 +141,7 @@ def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
 
     pulled = pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
     # A link that is constant outside its support would hide a NaN in the row.
-    return xp.where(moves, spoil(pulled, p.over.expand(p.spoiled)), 0.0)
+    return xp.where(moves, nan_where(pulled, p.over.expand(p.has_nan)), 0.0)
 
 
 def _log_slopes(p: implicit.Placed, z: Array) -> Array:
@@ -155,7 +157,7 @@ def of_losses(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:
     """Return the cotangent of z for one of Fenchel–Young losses."""
     xp = namespace(v)
     chosen = xp.where(p.upper, 1 - p.link.sf(p.z), p.link.cdf(p.z))
-    chosen = xp.where(p.over.expand(p.spoiled), math.nan, chosen)
+    chosen = xp.where(p.over.expand(p.has_nan), math.nan, chosen)
     return xp.where(_moving(p, rows), p.over.expand(v) * (chosen - target), 0.0)
 
 
@@ -182,10 +184,10 @@ def of_thresholds(
     usable = xp.zeros_like(hard)
     if p.link.has_infinite_tails(p.z) is not False:
         share, usable = only_if(hard, balanced, (share, usable))
-    share = spoil(share, rows.live & expand(p.spoiled))
+    share = nan_where(share, rows.live & expand(p.has_nan))
     in_x = expand(cotangent) * share
     lever = xp.where(solvable, -rows.temperature / xp.where(solvable, total, 1.0), 0.0)
-    in_k = cotangent * spoil(lever, p.spoiled)
+    in_k = cotangent * nan_where(lever, p.has_nan)
     # On a plateau θ is an end of it, which moves with no score, and with the temperature by `edge`.
     if not moment:
         still = xp.where(p.settled | solvable | usable, 0.0, edge)
@@ -198,7 +200,7 @@ def of_thresholds(
 
     mean = moment[0] / divisor
     mean = only_if(usable, in_balance, mean) + edge
-    return in_x, in_k, spoil(xp.where(p.settled, 0.0, -cotangent * mean), p.spoiled)
+    return in_x, in_k, nan_where(xp.where(p.settled, 0.0, -cotangent * mean), p.has_nan)
 
 
 def of_values(

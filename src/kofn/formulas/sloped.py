@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from kofn.arrays.autodiff import spoil
+from kofn.arrays.autodiff import nan_where
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.formulas import answers
 from kofn.formulas.implicit import Placed, place
@@ -34,7 +34,7 @@ def _greatest(rows: Rows) -> Array:
     """Return the largest available score, 0 if there is none, NaN if one is NaN."""
     xp, known = namespace(rows.scores), rows.known
     found = xp.where(xp.isfinite(known.greatest), known.greatest, 0.0)
-    return xp.where(known.spoiled, math.nan, cast(found, rows.scores.dtype))
+    return xp.where(known.has_nan, math.nan, cast(found, rows.scores.dtype))
 
 
 def _theta_of_softmax(rows: Rows, log_total: Array) -> Theta:
@@ -44,7 +44,7 @@ def _theta_of_softmax(rows: Rows, log_total: Array) -> Theta:
     """
     xp = namespace(log_total)
     greatest = xp.where(rows.k > 0, _greatest(rows), math.inf)
-    greatest = xp.where(rows.known.spoiled, math.nan, greatest)
+    greatest = xp.where(rows.known.has_nan, math.nan, greatest)
     offset = cast(rows.temperature, xp.float64) * (log_total - 1)
     offset = xp.where(xp.isfinite(greatest), offset, 0.0)
     return greatest, cast(offset, greatest.dtype)
@@ -72,7 +72,7 @@ def gap(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
     parts = answers.gaps(rows, target, p), off, w, _times(off, away), _times(w, away)
     loss, rest, weight, tilt, moment, wrong = wide_sums_of(over, *parts, _misses(rows, target))
     mean = xp.where(weight > 0, moment / xp.where(weight > 0, weight, 1.0), 0.0)
-    tilt = spoil(tilt - xp.where(rest == 0, 0.0, rest * mean), p.spoiled)
+    tilt = nan_where(tilt - xp.where(rest == 0, 0.0, rest * mean), p.has_nan)
     loss = cast(loss, rows.scores.dtype)
     slope = cast(-tilt / rows.temperature, loss.dtype)
     still = _is_still(rows, loss, wrong, over)
@@ -98,8 +98,8 @@ def likelihood(
     """
     xp, expand, t = namespace(target), over.expand, rows.temperature
     greatest = _greatest(rows)
-    spoiled = xp.isnan(greatest)
-    z = (rows.scores - expand(xp.where(spoiled, 0.0, greatest))) / expand(t)
+    has_nan = xp.isnan(greatest)
+    z = (rows.scores - expand(xp.where(has_nan, 0.0, greatest))) / expand(t)
     z = xp.where(rows.live, z, 0.0)
     raised, own = xp.where(rows.live, xp.exp(z), 0.0), xp.where(rows.live, target, 0.0)
     at_top = xp.where(rows.top, target, 0.0)
@@ -114,7 +114,7 @@ def likelihood(
     loss = xp.where(some, -at_top * xp.log(among), loss)
     loss = xp.where((wrong > 0) | (some & (whole > 0)), math.inf, loss)
     # A row without weight has no loss, whatever its scores.
-    loss = xp.where(spoiled, xp.where(whole == 0, 0.0, math.nan), loss)
+    loss = xp.where(has_nan, xp.where(whole == 0, 0.0, math.nan), loss)
     loss = xp.where(some & xp.isnan(at_top) & ~xp.isnan(whole), math.nan, loss)
     loss = cast(loss, rows.scores.dtype)
     slope = cast(xp.where(some, 0.0, -(whole * lever / total - chosen) / t), loss.dtype)
@@ -155,7 +155,7 @@ def _compared(p: Placed, rows: Rows, target: Array, whole: Array) -> Array:
     upper, low, high = split(p.link, p.z, rows.live)
     off = xp.where(upper, (whole - target) - whole * high, whole * low - target)
     off = xp.where(rows.live & ~expand(p.every | p.none), off, 0.0)
-    return spoil(off, rows.live & expand(p.spoiled))
+    return nan_where(off, rows.live & expand(p.has_nan))
 
 
 def _is_still(rows: Rows, loss: Array, wrong: Array, over: Reductions) -> Array:

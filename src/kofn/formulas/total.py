@@ -24,7 +24,7 @@ def mended(chosen: Array, p: Placed, rows: Rows) -> Array:
     xp, over = namespace(chosen), p.over
     fixed, k = stop_gradient(chosen), stop_gradient(rows.k)
     rest = missing(fixed, k, over)
-    off = (xp.abs(rest) > MISSED[dtype_name(fixed)] * k) & ~(p.none | p.every | p.spoiled)
+    off = (xp.abs(rest) > MISSED[dtype_name(fixed)] * k) & ~(p.none | p.every | p.has_nan)
 
     def moved() -> Array:
         link, inside = p.link.map_alpha(stop_gradient), rows.live & over.expand(off)

@@ -307,8 +307,8 @@ def _served(link: Link) -> bool:
 
     Then a program is compiled for each α, in a second; array code takes ten, so it takes any α.
     """
-    asked = kind_of(link) is not None and kernels.wanted()
-    return asked and sys.modules["jax"].default_backend() == "cpu"
+    served = kind_of(link) is not None and kernels.wanted()
+    return served and sys.modules["jax"].default_backend() == "cpu"
 
 
 def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn.arrays.autodiff import spoil, stop_gradient
+from kofn.arrays.autodiff import nan_where, stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import (
     Array,
@@ -71,19 +71,19 @@ def _with_costs(given: Given, over: Reductions) -> Rows:
     budget = xp.where(over.count(bad) > 0, math.nan, budget)
 
     price = over.sum(xp.where(top, costs, 0.0))
-    dear = price > budget
+    over_budget = price > budget
     # Infinite budgets buy all; the difference of two infinities would be NaN.
-    left = xp.where(dear, 0.0, budget) - xp.where(dear, 0.0, price)
-    share = xp.where(dear, budget, 0.0) / xp.where(dear, price, 1.0)
-    share = xp.where(over.expand(dear) & (costs > 0), over.expand(share), 1.0)
+    left = xp.where(over_budget, 0.0, budget) - xp.where(over_budget, 0.0, price)
+    share = xp.where(over_budget, budget, 0.0) / xp.where(over_budget, price, 1.0)
+    share = xp.where(over.expand(over_budget) & (costs > 0), over.expand(share), 1.0)
     weight = xp.where(over.expand(xp.isnan(budget)), math.nan, share)
 
     live = ~(top | excluded)
     numbers = over.max(stop_gradient(x)), stop_gradient(budget), stop_gradient(temperature)
-    spoiled = xp.isnan(numbers[0]) | xp.isnan(numbers[1]) | xp.isnan(numbers[2])
-    inside = over.expand(spoiled) & ~excluded
-    left, temperature = spoil(left, spoiled), spoil(temperature, spoiled)
-    x, costs = xp.where(live, spoil(x, inside), -math.inf), spoil(costs, inside)
+    has_nan = xp.isnan(numbers[0]) | xp.isnan(numbers[1]) | xp.isnan(numbers[2])
+    inside = over.expand(has_nan) & ~excluded
+    left, temperature = nan_where(left, has_nan), nan_where(temperature, has_nan)
+    x, costs = xp.where(live, nan_where(x, inside), -math.inf), nan_where(costs, inside)
     return Rows(x, live, top, left, weight, temperature, link, costs=costs)
 
 

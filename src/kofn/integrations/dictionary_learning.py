@@ -60,8 +60,8 @@ def to_dictionary_learning(
     buffer = io.BytesIO()
     torch.save(state, buffer)
     sizes = {"activation_dim": sae.d_in, "dict_size": sae.d_sae, "k": k}
-    told = {**(trainer or {}), "dict_class": CLASSES[sae.selection], **sizes}
-    text = json.dumps({"trainer": told}, indent=2)
+    described = {**(trainer or {}), "dict_class": CLASSES[sae.selection], **sizes}
+    text = json.dumps({"trainer": described}, indent=2)
     write(folder, {WEIGHTS: buffer.getvalue(), CONFIG: (text + "\n").encode()}, overwrite)
 
 

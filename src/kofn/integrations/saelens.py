@@ -64,18 +64,18 @@ def to_saelens(
         there is no threshold yet. FileExistsError: a file is there.
     """
     weights = parts.weights_of(sae)
-    told: dict[str, Any] = {"sae_lens_version": FORMAT, **(metadata or {})}
+    described: dict[str, Any] = {"sae_lens_version": FORMAT, **(metadata or {})}
     if sae.selection == "batch":
         kind: dict[str, Any] = {"architecture": "jumprelu"}
         threshold = parts.threshold_of(sae)
         weights["threshold"] = torch.full((sae.d_sae,), threshold, dtype=sae.W_enc.dtype)
-        told["kofn_k"] = _number(sae)
+        described["kofn_k"] = _number(sae)
     else:
         kind = {"architecture": "topk", "k": parts.whole_k(sae)}
         kind["rescale_acts_by_decoder_norm"] = False
     dtype = str(sae.W_enc.dtype).removeprefix("torch.")
     config = {"d_in": sae.d_in, "d_sae": sae.d_sae, "dtype": dtype, "device": "cpu"}
-    text = json.dumps({**kind, **config, **PLAIN, "metadata": told}, indent=2)
+    text = json.dumps({**kind, **config, **PLAIN, "metadata": described}, indent=2)
     write(folder, {CONFIG: (text + "\n").encode(), WEIGHTS: save(weights)}, overwrite)
 
 

@@ -8,7 +8,7 @@ import warnings
 NEEDED = ("numba", "llvmlite")
 
 _reasons: list[str] = []
-_told = False
+_warned = False
 
 
 def note(error: ImportError) -> None:
@@ -19,10 +19,10 @@ def note(error: ImportError) -> None:
 
 def tell() -> None:
     """Warn that array code serves instead of kernels, unless that is said or has another reason."""
-    global _told
-    if _told or not _reasons or sys.platform == "emscripten":  # which has no Numba to install
+    global _warned
+    if _warned or not _reasons or sys.platform == "emscripten":  # which has no Numba to install
         return
-    _told = True
+    _warned = True
     warnings.warn(
         "kofn runs its array code, tens of times slower than its compiled code, because Numba is "
         "not installed; install it with: pip install numba (or set the environment variable "

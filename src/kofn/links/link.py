@@ -84,8 +84,8 @@ class Link:
 
     def __repr__(self) -> str:
         alpha = self.alpha
-        told = "" if alpha is None else f"({alpha if isinstance(alpha, float) else 'array'})"
-        return f"<kofn link: {self.name}{told}>"
+        shown = "" if alpha is None else f"({alpha if isinstance(alpha, float) else 'array'})"
+        return f"<kofn link: {self.name}{shown}>"
 
     # Defaults for optional functions, derived from the given ones.
 

@@ -13,7 +13,14 @@ from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
-from kofn.losses.targets import Target, log_likelihood, prepared, reduced, spoiled, weighted
+from kofn.losses.targets import (
+    Target,
+    log_likelihood,
+    nan_if_out_of_range,
+    prepared,
+    reduced,
+    weighted,
+)
 from kofn.operations.losses import GAP, LOSS
 from kofn.threshold.compiled import evaluate
 
@@ -295,6 +302,6 @@ def _gaps(checked: Given, labels: Target) -> Array:
         weights = labels.weights if labels.behind is None else labels.dense()
         loss = route.by_kernel(LOSS, checked, weights, settings=(0,))
     if loss is not None:
-        return spoiled(loss, labels)
+        return nan_if_out_of_range(loss, labels)
     checked = checked.per_row()._replace(k=labels.number())
     return route.by_array_code(GAP, checked, labels.dense())

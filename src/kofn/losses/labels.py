@@ -20,7 +20,7 @@ from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
 from kofn.inputs.given import Given
 from kofn.links.link import by_id
-from kofn.losses.targets import Target, spoiled, weighted
+from kofn.losses.targets import Target, nan_if_out_of_range, weighted
 from kofn.operations.losses import LOSS
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
@@ -44,7 +44,7 @@ def likelihoods(
     if target.behind is None:
         if loss is None and k is None and p is None:
             loss = route.by_kernel(LOSS, checked, hard.labels, settings=(1,))
-        return None if loss is None else weighted(spoiled(loss, target), target)
+        return None if loss is None else weighted(nan_if_out_of_range(loss, target), target)
     moved = None if loss is None else _moved(checked, loss, hard.labels, target.by_class)
     if moved is None or loss is None:
         return None

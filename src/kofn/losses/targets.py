@@ -227,7 +227,7 @@ def mean_in_play(scores: Array, values: Array) -> Array:
     return xp.sum(xp.where(playing, values, 0.0), axis=-1) / xp.clip(count, 1, None)
 
 
-def spoiled(loss: Array, target: Target) -> Array:
+def nan_if_out_of_range(loss: Array, target: Target) -> Array:
     """Return losses, NaN in rows whose label is out of range."""
     return loss if target.valid is None else loss * target.valid
 

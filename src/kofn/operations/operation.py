@@ -180,8 +180,8 @@ class Operation:
         moved = {name for back in self.back for names in back.cotangents for name in names}
         self.learned_arrays = tuple(name for name in self.arrays if name in moved)
         ways = self.back if self.onward is None else (*self.back, self.onward)
-        asked = {argument.name for back in ways for argument in back.arguments}
-        self.kept = tuple(i for i, each in enumerate(self.answers) if each.name in asked)
+        wanted = {argument.name for back in ways for argument in back.arguments}
+        self.kept = tuple(i for i, each in enumerate(self.answers) if each.name in wanted)
         self.names_kept = tuple(self.answers[place].name for place in self.kept)
         direct = [("cotangent", *self.names_kept)]
         self.is_direct = [back.own for back in self.back] == direct

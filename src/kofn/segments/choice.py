@@ -25,8 +25,8 @@ def hard(given: Given) -> Array:
     share = xp.clip(over.expand(k) - _ranks(x, over), 0.0, 1.0)
     chosen = xp.where(playing, share, 0.0)
     bad = over.expand((over.count(xp.isnan(x)) > 0) | xp.isnan(k))
-    spoiled = bad & ((x != math.inf) | over.expand(xp.isnan(k)))
-    return xp.where(spoiled & playing, math.nan, chosen)
+    has_nan = bad & ((x != math.inf) | over.expand(xp.isnan(k)))
+    return xp.where(has_nan & playing, math.nan, chosen)
 
 
 def _ranks(x: Array, over: SegmentRows) -> Array:

@@ -52,7 +52,7 @@ class SegmentForm(NamedTuple):
     shape: tuple[int, ...]
     segments: int  # of a column
     over: SegmentRows
-    strangers: Array | None = None  # entries that may be in no segment, (n,)
+    unassigned: Array | None = None  # entries that may be in no segment, (n,)
     offsets: Array | None = None  # of a jagged nested tensor
 
     @property
@@ -74,10 +74,10 @@ class SegmentForm(NamedTuple):
 
     def without_strangers(self, values: Array, fill: float) -> Array:
         """Return numbers per entry, (n, …), with `fill` for those that are in no segment."""
-        if self.strangers is None:
+        if self.unassigned is None:
             return values
-        strangers = self.strangers[(..., *[None] * (values.ndim - 1))]
-        return self.xp.where(strangers, fill, values)
+        unassigned = self.unassigned[(..., *[None] * (values.ndim - 1))]
+        return self.xp.where(unassigned, fill, values)
 
     def plain(self, name: str, array: Any) -> Any:
         """Return an array, or the values of a nested tensor with the parts of the scores."""
@@ -140,9 +140,9 @@ def form_of_segments(
         num_segments = check_integer("num_segments", num_segments, "an integer ≥ 0", 0)
     size, columns = scores.shape[0], math.prod(scores.shape[1:])
     find = _known if is_at_hand(scores) and is_at_hand(index) else _unknown
-    count, over, strangers = find(index, is_ptr, size, columns, num_segments)
+    count, over, unassigned = find(index, is_ptr, size, columns, num_segments)
     form = SegmentForm(
-        kind, scores.dtype, dtype, tuple(scores.shape), count, over, strangers, offsets
+        kind, scores.dtype, dtype, tuple(scores.shape), count, over, unassigned, offsets
     )
     return scores, form
 
@@ -223,12 +223,12 @@ def _unknown(
             f"there must be at least 1 segment for {size} entries; got {count} by num_segments or "
             "by the largest of segment_ids"
         )
-    strangers = (ids < 0) | (ids >= count)
-    ids = xp.where(strangers, 0, ids)
+    unassigned = (ids < 0) | (ids >= count)
+    ids = xp.where(unassigned, 0, ids)
     if columns != 1:
         steps = count * arange(index, columns)
         ids = (ids + steps[:, None]).reshape(-1)
-    return count, _segment_rows(ids, count * columns), strangers
+    return count, _segment_rows(ids, count * columns), unassigned
 
 
 def _segment_rows(ids: Array, count: int) -> SegmentRows:

@@ -32,7 +32,7 @@ def hard(shards: Shards) -> Tensor:
     x, k = shards.scores.detach(), shards.k.detach()
     playing, bad = x != -math.inf, x.isnan()
     keys = keys_of(x).masked_fill(~playing | bad, torch.iinfo(_integers(x)).min)
-    keyed, spoiled, size = _surveyed(shards, keys, bad, k)
+    keyed, has_nan, size = _surveyed(shards, keys, bad, k)
     if shards.k_number is not None:
         check_k(shards.k_number, size)
     k = torch.where(k <= size, k, math.nan)
@@ -40,7 +40,7 @@ def hard(shards: Shards) -> Tensor:
     found = _weights(keyed, cut, k, shards.ranks, x.dtype)
     found = torch.where(playing & ~bad & (keyed.chosen > 0)[..., None], found, 0.0)
     unknown = k.isnan()[..., None]
-    lost = playing & (unknown | (spoiled[..., None] & (x != math.inf)))
+    lost = playing & (unknown | (has_nan[..., None] & (x != math.inf)))
     return torch.where(lost, math.nan, found)
 
 
@@ -60,12 +60,12 @@ def _surveyed(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Ke
     known = keys != least
     lowest = torch.where(known, keys, torch.iinfo(keys.dtype).max).amin(-1).long()
     ends = torch.stack([keys.amax(-1).long(), -lowest, bad.any(-1).long()])
-    high, low, spoiled = shards.ranks.max(ends)
+    high, low, has_nan = shards.ranks.max(ends)
     counts = known.sum(-1).flatten()
     found = shards.ranks.sum(torch.cat([counts, counts.new_full((1,), shards.size)]))
     number = found[:-1].reshape(k.shape)
     chosen = torch.minimum(k.nan_to_num().ceil().long(), number)
-    return _Keyed(keys, chosen, -low, high + 1), spoiled > 0, int(found[-1])
+    return _Keyed(keys, chosen, -low, high + 1), has_nan > 0, int(found[-1])
 
 
 def _searched(p: _Keyed, ranks: Ranks) -> Tensor:

@@ -26,7 +26,7 @@ from kofn.inputs.given import (
     without_deleted,
 )
 from kofn.links.link import Link
-from kofn.shards.header import Asked, agreed
+from kofn.shards.header import Arguments, handshake
 from kofn.shards.ranks import Ranks, ranks_of
 from kofn.shards.reductions import GroupRows
 
@@ -71,7 +71,7 @@ def shards(
     mask: Any,
     groups: Sequence[Any],
     *,
-    beside: Callable[[Shards], Asked] | None = None,
+    others: Callable[[Shards], Arguments] | None = None,
     costs: Any = None,
 ) -> Shards:
     """Check this rank's arguments, and that the other ranks have the same.
@@ -79,20 +79,20 @@ def shards(
     Args:
         name: of the public function.
         groups: the process groups that hold the other parts, None for all processes.
-        beside: checks further arguments, and returns what of them must be the same.
+        others: checks further arguments, and returns those that must be the same.
         costs: of the entries; `k` is then what may be spent on all of them.
     """
     ranks = ranks_of(groups, name, scores)
 
-    def check() -> tuple[Shards, Asked]:
+    def check() -> tuple[Shards, Arguments]:
         checked = _checked(ranks, scores, k, link, temperature, dim, mask, costs)
-        return checked, Asked("") if beside is None else beside(checked)
+        return checked, Arguments("") if others is None else others(checked)
 
-    def asked(found: tuple[Shards, Asked]) -> Asked:
-        own = _asked_of(found[0], k, temperature, costs)
-        return Asked(own.words + found[1].words, [*own.numbers, *found[1].numbers])
+    def arguments(found: tuple[Shards, Arguments]) -> Arguments:
+        own = _arguments_of(found[0], k, temperature, costs)
+        return Arguments(own.words + found[1].words, [*own.numbers, *found[1].numbers])
 
-    return agreed(ranks, scores, check, asked)[0]
+    return handshake(ranks, scores, check, arguments)[0]
 
 
 def _checked(
@@ -155,29 +155,29 @@ def require_eager(name: str, *arrays: Any) -> None:
         )
 
 
-def _asked_of(checked: Shards, k: Any, temperature: Any, costs: Any) -> Asked:
+def _arguments_of(checked: Shards, k: Any, temperature: Any, costs: Any) -> Arguments:
     """Return what must be the same on all ranks, in words that an error can repeat."""
     form, link = checked.form, checked.link
     shape = [*map(str, form.batch)]
     shape.insert(len(shape) + 1 + form.dim, "*")
     number, alpha = link.static_and_array_alpha()
     recorded = is_recorded(checked.scores)
-    wanted = f"k {_told(k)}"
+    wanted = f"k {_described(k)}"
     if checked.costs is not None:
         has = "with" if is_recorded(checked.costs) else "without"
         costs = f"in a tensor {has} a gradient" if isinstance(costs, Tensor) else repr(costs)
-        wanted = f"costs {costs}, budget {_told(k)}"
+        wanted = f"costs {costs}, budget {_described(k)}"
     words = (
         f"got scores of shape ({', '.join(shape)}), {form.dtype_name}, "
         f"{'with' if recorded else 'without'} a gradient; link {link.id} {number}, "
-        f"{wanted}, temperature {_told(temperature)}, alpha {_told(alpha)}"
+        f"{wanted}, temperature {_described(temperature)}, alpha {_described(alpha)}"
     )
     given = (k, checked.k), (temperature, checked.temperature), (alpha, alpha)
     numbers: list[Any] = [per_row for one, per_row in given if isinstance(one, Tensor)]
-    return Asked(words, numbers)
+    return Arguments(words, numbers)
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     if value is ONE:
         return "1"
     if not isinstance(value, Tensor):

@@ -1,7 +1,7 @@
-"""The first message of a call: all ranks asked for the same thing, or every rank gets an error.
+"""The first message of a call: all ranks have the same arguments, or every rank gets an error.
 
 It is a digest of shape, dtype and arguments, and its negative, of which the maximum is taken. Only
-where they differ do the ranks tell each other what they were asked for.
+where they differ do the ranks send their arguments to each other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from kofn.shards.ranks import Ranks
 Checked = TypeVar("Checked")
 
 
-class Asked(NamedTuple):
-    """What a rank was asked for: the words, and the numbers per row, that must be equal."""
+class Arguments(NamedTuple):
+    """The arguments of a rank that must be equal: as words, and numbers per row."""
 
     words: str
     numbers: Sequence[Tensor] = ()
@@ -28,25 +28,25 @@ class Asked(NamedTuple):
 SAME = "Give all ranks the same arguments, and scores that differ in their size along dim only"
 
 
-def agreed(
+def handshake(
     ranks: Ranks,
     like: Any,
     check: Callable[[], Checked],
-    asked: Callable[[Checked], Asked],
+    arguments: Callable[[Checked], Arguments],
     advice: str = SAME,
 ) -> Checked:
-    """Return check() if all ranks were asked for the same, as `asked` tells it.
+    """Return check() if all ranks have the same arguments, which `arguments` takes from it.
 
     Raises:
-        ValueError: another rank was asked for something else, or its check failed.
-        Exception: what this rank's `check` raises, after the others know of it.
+        ValueError: another rank has other arguments, or its check failed.
+        Exception: what this rank's `check` raises, once the others know of it.
     """
     checked, failure = None, None
     try:
         checked = check()
-        found = asked(checked)
+        found = arguments(checked)
     except Exception as error:
-        failure, found = error, Asked(f"raised {type(error).__name__}: {error}")
+        failure, found = error, Arguments(f"raised {type(error).__name__}: {error}")
     if not _are_equal(ranks, found, ranks.device_for(like)):
         _explain(ranks, found, failure, advice)
     if failure is not None:
@@ -54,10 +54,10 @@ def agreed(
     return checked  # type: ignore[return-value]
 
 
-def _are_equal(ranks: Ranks, asked: Asked, device: torch.device) -> bool:
-    words = hashlib.blake2b(f"{ranks.name} {asked.words}".encode(), digest_size=8).digest()
+def _are_equal(ranks: Ranks, arguments: Arguments, device: torch.device) -> bool:
+    words = hashlib.blake2b(f"{ranks.name} {arguments.words}".encode(), digest_size=8).digest()
     digest = torch.full((), int.from_bytes(words, "little") >> 2, dtype=torch.int64, device=device)
-    for place, numbers in enumerate(asked.numbers):
+    for place, numbers in enumerate(arguments.numbers):
         digest = digest ^ _digest_of(numbers, place).to(device)
     digest = digest >> 2  # so that its negative is a number too
     greatest, least = ranks.max(torch.stack([digest, -digest])).tolist()
@@ -75,17 +75,17 @@ def _digest_of(numbers: Tensor, place: int) -> Tensor:
     return (mixed ^ (mixed >> 32)).sum()
 
 
-def _explain(ranks: Ranks, asked: Asked, failure: Exception | None, advice: str) -> None:
-    contents = " and ".join(f"{_shown(one)}" for one in asked.numbers)
-    said = ranks.said(asked.words + (f", with the numbers {contents}" if contents else ""))
+def _explain(ranks: Ranks, arguments: Arguments, failure: Exception | None, advice: str) -> None:
+    contents = " and ".join(f"{_shown(one)}" for one in arguments.numbers)
+    said = ranks.said(arguments.words + (f", with the numbers {contents}" if contents else ""))
     if failure is not None:
         return
     mine = ranks.place
     usual = max(said, key=said.count)
     others = [rank for rank, text in enumerate(said) if text != usual]
-    told = "; ".join(f"rank {rank} {said[rank]}" for rank in others[:4])
+    differing = "; ".join(f"rank {rank} {said[rank]}" for rank in others[:4])
     raise ValueError(
-        f"{ranks.name}: the ranks were called with different arguments: {told}; the other "
+        f"{ranks.name}: the ranks were called with different arguments: {differing}; the other "
         f"ranks, as rank {said.index(usual)}: {usual}. This is rank {mine} of {ranks.size}. "
         f"{advice}"
     )

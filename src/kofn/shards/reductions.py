@@ -40,8 +40,8 @@ class GroupRows:
         # Backends compare NaN as they like.
         bad = wide.isnan()
         message = torch.stack([wide.masked_fill(bad, -math.inf), bad.double()])
-        found, spoiled = self.ranks.max(message)
-        found = found.masked_fill(spoiled > 0, math.nan)
+        found, has_nan = self.ranks.max(message)
+        found = found.masked_fill(has_nan > 0, math.nan)
         return tuple(one.to(like.dtype) for one, like in zip(found, each, strict=True))
 
     def sum(self, values: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from kofn.links.link import Link
 from kofn.shards.reductions import GroupRows
 from kofn.shards.survey import Survey, survey_of
 from kofn.solver import threshold
-from kofn.solver.beside import Place, beside
 from kofn.solver.bracket import WIDE, bell, widening
 from kofn.solver.equation import Problem, far, split
+from kofn.solver.neighbours import Place, between_neighbours
 from kofn.solver.plateau import at_end
 from kofn.solver.threshold import Newton, Search, Sums, newton_of, newton_search
 
@@ -132,14 +132,14 @@ def solve(survey: Survey, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:
     with quiet(x), torch.no_grad():
         open_ = (k > 0) & (k < p.n)
         start, low, high = bracket(p, survey, open_)
-        spoiled = k.isnan() | survey.spoiled | ((p.n > 0) & (t.isnan() | low.isnan()))
-        search, hard = _searched(p, open_ & ~spoiled, start, low, high)
+        has_nan = k.isnan() | survey.has_nan | ((p.n > 0) & (t.isnan() | low.isnan()))
+        search, hard = _searched(p, open_ & ~has_nan, start, low, high)
         closed = torch.where(k <= 0, math.inf, torch.where(k >= p.n, -math.inf, math.nan))
-        hi = torch.where(spoiled, math.nan, torch.where(open_, search.at.anchor, closed))
-        lo = torch.where(open_ & ~spoiled, search.at.offset, 0.0)
+        hi = torch.where(has_nan, math.nan, torch.where(open_, search.at.anchor, closed))
+        lo = torch.where(open_ & ~has_nan, search.at.offset, 0.0)
         hi, lo = halves(hi, torch.where(hi.isfinite(), lo, 0.0), x.dtype)
         lo = torch.where(hi.isfinite(), lo, 0.0)
-        return _at_ends(p, rows, hi, lo, hard & open_ & ~spoiled)
+        return _at_ends(p, rows, hi, lo, hard & open_ & ~has_nan)
 
 
 def threshold_of(
@@ -171,7 +171,7 @@ def _searched(
     search = newton_search(p, begin, looks.balance, ROUNDS)
     lost = active & ~search.found
     if bool(lost.any()):
-        place = beside(p.narrow(), lost)
+        place = between_neighbours(p.narrow(), lost)
         at = Place(place.anchor.double(), place.offset.double())
         flat = looks.balance(p, p.z(*at)).flat
         search = search._replace(

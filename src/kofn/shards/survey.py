@@ -27,7 +27,7 @@ class Survey(NamedTuple):
 
     greatest: Tensor  # of the available scores; −inf if there are none
     least: Tensor
-    spoiled: Tensor  # whether an available score is NaN
+    has_nan: Tensor  # whether an available score is NaN
     live: Tensor  # how many are available, NaN included
     top: Tensor  # how many are +inf
     near: Tensor  # how many are less than WIDE temperatures below the greatest
@@ -70,7 +70,7 @@ def survey_of(
     x: Tensor, live: Tensor, top: Tensor, temperature: Tensor, ranks: Ranks, size: int
 ) -> Survey:
     """Return what the ranks know of rows of which this one has `size` entries."""
-    greatest, least, spoiled = _ends(x, live, ranks)
+    greatest, least, has_nan = _ends(x, live, ranks)
     t = temperature.detach()
     away = torch.where(live, x - greatest.to(x.dtype)[..., None], 0.0) / t[..., None]
     near = live
@@ -86,7 +86,7 @@ def survey_of(
     found = ranks.sum(torch.cat([numbers, numbers.new_full((1,), size)]))
     each = found[:-1].reshape(7, *greatest.shape)
     counts = each[0], each[1], each[2]
-    return Survey(greatest, least, spoiled, *counts, each[3:5], each[5:7], int(found[-1]))
+    return Survey(greatest, least, has_nan, *counts, each[3:5], each[5:7], int(found[-1]))
 
 
 def _ends(x: Tensor, live: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,8 +99,8 @@ def _ends(x: Tensor, live: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor
             bad.any(-1).double(),
         ]
     )
-    greatest, least, spoiled = ranks.max(message)
-    return greatest, -least, spoiled > 0
+    greatest, least, has_nan = ranks.max(message)
+    return greatest, -least, has_nan > 0
 
 
 def _moments(away: Tensor) -> list[Tensor]:

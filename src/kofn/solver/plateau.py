@@ -43,9 +43,9 @@ def balance(link: Link, row: Entries, where: Array) -> Balance:
     """Return the balance in rows `where`, differentiable in z and the parameter of the link."""
     z, over = row.z, row.over
     xp = namespace(z)
-    asked = row.live & over.expand(where)
-    upper = asked & link.above_half(stop_gradient(z))
-    lower = asked & ~upper
+    inside = row.live & over.expand(where)
+    upper = inside & link.above_half(stop_gradient(z))
+    lower = inside & ~upper
     greatest = least = None
     if row.costs is None:
         greatest = over.max(xp.where(lower, row.scores, -math.inf))

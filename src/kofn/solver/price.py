@@ -14,10 +14,10 @@ from kofn.arrays.flow import barrier
 from kofn.arrays.kinds import Array, namespace, quiet
 from kofn.arrays.operations import in_parts, on_grid, power_of_two
 from kofn.links.link import Link
-from kofn.solver.beside import Place
 from kofn.solver.bracket import bell, widening
 from kofn.solver.costs import Costs
 from kofn.solver.equation import Problem
+from kofn.solver.neighbours import Place
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import answered, searched
 
@@ -47,14 +47,14 @@ def solve(
     xp = namespace(x)
     with quiet(x):
         p, scale = _problem(x, costs, budget, temperature, link, over)
-        spoiled = xp.isnan(budget) | xp.isnan(temperature) | xp.isnan(over.max(x))
+        has_nan = xp.isnan(budget) | xp.isnan(temperature) | xp.isnan(over.max(x))
         if link.alpha is not None:
-            spoiled = spoiled | xp.isnan(link.alpha + temperature)
-        open_ = (p.k > 0) & (p.k < p.n) & ~spoiled
+            has_nan = has_nan | xp.isnan(link.alpha + temperature)
+        open_ = (p.k > 0) & (p.k < p.n) & ~has_nan
         at = searched(p, _bracket(p, open_), open_)
         if link.capped is not False:
             at = _at_end(p, at, open_)
-        high, low = answered(p, at, open_, spoiled)
+        high, low = answered(p, at, open_, has_nan)
         return Price(high, low, _distance(p, x, Place(xp.where(open_, high, 0.0), low)), scale)
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from kofn.arrays.flow import barrier, only_if, while_loop
 from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
 from kofn.links.link import Link
-from kofn.solver.beside import Place, beside
 from kofn.solver.bracket import bracket
 from kofn.solver.equation import Balanced, Problem, Searched, split
+from kofn.solver.neighbours import Place, between_neighbours
 from kofn.solver.reductions import DENSE, Reductions, maxima_of, sums_of
 
 
@@ -68,9 +68,9 @@ def solve(
         open_ = (k > 0) & (k < n)
         start, low, high = bracket(problem, open_)
         unknown = (n > 0) & (xp.isnan(temperature) | xp.isnan(low))
-        spoiled = xp.isnan(k) | unknown
-        at = searched(problem, (start, low, high), open_ & ~spoiled)
-        hi, lo = answered(problem, at, open_, spoiled)
+        has_nan = xp.isnan(k) | unknown
+        at = searched(problem, (start, low, high), open_ & ~has_nan)
+        hi, lo = answered(problem, at, open_, has_nan)
         return hi, lo
 
 
@@ -90,13 +90,13 @@ def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Plac
     return search.at
 
 
-def answered(p: Problem, at: Place, open_: Array, spoiled: Array) -> Place:
+def answered(p: Problem, at: Place, open_: Array, has_nan: Array) -> Place:
     """Return θ of all rows: ±∞ where nothing or everything is chosen, NaN where one is spoiled."""
     xp = namespace(p.x)
     every = xp.where(p.k >= p.n, scalar(p.x, -math.inf), math.nan)
     closed = xp.where(p.k <= 0, math.inf, every)
-    hi = xp.where(spoiled, math.nan, xp.where(open_, at.anchor, closed))
-    return Place(hi, xp.where(open_ & ~spoiled, at.offset, 0.0))
+    hi = xp.where(has_nan, math.nan, xp.where(open_, at.anchor, closed))
+    return Place(hi, xp.where(open_ & ~has_nan, at.offset, 0.0))
 
 
 def begun(start: Array, low: Array, high: Array, active: Array) -> Search:
@@ -146,7 +146,7 @@ def newton_search(
 
 def _beside(p: Problem, search: Search, lost: Array) -> Search:
     """Solve rows on which Newton's method did not converge by the search from a score."""
-    at = beside(p, lost)
+    at = between_neighbours(p, lost)
     flat = balance(p, p.z(*at)).flat
     return search._replace(
         at=at.where(lost, search.at), flat=namespace(lost).where(lost, flat, search.flat)

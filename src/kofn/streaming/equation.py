@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from kofn.links.link import Link
-from kofn.solver.beside import Place
+from kofn.solver.neighbours import Place
 from kofn.solver.threshold import Newton, Search, newton_search
 
 NEAR = 1e-3

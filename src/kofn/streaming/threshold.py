@@ -14,7 +14,7 @@ import numpy as np
 from kofn.arrays.kinds import Array, deleted
 from kofn.inputs.given import TEMPERATURES
 from kofn.links.link import BuiltIn, Link
-from kofn.solver.beside import Place
+from kofn.solver.neighbours import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DenseRows
 from kofn.solver.threshold import solve
@@ -59,9 +59,9 @@ def solved(blocks: Blocks, k: float, temperature: float, link: Link) -> Solved:
     closed = _closed(sketch, k)
     if closed is not None:
         return Solved(row, k, temperature, Spot(closed, 0.0))
-    asked = Equation(row, k - sketch.top, float(sketch.live), temperature, link)
+    equation = Equation(row, k - sketch.top, float(sketch.live), temperature, link)
     with np.errstate(all="ignore"):
-        return Solved(row, k, temperature, _found(row, asked))
+        return Solved(row, k, temperature, _found(row, equation))
 
 
 def _closed(sketch: Sketch, k: float) -> float | None:
@@ -73,12 +73,12 @@ def _closed(sketch: Sketch, k: float) -> float | None:
     return -math.inf if k >= sketch.top + sketch.live else None
 
 
-def _found(row: BlockRow, asked: Equation) -> Spot:
+def _found(row: BlockRow, equation: Equation) -> Spot:
     """Return θ by Newton's method from the sketch, or else of the few scores that it depends on."""
-    start, low, high = row.bracket(asked)
+    start, low, high = row.bracket(equation)
     start = min(max(start, low), high)
     if row.is_usual and math.isfinite(start):
-        state = asked.search(start, low, high, LOOKS)
+        state = equation.search(start, low, high, LOOKS)
         start, low, high = (float(sum(place)) for place in (state.at, state.low, state.high))
         slope = row.last.weight if row.last else 0.0
         if state.found and not state.flat and (slope > 0 or not row.link.capped):
@@ -86,7 +86,7 @@ def _found(row: BlockRow, asked: Equation) -> Spot:
     # A link of the user's for tensors cannot read the solver's NumPy arrays.
     if not row.blocks.is_of_numpy and not isinstance(row.link, BuiltIn):
         return spot(start, 0.0, row.blocks)
-    return _of_few(row, asked, start, low, high) or _by_solver(row, asked)
+    return _of_few(row, equation, start, low, high) or _by_solver(row, equation)
 
 
 LOOKS = 8
@@ -96,16 +96,16 @@ FEW = 1 << 20
 """Scores that are kept in memory, where θ depends on no more; equal ones are kept once."""
 
 
-def _of_few(row: BlockRow, asked: Equation, at: float, low: float, high: float) -> Spot | None:
+def _of_few(row: BlockRow, equation: Equation, at: float, low: float, high: float) -> Spot | None:
     """Return θ of the scores whose weight is not certain to rounding; None if they are many.
 
     θ is between low and high. In a wide gap it is the nearest scores that it depends on.
     """
-    reach = _reach(row, asked)
+    reach = _reach(row, equation)
     if not math.isfinite(low + high) or reach is None:
         return None
-    beside = row.blocks.each("gap", lambda block, _: _neighbours(_finite(block), at))
-    below, above = np.array(list(beside)).T
+    neighbours = row.blocks.each("gap", lambda block, _: _neighbours(_finite(block), at))
+    below, above = np.array(list(neighbours)).T
     least, most = min(low, below.max()) + reach[0], max(high, above.min()) + reach[1]
 
     def see(block: Array, _: Any) -> Any:
@@ -119,10 +119,10 @@ def _of_few(row: BlockRow, asked: Equation, at: float, low: float, high: float) 
         if not kept.add(*scores):
             return None
     few, numbers = kept.merged()
-    wanted = asked.budget - certain
+    wanted = equation.budget - certain
     if wanted <= 0 or wanted >= numbers.sum():  # all of them are on one side of the root
         return spot(high if wanted <= 0 else low, 0.0, row.blocks)
-    return _solution(few, wanted, asked, Weighted(numbers), row)
+    return _solution(few, wanted, equation, Weighted(numbers), row)
 
 
 class _Kept:
@@ -160,18 +160,18 @@ class Weighted(DenseRows):
         return (flags * self.numbers).sum(axis=-1)
 
 
-def _reach(row: BlockRow, asked: Equation) -> tuple[float, float] | None:
+def _reach(row: BlockRow, equation: Equation) -> tuple[float, float] | None:
     """Return how far from θ, below and above, a weight may be other than 0 and 1."""
     ends = [float(row.link.quantile(np.asarray(q))) for q in (0.0, 1.0)]
     if not all(map(math.isfinite, ends)) and not isinstance(row.link, BuiltIn):
         return None  # no bound is known for its tails
     # Those of the built-in links fall by e per temperature, or faster.
-    fewest = min(asked.budget, asked.total - asked.budget, 1.0)
-    far = 45 + math.log(asked.total) - math.log(fewest)
+    fewest = min(equation.budget, equation.total - equation.budget, 1.0)
+    far = 45 + math.log(equation.total) - math.log(fewest)
     first, last = (end if math.isfinite(end) else far for end in ends)
     first = first if math.isfinite(ends[0]) else -far
     slack = 1e-6 * (1 + abs(first) + abs(last))
-    return asked.temperature * (first - slack), asked.temperature * (last + slack)
+    return equation.temperature * (first - slack), equation.temperature * (last + slack)
 
 
 def _neighbours(x: np.ndarray, at: float) -> tuple[float, float]:
@@ -179,10 +179,10 @@ def _neighbours(x: np.ndarray, at: float) -> tuple[float, float]:
     return np.max(below, initial=-math.inf), np.min(above, initial=math.inf)
 
 
-def _by_solver(row: BlockRow, asked: Equation) -> Spot:
+def _by_solver(row: BlockRow, equation: Equation) -> Spot:
     """Return θ by the solver's own code over blocks, in many passes."""
     rows = BlockRows(row.blocks, _finite)
-    return _solution(rows.x, asked.budget, asked, rows, row)
+    return _solution(rows.x, equation.budget, equation, rows, row)
 
 
 def _finite(block: Any) -> np.ndarray:
@@ -191,9 +191,9 @@ def _finite(block: Any) -> np.ndarray:
     return np.where(np.isinf(x) | deleted(x), -math.inf, x.astype(np.float64))
 
 
-def _solution(x: Any, k: float, asked: Equation, over: Any, row: BlockRow) -> Spot:
+def _solution(x: Any, k: float, equation: Equation, over: Any, row: BlockRow) -> Spot:
     """Return θ by the solver, in float64."""
-    number, scale, link = np.asarray(k), np.asarray(asked.temperature), asked.link
+    number, scale, link = np.asarray(k), np.asarray(equation.temperature), equation.link
     found = solve(x, number, scale, link, over)
     if link.capped is not False:
         found = at_end(x, number, scale, link, *found, over)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn.arrays.autodiff import not_below_0, spoil, stop_gradient
+from kofn.arrays.autodiff import nan_where, not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.solver.equation import far
 from kofn.subsets import operations, routes
@@ -26,7 +26,7 @@ class Rows(NamedTuple):
     k: Array  # per row, heads among the coins z
     threshold: Array  # λ, a constant; per row
     must: Array  # what every subset holds
-    spoiled: Array  # rows with a NaN
+    has_nan: Array  # rows with a NaN
     endless: Array  # rows whose log Z is ∞, for a logit of +inf is chosen
 
 
@@ -40,7 +40,7 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
     xp = namespace(y)
     top = y == math.inf
     bad = xp.any(xp.isnan(stop_gradient(y)), axis=-1, keepdims=True) | xp.isnan(k)[..., None]
-    y = spoil(y, bad & (y != -math.inf))
+    y = nan_where(y, bad & (y != -math.inf))
     count = cast(xp.sum(top, axis=-1), y.dtype)
     amid = ((count > k) & (k > 0))[..., None]
     sure = top & (count <= k)[..., None]
@@ -50,8 +50,8 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
     k = xp.where(amid[..., 0], k, k - count)
 
     hi, lo = found or routes.threshold(y, k)
-    spoiled = xp.isnan(hi)
-    closed = (xp.isinf(hi) | spoiled)[..., None]
+    has_nan = xp.isnan(hi)
+    closed = (xp.isinf(hi) | has_nan)[..., None]
     hi = xp.where(closed[..., 0], 0.0, hi)
     play = (y != -math.inf) & ~closed
     distance = (xp.where(play, y, 0.0) - hi[..., None]) - lo[..., None]
@@ -68,7 +68,7 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
         k=xp.where(closed[..., 0], 0.0, k),
         threshold=hi + lo,
         must=sure | every,
-        spoiled=spoiled,
+        has_nan=has_nan,
         endless=xp.any(top, axis=-1) & (amid[..., 0] | xp.any(sure, axis=-1)),
     )
 
@@ -168,11 +168,11 @@ def _log_count(rows: Rows) -> Array:
 
 
 def _or_nan(rows: Rows, per_row: Array) -> Array:
-    return namespace(per_row).where(rows.spoiled, math.nan, per_row)
+    return namespace(per_row).where(rows.has_nan, math.nan, per_row)
 
 
 def _entries_or_nan(rows: Rows, per_entry: Array) -> Array:
-    bad = rows.spoiled[..., None] & (rows.logits != -math.inf)
+    bad = rows.has_nan[..., None] & (rows.logits != -math.inf)
     return namespace(per_entry).where(bad, math.nan, per_entry)
 
 

@@ -205,8 +205,8 @@ def _lowered_for_cpu(
     # XLA would gather what is sharded for a native call, and for rows in groups.
     if not is_whole(module.axis_context):
         return _lowered(primitive, operator, context, *values, settings=settings)
-    asked = settings.kernels and operator.kernel and not is_exported(module)
-    found = native() if asked else None
+    allowed = settings.kernels and operator.kernel and not is_exported(module)
+    found = native() if allowed else None
     if operator.kernel and found:
         return operator.kernel(Site(found, context, settings), *values)
     return _in_array_code(operator, context, values, settings, grouped=True)

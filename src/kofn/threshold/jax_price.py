@@ -9,7 +9,7 @@ import jax
 
 from kofn.arrays.operations import power_of_two
 from kofn.links.link import Link
-from kofn.solver.beside import Place
+from kofn.solver.neighbours import Place
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold.jax_operators import Operator, Settings, Site, bind, served

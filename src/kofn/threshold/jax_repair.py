@@ -66,9 +66,9 @@ class _Job:
         return np.ctypeslib.as_array(there).reshape(shape)
 
 
-def weights(*told: Any) -> None:
+def weights(*job_words: Any) -> None:
     """Solve the rows without θ; write their weights where weights are wanted."""
-    job = _Job(*told)
+    job = _Job(*job_words)
     hi, lo, k, temperature = job.each("hi", "lo", "k", "t")
     theta = np.stack([hi, lo])
     where, rows, placed = finish(Given(job.entries("x"), k, temperature, job.link), theta)
@@ -78,9 +78,9 @@ def weights(*told: Any) -> None:
             job.entries("out")[where] = _reference[0].weights(rows, found=placed)
 
 
-def losses(*told: Any) -> None:
+def losses(*job_words: Any) -> None:
     """Write the Fenchel–Young losses that are NaN: those of soft targets, for some links."""
-    job = _Job(*told)
+    job = _Job(*job_words)
     loss, hi, lo, k, temperature = job.each("one", "hi", "lo", "k", "t")
     where = np.isnan(loss)
     given = Given(job.entries("x")[where], k[where], temperature[where], job.link_at(where))
@@ -89,11 +89,11 @@ def losses(*told: Any) -> None:
         loss[where] = _reference[0].gap(rows_of(given), target, found=placed)
 
 
-def log_cotangents(*told: Any) -> None:
+def log_cotangents(*job_words: Any) -> None:
     """Write the cotangents of scores and T, and of α if those are wanted, in rows whose slopes have
     all underflowed.
     """
-    job = _Job(*told)
+    job = _Job(*job_words)
     lost, in_t, *numbers = job.each("one", "two", "hi", "lo", "k", "t")
     where = np.isnan(lost)
     hi, lo, k, t = (np.asarray(a[where], np.float64) for a in numbers)
@@ -110,12 +110,12 @@ def log_cotangents(*told: Any) -> None:
     lost[where] = 0.0
 
 
-def priced(*told: Any) -> None:
+def priced(*job_words: Any) -> None:
     """Solve the rows with costs that have no θ, and write it; their weights, too, if wanted.
 
     Their second number is then infinite, by which the way back knows them.
     """
-    job = _Job(*told)
+    job = _Job(*job_words)
     hi, lo = job.each("hi", "lo")
     theta = np.stack([hi, lo])
     where, rows, placed = finish(_with_costs(job), theta)
@@ -126,9 +126,9 @@ def priced(*told: Any) -> None:
             job.entries("out")[where] = _reference[0].weights(rows, found=placed)
 
 
-def filled(*told: Any) -> None:
+def filled(*job_words: Any) -> None:
     """Choose among the entries of rows with costs, where the first answer is NaN."""
-    job = _Job(*told)
+    job = _Job(*job_words)
     where = np.isnan(job.each("hi")[0])
     with np.errstate(all="ignore"):
         job.entries("out")[where] = _reference[0].fill(part(_with_costs(job), where))

@@ -13,7 +13,7 @@ from kofn.arrays.kinds import (
     quiet,
 )
 from kofn.links.link import Link
-from kofn.solver.beside import Place
+from kofn.solver.neighbours import Place
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold import by_kernel

@@ -16,7 +16,7 @@ from kofn.arrays.torch.marked import MARKED
 from kofn.arrays.when_imported import import_after
 
 
-def beside(x: Tensor, values: Tensor) -> Tensor:
+def placed_like(x: Tensor, values: Tensor) -> Tensor:
     """Return `values`, equal in every process, as a replicated DTensor if `x` is a DTensor."""
     if type(x) in (Tensor, torch.nn.Parameter) or not hasattr(x, "device_mesh"):
         return values

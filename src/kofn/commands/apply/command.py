@@ -109,16 +109,16 @@ def apply(
     length fit into memory; an interrupted run can be continued.
     """
     k = _given_k(k, map_)
-    asked, value = softness(temperature, support, gap)
+    measure, value = softness(temperature, support, gap)
     if hard:
         _check_hard(map=map_, alpha=alpha, temperature=temperature, support=support, gap=gap)
     _check_dtype(dtype, hard, k)
     _check_combination(out, force, resume, hard, threshold_only, as_json, dtype)
     if out is not None:
         _check_file(out, force or resume)  # --resume checks more about the file that is there
-    how = _How(k, map_ or "logistic", alpha, asked, value, hard, dtype)
+    how = _How(k, map_ or "logistic", alpha, measure, value, hard, dtype)
     written = out is not None and out.suffix in ("", ".npy")
-    if scores != "-" and asked == "temperature" and (written or threshold_only):
+    if scores != "-" and measure == "temperature" and (written or threshold_only):
         from kofn.commands.apply.by_blocks import opened
 
         found = opened(scores)
@@ -136,10 +136,10 @@ class _How:
     """The options that say what the weights are."""
 
     def __init__(
-        self, k: float, map_: str, alpha: float | None, asked: str, value: float, hard: bool,
+        self, k: float, map_: str, alpha: float | None, measure: str, value: float, hard: bool,
         dtype: str | None,
     ) -> None:  # fmt: skip
-        self.k, self.map, self.alpha, self.asked, self.value = k, map_, alpha, asked, value
+        self.k, self.map, self.alpha, self.measure, self.value = k, map_, alpha, measure, value
         self.hard, self.dtype = hard, dtype
         if alpha is not None and not 1 <= alpha < math.inf:
             raise InputError(f"--alpha must be a finite number ≥ 1; got {alpha:g}")
@@ -154,10 +154,10 @@ class _How:
             return Job(self.k, 1.0, None, True, partial(kofn.hard_topk, k=self.k), _refuse)
         prepare_kernels()
         chosen, t = named(self.map, self.k, self.alpha), self.value
-        if self.asked != "temperature":
+        if self.measure != "temperature":
             assert rows is not None
-            check_softness(rows, self.k, self.asked, self.value)
-            t = chosen.temperature(rows.astype("float64"), self.k, self.asked, self.value)
+            check_softness(rows, self.k, self.measure, self.value)
+            t = chosen.temperature(rows.astype("float64"), self.k, self.measure, self.value)
         link: Any = chosen.link if self.alpha is None else kofn.links.entmax(self.alpha)
         if link is None:
             return Job(self.k, t, None, False, lambda x: chosen.weights(x, self.k, t), _refuse)
@@ -169,7 +169,7 @@ class _How:
 
     def about(self) -> dict[str, Any]:
         """Return the options, for JSON."""
-        soft = {"map": self.map, "alpha": self.alpha, self.asked: self.value}
+        soft = {"map": self.map, "alpha": self.alpha, self.measure: self.value}
         return {"k": self.k, "hard": self.hard} | ({} if self.hard else soft)
 
 
@@ -198,8 +198,8 @@ def _by_blocks(
         _print_thresholds(found, name, how, as_json)
         return
     dtype = np.dtype(how.dtype) if how.dtype else scores.dtype
-    asked = {"scores": identity(name), **how.about(), "dtype": dtype.name}
-    to = Partial(out, scores.shape, dtype, asked)
+    settings = {"scores": identity(name), **how.about(), "dtype": dtype.name}
+    to = Partial(out, scores.shape, dtype, settings)
     for path in (out, to.path, to.record_path):
         if path.exists() and os.path.samefile(path, name):
             raise InputError(f"--out {out} would overwrite the scores, {name}; choose another")

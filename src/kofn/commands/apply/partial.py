@@ -29,8 +29,8 @@ VERSION = 1
 class Partial:
     """The file to be, with weights in C order."""
 
-    def __init__(self, out: Path, shape: tuple[int, ...], dtype: np.dtype, asked: Any) -> None:
-        self.out, self.shape, self.dtype, self.asked = out, shape, dtype, asked
+    def __init__(self, out: Path, shape: tuple[int, ...], dtype: np.dtype, settings: Any) -> None:
+        self.out, self.shape, self.dtype, self.settings = out, shape, dtype, settings
         self.path = out.with_name(f"{out.name}.partial")
         self.record_path = out.with_name(f"{out.name}.progress")
         self.next_record = out.with_name(f".{out.name}.progress")
@@ -73,7 +73,7 @@ class Partial:
             return
         try:
             found = json.loads(self.record_path.read_text())
-            asked, done, state = found["asked"], found["done"], found["state"]
+            settings, done, state = found["asked"], found["done"], found["state"]
             offset, version = found["offset"], found["version"]
             size = self.path.stat().st_size
         except FileNotFoundError as error:
@@ -88,9 +88,9 @@ class Partial:
         self.force = bool(found.get("force"))
         if self.out.exists() and not self.force:
             raise InputError(f"--out {self.out} exists; move it away to continue the run")
-        for name, wanted in self.asked.items():
-            if asked.get(name) != wanted:
-                raise InputError(_differs(self.record_path, name, asked.get(name), wanted))
+        for name, wanted in self.settings.items():
+            if settings.get(name) != wanted:
+                raise InputError(_differs(self.record_path, name, settings.get(name), wanted))
         if size < offset + done * self.dtype.itemsize:
             raise InputError(f"{self.path} is shorter than it was; --force starts anew")
         self.file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
@@ -142,7 +142,7 @@ class Partial:
         """Save how far the file is, once that much is on disk."""
         if not self.file.closed:  # `finish` closes it once all of it is on disk
             os.fsync(self.file.fileno())
-        known = {"version": VERSION, "asked": self.asked, "done": self.done, "state": self.state}
+        known = {"version": VERSION, "asked": self.settings, "done": self.done, "state": self.state}
         text = json.dumps({**known, "offset": self.offset, "force": self.force})
         self.next_record.write_text(text)
         os.replace(self.next_record, self.record_path)

@@ -38,7 +38,9 @@ class Timing:
     contender: Contender
     seconds: dict[str, list[float]] = field(default_factory=dict)  # per pass
     ratios: dict[str, list[float]] = field(default_factory=dict)  # to the softmax timed just before
-    beside: dict[str, list[float]] = field(default_factory=dict)  # seconds that this softmax took
+    baselines: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # seconds that this softmax took
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, in addition to the input
     trouble: str = ""  # why nothing was timed
 
@@ -108,13 +110,13 @@ def _time(
     run(what)
     baseline(what)
     seconds: list[float] = []
-    beside: list[float] = []
+    baselines: list[float] = []
     end = time.perf_counter() + SECONDS
     while len(seconds) < rounds and (len(seconds) < 2 or time.perf_counter() < end):
-        beside.append(baseline(what))
+        baselines.append(baseline(what))
         seconds.append(run(what))
-    timing.seconds[what], timing.beside[what] = seconds, beside
-    timing.ratios[what] = [own / softmax for own, softmax in zip(seconds, beside, strict=True)]
+    timing.seconds[what], timing.baselines[what] = seconds, baselines
+    timing.ratios[what] = [own / softmax for own, softmax in zip(seconds, baselines, strict=True)]
 
 
 def _runner(passes: Passes) -> Callable[[str], float]:
@@ -214,11 +216,11 @@ def _to_torch(y: Any) -> torch.Tensor:
 
 def slowdown(timings: Sequence[Timing]) -> float:
     """Return softmax's median time over its best: well above 1 on a busy machine."""
-    kinds = {(each.contender.framework, what) for each in timings for what in each.beside}
+    kinds = {(each.contender.framework, what) for each in timings for what in each.baselines}
     found = []
     for framework, what in kinds:
         ours = (each for each in timings if each.contender.framework == framework)
-        seconds = [one for each in ours for one in each.beside.get(what, ())]
+        seconds = [one for each in ours for one in each.baselines.get(what, ())]
         found.append(statistics.median(seconds) / min(seconds))
     return max(found, default=1.0)
 

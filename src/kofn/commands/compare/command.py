@@ -71,15 +71,15 @@ def compare(
     from kofn.commands.compare.compare import compare as compared
     from kofn.commands.compare.maps import serving
 
-    asked, value = softness(temperature, support, gap)
+    measure, value = softness(temperature, support, gap)
     out = files.chosen_out(out, "kofn-compare", report.FILES, force, as_json)
     given = table.read(scores)
     rows = given.values.reshape(-1, given.values.shape[-1]).astype("float64")
     check_k(k, rows.shape[-1], "so that there is a choice to make", strict=True)
     prepare_kernels()
-    check_softness(rows, k, asked, value)
+    check_softness(rows, k, measure, value)
     with progress_bar(2 * len(serving(k)) + 1) as tell:
-        comparison = compared(rows, k, asked, value, tell)
+        comparison = compared(rows, k, measure, value, tell)
         tell("picture")
         content = report.as_json(comparison, given)
         written = []
@@ -111,12 +111,12 @@ def softness(
     return name, value
 
 
-def check_softness(rows: np.ndarray, k: float, asked: str, value: float) -> None:
+def check_softness(rows: np.ndarray, k: float, measure: str, value: float) -> None:
     """Raise InputError for values that kofn.temperature_for refuses, naming the option."""
     from kofn import temperature_for
 
-    if asked != "temperature":
-        numbers: dict[str, float] = {asked: value}
+    if measure != "temperature":
+        numbers: dict[str, float] = {measure: value}
         try:
             temperature_for(rows[:0], k, **numbers)  # type: ignore[arg-type]
         except ValueError as error:

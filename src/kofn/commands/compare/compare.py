@@ -37,7 +37,7 @@ class Comparison:
     scores: np.ndarray  # the rows that were measured
     rows: int  # number of rows in the input
     k: float
-    asked: str  # one of ASKED
+    measure: str  # one of ASKED
     value: float
     maps: list[Measured]
 
@@ -45,7 +45,7 @@ class Comparison:
 def compare(
     scores: np.ndarray,
     k: float,
-    asked: str,
+    measure: str,
     value: float,
     tell: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
@@ -68,15 +68,15 @@ def compare(
     measured = []
     for each in serving(k):
         tell(each.named(k))
-        given = asked == "temperature"
-        temperature = value if given else each.temperature(scores, k, asked, value)
+        given = measure == "temperature"
+        temperature = value if given else each.temperature(scores, k, measure, value)
         weights = each.weights(scores, k, temperature)
         means = _means(each, scores, weights, k, temperature)
         measured.append(Measured(each.named(k), each, temperature, weights[0], means))
     for one in measured:
         tell(f"{one.name}, over T")
         one.curve = _curve(one.map, scores, k)
-    return Comparison(scores, rows, k, asked, value, measured)
+    return Comparison(scores, rows, k, measure, value, measured)
 
 
 def _means(

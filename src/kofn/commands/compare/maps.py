@@ -54,8 +54,8 @@ class Map:
         """Return the temperature at which the rows' mean "support" or "gap" is `value`."""
         if self.link is not None:
             # A dictionary, because the keyword is known only at run time.
-            asked: dict[str, Any] = {name: wanted}
-            return float(temperature_for(scores, k, link=self.link, **asked))
+            softness: dict[str, Any] = {name: wanted}
+            return float(temperature_for(scores, k, link=self.link, **softness))
         measure = partial(metrics.hard_gap, k=k) if name == "gap" else metrics.effective_support
         finite = scores[np.isfinite(scores)]
         spread = float(np.ptp(finite)) if finite.size else 0.0

@@ -110,7 +110,7 @@ def as_json(comparison: Comparison, scores: Scores) -> bytes:
         "rows_measured": len(comparison.scores),
         "n": comparison.scores.shape[-1],
         "k": comparison.k,
-        "at": {comparison.asked: comparison.value},
+        "at": {comparison.measure: comparison.value},
         "slope": "the spectral norm of the derivatives of the weights in the scores",
         "first_row": [x if math.isfinite(x) else str(x) for x in comparison.scores[0].tolist()],
         "maps": [one(each) for each in comparison.maps],

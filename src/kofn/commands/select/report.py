@@ -99,7 +99,7 @@ def as_rich(outcome: Outcome) -> list[Any]:
     judges = list(comparison.judges)
     splits = len(comparison.methods[0].scores[judges[0]])
     drawn = "one split" if splits == 1 else f"mean of {splits} splits"
-    told = "" if splits == 1 else ", mean ± standard deviation"
+    spread = "" if splits == 1 else ", mean ± standard deviation"
     k = outcome.selector.n_features_
     title = f"{_name(table)}: {k} of {len(table.columns)} columns to predict {_target(table)}"
     without = f" {table.dropped:,} rows with missing values dropped." if table.dropped else ""
@@ -110,7 +110,7 @@ def as_rich(outcome: Outcome) -> list[Any]:
             f"Held-out {comparison.score_name}, {drawn}, {HELD_OUT:.0%} held out "
             f"({comparison.training_rows:,} rows for training, {comparison.testing_rows:,} for "
             f"testing).{without}\nlinear head: soft_topk with linear models, hidden=0.\n"
-            f"Δ: method − soft_topk on the same split{told}."
+            f"Δ: method − soft_topk on the same split{spread}."
             f"{planted if table.planted else ''}"
         ),
     )

@@ -41,13 +41,15 @@ class Reporting(nn.Module):
         return self.firing.statistics(reset)
 
     def extra_repr(self) -> str:
-        told: dict[str, Any] = {"k": self.k.given} | {
+        options: dict[str, Any] = {"k": self.k.given} | {
             name: getattr(self, name) for name in ("selection", "gradient", "decoder_norm")
         }
         if self.k.log is not None:
-            told["learned_k"] = True
-        told |= {name: getattr(self, name) for name in USUAL if getattr(self, name) != USUAL[name]}
-        named = ", ".join(f"{name}={value!r}" for name, value in told.items())
+            options["learned_k"] = True
+        options |= {
+            name: getattr(self, name) for name in USUAL if getattr(self, name) != USUAL[name]
+        }
+        named = ", ".join(f"{name}={value!r}" for name, value in options.items())
         return f"{self.d_in} to {self.d_sae}, {named}"
 
     def __repr__(self) -> str:

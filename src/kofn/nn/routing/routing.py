@@ -103,15 +103,15 @@ class Routing(RouterBase):
 
 
 def _description(router: Routing) -> str:
-    told = {name: getattr(router, name) for name in ("k", "selection", "gates", "normalize")}
+    options = {name: getattr(router, name) for name in ("k", "selection", "gates", "normalize")}
     usual = _width(None, router.selection, router.k, router.num_experts)
     extra = dict(
         link=router.link != "logistic" and router.link,
         temperature=router.temperature != 1.0 and router.temperature,
         max_experts=router.max_experts != usual and router.max_experts,
     )
-    told |= {name: value for name, value in extra.items() if value is not False}
-    named = ", ".join(f"{name}={value!r}" for name, value in told.items())
+    options |= {name: value for name, value in extra.items() if value is not False}
+    named = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"{router.num_experts} experts, {named}"
 
 

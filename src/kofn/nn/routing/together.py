@@ -33,7 +33,7 @@ def step_together(routers: Sequence[Any], process_group: Any, name: str) -> None
     group = _group(process_group)
     loads = [each.counts for each in biases]
     if group is not None:
-        loads = _summed(loads, _told(routers), group, name)
+        loads = _summed(loads, _described(routers), group, name)
     for bias, load in zip(biases, loads, strict=True):
         bias.move(load)
     for each in routers:
@@ -55,29 +55,29 @@ _agreed: dict[Any, str] = {}
 """What was stepped last, by group, on devices for which one has to wait."""
 
 
-def _summed(loads: list[Tensor], told: str, group: Any, name: str) -> list[Tensor]:
+def _summed(loads: list[Tensor], described: str, group: Any, name: str) -> list[Tensor]:
     """Return loads summed over the group in one message, after a small one that compares them.
 
     Messages of different sizes might never end.
     """
-    from kofn.shards.header import Asked, agreed
+    from kofn.shards.header import Arguments, handshake
     from kofn.shards.ranks import Ranks
 
     ranks = Ranks((group,), name)
     whole = torch.cat([each.to(loads[0].device) for each in loads]) if loads else None
     # Reading the answer waits for a device, so there it is asked for only when it may differ.
     waits = ranks.device_for(whole).type != "cpu"
-    if not (waits and _agreed.get(group) == told):
-        agreed(ranks, whole, lambda: None, lambda _: Asked(told), ADVICE)
+    if not (waits and _agreed.get(group) == described):
+        handshake(ranks, whole, lambda: None, lambda _: Arguments(described), ADVICE)
         if waits:
-            _agreed[group] = told
+            _agreed[group] = described
     if whole is None:
         return []
     parts = torch.split(ranks.sum(whole), [len(each) for each in loads])
     return [part.to(each.device) for part, each in zip(parts, loads, strict=True)]
 
 
-def _told(routers: Sequence[Any]) -> str:
+def _described(routers: Sequence[Any]) -> str:
     """Return what is stepped, in words that are the same where the messages fit."""
     kinds = [
         f"{each.num_experts} experts with balance={each.balance.rate:g}"

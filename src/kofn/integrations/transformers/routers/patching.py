@@ -195,9 +195,9 @@ def _check_free(stock: str, ours: type) -> None:
 
 
 def _summary(models: tuple[str, ...], options: dict[str, Any]) -> str:
-    told = {name: value for name, value in options.items() if value != table.OPTIONS[name]}
-    told = {"selection": options["selection"], **told}
-    named = ", ".join(f"{name}={value!r}" for name, value in told.items())
+    chosen = {name: value for name, value in options.items() if value != table.OPTIONS[name]}
+    chosen = {"selection": options["selection"], **chosen}
+    named = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
     lines = [f"kofn patches the routers of models that are loaded from now on ({named}):"]
     for model in models:
         names = table.MODELS[model]

@@ -113,9 +113,9 @@ def _finish(finish: Finish, at: int) -> None:
     """Call `finish` with the job that stands behind α at an address."""
     alpha = ctypes.c_double.from_address(at).value
     job = (ctypes.c_int64 * priced.WORDS).from_address(at + 8)
-    told = {name: job[place] for name, place in _PLACES.items()}
-    shape = job[COUNT], told.pop("n")
-    finish(told.pop("kind"), alpha, told.pop("size"), shape, told)
+    words = {name: job[place] for name, place in _PLACES.items()}
+    shape = job[COUNT], words.pop("n")
+    finish(words.pop("kind"), alpha, words.pop("size"), shape, words)
 
 
 class Call(NamedTuple):

@@ -68,7 +68,7 @@ class _Distance(NamedTuple):
     found: Array
 
 
-def beside(p: Problem, wanted: Array) -> Place:
+def between_neighbours(p: Problem, wanted: Array) -> Place:
     """Return (score, distance) of θ in the selected rows."""
     xp = namespace(p.x)
     low, high = _neighbours(p, wanted)

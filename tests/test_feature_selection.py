@@ -573,8 +573,8 @@ def test_groups_are_in_or_out_together():
     assert selector.order_[:6].tolist() in ([3, 4, 5, 9, 10, 11], [9, 10, 11, 3, 4, 5])
     renamed = quick(2, groups=list(np.repeat([9, 2, 4, 1], 3)), hidden=32, steps=100).fit(X, y)
     np.testing.assert_array_equal(renamed.scores_, selector.scores_)
-    priced = quick(None, groups=groups, costs=np.ones(12), budget=7, hidden=32, steps=100)
-    assert priced.fit(X, y).support_.tolist() == selector.support_.tolist()
+    knapsack = quick(None, groups=groups, costs=np.ones(12), budget=7, hidden=32, steps=100)
+    assert knapsack.fit(X, y).support_.tolist() == selector.support_.tolist()
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

@@ -37,7 +37,7 @@ FIRST = {
     "hard": "kofn.hard_topk(np.arange(5.0), 2)",
     "subsets": "kofn.KSubset(np.arange(5.0), 2).marginals()",
     "segments": "kofn.segment_softmax(np.arange(5.0), segment_ids=np.array([0, 1, 0, 1, 1]))",
-    "priced": "kofn.soft_knapsack(np.arange(5.0), np.ones(5), 2)",
+    "knapsack": "kofn.soft_knapsack(np.arange(5.0), np.ones(5), 2)",
     "torch": "kofn.soft_topk(torch.arange(5.0), 2)",
     "jax": "jax.jit(lambda x: kofn.soft_topk(x, 2))(jax.numpy.arange(5.0))",
     "compiled": "torch.compile(lambda x: kofn.soft_topk(x, 2), fullgraph=True, backend='eager')"
@@ -80,7 +80,7 @@ def test_the_first_call_without_numba_says_so_and_no_other(name):
     ],
 )
 def test_it_is_not_said_where_it_is_meant_or_cannot_be_helped(before, environment):
-    calls = [FIRST[name] for name in ("numpy", "hard", "subsets", "segments", "priced")]
+    calls = [FIRST[name] for name in ("numpy", "hard", "subsets", "segments", "knapsack")]
     modules = "import types; from kofn.kernels import missing"
     run(f"{modules}\n{before}\nassert heard(lambda: [{', '.join(calls)}]) == []", **environment)
 

@@ -64,7 +64,7 @@ def masked(name):
     return lambda x, t, m: function(x, temperature=t, mask=m)
 
 
-def priced(name, **options):
+def knapsack(name, **options):
     function = getattr(kofn, name)
     return lambda x, c, b, t, m: function(x, costs_of(x, c), b, temperature=t, mask=m, **options)
 
@@ -126,10 +126,10 @@ MAPS = {
         (number(0.8), T),
     ),
     "perturbed_argmax": (lambda x, t: kofn.perturbed_argmax(x, temperature=t), (T,)),
-    "soft_knapsack": (priced("soft_knapsack"), (COST, K, T, MASK)),
-    "soft_knapsack, hard": (priced("soft_knapsack", hard=True), (COST, K, T, MASK)),
-    "soft_knapsack_threshold": (priced("soft_knapsack_threshold"), (COST, K, T, MASK)),
-    "soft_knapsack_value": (priced("soft_knapsack_value"), (COST, K, T, MASK)),
+    "soft_knapsack": (knapsack("soft_knapsack"), (COST, K, T, MASK)),
+    "soft_knapsack, hard": (knapsack("soft_knapsack", hard=True), (COST, K, T, MASK)),
+    "soft_knapsack_threshold": (knapsack("soft_knapsack_threshold"), (COST, K, T, MASK)),
+    "soft_knapsack_value": (knapsack("soft_knapsack_value"), (COST, K, T, MASK)),
     "segment_soft_topk": (ragged("segment_soft_topk"), (EACH_K, EACH_T)),
     "segment_soft_topk_threshold": (ragged("segment_soft_topk_threshold"), (EACH_K, EACH_T)),
     "segment_soft_topk_sum": (ragged("segment_soft_topk_sum"), (EACH_K, EACH_T)),

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.adapters import shard_knapsack as priced
+from kofn.adapters import shard_knapsack as shard_knapsack
 from kofn.adapters import torch_eager
-from kofn.adapters.shard_knapsack_choice import fill as priced_fill
+from kofn.adapters.shard_knapsack_choice import fill as knapsack_fill
 from kofn.arrays.torch.state import is_recorded
 from kofn.inputs.settled import Rows
 from kofn.inputs.settled import rows_of as given_rows
 from kofn.links.link import Link
 from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature
-from kofn.operations.signatures import PRICED, ROWS
+from kofn.operations.signatures import COSTED, ROWS
 from kofn.shards.given import Shards
 from kofn.shards.search import solve
 from kofn.shards.survey import Counts, rows_of, surveyed
@@ -47,7 +47,7 @@ PER_ROW = "hi r, lo r, left r, live r, tops r"
 def answer(operation: Operation, shards: Shards, *arrays: Tensor) -> Tensor:
     """Return the answer of an operation, with derivatives in scores, costs, k, T and alpha."""
     if shards.costs is not None:
-        return _priced_answer(operation, shards)
+        return _knapsack_answer(operation, shards)
     learned = _learned(shards.link, shards, SHARDS)
     slopes = not operation.has_slopes or learned[-1]
     if learned[0]:
@@ -181,8 +181,8 @@ def _known(
 # Rows with costs. Only the weights have a way back; prices and values are array code.
 
 
-def _priced_answer(operation: Operation, shards: Shards) -> Tensor:
-    served, learned = _OF_PRICED.get(operation.name), _learned(shards.link, shards, PRICED)
+def _knapsack_answer(operation: Operation, shards: Shards) -> Tensor:
+    served, learned = _OF_COSTED.get(operation.name), _learned(shards.link, shards, COSTED)
     if served is None or learned[0]:
         return _plain_answer(operation, shards)
     if any(learned):
@@ -191,12 +191,12 @@ def _priced_answer(operation: Operation, shards: Shards) -> Tensor:
     return found
 
 
-def priced_choice(shards: Shards) -> Tensor:
+def knapsack_choice(shards: Shards) -> Tensor:
     """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
-    found = priced_fill(shards.given, shards.over)
-    if not any(_learned(shards.link, shards, PRICED)):
+    found = knapsack_fill(shards.given, shards.over)
+    if not any(_learned(shards.link, shards, COSTED)):
         return found
-    soft = _priced_answer(KNAPSACK, shards)
+    soft = _knapsack_answer(KNAPSACK, shards)
     return found + (soft - soft.detach())
 
 
@@ -206,39 +206,39 @@ def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
     return found
 
 
-def _priced_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
-    given = PRICED.within(shards.given, [each.detach() for each in PRICED.tensors(shards)])
-    found, kept = priced.weights(given, shards.over)
+def _knapsack_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
+    given = COSTED.within(shards.given, [each.detach() for each in COSTED.tensors(shards)])
+    found, kept = shard_knapsack.weights(given, shards.over)
     return found, *kept
 
 
 def _weights_again(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
-    tensors = PRICED.tensors(shards)
+    tensors = COSTED.tensors(shards)
     return _pulled_back(lambda: _plain_answer(KNAPSACK, shards), tensors, v)
 
 
 def _weights_back(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
-    found = priced.cotangents(v, shards.given, priced.Kept(*kept), shards.over)
+    found = shard_knapsack.cotangents(v, shards.given, shard_knapsack.Kept(*kept), shards.over)
     if found is None:
         return _weights_again(None, shards, v)
-    pairs = zip(found, PRICED.tensors(shards), strict=True)
+    pairs = zip(found, COSTED.tensors(shards), strict=True)
     return tuple(each.to(like.dtype) for each, like in pairs)
 
 
 _KEPT = "z n, theta r, scale r, open r, over_budget r, price r"
-_OF_PRICED = {
+_OF_COSTED = {
     KNAPSACK.name: Operation(
         name="",
         takes=KNAPSACK.takes,
         gives=f"p n, {_KEPT}",
-        of=PRICED,
-        kernel=_priced_weights,
+        of=COSTED,
+        kernel=_knapsack_weights,
         back=(
             Operation(
                 name="",
                 takes=f"cotangent n, {_KEPT}",
                 gives="x n, costs n, budget r, t r",
-                of=PRICED,
+                of=COSTED,
                 kernel=_weights_back,
                 plain=partial(_weights_again, None),
             ),

@@ -90,7 +90,7 @@ def over_shards(
 
 def _of_scores(of: Map, name: str, hard: Any, costs: Any, *arguments: Any) -> tuple[Any, Form]:
     """Return the answer for this process's shard, and the form of its scores."""
-    from kofn.adapters.torch_shards import answer, priced_choice
+    from kofn.adapters.torch_shards import answer, knapsack_choice
     from kofn.shards import choice, given, header
 
     def others(checked: given.Shards) -> header.Arguments:
@@ -102,7 +102,7 @@ def _of_scores(of: Map, name: str, hard: Any, costs: Any, *arguments: Any) -> tu
     if of.operation is HARD:
         return choice.hard(shards), shards.form
     if hard and costs is not None:
-        return priced_choice(shards), shards.form
+        return knapsack_choice(shards), shards.form
     found = answer(of.operation, shards)
     if hard:
         found = choice.hard(shards) + (found - found.detach())

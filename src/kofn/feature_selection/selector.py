@@ -143,8 +143,8 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
         Column 1 costs more than the budget, and column 4 less:
 
-        >>> priced = SoftTopKSelector(costs=[1, 9, 1, 1, 2, 1], budget=2, steps=60, random_state=0)
-        >>> priced.fit(X, y).get_support(indices=True)
+        >>> bought = SoftTopKSelector(costs=[1, 9, 1, 1, 2, 1], budget=2, steps=60, random_state=0)
+        >>> bought.fit(X, y).get_support(indices=True)
         array([4])
     """
 

@@ -157,7 +157,7 @@ class NoiseKernels(Protocol):
         """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
 
 
-class PricedKernels(Protocol):
+class KnapsackKernels(Protocol):
     """The functions of a backend for rows with costs: those of RowKernels, where k is the budget
     and θ the price of a unit of cost, with the costs as a last argument, like x or one row for all.
 
@@ -179,12 +179,12 @@ class PricedKernels(Protocol):
         """
 
     def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
-        """Return `rows.priced_choice.fill`, and a number per row, NaN where the kernel gave up."""
+        """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up."""
 
 
 class Backend(NamedTuple):
     """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
-    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels and PricedKernels.
+    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels and KnapsackKernels.
     """
 
     serves: Callable[[Array, str], bool]
@@ -192,7 +192,7 @@ class Backend(NamedTuple):
     subsets: str
     choice: str | None = None
     noise: str | None = None
-    priced: str | None = None
+    knapsack: str | None = None
 
 
 BACKENDS = (
@@ -202,7 +202,7 @@ BACKENDS = (
         "kofn.kernels.cpu.subsets.launch",
         "kofn.kernels.cpu.choice.launch",
         "kofn.kernels.cpu.noise.launch",
-        "kofn.kernels.cpu.priced.launch",
+        "kofn.kernels.cpu.knapsack.launch",
     ),
     Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
 )

@@ -19,14 +19,14 @@ from kofn.formulas import answers, implicit, knapsack_choice
 from kofn.inputs.given import Given, costed, with_costs
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
-from kofn.operations.signatures import PRICED
+from kofn.operations.signatures import COSTED
 from kofn.threshold.by_kernel import finish, in_memory, part
 from kofn.threshold.compiled import evaluate
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
 LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
 
-Backend = kernels.PricedKernels
+Backend = kernels.KnapsackKernels
 
 
 def _weights(backend: Backend, given: Given) -> tuple[Array, Array]:
@@ -98,21 +98,21 @@ _BACK = Operation(
     name="knapsack_backward",
     takes="cotangent n, x n, theta 2, costs n, budget r, t r, link, of_costs int",
     gives="x n, costs n if of_costs, budget+t 2",
-    of=PRICED,
+    of=COSTED,
     kernel=_gradients,
-    xla=lambda of_costs: ["priced_cotangents" if of_costs else "priced_cotangents_but_costs"],
+    xla=lambda of_costs: ["knapsack_cotangents" if of_costs else "knapsack_cotangents_but_costs"],
     lost="budget",
 )
 KNAPSACK = Operation(
     name="knapsack_weights",
     takes="x n, costs n, budget r, t r, link",
     gives="p n, theta 2",
-    of=PRICED,
+    of=COSTED,
     kernel=_weights,
     reference=answers.weights,
     prepared=_in_units,
     back=(_BACK,),
-    xla=lambda: ["priced_weights"],
+    xla=lambda: ["knapsack_weights"],
     functions="soft_knapsack",
     lacks={"segments": "no function for segments"},
 )
@@ -121,7 +121,7 @@ FILL = Operation(
     name="knapsack_fill",
     takes="x n, costs n, budget r, t r, link",
     gives="p n",
-    of=PRICED,
+    of=COSTED,
     kernel=_fill,
     plain=_FILL,
     xla=lambda: ["fill"],
@@ -139,7 +139,7 @@ HARD_KNAPSACK = Operation(
     name="knapsack_hard",
     takes="x n, costs n, budget r, t r, link",
     gives="p n, theta 2",
-    of=PRICED,
+    of=COSTED,
     kernel=lambda backend, given: (_fill(backend, given), _price(backend, given)),
     plain=partial(evaluate, _hard_weights),
     back=(_BACK,),
@@ -206,7 +206,7 @@ PRICE = Operation(
     name="knapsack_threshold",
     takes="x n, costs n, budget r, t r, link",
     gives="answer r, theta 2",
-    of=PRICED,
+    of=COSTED,
     kernel=_theta,
     reference=implicit.theta,
     back=(
@@ -214,7 +214,7 @@ PRICE = Operation(
             name="knapsack_threshold_backward",
             takes="cotangent r, x n, theta 2, costs n, budget r, t r, link, of_costs int",
             gives="x n, costs n if of_costs, budget r, t r",
-            of=PRICED,
+            of=COSTED,
             kernel=_price_back,
         ),
     ),
@@ -252,7 +252,7 @@ KNAPSACK_VALUE = Operation(
     name="knapsack_value",
     takes="x n, costs n, budget r, t r, link, slopes int",
     gives="answer r, weights n if slopes, theta 2 if slopes, in_t r if slopes",
-    of=PRICED,
+    of=COSTED,
     kernel=_value,
     reference=answers.value,
     back=(
@@ -260,7 +260,7 @@ KNAPSACK_VALUE = Operation(
             name="knapsack_value_backward",
             takes="cotangent r, x n, weights n, theta 2, in_t r, costs n, budget r, t r, link",
             gives="x n, costs n, budget r, t r",
-            of=PRICED,
+            of=COSTED,
             kernel=_value_back,
         ),
     ),

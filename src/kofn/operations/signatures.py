@@ -130,7 +130,7 @@ EACH_ALPHA = Signature(
 
 # Rows with costs. All is in tensors.
 
-PRICED = Signature(
+COSTED = Signature(
     takes="x n, costs n, budget r, t r, link",
     pack=lambda x, costs, budget, t, link, alpha: with_costs(
         (x, costs, budget, t), None if link is None else by_id(link, alpha)
@@ -142,7 +142,7 @@ PRICED = Signature(
     within=lambda given, tensors: given._replace(
         scores=tensors[0], costs=tensors[1], k=tensors[2], temperature=tensors[3]
     ),
-    kernels="priced",
+    kernels="knapsack",
 )
 
 

@@ -28,19 +28,19 @@ def choose(pieces: Pieces, budget: float) -> list[Tensor]:
     Equal densities are bought in the order of the tensors, and within one in that of the processes.
     Costs that sum to the budget but for rounding errors fit. A NaN counts as the greatest number.
     """
-    priced = any(isinstance(cost, Tensor) or cost != pieces.costs[0] for cost in pieces.costs)
-    ended = _cut(pieces, budget * (1 + SLACK), priced)
+    has_costs = any(isinstance(cost, Tensor) or cost != pieces.costs[0] for cost in pieces.costs)
+    ended = _cut(pieces, budget * (1 + SLACK), has_costs)
     if ended is None:
         return [torch.ones_like(x, dtype=torch.bool) for x in pieces.tensors]
     key, left = ended
-    starts = None if pieces.over.size == 1 else _starts(pieces, ended, priced)
+    starts = None if pieces.over.size == 1 else _starts(pieces, ended, has_costs)
     masks = []
     for place, (x, cost) in enumerate(zip(pieces.tensors, pieces.costs, strict=True)):
         left = left if starts is None else starts[place]
         mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
         flat, done = mask.view(-1), 0
         for part, price in parts(x, cost):
-            keys = _keys(Chunk(wide(part), price), priced)
+            keys = _keys(Chunk(wide(part), price), has_costs)
             tied = keys == key
             number = int(tied.sum())
             taken = tied
@@ -52,13 +52,13 @@ def choose(pieces: Pieces, budget: float) -> list[Tensor]:
     return masks
 
 
-def _starts(pieces: Pieces, ended: tuple[int, float], priced: bool) -> list[float]:
+def _starts(pieces: Pieces, ended: tuple[int, float], has_costs: bool) -> list[float]:
     """Return what is left of the budget for the ties of each tensor in this process."""
     (key, left), number, over = ended, len(pieces.tensors), pieces.over
     costs, own = [0.0] * (over.size * number), over.rank * number
     for place, (x, cost) in enumerate(zip(pieces.tensors, pieces.costs, strict=True), own):
         for part, price in parts(x, cost):
-            tied = _keys(Chunk(wide(part), price), priced) == key
+            tied = _keys(Chunk(wide(part), price), has_costs) == key
             costs[place] += _spent(tied, price)
     costs = over.sum(costs)
     found = []
@@ -91,25 +91,25 @@ def _first(tied: Tensor, cost: float | Tensor, number: int, left: float) -> tupl
     return fits, left - float(spent[-1])
 
 
-def _cut(pieces: Pieces, budget: float, priced: bool) -> tuple[int, float] | None:
+def _cut(pieces: Pieces, budget: float, has_costs: bool) -> tuple[int, float] | None:
     """Return the density, as a key, at which the budget ends, and what is left of it for ties."""
-    bits = 64 if priced or any(x.dtype == torch.float64 for x in pieces.tensors) else 32
+    bits = 64 if has_costs or any(x.dtype == torch.float64 for x in pieces.tensors) else 32
 
     def histogram(prefix: int, below: int, width: int) -> Sequence[float]:
-        found = _histogram(pieces, priced, prefix, below, width, signed=below + width == bits)
+        found = _histogram(pieces, has_costs, prefix, below, width, signed=below + width == bits)
         return pieces.over.sum(found)
 
     return cut(bits, DIGIT, budget, histogram)
 
 
 def _histogram(
-    pieces: Pieces, priced: bool, prefix: int, below: int, width: int, signed: bool
+    pieces: Pieces, has_costs: bool, prefix: int, below: int, width: int, signed: bool
 ) -> Sequence[float]:
     """Return the costs of the entries whose key starts with `prefix`, by its next digit."""
     size = 1 << width
     found = torch.zeros(size, dtype=torch.float64, device=pieces.tensors[0].device)
     for chunk in pieces.chunks():
-        keys = _keys(chunk, priced)
+        keys = _keys(chunk, has_costs)
         digits = keys >> below
         if signed:
             digits = digits + size // 2
@@ -126,9 +126,9 @@ def _histogram(
     return numbers
 
 
-def _keys(chunk: Chunk, priced: bool) -> Tensor:
+def _keys(chunk: Chunk, has_costs: bool) -> Tensor:
     """Return integers in the order of the densities; 0 and −0 are equal, NaN is the greatest."""
-    x = chunk.x.double() / chunk.cost if priced else chunk.x
+    x = chunk.x.double() / chunk.cost if has_costs else chunk.x
     x = torch.nan_to_num(x, math.nan, math.inf, -math.inf) + 0.0
     whole = torch.int64 if x.dtype == torch.float64 else torch.int32
     bits = x.view(whole)

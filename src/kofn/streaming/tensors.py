@@ -229,13 +229,13 @@ def _sums(chunk: Chunk, theta: float, how: Equation) -> list[float]:
         total = density.sum()
         found = (torch.count_nonzero(upper), signed.sum(), tail.sum(), total, total)
     else:
-        priced = density * c
+        spent = density * c
         found = (
             torch.where(upper, c, 0.0).sum(dtype=torch.float64),
             (signed * c).sum(),
             (tail * c).sum(),
-            priced.sum(),
-            (priced * c).sum(),
+            spent.sum(),
+            (spent * c).sum(),
         )
     if upper.device.type == "cpu":
         return [float(number) for number in found]

@@ -23,7 +23,7 @@ def threshold(
 
     A torch tensor has memory here, because transforms have been resolved before the operator runs.
     """
-    which, kind = "rows" if costs is None else "priced", "torch" if is_torch(x) else "numpy"
+    which, kind = "rows" if costs is None else "knapsack", "torch" if is_torch(x) else "numpy"
     backend = kernels.serving_of(which, x, kind, link)
     if backend is None:
         return None
@@ -65,8 +65,8 @@ def _solved(rows: Rows) -> tuple[Any, np.ndarray, np.ndarray]:
     """Return what the solver finds, and θ as two floats in the units of the rows."""
     x, k, t, link, costs = rows.scores, rows.k, rows.temperature, rows.link, rows.costs
     if costs is not None:
-        priced = price.solve(x, costs, k, t, link)
-        return priced, priced.high / priced.scale, priced.low / priced.scale
+        at_price = price.solve(x, costs, k, t, link)
+        return at_price, at_price.high / at_price.scale, at_price.low / at_price.scale
     found = solve(x, k, t, link)
     if link.capped is not False:  # the backward pass starts from θ and does not change it
         found = at_end(x, k, t, link, *found, DENSE)

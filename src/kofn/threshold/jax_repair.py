@@ -110,7 +110,7 @@ def log_cotangents(*job_words: Any) -> None:
     lost[where] = 0.0
 
 
-def priced(*job_words: Any) -> None:
+def knapsacks(*job_words: Any) -> None:
     """Solve the rows with costs that have no θ, and write it; their weights, too, if wanted.
 
     Their second number is then infinite, by which the way back knows them.
@@ -138,5 +138,5 @@ def _with_costs(job: _Job) -> Given:
     return with_costs((job.entries("x"), job.entries("costs"), *job.each("k", "t")), job.link)
 
 
-FINISH = weights, losses, log_cotangents, priced, filled
+FINISH = weights, losses, log_cotangents, knapsacks, filled
 """What kernels/cpu/xla calls, in the order that `available` takes."""

@@ -52,13 +52,13 @@ def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterato
     given = costs, costs.sum() * k / shape[1]
 
     def of(function: Any, **options: Any) -> Map:
-        def priced(x: Any) -> Any:
+        def knapsack(x: Any) -> Any:
             is_torch = isinstance(x, torch.Tensor)
             return function(
                 x, *(a.to(x.dtype) if is_torch else a.numpy() for a in given), **options
             )
 
-        return priced
+        return knapsack
 
     functions: dict[str, Map] = {"soft_topk": partial(kofn.soft_topk, k=k)}
     for link in (*_LINKS, "exponential", "linear", "entmax") if every_link else _LINKS[:1]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from kofn.kernels.cpu.blocks import launch as blocks
 from kofn.kernels.cpu.choice import launch as choice
+from kofn.kernels.cpu.knapsack import launch as knapsack
 from kofn.kernels.cpu.noise import launch as noise
-from kofn.kernels.cpu.priced import launch as priced
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import half, native, shipped
 from kofn.kernels.cpu.runtime.native import Code
@@ -29,7 +29,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
         found += [choice.code_of(name, size) for name in choice.NAMES]
         found += noise.codes(kinds, size)
-        found += priced.codes(kinds, size)
+        found += knapsack.codes(kinds, size)
         found += segments.codes(size)
         found.append(blocks.code_of(size))
     return list(dict.fromkeys(found))

@@ -20,7 +20,7 @@ def kept_of(
     totals: list[float],
     layout: Blocks | Groups,
     scope: str,
-    priced: bool,
+    has_costs: bool,
 ) -> list[float]:
     """Return what each row keeps, in the units of its costs; of one row for scope="global".
 
@@ -37,18 +37,18 @@ def kept_of(
         return [_kept(amount, total, layout.size, False) for total in totals]
     total = sum(totals)
     if budget is None:
-        return [_kept(amount, total, layout.size, priced)]
-    if not priced and (isinstance(budget, bool) or not isinstance(budget, Integral)):
+        return [_kept(amount, total, layout.size, has_costs)]
+    if not has_costs and (isinstance(budget, bool) or not isinstance(budget, Integral)):
         raise TypeError(
             "budget is a number of weights, an integer; for a share, give amount, what is removed, "
             f"such as amount=0.9; got {budget!r}"
         )
-    unit = 1 if priced else layout.size
+    unit = 1 if has_costs else layout.size
     most = total * unit
     kept = check_number(
         "budget", budget, low=0.0, high=most, allowed=f"in [0, {most:g}]", arrays=False
     )
-    return [kept if priced else float(kept // unit)]
+    return [kept if has_costs else float(kept // unit)]
 
 
 def _check_groups(amount: Any, budget: Any, layout: Groups) -> None:
@@ -62,17 +62,17 @@ def _check_groups(amount: Any, budget: Any, layout: Groups) -> None:
         )
 
 
-def _kept(amount: Any, total: float, size: int, priced: bool) -> float:
+def _kept(amount: Any, total: float, size: int, has_costs: bool) -> float:
     """Return how many scores are kept, or at what cost; a number of weights is of whole blocks."""
     if isinstance(amount, Integral) and not isinstance(amount, bool):
-        most = total * (1 if priced else size)
+        most = total * (1 if has_costs else size)
         removed = check_number(
             "amount", amount, low=0.0, high=most, allowed=f"an integer in [0, {most:g}]"
         )
-        return total - (removed if priced else round(removed / size))
+        return total - (removed if has_costs else round(removed / size))
     allowed = "a share in [0, 1], a float, or an integer"
     share = check_number("amount", amount, low=0.0, high=1.0, allowed=allowed, arrays=False)
-    return (1 - share) * total if priced else total - round(share * total)
+    return (1 - share) * total if has_costs else total - round(share * total)
 
 
 def totals_of(

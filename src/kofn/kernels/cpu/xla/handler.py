@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from kofn.kernels.cpu.priced import layout as priced
+from kofn.kernels.cpu.knapsack import layout as knapsack
 from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import CHUNK as CHUNK_OF
@@ -40,18 +40,18 @@ from kofn.kernels.cpu.xla.layout import (
     GROUP,
     JOB,
     KIND,
+    KNAPSACK,
     LABELS,
     LEADS,
     LIKELY,
     MEMORY,
     MISSING,
     OF_ALPHA,
-    OF_PRICES,
+    OF_KNAPSACKS,
     OF_ROWS,
     OWN,
     PLAN,
     PLAN_AT,
-    PRICED,
     REFERENCES,
     ROOM,
     RUN,
@@ -155,7 +155,7 @@ def serve(frame):
 
 @plain
 def _deal(frame, plan, known, count, n):
-    of_prices = plan[TASK] in OF_PRICES
+    of_prices = plan[TASK] in OF_KNAPSACKS
     of_rows = plan[TASK] in OF_ROWS or of_prices
     crew = 1 if n * count < plan[ALONE] else xla.threads(frame)
     shared = of_rows and crew > count and n > PART and plan[TASK] not in FILLS
@@ -176,7 +176,7 @@ def _deal(frame, plan, known, count, n):
         job[rows.TOGETHER], job[rows.N], job[rows.SIZE] = plan[GROUP], n, plan[SIZE]
         job[rows.KIND], job[rows.TEAM], job[rows.VISITS] = plan[KIND], team, known[plan[SLOT]]
     if of_prices:
-        _fill_priced(frame, plan, n, job)
+        _fill_knapsack(frame, plan, n, job)
     elif of_rows:
         _fill(frame, plan, job)
     else:
@@ -227,23 +227,27 @@ def _fill(frame, plan, job):
 
 
 @plain
-def _fill_priced(frame, plan, n, job):
+def _fill_knapsack(frame, plan, n, job):
     """The same of rows of n with costs; they stand as operations/knapsack.py has them."""
     words = words_at(frame, xla.FRAME)
     given, found = words[xla.ARGUMENTS], words[xla.RESULTS]
-    job[rows.X], job[priced.COSTS], job[priced.APART] = nth(given, 0), nth(given, 1), n * plan[SIZE]
+    job[rows.X], job[knapsack.COSTS], job[knapsack.APART] = (
+        nth(given, 0),
+        nth(given, 1),
+        n * plan[SIZE],
+    )
     job[rows.K], job[rows.TEMPERATURE] = nth(given, 2), nth(given, 3)
     if plan[TASK] in FILLS:
         job[rows.HI], job[rows.OUT] = nth(found, 0), nth(found, 1)
         return
-    if plan[TASK] == PRICED:
+    if plan[TASK] == KNAPSACK:
         job[rows.HI], job[rows.LO] = nth(found, 0), nth(found, 1)
         job[rows.OUT] = nth(found, 2) if words[xla.RESULT_COUNT] > 2 else 0
         return
     job[rows.HI], job[rows.LO] = nth(given, 4), nth(given, 5)
     job[rows.G], job[rows.OUT] = nth(given, 6), nth(found, 0)
     job[rows.ONE], job[rows.TWO] = nth(found, 1), nth(found, 2)
-    job[priced.IN_COSTS] = nth(found, 3) if words[xla.RESULT_COUNT] > 3 else 0
+    job[knapsack.IN_COSTS] = nth(found, 3) if words[xla.RESULT_COUNT] > 3 else 0
 
 
 @plain

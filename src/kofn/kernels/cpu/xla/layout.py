@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kofn.kernels.cpu.priced.layout import WORDS
+from kofn.kernels.cpu.knapsack.layout import WORDS
 
 # What Python tells the handler, by a table whose address is that of a symbol: then no address is in
 # a compiled program, and the handler may be kept on disk.
 SYMBOL = "kofn_xla_table"
 CALLOC, FREE, FORWARD, AFTER, COMPARE, LOGS, ASSIST, SINGLE, DOUBLE = range(9)
-MISSING, MEMORY, FAILED, PRICED, PRICED_BACK, FILL_SINGLE, FILL_DOUBLE = range(9, 16)
+MISSING, MEMORY, FAILED, KNAPSACK, KNAPSACK_BACK, FILL_SINGLE, FILL_DOUBLE = range(9, 16)
 RUN = 16
 """From here on, by task: what its threads run."""
 FINISH = 32
@@ -18,8 +18,8 @@ TABLE = 1024
 
 OF_ROWS = FORWARD, AFTER, COMPARE, LOGS
 """The tasks whose job is that of rows/layout.py."""
-OF_PRICES = PRICED, PRICED_BACK, FILL_SINGLE, FILL_DOUBLE
-"""Those whose job is that of priced/layout.py: the same with more words."""
+OF_KNAPSACKS = KNAPSACK, KNAPSACK_BACK, FILL_SINGLE, FILL_DOUBLE
+"""Those whose job is that of knapsack/layout.py: the same with more words."""
 FILLS = FILL_SINGLE, FILL_DOUBLE
 """Those in which no row is shared by threads, and the link does not count."""
 

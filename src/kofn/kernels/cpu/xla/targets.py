@@ -14,8 +14,8 @@ import numpy as np
 from llvmlite import binding
 
 from kofn.kernels.contract import KINDS, POWER, kind_of
-from kofn.kernels.cpu.priced import launch as priced_launch
-from kofn.kernels.cpu.priced import layout as priced
+from kofn.kernels.cpu.knapsack import launch as knapsack_launch
+from kofn.kernels.cpu.knapsack import layout as knapsack
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime import native
@@ -44,7 +44,7 @@ Finish = Callable[[int, float, int, tuple[int, int], dict[str, int]], None]
 
 @cache
 def available(
-    weights: Finish, losses: Finish, logarithms: Finish, priced: Finish, filled: Finish
+    weights: Finish, losses: Finish, logarithms: Finish, knapsack: Finish, filled: Finish
 ) -> bool:
     """Register the handler; whether XLA takes it, which it does if it has that interface.
 
@@ -70,7 +70,7 @@ def available(
     _have(layout.FORWARD, weights)
     _have(layout.COMPARE, losses)
     _have(layout.LOGS, logarithms)
-    _have(layout.PRICED, priced)
+    _have(layout.KNAPSACK, knapsack)
     for task in layout.FILLS:
         _have(task, filled)
     return True
@@ -105,14 +105,14 @@ _PLACES = {
     "n": rows.N,
     "size": rows.SIZE,
     "kind": rows.KIND,
-    "costs": priced.COSTS,
+    "costs": knapsack.COSTS,
 }
 
 
 def _finish(finish: Finish, at: int) -> None:
     """Call `finish` with the job that stands behind α at an address."""
     alpha = ctypes.c_double.from_address(at).value
-    job = (ctypes.c_int64 * priced.WORDS).from_address(at + 8)
+    job = (ctypes.c_int64 * knapsack.WORDS).from_address(at + 8)
     words = {name: job[place] for name, place in _PLACES.items()}
     shape = job[COUNT], words.pop("n")
     finish(words.pop("kind"), alpha, words.pop("size"), shape, words)
@@ -135,8 +135,8 @@ class Call(NamedTuple):
 _AFTER = "x, k, t, hi, lo"
 _MOVED = f"{_AFTER}, cotangent", "x n, k r, t r"
 _COMPARED = f"{_AFTER}, target, p", "away n, loss r, moved r"
-_PRICED = layout.PRICED, priced_launch.FORWARD, "x, costs, budget, t"
-_PULLED = layout.PRICED_BACK, priced_launch.BACKWARD, f"{_PRICED[2]}, hi, lo, cotangent"
+_KNAPSACK = layout.KNAPSACK, knapsack_launch.FORWARD, "x, costs, budget, t"
+_PULLED = layout.KNAPSACK_BACK, knapsack_launch.BACKWARD, f"{_KNAPSACK[2]}, hi, lo, cotangent"
 CALLS = {
     "threshold": Call(layout.FORWARD, launch.FORWARD, "x, k, t", "hi r, lo r"),
     "weights": Call(layout.FORWARD, launch.FORWARD, "x, k, t", "hi r, lo r, p n"),
@@ -146,11 +146,11 @@ CALLS = {
     "losses": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.ENTRIES, {6: 0}),
     "label_losses": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.LABELS, {6: 0}),
     "likelihoods": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.LIKELY, {6: 0}),
-    "prices": Call(*_PRICED, "hi r, lo r"),
-    "priced_weights": Call(*_PRICED, "hi r, lo r, p n"),
-    "fill": Call(layout.FILL_SINGLE, priced_launch.fill_of(4), _PRICED[2], "left r, p n"),
-    "priced_cotangents": Call(*_PULLED, "x n, budget r, t r, costs n", layout.ENTRIES),
-    "priced_cotangents_but_costs": Call(*_PULLED, "x n, budget r, t r", layout.ENTRIES),
+    "prices": Call(*_KNAPSACK, "hi r, lo r"),
+    "knapsack_weights": Call(*_KNAPSACK, "hi r, lo r, p n"),
+    "fill": Call(layout.FILL_SINGLE, knapsack_launch.fill_of(4), _KNAPSACK[2], "left r, p n"),
+    "knapsack_cotangents": Call(*_PULLED, "x n, budget r, t r, costs n", layout.ENTRIES),
+    "knapsack_cotangents_but_costs": Call(*_PULLED, "x n, budget r, t r", layout.ENTRIES),
 }
 
 
@@ -166,11 +166,11 @@ def plan(
     assert kind is not None  # it was asked for by `served`
     if task in layout.FILLS:
         task = layout.FILL_SINGLE if size == 4 else layout.FILL_DOUBLE
-        code = priced_launch.fill_of(size)
+        code = knapsack_launch.fill_of(size)
     _compile(task)
     _compile(layout.ASSIST)
     visited = launch.LIKELY if sixth == layout.LIKELY else kind
-    plan_of = priced_launch.plan_of if task in layout.OF_PRICES else launch.plan_of
+    plan_of = knapsack_launch.plan_of if task in layout.OF_KNAPSACKS else launch.plan_of
     way = sixth == layout.ENTRIES, " n" in gives
     found = plan_of(code, visited, size, n, *way, of_alpha=of_alpha)
     slot = _slot(call, kind, size, found.visits, n <= rows.SHORT, of_alpha)
@@ -213,10 +213,10 @@ _TASKS = {
     layout.AFTER: ("on_rows", launch.AFTER),
     layout.COMPARE: ("on_rows", launch.COMPARE),
     layout.LOGS: ("on_rows", launch.LOGS),
-    layout.PRICED: ("on_rows", priced_launch.FORWARD),
-    layout.PRICED_BACK: ("on_rows", priced_launch.BACKWARD),
-    layout.FILL_SINGLE: ("on_rows", priced_launch.fill_of(4)),
-    layout.FILL_DOUBLE: ("on_rows", priced_launch.fill_of(8)),
+    layout.KNAPSACK: ("on_rows", knapsack_launch.FORWARD),
+    layout.KNAPSACK_BACK: ("on_rows", knapsack_launch.BACKWARD),
+    layout.FILL_SINGLE: ("on_rows", knapsack_launch.fill_of(4)),
+    layout.FILL_DOUBLE: ("on_rows", knapsack_launch.fill_of(8)),
     layout.ASSIST: ("on_long_rows", launch.ASSIST),
     layout.SINGLE: ("on_sums", subsets.code_of("sums", 4)),
     layout.DOUBLE: ("on_sums", subsets.code_of("sums", 8)),

@@ -9,7 +9,7 @@ import torch
 
 import oracles_knapsack
 from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
-from kofn.kernels.cpu.priced import launch
+from kofn.kernels.cpu.knapsack import launch
 from kofn.links import table
 from support import LINKS, TOTAL, WEIGHTS, every_link
 

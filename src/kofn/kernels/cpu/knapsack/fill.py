@@ -16,7 +16,7 @@ from numba import carray
 from kofn.kernels.cpu.choice.search import each, least_from
 from kofn.kernels.cpu.choice.truncated import adding, mass_from, reaching
 from kofn.kernels.cpu.choice.worker import lowest_of
-from kofn.kernels.cpu.priced.layout import APART, COSTS, WORDS
+from kofn.kernels.cpu.knapsack.layout import APART, COSTS, WORDS
 from kofn.kernels.cpu.rows.layout import GIVEN_UP, HI, OUT, TEMPERATURE, K, N, X
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import COUNT

@@ -15,7 +15,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import CAPPED, LAST_BY_LOGS, NORMAL, TWO_TAILS
-from kofn.kernels.cpu.priced.layout import CLOSE, ENDS, EVALUATION, ROUGH, STATE, SURVEY, WRITE
+from kofn.kernels.cpu.knapsack.layout import CLOSE, ENDS, EVALUATION, ROUGH, STATE, SURVEY, WRITE
 from kofn.kernels.cpu.rows import lanes
 from kofn.kernels.cpu.rows.balance import faint_tail
 from kofn.kernels.cpu.rows.formulas import quantile, start_below
@@ -219,7 +219,7 @@ def _fallback(row, state):
 
 @plain
 def _bracket(row, state):
-    """The ends of all entries; see `solver/priced.py`."""
+    """The ends of all entries; see `solver/price.py`."""
     sums = visit_for_extremes(row, ENDS)
     low, high = sums[0], sums[1]
     slack = 1e-9 * (abs(low) + abs(high)) + 1e-3 * state.temperature / state.dearest

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from kofn.kernels.contract import BOUNDED
-from kofn.kernels.cpu.priced.layout import (
+from kofn.kernels.cpu.knapsack.layout import (
     CENTRE,
     CHARGE,
     DEAREST,
@@ -16,7 +16,7 @@ from kofn.kernels.cpu.priced.layout import (
     STILL,
     WEIGH,
 )
-from kofn.kernels.cpu.priced.search import visit, visit_for_extremes
+from kofn.kernels.cpu.knapsack.search import visit, visit_for_extremes
 from kofn.kernels.cpu.runtime.split_row import plain
 
 LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970

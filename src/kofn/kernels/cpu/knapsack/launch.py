@@ -7,15 +7,15 @@ from math import prod
 from typing import Any
 
 from kofn.kernels.contract import LINEAR, link_of
-from kofn.kernels.cpu.priced import layout
+from kofn.kernels.cpu.knapsack import layout
 from kofn.kernels.cpu.rows.launch import GRAIN, Plan, deal, planned
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.runtime.native import Code
 
-FORWARD = Code("priced.worker", "forward", "qqdq")
-BACKWARD = Code("priced.worker", "backward", "qqdq")
+FORWARD = Code("knapsack.worker", "forward", "qqdq")
+BACKWARD = Code("knapsack.worker", "backward", "qqdq")
 
 _ANY = link_of(LINEAR, 0.0)  # hard choices are the same for all
 
@@ -25,7 +25,7 @@ def visits(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Cod
     forward = code == FORWARD
     names: tuple[str, ...] = layout.FORWARD if forward else layout.BACKWARD
     names = names if forward or cotangent else layout.VALUE
-    module = "priced.back_loops" if names is layout.BACKWARD else "priced.loops"
+    module = "knapsack.back_loops" if names is layout.BACKWARD else "knapsack.loops"
     if size == 8:  # no other precision
         names = tuple("evaluate" if name == "rough" else name for name in names)
     kinds = (kind if name in layout.BY_LINK else 0 for name in names)
@@ -46,7 +46,7 @@ def codes(kinds: list[int], size: int) -> list[Code]:
 
 def fill_of(size: int) -> Code:
     """The work of a thread on hard choices, for numbers of so many bytes."""
-    return Code("priced.fill", "fill", "qqdq", "", 0, f"float{8 * size}")
+    return Code("knapsack.fill", "fill", "qqdq", "", 0, f"float{8 * size}")
 
 
 def weights(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, Any, bool]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.priced.formulas import second
-from kofn.kernels.cpu.priced.layout import STATE
+from kofn.kernels.cpu.knapsack.formulas import second
+from kofn.kernels.cpu.knapsack.layout import STATE
 from kofn.kernels.cpu.rows.loops import BLOCK, Visit
 from kofn.kernels.cpu.runtime.intrinsics import add_to, plus, pointer
 from kofn.kernels.cpu.runtime.vector_math import (

@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.priced.back_search import cotangents, value
-from kofn.kernels.cpu.priced.layout import APART, COSTS, HEAD, IN_COSTS, STATE, WORDS
-from kofn.kernels.cpu.priced.search import Row, solve, state_of
+from kofn.kernels.cpu.knapsack.back_search import cotangents, value
+from kofn.kernels.cpu.knapsack.layout import APART, COSTS, HEAD, IN_COSTS, STATE, WORDS
+from kofn.kernels.cpu.knapsack.search import Row, solve, state_of
 from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.lanes import load, rounded, store
 from kofn.kernels.cpu.rows.layout import (

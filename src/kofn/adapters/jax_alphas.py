@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 from jax import lax, numpy
-from jax.interpreters import mlir
 
+from kofn.arrays.jax.private import mlir
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 from kofn.threshold.jax_operators import Operator, Site, bind
 

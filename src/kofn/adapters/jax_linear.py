@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-from jax.interpreters import ad
 
+from kofn.arrays.jax.private import ad
 from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, bind
 
 

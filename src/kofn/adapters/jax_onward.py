@@ -12,13 +12,13 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
-from jax.interpreters import ad, mlir
 
 from kofn.adapters.jax_alphas import in_kinds
 from kofn.adapters.jax_linear import pushed
 from kofn.adapters.jax_primitives import linear_of
 from kofn.adapters.jax_rows import names_of, packed, prepared, solved
 from kofn.arrays.autodiff import for_values, quotient, stop_gradient
+from kofn.arrays.jax.private import ad, mlir
 from kofn.arrays.kinds import cast
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation, Signature

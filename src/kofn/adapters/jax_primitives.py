@@ -11,7 +11,6 @@ from functools import cache, partial
 from typing import Any
 
 import jax
-from jax.interpreters import ad, mlir
 
 from kofn.adapters.jax_alphas import in_kinds
 from kofn.adapters.jax_linear import Linear, Pull, differentiate, pushed
@@ -25,6 +24,7 @@ from kofn.adapters.jax_rows import (
     total,
 )
 from kofn.arrays.autodiff import for_values, stop_gradient
+from kofn.arrays.jax.private import ad, mlir
 from kofn.inputs.settled import rows_of, uncounted
 from kofn.operations.operation import Operation, Signature
 from kofn.solver.reductions import DENSE, Reductions

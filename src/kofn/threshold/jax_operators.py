@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from kofn import kernels
 from kofn.arrays.jax.layout import is_exported, is_whole, with_devices
+from kofn.arrays.jax.private import ad, batching, mlir
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link, by_id
 from kofn.threshold import jax_repair, jax_spread

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 from jax.sharding import PartitionSpec
 
 from kofn.arrays.jax.layout import is_exported, is_whole, layout_of, with_devices
+from kofn.arrays.jax.private import batching, mlir
 
 _primitive = Primitive("kofn_any")
 

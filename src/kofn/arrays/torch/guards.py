@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from kofn.arrays.torch.private import guards_being_made
 from kofn.arrays.torch.state import constant_result
 
 _OURS = "__import_kofn_dot_"  # in the name of what the compiler reads from a module of kofn
@@ -21,17 +22,15 @@ _STATE = ".forward_ad"  # what may change, although it is read from one
 def forget() -> bool:
     """Drop the checks of kofn's own modules from the function that torch.compile is tracing.
 
-    Private names of PyTorch: where they are gone, the checks stay.
+    Where PyTorch does not show them, they stay.
     """
-    with contextlib.suppress(ImportError, AttributeError, TypeError):
-        from torch._guards import TracingContext
-
-        guards = TracingContext.try_get().guards_context.dynamo_guards  # type: ignore[union-attr]
+    guards = guards_being_made()
+    with contextlib.suppress(AttributeError, TypeError):
         for guard in [guard for guard in guards if _is_of_kofn(guard)]:
             guards.inner.discard(guard)
             guards.source_to_guards.pop(guard.originating_source, None)
         if "add" not in vars(guards):  # what follows the operator is traced yet
-            guards.add = _adding_others(guards.add)  # type: ignore[method-assign]
+            guards.add = _adding_others(guards.add)
     return True
 
 

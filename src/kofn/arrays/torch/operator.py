@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.torch.guards import forget
+from kofn.arrays.torch.private import recorded_by
 from kofn.arrays.torch.state import is_eager
 
 REFUSED = (
@@ -72,15 +73,11 @@ _FUNCTIONS: dict[Any, Callable] = {}
 
 def differentiate(operator: Any, pullback: Callable, keep: Callable | None = None) -> None:
     """Give an operator a derivative, as torch.library.register_autograd does."""
-    try:
-        from torch._library.autograd import Info, make_autograd_impl
-
-        recorded = make_autograd_impl(operator, Info(pullback, keep))
-        below, python = torch._C._AutoDispatchBelowAutograd, torch._C.DispatchKey.Python
-    except (ImportError, AttributeError):  # private names of PyTorch
+    found = recorded_by(operator, pullback, keep)
+    if found is None:
         torch.library.register_autograd(operator, pullback, setup_context=keep)
         return
-    function = _FUNCTIONS[operator]
+    function, (recorded, below, python) = _FUNCTIONS[operator], found
 
     def call(keyset: Any, *arguments: Any) -> Any:
         # Compiled code records nothing here, and a second dispatch takes as long as a short row.

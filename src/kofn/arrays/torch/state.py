@@ -10,9 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from kofn.arrays.torch.marked import MARKED
+from kofn.arrays.torch.private import (
+    COMPILER,
+    is_left_alone,
+    is_tracing,
+    is_transformed,
+    mark_constant,
+)
 from kofn.arrays.when_imported import import_after
 
 
@@ -36,25 +42,8 @@ def is_plain(x: Tensor) -> bool:
     return is_eager(x) and (x.is_cpu or x.is_cuda)
 
 
-# Asked in every call, so none of them is looked up there.
 _ORDINARY = (Tensor, torch.nn.Parameter)
 _is_compiling = torch.compiler.is_compiling
-
-
-def _private(home: Any, name: str) -> Callable[..., Any]:
-    """Return a test of PyTorch's without a public name; one that is always true if it is gone.
-
-    Plain operations then serve every tensor: slower, and right whatever the answer would be.
-    """
-    return getattr(home, name, lambda *_: True)
-
-
-_is_tracing = _private(torch._C, "_is_tracing")
-_transforms_active = _private(torch._C, "_are_functorch_transforms_active")
-_is_batched = _private(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor")
-_dispatch_modes = _private(torch._C, "_len_torch_dispatch_stack")
-_is_zero = _private(Tensor, "_is_zerotensor")
-_tells_level = hasattr(forward_ad, "_current_level")
 
 
 def is_eager(x: Tensor) -> bool:
@@ -64,13 +53,13 @@ def is_eager(x: Tensor) -> bool:
         not _is_compiling()
         and type(x) in _ORDINARY
         and x.layout is torch.strided
-        and _is_left_alone(x)
+        and is_left_alone(x)
     )
 
 
 def is_sharded(x: Tensor) -> bool:
     """Return whether `x` is a DTensor of whole rows that nothing traces or transforms."""
-    if _is_compiling() or not hasattr(x, "device_mesh") or not _is_left_alone(x):
+    if _is_compiling() or not hasattr(x, "device_mesh") or not is_left_alone(x):
         return False
     last = x.ndim - 1
     return not any(way.is_partial() or way.is_shard(last) for way in x.placements)  # type: ignore[attr-defined]
@@ -87,24 +76,12 @@ def without_partial(x: Tensor) -> Tensor:
     return x.redistribute(placements=ways)  # type: ignore[attr-defined]
 
 
-def _is_left_alone(x: Tensor) -> bool:
-    return (
-        not _is_tracing()
-        and not _is_zero(x)
-        and not _transforms_active()
-        and not _is_batched(x)
-        and not _dispatch_modes()
-        and _tells_level
-        and forward_ad._current_level < 0
-    )
-
-
 def greatest(x: Tensor) -> int | None:
     """Return the greatest of integers, −1 of none, or None where they cannot be read.
 
     A mode that watches the operations of eager code, such as a counter of them, does not hide them.
     """
-    if _is_compiling() or _is_tracing() or x.is_meta:
+    if _is_compiling() or is_tracing() or x.is_meta:
         return None
     try:
         return int(x.max()) if x.numel() else -1
@@ -115,17 +92,8 @@ def greatest(x: Tensor) -> int | None:
 
 
 def is_compiled() -> bool:
-    """Return whether torch.compile traces the caller, outside of transforms, dual numbers, export.
-
-    Reading the level of forward mode makes the compiler trace again for dual numbers.
-    """
-    return (
-        _is_compiling()
-        and not torch.compiler.is_exporting()
-        and not _transforms_active()
-        and _tells_level
-        and forward_ad._current_level < 0
-    )
+    """Return whether torch.compile traces the caller, outside of transforms and of export."""
+    return _is_compiling() and not torch.compiler.is_exporting() and not is_transformed()
 
 
 def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -140,15 +108,15 @@ def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
 def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function of a module as torch.compiler.assume_constant_result does.
 
-    That one imports the compiler, which takes over a second, to set this attribute. It is called as
-    soon as the compiler is imported, in case the attribute is not what it sets any more.
+    That one imports the compiler, which takes over a second. So it is called as soon as the
+    compiler is imported, and before that the mark is one that it sets.
     """
     # Its import brings torch.distributed.tensor, and that brings this here: it may be half done.
-    if hasattr(sys.modules.get("torch._dynamo"), "assume_constant_result"):
+    if hasattr(sys.modules.get(COMPILER), "assume_constant_result"):
         return torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    mark_constant(function)
     if not MARKED:
-        import_after("torch._dynamo", "kofn.arrays.torch.constants")
+        import_after(COMPILER, "kofn.arrays.torch.constants")
     MARKED.append(function)
     return function
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
 
+from kofn.arrays.torch.private import after_backward, sharded_parameters, tree_leaves
 from kofn.nn.pruning.choosers import Clock, SharedRow
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.sharded_weight import ShardedWeight, local, sharded_like
@@ -77,8 +77,7 @@ class Backward:
             if row.current is not None:
                 row.current.theta.grad = None
         # Those that fully_shard has queued, or still will, come first.
-        queue = torch.autograd.Variable._execution_engine.queue_callback
-        queue(lambda: queue(self.end))
+        after_backward(lambda: after_backward(self.end))
 
     @torch.no_grad()
     def reduced(self, member: ShardedWeight, held: DTensor) -> None:
@@ -186,11 +185,6 @@ def prepare(model: nn.Module, members: list[ShardedWeight]) -> None:
     It looks itself before the first call.
     """
     ours = {id(member.held) for member in members}
-    for module in model.modules():
-        state = getattr(module, "_get_fsdp_state", lambda: None)()
-        groups = getattr(state, "_fsdp_param_groups", None)
-        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
-        for group in groups:
-            for each in getattr(group, "fsdp_params", ()):
-                if id(each.sharded_param) in ours and not hasattr(each, "_extensions_data"):
-                    each._init_extensions()
+    for each in sharded_parameters(model):
+        if id(each.sharded_param) in ours and not hasattr(each, "_extensions_data"):
+            each._init_extensions()

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kofn.arrays.torch.private import backward_pass
+
 
 def is_recomputing() -> bool:
     """Return whether the caller runs inside a backward pass, as activation checkpointing does."""
-    return not torch.compiler.is_compiling() and _task() != -1
-
-
-# Without this private name no pass is known to be a recomputation, and both are counted.
-_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+    return not torch.compiler.is_compiling() and backward_pass() != -1
 
 
 @torch.library.custom_op("kofn::first_run", mutates_args=())
@@ -26,7 +24,7 @@ def _first_run(like: Tensor) -> Tensor:
 
     `is_recomputing` would be answered once, when the code is compiled.
     """
-    return like.new_full((), _task() == -1, dtype=torch.int64)
+    return like.new_full((), backward_pass() == -1, dtype=torch.int64)
 
 
 @_first_run.register_fake

@@ -8,10 +8,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.private import cgutils
 
 VISIT = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
 """The one signature of all that visits a row: (x, g, out, n, sums, a, b, c, d, e)."""

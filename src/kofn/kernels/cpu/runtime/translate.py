@@ -15,11 +15,9 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit, types
-from numba.core import codegen
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
 
 from kofn.kernels.cpu.runtime.machine import hide
+from kofn.kernels.cpu.runtime.private import codegen, cpu_target, global_compiler_lock
 
 _TYPES = {"q": types.int64, "d": types.float64, "": types.void}
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import carray, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.private import cgutils
 from kofn.kernels.cpu.runtime.shares import plain
 
 VERSION = (0, 3)

@@ -5,6 +5,7 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
 WITHOUT = """
     import torch
@@ -43,6 +44,34 @@ def test_without_private_names_the_plain_operations_answer():
     code = textwrap.dedent(WITHOUT + USES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_compiler_keeps_its_checks_where_it_does_not_show_them():
+    code = """
+        import torch
+        import kofn
+        from kofn.arrays.torch import guards
+
+        guards.guards_being_made = lambda: None  # as where its import fails
+        x = torch.randn(3, 8)
+        compiled = torch.compile(lambda x: kofn.soft_topk(x, 2), backend="eager", fullgraph=True)
+        assert torch.equal(compiled(x), kofn.soft_topk(x, 2))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_its_names_fully_shard_is_not_prepared_and_outputs_are_flat(monkeypatch):
+    from kofn.arrays.torch.private import _test, sharded_parameters, tree_leaves
+
+    assert list(sharded_parameters(torch.nn.Linear(2, 2))) == []
+    assert tree_leaves({"a": [1, (2,)]}) == [1, 2]
+    monkeypatch.setitem(sys.modules, "torch.utils._pytree", None)
+    assert tree_leaves((1, 2)) == [1, 2]
+    assert tree_leaves(1) == [1]
+    assert _test(torch.Tensor, "_is_gone")(torch.zeros(1))
 
 
 OPERATOR = """

@@ -1,0 +1,126 @@
+"""The names of PyTorch that are not public, each with its reason and what is done without it.
+
+No other file of kofn names one of them. Without a name, answers are the same: slower, or counted
+twice where it says so. tests/test_arrays_torch_private.py deletes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+
+def _test(home: Any, name: str) -> Callable[..., Any]:
+    """Return a test of a tensor, or one that is always true: array code then serves every tensor.
+
+    Public tests exist for torch.compile alone (torch.compiler.is_compiling).
+    """
+    return getattr(home, name, lambda *_: True)
+
+
+# Each call asks for them, so none is looked up there.
+is_tracing = _test(torch._C, "_is_tracing")  # torch.jit.trace
+_transforms_active = _test(torch._C, "_are_functorch_transforms_active")  # torch.func
+_is_batched = _test(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor")  # older vmap
+_dispatch_modes = _test(torch._C, "_len_torch_dispatch_stack")  # __torch_dispatch__
+_is_zero = _test(Tensor, "_is_zerotensor")  # zeros of autograd, which have no memory
+_tells_level = hasattr(forward_ad, "_current_level")
+
+
+def is_transformed() -> bool:
+    """Return whether a transform of torch.func or forward mode is on.
+
+    Reading the level of forward mode makes the compiler trace again for dual numbers.
+    """
+    return _transforms_active() or not _tells_level or forward_ad._current_level >= 0
+
+
+def is_left_alone(x: Tensor) -> bool:
+    """Return whether nothing traces or transforms operations on a tensor, but a compiler."""
+    return (
+        not is_tracing()
+        and not _is_zero(x)
+        and not _transforms_active()
+        and not _is_batched(x)
+        and not _dispatch_modes()
+        and _tells_level
+        and forward_ad._current_level < 0
+    )
+
+
+backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+"""A number for the running backward pass, −1 outside of one: by it, activation checkpointing is
+known to run a module again. Without it both runs count."""
+
+
+def recorded_by(operator: Any, pullback: Callable, keep: Callable | None) -> Any:
+    """Return (autograd's function of an operator, a context below it, the key of subclasses).
+
+    torch.library.register_autograd sets the same function, which takes as long as a short row even
+    where nothing is recorded. None where the names are gone: then that one serves.
+    """
+    try:
+        from torch._library.autograd import Info, make_autograd_impl
+
+        below, python = torch._C._AutoDispatchBelowAutograd, torch._C.DispatchKey.Python
+        return make_autograd_impl(operator, Info(pullback, keep)), below, python
+    except (ImportError, AttributeError):
+        return None
+
+
+def mark_constant(function: Callable[..., Any]) -> None:
+    """Mark a function as torch.compiler.assume_constant_result does, which imports the compiler.
+
+    kofn calls that one, too, as soon as the compiler is imported.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def tree_leaves(output: Any) -> list[Any]:
+    """Return the tensors, and all else, in nested lists, tuples and dictionaries, as fully_shard
+    does; without the name, those of a list or a tuple.
+    """
+    try:
+        from torch.utils._pytree import tree_leaves as leaves
+    except ImportError:
+        return list(output) if isinstance(output, (list, tuple)) else [output]
+    return leaves(output)
+
+
+COMPILER = "torch._dynamo"
+"""The module of the compiler; torch.compiler imports it, and has no name for it."""
+
+
+def guards_being_made() -> Any:
+    """Return the checks that torch.compile collects for the function it traces, or None."""
+    try:
+        from torch._guards import TracingContext
+
+        return TracingContext.try_get().guards_context.dynamo_guards  # type: ignore[union-attr]
+    except (ImportError, AttributeError):
+        return None
+
+
+def after_backward(call: Callable[[], None]) -> None:
+    """Have a function called at the end of the running backward pass, as fully_shard does.
+
+    No public hook comes after all gradients of a module.
+    """
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def sharded_parameters(model: nn.Module) -> Iterator[Any]:
+    """Return what fully_shard keeps of the parameters of a model: it looks for extensions once.
+
+    Without the names, prune a model before its first call.
+    """
+    for module in model.modules():
+        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
+        for group in groups:
+            yield from getattr(group, "fsdp_params", ())

@@ -67,7 +67,7 @@ def computed(
 
 
 def may_learn(rows: Any, operation: Operation) -> bool:
-    """Return whether a derivative of an operation on these rows may be asked for."""
+    """Return whether an operation on these rows may be differentiated."""
     x = _scores(rows)
     if not is_torch(x):
         return framework(x) == "jax"
@@ -102,7 +102,7 @@ def _of_torch(
     if run is None:
         return None
     learned = _is_learned(operation, rows, arrays)
-    # Without a way back, autograd would be told of no gradient, and nothing would say so.
+    # Without a way back, autograd would have no gradient, and nothing would say so.
     if learned and not operation.back:
         return None
     if learned and operation.constant and _learns(operation, rows, operation.constant):

@@ -229,10 +229,10 @@ def _timed(cases: list[Case], dtypes: list[str] | None, rounds: int) -> list[Res
         results = []
         for case, dtype in jobs:
 
-            def told(name: str, where: str = f"{case.name} {dtype}") -> None:
+            def show(name: str, where: str = f"{case.name} {dtype}") -> None:
                 tell(f"{where}: {name}")
 
-            timings, copy_rate = measure(case, dtype, rounds, told)
+            timings, copy_rate = measure(case, dtype, rounds, show)
             results.append(Result(case, dtype, copy_rate, timings))
     return results
 

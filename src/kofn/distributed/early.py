@@ -30,7 +30,7 @@ def link_of(name: str, scores: Any, group: Any, dim: Any, link: Any) -> Link:
 
 
 def link_of_loss(given: Any) -> Link | None:
-    """Return the link that a loss was asked for; of entmax, its alpha is given."""
+    """Return the link of a loss; of entmax, its alpha is given."""
     if given is None:
         return None
     return links.entmax(given[1]) if type(given) is tuple else table.resolve(given)

@@ -11,7 +11,7 @@ from kofn.arrays.checks import check_integer
 from kofn.arrays.kinds import Array, constant, is_jit_tracing
 
 ENUMERATE_UP_TO = 200_000
-"""Choices that are listed without being asked to: a second or so."""
+"""Choices that are listed by default: a second or so."""
 
 
 def every_choice(choice: Any, factors: int | None, most: int) -> Array:

@@ -1,4 +1,4 @@
-"""What kernels are told by number on every backend: links with their traits, sums of k-subsets.
+"""What kernels know by number on every backend: links with their traits, sums of k-subsets.
 
 A link that kernels serve has one line here. Nothing else in these folders lists links to decide by
 what they have in common; only `formulas.py` of a backend knows them one by one.
@@ -105,7 +105,7 @@ def link_of(kind: int, alpha: float) -> Any:
 
 
 LOG_COUNT, TAILS, MARGINALS, COVARIANCE = range(4)
-"""What a kernel that adds up the sums of k-subsets may be asked for."""
+"""The sums of k-subsets that a kernel computes."""
 
 
 def splits(n: int) -> int:

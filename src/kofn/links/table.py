@@ -20,7 +20,7 @@ linear = Bounded("linear", Ramp("inner linear"))
 _entmax = Bounded("entmax", Power("inner entmax", 1.5))
 
 TABLE = {link.name: link for link in (logistic, laplace, normal, exponential, linear, _entmax)}
-"""The links that can be asked for by name; "entmax" means entmax(1.5)."""
+"""The links that have a name; "entmax" means entmax(1.5)."""
 
 
 def entmax(alpha: float | Array = 1.5) -> Link:

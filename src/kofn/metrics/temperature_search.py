@@ -87,7 +87,7 @@ def _gap(what: Given, temperature: Array) -> Array:
     p = _weights(what, temperature)
     xp = namespace(p)
     over = p - hard_topk(what.scores, what.k)
-    # What is no more than a rounding of θ must not count as soft where 0 is asked for.
+    # What is no more than a rounding of θ must not count as soft where 0 is the target.
     return 2 * xp.sum(xp.where(over > float(xp.finfo(p.dtype).eps), over, 0.0), axis=-1)
 
 

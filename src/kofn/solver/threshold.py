@@ -91,7 +91,7 @@ def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Plac
 
 
 def answered(p: Problem, at: Place, open_: Array, has_nan: Array) -> Place:
-    """Return θ of all rows: ±∞ where nothing or everything is chosen, NaN where one is spoiled."""
+    """Return θ of all rows: ±∞ where nothing or everything is chosen, NaN where one has a NaN."""
     xp = namespace(p.x)
     every = xp.where(p.k >= p.n, scalar(p.x, -math.inf), math.nan)
     closed = xp.where(p.k <= 0, math.inf, every)

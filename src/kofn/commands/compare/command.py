@@ -100,11 +100,11 @@ def softness(
 ) -> tuple[str, float]:
     """Return the name and value of the option that was given; temperature 1 if none was."""
     given = {"temperature": temperature, "support": support, "gap": gap}
-    told = {name: value for name, value in given.items() if value is not None}
-    if len(told) > 1:
-        names = " and ".join(f"--{name}" for name in told)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if len(chosen) > 1:
+        names = " and ".join(f"--{name}" for name in chosen)
         raise InputError(f"{names} each set the temperature; give only one of them")
-    name, value = next(iter(told.items()), ("temperature", 1.0))
+    name, value = next(iter(chosen.items()), ("temperature", 1.0))
     if not 0 <= value < math.inf or (value == 0 and name != "gap"):
         allowed = "≥ 0" if name == "gap" else "> 0"
         raise InputError(f"--{name} must be a finite number {allowed}; got {value:g}")

@@ -54,7 +54,7 @@ def compare(
     Args:
         scores: finite or infinite, no NaN.
         k: number of entries to choose.
-        asked: "temperature": the same temperature for all maps; "support" or "gap": for each map
+        measure: "temperature": the same temperature for all maps; "support" or "gap": for each map
             the temperature at which the mean of that metric over the rows is `value`.
         value: the value of the temperature or of the metric.
         tell: called with a map's name before each of its two measurements.

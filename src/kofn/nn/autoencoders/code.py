@@ -37,7 +37,7 @@ class Coded(NamedTuple):
 
 
 def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
-    """Return relu(scores) at the kept entries and 0 elsewhere, with the gradient that was asked.
+    """Return relu(scores) at the kept entries and 0 elsewhere, with the gradient that was chosen.
 
     To the exact gradient of the kept entries it adds jump·∂p/∂scores. p are the soft top-k
     weights, and the jump is the least kept score of the row: what an entry becomes when it is

@@ -12,7 +12,7 @@ USUAL = {"link": "logistic", "temperature": 0.3, "silent_after": 2}
 
 
 class Settings:
-    """What a `TopKSAE` is told beside its sizes and k; its docstring describes them."""
+    """The settings of a `TopKSAE` besides its sizes and k; its docstring describes them."""
 
     def __init__(
         self,

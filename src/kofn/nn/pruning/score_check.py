@@ -12,9 +12,9 @@ from kofn.nn.pruning.weight import PrunedWeight
 class ScoreCheck:
     """Raise at the first step of an optimizer that lacks learned scores.
 
-    An optimizer at hand is asked for its parameters. Otherwise, weights that have changed since the
-    last forward pass while scores have not give it away; if neither has, as after a step that a
-    gradient scaler left out, the next step is looked at.
+    The parameters of an optimizer at hand are compared. Otherwise, weights that have changed since
+    the last forward pass while scores have not give it away; if neither has, as after a step that
+    a gradient scaler left out, the next step decides.
     """
 
     def __init__(self, members: list[PrunedWeight]) -> None:

@@ -65,7 +65,7 @@ def _summed(loads: list[Tensor], described: str, group: Any, name: str) -> list[
 
     ranks = Ranks((group,), name)
     whole = torch.cat([each.to(loads[0].device) for each in loads]) if loads else None
-    # Reading the answer waits for a device, so there it is asked for only when it may differ.
+    # Reading the answer waits for a device, so there it is read only when it may differ.
     waits = ranks.device_for(whole).type != "cpu"
     if not (waits and _agreed.get(group) == described):
         handshake(ranks, whole, lambda: None, lambda _: Arguments(described), ADVICE)

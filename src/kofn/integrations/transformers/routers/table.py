@@ -43,7 +43,7 @@ OPTIONS: dict[str, Any] = dict(
 
 
 class Patch:
-    """What patch_routers was told for one model."""
+    """The arguments of patch_routers for one model."""
 
     def __init__(self, options: dict[str, Any], before: Patch | None = None) -> None:
         self.options = options
@@ -115,7 +115,7 @@ def stock_or_ours(model: str) -> type:
     """Return a class whose instances are the model's stock routers and their replacements.
 
     transformers would let all models record the replacements alone, those that exist already, too.
-    It leaves a class alone whose name it has not been told.
+    It leaves a class alone whose name it does not know.
     """
     either = ABCMeta("StockOrKofnRouter", (), {})
     either.register(stock_class(model))

@@ -35,7 +35,7 @@ from kofn.kernels.cpu.runtime.vector_math import (
     widest_vectors,
 )
 
-# A job, the integers that every thread on it is told: those of shares.py first. LABELS and G are 0
+# A job, the integers that every thread on it reads: those of shares.py first. LABELS and G are 0
 # where there are none, OUT where nobody wants the weights.
 N, X, T, LABELS, OUT, EACH, G, K = range(4, 12)
 WORDS = 12

@@ -18,7 +18,7 @@ from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 
-# A job, the integers that every thread on it is told: those of shares.py first; K is the address of
+# A job, the integers that every thread on it reads: those of shares.py first; K is the address of
 # a number per row, 0 where there is one for all.
 N, X, K, OUT = range(4, 8)
 WORDS = 8

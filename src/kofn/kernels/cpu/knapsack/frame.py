@@ -26,7 +26,7 @@ from kofn.kernels.cpu.runtime.vector_math import (
 )
 
 Told = namedtuple("Told", "hi lo per_t edge end rise magic unit mean rest pivot left quantile")
-"""What an entry is told of its row: numbers of STATE; T times `edge`; what `hi`, `mean` and `pivot`
+"""What an entry knows of its row: numbers of STATE; T times `edge`; what `hi`, `mean` and `pivot`
 have left of theirs in `lo`, `rest` and `left`.
 """
 
@@ -55,7 +55,7 @@ def _told(state, like):
 def visit_of(number: Any, kept: Any, entry: Any, *zeros: Any, writes: bool = True) -> Visit:
     """Visit entries of type `number`: (at, x, c, given, old) -> (new, terms to add up).
 
-    x, c and what it is told are of type `kept`; `old` and `new` are what is in the answer's place.
+    x, c and what it knows are of type `kept`; `old` and `new` are what is in the answer's place.
     The terms begin as `zeros`; they are added up in their own type within a block.
     """
 

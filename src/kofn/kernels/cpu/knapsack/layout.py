@@ -31,7 +31,7 @@ STATE = np.dtype(
                 # 1 over the greatest cost; what stands for θ in the cotangent of T.
                 *("hi", "lo", "per_t", "edge", "alpha", "magic", "mean", "quantile", "unit"),
                 *("pivot", "budget", "temperature", "total", "dearest", "coarse", "fine"),
-                # The bracket of θ with the log-odds at its ends; whether it has been asked for;
+                # The bracket of θ with the log-odds at its ends; whether it is needed;
                 # its width some steps ago, and how often a step of Newton's has left it.
                 *("low", "high", "low_gap", "high_gap", "known", "width", "tries"),
                 *("in_budget", "in_t"),
@@ -40,7 +40,7 @@ STATE = np.dtype(
         ("sums", "f8", (SUMS,)),  # of the visit under way
     ]
 )
-"""What is known of a row; frame.py says what an entry is told of that."""
+"""What is known of a row; frame.py says what an entry knows of that."""
 
 # A job is that of rows/layout.py with more words: the address of the costs, which are so many bytes
 # apart from row to row, 0 if all rows share them, and that of their cotangents. K are the budgets.

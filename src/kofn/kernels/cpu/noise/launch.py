@@ -73,7 +73,7 @@ def _deal(
     )
     crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(y), count)
     kind, room = kind_of(link), 2 * n
-    assert kind is not None  # it was asked for by `serving_of`
+    assert kind is not None  # `serving_of` has found kernels
     run, first = native.function(code_of(name, kind, y.itemsize)), job.buffer_info()[0]
     own, scratch = zeros(crew * room)
     if crew > 1:

@@ -22,7 +22,7 @@ from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
 from kofn.kernels.cpu.runtime.vector_math import inline, log, widest_vectors
 
-# A job, the integers that every thread on it is told: those of shares.py first. Numbers of nodes
+# A job, the integers that every thread on it reads: those of shares.py first. Numbers of nodes
 # are (nodes, rows), those of entries (rows, n).
 N, NODES, Y, AT, MASS, TOTAL, V, OUT = range(4, 12)
 WORDS = 12

@@ -291,7 +291,7 @@ def deal(
     kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
-    assert kind is not None  # it was asked for by `serving`
+    assert kind is not None  # `serving` has found kernels
     of_link = kind if not likely else LIKELY
     back = cotangent is not None
     answers = out is not None  # else the prepared entries need memory

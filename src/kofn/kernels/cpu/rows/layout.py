@@ -51,7 +51,7 @@ LANE = np.dtype(
                 *("pivot", "least", "greatest", "live", "top", "bad", "mean", "variance", "usual"),
                 # Quantiles that a start is guessed from.
                 *("bell", "own", "end", "alone"),
-                # θ = anchor + Tδ, told to a visit as `base` and `by`; its bracket in units of T
+                # θ = anchor + Tδ, which a visit takes as `base`, `by`; its bracket in units of T
                 # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
                 # step may leap; whether entries are yet to be prepared for the anchor.
                 *("anchor", "delta", "base", "by", "low", "high", "low_gap", "high_gap"),
@@ -103,7 +103,7 @@ BY_LINK |= {"gap", "soft_gap", "label_gap", "closely", "logs", "log_weigh", "log
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 
-# A job, the integers that every thread on it is told: first those of runtime/layout.py; how many
+# A job, the integers that every thread on it reads: first those of runtime/layout.py; how many
 # rows were given up; the shape, the address of a team, if there is one, and those of visits and
 # arrays. Where there is no ALPHA, one α of all rows comes with the job; where there is no THREE,
 # nobody wants the cotangent of α.

@@ -1,4 +1,4 @@
-"""Main memory of NumPy arrays and torch tensors, by address: which of the two is asked once."""
+"""Main memory of NumPy arrays and torch tensors, by address."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _OVER = -(1 << 62)
 
 @plain
 def visit_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e):
-    """Go over a row once, adding to sums that are 0; if asked, the first two are extremes."""
+    """Go over a row once, adding to sums that are 0; the first two may be extremes."""
     sums = carray(pointer(into), SUMS, np.float64)
     words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
     parts = -(-n // PART)

@@ -86,7 +86,7 @@ def translated(
 
 
 def _entry(context: Any, result: Any, returns: str, symbol: str) -> Any:
-    """Return a library with a function as C calls it. What may be raised inside is not told."""
+    """Return a library with a function as C calls it. Errors raised inside are lost."""
     described, convention = result.fndesc, context.call_conv
     library = context.codegen().create_library(symbol)
     library.add_linking_library(result.library)

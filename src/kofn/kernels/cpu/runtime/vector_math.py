@@ -59,7 +59,7 @@ def quotient(typingctx, a, b):
     """a/b of floats where both and the answer are finite; b is a normal number.
 
     To the last place but one: in single precision a processor's estimate of 1/b and a step of
-    Newton's take a quarter of the time of a division. LLVM does it only where told of no infinity.
+    Newton's take a quarter of the time of a division. LLVM does so only without infinities.
     """
 
     def codegen(context, builder, signature, arguments):

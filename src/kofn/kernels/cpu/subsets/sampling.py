@@ -20,7 +20,7 @@ from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 from kofn.kernels.cpu.subsets.layout import APART, FIRST, NODES, STARTS, STEP, WINDOW
 from kofn.kernels.cpu.subsets.loops import each, plain, prepare
 
-# A job, the integers that every thread on it is told: those of shares.py first.
+# A job, the integers that every thread on it reads: those of shares.py first.
 N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(4, 14)
 
 

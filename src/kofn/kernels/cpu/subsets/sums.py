@@ -46,7 +46,7 @@ from kofn.kernels.cpu.subsets.loops import (
     shift,
 )
 
-# A job, the integers that every thread on it is told: those of shares.py first.
+# A job, the integers that every thread on it reads: those of shares.py first.
 N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(4, 13)
 
 

@@ -163,7 +163,7 @@ def plan(
     """
     task, code, _, gives, sixth, _ = CALLS[call]
     kind, size = POWER if alphas else kind_of(link), dtype.itemsize
-    assert kind is not None  # it was asked for by `served`
+    assert kind is not None  # `served` has found kernels
     if task in layout.FILLS:
         task = layout.FILL_SINGLE if size == 4 else layout.FILL_DOUBLE
         code = knapsack_launch.fill_of(size)

@@ -157,7 +157,7 @@ def _constants(link: Any, shape: Shape) -> dict[str, Any]:
     return dict(KIND=kind, ROWS=rows, BLOCK=shape.block, num_warps=shape.warps, **OPTIONS)
 
 
-# Contracting a·b + c is wanted, which Triton is about to want told. Left to itself the assembler
+# Contracting a·b + c is wanted; Triton will want that declared. Left to itself the assembler
 # takes 64 registers where it needs a few more, and puts the rest in memory.
 OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
 _IN_PARTS = {"BLOCK": 512, "num_warps": 4, **OPTIONS}

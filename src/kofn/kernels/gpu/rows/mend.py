@@ -52,7 +52,7 @@ def _middle(low, high):
 
 @triton.jit
 def whole_line(hi):
-    """(the ends of the bracket as places, what distances are told from, and in which direction)."""
+    """(the ends of the bracket as places, the origin of distances, and their direction)."""
     zero = tl.zeros_like(hi)
     return _place(zero - MOST), _place(zero + INF), zero, zero + 1.0
 

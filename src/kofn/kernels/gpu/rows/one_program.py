@@ -42,7 +42,7 @@ from kofn.kernels.gpu.rows.search import (
 
 
 class Given(NamedTuple):
-    """What every kernel is told of the rows: where their numbers are, how many there are, and α."""
+    """What every kernel knows of the rows: where their numbers are, how many there are, and α."""
 
     x_at: Any  # scores, (count, n)
     k_at: Any

@@ -30,7 +30,7 @@ SUMS = tl.constexpr(5 + 4 * NODES.value)
 
 
 class Given(NamedTuple):
-    """What every kernel is told: where rows and the sums of parts are, and how many there are."""
+    """The arguments of every kernel: where rows and the sums of parts are, and their numbers."""
 
     y_at: Any  # logits
     v_at: Any  # what the covariance is multiplied with

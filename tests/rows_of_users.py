@@ -212,16 +212,16 @@ def told(rows: UserRows, p: np.ndarray, expected: np.ndarray, link: str | float,
     )
 
 
-def hold(rows: UserRows, link: str | float, road: str, learned: bool = False) -> None:
-    """Every law for the weights of `rows` by `link` on a road; the worst row where one is broken.
+def hold(rows: UserRows, link: str | float, backend: str, learned: bool = False) -> None:
+    """Every law for the weights of `rows` by `link`; the worst row where one is broken.
 
     `link` is a name, or entmax's α; `learned` gives α as an array with one number per row.
     """
-    p, expected = ROADS[road](rows, link, learned), oracle(rows, tails_of(link))
+    p, expected = BACKENDS[backend](rows, link, learned), oracle(rows, tails_of(link))
     bad = wrong(rows, p, expected, link)
     if len(bad):
         raise AssertionError(
-            f"{len(bad)} of {len(rows)} rows of {link} are wrong by {road}, the worst:\n"
+            f"{len(bad)} of {len(rows)} rows of {link} are wrong by {backend}, the worst:\n"
             + told(rows, p, expected, link, int(bad[0]))
         )
 
@@ -274,7 +274,7 @@ def hold_gradients(
     held(~(np.abs(in_t - right) <= 1e-4 * (np.abs(right) + 0.1)), in_t, right)
 
 
-# --- the roads from rows to weights ---
+# --- the backends from rows to weights ---
 
 
 def _weights(framework: Framework, rows: UserRows, link: str | float, learned: bool) -> np.ndarray:
@@ -288,12 +288,12 @@ def _weights(framework: Framework, rows: UserRows, link: str | float, learned: b
 
 
 def _by(framework: str, kernels: str) -> Callable[..., np.ndarray]:
-    def road(rows: UserRows, link: str | float, learned: bool) -> np.ndarray:
+    def backend(rows: UserRows, link: str | float, learned: bool) -> np.ndarray:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KOFN_KERNELS", kernels)
             return _weights(Framework(framework), rows, link, learned)
 
-    return road
+    return backend
 
 
 @functools.cache
@@ -313,7 +313,7 @@ def _by_compile(rows: UserRows, link: str | float, learned: bool) -> np.ndarray:
     return framework.numpy(_compiled(which)(x, k, t))
 
 
-ROADS: dict[str, Callable[..., np.ndarray]] = {
+BACKENDS: dict[str, Callable[..., np.ndarray]] = {
     "numpy": _by("numpy", "on"),
     "torch": _by("torch", "on"),
     "reference": _by("numpy", "reference"),

@@ -116,7 +116,7 @@ def close(a, b):
     return torch.allclose(a.double(), b.double(), atol=2e-6, rtol=2e-6)
 
 
-# One of each road through the code; the rest is the full run.
+# One of each backend through the code; the rest is the full run.
 ORDINARY = (
     *("soft_topk logistic", "soft_topk entmax", "hard", "k per row", "gates", "alpha per row"),
     *(

@@ -123,7 +123,7 @@ def test_a_busy_machine_is_told(slow, busy):
 @pytest.mark.parametrize(
     "name", [pytest.param("compile", marks=pytest.mark.full), "jax", "half", "knapsack"]
 )
-def test_other_roads_are_right(name):
+def test_other_backends_are_right(name):
     """Each passes the check of its answer and gradient; nothing is timed here."""
     if name in ("jax", "knapsack"):
         pytest.importorskip("jax")

@@ -306,10 +306,10 @@ def test_second_derivatives_of_confident_rows_are_finite(lead):
         assert torch.allclose(curve.double(), (ends[0] - ends[1]) / (2 * h), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("road", ["reference", pytest.param("fused", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["reference", pytest.param("fused", marks=pytest.mark.full)])
 @pytest.mark.parametrize("k", [1e-6, 8 - 3e-6])
 @every_link
-def test_choices_of_next_to_nothing_or_all_meet_the_oracle(link, k, road):
+def test_choices_of_next_to_nothing_or_all_meet_the_oracle(link, k, backend):
     """In single precision. One entry may move nearly all of Σp; then its own gradient is a small
     difference of large numbers, of which rounding leaves no digit unless it is taken out.
     """
@@ -321,7 +321,7 @@ def test_choices_of_next_to_nothing_or_all_meet_the_oracle(link, k, road):
         def weights(x, k, t):
             return kofn.soft_topk(x, k, link=link, temperature=t)
 
-        if road == "fused":
+        if backend == "fused":
             found = torch.autograd.grad(weights(*leaves), leaves, torch.tensor(v))
         else:
             pulled = torch.func.vjp(weights, *(a.detach() for a in leaves))[1]

@@ -48,11 +48,11 @@ def test_the_laws_hold_on_jax(rng):
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("road", ["reference", "jax"])
+@pytest.mark.parametrize("backend", ["reference", "jax"])
 @pytest.mark.parametrize("link", [*LINKS, *ALPHAS])
-def test_the_laws_hold_for_a_hundred_thousand_rows(link, road, dtype, rng):
+def test_the_laws_hold_for_a_hundred_thousand_rows(link, backend, dtype, rng):
     for count, n in ((40_000, 2), (40_000, 9), (15_000, 33), (5_000, 130)):
-        hold(draw(rng, count, n, dtype), link, road)
+        hold(draw(rng, count, n, dtype), link, backend)
 
 
 @pytest.mark.full
@@ -84,12 +84,12 @@ ASTRAY = [
 ]
 
 
-@pytest.mark.parametrize("road", ["reference", "torch reference"])
+@pytest.mark.parametrize("backend", ["reference", "torch reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("x", "k", "temperature", "link"), ASTRAY)
-def test_no_outlier_and_no_slope_leads_the_search_astray(x, k, temperature, link, dtype, road):
+def test_no_outlier_and_no_slope_leads_the_search_astray(x, k, temperature, link, dtype, backend):
     numbers = (rounded(np.array(a, float), dtype) for a in ([x], [k], [temperature]))
     rows = UserRows(*numbers, dtype)
-    hold(rows, link, road)
+    hold(rows, link, backend)
     if isinstance(link, float):
-        hold(rows, link, road, learned=True)
+        hold(rows, link, backend, learned=True)

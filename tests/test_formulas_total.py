@@ -1,4 +1,4 @@
-"""Σp is k, by every road, though each weight is rounded: the bound of docs/behaviour.md."""
+"""Σp is k, by every backend, though each weight is rounded: the bound of docs/behaviour.md."""
 
 import numpy as np
 import pytest

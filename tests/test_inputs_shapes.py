@@ -119,7 +119,7 @@ def test_what_keepdim_leaves_is_taken_without_that_dimension(
     framework, shape, dim, kept, batch, rng
 ):
     if framework.name == "jax" and shape != (2, 6, 3):  # one compile is enough
-        pytest.skip("the road is NumPy's")
+        pytest.skip("the backend is NumPy's")
     x = framework.array(rng.standard_normal(shape))
     k, t, a = (rng.uniform(1.2, 2, kept) for _ in range(3))
 
@@ -147,7 +147,7 @@ def test_the_gradient_of_what_keepdim_left_has_its_shape():
 
 def test_per_head_temperatures(framework, rng):
     if framework.name == "jax":
-        pytest.skip("the road is NumPy's")
+        pytest.skip("the backend is NumPy's")
     x, t = rng.standard_normal((2, 3, 6)), np.array([0.5, 1.0, 2.0])
     got = framework.numpy(soft_topk(framework.array(x), 2, temperature=framework.array(t)))
     for head in range(3):

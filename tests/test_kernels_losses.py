@@ -43,11 +43,11 @@ def targets(kind, rng, n=200):
 def both_ways(function, arrays, monkeypatch):
     """(answer, cotangents) by the kernels in float32, and by the reference in float64."""
     found = []
-    for road, dtype in (("on", torch.float32), ("reference", torch.float64)):
-        monkeypatch.setenv("KOFN_KERNELS", road)
+    for backend, dtype in (("on", torch.float32), ("reference", torch.float64)):
+        monkeypatch.setenv("KOFN_KERNELS", backend)
         leaves = [torch.tensor(a).to(dtype).requires_grad_() for a in arrays]
         answer = function(*leaves)
-        assert ("_Recorded" in names_of(answer.grad_fn)) or road == "reference"
+        assert ("_Recorded" in names_of(answer.grad_fn)) or backend == "reference"
         cotangent = torch.tensor(np.random.default_rng(3).standard_normal(answer.shape))
         slopes = torch.autograd.grad(answer, leaves, cotangent.to(dtype))
         found.append([a.detach().double() for a in (answer, *slopes)])

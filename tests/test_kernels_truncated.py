@@ -96,8 +96,8 @@ def test_special_rows_and_slopes_are_those_of_array_code(settings, monkeypatch):
     found = []
     x, labels = special()
     temperature = np.array([0.5, 1, 2, 1, 1, 0.7, 3], "float32")
-    for road, dtype in (("on", torch.float32), ("reference", torch.float64)):
-        monkeypatch.setenv("KOFN_KERNELS", road)
+    for backend, dtype in (("on", torch.float32), ("reference", torch.float64)):
+        monkeypatch.setenv("KOFN_KERNELS", backend)
         leaves = [torch.tensor(a).to(dtype).requires_grad_() for a in (x, temperature)]
         options = dict(temperature=leaves[1], **settings)
         # In float64 the least of float32 is an ordinary score.
@@ -108,7 +108,7 @@ def test_special_rows_and_slopes_are_those_of_array_code(settings, monkeypatch):
         )
         rng = np.random.default_rng(3)
         for answer in (weights, loss):
-            assert ("_Recorded" in names_of(answer.grad_fn)) == (road == "on")
+            assert ("_Recorded" in names_of(answer.grad_fn)) == (backend == "on")
             cotangent = torch.tensor(rng.standard_normal(answer.shape)).to(dtype)
             slopes = torch.autograd.grad(answer, leaves, cotangent, retain_graph=True)
             found.append([a.detach().double().numpy() for a in (answer, *slopes)])

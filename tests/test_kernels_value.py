@@ -72,7 +72,7 @@ def test_the_value_has_a_second_derivative_through_the_kernels(link, rng):
     assert torch.autograd.gradgradcheck(value, (x, k))
 
 
-ROADS = [
+BACKENDS = [
     *(pytest.param("kernels", link, id=f"kernels-{link}") for link in LINKS),
     *(pytest.param("reference", link, id=f"reference-{link}") for link in LINKS),
     *(pytest.param("jax", link, id=f"jax-{link}", marks=pytest.mark.full) for link in LINKS),
@@ -103,15 +103,15 @@ def slopes_of(framework, x, k, t, link):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("road", "link"), ROADS)
+@pytest.mark.parametrize(("backend", "link"), BACKENDS)
 def test_the_value_and_its_slopes_meet_the_oracle_far_from_the_threshold(
-    road, link, dtype, rng, monkeypatch
+    backend, link, dtype, rng, monkeypatch
 ):
     """z beyond every exponent: 2^y of such a y is no number, and must not be asked for."""
-    if road == "reference":
+    if backend == "reference":
         monkeypatch.setenv("KOFN_KERNELS", "reference")
     x, k, t = far_rows(rng, dtype)
-    framework = Framework("jax" if road == "jax" else "torch")
+    framework = Framework("jax" if backend == "jax" else "torch")
     values, in_x, in_k, in_t = slopes_of(framework, x, k, t, link)
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}[dtype]
     for i, (row, k_, t_) in enumerate(zip(x, k, t, strict=True)):
@@ -146,11 +146,11 @@ def test_a_choice_that_is_certain_is_worth_its_scores(scores, k, link, temperatu
     assert float(got) == pytest.approx(value, rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("road", ["kernels", "reference"])
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
 @pytest.mark.parametrize("link", LINKS)
-def test_the_loss_is_what_the_value_says(link, road, rng, monkeypatch):
+def test_the_loss_is_what_the_value_says(link, backend, rng, monkeypatch):
     """(S_k − ⟨target, x⟩)/T, for a target of zeros and ones."""
-    if road == "reference":
+    if backend == "reference":
         monkeypatch.setenv("KOFN_KERNELS", "reference")
     x, _, t = far_rows(rng, "float64")
     target = np.zeros(x.shape)

@@ -68,7 +68,7 @@ class Ragged:
 
 
 @pytest.fixture(params=["kernels", "array code", "nothing read"])
-def roads(request, monkeypatch):
+def backends(request, monkeypatch):
     """Where ids are not read, as on a GPU, the array code serves what it is told."""
     monkeypatch.setenv("KOFN_KERNELS", "reference" if request.param == "array code" else "on")
     if request.param == "nothing read":
@@ -80,7 +80,7 @@ def kernels(request, monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", request.param)
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("link", [*LINKS, "cauchy", "alpha"])
 def test_weights_are_those_of_the_rows(framework, link, dtype):
@@ -97,7 +97,7 @@ def test_weights_are_those_of_the_rows(framework, link, dtype):
     ragged.meets(found, wanted)
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 def test_every_function_answers_as_for_the_rows(framework):
     ragged = Ragged(framework)
     x, k, t = ragged.shuffled(ragged.x), ragged.array(ragged.k), ragged.array(ragged.t)
@@ -134,7 +134,7 @@ def test_every_function_answers_as_for_the_rows(framework):
     )
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 def test_an_alpha_for_each_segment(framework):
     ragged = Ragged(framework)
     alpha = np.linspace(1, 2, ragged.count)
@@ -188,7 +188,7 @@ def test_formulas_of_users(link, dtype):
     )
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 def test_edges(framework):
     ragged = Ragged(framework, (2, 3, 3, 2, 0, 3))
     x = [-INF, -INF, INF, 1.0, -INF, 1.0, NAN, 2.0, 5.0, 5.0, 0.3, 0.2, 0.1]
@@ -213,7 +213,7 @@ def test_edges(framework):
     assert theta[5] == -INF
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 def test_a_mask_and_a_ratio(framework):
     x = framework.array([3.0, 2.0, 1.0, 0.0, 5.0, 4.0, 1.0])
     ptr = framework.array([0, 4, 7], "int32")
@@ -227,7 +227,7 @@ def test_a_mask_and_a_ratio(framework):
     assert framework.numpy(tenth).sum() == 3
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 def test_columns_have_their_own_rows(framework, rng):
     x, k = rng.standard_normal((9, 2, 3)), rng.uniform(0.5, 2, (2, 2, 3))
     ids = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1])
@@ -251,7 +251,7 @@ def _loss(reduction, x, target, t, **of):
     return segment_topk_loss(x, target, temperature=t, reduction=reduction, **of)
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 def test_the_loss_of_each_segment(framework, reduction):
     ragged = Ragged(framework)
@@ -284,7 +284,7 @@ DIFFERENTIABLE = {
 }
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_derivatives_on_torch(name):
     ragged = Ragged(Framework("torch"), (3, 5, 1, 4), seed=2)
@@ -481,7 +481,7 @@ def test_where_ids_are_not_read_strangers_have_no_weight():
         jax.jit(lambda ids: kofn.segment_softmax(x, segment_ids=ids))(ids)
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32"])
 def test_narrow_ids_hold_more_segments_than_they_can_count(framework, dtype):
     rng = np.random.default_rng(1)
@@ -506,7 +506,7 @@ def test_labels_of_strangers_do_not_count():
     np.testing.assert_allclose(np.asarray(found), alone, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 def test_a_ratio_of_long_segments_is_rounded_up(framework):
     x = framework.array(np.random.default_rng(0).standard_normal(100_001))
     ptr = framework.array([0, 100_001], "int32")
@@ -514,7 +514,7 @@ def test_a_ratio_of_long_segments_is_rounded_up(framework):
         assert framework.numpy(kofn.segment_hard_topk(x, ratio=ratio, ptr=ptr)).sum() == k
 
 
-@pytest.mark.usefixtures("roads")
+@pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("columns", [3, 5])
 def test_a_mask_per_entry_is_that_of_all_columns(framework, columns, rng):
     x, mask = rng.standard_normal((5, columns)), np.array([True, True, False, True, True])

@@ -145,10 +145,10 @@ def test_it_meets_the_oracle_however_hard_the_choice(name, link, dtype, learned)
     check(Framework(name), dtype, link, learned)
 
 
-@pytest.mark.parametrize("road", ["fused", "reference"])
+@pytest.mark.parametrize("backend", ["fused", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("link", ["normal", full("logistic"), full("laplace")])
-def test_what_k_moves_is_what_is_next_to_the_threshold(link, dtype, road):
+def test_what_k_moves_is_what_is_next_to_the_threshold(link, dtype, backend):
     """Half of it on each side, where e^{−z²/2} has no digit left that would tell."""
     for row, k, moved in ((ROWS[0][0], 1, (1, 1)), (ROWS[3][0], 2, (0.5, 0.5, 1, 0, 0))):
         for gap in (1e7, 1e10, 1e14):
@@ -159,7 +159,7 @@ def test_what_k_moves_is_what_is_next_to_the_threshold(link, dtype, road):
 
             learned = torch.tensor(float(k), dtype=dtype, requires_grad=True)
             v = torch.tensor(np.random.default_rng(0).standard_normal(len(row)), dtype=dtype)
-            if road == "fused":
+            if backend == "fused":
                 (in_k,) = torch.autograd.grad(weights(learned), learned, v)
             else:
                 (in_k,) = torch.func.vjp(weights, learned.detach())[1](v)
@@ -167,9 +167,9 @@ def test_what_k_moves_is_what_is_next_to_the_threshold(link, dtype, road):
             assert in_k.item() == pytest.approx(wanted, rel=1e-6, abs=1e-6), (row, gap)
 
 
-@pytest.mark.parametrize("road", ["fused", "reference"])
+@pytest.mark.parametrize("backend", ["fused", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_beside_a_mask_far_below_the_least_of_the_chosen_moves(dtype, road):
+def test_beside_a_mask_far_below_the_least_of_the_chosen_moves(dtype, backend):
     """By the exponential link it is less than 1 by what the mask's entry has, and has the slope."""
     rows = (
         ([1.3, 0.2, -1e9], 2, 1.0, [0, 1, 0]),
@@ -186,7 +186,7 @@ def test_beside_a_mask_far_below_the_least_of_the_chosen_moves(dtype, road):
             return kofn.soft_topk(x, k, link="exponential", temperature=t)
 
         leaves = x, torch.tensor(float(k), dtype=dtype)
-        if road == "fused":
+        if backend == "fused":
             leaves = [leaf.requires_grad_() for leaf in leaves]
             in_x, in_k = torch.autograd.grad(weights(*leaves), leaves, v)
         else:

@@ -72,7 +72,7 @@ class Plan:
         own = [arguments[place] for place in self.own]
         if not operation.name:
             return operation.kernel(None, self.pack(arguments), *own)
-        # Those found while tracing: a later KOFN_KERNELS does not change the road.
+        # Those found while tracing: a later KOFN_KERNELS changes nothing.
         x = arguments[self.rows[0] or 0]
         backend = kernels.found(operation.of.kernels, x, "torch")
         found = operation.kernel(backend, self.pack(arguments), *own)

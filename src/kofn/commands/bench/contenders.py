@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import kofn
-from kofn.commands.bench import roads
-from kofn.commands.bench.losses import roads as losses
+from kofn.commands.bench import backends as backends
+from kofn.commands.bench.losses import functions as losses
 
 Map = Callable[[Any], Any]
 
@@ -94,23 +94,23 @@ def contenders(case: Case) -> Iterator[Contender]:
 
 
 def _losses(case: Case) -> Iterator[Contender]:
-    for name, group, road in losses(case.shape, case.k):
-        yield Contender(name, group, road, road)
+    for name, group, variant in losses(case.shape, case.k):
+        yield Contender(name, group, variant, variant)
 
 
 def _compiled(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*road) for road in roads.compiled(case.shape, case.k))
+    yield from (Contender(*variant) for variant in backends.compiled(case.shape, case.k))
 
 
 def _half(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*road) for road in roads.half(case.shape, case.k))
+    yield from (Contender(*variant) for variant in backends.half(case.shape, case.k))
 
 
 def _knapsack(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*road) for road in roads.knapsack(case.shape, case.k))
+    yield from (Contender(*variant) for variant in backends.knapsack(case.shape, case.k))
     if importlib.util.find_spec("jax"):
         yield _jax_softmax()
-        for name, group, function, exact in roads.knapsack(case.shape, case.k, every_link=False):
+        for name, group, function, exact in backends.knapsack(case.shape, case.k, every_link=False):
             yield Contender(f"{name} (JAX)", group, function, exact, framework="jax")
 
 
@@ -118,11 +118,11 @@ def _on_jax(case: Case) -> Iterator[Contender]:
     if not importlib.util.find_spec("jax"):
         return
     yield from _jax_maps(case.k)
-    yield from (Contender(*road, framework="jax") for road in roads.jax(case.k))
+    yield from (Contender(*variant, framework="jax") for variant in backends.jax(case.k))
 
 
 def _segments(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*road) for road in roads.segments(case.shape, case.k))
+    yield from (Contender(*variant) for variant in backends.segments(case.shape, case.k))
 
 
 _ROADS = {

@@ -14,7 +14,7 @@ import kofn
 from kofn import losses
 
 
-def roads(shape: tuple[int, int], k: int) -> Iterator[tuple[str, str, Callable[[Any], Any]]]:
+def functions(shape: tuple[int, int], k: int) -> Iterator[tuple[str, str, Callable[[Any], Any]]]:
     """Yield (name, group, function of scores); targets are drawn here, alike in every run."""
     count, n = shape
     generator = torch.Generator().manual_seed(2)

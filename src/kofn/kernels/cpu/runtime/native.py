@@ -1,7 +1,7 @@
 """Compiled functions: from this process, from the disk, or compiled now.
 
 They are known by where they are written, so that a process that finds them on the disk imports
-neither their sources nor Numba. All roads end in the same native code.
+neither their sources nor Numba. All of them end in the same native code.
 """
 
 from __future__ import annotations

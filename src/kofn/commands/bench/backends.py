@@ -1,4 +1,4 @@
-"""Roads around the maps for `kofn bench`: torch.compile, JAX, half precision and segments.
+"""Ways to call the maps for `kofn bench`: torch.compile, JAX, half precision and segments.
 
 Each yields (name, group, function, the same function for the check in float64).
 """
@@ -18,10 +18,10 @@ from kofn import losses
 from kofn.arrays.typing import LinkName
 
 Map = Callable[[Any], Any]
-Road = tuple[str, str, Map, Map]
+Variant = tuple[str, str, Map, Map]
 
 
-def compiled(shape: tuple[int, int], k: int) -> Iterator[Road]:
+def compiled(shape: tuple[int, int], k: int) -> Iterator[Variant]:
     """Yield each function twice: eager, and compiled by torch.compile."""
     labels = _labels(shape)
     functions: dict[str, Map] = {
@@ -41,12 +41,12 @@ def compiled(shape: tuple[int, int], k: int) -> Iterator[Road]:
         yield f"{name}, compiled", group, torch.compile(function, fullgraph=True), function
 
 
-def half(shape: tuple[int, int], k: int) -> Iterator[Road]:
+def half(shape: tuple[int, int], k: int) -> Iterator[Variant]:
     for name, function in {**_maps(k), **_losses(shape, k)}.items():
         yield name, "kofn", function, function
 
 
-def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterator[Road]:
+def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterator[Variant]:
     """Yield soft_topk, and soft_knapsack with costs that buy about as many entries."""
     costs = 0.1 + 3 * torch.rand(shape[1], generator=torch.Generator().manual_seed(3))
     given = costs, costs.sum() * k / shape[1]
@@ -70,7 +70,7 @@ def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterato
         yield name, "kofn", function, function
 
 
-def jax(k: int) -> Iterator[Road]:
+def jax(k: int) -> Iterator[Variant]:
     """Yield what `kofn bench` times on JAX arrays besides soft_topk with every link."""
     functions: dict[str, Map] = {
         "softmax": kofn.softmax,
@@ -83,7 +83,7 @@ def jax(k: int) -> Iterator[Road]:
         yield f"{name} (JAX)", "kofn", function, function
 
 
-def segments(shape: tuple[int, int], k: int) -> Iterator[Road]:
+def segments(shape: tuple[int, int], k: int) -> Iterator[Variant]:
     """Yield the dense map, and the same numbers of entries as segments of several kinds."""
     yield "soft_topk, dense", "kofn", *_twice(partial(kofn.soft_topk, k=k))
     for name, ptr, order in _ragged(shape):

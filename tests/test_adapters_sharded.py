@@ -1,8 +1,6 @@
 """DTensor: sharded scores have the answers and gradients of whole ones, on two processes."""
 
-import contextlib
 import multiprocessing
-import os
 import traceback
 
 import pytest
@@ -11,6 +9,7 @@ from torch import distributed
 
 import kofn
 from kofn import losses
+from test_distributed import joined
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"
@@ -50,20 +49,6 @@ def _on_rank(rank, path, said, task, processes, kernels):
         said.put(None)
     except BaseException:
         said.put(traceback.format_exc())
-
-
-@contextlib.contextmanager
-def joined(store, rank, size, kernels="reference"):
-    """A process group; tests of where array operations run have array code for all rows."""
-    before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "KOFN_KERNELS")}
-    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS=kernels)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def maps():

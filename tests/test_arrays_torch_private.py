@@ -63,10 +63,13 @@ def test_the_compiler_keeps_its_checks_where_it_does_not_show_them():
     assert done.returncode == 0, done.stderr
 
 
-def test_without_its_names_fully_shard_is_not_prepared_and_outputs_are_flat(monkeypatch):
+def test_without_its_names_fully_shard_is_refused_and_outputs_are_flat(monkeypatch):
     from kofn.arrays.torch.private import _test, sharded_parameters, tree_leaves
 
     assert list(sharded_parameters(torch.nn.Linear(2, 2))) == []
+    FSDPModule = type("FSDPModule", (torch.nn.Linear,), {})
+    with pytest.raises(RuntimeError, match="does not know fully_shard"):
+        list(sharded_parameters(FSDPModule(2, 2)))
     assert tree_leaves({"a": [1, (2,)]}) == [1, 2]
     monkeypatch.setitem(sys.modules, "torch.utils._pytree", None)
     assert tree_leaves((1, 2)) == [1, 2]

@@ -53,10 +53,10 @@ def _on_rank(rank, size, path, said, tasks):
 
 
 @contextlib.contextmanager
-def joined(store, rank, size):
-    """A process group, and the array code for whole rows, as for shards."""
+def joined(store, rank, size, kernels="reference"):
+    """A process group, and by default the array code for whole rows, as for shards."""
     before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "KOFN_KERNELS")}
-    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS="reference")
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS=kernels)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:
         yield

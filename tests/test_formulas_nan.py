@@ -93,6 +93,13 @@ def test_a_nan_is_the_greatest_and_the_least_of_a_row_in_jax(shape):
             np.testing.assert_array_equal(function(jnp.asarray(x)), answer)
 
 
+def test_the_temperature_for_a_row_with_a_nan_is_that_of_numpy_in_jax():
+    x = np.random.default_rng(0).standard_normal((6, 1000)).astype("float32")
+    x[1, 500] = np.nan
+    found = kofn.temperature_for(jnp.asarray(x), 3, gap=0.2, per_row=True)
+    np.testing.assert_allclose(found, kofn.temperature_for(x, 3, gap=0.2, per_row=True), rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["logistic", "linear", "softmax", "knapsack"])
 def test_a_row_with_a_nan_among_many_entries_in_jax(name):
     """XLA loses the NaN among so many."""

@@ -52,7 +52,7 @@ def test_few_files_of_a_room_stand_on_each_other(room):
 
 def test_no_folder_has_more_than_20_files():
     folders = [folder for folder in ROOT.rglob("*") if folder.is_dir()]
-    assert [folder for folder in folders if len([*folder.glob("*.py")]) > 21] == []
+    assert [folder for folder in folders if len([*folder.glob("*.py")]) > 20] == []
 
 
 def test_few_files_stand_outside_of_a_room():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
+from kofn.arrays.operations import greatest
 from kofn.inputs.given import Given
 from kofn.maps.topk import hard_topk, soft_topk
 
@@ -23,9 +24,9 @@ def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Ar
     x = what.scores
     finite = ~xp.isinf(x)
     some = xp.any(finite, axis=-1)
-    greatest = xp.where(some, xp.max(xp.where(finite, x, -math.inf), axis=-1), 0.0)
-    apart = xp.where(finite, greatest[..., None] - x, 0.0)
-    far = xp.max(apart, axis=-1)
+    top = xp.where(some, greatest(xp.where(finite, x, -math.inf)), 0.0)
+    apart = xp.where(finite, top[..., None] - x, 0.0)
+    far = greatest(apart)
     near = xp.min(xp.where(apart > 0, apart, math.inf), axis=-1)
     if not per_row:
         far, near = _all(xp.max, far, 0.0), _all(xp.min, near, math.inf)

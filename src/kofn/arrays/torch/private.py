@@ -1,7 +1,7 @@
 """The names of PyTorch that are not public, each with its reason and what is done without it.
 
-No other file of kofn names one of them. Without a name, answers are the same: slower, or counted
-twice where it says so. tests/test_arrays_torch_private.py deletes each.
+No other file of kofn names one of them. Without a name, answers are the same, but slower, unless it
+says otherwise. tests/test_arrays_torch_private.py shows what is done without them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def guards_being_made() -> Any:
 def after_backward(call: Callable[[], None]) -> None:
     """Have a function called at the end of the running backward pass, as fully_shard does.
 
-    No public hook comes after all gradients of a module.
+    No public hook comes after all gradients of a module. Without the name, a step of pruning with
+    fully_shard raises AttributeError.
     """
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
@@ -116,11 +117,18 @@ def after_backward(call: Callable[[], None]) -> None:
 def sharded_parameters(model: nn.Module) -> Iterator[Any]:
     """Return what fully_shard keeps of the parameters of a model: it looks for extensions once.
 
-    Without the names, prune a model before its first call.
+    Raises:
+        RuntimeError: fully_shard does not show it; masks would be without effect.
     """
     for module in model.modules():
-        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        if "FSDPModule" not in {kind.__name__ for kind in type(module).__mro__}:
+            continue
+        state: Any = getattr(module, "_get_fsdp_state", lambda: None)()
         groups = getattr(state, "_fsdp_param_groups", None)
-        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
-        for group in groups:
+        if groups is None and not hasattr(state, "_fsdp_param_group"):
+            raise RuntimeError(
+                f"nn.prune does not know fully_shard of PyTorch {torch.__version__}: finalize() "
+                "before fully_shard"
+            )
+        for group in [state._fsdp_param_group] if groups is None else groups:
             yield from getattr(group, "fsdp_params", ())

@@ -14,7 +14,7 @@ from kofn.commands.compare.maps import Map, serving
 MOST_ROWS, MOST = 64, 1 << 15  # most rows and scores measured; larger inputs are subsampled evenly
 CURVE_POINTS = 33
 AT_ONCE = 1 << 20  # most numbers in one array of rows at several temperatures
-ASKED = ("temperature", "support", "gap")
+MEASURES = ("temperature", "support", "gap")
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Comparison:
     scores: np.ndarray  # the rows that were measured
     rows: int  # number of rows in the input
     k: float
-    measure: str  # one of ASKED
+    measure: str  # one of MEASURES
     value: float
     maps: list[Measured]
 

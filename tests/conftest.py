@@ -51,6 +51,31 @@ def kernels_on(monkeypatch):
     monkeypatch.delenv("KOFN_KERNELS", raising=False)
 
 
+@pytest.fixture
+def reference(monkeypatch):
+    """Call a function with the kernels off."""
+
+    def call(function, *arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setenv("KOFN_KERNELS", "reference")
+            return function(*arguments, **options)
+
+    return call
+
+
+@pytest.fixture
+def kernels_alone(monkeypatch):
+    """Call it, and no kernel may leave a row to array code from then on."""
+    from kofn.operations import topk
+    from kofn.threshold import by_kernel
+
+    def call():
+        for module in (topk, by_kernel):
+            monkeypatch.setattr(module, "finish", None)
+
+    return call
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Draw the same numbers whichever tests have run before in this process."""

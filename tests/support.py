@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -103,6 +105,17 @@ def soft_topk_gradients(
         tuple(arguments),
         framework.array(v),
     )
+
+
+@contextlib.contextmanager
+def jax_x64(on: bool) -> Iterator[None]:
+    """JAX with float64, or as its users have it by default: without."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", on)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
 
 
 def single(*values):

@@ -18,9 +18,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 import oracles_subset as oracles
 from kofn import KSubset
 from kofn.arrays.jax import compile as jax_compile
-from kofn.threshold import jax_threshold
 from oracles import finite_difference
-from support import GRADIENT, Framework, with_gradients
+from support import GRADIENT, Framework, jax_x64, with_gradients
 
 RNG = np.random.default_rng(17)
 X, V, C = (torch.tensor(RNG.standard_normal((3, 6))) for _ in range(3))
@@ -273,7 +272,7 @@ def test_it_becomes_a_pytree_once_whoever_comes_first(monkeypatch):
 
 
 def test_jax_without_float64():
-    with jax_threshold.enable_x64(False):
+    with jax_x64(False):
         x = jnp.asarray(X.numpy(), jnp.float32)
         value, slope = jax.value_and_grad(lambda x: KSubset(x, 2).marginals()[0, 1])(x)
         assert value.dtype == slope.dtype == jnp.float32

@@ -9,8 +9,6 @@ from kofn.kernels import contract
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
-from kofn.operations import topk
-from kofn.threshold import by_kernel
 from support import GRADIENT, LINKS, TOTAL_BOUND, WEIGHTS
 
 INF, NAN = np.inf, np.nan
@@ -33,18 +31,6 @@ def poisoned(monkeypatch):
         )
 
     monkeypatch.setattr(launch, "memory_of", memory_of)
-
-
-@pytest.fixture
-def reference(monkeypatch):
-    """Call a function with the kernels off."""
-
-    def call(function, *arguments, **options):
-        with monkeypatch.context() as patch:
-            patch.setenv("KOFN_KERNELS", "reference")
-            return function(*arguments, **options)
-
-    return call
 
 
 def cotangents(x, k, t, v, link):
@@ -94,7 +80,7 @@ def test_weights_and_cotangents_are_the_reference(link, dtype, n, reference, rng
 
 @pytest.mark.parametrize("link", SERVED + POWERS[1:2], ids=str)
 @pytest.mark.parametrize("spread", [0.0, 1.0, 1e3, 3e4, 1e7])
-def test_the_threshold_alone_is_the_references(link, spread, reference, monkeypatch, rng):
+def test_the_threshold_alone_is_the_references(link, spread, reference, kernels_alone, rng):
     x = (spread * rng.standard_normal((5, 300))).astype(np.float32)
     x[1, :40] = -INF
     # Between the scores of a wide row any θ chooses 7 by a link with bounded support.
@@ -104,7 +90,7 @@ def test_the_threshold_alone_is_the_references(link, spread, reference, monkeypa
         kofn.soft_topk_threshold, x.astype(np.float64), k.astype(np.float64), link=link
     )
     if spread < 1e6:
-        monkeypatch.setattr(by_kernel, "finish", None)  # no row may need the reference
+        kernels_alone()
     theta = kofn.soft_topk_threshold(x, k, link=link)
     size = 1e-6 + 2e-7 * np.abs(exact)
     assert np.array_equal(np.isfinite(theta), np.isfinite(exact))
@@ -169,21 +155,21 @@ def test_what_is_not_chosen_may_carry_any_cotangent(link):
 
 @pytest.mark.parametrize("link", SERVED)
 @pytest.mark.parametrize("hidden", [-1e4, -1e9, float(np.finfo("float32").min)])
-def test_additive_masks_cost_nothing(link, hidden, monkeypatch, rng):
+def test_additive_masks_cost_nothing(link, hidden, kernels_alone, rng):
     x = rng.standard_normal((20, 300)).astype(np.float32)
     away = rng.random(x.shape) < 0.4
     wanted = kofn.soft_topk(np.where(away, -np.float32(INF), x), 20, link=link)
-    monkeypatch.setattr(topk, "finish", None)  # no row may need the reference
+    kernels_alone()
     got = kofn.soft_topk(np.where(away, np.float32(hidden), x), 20, link=link)
     assert np.max(np.abs(got - wanted)) <= 5e-7
 
 
 @pytest.mark.parametrize("link", SERVED)
 @pytest.mark.parametrize("k", [20.0, 20.5])
-def test_wide_rows_are_solved_by_the_kernel(link, k, monkeypatch, rng, reference):
+def test_wide_rows_are_solved_by_the_kernel(link, k, kernels_alone, rng, reference):
     x = (1000 * rng.standard_normal((50, 300))).astype(np.float32)
     exact = reference(kofn.soft_topk, x.astype(np.float64), k, link=link)
-    monkeypatch.setattr(topk, "finish", None)
+    kernels_alone()
     assert np.max(np.abs(kofn.soft_topk(x, k, link=link) - exact)) <= WEIGHTS["float32"]
 
 

@@ -12,8 +12,6 @@ import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.kernels.cpu.rows import loops
 from kofn.kernels.cpu.runtime import intrinsics
-from kofn.operations import topk
-from kofn.threshold import by_kernel
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS, SMOOTH
 
@@ -69,9 +67,9 @@ def test_units_do_not_matter(link, rng):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_many_scores_at_the_end_of_the_support(dtype, rng, monkeypatch):
+def test_many_scores_at_the_end_of_the_support(dtype, rng, kernels_alone):
     """One more step of θ and all of them enter: the sum of the weights stays k all the same."""
-    monkeypatch.setattr(topk, "finish", None)  # the kernel answers by itself
+    kernels_alone()
     bound = {"float32": 5e-7, "float64": 1e-14}[dtype]
     for n in (10, 99, 400, 3000):
         for k in (1, 2, 5, 7):
@@ -85,9 +83,9 @@ def test_many_scores_at_the_end_of_the_support(dtype, rng, monkeypatch):
 
 @pytest.mark.parametrize("link", ["linear", "entmax", "logistic"])
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
-def test_a_step_that_was_the_last_too_soon(link, spread, rng, monkeypatch):
+def test_a_step_that_was_the_last_too_soon(link, spread, rng, kernels_alone):
     """One score in 1,000 rows enters the support, or reaches the weight 1: the search goes on."""
-    monkeypatch.setattr(topk, "finish", None)  # the kernel answers by itself
+    kernels_alone()
     x = (spread * rng.standard_normal((8000, 130))).astype(np.float32)
     p = soft_topk(x, 1, link=link)
     assert np.max(np.abs(p.sum(-1, dtype=float) - 1)) <= 5e-7
@@ -115,20 +113,10 @@ def test_a_sum_that_was_off_in_tiny_units():
     assert p.sum(dtype=float) == pytest.approx(1, abs=3e-7)
 
 
-def test_tiny_units_need_no_reference(monkeypatch, rng):
+def test_tiny_units_need_no_reference(kernels_alone, rng):
     x = rng.standard_normal((20, 40)).astype(np.float32)
-    monkeypatch.setattr(topk, "finish", None)
+    kernels_alone()
     soft_topk(x * np.float32(1e-24), 4, temperature=2e-24)
-
-
-def test_a_row_is_solved_once_when_the_kernel_gives_up(monkeypatch):
-    """And not by the kernel again: for a threshold alone, too."""
-    calls, solve = [], by_kernel.solve
-    monkeypatch.setattr(by_kernel, "solve", lambda *a: calls.append(1) or solve(*a))
-    x = np.array([3.0, 1e30, 2.0, 1.5])
-    p, theta = soft_topk(x, 2.5), soft_topk_threshold(x, 2.5)
-    assert len(calls) == 2
-    assert 1 / (1 + np.exp(theta - x[[0, 2, 3]])) == pytest.approx(p[[0, 2, 3]], abs=1e-12)
 
 
 # --- deleted scores ---

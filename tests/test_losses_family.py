@@ -49,7 +49,7 @@ def loss_of(name):
 
 
 def test_the_table_is_complete():
-    # Its rows are ragged: test_maps_segments.py has its tests.
+    # Its rows are ragged: test_segments.py has its tests.
     assert {*LOSSES, "segment_topk_loss"} == set(losses.__all__)
 
 

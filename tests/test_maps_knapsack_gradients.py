@@ -10,11 +10,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
 import kofn
 from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
-from kofn.formulas import answers, implicit
-from kofn.inputs import settled
-from kofn.inputs.given import with_costs
-from kofn.threshold.compiled import evaluate
-from support import LINKS, Framework, Segments, every_link
+from support import LINKS, Framework, every_link
 
 MAPS = {
     "weights": soft_knapsack,
@@ -334,30 +330,3 @@ def test_jvp_of_jax_without_double_precision():
     along = tuple(torch.tensor(np.asarray(t, np.float64)) for t in tangents)
     wanted = torch.func.jvp(of("weights"), leaves, along)[1]
     assert np.allclose(found, wanted, atol=3e-6)
-
-
-@with_gradients
-@pytest.mark.parametrize("function", [answers.weights, implicit.theta, answers.value])
-def test_rows_may_be_segments_of_one_axis(name, function):
-    framework = Framework(name)
-    order = np.random.default_rng(1).permutation(10)
-    ids = framework.array(np.repeat([0, 1], 5)[order])
-    over = Segments(ids.long() if name == "torch" else ids.astype(int), 2)
-    flat = [a.reshape(-1)[order] if a.ndim == 2 else a for a in ROWS]
-
-    def segments(*arrays):
-        rows = settled.rows_of(with_costs(arrays, links.logistic), over)
-        return evaluate(function, rows, over=over)
-
-    def dense(*arrays):
-        return function(settled.rows_of(with_costs(arrays, links.logistic)))
-
-    rows, parts = ([framework.array(a) for a in arrays] for arrays in (ROWS, flat))
-    wanted, found = framework.numpy(dense(*rows)), framework.numpy(segments(*parts))
-    whole = (lambda a: a.reshape(-1)[order]) if wanted.ndim == 2 else (lambda a: a)
-    assert np.allclose(found, whole(wanted), atol=1e-14)
-    v = RNG.standard_normal(wanted.shape)
-    one = framework.vjp(segments, tuple(parts), framework.array(whole(v)))
-    other = framework.vjp(dense, tuple(rows), framework.array(v))
-    for a, b in zip(one, other, strict=True):
-        assert np.allclose(a, b.reshape(-1)[order] if b.ndim == 2 else b, atol=1e-13)

@@ -6,17 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from scipy import special
 
 import oracles
 from kofn import Link, links, soft_topk, soft_topk_threshold
-from kofn.formulas import answers, implicit
-from kofn.inputs.settled import Rows
 from kofn.links import table
-from kofn.solver.reductions import DENSE
 from kofn.solver.threshold import solve
-from support import Framework, Segments, every_link
+from support import Framework, every_link
 
 F32 = np.float32
 PLATEAU = [10, 9.5, 9.2, -9, -10, -9.5, -9.9]
@@ -203,46 +199,6 @@ def test_the_solver_asks_a_row_only_for_its_reductions(rng):
             alone = (x[segment == row], k[row], temperature[row])
             dense = sum(solve(*alone, table.TABLE[link].inner))
             assert hi[row] + lo[row] == pytest.approx(dense, abs=1e-12)
-
-
-def _gap(rows, over=DENSE):
-    target = rows.scores.detach() * 0 + 0.25
-    return answers.gap(rows, target, over)
-
-
-RAGGED = [answers.weights, implicit.theta, answers.value, answers.log_weights, _gap]
-
-
-@pytest.mark.parametrize("link", ["logistic", "normal", "exponential"])
-@pytest.mark.parametrize("function", RAGGED, ids=lambda function: function.__name__.strip("_"))
-def test_ragged_rows_have_the_answers_and_derivatives_of_their_rows(function, link, rng):
-    lengths = [3, 7, 2, 5]
-    ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    over, chosen = Segments(ids, len(lengths)), table.TABLE[link].inner
-    numbers = ([1.0, 2.5, 0.5, 4.0], [1.0, 0.3, 2.0, 0.7])
-
-    def rows(x, k, t):
-        live = torch.ones_like(x, dtype=torch.bool)
-        return Rows(x, live, ~live, k, torch.ones_like(k), t, chosen)
-
-    def derivatives(function, x, k, t, v, u):
-        leaves = [a.clone().requires_grad_() for a in (x, k, t)]
-        answer = function(rows(*leaves))
-        first = torch.autograd.grad((answer * v).sum(), leaves, create_graph=True)
-        second = torch.autograd.grad((first[0] * u).sum(), leaves)
-        return [a.detach().reshape(-1) for a in (answer, *first, *second)]
-
-    x, u = (torch.tensor(rng.standard_normal(sum(lengths))) for _ in range(2))
-    k, t = (torch.tensor(a, dtype=torch.float64) for a in numbers)
-    v = torch.tensor(rng.standard_normal(function(rows(x, k, t), over).shape))
-    ragged = derivatives(lambda rows: function(rows, over), x, k, t, v, u)
-    alone = []
-    for row in range(len(lengths)):
-        own, one = over.ids == row, slice(row, row + 1)
-        of_row = v[own][None] if len(v) == len(x) else v[one]
-        alone.append(derivatives(function, x[own][None], k[one], t[one], of_row, u[own][None]))
-    for got, parts in zip(ragged, zip(*alone, strict=True), strict=True):
-        assert got.numpy() == pytest.approx(torch.cat(parts).numpy(), rel=1e-9, abs=1e-10)
 
 
 def test_rounds_stay_few(rng, monkeypatch):

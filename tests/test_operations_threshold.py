@@ -1,35 +1,36 @@
-"""soft_topk_threshold from a kernel: the value and gradients of the plain operations."""
+"""soft_topk_threshold from a kernel: the value and gradients of array code."""
 
 import numpy as np
 import pytest
 import torch
 
-from kofn import links, soft_topk_threshold
-from kofn.adapters import array_code
-from kofn.formulas import implicit, pullbacks
-from kofn.inputs.given import given
-from kofn.inputs.settled import rows_of
-from kofn.links import table
+from kofn import links, soft_topk, soft_topk_threshold
+from kofn.formulas import pullbacks
 from kofn.operations import topk
+from kofn.threshold import by_kernel
 from support import LINKS
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 
 
-def plain(x, k, link, t):
-    checked = given(x, k, table.resolve(link), t, -1, None)
-    return implicit.theta(rows_of(checked))
+def cotangent(theta):
+    return torch.linspace(-1, 2, theta.numel(), dtype=theta.dtype)
 
 
-def gradients(function, x, k, link, t):
+def gradients(x, k, link, t):
     leaves = [leaf.clone().requires_grad_() for leaf in (x, k, t)]
-    theta = function(leaves[0], leaves[1], link, leaves[2])
-    v = torch.linspace(-1, 2, theta.numel(), dtype=theta.dtype)
-    return theta.detach(), *torch.autograd.grad(theta, leaves, v)
+    theta = soft_topk_threshold(leaves[0], leaves[1], link=link, temperature=leaves[2])
+    return theta.detach(), *torch.autograd.grad(theta, leaves, cotangent(theta))
 
 
-def of_kernel(x, k, link, t):
-    return soft_topk_threshold(x, k, link=link, temperature=t)
+def by_array_code(x, k, link, t):
+    """The same by torch.func, which differentiates array code at the θ of the kernel."""
+
+    def function(x, k, t):
+        return soft_topk_threshold(x, k, link=link, temperature=t)
+
+    theta, pull = torch.func.vjp(function, x, k, t)
+    return theta, *pull(cotangent(theta))
 
 
 @pytest.mark.parametrize("size", [1, 1e4, 1e9])
@@ -41,18 +42,16 @@ def test_rows_of_every_sort(link, size):
     t = torch.tensor([0.1, 1, 2, 0.5, 1, 3.0], dtype=x.dtype)
     for k in (0.0, 1.0, 2.5, 8.0, 9.0):
         k = torch.full((6,), k, dtype=x.dtype)
-        for got, wanted in zip(
-            gradients(of_kernel, x, k, link, t), gradients(plain, x, k, link, t), strict=True
-        ):
+        for got, wanted in zip(gradients(x, k, link, t), by_array_code(x, k, link, t), strict=True):
             # dθ/dT is a mean of z = (x − θ)/T, so that a rounding of its weights costs eps·max |z|
             rounding = max(1e-11, float(np.finfo(float).eps) * size)
             assert torch.allclose(got, wanted, rtol=2e-8, atol=rounding, equal_nan=True)
 
 
-def test_eager_code_solves_and_does_no_more(monkeypatch):
+def test_eager_code_solves_once(monkeypatch):
     calls, solved = [], topk.threshold_of
     monkeypatch.setattr(topk, "threshold_of", lambda *given: calls.append(given) or solved(*given))
-    monkeypatch.setattr(array_code, "answer", None)
+    monkeypatch.setattr(topk.THETA, "reference", None)
     for x in (torch.randn(2, 5), torch.randn(2, 5, requires_grad=True), np.ones((2, 5))):
         assert soft_topk_threshold(x, 2).shape == (2,)
     assert len(calls) == 3
@@ -75,9 +74,9 @@ def test_gradients_of_usual_rows_need_no_array_code(link, monkeypatch):
     x = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x[0, 1], x[1, 2], x[2, 0] = -torch.inf, torch.inf, torch.finfo(x.dtype).min
     k, t = torch.tensor([2.0, 7.5, 30]).double(), torch.tensor([0.5, 1, 3]).double()
-    wanted = gradients(plain, x, k, link, t)
+    wanted = by_array_code(x, k, link, t)
     monkeypatch.setattr(pullbacks, "of_thresholds", None)
-    for got, want in zip(gradients(of_kernel, x, k, link, t), wanted, strict=True):
+    for got, want in zip(gradients(x, k, link, t), wanted, strict=True):
         assert torch.allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
@@ -85,9 +84,9 @@ def test_rows_are_taken_some_at_a_time(monkeypatch):
     x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
     x[3] = -torch.inf  # this row needs the array code, and the others of its block
     arguments = x, torch.full((7,), 2.0), "normal", torch.full((7,), 0.5)
-    wanted = gradients(plain, *arguments)
+    wanted = by_array_code(*arguments)
     monkeypatch.setattr(topk, "AT_ONCE", 10)
-    for got, want in zip(gradients(of_kernel, *arguments), wanted, strict=True):
+    for got, want in zip(gradients(*arguments), wanted, strict=True):
         assert torch.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
@@ -96,7 +95,8 @@ def test_half_precision_is_not_cast_outside(dtype, monkeypatch):
     x = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
     x[0, 1], x[1, 2] = -torch.inf, torch.finfo(dtype).min
     k, t = torch.tensor([2.0, 7.5, 30]), torch.tensor([0.5, 2e4, 3])
-    wanted = gradients(of_kernel, given(x, 1, links.logistic, 1.0, -1, None)[0], k, "logistic", t)
+    excluded = x == torch.finfo(dtype).min
+    wanted = gradients(x.float().masked_fill(excluded, -torch.inf), k, "logistic", t)
     seen = []
     solved = topk.threshold_of
     monkeypatch.setattr(
@@ -104,7 +104,7 @@ def test_half_precision_is_not_cast_outside(dtype, monkeypatch):
         "threshold_of",
         lambda backend, rows: seen.append(rows.scores.dtype) or solved(backend, rows),
     )
-    got = gradients(of_kernel, x, k, "logistic", t)
+    got = gradients(x, k, "logistic", t)
     assert seen == [dtype]
     assert [each.dtype for each in got] == [torch.float32, dtype, torch.float32, torch.float32]
     for some, want in zip(got, wanted, strict=True):
@@ -116,3 +116,13 @@ def test_half_precision_is_not_cast_outside(dtype, monkeypatch):
     (slope,) = torch.autograd.grad(theta.sum(), leaf, create_graph=True)
     assert theta.dtype == torch.float32
     assert torch.autograd.grad(slope.float().square().sum(), leaf)[0].isfinite().all()
+
+
+def test_a_row_is_solved_once_when_the_kernel_gives_up(monkeypatch):
+    """And not by the kernel again: for a threshold alone, too."""
+    calls, solve = [], by_kernel.solve
+    monkeypatch.setattr(by_kernel, "solve", lambda *a: calls.append(1) or solve(*a))
+    x = np.array([3.0, 1e30, 2.0, 1.5])
+    p, theta = soft_topk(x, 2.5), soft_topk_threshold(x, 2.5)
+    assert len(calls) == 2
+    assert 1 / (1 + np.exp(theta - x[[0, 2, 3]])) == pytest.approx(p[[0, 2, 3]], abs=1e-12)

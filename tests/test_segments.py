@@ -18,9 +18,8 @@ from kofn.arrays.segments import segment_sum
 from kofn.losses import segment_topk_loss, topk_loss
 from kofn.segments import form as segment_form
 from kofn.segments import order as segment_order
-from kofn.threshold import jax_threshold
 from rows_of_users import DTYPES, draw
-from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework
+from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework, jax_x64
 
 INF, NAN = math.inf, math.nan
 
@@ -547,7 +546,7 @@ def test_sums_of_long_segments_keep_their_digits():
     x = np.random.default_rng(0).random(2_000_000, np.float32)
     ids = (np.arange(x.size) % 3).astype(np.int32)
     wanted = np.bincount(ids, x.astype(np.float64))
-    with jax_threshold.enable_x64(False):
+    with jax_x64(False):
         lanes = segment_sum(jnp.asarray(x), jnp.asarray(ids), 3)
     of_torch = segment_sum(torch.tensor(x), torch.tensor(ids), 3)
     for found in (lanes, of_torch, segment_sum(x, ids, 3)):
@@ -574,7 +573,7 @@ def test_derivatives_of_long_segments_keep_their_digits(name, function, monkeypa
         return framework.vjp(lambda x, k, t: function(x, k, t, **of), (x_, k, t), v)
 
     wanted = gradients("float64")
-    with jax_threshold.enable_x64("without" not in name):
+    with jax_x64("without" not in name):
         found = gradients("float32")
     for one, other in zip(found, wanted, strict=True):
         assert np.linalg.norm(one - other) <= 2e-6 * np.linalg.norm(other)

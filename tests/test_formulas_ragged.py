@@ -1,8 +1,6 @@
 """Rows that are no axis of an array: every answer and derivative, segment by segment."""
 
-import math
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,98 +10,12 @@ import torch
 from torch.autograd import gradgradcheck
 
 from kofn import links
-from kofn.adapters import route
 from kofn.formulas import answers, implicit
-from kofn.inputs.given import Given
+from kofn.inputs.given import with_costs
 from kofn.inputs.settled import rows_of
-from kofn.links import table
-from kofn.operations.logarithms import LOG_WEIGHTS
-from kofn.operations.losses import GAP
 from kofn.threshold.compiled import evaluate
-from support import CAUCHY, Framework, Segments
-
-INF, NAN = math.inf, math.nan
-
-# (scores, k, T) of each segment.
-TAME = [
-    ([0.3, -0.2, 1.1, 0.6, -1.4], 2.0, 0.7),
-    ([0.5, 0.1, -0.9], 1.3, 0.5),
-    ([2.0, -1.0, 0.4, 0.8, -0.3, 0.9, 0.2], 3.0, 1.2),
-]
-ODD = [
-    ([], 0.0, 1.0),
-    ([1.0, -INF, 0.5, -INF, 0.2], 1.5, 0.8),
-    ([-INF, -INF], 0.0, 1.0),
-    ([0.2, INF, -0.3, 0.9, INF], 3.5, 0.6),
-    ([INF, 0.4, INF, INF], 1.5, 1.0),
-    ([INF, NAN, 0.3], 2.0, 1.0),
-    ([0.1, NAN, 0.3, 0.2], 2.0, 1.0),
-    ([0.1, 0.7, 0.3], NAN, 1.0),
-    ([0.4, 0.2, -0.5], 0.0, 0.3),
-    ([0.4, 0.2, -0.5], 3.0, 0.3),
-    ([0.7], 0.25, 2.0),
-    ([], 0.0, 0.5),
-]
-WIDE = [
-    ([1e30, -1e30, 0.3, 0.2, 0.1, 0.0], 2.5, 0.5),
-    ([-1e9, -1e9, 0.1, 0.2, 0.3], 2.0, 0.3),
-]
-# A link whose support ends below leaves θ open here, to rounding; one whose support ends above has
-# the least of the chosen scores at its end, where its slope jumps.
-HARD = [
-    ([10, 9.5, 9.2, -9, -10, -9.5, -9.9], 3.0, 0.1),
-    ([10.0, 9.0, -9.0, -10.0], 2.0, 0.1),
-    ([1e8, 1e6, 3e2, 1.0, 1e-10, 0.0], 2.0, 1.0),
-]
-ALPHA = (1.5, 1.3, 1.7, 1.0, 1.05, 2.0, 3.0)
-LINKS = ["logistic", "laplace", "normal", "exponential", "linear", "entmax", "alpha", "cauchy"]
-
-
-class Ragged:
-    """The same rows twice: as segments in random order, and padded to one length."""
-
-    def __init__(self, rows, framework, dtype="float64", link="logistic"):
-        self.framework, self.dtype, self.link = framework, dtype, link
-        lengths = [len(scores) for scores, _, _ in rows]
-        order = np.random.default_rng(1).permutation(sum(lengths))
-        places = [(row, i) for row, length in enumerate(lengths) for i in range(length)]
-        self.places = tuple(np.array(places)[order].T)
-        self.shape = (len(rows), max(lengths))
-        scores = np.concatenate([np.asarray(scores, float) for scores, _, _ in rows])[order]
-        self.numbers = [scores, *(np.array(n) for n in list(zip(*rows, strict=True))[1:])]
-        ids = framework.array(self.places[0])
-        self.over = Segments(
-            ids.long() if framework.name == "torch" else ids.astype(int), len(rows)
-        )
-        if link == "alpha":
-            self.numbers.append(np.resize(ALPHA, len(rows)))
-
-    def padded(self, values, fill=0.0):
-        dense = np.full(self.shape, fill)
-        dense[self.places] = values
-        return dense
-
-    def arguments(self, dense):
-        x, *per_row = self.numbers
-        numbers = [self.padded(x, -INF) if dense else x, *per_row]
-        return tuple(self.framework.array(n, self.dtype) for n in numbers)
-
-    def entries(self, values, dense, fill=0.0):
-        return self.framework.array(self.padded(values, fill) if dense else values, self.dtype)
-
-    def outer(self, alpha):
-        if self.link == "cauchy":
-            return CAUCHY[self.framework.name]
-        return links.entmax(alpha[0]) if alpha else table.TABLE[self.link]
-
-    def given(self, x, k, t, *alpha):
-        link = self.outer(alpha).inner
-        return Given(x, k, t, link.with_alpha(*alpha) if alpha else link)
-
-    def told(self, answer, dense):
-        """An answer or a gradient as numbers, per segment or per entry in the segments' order."""
-        found = self.framework.numpy(answer)
-        return found[self.places] if dense and found.shape == self.shape else found
+from ragged_rows import HARD, INF, LINKS, TAME, Ragged, check, rows_for
+from support import Framework, Segments, with_gradients
 
 
 def answer_of(ragged, function, dense, *arguments):
@@ -139,23 +51,6 @@ def cases(names):
                 told = "-".join((function.__name__, *name.split(), link))
                 found.append(pytest.param(function, *name.split(), link, marks=marks, id=told))
     return found
-
-
-def rows_for(link, *others):
-    return TAME + ODD + WIDE + ([] if link in ("linear", "entmax", "alpha", *others) else HARD)
-
-
-BEYOND = 1e40
-"""A second derivative of θ in a row whose ΣF′ is 1e-30 hangs on the order in which it is summed."""
-
-
-def check(got, wanted, tolerance):
-    assert got.shape == wanted.shape
-    same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
-    same |= (np.abs(wanted) > BEYOND) & (np.abs(got) > BEYOND)
-    with np.errstate(invalid="ignore"):
-        wrong = ~same & ~(np.abs(got - wanted) <= tolerance * (1 + np.abs(wanted)))
-    assert not np.any(wrong), (np.flatnonzero(wrong), got[wrong], wanted[wrong])
 
 
 PLAIN = {"numpy float64": ("normal", "alpha"), "torch float32": ("exponential", "alpha")}
@@ -201,35 +96,13 @@ def derivatives(ragged, function, dense, order=2):
 
 
 @pytest.mark.parametrize(
-    ("function", "name", "link"), cases({"torch": ("logistic", "alpha"), "jax": ()})
+    ("function", "name", "link"), cases({"torch": ("logistic", "exponential", "alpha"), "jax": ()})
 )
 def test_derivatives_are_those_of_dense_rows(function, name, link):
     ragged = Ragged(rows_for(link, "exponential"), Framework(name), link=link)
     ways = [derivatives(ragged, function, dense) for dense in (False, True)]
     for got, wanted in zip(*ways, strict=True):
         check(ragged.told(got, False), ragged.told(wanted, True), 1e-9)
-
-
-@pytest.mark.parametrize("link", ["logistic", pytest.param("normal", marks=pytest.mark.full)])
-@pytest.mark.parametrize("closed", [LOG_WEIGHTS, GAP], ids=["log_weights", "gap"])
-def test_closed_forms_are_those_of_dense_rows(closed, link):
-    """Eager torch with gradients in scores and temperature alone."""
-    ragged = Ragged(rows_for(link), Framework("torch"), link=link)
-    found = []
-    for dense in (False, True):
-        x, k, t = ragged.arguments(dense)
-        leaves = [x.clone().requires_grad_(), t.clone().requires_grad_()]
-        extra = [torch.full_like(x, 0.3)] if closed is GAP else []
-        form = None if dense else SimpleNamespace(over=ragged.over)
-        what = ragged.given(leaves[0], k, leaves[1])._replace(form=form)
-        answer = route.by_array_code(closed, what, *extra)
-        v = ragged.entries(np.cos(np.arange(len(ragged.places[0]))), dense)
-        v = v if answer.shape == x.shape else torch.cos(torch.arange(len(k)).double())
-        first = torch.autograd.grad(answer, leaves, v, create_graph=True)
-        again = torch.autograd.grad(first[0].nan_to_num().pow(2).sum(), leaves)
-        found.append([ragged.told(a, dense) for a in (answer, *first, *again)])
-    for got, wanted in zip(*found, strict=True):
-        check(got, wanted, 1e-9)
 
 
 @pytest.mark.parametrize("link", ["logistic", "alpha"])
@@ -268,3 +141,32 @@ def test_jax_hessians_are_those_of_dense_rows(function, link):
         found.append(jax.tree.leaves(jax.jit(jax.hessian(total))(ragged.arguments(False))))
     for got, wanted in zip(*found, strict=True):
         check(np.asarray(got), np.asarray(wanted), 1e-9)
+
+
+@with_gradients
+@pytest.mark.parametrize("function", [answers.weights, implicit.theta, answers.value])
+def test_rows_with_costs_are_those_of_dense_rows(name, function, rng):
+    framework = Framework(name)
+    scores, costs = rng.standard_normal((2, 5)), rng.uniform(0.2, 3, (2, 5))
+    whole = scores, costs, np.array([1.7, 3.1]), np.array([0.7, 1.2])
+    order = rng.permutation(10)
+    ids = framework.array(np.repeat([0, 1], 5)[order])
+    over = Segments(ids.long() if name == "torch" else ids.astype(int), 2)
+    flat = [a.reshape(-1)[order] if a.ndim == 2 else a for a in whole]
+
+    def segments(*arrays):
+        rows = rows_of(with_costs(arrays, links.logistic), over)
+        return evaluate(function, rows, over=over)
+
+    def dense(*arrays):
+        return function(rows_of(with_costs(arrays, links.logistic)))
+
+    rows, parts = ([framework.array(a) for a in arrays] for arrays in (whole, flat))
+    wanted, found = framework.numpy(dense(*rows)), framework.numpy(segments(*parts))
+    along = (lambda a: a.reshape(-1)[order]) if wanted.ndim == 2 else (lambda a: a)
+    assert np.allclose(found, along(wanted), atol=1e-14)
+    v = rng.standard_normal(wanted.shape)
+    one = framework.vjp(segments, tuple(parts), framework.array(along(v)))
+    other = framework.vjp(dense, tuple(rows), framework.array(v))
+    for a, b in zip(one, other, strict=True):
+        assert np.allclose(a, b.reshape(-1)[order] if b.ndim == 2 else b, atol=1e-13)

@@ -14,6 +14,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from kofn.arrays.kinds import Array
 from kofn.kernels import cpu, gpu, missing
 from kofn.kernels.contract import kind_of
@@ -243,6 +245,13 @@ def blocks(link: Any = None) -> Any:
     kernels = module("kofn.kernels.cpu.blocks.launch") if wanted() else None
     served = link is None or kernels is None or kind_of(link) in kernels.SERVED
     return kernels if served else None
+
+
+def threads() -> int:
+    """Return how many threads work on NumPy arrays: KOFN_NUM_THREADS, else one per processor."""
+    from kofn.kernels.cpu.runtime import pool
+
+    return pool.wanted(np.empty(0))
 
 
 _CHOICES = {"on": True, "reference": False}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from kofn import kernels
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -24,8 +25,6 @@ from kofn.arrays.kinds import (
     is_torch,
     namespace,
 )
-from kofn.kernels.cpu.runtime import pool
-from kofn.kernels.cpu.runtime.memory import address
 
 BLOCK = 1 << 17
 """Entries of a block: with what is computed of them, they stay in the caches of a processor."""
@@ -121,7 +120,7 @@ class Blocks:
 
 
 def _crew(size: int) -> int:
-    return pool.wanted(np.empty(0)) if size > 2 * BLOCK else 1
+    return kernels.threads() if size > 2 * BLOCK else 1
 
 
 def _in_order(
@@ -188,8 +187,8 @@ class Pages:
         if array.mode == "c" or not hasattr(found, "madvise"):
             self.file: Any = None
             return
-        self.file, first = found, address(np.frombuffer(found, np.uint8))
-        self.offset, self.size = address(array) - first, array.itemsize
+        self.file, first = found, np.frombuffer(found, np.uint8).ctypes.data
+        self.offset, self.size = array.ctypes.data - first, array.itemsize
 
     def release(self, start: int, stop: int) -> None:
         if self.file is None:

@@ -1,6 +1,6 @@
 """Weights of many rows at once by bisection, for scores of any size and a threshold anywhere.
 
-A threshold of its own would be too coarse beside a score of 1e30 at T = 1. So θ is told from the
+A threshold of its own would be too coarse beside a score of 1e30 at T = 1. So θ is found from the
 score next to it, θ = anchor ± distance, and the distance is bisected in the order of floats: then
 x − θ is never less than half of what was subtracted from x, and z keeps all its digits.
 """

@@ -87,7 +87,7 @@ class Ragged:
         link = self.outer(alpha).inner
         return Given(x, k, t, link.with_alpha(*alpha) if alpha else link)
 
-    def told(self, answer, dense):
+    def in_order(self, answer, dense):
         """An answer or a gradient as numbers, per segment or per entry in the segments' order."""
         found = self.framework.numpy(answer)
         return found[self.places] if dense and found.shape == self.shape else found

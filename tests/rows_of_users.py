@@ -196,7 +196,9 @@ def wrong(rows: UserRows, p: np.ndarray, expected: np.ndarray, link: str | float
     return order[worst[order] > 1]
 
 
-def told(rows: UserRows, p: np.ndarray, expected: np.ndarray, link: str | float, index: int) -> str:
+def described(
+    rows: UserRows, p: np.ndarray, expected: np.ndarray, link: str | float, index: int
+) -> str:
     """A row as code that shows it again, and what is wrong with it."""
     one = slice(index, index + 1)
     broken = {
@@ -222,7 +224,7 @@ def hold(rows: UserRows, link: str | float, backend: str, learned: bool = False)
     if len(bad):
         raise AssertionError(
             f"{len(bad)} of {len(rows)} rows of {link} are wrong by {backend}, the worst:\n"
-            + told(rows, p, expected, link, int(bad[0]))
+            + described(rows, p, expected, link, int(bad[0]))
         )
 
 

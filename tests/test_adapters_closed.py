@@ -30,6 +30,6 @@ def test_closed_forms_are_those_of_dense_rows(closed, link):
         v = v if answer.shape == x.shape else torch.cos(torch.arange(len(k)).double())
         first = torch.autograd.grad(answer, leaves, v, create_graph=True)
         again = torch.autograd.grad(first[0].nan_to_num().pow(2).sum(), leaves)
-        found.append([ragged.told(a, dense) for a in (answer, *first, *again)])
+        found.append([ragged.in_order(a, dense) for a in (answer, *first, *again)])
     for got, wanted in zip(*found, strict=True):
         check(got, wanted, 1e-9)

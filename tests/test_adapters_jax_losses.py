@@ -98,7 +98,7 @@ def test_values_and_gradients_are_those_of_pytorch(name, rows):
     wanted = function(*tensors)
     summed(function, torch.where)(*tensors).backward()
     gradient = jax.jit(jax.grad(summed(function, jnp.where), argnums=(0, 1)))
-    # One call is for θ and the weights, another for what is asked for.
+    # One call is for θ and the weights, another for the rest.
     assert text(function, x, T).count(NAME) == 2
     assert gradient.lower(x, T).as_text().count(NAME) >= 2
     found = jax.jit(function)(x, T), *gradient(x, T)

@@ -64,13 +64,13 @@ def test_what_is_changed_before_the_way_back_is_told_or_does_not_matter(name, ch
     try:
         (answer * factors).sum().backward()
     except RuntimeError as error:
-        told = str(error)
+        message = str(error)
     else:
-        told = None
-    if told is None:
+        message = None
+    if message is None:
         torch.testing.assert_close(leaf.grad, plain)
     else:
-        assert "modified by an inplace operation" in told
+        assert "modified by an inplace operation" in message
 
 
 @pytest.mark.usefixtures("kernels_on")

@@ -101,13 +101,17 @@ def test_thresholds_and_json(both_ways):
     wanted = soft_topk_threshold(X, 7)
     lines = answered("x.npy", "-k", 7, "--threshold-only").splitlines()
     np.testing.assert_allclose([float(line) for line in lines], wanted, atol=1e-6)
-    told = json.loads(answered("x.npy", "-k", 1000, "--threshold-only", "--json"))
-    assert told["thresholds"] == ["-inf"] * 3
-    told = json.loads(answered("x.npy", "-k", 7, "--out", "w.npy", "--json"))
-    assert (told["shape"], told["dtype"], told["k"]) == ([3, 1000], "float32", 7)
+    printed = json.loads(answered("x.npy", "-k", 1000, "--threshold-only", "--json"))
+    assert printed["thresholds"] == ["-inf"] * 3
+    printed = json.loads(answered("x.npy", "-k", 7, "--out", "w.npy", "--json"))
+    assert (printed["shape"], printed["dtype"], printed["k"]) == ([3, 1000], "float32", 7)
     np.save("x.npy", np.nan_to_num(X, posinf=3, neginf=-3))
-    told = json.loads(answered("x.npy", "-k", 7, "--support", 9, "--threshold-only", "--json"))
-    assert (told["support"], "temperature" in told, len(told["thresholds"])) == (9, False, 3)
+    printed = json.loads(answered("x.npy", "-k", 7, "--support", 9, "--threshold-only", "--json"))
+    assert (printed["support"], "temperature" in printed, len(printed["thresholds"])) == (
+        9,
+        False,
+        3,
+    )
 
 
 @pytest.mark.parametrize("options", [[], ["--hard"]])

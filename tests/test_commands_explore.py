@@ -114,17 +114,17 @@ def test_it_refuses(tmp_path, monkeypatch, name, words):
 
 @pytest.fixture
 def opened(monkeypatch, tmp_path):
-    """What a browser is asked to open; temporary files go to tmp_path."""
-    asked = []
+    """What a browser is to open; temporary files go to tmp_path."""
+    opened = []
 
     class Browser:
         def open(self, address):
-            asked.append(address)
+            opened.append(address)
             return True
 
     monkeypatch.setattr(webbrowser, "get", Browser)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return asked
+    return opened
 
 
 def test_it_opens_a_browser(opened):
@@ -257,6 +257,6 @@ def test_texts_and_addresses_are_read_as_they_were_written():
     console.log(said({ back, read: given.texts.map((text) => parseScores(text).scores ?? null) }));
     """
     given = {"states": explorer_golden.spelled(list(STATES.values())), "texts": list(ENTRIES)}
-    told = run_script(code, given, (*page.SOLVER, "state"))
-    assert told["back"] == [True] * len(STATES)
-    assert told["read"] == list(ENTRIES.values())
+    found = run_script(code, given, (*page.SOLVER, "state"))
+    assert found["back"] == [True] * len(STATES)
+    assert found["read"] == list(ENTRIES.values())

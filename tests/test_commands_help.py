@@ -69,13 +69,13 @@ def test_exit_statuses_are_those_of_the_documentation():
     [("kofn co", {"compare"}), ("kofn compare --su", {"--support"})],
 )
 def test_a_shell_completes_commands_and_options(typed, expected):
-    asked = {
+    given = {
         "_KOFN_COMPLETE": "complete_bash",
         "COMP_WORDS": typed,
         "COMP_CWORD": str(len(typed.split()) - 1),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "kofn"], env={**os.environ, **asked}, capture_output=True, text=True
+        [sys.executable, "-m", "kofn"], env={**os.environ, **given}, capture_output=True, text=True
     )
     assert (done.returncode, set(done.stdout.split())) == (0, expected), done
 
@@ -101,8 +101,8 @@ def test_selections_as_json(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     table = np.c_[rng.normal(size=(40, 3)), rng.integers(0, 2, 40)]
     np.savetxt("data.csv", table, delimiter=",", header="a,b,c,label", comments="")
-    asked = ["data.csv", "--target", "label", "-k", 1, "--splits", 1, "--steps", 2]
-    printed = run("select", *asked, "--json")
+    given = ["data.csv", "--target", "label", "-k", 1, "--splits", 1, "--steps", 2]
+    printed = run("select", *given, "--json")
     assert printed.exit_code == 0, printed.output
     assert json.loads(printed.stdout)["rows"] == 40
     assert os.listdir() == ["data.csv"]

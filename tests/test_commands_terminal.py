@@ -205,10 +205,10 @@ def test_compiling_is_told_once_and_only_if_it_happens(capsys, monkeypatch, tmp_
 
 
 def test_compare_tells_how_far_it_is(rng):
-    told = []
-    comparison = compare(rng.normal(size=(2, 4)), 2, "temperature", 1.0, told.append)
+    reported = []
+    comparison = compare(rng.normal(size=(2, 4)), 2, "temperature", 1.0, reported.append)
     names = [each.name for each in comparison.maps]
-    assert told == [*names, *(f"{name}, over T" for name in names)]
+    assert reported == [*names, *(f"{name}, over T" for name in names)]
 
 
 @pytest.mark.parametrize(("bars", "last"), [("one", 2), ("two", 3)])

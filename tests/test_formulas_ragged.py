@@ -48,8 +48,8 @@ def cases(names):
         for link in LINKS:
             marks = [] if link in ordinary else [pytest.mark.full]
             for function in WITHOUT_INTEGRAL.get(link, ANSWERS):
-                told = "-".join((function.__name__, *name.split(), link))
-                found.append(pytest.param(function, *name.split(), link, marks=marks, id=told))
+                label = "-".join((function.__name__, *name.split(), link))
+                found.append(pytest.param(function, *name.split(), link, marks=marks, id=label))
     return found
 
 
@@ -62,7 +62,7 @@ def test_answers_are_those_of_dense_rows(function, name, dtype, link):
     ragged = Ragged(rows_for(link), Framework(name), dtype, link)
     with np.errstate(all="ignore"):
         got, wanted = (
-            ragged.told(answer_of(ragged, function, dense, *ragged.arguments(dense)), dense)
+            ragged.in_order(answer_of(ragged, function, dense, *ragged.arguments(dense)), dense)
             for dense in (False, True)
         )
     check(got, wanted, 3e-6 if dtype == "float32" else 1e-12)
@@ -102,7 +102,7 @@ def test_derivatives_are_those_of_dense_rows(function, name, link):
     ragged = Ragged(rows_for(link, "exponential"), Framework(name), link=link)
     ways = [derivatives(ragged, function, dense) for dense in (False, True)]
     for got, wanted in zip(*ways, strict=True):
-        check(ragged.told(got, False), ragged.told(wanted, True), 1e-9)
+        check(ragged.in_order(got, False), ragged.in_order(wanted, True), 1e-9)
 
 
 @pytest.mark.parametrize("link", ["logistic", "alpha"])

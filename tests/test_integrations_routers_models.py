@@ -86,11 +86,11 @@ def test_a_model_is_saved_and_loaded_bit_for_bit(model, tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert torch.equal(net(x).logits, loaded.eval()(x).logits)
     # Without the patch, the stock router comes back, and finds all of its own parameters.
-    stock, told = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    stock, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert all(type(each) is class_of(model)[1] for each in routers(stock))
-    assert not told["missing_keys"]
+    assert not info["missing_keys"]
     ours = {name for name in before if "routing" in name}
-    assert told["unexpected_keys"] == ours
+    assert info["unexpected_keys"] == ours
     assert bool(ours) == bool(options)
 
 

@@ -41,7 +41,7 @@ def compiled(monkeypatch):
 
 
 def in_a_new_process(code):
-    """The address as a process finds it that has not asked before, and Σx by it."""
+    """The address as a process finds it that has not looked it up before, and Σx by it."""
     address = native._stored(code) or native._compiled(code)
     x, sums = np.arange(5, dtype=np.float32), np.zeros(8)
     function = type(native.function(code))(address)
@@ -316,18 +316,18 @@ def test_warm_compiles_what_is_asked_for_once(folder, monkeypatch, capsys):
 
     some = [SMALL, launch.visit("loops", "survey", 0, 4)]
     monkeypatch.setattr(every, "functions", lambda kinds, sizes: some)
-    status, told = run("--link", "logistic", "--dtype", "float32")
+    status, printed = run("--link", "logistic", "--dtype", "float32")
     assert status == 0
-    assert told.out.startswith(f"2 functions in {folder}, 2 of them compiled now")
+    assert printed.out.startswith(f"2 functions in {folder}, 2 of them compiled now")
     assert ", 0 of them compiled now" in run()[1].out
     done = json.loads(run("--json")[1].out)
     assert (done["folder"], done["functions"], done["compiled"]) == (str(folder), 2, 0)
     assert "--link must be one of logistic" in run("--link", "cauchy")[1].err
     (folder / "file").write_text("")
     monkeypatch.setenv("KOFN_CACHE_DIR", str(folder / "file"))
-    status, told = run()
+    status, printed = run()
     assert status == 2
-    assert f"cannot write to {folder / 'file'}" in told.err
+    assert f"cannot write to {folder / 'file'}" in printed.err
 
 
 def test_warm_compiles_what_calls_need():

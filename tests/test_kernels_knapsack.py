@@ -342,8 +342,8 @@ def test_transforms_of_torch_have_the_digits_of_array_code(monkeypatch):
     x, costs = (generator.normal(size=(40, 300)), generator.exponential(size=(40, 300)) + 0.1)
     rows = tuple(torch.tensor(each, dtype=torch.float32) for each in (x, costs))
     of = partial(soft_knapsack, budget=40.0, link=links.entmax(1.3), temperature=0.01)
-    asked = partial(torch.func.jvp, of, rows, (torch.ones(40, 300), torch.zeros(40, 300)))
-    found = asked()
+    tangent = partial(torch.func.jvp, of, rows, (torch.ones(40, 300), torch.zeros(40, 300)))
+    found = tangent()
     monkeypatch.setenv("KOFN_KERNELS", "reference")
-    for one, other in zip(found, asked(), strict=True):
+    for one, other in zip(found, tangent(), strict=True):
         assert torch.equal(one, other)

@@ -64,9 +64,9 @@ def test_the_first_call_without_numba_says_so_and_no_other(name):
     run(f"""
     {load}
     first = heard(lambda: {FIRST[name]})
-    told = [message for category, message in first if category is RuntimeWarning]
-    assert len(told) == 1, first
-    assert "pip install numba" in told[0] and "KOFN_KERNELS=reference" in told[0], told
+    warned = [message for category, message in first if category is RuntimeWarning]
+    assert len(warned) == 1, first
+    assert "pip install numba" in warned[0] and "KOFN_KERNELS=reference" in warned[0], warned
     assert heard(lambda: {FIRST["numpy"]}) == heard(lambda: {FIRST["hard"]}) == []
     np.testing.assert_allclose(kofn.soft_topk(np.arange(5.0), 2).sum(), 2)
     """)

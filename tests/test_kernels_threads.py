@@ -41,10 +41,10 @@ def test_helpers_end_before_the_process_does():
     program = """
 import atexit, ctypes, threading, time
 
-def told():  # registered first, so it is called last
+def report_at_end():  # registered first, so it is called last
     print([thread.name for thread in threading.enumerate() if thread.name.startswith("kofn")])
 
-atexit.register(told)
+atexit.register(report_at_end)
 from kofn.kernels.cpu.runtime import pool
 
 asleep = ctypes.CDLL(None).usleep

@@ -107,7 +107,7 @@ def slopes_of(framework, x, k, t, link):
 def test_the_value_and_its_slopes_meet_the_oracle_far_from_the_threshold(
     backend, link, dtype, rng, monkeypatch
 ):
-    """z beyond every exponent: 2^y of such a y is no number, and must not be asked for."""
+    """z beyond every exponent: 2^y of such a y is no number, and must not be computed."""
     if backend == "reference":
         monkeypatch.setenv("KOFN_KERNELS", "reference")
     x, k, t = far_rows(rng, dtype)

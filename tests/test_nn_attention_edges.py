@@ -126,8 +126,8 @@ def test_numbers_start_where_they_are_told_after_a_device_without_memory(numbers
             each.fill_(torch.nan)  # as new memory may be
     net.reset_parameters()
     wanted = nn.SparseAttention(WIDTH, HEADS, **numbers)
-    for found, told in zip(net.heads.children(), wanted.heads.children(), strict=True):
-        assert torch.equal(torch.as_tensor(found()), torch.as_tensor(told()))
+    for found, expected in zip(net.heads.children(), wanted.heads.children(), strict=True):
+        assert torch.equal(torch.as_tensor(found()), torch.as_tensor(expected()))
     assert all(each.isfinite().all() for each in net.parameters())
 
 

@@ -152,8 +152,8 @@ def test_in_evaluation_an_input_is_coded_by_itself(way):
     alone = torch.cat([sae.encode(one[None]) for one in x[:20]])
     assert torch.equal(code[:20] > 0, alone > 0)
     with torch.no_grad():
-        asked = float(sae.current_k())
-    assert (code > 0).sum(-1).float().mean() == pytest.approx(asked, rel=0.03)
+        wanted = float(sae.current_k())
+    assert (code > 0).sum(-1).float().mean() == pytest.approx(wanted, rel=0.03)
     assert len((code > 0).sum(-1).unique()) > 2
 
 

@@ -144,9 +144,9 @@ def train(model, steps, after_each):
 def test_a_forgotten_step_is_told_once(scores):
     model = two_layers()
     nn.prune(model, 0.5, schedule=3, scores=scores)
-    with pytest.warns(UserWarning, match=r"pruner\.step\(\) was not called") as told:
+    with pytest.warns(UserWarning, match=r"pruner\.step\(\) was not called") as warned:
         train(model, 5, lambda: None)
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_steps_that_are_counted_need_no_warning():

@@ -84,14 +84,16 @@ def a_router_with_a_step_of_its_own_keeps_it():
 
 def a_mismatch_is_an_error_in_every_process():
     rank = distributed.get_rank()
-    for mine, told in (
+    for mine, words in (
         (routers(8, 8, 4)[: 3 - rank], r"1 of 4 experts with balance=0\.01"),
         (routers(8, 4 + 4 * rank), r"2 of 8 experts with balance=0\.01"),
         (routers(8, balance=1e-2 * (1 + rank)), r"1 of 8 experts with balance=0\.02"),
         (routers(8, balance=None if rank else 1e-2), "stepped no router with balance"),
     ):
         before = copy.deepcopy(steps_of(mine))
-        with pytest.raises(ValueError, match=rf"^nn\.step_routers: .*{told}.*Step the same router"):
+        with pytest.raises(
+            ValueError, match=rf"^nn\.step_routers: .*{words}.*Step the same router"
+        ):
             nn.step_routers(mine)
         assert all(map(torch.equal, steps_of(mine), before))
     with pytest.raises(

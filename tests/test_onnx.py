@@ -179,11 +179,11 @@ def test_what_has_no_translation_is_refused_by_name():
 def test_the_export_says_why_it_refuses():
     with pytest.raises(torch.onnx.OnnxExporterError) as raised:
         exported(lambda x: kofn.temperature_for(x, 2, gap=0.1), normal(3, 7))
-    told, error = [], raised.value
+    messages, error = [], raised.value
     while error is not None:
-        told.append(str(error))
+        messages.append(str(error))
         error = error.__cause__
-    assert "find the temperature before the export" in "".join(told)
+    assert "find the temperature before the export" in "".join(messages)
 
 
 def test_every_link_of_the_table_is_translated():
@@ -201,6 +201,8 @@ def test_every_link_of_the_table_is_translated():
 )
 def test_without_translations_the_error_names_the_remedy(name, function, monkeypatch):
     monkeypatch.setattr(torch_operator, "translated", [])
-    told = rf"kofn::{name}: import kofn\.onnx and .* custom_translation_table=kofn\.onnx\.transla"
-    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=told):
+    messages = (
+        rf"kofn::{name}: import kofn\.onnx and .* custom_translation_table=kofn\.onnx\.transla"
+    )
+    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=messages):
         torch.onnx.export(Of(function).eval(), (normal(3, 7),), dynamo=True, verbose=False)

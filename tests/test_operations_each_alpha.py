@@ -174,10 +174,10 @@ def test_as_many_alphas_as_rows_go_to_one_call(rng, served):
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_the_derivative_in_alpha_is_taken_only_if_it_is_learned(learned, rng, monkeypatch):
-    asked, original = [], launch.deal
+    dealt, original = [], launch.deal
 
     def noted(*arguments, three=None, **more):
-        asked.append(three is not None)
+        dealt.append(three is not None)
         return original(*arguments, three=three, **more)
 
     monkeypatch.setattr(launch, "deal", noted)
@@ -185,7 +185,7 @@ def test_the_derivative_in_alpha_is_taken_only_if_it_is_learned(learned, rng, mo
     alpha = torch.full((4,), 1.3, dtype=torch.float64, requires_grad=learned)
     for function in (kofn.entmax, kofn.log_entmax):
         function(x, alpha).amax(-1).sum().backward()
-    assert sum(asked) == 2 * learned
+    assert sum(dealt) == 2 * learned
 
 
 ALL = torch.tensor([1.0, 1.2, 1.25, 1.5, 1.7, 1.999, 2.0], dtype=torch.float64)

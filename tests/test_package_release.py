@@ -66,9 +66,9 @@ def test_what_is_installed_by_name_is_pinned():
 def test_numba_is_not_needed_where_there_is_none():
     (numba,) = [each for each in map(Requirement, PROJECT["dependencies"]) if each.name == "numba"]
     assert numba.marker is not None
-    asked = {"python_version": "3.13", "sys_platform": "linux"}
-    assert numba.marker.evaluate(asked)
-    assert not numba.marker.evaluate({**asked, "sys_platform": "emscripten"})
+    environment = {"python_version": "3.13", "sys_platform": "linux"}
+    assert numba.marker.evaluate(environment)
+    assert not numba.marker.evaluate({**environment, "sys_platform": "emscripten"})
 
 
 def test_the_version_is_written_in_one_place():

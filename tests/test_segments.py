@@ -68,7 +68,7 @@ class Ragged:
 
 @pytest.fixture(params=["kernels", "array code", "nothing read"])
 def backends(request, monkeypatch):
-    """Where ids are not read, as on a GPU, the array code serves what it is told."""
+    """Where ids are not read, as on a GPU, the array code serves as it is."""
     monkeypatch.setenv("KOFN_KERNELS", "reference" if request.param == "array code" else "on")
     if request.param == "nothing read":
         monkeypatch.setattr(segment_form, "is_at_hand", lambda x: False)
@@ -581,7 +581,7 @@ def test_derivatives_of_long_segments_keep_their_digits(name, function, monkeypa
 
 def test_nothing_compiled_is_called_where_kernels_are_off(monkeypatch):
     def refuse():
-        raise AssertionError("compiled code was asked for")
+        raise AssertionError("compiled code was looked for")
 
     monkeypatch.setenv("KOFN_KERNELS", "reference")
     monkeypatch.setattr(segment_order.kernels, "copies", refuse)

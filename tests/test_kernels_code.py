@@ -13,10 +13,10 @@ from kofn.kernels.cpu.runtime import machine, native
 
 INF, NAN = np.inf, np.nan
 ABREAST = [*sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}), "survey", "peak", "slope"]
-OTHER_LOOPS = dict.fromkeys((*layout.TARGETS, *layout.LABELLED), "loss_loops")
+ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOGS, *layout.LOG_BACKWARD
+OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops")
 SUMMED = ("write", "mend", "closely")
 SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "
-OTHER_LOOPS |= dict.fromkeys((*layout.LOGS, *layout.LOG_BACKWARD), "log_loops")
 OF_ALPHA = *layout.IN_ALPHA, *layout.LOG_IN_ALPHA, *layout.LOSS_IN_ALPHA
 OTHER_LOOPS |= dict.fromkeys(OF_ALPHA, "alpha_loops")
 BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST})

@@ -10,7 +10,7 @@ from numba import cfunc
 
 import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
-from kofn.kernels.cpu.rows import loops
+from kofn.kernels.cpu.rows import frame, loops
 from kofn.kernels.cpu.runtime import intrinsics
 from rows_of_users import draw, hold, hold_gradients
 from support import LINKS, SMOOTH
@@ -227,7 +227,7 @@ def test_a_threshold_beyond_the_greatest_float_is_finite(link, temperature):
 @pytest.mark.parametrize("name", ["census", "peak"])
 def test_extremes_are_found_by_vector_code(name):
     """A `peak` that LLVM left scalar took twice as long as the rest of softmax."""
-    made = cfunc(intrinsics.VISIT, **loops.OPTIONS)(getattr(loops, name)(0, np.float32))
+    made = cfunc(intrinsics.VISIT, **frame.OPTIONS)(getattr(loops, name)(0, np.float32))
     assert re.search(r"v?pmaxsd\s+.*[xyz]mm", made._library.get_asm_str())
 
 

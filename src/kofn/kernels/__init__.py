@@ -203,7 +203,7 @@ BACKENDS = (
         "kofn.kernels.cpu.rows.launch",
         "kofn.kernels.cpu.subsets.launch",
         "kofn.kernels.cpu.choice.launch",
-        "kofn.kernels.cpu.noise.launch",
+        "kofn.kernels.cpu.passes.noise",
         "kofn.kernels.cpu.knapsack.launch",
     ),
     Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
@@ -236,13 +236,13 @@ def serving_of(
 
 
 def copies() -> Any:
-    """Return the functions that copy segments to dense rows and back; see cpu/segments."""
-    return module("kofn.kernels.cpu.segments.launch")
+    """Return the functions that copy segments to dense rows and back; see cpu/passes."""
+    return module("kofn.kernels.cpu.passes.segments")
 
 
 def blocks(link: Any = None) -> Any:
-    """Return the functions of a block of a row, for this link if one is given; see cpu/blocks."""
-    kernels = module("kofn.kernels.cpu.blocks.launch") if wanted() else None
+    """Return the functions of a block of a row, for this link if one is given; see cpu/passes."""
+    kernels = module("kofn.kernels.cpu.passes.blocks") if wanted() else None
     served = link is None or kernels is None or kind_of(link) in kernels.SERVED
     return kernels if served else None
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kofn.kernels.cpu.blocks import launch as blocks
 from kofn.kernels.cpu.choice import launch as choice
 from kofn.kernels.cpu.knapsack import launch as knapsack
-from kofn.kernels.cpu.noise import launch as noise
+from kofn.kernels.cpu.passes import blocks, noise, segments
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import half, native, shipped
 from kofn.kernels.cpu.runtime.native import Code
-from kofn.kernels.cpu.segments import launch as segments
 from kofn.kernels.cpu.subsets import launch as subsets
 
 # What reads a program that XLA runs; xla/targets.py cannot be imported without JAX.
-_OF_XLA = [
-    Code("xla.handler", name, "q", "q") for name in ("serve", "on_rows", "on_sums", "on_long_rows")
-]
+_OF_XLA = [Code("xla.handler", name, "q", "q") for name in ("serve", "on_rows", "on_long_rows")]
 
 
 def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:

@@ -14,27 +14,26 @@ import numpy as np
 
 from kofn.arrays.kinds import is_torch
 from kofn.kernels.cpu.runtime import half, native, pool
-from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, REGISTER, SCORES, in_slot
+from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
-from kofn.kernels.cpu.runtime.memory import memory_of, per_row, zeros
+from kofn.kernels.cpu.runtime.memory import memory_of, per_row
 from kofn.kernels.cpu.runtime.native import Code
 
 GRAIN = 16_384  # entries a thread takes at once
 
 
-_PLACES = {
-    "choices": ("choice.worker", "qqdq"),
-    "largest": ("choice.worker", "qqqq"),
-    "truncated": ("choice.truncated", "qqdq"),
-    "back": ("choice.truncated", "qqdq"),
+_MODULES = {
+    "choices": "choice.worker",
+    "largest": "choice.worker",
+    "truncated": "choice.truncated",
+    "back": "choice.truncated",
 }
-NAMES = tuple(_PLACES)
+NAMES = tuple(_MODULES)
 
 
 def code_of(name: str, size: int) -> Code:
     """What a thread calls, for numbers of that size."""
-    module, takes = _PLACES[name]
-    return Code(module, f"{name}_{'single' if size == 4 else 'double'}", takes)
+    return Code(_MODULES[name], name, native.WORK, "", 0, f"float{8 * size}")
 
 
 def hard(x: Any, k: Any) -> Any:
@@ -42,25 +41,24 @@ def hard(x: Any, k: Any) -> Any:
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty_like(x)
-    code = code_of("choices", max(x.itemsize, 4))
-    if type(k) is float:
-        _deal(code, x, k, 0, 0, out)
-    else:
-        k = memory.packed(k)
-        _deal(code, x, 0.0, memory.address(k), 0, out, k)
+    each = None if type(k) is float else memory.packed(k)
+    k_at, number = (0, k) if each is None else (memory.address(each), 0.0)
+    job = memory.address(x), k_at, memory.address(out)
+    _offer("choices", x, job, number, 0, (out, each))
     return out
 
 
 def largest(x: Any, k: int) -> Any:
     """The indices of the k largest scores of rows, (…, k)."""
-    x = memory_of(x).packed(x)
+    memory = memory_of(x)
+    x = memory.packed(x)
     shape = (*x.shape[:-1], k)
     out = (
         x.new_empty(shape, dtype=sys.modules["torch"].int64)
         if is_torch(x)
         else np.empty(shape, np.int64)
     )
-    _deal(code_of("largest", x.itemsize), x, k, 0, 3 * k, out)
+    _offer("largest", x, (memory.address(x), k, memory.address(out)), 0.0, 3 * k, (out,))
     return out
 
 
@@ -99,44 +97,24 @@ def _deal_truncated(
     size = max(x.itemsize, 4)
     temperature, at = per_row(temperature, memory, count, size)
     places = (0 if one is None else memory.address(one) for one in (given, out, each, cotangent))
-    keep = x, temperature, given, out, each, cotangent
     room, job = n if out is None else 0, (memory.address(x), at, *places, k)
-    _offer(code_of(name, size), n, count, job, (share,), room, keep)
-
-
-def _deal(
-    code: Code, x: Any, k: float | int, k_at: int, room: int, out: Any, keep: Any = None
-) -> None:
-    """Rows to threads, each with `room` words; no answer depends on who works on it."""
-    n, count, address = x.shape[-1], prod(x.shape[:-1]), memory_of(x).address
-    _offer(code, n, count, (address(x), k_at, address(out)), (k,), room, (x, out, keep))
+    _offer(name, x, job, share, room, (temperature, given, out, each, cotangent))
 
 
 def _offer(
-    code: Code,
-    n: int,
-    count: int,
-    places: tuple[int, ...],
-    numbers: tuple[float, ...],
-    room: int,
-    keep: tuple[Any, ...],
+    name: str, x: Any, places: tuple[int, ...], number: float, room: int, keep: tuple[Any, ...]
 ) -> None:
-    """Rows to threads, each with `room` words; the first to keep are the scores."""
+    """Rows to threads, each with `room` words; no answer depends on who works on it."""
+    n, count = x.shape[-1], prod(x.shape[:-1])
     if count == 0:
         return
+    code = code_of(name, max(x.itemsize, 4))
     words = array("q", (0, 0, count, max(1, GRAIN // n), n, *places))
-    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(keep[0]), count)
     job, run, kept = words, native.function(code), None
-    if half.is_half(keep[0]):
-        job, kept, room = _job_of_halves(code, words, keep[0], room)
+    if half.is_half(x):
+        job, kept, room = _job_of_halves(code, words, x, room)
         run = native.function(half.DRIVER)
-    own, scratch = zeros(crew * room + REGISTER // 8)
-    scratch += -scratch % REGISTER
-    first = job.buffer_info()[0]
-    if crew > 1:
-        shares = [(first, scratch + 8 * room * i, *numbers, False) for i in range(1, crew)]
-        pool.offer(shares, run, (words, job, kept, own, keep))
-    run(first, scratch, *numbers, True)
+    pool.work_on(x, GRAIN, run, job, room, number, (words, kept, keep))
 
 
 def _job_of_halves(code: Code, words: array[int], x: Any, room: int) -> tuple[array[int], Any, int]:

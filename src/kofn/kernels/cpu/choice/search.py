@@ -10,15 +10,13 @@ import math
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.extending import intrinsic
 
+from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
 
-each = njit(error_model="numpy", nogil=True)
 
-
-@each
+@plain
 def ends(x, lowest):
     """The least and the greatest of the scores above `lowest`, and whether a score is NaN."""
     widest_vectors()
@@ -33,7 +31,7 @@ def ends(x, lowest):
     return unordered(least, lowest), unordered(greatest, lowest), bad != 0
 
 
-@each
+@plain
 def count_from(x, t):
     """How many scores are at least t."""
     widest_vectors()
@@ -43,7 +41,7 @@ def count_from(x, t):
     return np.int64(count)
 
 
-@each
+@plain
 def count_above(x, t):
     """How many scores are greater than t."""
     widest_vectors()
@@ -53,7 +51,7 @@ def count_above(x, t):
     return np.int64(count)
 
 
-@each
+@plain
 def least_from(x, t):
     """The least score that is at least t."""
     widest_vectors()
@@ -77,7 +75,7 @@ def middle(typingctx, low, high):
     return low(low, high), codegen
 
 
-@each
+@plain
 def _probe(low, high, from_low, from_high, k, halve):
     """A number in (low, high): by the line through the logarithms of the counts, or half-way."""
     width = high - low
@@ -97,7 +95,7 @@ SETTLE = 6
 """After so many steps, look whether equal scores are why no t has k scores above it."""
 
 
-@each
+@plain
 def kth_largest(x, k, least, greatest):
     """(t, above): the k-th largest score and how many are greater; above = −1 if just k reach t.
 

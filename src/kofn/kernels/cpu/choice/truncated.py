@@ -7,16 +7,16 @@ least score is found as in search.py: a bracket, narrowed by adding up weights i
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from kofn.kernels.cpu.choice.search import (
     HALVE,
     STEPS,
     count_above,
     count_from,
-    each,
     ends,
     kth_largest,
     least_from,
@@ -24,9 +24,9 @@ from kofn.kernels.cpu.choice.search import (
 )
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.rows.formulas import exponential
-from kofn.kernels.cpu.rows.loops import BLOCK, OPTIONS
+from kofn.kernels.cpu.rows.frame import BLOCK, loop
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import (
     inline,
     ordered,
@@ -40,8 +40,6 @@ from kofn.kernels.cpu.runtime.vector_math import (
 N, X, T, LABELS, OUT, EACH, G, K = range(4, 12)
 WORDS = 12
 
-adding = njit(nogil=True, **OPTIONS)
-
 SETTLE = 4
 """After so many steps, look whether the bracket has one score only, however often."""
 FAINT = 720.0
@@ -54,7 +52,7 @@ def _below(x, greatest, per_t):
     return (x - greatest) * per_t
 
 
-@adding
+@loop
 def _raise(x, greatest, per_t, lowest, e):
     """e^((x − greatest)/T) of finite scores in play, 0 of others; the sum."""
     widest_vectors()
@@ -71,7 +69,7 @@ def _raise(x, greatest, per_t, lowest, e):
     return whole
 
 
-@adding
+@loop
 def mass_from(x, e, t):
     """The weight of the scores that are at least t."""
     widest_vectors()
@@ -85,7 +83,7 @@ def mass_from(x, e, t):
     return whole
 
 
-@adding
+@loop
 def _keep(x, e, t, share):
     """Leave the weights of scores above t, that share of those at t, none below; the sum."""
     widest_vectors()
@@ -102,14 +100,14 @@ def _keep(x, e, t, share):
     return whole
 
 
-@each
+@plain
 def _scale(e, by):
     widest_vectors()
     for i in range(e.size):
         e[i] *= by
 
 
-@each
+@plain
 def _between(low, high, halve):
     """A number between two: their mean, or the middle in the order of all floats."""
     width = high - low
@@ -120,7 +118,7 @@ def _between(low, high, halve):
     return unordered(middle(ordered(low), ordered(high)), low)
 
 
-@each
+@plain
 def reaching(x, e, wanted, least, greatest):
     """A number with the fewest scores from it on whose weights e are as much as is wanted.
 
@@ -145,13 +143,13 @@ def reaching(x, e, wanted, least, greatest):
     return low
 
 
-@each
+@plain
 def nucleus(x, e, share, least, greatest):
     """The same for that share of all weight."""
     return reaching(x, e, share * mass_from(x, e, least), least, greatest)
 
 
-@each
+@plain
 def _truncate(x, k, share, t, shared, least, greatest, e):
     """Leave the weights e of what is kept; the sum. Ties share the places left if `shared`."""
     places, one = real(t, 1.0), real(t, 1.0)
@@ -167,7 +165,7 @@ def _truncate(x, k, share, t, shared, least, greatest, e):
     return _keep(x, e, last, places if shared else one)
 
 
-@each
+@plain
 def _special(x, lowest, bad, e):
     """Weights of a row with a NaN, with scores of +inf, which share the weight, or with neither."""
     infinity, count = real(lowest, math.inf), 0
@@ -181,7 +179,7 @@ def _special(x, lowest, bad, e):
     return count
 
 
-@each
+@plain
 def _softmax(x, k, share, t, label, lowest, e, wanted):
     """The weights, or with a label ≥ 0 p − 1 for that one and the loss, as the answer.
 
@@ -213,33 +211,30 @@ def _softmax(x, k, share, t, label, lowest, e, wanted):
     return math.log(whole) + (np.float64(greatest) - np.float64(x[label])) / t
 
 
-@each
-def _truncated(job, own, share, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), WORDS, np.int64)
-    n, k, rows = words[N], words[K], words[COUNT]
-    xs = carray(pointer(words[X]), rows * n, number)
-    ts = carray(pointer(words[T]), rows, number)
-    found = carray(pointer(words[EACH]), rows, number)
-    wanted, labelled = words[OUT] != 0, words[LABELS] != 0
-    outs = carray(pointer(words[OUT] if wanted else own), rows * n if wanted else n, number)
-    labels = carray(pointer(words[LABELS] if labelled else own), rows, np.int64)
-    lowest = lowest_of(xs)
-    first, last = take(job)
-    while first < last:
+def truncated(kind: int, number: Any) -> Any:
+    """The work of a thread: the weights of rows, for the nucleus of a share, and their losses."""
+
+    @plain
+    def work(job, own, first, last, share):
+        words = carray(pointer(job), WORDS, np.int64)
+        n, k, rows = words[N], words[K], words[COUNT]
+        xs = carray(pointer(words[X]), rows * n, number)
+        ts = carray(pointer(words[T]), rows, number)
+        found = carray(pointer(words[EACH]), rows, number)
+        wanted, labelled = words[OUT] != 0, words[LABELS] != 0
+        outs = carray(pointer(words[OUT] if wanted else own), rows * n if wanted else n, number)
+        labels = carray(pointer(words[LABELS] if labelled else own), rows, np.int64)
+        lowest = lowest_of(xs)
         for r in range(first, last):
             out = outs[r * n : r * n + n] if wanted else outs[:n]
             label = labels[r] if labelled else np.int64(-1)
             x = xs[r * n : r * n + n]
             found[r] = _softmax(x, k, share, ts[r], label, lowest, out, wanted)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
+
+    return served(work)
 
 
-@adding
+@loop
 def _mean(p, g):
     """Σpg where p is not 0."""
     widest_vectors()
@@ -253,7 +248,7 @@ def _mean(p, g):
     return whole
 
 
-@adding
+@loop
 def _pull(x, p, g, mean, t, start_at, out):
     """p(g − mean)/T; the answer is −Σ of that times (x − start)/T."""
     widest_vectors()
@@ -270,20 +265,22 @@ def _pull(x, p, g, mean, t, start_at, out):
     return -whole
 
 
-@each
-def _back(job, own, share, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), WORDS, np.int64)
-    n, rows = words[N], words[COUNT]
-    xs = carray(pointer(words[X]), rows * n, number)
-    gs = carray(pointer(words[G]), rows * n, number)
-    ps = carray(pointer(words[LABELS]), rows * n, number)
-    outs = carray(pointer(words[OUT]), rows * n, number)
-    ts = carray(pointer(words[T]), rows, number)
-    found = carray(pointer(words[EACH]), rows, number)
-    first, last = take(job)
-    while first < last:
+def back(kind: int, number: Any) -> Any:
+    """The work of a thread: the cotangents of the scores of rows, and of T.
+
+    The weights are where the labels were.
+    """
+
+    @plain
+    def work(job, own, first, last, _):
+        words = carray(pointer(job), WORDS, np.int64)
+        n, rows = words[N], words[COUNT]
+        xs = carray(pointer(words[X]), rows * n, number)
+        gs = carray(pointer(words[G]), rows * n, number)
+        ps = carray(pointer(words[LABELS]), rows * n, number)
+        outs = carray(pointer(words[OUT]), rows * n, number)
+        ts = carray(pointer(words[T]), rows, number)
+        found = carray(pointer(words[EACH]), rows, number)
         for r in range(first, last):
             at, stop = r * n, r * n + n
             x, p, g, out = xs[at:stop], ps[at:stop], gs[at:stop], outs[at:stop]
@@ -291,30 +288,5 @@ def _back(job, own, share, leads, number):
             while some < n - 1 and p[some] == number(0):
                 some += 1
             found[r] = _pull(x, p, g, mean, ts[r], x[some], out)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
 
-
-def truncated_single(job, own, share, leads):
-    """Take rows of float32 until there are none; write their weights and losses."""
-    _truncated(job, own, share, leads, np.float32)
-
-
-def truncated_double(job, own, share, leads):
-    """The same for float64."""
-    _truncated(job, own, share, leads, np.float64)
-
-
-def back_single(job, own, share, leads):
-    """Take rows of float32 until there are none; write the cotangents of the scores and of T.
-
-    The weights are where the labels were.
-    """
-    _back(job, own, share, leads, np.float32)
-
-
-def back_double(job, own, share, leads):
-    """The same for float64."""
-    _back(job, own, share, leads, np.float64)
+    return served(work)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.choice.search import (
-    count_above,
-    each,
-    ends,
-    kth_largest,
-    least_from,
-)
+from kofn.kernels.cpu.choice.search import count_above, ends, kth_largest, least_from
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 
 # A job, the integers that every thread on it reads: those of shares.py first; K is the address of
-# a number per row, 0 where there is one for all.
+# a number per row, 0 where there is one for all; of indices it is k itself.
 N, X, K, OUT = range(4, 8)
 WORDS = 8
 
@@ -29,7 +24,7 @@ FEW = 512  # scores times k, up to which inserting each score costs less than a 
 RUN = 16  # indices that are sorted by insertion; longer runs are merged
 
 
-@each
+@plain
 def _ones(x, t, out):
     """1 where a score is at least t, else 0."""
     widest_vectors()
@@ -37,7 +32,7 @@ def _ones(x, t, out):
         out[i] = real(t, 1.0) if x[i] >= t else real(t, 0.0)
 
 
-@each
+@plain
 def _ranked(x, t, left, out):
     """1 above t, what is left at t, to the lowest index first, 0 below."""
     zero, one = real(t, 0.0), real(t, 1.0)
@@ -50,7 +45,7 @@ def _ranked(x, t, left, out):
         out[i] = share
 
 
-@each
+@plain
 def _spoil(x, lowest, k, out):
     """NaN where a row with a NaN, or whose k is NaN, has a score in play; +inf keeps its choice."""
     for i in range(x.size):
@@ -59,7 +54,7 @@ def _spoil(x, lowest, k, out):
             out[i] = real(lowest, math.nan)
 
 
-@each
+@plain
 def _choose(x, k, lowest, out):
     least, greatest, bad = ends(x, lowest)
     if not k > 0 or least > greatest:  # k is 0 or NaN, or nothing is in play
@@ -78,7 +73,7 @@ def _choose(x, k, lowest, out):
         _spoil(x, lowest, k, out)
 
 
-@each
+@plain
 def _insert_all(x, k, lowest, scores, indices):
     """What `_collect` and `_sort` do, for few scores: keep those chosen so far in order."""
     found = np.int64(0)
@@ -94,7 +89,7 @@ def _insert_all(x, k, lowest, scores, indices):
     return found
 
 
-@each
+@plain
 def _collect(x, k, lowest, scores, indices):
     """Up to k scores that a choice of k takes, and their indices, in the order of the row."""
     least, greatest, _ = ends(x, lowest)
@@ -112,7 +107,7 @@ def _collect(x, k, lowest, scores, indices):
     return found
 
 
-@each
+@plain
 def _insert(scores, indices):
     """Sort by falling scores; equal ones stay in their order."""
     for i in range(1, scores.size):
@@ -123,7 +118,7 @@ def _insert(scores, indices):
         scores[j], indices[j] = v, index
 
 
-@each
+@plain
 def _merge(scores, indices, middle, into, indices_into):
     """The two sorted parts, before `middle` and from it on, as one."""
     a, b = 0, middle
@@ -135,7 +130,7 @@ def _merge(scores, indices, middle, into, indices_into):
         a += not second
 
 
-@each
+@plain
 def _sort(scores, indices, spare, spare_indices):
     """Sort by falling scores; the other two are memory of the same size."""
     n, width = scores.size, RUN
@@ -151,7 +146,7 @@ def _sort(scores, indices, spare, spare_indices):
         width *= 2
 
 
-@each
+@plain
 def _fill(x, lowest, indices, found):
     """The lowest indices of scores that are not in play, after those found."""
     i = 0
@@ -162,49 +157,41 @@ def _fill(x, lowest, indices, found):
         i += 1
 
 
-@each
+@plain
 def lowest_of(xs):
     """Scores up to this one count as masked."""
     return real(xs[0], _SINGLE if xs.itemsize == 4 else _DOUBLE)
 
 
-@each
-def _choices(job, k, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), WORDS, np.int64)
-    n, rows = words[N], words[COUNT]
-    xs, outs = (
-        carray(pointer(words[X]), rows * n, number),
-        carray(pointer(words[OUT]), rows * n, number),
-    )
-    ks, lowest = carray(pointer(words[K]), rows, number), lowest_of(xs)
-    first, last = take(job)
-    while first < last:
+def choices(kind: int, number: Any) -> Any:
+    """The work of a thread: the hard choices of rows, for k of each or one number."""
+
+    @plain
+    def work(job, own, first, last, k):
+        words = carray(pointer(job), WORDS, np.int64)
+        n, rows = words[N], words[COUNT]
+        xs = carray(pointer(words[X]), rows * n, number)
+        outs = carray(pointer(words[OUT]), rows * n, number)
+        ks, lowest = carray(pointer(words[K]), rows, number), lowest_of(xs)
         for r in range(first, last):
             here = np.float64(ks[r] if words[K] != 0 else real(lowest, k))
             _choose(xs[r * n : r * n + n], here, lowest, outs[r * n : r * n + n])
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
+
+    return served(work)
 
 
-@each
-def _largest(job, own, k, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), WORDS, np.int64)
-    n, rows = words[N], words[COUNT]
-    xs, outs = (
-        carray(pointer(words[X]), rows * n, number),
-        carray(pointer(words[OUT]), rows * k, np.int64),
-    )
-    lowest, scores = lowest_of(xs), carray(pointer(own), k, number)
-    spare = carray(pointer(own + 8 * k), k, number)
-    spare_indices = carray(pointer(own + 16 * k), k, np.int64)
-    first, last = take(job)
-    while first < last:
+def largest(kind: int, number: Any) -> Any:
+    """The work of a thread: the indices of the k largest scores of rows."""
+
+    @plain
+    def work(job, own, first, last, _):
+        words = carray(pointer(job), WORDS, np.int64)
+        n, k, rows = words[N], words[K], words[COUNT]
+        xs = carray(pointer(words[X]), rows * n, number)
+        outs = carray(pointer(words[OUT]), rows * k, np.int64)
+        lowest, scores = lowest_of(xs), carray(pointer(own), k, number)
+        spare = carray(pointer(own + 8 * k), k, number)
+        spare_indices = carray(pointer(own + 16 * k), k, np.int64)
         for r in range(first, last):
             x, indices = xs[r * n : r * n + n], outs[r * k : r * k + k]
             if 0 < n * k <= FEW:
@@ -213,27 +200,5 @@ def _largest(job, own, k, leads, number):
                 found = _collect(x, k, lowest, scores, indices)
                 _sort(scores[:found], indices[:found], spare[:found], spare_indices[:found])
             _fill(x, lowest, indices, found)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
 
-
-def choices_single(job, own, k, leads):
-    """Take rows of float32 until there are none; write their hard choices."""
-    _choices(job, k, leads, np.float32)
-
-
-def choices_double(job, own, k, leads):
-    """Take rows of float64 until there are none; write their hard choices."""
-    _choices(job, k, leads, np.float64)
-
-
-def largest_single(job, own, k, leads):
-    """Take rows of float32 until there are none; write the indices of their k largest scores."""
-    _largest(job, own, k, leads, np.float32)
-
-
-def largest_double(job, own, k, leads):
-    """Take rows of float64 until there are none; write the indices of their k largest scores."""
-    _largest(job, own, k, leads, np.float64)
+    return served(work)

@@ -10,7 +10,7 @@ from kofn.kernels.contract import BOUNDED
 from kofn.kernels.cpu.knapsack.formulas import distance, place, slope_at, weight
 from kofn.kernels.cpu.knapsack.frame import extremes_of, visit_of
 from kofn.kernels.cpu.rows.formulas import deleted
-from kofn.kernels.cpu.rows.loops import Visit
+from kofn.kernels.cpu.rows.frame import Visit
 from kofn.kernels.cpu.runtime.vector_math import inline, where_positive
 
 

@@ -13,20 +13,21 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.choice.search import each, least_from
-from kofn.kernels.cpu.choice.truncated import adding, mass_from, reaching
+from kofn.kernels.cpu.choice.search import least_from
+from kofn.kernels.cpu.choice.truncated import mass_from, reaching
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.knapsack.layout import APART, COSTS, WORDS
+from kofn.kernels.cpu.rows.frame import loop
 from kofn.kernels.cpu.rows.layout import GIVEN_UP, HI, OUT, TEMPERATURE, K, N, X
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import COUNT
-from kofn.kernels.cpu.runtime.shares import served
+from kofn.kernels.cpu.runtime.shares import plain, served
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 MOST = float(np.finfo(np.float64).max)
 
 
-@each
+@plain
 def _densities(x, costs, lowest, densities):
     """x/c of entries that may be bought, −∞ of others; the least and the greatest of the former;
     whether all is ordinary.
@@ -48,7 +49,7 @@ def _densities(x, costs, lowest, densities):
     return unordered(least, 0.0), unordered(greatest, 0.0), bad == 0
 
 
-@adding
+@loop
 def _cost_above(densities, costs, t):
     """What the entries of a density greater than t cost."""
     widest_vectors()
@@ -58,13 +59,13 @@ def _cost_above(densities, costs, t):
     return whole
 
 
-@each
+@plain
 def _is_close(cost, budget, n, exact):
     """Whether another order of a sum might decide otherwise: not where sums of costs are exact."""
     return not (exact and cost == budget) and abs(cost - budget) <= n * 2.0**-51 * cost
 
 
-@each
+@plain
 def _buy(x, costs, budget, lowest, densities, out):
     """Write the choice of a row; whether it is not given up."""
     least, greatest, ordinary = _densities(x, costs, lowest, densities)
@@ -99,7 +100,7 @@ def _buy(x, costs, budget, lowest, densities, out):
 def fill(kind, number):
     """The work of a thread: write what is bought, and NaN in place of θ in rows given up."""
 
-    @each
+    @plain
     def work(job, own, first, last, alpha):
         words = carray(pointer(job), WORDS, np.int64)
         n, rows = words[N], words[COUNT]

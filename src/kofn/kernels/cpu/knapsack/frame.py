@@ -15,7 +15,7 @@ from numba import carray
 
 from kofn.kernels.cpu.knapsack.formulas import second
 from kofn.kernels.cpu.knapsack.layout import STATE
-from kofn.kernels.cpu.rows.loops import BLOCK, Visit
+from kofn.kernels.cpu.rows.frame import BLOCK, Visit
 from kofn.kernels.cpu.runtime.intrinsics import add_to, plus, pointer
 from kofn.kernels.cpu.runtime.vector_math import (
     inline,

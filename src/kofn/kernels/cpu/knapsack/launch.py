@@ -14,8 +14,8 @@ from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.runtime.native import Code
 
-FORWARD = Code("knapsack.worker", "forward", "qqdq")
-BACKWARD = Code("knapsack.worker", "backward", "qqdq")
+FORWARD = Code("knapsack.worker", "forward", native.WORK)
+BACKWARD = Code("knapsack.worker", "backward", native.WORK)
 
 _ANY = link_of(LINEAR, 0.0)  # hard choices are the same for all
 
@@ -46,7 +46,7 @@ def codes(kinds: list[int], size: int) -> list[Code]:
 
 def fill_of(size: int) -> Code:
     """The work of a thread on hard choices, for numbers of so many bytes."""
-    return Code("knapsack.fill", "fill", "qqdq", "", 0, f"float{8 * size}")
+    return Code("knapsack.fill", "fill", native.WORK, "", 0, f"float{8 * size}")
 
 
 def weights(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, Any, bool]:

@@ -13,7 +13,7 @@ import numpy as np
 from kofn.kernels.cpu.knapsack.formulas import on_grid, place, tails, weight
 from kofn.kernels.cpu.knapsack.frame import extremes_of, visit_of
 from kofn.kernels.cpu.rows.formulas import deleted, integral
-from kofn.kernels.cpu.rows.loops import Visit
+from kofn.kernels.cpu.rows.frame import Visit
 from kofn.kernels.cpu.runtime.vector_math import inline
 
 

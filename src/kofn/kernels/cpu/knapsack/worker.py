@@ -10,24 +10,9 @@ from numba import carray
 from kofn.kernels.cpu.knapsack.back_search import cotangents, value
 from kofn.kernels.cpu.knapsack.layout import APART, COSTS, HEAD, IN_COSTS, STATE, WORDS
 from kofn.kernels.cpu.knapsack.search import Row, solve, state_of
+from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.rows.formulas import edge
 from kofn.kernels.cpu.rows.lanes import load, rounded, store
-from kofn.kernels.cpu.rows.layout import (
-    GIVEN_UP,
-    HI,
-    KIND,
-    LO,
-    ONE,
-    OUT,
-    SIZE,
-    TEMPERATURE,
-    TWO,
-    VISITS,
-    G,
-    K,
-    N,
-    X,
-)
 from kofn.kernels.cpu.rows.worker import on_rows
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -43,16 +28,16 @@ def forward(job, own, first, last, alpha):
     """Write thresholds, and weights if wanted."""
     words = carray(pointer(job), WORDS, np.int64)
     for r in range(first, last):
-        row = _row(words, own, r, words[OUT], alpha)
-        state, size = state_of(row), words[SIZE]
-        found = solve(row, words[OUT] != 0)
+        row = _row(words, own, r, words[rows.OUT], alpha)
+        state, size = state_of(row), words[rows.SIZE]
+        found = solve(row, words[rows.OUT] != 0)
         if found and not _is_kept(state, size):
             state.hi, state.lo, found = 0.0, math.nan, False
         if not found:
-            fetch_add(job + 8 * GIVEN_UP, 1)
+            fetch_add(job + 8 * rows.GIVEN_UP, 1)
         high = rounded(state.hi, size)
-        store(words[HI], r, size, high)
-        store(words[LO], r, size, (state.hi - high) + state.lo if high - high == 0 else 0.0)
+        store(words[rows.HI], r, size, high)
+        store(words[rows.LO], r, size, (state.hi - high) + state.lo if high - high == 0 else 0.0)
 
 
 @on_rows
@@ -62,16 +47,16 @@ def backward(job, own, first, last, alpha):
     """
     words = carray(pointer(job), WORDS, np.int64)
     for r in range(first, last):
-        row = _row(words, own, r, words[OUT], alpha)
-        state, size = state_of(row), words[SIZE]
-        state.hi, state.lo = load(words[HI], r, size), load(words[LO], r, size)
-        state.given = words[G] - words[X]
-        if words[G] == 0:
+        row = _row(words, own, r, words[rows.OUT], alpha)
+        state, size = state_of(row), words[rows.SIZE]
+        state.hi, state.lo = load(words[rows.HI], r, size), load(words[rows.LO], r, size)
+        state.given = words[rows.G] - words[rows.X]
+        if words[rows.G] == 0:
             value(row, state)
         elif not cotangents(row, _row(words, own, r, words[IN_COSTS], alpha), state):
-            fetch_add(job + 8 * GIVEN_UP, 1)
-        store(words[ONE], r, size, state.in_budget)
-        store(words[TWO], r, size, state.in_t)
+            fetch_add(job + 8 * rows.GIVEN_UP, 1)
+        store(words[rows.ONE], r, size, state.in_budget)
+        store(words[rows.TWO], r, size, state.in_t)
 
 
 @plain
@@ -85,12 +70,12 @@ def _is_kept(state, size):
 @plain
 def _row(words, own, r, out, alpha):
     """A row whose answer is among those from `out` on."""
-    n, size, kind = words[N], words[SIZE], words[KIND]
+    n, size, kind = words[rows.N], words[rows.SIZE], words[rows.KIND]
     at = r * n * size
-    x, costs = words[X] + at, words[COSTS] + r * words[APART]
+    x, costs = words[rows.X] + at, words[COSTS] + r * words[APART]
     state = carray(pointer(own), 1, STATE)[0]
-    state.budget = load(words[K], r, size)
-    state.temperature, state.alpha = load(words[TEMPERATURE], r, size), alpha
+    state.budget = load(words[rows.K], r, size)
+    state.temperature, state.alpha = load(words[rows.TEMPERATURE], r, size), alpha
     state.per_t, state.edge = 1 / state.temperature, edge(kind, alpha)
     out = out + at if out else 0
-    return Row(words[VISITS], kind, size, x, costs, out, n, own, own + _SUMS, own + 8 * HEAD)
+    return Row(words[rows.VISITS], kind, size, x, costs, out, n, own, own + _SUMS, own + 8 * HEAD)

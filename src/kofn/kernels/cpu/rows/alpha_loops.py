@@ -13,16 +13,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import EXPONENTIAL, LINEAR, SQUARE
+from kofn.kernels.cpu.rows.answer_formulas import expm2, farthest
 from kofn.kernels.cpu.rows.formulas import _base, deleted, distance, exponential, far
+from kofn.kernels.cpu.rows.frame import Visit, in_loop, visit_of
 from kofn.kernels.cpu.rows.interleaved import BLOCK as ABREAST
 from kofn.kernels.cpu.rows.layout import COTANGENT, LANE, LANES, PLANES, SCORE
-from kofn.kernels.cpu.rows.log_formulas import farthest
-from kofn.kernels.cpu.rows.loops import BLOCK, Visit
-from kofn.kernels.cpu.rows.loss_formulas import expm2
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
 from kofn.kernels.cpu.runtime.vector_math import (
     LOG2_E,
@@ -65,24 +63,13 @@ def bent(kind, x, hi, lo, per_t, rise):
 def bend(kind: int, number: Any) -> Visit:
     """−Σ∂F/∂α·(g − mean) and −Σ∂F/∂α."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
-        widest_vectors()
-        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
-        into, zero = carray(pointer(sums), 8, np.float64), number(0)
-        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        mean_ = number(mean)
-        for start in range(0, n, BLOCK):
-            xs, gs = scores[start : start + BLOCK], cotangent[start : start + BLOCK]
-            product, total = zero, zero
-            for i in range(xs.size):
-                p, bend = bent(kind, xs[i], hi_, lo_, per_t_, rise_)
-                w = p * bend
-                product += where_positive(w, w * (gs[i] - mean_))
-                total += w
-            into[0] += product
-            into[1] += total
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, mean):
+        p, bend = bent(kind, x, hi, lo, per_t, rise)
+        w = p * bend
+        return old, (where_positive(w, w * (g - mean)), w)
 
-    return visit
+    return visit_of(number, entry, *[number(0)] * 2)
 
 
 def bend_abreast(kind: int, number: Any) -> Visit:
@@ -120,21 +107,12 @@ def bend_abreast(kind: int, number: Any) -> Visit:
 def log_bend(kind: int, number: Any) -> Visit:
     """−Σ∂log F/∂α·(g − F·mean), for cotangents of logarithms."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
-        widest_vectors()
-        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
-        into, zero = carray(pointer(sums), 8, np.float64), number(0)
-        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        mean_ = number(mean)
-        for start in range(0, n, BLOCK):
-            xs, gs = scores[start : start + BLOCK], cotangent[start : start + BLOCK]
-            product = zero
-            for i in range(xs.size):
-                p, bend = bent(kind, xs[i], hi_, lo_, per_t_, rise_)
-                product += where_positive(bend, bend * (gs[i] - p * mean_))
-            into[0] += product
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, mean):
+        p, bend = bent(kind, x, hi, lo, per_t, rise)
+        return old, (where_positive(bend, bend * (g - p * mean)),)
 
-    return visit
+    return visit_of(number, entry, number(0))
 
 
 @inline
@@ -164,14 +142,8 @@ def target_tilt(kind: int, number: Any) -> Visit:
 
 
 def _tilt(kind: int, number: Any, of_target: bool) -> Visit:
-    def visit(x, g, out, n, sums, a, b, c, alpha, e):
-        widest_vectors()
-        weights = carray(pointer(g if of_target else out), n, number)
-        into, rise_, zero = carray(pointer(sums), 8, np.float64), number(alpha - 1), number(0)
-        for start in range(0, n, BLOCK):
-            ps, total = weights[start : start + BLOCK], zero
-            for i in range(ps.size):
-                total += tilted(kind, ps[i], rise_)
-            into[0] += total
+    @in_loop
+    def entry(x, t, p, a, b, c, rise, e):
+        return p, (tilted(kind, t if of_target else p, rise),)
 
-    return visit
+    return visit_of(number, entry, number(0))

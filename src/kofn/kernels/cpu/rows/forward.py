@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
+from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.balance import to_end
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -16,21 +17,9 @@ from kofn.kernels.cpu.rows.lanes import (
     SUMMED,
     copy_all,
     nth,
+    plane,
     visit,
     visit_all,
-)
-from kofn.kernels.cpu.rows.layout import (
-    BRING,
-    CLOSE,
-    EVALUATION,
-    FIRST_EVALUATION,
-    GIVE,
-    KEPT,
-    LANES,
-    MEND,
-    PEAK,
-    SURVEY,
-    WRITE,
 )
 from kofn.kernels.cpu.rows.search import (
     advance,
@@ -82,7 +71,7 @@ def weights(group, lanes, wanted):
             _write(group, lanes, again)
         _mend(group, lanes)
         if group.entries:
-            copy_all(group, GIVE, group.entries + KEPT * LANES * size, group.row.out)
+            copy_all(group, layout.GIVE, plane(group, layout.KEPT), group.row.out)
     elif strange_all(group.lanes, count):
         _write(group, lanes, ALL)  # to the thread's own memory, for the sum's sake
         _mend(group, lanes)
@@ -126,7 +115,7 @@ def _start(group, lanes):
     row, count = group.row, group.count
     n, kind, size, peaks = row.n, row.kind, row.size, 0
     if group.entries:
-        copy_all(group, BRING, row.x, group.entries)
+        copy_all(group, layout.BRING, row.x, group.entries)
     for r in range(count):
         each, k = nth(group, r), lanes.k[r]
         single = is_single(kind, k)
@@ -143,10 +132,10 @@ def _start(group, lanes):
             surveyed_peak(each, lanes)
     summed = peaks if kind == EXPONENTIAL else 0
     if peaks and group.entries:
-        visit_all(group, PEAK)
+        visit_all(group, layout.PEAK)
     if summed < count:
         if group.entries:
-            visit_all(group, SURVEY)
+            visit_all(group, layout.SURVEY)
         open_all(group.lanes, count, n, kind, size)
     if summed:
         for r in range(count):
@@ -166,7 +155,7 @@ def _evaluate(group, lanes):
     if group.entries:
         if still:
             _prepare(group)
-            visit_all(group, EVALUATION)
+            visit_all(group, layout.EVALUATION)
         return still
     for r in range(group.count):
         if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
@@ -178,10 +167,10 @@ def _evaluate(group, lanes):
 def _prepare(group):
     """Rows abreast: prepare those whose anchor has moved."""
     if group.row.kind not in BOUNDED and fresh_all(group.lanes):
-        visit_all(group, FIRST_EVALUATION)
+        visit_all(group, layout.FIRST_EVALUATION)
 
 
-ALL = (1 << LANES) - 1
+ALL = (1 << layout.LANES) - 1
 
 
 @plain
@@ -190,14 +179,14 @@ def _write(group, lanes, which):
     row = group.row
     if group.entries:
         _prepare(group)
-        visit_all(group, WRITE)
+        visit_all(group, layout.WRITE)
         return
     for r in range(group.count):
         if lanes.state[r] == FOUND and which >> r & 1:
             each = nth(group, r)
             if lanes.fresh[r] and row.kind not in BOUNDED:
-                visit_at(each, lanes, FIRST_EVALUATION)
-            lanes.total[r] = visit_at(each, lanes, WRITE)[0]
+                visit_at(each, lanes, layout.FIRST_EVALUATION)
+            lanes.total[r] = visit_at(each, lanes, layout.WRITE)[0]
 
 
 MENDS = 4  # the first is enough unless the slopes have changed since the last evaluation
@@ -216,13 +205,13 @@ def _mend(group, lanes):
             break
         move_all(group.lanes, row.size)
         if group.entries:
-            visit_all(group, MEND)
+            visit_all(group, layout.MEND)
             continue
         for r in range(group.count):
             rest = lanes.rest[r]
             if rest != 0:
                 hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
-                sums = visit(nth(group, r), MEND, hi, lo, per_t, lanes.alpha[r], rest)
+                sums = visit(nth(group, r), layout.MEND, hi, lo, per_t, lanes.alpha[r], rest)
                 lanes.total[r] = sums[0]
 
 
@@ -252,5 +241,5 @@ def _close(row, lanes, wanted):
     if wanted:
         share = k if k != k else ((k / top if k <= top else 1.0) if top > 0 else 0.0)
         others = theta if theta != theta else (0.0 if theta > 0 else 1.0)
-        visit(row, CLOSE, others, share if theta != -math.inf else 1.0, 0.0, 0.0, 0.0)
+        visit(row, layout.CLOSE, others, share if theta != -math.inf else 1.0, 0.0, 0.0, 0.0)
     lanes.hi[r], lanes.lo[r] = theta, 0.0

@@ -21,6 +21,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import BOUNDED
+from kofn.kernels.cpu.rows import loops
 from kofn.kernels.cpu.rows.formulas import (
     centred,
     deleted,
@@ -32,33 +33,18 @@ from kofn.kernels.cpu.rows.formulas import (
     weighed,
     written,
 )
+from kofn.kernels.cpu.rows.frame import Visit
 from kofn.kernels.cpu.rows.lanes import SPECIAL
 from kofn.kernels.cpu.rows.layout import COTANGENT, KEPT, LANE, LANES, PLANES, SCORE
-from kofn.kernels.cpu.rows.loops import (
-    Visit,
-)
-from kofn.kernels.cpu.rows.loops import (
-    census as census,
-)
-from kofn.kernels.cpu.rows.loops import (
-    close as close,
-)
-from kofn.kernels.cpu.rows.loops import (
-    close_back as close_back,
-)
-from kofn.kernels.cpu.runtime.intrinsics import (
-    VECTORS,
-    never_unroll,
-    pointer,
-    turn,
-    vectors,
-)
+from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, turn, vectors
 from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 BLOCK = 16
 FEW = 4
 """Weights that are added in the precision of the scores: k is held against their sum."""
+
+census, close, close_back = loops.census, loops.close, loops.close_back  # of one row, as it is
 
 
 def bring(kind: int, number: Any) -> Visit:

@@ -73,6 +73,12 @@ def copy_all(group, which, source, into):
 
 
 @plain
+def plane(group, which):
+    """The address of that one of PLANES in the copies of a group's entries."""
+    return group.entries + which * LANES * group.row.size
+
+
+@plain
 def visit(row, which, a, b, c, d, e):
     """Go over the row once; return its sums."""
     return _visit(row, which, False, a, b, c, d, e)

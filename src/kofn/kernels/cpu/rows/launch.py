@@ -37,10 +37,10 @@ from kofn.kernels.cpu.runtime.native import Code
 
 _WORDS = REGISTER // 8
 
-FORWARD = Code("rows.worker", "forward", "qqdq")
-AFTER = Code("rows.worker", "after", "qqdq")
-COMPARE = Code("rows.worker", "compare", "qqdq")
-LOGS = Code("rows.worker", "logs", "qqdq")
+FORWARD = Code("rows.worker", "forward", native.WORK)
+AFTER = Code("rows.worker", "after", native.WORK)
+COMPARE = Code("rows.worker", "compare", native.WORK)
+LOGS = Code("rows.worker", "logs", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
 """What threads do with rows; each needs what `visits` says."""
@@ -77,12 +77,9 @@ def visits(
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
         first = visits(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
         last = layout.LOSS_IN_ALPHA * of_alpha
-        return [*first, *each("loss_loops", names), *each("alpha_loops", last)]
+        return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
     if code is LOGS:
-        names = layout.LOG_BACKWARD if cotangent else layout.LOGS
-        modules = ("loss_loops" if name == "lever" else "log_loops" for name in names)
-        pairs = zip(modules, names, strict=True)
-        found = [visit(module, name, kind, size) for module, name in pairs]
+        found = each("answer_loops", layout.LOG_BACKWARD if cotangent else layout.LOGS)
         return found + each("alpha_loops", layout.LOG_IN_ALPHA * of_alpha)
     if code is FORWARD:
         names = layout.FORWARD_ABREAST if short else layout.FORWARD

@@ -24,10 +24,10 @@ its weights end at exactly 0, as in kofn/links/bounded.py.
 """
 
 LOGARITHMS = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links that have a branch in each function of log_formulas.py."""
+"""The links that have a branch in each function of answer_formulas.py."""
 
 KNOWS_OMEGA = (LOGISTIC, LAPLACE, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links whose Ω is in loss_formulas.py, so that soft targets need no array code."""
+"""The links whose Ω is in answer_formulas.py, so that soft targets need no array code."""
 
 LANES = 16
 
@@ -82,8 +82,8 @@ SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, MEND = range(l
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))
 
-# Losses and logarithms, by what makes it in loss_loops.py and log_loops.py. Those of losses come
-# after what finds the weights.
+# Losses and logarithms, by what makes it in answer_loops.py. Those of losses come after what finds
+# the weights.
 TARGETS = ("gap", "lever", "closely", "soft_gap", "tally", "from_bytes")
 LABELLED = ("label_gap", "lever", "closely")
 LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope", "lever")

@@ -1,17 +1,12 @@
-"""One visit to a row, or to a part of one: the only loops over entries there are.
+"""One visit to a row, or to a part of one.
 
 Each function here makes, for a link's `kind` and a `number` (np.float32 or np.float64), one Python
-function of the signature `native.VISIT`, which launch.py compiles and search.py and worker.py
-call by address: (x, g, out, n, sums, a, b, c, d, e) with the scores, the cotangents and the memory
-of the answer, n entries each, and up to five numbers. What is added up goes to `sums`: within a
-block in the precision of the scores, from block to block in float64. The sum of the weights alone
-is that of float64, up to two roundings: k is held against it.
+function: frame.py says what it takes, and has the loop of most of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,35 +25,20 @@ from kofn.kernels.cpu.rows.formulas import (
     weighed,
     written,
 )
+from kofn.kernels.cpu.rows.frame import BLOCK, Visit, in_loop, visit_of
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.vector_math import added, ordered, unordered, widest_vectors
-
-BLOCK = 512
-
-Visit = Callable[..., None]
-
-OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
-"""Sums may be taken in any order, so that they become vectors."""
+from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 
 def survey(kind: int, number: Any) -> Visit:
     """Σd and Σd² with d = x − a. Neither is finite where the row holds ±inf or NaN."""
 
-    def visit(x, g, out, n, sums, pivot, b, c, d, e):
-        widest_vectors()
-        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
-        pivot_, zero = number(pivot), number(0)
-        for start in range(0, n, BLOCK):
-            block = scores[start : start + BLOCK]
-            total, squares = zero, zero
-            for i in range(block.size):
-                away = block[i] - pivot_
-                total += away
-                squares += away * away
-            into[0] += total
-            into[1] += squares
+    @in_loop
+    def entry(x, g, old, pivot, b, c, d, e):
+        away = x - pivot
+        return old, (away, away * away)
 
-    return visit
+    return visit_of(number, entry, *[number(0)] * 2)
 
 
 def census(kind: int, number: Any) -> Visit:
@@ -165,82 +145,56 @@ def evaluate(kind: int, number: Any) -> Visit:
 def _evaluate(kind: int, number: Any, fresh: bool) -> Visit:
     afresh = kind in BOUNDED
 
-    def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
-        widest_vectors()
-        scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
-        into = carray(pointer(sums), 8, np.float64)
-        anchor_, per_t_ = number(anchor), number(per_t)
-        scale = number(unit(kind, per_t))
-        by_, rise_, zero, one = number(by), number(alpha - 1), number(0), number(1)
-        inverse = one / by_
-        for start in range(0, n, BLOCK):
-            block, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
-            tails, above, weight, count, slope = zero, zero, zero, zero, zero
-            for i in range(block.size):
-                if afresh:
-                    a = distance(block[i], anchor_, by_, per_t_)
-                elif fresh:
-                    a = prepare(kind, (block[i] - anchor_) * scale)
-                    keep[i] = a
-                else:
-                    a = keep[i]
-                t, t_above, first, upper, second = evaluated(kind, a, by_, inverse, rise_)
-                tails += t
-                above += t_above
-                weight += first
-                count += upper
-                slope += second
-            into[0] += tails
-            into[1] += above
-            into[2] += weight
-            into[3] += count
-            into[4] += slope
+    @in_loop
+    def entry(x, g, kept, anchor, per_t, scale, by, inverse, rise):
+        if afresh:
+            a = distance(x, anchor, by, per_t)
+        elif fresh:
+            a = prepare(kind, (x - anchor) * scale)
+        else:
+            a = kept
+        return a, evaluated(kind, a, by, inverse, rise)
 
-    return visit
+    moves = moves_of(kind, number)
+    return visit_of(number, entry, *[number(0)] * 5, writes=fresh, numbers=moves)
+
+
+def moves_of(kind: int, number: Any) -> Any:
+    """How entries take the numbers of a visit by (a, 1/T, moved(δ), α), the threshold a + Tδ."""
+
+    @in_loop
+    def numbers(anchor, per_t, by, alpha, e):
+        by_, rise = number(by), number(alpha - 1)
+        scale = number(unit(kind, per_t))
+        return number(anchor), number(per_t), scale, by_, number(1) / by_, rise
+
+    return numbers
 
 
 def write(kind: int, number: Any) -> Visit:
     """F of each entry, of what was prepared in its place, and ΣF; θ as for `evaluate`."""
     afresh, single = kind in BOUNDED, number is np.float32
 
-    def visit(x, g, out, n, sums, anchor, per_t, by, alpha, e):
-        widest_vectors()
-        scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
-        into = carray(pointer(sums), 8, np.float64)
-        anchor_, per_t_ = number(anchor), number(per_t)
-        by_, rise_, zero, one = number(by), number(alpha - 1), number(0), number(1)
-        inverse = one / by_
-        for start in range(0, n, BLOCK):
-            block, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
-            total = zero
-            for i in range(block.size):
-                a = distance(block[i], anchor_, by_, per_t_) if afresh else keep[i]
-                p = written(kind, a, by_, inverse, rise_)
-                keep[i] = p
-                if not single:
-                    total += p
-            into[0] += added(keep) if single else total
+    @in_loop
+    def entry(x, g, kept, anchor, per_t, scale, by, inverse, rise):
+        a = distance(x, anchor, by, per_t) if afresh else kept
+        p = written(kind, a, by, inverse, rise)
+        return p, (p,)
 
-    return visit
+    moves = moves_of(kind, number)
+    return visit_of(number, entry, number(0), writes=True, weights=single, numbers=moves)
 
 
 def mend(kind: int, number: Any) -> Visit:
     """F′·`rest` more of each weight, which stays in [0, 1]; their sum."""
+    zero, one = number(0), number(1)
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
-        widest_vectors()
-        scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
-        into = carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        rest_, zero, one = number(rest), number(0), number(1)
-        for start in range(0, n, BLOCK):
-            xs, keep = scores[start : start + BLOCK], kept[start : start + BLOCK]
-            for i in range(xs.size):
-                p = keep[i] + centred(kind, xs[i], hi_, lo_, per_t_, rise_, rest_)
-                keep[i] = min(max(p, zero), one)
-            into[0] += added(keep)
+    @in_loop
+    def entry(x, g, p, hi, lo, per_t, rise, rest):
+        p = min(max(p + centred(kind, x, hi, lo, per_t, rise, rest), zero), one)
+        return p, (p,)
 
-    return visit
+    return visit_of(number, entry, zero, writes=True, weights=True)
 
 
 def close(kind: int, number: Any) -> Visit:
@@ -259,27 +213,12 @@ def close(kind: int, number: Any) -> Visit:
 def weigh(kind: int, number: Any) -> Visit:
     """Way back, first: F′ to `out`, ΣF′, ΣF′g and ΣF′z."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
-        widest_vectors()
-        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
-        densities, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        zero = number(0)
-        for start in range(0, n, BLOCK):
-            stop = start + BLOCK
-            xs, gs, ws = scores[start:stop], cotangent[start:stop], densities[start:stop]
-            weight, product, moment = zero, zero, zero
-            for i in range(xs.size):
-                w, wg, wz = weighed(kind, xs[i], gs[i], hi_, lo_, per_t_, rise_)
-                ws[i] = w
-                weight += w
-                product += wg
-                moment += wz
-            into[0] += weight
-            into[1] += product
-            into[2] += moment
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, e):
+        terms = weighed(kind, x, g, hi, lo, per_t, rise)
+        return terms[0], terms
 
-    return visit
+    return visit_of(number, entry, *[number(0)] * 3, writes=True)
 
 
 def slope(kind: int, number: Any) -> Visit:
@@ -293,75 +232,42 @@ def slope_of_scores(kind: int, number: Any) -> Visit:
 
 
 def _slope(number: Any, in_temperature: bool) -> Visit:
-    def visit(x, g, out, n, sums, pivot, per_t, mean, d, e):
-        widest_vectors()
-        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
-        slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
-        pivot_, per_t_, mean_ = number(pivot), number(per_t), number(mean)
-        zero = number(0)
-        for start in range(0, n, BLOCK):
-            stop = start + BLOCK
-            xs, gs, ws = scores[start:stop], cotangent[start:stop], slopes[start:stop]
-            total, size, in_t = zero, zero, zero
-            for i in range(xs.size):
-                v = xs[i] if in_temperature else zero
-                u, uy = sloped(v, gs[i], ws[i], pivot_, per_t_, mean_)
-                ws[i] = u * per_t_
-                total += u
-                size += abs(u)
-                in_t += uy if in_temperature else zero
-            into[0] += total
-            into[1] += size
-            into[2] += in_t
+    zero = number(0)
 
-    return visit
+    @in_loop
+    def entry(x, g, w, pivot, per_t, mean, d, e):
+        v = x if in_temperature else zero
+        u, uy = sloped(v, g, w, pivot, per_t, mean)
+        return u * per_t, (u, abs(u), uy if in_temperature else zero)
+
+    return visit_of(number, entry, *[zero] * 3, writes=True)
 
 
 def centre(kind: int, number: Any) -> Visit:
     """Way back, where rounding left Σu ≠ 0: take F′·e/T off."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
-        widest_vectors()
-        scores, slopes = carray(pointer(x), n, number), carray(pointer(out), n, number)
-        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        mean_ = number(mean)
-        for start in range(0, n, BLOCK):
-            xs, us = scores[start : start + BLOCK], slopes[start : start + BLOCK]
-            for i in range(xs.size):
-                us[i] -= centred(kind, xs[i], hi_, lo_, per_t_, rise_, mean_) * per_t_
+    @in_loop
+    def entry(x, g, u, hi, lo, per_t, rise, mean):
+        return u - centred(kind, x, hi, lo, per_t, rise, mean) * per_t, ()
 
-    return visit
+    return visit_of(number, entry, writes=True)
 
 
 def integrate(kind: int, number: Any) -> Visit:
     """Σ of G less max(z, 0) far up, #far up and the Σ of their scores, Σ(G − zF)."""
-    infinity = number(math.inf)
+    zero, one, infinity = number(0), number(1), number(math.inf)
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
-        widest_vectors()
-        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        zero, one = number(0), number(1)
-        for start in range(0, n, BLOCK):
-            block = scores[start : start + BLOCK]
-            rest, count, above, entropy = zero, zero, zero, zero
-            for i in range(block.size):
-                v = block[i]
-                z = distance(v, hi_, lo_, per_t_)
-                playing = not deleted(v)
-                finite = abs(z) < infinity and playing
-                part, is_up, change = integral(kind, z if finite else zero, rise_)
-                up = is_up if finite else z > zero and playing
-                rest += part if finite else zero
-                count += one if up else zero
-                above += v if up else zero
-                entropy += change if finite else zero
-            into[0] += rest
-            into[1] += count
-            into[2] += above
-            into[3] += entropy
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, e):
+        z = distance(x, hi, lo, per_t)
+        playing = not deleted(x)
+        finite = abs(z) < infinity and playing
+        part, is_up, change = integral(kind, z if finite else zero, rise)
+        up = is_up if finite else z > zero and playing
+        count, above = one if up else zero, x if up else zero
+        return old, (part if finite else zero, count, above, change if finite else zero)
 
-    return visit
+    return visit_of(number, entry, *[zero] * 4)
 
 
 def total(kind: int, number: Any) -> Visit:

@@ -5,59 +5,22 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
+from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows.answers import count, gaps, likelihoods, log_cotangents, logarithms
 from kofn.kernels.cpu.rows.backward import cotangents, in_alphas, value
 from kofn.kernels.cpu.rows.forward import weights
 from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, store_all
-from kofn.kernels.cpu.rows.layout import (
-    ALPHA,
-    BYTES,
-    GIVEN_UP,
-    HEAD,
-    HI,
-    KIND,
-    LABELS,
-    LANE,
-    LANES,
-    LIKELY,
-    LO,
-    MEMO,
-    ONE,
-    OUT,
-    PLANES,
-    SHORT,
-    SIZE,
-    TEAM,
-    TEMPERATURE,
-    THREE,
-    TOGETHER,
-    TWO,
-    VISITS,
-    WORDS,
-    G,
-    K,
-    N,
-    X,
-)
-from kofn.kernels.cpu.rows.logarithms import log_cotangents, logarithms
-from kofn.kernels.cpu.rows.losses import count, gaps, likelihoods
 from kofn.kernels.cpu.rows.search_lanes import begin_all
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
-from kofn.kernels.cpu.runtime.shares import served, wait
-from kofn.kernels.cpu.runtime.split_row import dismiss, plain
+from kofn.kernels.cpu.runtime.shares import served
+from kofn.kernels.cpu.runtime.split_row import leaving, plain
 
 _K, _T, _ALPHA, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "alpha", "hi", "lo"))
 _IN_K, _IN_T, _IN_ALPHA = PLACE["in_k"], PLACE["in_t"], PLACE["in_alpha"]
 
 _SUMS = PLACE["sums"]
 
-
-@plain
-def _leave(job):
-    """Who leads is the last to go."""
-    wait(job)
-    team = carray(pointer(job), WORDS, np.int64)[TEAM]
-    if team:
-        dismiss(team)
+_leave = leaving(layout.TEAM)
 
 
 def on_rows(work):
@@ -68,15 +31,15 @@ def on_rows(work):
 @on_rows
 def forward(job, own, first, last, alpha):
     """Write thresholds, and weights if wanted."""
-    words = carray(pointer(job), WORDS, np.int64)
-    lanes, size = carray(pointer(own), 1, LANE)[0], words[SIZE]
-    for start in range(first, last, words[TOGETHER]):
-        group = _group(words, own, start, min(words[TOGETHER], last - start))
+    words = carray(pointer(job), layout.WORDS, np.int64)
+    lanes, size = carray(pointer(own), 1, layout.LANE)[0], words[layout.SIZE]
+    for start in range(first, last, words[layout.TOGETHER]):
+        group = _group(words, own, start, min(words[layout.TOGETHER], last - start))
         _tell(words, own, start, group.count, alpha)
-        if not weights(group, lanes, words[OUT] != 0):
-            fetch_add(job + 8 * GIVEN_UP, 1)
-        store_all(words[HI], start, group.count, size, own + _HI)
-        store_all(words[LO], start, group.count, size, own + _LO)
+        if not weights(group, lanes, words[layout.OUT] != 0):
+            fetch_add(job + 8 * layout.GIVEN_UP, 1)
+        store_all(words[layout.HI], start, group.count, size, own + _HI)
+        store_all(words[layout.LO], start, group.count, size, own + _LO)
 
 
 @on_rows
@@ -86,13 +49,13 @@ def after(job, own, first, last, alpha):
     With cotangents those of k and T, and of the scores where an answer goes, and of α if there is a
     place for them; else S_k and its slope in T.
     """
-    words = carray(pointer(job), WORDS, np.int64)
-    lanes = carray(pointer(own), 1, LANE)[0]
-    for start in range(first, last, words[TOGETHER]):
+    words = carray(pointer(job), layout.WORDS, np.int64)
+    lanes = carray(pointer(own), 1, layout.LANE)[0]
+    for start in range(first, last, words[layout.TOGETHER]):
         group = _searched(words, own, start, last, alpha)
-        if words[G]:
+        if words[layout.G]:
             cotangents(group, lanes)
-            if words[THREE]:
+            if words[layout.THREE]:
                 in_alphas(group, lanes)
         else:
             for r in range(group.count):
@@ -102,31 +65,31 @@ def after(job, own, first, last, alpha):
 
 @on_rows
 def compare(job, own, first, last, alpha):
-    """Write the losses of rows; losses.py says what is written.
+    """Write the losses of rows; answers.py says what is written.
 
     Their targets are where cotangents would be, or labels. θ and the weights are known, or there
     is no memory for θ: then they are found first, for k = Σt where the targets are no labels.
     """
-    words = carray(pointer(job), WORDS, np.int64)
-    lanes = carray(pointer(own), 1, LANE)[0]
-    for start in range(first, last, words[TOGETHER]):
+    words = carray(pointer(job), layout.WORDS, np.int64)
+    lanes = carray(pointer(own), 1, layout.LANE)[0]
+    for start in range(first, last, words[layout.TOGETHER]):
         lost = False
-        if words[HI]:
+        if words[layout.HI]:
             group = _searched(words, own, start, last, alpha)
         else:
-            group = _group(words, own, start, min(words[TOGETHER], last - start))
-            if words[G]:
-                at = words[G] + start * words[N] if words[BYTES] else 0
-                count(group, at, words[K] + start * words[SIZE])
+            group = _group(words, own, start, min(words[layout.TOGETHER], last - start))
+            if words[layout.G]:
+                at = words[layout.G] + start * words[layout.N] if words[layout.BYTES] else 0
+                count(group, at, words[layout.K] + start * words[layout.SIZE])
             _tell(words, own, start, group.count, alpha)
-            lost = not weights(group, lanes, words[OUT] != 0 or not words[LIKELY])
-        labels = words[LABELS] + 8 * start if words[LABELS] else 0
-        if words[LIKELY]:
-            lost |= likelihoods(group, lanes, labels, words[OUT] != 0)
+            lost = not weights(group, lanes, words[layout.OUT] != 0 or not words[layout.LIKELY])
+        labels = words[layout.LABELS] + 8 * start if words[layout.LABELS] else 0
+        if words[layout.LIKELY]:
+            lost |= likelihoods(group, lanes, labels, words[layout.OUT] != 0)
         else:
-            lost |= gaps(group, lanes, labels, words[HI] == 0, words[THREE] != 0)
+            lost |= gaps(group, lanes, labels, words[layout.HI] == 0, words[layout.THREE] != 0)
         if lost:
-            fetch_add(job + 8 * GIVEN_UP, 1)
+            fetch_add(job + 8 * layout.GIVEN_UP, 1)
         _write_two(words, own, start, group.count)
 
 
@@ -136,13 +99,13 @@ def logs(job, own, first, last, alpha):
 
     With cotangents of those, write the cotangents of the scores, and that of T.
     """
-    words = carray(pointer(job), WORDS, np.int64)
-    lanes = carray(pointer(own), 1, LANE)[0]
-    for start in range(first, last, words[TOGETHER]):
+    words = carray(pointer(job), layout.WORDS, np.int64)
+    lanes = carray(pointer(own), 1, layout.LANE)[0]
+    for start in range(first, last, words[layout.TOGETHER]):
         group = _searched(words, own, start, last, alpha)
-        if words[G]:
-            if log_cotangents(group, lanes, words[THREE] != 0):
-                fetch_add(job + 8 * GIVEN_UP, 1)
+        if words[layout.G]:
+            if log_cotangents(group, lanes, words[layout.THREE] != 0):
+                fetch_add(job + 8 * layout.GIVEN_UP, 1)
             _write_two(words, own, start, group.count)
         else:
             logarithms(group, lanes)
@@ -151,44 +114,45 @@ def logs(job, own, first, last, alpha):
 @plain
 def _group(words, own, first, count):
     """Some rows from the first on."""
-    n, size = words[N], words[SIZE]
+    n, size = words[layout.N], words[layout.SIZE]
     at = first * n * size
-    x, g = words[X] + at, words[G] + at if words[G] else 0
-    sums, memo, kept = own + _SUMS, own + 8 * MEMO, own + 8 * HEAD
-    out = words[OUT] + at if words[OUT] else kept
-    entries = kept if n <= SHORT else 0
-    used = PLANES * LANES if entries else (0 if words[OUT] else words[TOGETHER])
+    x, g = words[layout.X] + at, words[layout.G] + at if words[layout.G] else 0
+    sums, memo, kept = own + _SUMS, own + 8 * layout.MEMO, own + 8 * layout.HEAD
+    out = words[layout.OUT] + at if words[layout.OUT] else kept
+    entries = kept if n <= layout.SHORT else 0
+    used = 0 if words[layout.OUT] else words[layout.TOGETHER]
+    used = layout.PLANES * layout.LANES if entries else used
     team = kept + -(-used * n * size // 8) * 8
-    if words[BYTES]:
-        g, team = team, team + -(-words[TOGETHER] * n * size // 8) * 8
-    row = Row(0, words[VISITS], words[KIND], size, x, g, out, n, sums, team, memo)
+    if words[layout.BYTES]:
+        g, team = team, team + -(-words[layout.TOGETHER] * n * size // 8) * 8
+    row = Row(0, words[layout.VISITS], words[layout.KIND], size, x, g, out, n, sums, team, memo)
     return Group(row, count, own, entries)
 
 
 @plain
 def _searched(words, own, start, last, alpha):
     """Some rows whose θ is known, with their numbers in their lanes."""
-    group = _group(words, own, start, min(words[TOGETHER], last - start))
+    group = _group(words, own, start, min(words[layout.TOGETHER], last - start))
     _tell(words, own, start, group.count, alpha)
-    load_all(words[HI], start, group.count, words[SIZE], own + _HI)
-    load_all(words[LO], start, group.count, words[SIZE], own + _LO)
+    load_all(words[layout.HI], start, group.count, words[layout.SIZE], own + _HI)
+    load_all(words[layout.LO], start, group.count, words[layout.SIZE], own + _LO)
     return group
 
 
 @plain
 def _write_two(words, own, first, count):
     """The two numbers of some rows from their lanes, or three."""
-    store_all(words[ONE], first, count, words[SIZE], own + _IN_K)
-    store_all(words[TWO], first, count, words[SIZE], own + _IN_T)
-    if words[THREE]:
-        store_all(words[THREE], first, count, words[SIZE], own + _IN_ALPHA)
+    store_all(words[layout.ONE], first, count, words[layout.SIZE], own + _IN_K)
+    store_all(words[layout.TWO], first, count, words[layout.SIZE], own + _IN_T)
+    if words[layout.THREE]:
+        store_all(words[layout.THREE], first, count, words[layout.SIZE], own + _IN_ALPHA)
 
 
 @plain
 def _tell(words, own, first, count, alpha):
     """k, T and α of some rows to their lanes."""
-    load_all(words[K], first, count, words[SIZE], own + _K)
-    load_all(words[TEMPERATURE], first, count, words[SIZE], own + _T)
-    if words[ALPHA]:
-        load_all(words[ALPHA], first, count, words[SIZE], own + _ALPHA)
-    begin_all(own, alpha, words[ALPHA] != 0)
+    load_all(words[layout.K], first, count, words[layout.SIZE], own + _K)
+    load_all(words[layout.TEMPERATURE], first, count, words[layout.SIZE], own + _T)
+    if words[layout.ALPHA]:
+        load_all(words[layout.ALPHA], first, count, words[layout.SIZE], own + _ALPHA)
+    begin_all(own, alpha, words[layout.ALPHA] != 0)

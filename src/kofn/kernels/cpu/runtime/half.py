@@ -11,7 +11,7 @@ from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.layout import HALF_TYPES, REGISTER, SUMS
 from kofn.kernels.cpu.runtime.native import Code
 
-DRIVER = Code("runtime.half_rows", "in_singles", "qqdq")
+DRIVER = Code("runtime.half_rows", "in_singles", native.WORK)
 
 _WORDS = REGISTER // 8
 

@@ -16,35 +16,10 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from kofn.arrays.kinds import LEAST_IN_PLAY
+from kofn.kernels.cpu.runtime import layout
 from kofn.kernels.cpu.runtime.intrinsics import call, fetch_add, pointer, run
-from kofn.kernels.cpu.runtime.layout import (
-    ANSWERS,
-    CONVERTED,
-    COTANGENTS,
-    ENTRIES,
-    GIVEN_UP_AT,
-    HALF_GIVEN_UP,
-    HALF_TYPES,
-    HALF_WORDS,
-    LENGTH,
-    MADE,
-    MODES,
-    NARROW,
-    PART,
-    RUN,
-    SCORES,
-    SLOT,
-    START,
-    STEP,
-    STEPS,
-    SUMS,
-    TABLE,
-    TEAM,
-    TEAM_AT,
-    WIDEN,
-)
-from kofn.kernels.cpu.runtime.shares import CHUNK, COUNT, DONE, NEXT, joined, report, take, wait
-from kofn.kernels.cpu.runtime.split_row import dismiss, plain, visit_parts
+from kofn.kernels.cpu.runtime.shares import CHUNK, COUNT, DONE, NEXT, served
+from kofn.kernels.cpu.runtime.split_row import leaving, plain, visit_parts
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
 
 _I32, _I16, _FLOAT = ir.IntType(32), ir.IntType(16), ir.FloatType()
@@ -137,7 +112,7 @@ def widen(kind: int, number: Any) -> Any:
     The numbers from the address b on go to where c is. (A float64 holds an address exactly.)
     """
     single = _widened(kind)
-    lowest, none = number(LEAST_IN_PLAY[HALF_TYPES[kind]]), number(-math.inf)
+    lowest, none = number(LEAST_IN_PLAY[layout.HALF_TYPES[kind]]), number(-math.inf)
 
     def visit(x, g, out, n, sums, scores, base, into, d, e):
         widest_vectors()
@@ -165,52 +140,48 @@ def narrow(kind: int, number: Any) -> Any:
     return visit
 
 
-def in_singles(job, own, number, leads):
-    """Take rows of 16-bit numbers until there are none; have each block of them worked on."""
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), HALF_WORDS, np.int64)
-    first, last = take(job)
-    while first < last:
-        _convert_to(words, own, SCORES, first, last - first)
-        _convert_to(words, own, COTANGENTS, first, last - first)
-        _work(words, own, first, last - first, number, job + 8 * HALF_GIVEN_UP)
-        _convert_back(words, own, first, last - first)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
-        if words[TEAM]:
-            dismiss(words[TEAM])
+@plain
+def _in_singles(job, own, first, last, number):
+    """Have a block of rows of 16-bit numbers worked on."""
+    words, count = carray(pointer(job), layout.HALF_WORDS, np.int64), last - first
+    _convert_to(words, own, layout.SCORES, first, count)
+    _convert_to(words, own, layout.COTANGENTS, first, count)
+    _work(words, own, first, count, number, job + 8 * layout.HALF_GIVEN_UP)
+    _convert_back(words, own, first, count)
+
+
+in_singles = served(_in_singles, leaving(layout.TEAM))
 
 
 @plain
 def _slot(words, own, array):
     """The address of a converted array."""
-    return own + words[MADE] + words[CONVERTED] + words[SLOT] * (array - SCORES)
+    first = own + words[layout.MADE] + words[layout.CONVERTED]
+    return first + words[layout.SLOT] * (array - layout.SCORES)
 
 
 @plain
 def _convert_to(words, own, array, first, count):
     if words[array]:
-        source, into = words[array] + 2 * words[ENTRIES] * first, _slot(words, own, array)
-        scores = 1.0 if array == SCORES else 0.0
-        _convert(words, own, words[WIDEN], source, into, count, 2, scores)
+        source, into = words[array] + 2 * words[layout.ENTRIES] * first, _slot(words, own, array)
+        scores = 1.0 if array == layout.SCORES else 0.0
+        _convert(words, own, words[layout.WIDEN], source, into, count, 2, scores)
 
 
 @plain
 def _convert_back(words, own, first, count):
-    if words[ANSWERS]:
-        source, into = _slot(words, own, ANSWERS), words[ANSWERS] + 2 * words[ENTRIES] * first
-        _convert(words, own, words[NARROW], source, into, count, 4, 0.0)
+    if words[layout.ANSWERS]:
+        source = _slot(words, own, layout.ANSWERS)
+        into = words[layout.ANSWERS] + 2 * words[layout.ENTRIES] * first
+        _convert(words, own, words[layout.NARROW], source, into, count, 4, 0.0)
 
 
 @plain
 def _convert(words, own, address, source, into, count, size, a):
     """Convert some rows; a long one with whoever helps."""
-    n, sums, team = words[ENTRIES], own + words[MADE], own + words[TEAM_AT]
+    n, sums, team = words[layout.ENTRIES], own + words[layout.MADE], own + words[layout.TEAM_AT]
     b, c, zero = np.float64(source), np.float64(into), 0.0
-    if n > PART:
+    if n > layout.PART:
         visit_parts(team, address, source, 0, 0, n, sums, size, False, a, b, c, zero, zero)
     else:
         call(address, source, 0, 0, n * count, sums, a, b, c, zero, zero)
@@ -219,21 +190,21 @@ def _convert(words, own, address, source, into, count, size, a):
 @plain
 def _work(words, own, first, count, number, given_up):
     """Make the jobs of some rows, one after another, and have them done."""
-    job = own + words[MADE] + 8 * SUMS
-    table = carray(pointer(words[TABLE]), (words[STEPS], STEP), np.int64)
-    for i in range(words[STEPS]):
-        length, given = table[i, LENGTH], table[i, GIVEN_UP_AT]
+    job = own + words[layout.MADE] + 8 * layout.SUMS
+    table = carray(pointer(words[layout.TABLE]), (words[layout.STEPS], layout.STEP), np.int64)
+    for i in range(words[layout.STEPS]):
+        length, given = table[i, layout.LENGTH], table[i, layout.GIVEN_UP_AT]
         made = carray(pointer(job), length, np.int64)
-        start = carray(pointer(table[i, START]), length, np.int64)
-        modes = carray(pointer(table[i, MODES]), length, np.int64)
+        start = carray(pointer(table[i, layout.START]), length, np.int64)
+        modes = carray(pointer(table[i, layout.MODES]), length, np.int64)
         for j in range(length):
             value, mode = start[j], modes[j]
             if value != 0 and mode > 0:
                 value += mode * first
             elif value != 0 and mode < 0:
-                value = _slot(words, own, SCORES - 1 - mode)
+                value = _slot(words, own, layout.SCORES - 1 - mode)
             made[j] = value
         made[NEXT], made[DONE], made[COUNT], made[CHUNK] = 0, 0, count, count
-        run(table[i, RUN], job, own, number, 1)
+        run(table[i, layout.RUN], job, own, number, 1)
         if given:
             fetch_add(given_up, made[given])

@@ -79,29 +79,24 @@ def _repeated(number: float, count: int, size: int) -> tuple[Any, int]:
 _kept = lru_cache(maxsize=256)(_repeated)
 
 
-def zeros(words: int) -> tuple[Any, int]:
-    """(so many words of memory, all 0, its address)."""
-    if words <= _FEW_WORDS:  # asking NumPy for an address takes longer than clearing these
-        own = _ZERO * words
-        return own, own.buffer_info()[0]
-    large = np.zeros(words)
-    return large, address(large)
-
-
-def rooms(threads: int, width: int, more: int, cleared: Sequence[range]) -> tuple[Any, int]:
+def rooms(
+    threads: int, width: int, more: int = 0, cleared: Sequence[range] | None = None
+) -> tuple[Any, int]:
     """(memory for threads, `width` words each, and `more` after these, its address).
 
-    It begins where the widest vector may. Of much memory only those words of each thread's that are
-    to be `cleared` are 0: clearing all of it would take as long as the work on a long row.
+    It begins where the widest vector may, and is 0. Of much memory only those words of each
+    thread's that are to be `cleared` are 0, if these are told: clearing all of it would take as
+    long as the work on a long row.
     """
     words = threads * width + more + REGISTER // 8
-    if words <= _FEW_WORDS:
-        own, at = zeros(words)
-        return own, at + -at % REGISTER
-    own = np.empty(words)
+    if words <= _FEW_WORDS:  # asking NumPy for an address takes longer than clearing these
+        few = _ZERO * words
+        at, _ = few.buffer_info()
+        return few, at + -at % REGISTER
+    own = np.zeros(words) if cleared is None else np.empty(words)
     at = address(own)
     first = -at % REGISTER // 8
     each = own[first : first + threads * width].reshape(threads, width)
-    for span in cleared:
+    for span in cleared or ():
         each[:, span.start : span.stop] = 0
     return own, at + 8 * first

@@ -25,6 +25,9 @@ from kofn.kernels.cpu.runtime.shipped import digest, sources
 VISIT = "qqqqqddddd"
 """What all that visits a row takes: (x, g, out, n, sums, a, b, c, d, e), by array's letters."""
 
+WORK = "qqdq"
+"""What the work of a thread takes: (job, own, number, leads), as shares.py has it."""
+
 _HOME = "kofn.kernels.cpu"
 
 
@@ -125,7 +128,7 @@ def by_numba(code: Code) -> str:
     options: dict[str, Any] = {"error_model": "numpy"}
     if code.kind is not None:
         function = function(code.kind, np.dtype(code.number).type)
-        options = import_module(f"{_HOME}.rows.loops").OPTIONS
+        options = import_module(f"{_HOME}.rows.frame").OPTIONS
     return translated(function, code.takes, code.returns, code.symbol, options)
 
 

@@ -10,11 +10,18 @@ import atexit
 import os
 import sys
 import threading
+from array import array
 from collections.abc import Callable
+from math import prod
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+
+from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.memory import rooms
+
+_WORDS = REGISTER // 8
 
 _Work = tuple[Callable[..., None], tuple[Any, ...], Any]
 
@@ -33,6 +40,25 @@ def wanted(x: Any) -> int:
         return int(chosen)
     # What this process may use, where the system tells.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work_on(
+    rows: Any, grain: int, run: Callable[..., None], job: array[int], room: int, number: float,
+    keep: Any,
+) -> None:  # fmt: skip
+    """Do a job on rows by `run`, a function that takes `native.WORK`; many entries by many threads.
+
+    Each has `room` words of its own, all 0 at first. No answer may depend on who works on what.
+    """
+    n, count = rows.shape[-1], prod(rows.shape[:-1])
+    crew = 1 if n * count < 2 * grain else min(wanted(rows), count)
+    room = -(-room // _WORDS) * _WORDS
+    own, scratch = rooms(crew, room)
+    first, _ = job.buffer_info()
+    if crew > 1:
+        shares = [(first, scratch + 8 * room * i, number, False) for i in range(1, crew)]
+        offer(shares, run, (rows, job, own, keep))
+    run(first, scratch, number, True)
 
 
 def offer(shares: list[tuple[Any, ...]], function: Callable[..., None], keep: Any) -> None:

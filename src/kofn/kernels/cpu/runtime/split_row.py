@@ -12,7 +12,7 @@ from numba import carray
 
 from kofn.kernels.cpu.runtime.intrinsics import call, exchange, fetch, fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import HEAD, NUMBERS, PART, SUMS
-from kofn.kernels.cpu.runtime.shares import begun, plain
+from kofn.kernels.cpu.runtime.shares import begun, plain, wait
 
 # The integers of a team.
 TICKET, DONE, PARTS, ADDRESS, X, G, OUT, N, SIZE = range(9)
@@ -79,3 +79,16 @@ def assist(team):
 @plain
 def dismiss(team):
     exchange(team + 8 * TICKET, _OVER)
+
+
+def leaving(which):
+    """For `served`: who leads is the last to go, and dismisses the team at that word of a job."""
+
+    @plain
+    def leave(job):
+        wait(job)
+        team = carray(pointer(job), which + 1, np.int64)[which]
+        if team:
+            dismiss(team)
+
+    return leave

@@ -6,6 +6,7 @@ As in launch.py, kernels take addresses: one compiled version serves NumPy and t
 from __future__ import annotations
 
 import sys
+from array import array
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -15,8 +16,7 @@ import numpy as np
 from kofn.arrays.kinds import is_torch, namespace
 from kofn.kernels import contract
 from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.layout import REGISTER
-from kofn.kernels.cpu.runtime.memory import address, memory_of, zeros
+from kofn.kernels.cpu.runtime.memory import address, memory_of
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import layout
 
@@ -25,7 +25,7 @@ GRAIN = 4096  # coins a thread takes at once
 
 def code_of(module: str, size: int) -> Code:
     """What a thread calls, in sums.py or sampling.py, for numbers of that size."""
-    return Code(f"subsets.{module}", "serve_single" if size == 4 else "serve_double", "qqq")
+    return Code(f"subsets.{module}", "serve", native.WORK, "", 0, f"float{8 * size}")
 
 
 def evaluate(what: int, z: Any, k: Any, v: Any = None) -> Any:
@@ -83,13 +83,6 @@ def _levels(n: int, double: bool) -> np.ndarray:
 def _deal(code: Code, room: int, y: Any, numbers: list[int], arrays: list[Any]) -> None:
     """Rows of y to threads, each with `room` words; no answer depends on who works on it."""
     n, count = y.shape[-1], prod(y.shape[:-1])
-    chunk = max(1, min(GRAIN // n, count))
-    job = np.array([0, 0, count, chunk, *numbers, *(address(a) for a in arrays)])
-    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(y), count)
-    run, first = native.function(code), address(job)
-    width = -(-8 * room // REGISTER) * REGISTER
-    own, scratch = zeros((crew * width + REGISTER) // 8)
-    scratch += -scratch % REGISTER
-    shares = [(first, scratch + width * i, False) for i in range(1, crew)]
-    pool.offer(shares, run, (job, own, arrays))
-    run(first, scratch, True)
+    places = (address(each) for each in arrays)
+    job = array("q", (0, 0, count, max(1, GRAIN // n), *numbers, *places))
+    pool.work_on(y, GRAIN, native.function(code), job, room, 0.0, arrays)

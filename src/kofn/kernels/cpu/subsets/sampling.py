@@ -10,15 +10,16 @@ row goes down the one tree of that row.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 from kofn.kernels.cpu.subsets.layout import APART, FIRST, NODES, STARTS, STEP, WINDOW
-from kofn.kernels.cpu.subsets.loops import each, plain, prepare
+from kofn.kernels.cpu.subsets.loops import each, prepare
 
 # A job, the integers that every thread on it reads: those of shares.py first.
 N, SIZE, SAMPLES, SPLITS, LEVELS, SHAPES, Z, K, U, OUT = range(4, 14)
@@ -156,29 +157,29 @@ def _after(at, count):
     return at + 64 * (-(-count // 8))
 
 
-@plain
-def _rows(job, own, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), OUT + 1, np.int64)
-    n, samples, splits, levels = words[N], words[SAMPLES], words[SPLITS], words[LEVELS]
-    rows, every = words[COUNT], words[COUNT] * samples
-    shapes = carray(pointer(words[SHAPES]), (levels, 6), np.int64)
-    zs, ks = carray(pointer(words[Z]), rows * n, number), carray(pointer(words[K]), rows, number)
-    uniforms = carray(pointer(words[U]), every * splits, number)
-    outs = carray(pointer(words[OUT]), every * n, np.bool_)
-    nodes, top = shapes[0, NODES], shapes[levels - 1]
-    dust = real(zs[0], math.sqrt(2.0**-126 if zs.itemsize == 4 else 2.0**-1022))
-    cells, starts = top[FIRST] + top[NODES] * top[WINDOW], top[STARTS] + top[NODES]
-    at = own
-    probability, at = carray(pointer(at), cells, number), _after(at, cells)
-    found, at = carray(pointer(at), 4 * top[WINDOW], number), _after(at, 4 * top[WINDOW])
-    mean, at = carray(pointer(at), nodes, number), _after(at, nodes)
-    start, at = carray(pointer(at), starts, np.int64), _after(at, starts)
-    count, at = carray(pointer(at), nodes, np.int64), _after(at, nodes)
-    u = carray(pointer(at), n, number)
-    first, last = take(job)
-    while first < last:
+def serve(kind: int, number: Any) -> Any:
+    """The work of a thread: the samples of rows."""
+
+    @plain
+    def work(job, own, first, last, _):
+        words = carray(pointer(job), OUT + 1, np.int64)
+        n, samples, splits, levels = words[N], words[SAMPLES], words[SPLITS], words[LEVELS]
+        rows, every = words[COUNT], words[COUNT] * samples
+        shapes = carray(pointer(words[SHAPES]), (levels, 6), np.int64)
+        zs = carray(pointer(words[Z]), rows * n, number)
+        ks = carray(pointer(words[K]), rows, number)
+        uniforms = carray(pointer(words[U]), every * splits, number)
+        outs = carray(pointer(words[OUT]), every * n, np.bool_)
+        nodes, top = shapes[0, NODES], shapes[levels - 1]
+        dust = real(zs[0], math.sqrt(2.0**-126 if zs.itemsize == 4 else 2.0**-1022))
+        cells, starts = top[FIRST] + top[NODES] * top[WINDOW], top[STARTS] + top[NODES]
+        at = own
+        probability, at = carray(pointer(at), cells, number), _after(at, cells)
+        found, at = carray(pointer(at), 4 * top[WINDOW], number), _after(at, 4 * top[WINDOW])
+        mean, at = carray(pointer(at), nodes, number), _after(at, nodes)
+        start, at = carray(pointer(at), starts, np.int64), _after(at, starts)
+        count, at = carray(pointer(at), nodes, np.int64), _after(at, nodes)
+        u = carray(pointer(at), n, number)
         for i in range(first, last):
             prepare(zs[i * n : (i + 1) * n], real(zs[0], 0.0), real(zs[0], 0.0), u)
             _leaves(u, nodes, dust, probability, mean)
@@ -190,17 +191,5 @@ def _rows(job, own, leads, number):
                 out = outs[at * n : (at + 1) * n]
                 for j in range(n):
                     out[j] = count[j] == 1
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
 
-
-def serve_single(job, own, leads):
-    """Take rows of float32 until there are none."""
-    _rows(job, own, leads, np.float32)
-
-
-def serve_double(job, own, leads):
-    """Take rows of float64 until there are none."""
-    _rows(job, own, leads, np.float64)
+    return served(work)

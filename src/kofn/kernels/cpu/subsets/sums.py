@@ -6,6 +6,7 @@ loops.py has the loops. Rows are dealt out to threads; no answer depends on thei
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import carray
@@ -13,7 +14,7 @@ from numba import carray
 from kofn.kernels.contract import COVARIANCE, LOG_COUNT, MARGINALS
 from kofn.kernels.cpu.rows.formulas import deleted
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.shares import COUNT, joined, report, take, wait
+from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real
 from kofn.kernels.cpu.subsets.layout import (
     BLOCK,
@@ -40,7 +41,6 @@ from kofn.kernels.cpu.subsets.loops import (
     multiply_nodes,
     others,
     pairs,
-    plain,
     prepare,
     product,
     shift,
@@ -208,34 +208,30 @@ def _copy(source, rest, into):
         into[i] = source[i] if i < source.size else rest
 
 
-@plain
-def _rows(job, own, leads, number):
-    if not joined(job, leads):
-        return
-    words = carray(pointer(job), OUT + 1, np.int64)
-    n, what, rows = words[N], words[WHAT], words[COUNT]
-    per_row = 1 if what == LOG_COUNT else n
-    ys, vs = (
-        carray(pointer(words[Y]), rows * n, number),
-        carray(pointer(words[V]), rows * n, number),
-    )
-    his, los = carray(pointer(words[HI]), rows, number), carray(pointer(words[LO]), rows, number)
-    ks, outs = (
-        carray(pointer(words[K]), rows, number),
-        carray(pointer(words[OUT]), rows * per_row, number),
-    )
-    node = carray(pointer(own + 8 * NODE), (MOST, 4), np.float64)
-    re = carray(pointer(own + 8 * RE), (MOST, LANES), np.float64)
-    im = carray(pointer(own + 8 * IM), (MOST, LANES), np.float64)
-    table = carray(pointer(own + 8 * TABLE), 6 * TOGETHER, np.float64)
-    sums = carray(pointer(own + 8 * PAIRS), (MOST, 2), np.float64)
-    part = carray(pointer(own + 8 * PARTS), (4, BLOCK), number)
-    # Whole vectors only, so that equal logits meet the same instructions.
-    full = _padded(n)
-    room = carray(pointer(own + 8 * ENTRIES), (4, full), number)
-    u = room[3]
-    first, last = take(job)
-    while first < last:
+def serve(kind: int, number: Any) -> Any:
+    """The work of a thread: the sums of rows."""
+
+    @plain
+    def work(job, own, first, last, _):
+        words = carray(pointer(job), OUT + 1, np.int64)
+        n, what, rows = words[N], words[WHAT], words[COUNT]
+        per_row = 1 if what == LOG_COUNT else n
+        ys = carray(pointer(words[Y]), rows * n, number)
+        vs = carray(pointer(words[V]), rows * n, number)
+        his = carray(pointer(words[HI]), rows, number)
+        los = carray(pointer(words[LO]), rows, number)
+        ks = carray(pointer(words[K]), rows, number)
+        outs = carray(pointer(words[OUT]), rows * per_row, number)
+        node = carray(pointer(own + 8 * NODE), (MOST, 4), np.float64)
+        re = carray(pointer(own + 8 * RE), (MOST, LANES), np.float64)
+        im = carray(pointer(own + 8 * IM), (MOST, LANES), np.float64)
+        table = carray(pointer(own + 8 * TABLE), 6 * TOGETHER, np.float64)
+        sums = carray(pointer(own + 8 * PAIRS), (MOST, 2), np.float64)
+        part = carray(pointer(own + 8 * PARTS), (4, BLOCK), number)
+        # Whole vectors only, so that equal logits meet the same instructions.
+        full = _padded(n)
+        room = carray(pointer(own + 8 * ENTRIES), (4, full), number)
+        u = room[3]
         for i in range(first, last):
             y, v, hi, lo = ys[i * n : (i + 1) * n], vs[i * n : (i + 1) * n], his[i], los[i]
             answer = outs[i * per_row : (i + 1) * per_row]
@@ -260,17 +256,5 @@ def _rows(job, own, leads, number):
                     complement(y, hi, lo, out)
             if full > n:
                 _copy(out[:n], 0.0, answer)
-        report(job, last - first)
-        first, last = take(job)
-    if leads:
-        wait(job)
 
-
-def serve_single(job, own, leads):
-    """Take rows of float32 until there are none."""
-    _rows(job, own, leads, np.float32)
-
-
-def serve_double(job, own, leads):
-    """Take rows of float64 until there are none."""
-    _rows(job, own, leads, np.float64)
+    return served(work)

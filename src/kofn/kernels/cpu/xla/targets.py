@@ -218,8 +218,8 @@ _TASKS = {
     layout.FILL_SINGLE: ("on_rows", knapsack_launch.fill_of(4)),
     layout.FILL_DOUBLE: ("on_rows", knapsack_launch.fill_of(8)),
     layout.ASSIST: ("on_long_rows", launch.ASSIST),
-    layout.SINGLE: ("on_sums", subsets.code_of("sums", 4)),
-    layout.DOUBLE: ("on_sums", subsets.code_of("sums", 8)),
+    layout.SINGLE: ("on_rows", subsets.code_of("sums", 4)),
+    layout.DOUBLE: ("on_rows", subsets.code_of("sums", 8)),
 }
 
 

@@ -22,7 +22,7 @@ from kofn.kernels.cpu.runtime.native import Code
 
 def code_of(size: int) -> Code:
     """Return what counts digits of numbers of that size."""
-    return Code("blocks.worker", f"histogram_{'single' if size == 4 else 'double'}", "qqqqqqq")
+    return Code("passes.block_loops", "histogram", "qqqqqqq", "", 0, f"float{8 * size}")
 
 
 class At(NamedTuple):
@@ -46,7 +46,7 @@ class At(NamedTuple):
 
 
 def histogram(block: np.ndarray, counts: np.ndarray, prefix: int, below: int, width: int) -> None:
-    """Count digits of the keys of a block (worker.py says how); the first has no digits before."""
+    """Count digits of the keys of a block, as block_loops.py does; the first has none before it."""
     first = below + width == 8 * block.itemsize
     run = native.function(code_of(block.itemsize))
     run(address(block), len(block), address(counts), prefix, below, width, first)

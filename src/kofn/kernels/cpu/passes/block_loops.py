@@ -12,14 +12,14 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.split_row import plain
 
 
-def _histogram(whole: Any) -> Any:
+def histogram(kind: int, number: Any) -> Any:
+    """Make the function that counts digits of numbers of that type."""
+    whole = np.dtype(f"i{np.dtype(number).itemsize}").type
     sign, least = np.iinfo(whole).bits - 1, np.int64(np.iinfo(whole).min)
     rest = np.int64(np.iinfo(whole).max)
 
-    @plain
     def count(x, n, counts, prefix, below, width, first):
         """Count the entries whose key >> (below + width) is the prefix, by the next digit.
 
@@ -36,14 +36,3 @@ def _histogram(whole: Any) -> Any:
                 into[(key & last) ^ flip] += 1
 
     return count
-
-
-_single, _double = _histogram(np.int32), _histogram(np.int64)
-
-
-def histogram_single(x, n, counts, prefix, below, width, first):
-    _single(x, n, counts, prefix, below, width, first)
-
-
-def histogram_double(x, n, counts, prefix, below, width, first):
-    _double(x, n, counts, prefix, below, width, first)

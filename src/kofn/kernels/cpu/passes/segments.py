@@ -10,14 +10,14 @@ from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.memory import address, memory_of
 from kofn.kernels.cpu.runtime.native import Code
 
-SURVEY = Code("segments.worker", "survey", "qqq")
-LENGTHS = Code("segments.worker", "lengths_of", "qqq")
-SORT = Code("segments.worker", "sort", "qqqq")
+SURVEY = Code("passes.segment_loops", "survey", "qqq")
+LENGTHS = Code("passes.segment_loops", "lengths_of", "qqq")
+SORT = Code("passes.segment_loops", "sort", "qqqq")
 
 
 def code_of(name: str, size: int) -> Code:
-    """Return what copies numbers of that size, by `pack` or `unpack` in worker.py."""
-    return Code("segments.worker", name, "qqqqqqqqd", "", 0, f"float{8 * size}")
+    """Return what copies numbers of that size, by `pack` or `unpack` in segment_loops.py."""
+    return Code("passes.segment_loops", name, "qqqqqqqqd", "", 0, f"float{8 * size}")
 
 
 def codes(size: int) -> list[Code]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, NORMAL, SQUARE, kind_of
 from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.memory import memory_of, zeros
+from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.runtime.native import Code
 
 SERVED = (LOGISTIC, LAPLACE, NORMAL, LINEAR, SQUARE)
-"""The noises that have a branch in formulas.py; every other number is taken for the last."""
+"""The noises that have a branch in noise_loops.py; every other number is taken for the last."""
 
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
@@ -47,8 +47,8 @@ def product(y: Any, link: Any, at: Any, mass: Any, total: Any, v: Any) -> Any:
 
 
 def code_of(name: str, kind: int, size: int) -> Code:
-    """What a thread calls, made by `logs`, `spread` or `product` in worker.py."""
-    return Code("noise.worker", name, "qqq", "", kind, f"float{8 * size}")
+    """What a thread calls, made by `logs`, `spread` or `product` in noise_loops.py."""
+    return Code("passes.noise_loops", name, native.WORK, "", kind, f"float{8 * size}")
 
 
 def _deal(
@@ -71,13 +71,8 @@ def _deal(
         memory.address(arrays[each]) if each in arrays else 0
         for each in ("AT", "MASS", "TOTAL", "V", "OUT")
     )
-    crew = 1 if n * count < 2 * GRAIN else min(pool.wanted(y), count)
-    kind, room = kind_of(link), 2 * n
+    kind = kind_of(link)
     assert kind is not None  # `serving_of` has found kernels
-    run, first = native.function(code_of(name, kind, y.itemsize)), job.buffer_info()[0]
-    own, scratch = zeros(crew * room)
-    if crew > 1:
-        shares = [(first, scratch + 8 * room * i, False) for i in range(1, crew)]
-        pool.offer(shares, run, (job, own, y, arrays))
-    run(first, scratch, True)
+    run = native.function(code_of(name, kind, y.itemsize))
+    pool.work_on(y, GRAIN, run, job, 2 * n, 0.0, arrays)
     return found

@@ -1,4 +1,4 @@
-"""Fenchel–Young losses of a group of rows whose weights and thresholds are known."""
+"""Losses and logarithms of a group of rows whose weights and thresholds are known."""
 
 from __future__ import annotations
 
@@ -8,23 +8,10 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import EXPONENTIAL, OCTAVES
+from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.formulas import edge, moved
 from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, rounded, store, visit
-from kofn.kernels.cpu.rows.layout import (
-    CLOSELY,
-    FORWARD,
-    FORWARD_ABREAST,
-    FROM_BYTES,
-    GAP,
-    KNOWS_OMEGA,
-    LABELLED,
-    LEVER,
-    MEND,
-    SOFT_GAP,
-    TALLY,
-    TARGETS,
-)
 from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -32,7 +19,10 @@ from kofn.kernels.cpu.runtime.split_row import plain
 MOST_AWAY = 40.0
 """Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
 
-_AFTER, _AFTER_ABREAST = len(FORWARD), len(FORWARD_ABREAST)
+# As solver/equation.least_weight: the terms of a smaller ΣF′ may be no normal numbers.
+LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
+
+_AFTER, _AFTER_ABREAST = len(layout.FORWARD), len(layout.FORWARD_ABREAST)
 
 
 @plain
@@ -47,12 +37,11 @@ def count(group, bytes_at, into):
     for r in range(group.count):
         row = nth(group, r)
         if bytes_at:
-            source = np.float64(bytes_at + r * row.n)
-            sums = visit(
-                row, _of_target(group, FROM_BYTES), np.float64(row.g), source, 0.0, 0.0, 0.0
-            )
+            first, source = np.float64(row.g), np.float64(bytes_at + r * row.n)
+            which = _of_target(group, layout.FROM_BYTES)
+            sums = visit(row, which, first, source, 0.0, 0.0, 0.0)
         else:
-            sums = visit(row, _of_target(group, TALLY), 0.0, 0.0, 0.0, 0.0, 0.0)
+            sums = visit(row, _of_target(group, layout.TALLY), 0.0, 0.0, 0.0, 0.0, 0.0)
         store(into, r, row.size, sums[0])
 
 
@@ -68,7 +57,10 @@ def gaps(group, lanes, labels, searched, of_alpha):
     Lanes that have `searched` for θ know more of the rows. `in_alpha` becomes the derivative in α,
     if that is wanted.
     """
-    lost, tilt = False, _of_target(group, len(TARGETS) if group.row.g else len(LABELLED))
+    lost, tilt = (
+        False,
+        _of_target(group, len(layout.TARGETS) if group.row.g else len(layout.LABELLED)),
+    )
     for r in range(group.count):
         row, alpha = nth(group, r), lanes.alpha[r]
         label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
@@ -87,11 +79,11 @@ def gaps(group, lanes, labels, searched, of_alpha):
         if of_alpha:
             lanes.in_alpha[r] -= visit(row, tilt, 0.0, 0.0, 0.0, alpha, 0.0)[0]
         address = np.float64(row.x + label * row.size)
-        sums = visit(row, _of_target(group, GAP), hi, lo, per_t, alpha, address)
+        sums = visit(row, _of_target(group, layout.GAP), hi, lo, per_t, alpha, address)
         total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
         possible = total < math.inf
-        if soft > 0 and row.kind in KNOWS_OMEGA:
-            which = _of_target(group, SOFT_GAP)
+        if soft > 0 and row.kind in layout.KNOWS_OMEGA:
+            which = _of_target(group, layout.SOFT_GAP)
             total = visit(row, which, hi, lo, per_t, alpha, address)[0]
             if of_alpha:
                 lanes.in_alpha[r] += visit(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
@@ -103,7 +95,7 @@ def gaps(group, lanes, labels, searched, of_alpha):
             pivot = pivot_of(hi, lo, lanes.temperature[r], weight, moment)
         else:
             pivot = hi + lo - lanes.temperature[r] * edge(row.kind, alpha)
-        sums = visit(row, _of_target(group, LEVER), pivot, per_t, 0.0, 0.0, 0.0)
+        sums = visit(row, _of_target(group, layout.LEVER), pivot, per_t, 0.0, 0.0, 0.0)
         lanes.in_k[r], lanes.in_t[r] = total, sums[0]
     return lost
 
@@ -125,9 +117,9 @@ def _write_closely(group, row, lanes):
         return
     base, per_t = rounded(mean, row.size), 1 / temperature
     by = moved(row.kind, ((hi - base) + lo) * per_t)
-    sums = visit(row, _of_target(group, CLOSELY), base, per_t, by, alpha, 0.0)
+    sums = visit(row, _of_target(group, layout.CLOSELY), base, per_t, by, alpha, 0.0)
     if sums[1] > 0:
-        visit(row, MEND, hi, lo, per_t, alpha, (lanes.k[r] - sums[0]) / sums[1])
+        visit(row, layout.MEND, hi, lo, per_t, alpha, (lanes.k[r] - sums[0]) / sums[1])
 
 
 @plain
@@ -173,3 +165,58 @@ def _closed(row, hi, labelled, label):
             total = math.nan
         store(row.out, i, row.size, hi if hi != hi and not (out or x == math.inf) else 0.0)
     return hi if hi != hi else total
+
+
+@plain
+def logarithms(group, lanes):
+    """Write log p over the weights."""
+    for r in range(group.count):
+        row, hi = nth(group, r), lanes.hi[r]
+        if abs(hi) < math.inf:
+            visit(row, layout.LOG, hi, lanes.lo[r], 1 / lanes.temperature[r], lanes.alpha[r], 0.0)
+            continue
+        for i in range(row.n):
+            p = load(row.out, i, row.size)
+            store(row.out, i, row.size, math.log(p))
+
+
+@plain
+def log_cotangents(group, lanes, of_alpha):
+    """Write the cotangents of the scores; leave that of T, or NaN in a row left to the reference.
+
+    And that of α if it is wanted, as backward.py does.
+
+    The answer is whether there are any such rows: all slopes of their weights have underflowed.
+    """
+    least = LEAST_SINGLE if group.row.size == 4 else LEAST_DOUBLE
+    lost = False
+    for r in range(group.count):
+        row, hi, lo = nth(group, r), lanes.hi[r], lanes.lo[r]
+        temperature, alpha = lanes.temperature[r], lanes.alpha[r]
+        lanes.in_k[r], lanes.in_t[r], lanes.in_alpha[r] = 0.0, 0.0, 0.0
+        if not abs(hi) < math.inf:
+            _constant(row, hi if hi != hi else 0.0)
+            lanes.in_t[r] = lanes.in_alpha[r] = hi if hi != hi else 0.0
+            continue
+        sums = visit(row, layout.LOG_WEIGH, hi, lo, 1 / temperature, alpha, 0.0)
+        weight, product, moment = sums[0], sums[1], sums[2]
+        if weight < least:
+            lanes.in_k[r], lost = math.nan, True
+            continue
+        visit(row, layout.LOG_SLOPE, hi, lo, 1 / temperature, alpha, product / weight)
+        pivot = pivot_of(hi, lo, temperature, weight, moment)
+        sums = visit(row, layout.LOG_LEVER, pivot, 1 / temperature, 0.0, 0.0, 0.0)
+        lanes.in_t[r] = -sums[0]
+        if of_alpha:
+            mean = product / weight
+            sums = visit(row, layout.LOG_BEND, hi, lo, 1 / temperature, alpha, mean)
+            lanes.in_alpha[r] = -sums[0]
+    return lost
+
+
+@plain
+def _constant(row, slope):
+    for i in range(row.n):
+        x = load(row.x, i, row.size)
+        fixed = x == math.inf or is_deleted(x, row.size)
+        store(row.out, i, row.size, 0.0 if fixed else slope)

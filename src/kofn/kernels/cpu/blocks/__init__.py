@@ -1,1 +1,0 @@
-"""A block of a row that is never held as one array."""

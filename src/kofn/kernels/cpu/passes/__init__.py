@@ -1,0 +1,1 @@
+"""Passes without a search: noise at quadrature nodes, blocks of a row, segments of an axis."""

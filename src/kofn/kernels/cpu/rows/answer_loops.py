@@ -1,0 +1,190 @@
+"""One visit to a row for a loss or for logarithms of its weights, as in loops.py.
+
+For a loss `out` holds the weights before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.contract import LOGISTIC
+from kofn.kernels.cpu.rows.answer_formulas import compared, log_weighed, logged
+from kofn.kernels.cpu.rows.formulas import deleted, edge, prepare, written
+from kofn.kernels.cpu.rows.frame import BLOCK, Visit, in_loop, visit_of
+from kofn.kernels.cpu.rows.loops import moves_of
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.vector_math import quotient, where_positive, widest_vectors
+
+
+def gap(kind: int, number: Any) -> Visit:
+    """Σ of the terms of a Fenchel–Young loss, #soft, Σw, Σwz; p − t over the weights p.
+
+    g holds the target t, of zeros and ones; other entries are soft, and lack their Ω here.
+    """
+    zero, one = number(0), number(1)
+
+    @in_loop
+    def entry(x, t, p, hi, lo, per_t, rise, edge_):
+        term, away, w, wz = compared(kind, x, t, p, hi, lo, per_t, rise, edge_, False)
+        soft = zero if t == zero else (zero if t == one else one)
+        return away, (term, soft, w, wz)
+
+    return visit_of(number, entry, *[zero] * 4, writes=True, numbers=_with_edge(kind, number))
+
+
+def soft_gap(kind: int, number: Any) -> Visit:
+    """The sum of the terms, with Ω of a soft target, where `out` holds p − t."""
+
+    @in_loop
+    def entry(x, t, away, hi, lo, per_t, rise, edge_):
+        return away, compared(kind, x, t, away + t, hi, lo, per_t, rise, edge_, True)[:1]
+
+    return visit_of(number, entry, number(0), numbers=_with_edge(kind, number))
+
+
+def _with_edge(kind: int, number: Any) -> Any:
+    @in_loop
+    def numbers(hi, lo, per_t, alpha, e):
+        end = number(edge(kind, alpha))
+        return number(hi), number(lo), number(per_t), number(alpha - 1), end
+
+    return numbers
+
+
+def closely(kind: int, number: Any) -> Visit:
+    """F of each entry to `out`, from its distance to a and `moved(δ)`, θ = a + Tδ; ΣF, ΣF(1 − F).
+
+    No digits of e^z are lost to a far greater number that it is added to.
+    """
+    zero, one = number(0), number(1)
+
+    @in_loop
+    def entry(x, g, old, base, per_t, scale, by, inverse, rise):
+        y = (x - base) * scale
+        if kind == LOGISTIC:
+            p = quotient(one, one + by * prepare(kind, -y))
+            p = zero if deleted(x) else p
+        else:
+            p = written(kind, prepare(kind, y), by, inverse, rise)
+        return p, (p, p * (one - p))
+
+    moves = moves_of(kind, number)
+    return visit_of(number, entry, zero, zero, writes=True, weights=True, numbers=moves)
+
+
+def lever(kind: int, number: Any) -> Visit:
+    """Σu(x − pivot)/T of cotangents u in `out`."""
+    zero = number(0)
+
+    @in_loop
+    def entry(x, g, u, pivot, per_t, c, d, e):
+        return u, (u * ((x - pivot) * per_t) if u != zero else zero,)
+
+    return visit_of(number, entry, zero)
+
+
+def tally(kind: int, number: Any) -> Visit:
+    """Σg of a target."""
+
+    @in_loop
+    def entry(x, t, old, a, b, c, d, e):
+        return old, (t,)
+
+    return visit_of(number, entry, number(0))
+
+
+def from_bytes(kind: int, number: Any) -> Visit:
+    """A target of bytes as numbers to g, and their sum; those from the address b on belong to g.
+
+    A float64 holds an address exactly.
+    """
+    size = number(0).itemsize
+
+    def visit(x, g, out, n, sums, first, source, c, d, e):
+        widest_vectors()
+        at = np.int64(source) + (g - np.int64(first)) // size
+        marks, targets = carray(pointer(at), n, np.uint8), carray(pointer(g), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        for start in range(0, n, BLOCK):
+            ms, ts = marks[start : start + BLOCK], targets[start : start + BLOCK]
+            total = np.int32(0)
+            for i in range(ms.size):
+                ts[i] = ms[i]
+                total += np.int32(ms[i])
+            into[0] += total
+
+    return visit
+
+
+def label_gap(kind: int, number: Any) -> Visit:
+    """What `gap` does for a target of one 1, at the score whose address is `label`.
+
+    A float64 holds an address exactly. The loops around the label know its target as a constant.
+    """
+    size = number(0).itemsize
+
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, label):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        weights = carray(pointer(out), n, number)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
+        edge_, zero, one = number(edge(kind, alpha)), number(0), number(1)
+        at = (np.int64(label) - x) // size
+        start = 0
+        while start < n:
+            stop, t = min(start + BLOCK, n), zero
+            if start < at < stop:
+                stop = at
+            if start == at:
+                stop, t = at + 1, one
+            xs, ps = scores[start:stop], weights[start:stop]
+            total, weight, moment = zero, zero, zero
+            for i in range(xs.size):
+                term, away, w, wz = compared(
+                    kind, xs[i], t, ps[i], hi_, lo_, per_t_, rise_, edge_, False
+                )
+                ps[i] = away
+                total += term
+                weight += w
+                moment += wz
+            into[0] += total
+            into[2] += weight
+            into[3] += moment
+            start = stop
+
+    return visit
+
+
+def logs(kind: int, number: Any) -> Visit:
+    """Write log F."""
+
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, e):
+        return logged(kind, x, hi, lo, per_t, rise), ()
+
+    return visit_of(number, entry, writes=True)
+
+
+def log_weigh(kind: int, number: Any) -> Visit:
+    """Way back, first: ΣF′, Σv with v = g·F′/F, and ΣF′z."""
+
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, e):
+        v, w, z = log_weighed(kind, x, g, hi, lo, per_t, rise)
+        return old, (w, v, where_positive(w, w * z))
+
+    return visit_of(number, entry, *[number(0)] * 3)
+
+
+def log_slope(kind: int, number: Any) -> Visit:
+    """Way back, then: u/T with u = v − F′·mean to `out`."""
+
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, mean):
+        v, w, _ = log_weighed(kind, x, g, hi, lo, per_t, rise)
+        return (v - w * mean) * per_t, ()
+
+    return visit_of(number, entry, writes=True)

@@ -1,1 +1,0 @@
-"""Segments of one long axis, copied to dense rows and back."""

@@ -10,11 +10,12 @@ import torch
 from kofn import schedules
 from kofn.commands.files import InputError
 from studies.frame import report, run
+from studies.frame.data import INK, SIDE, digits
 from studies.frame.options import Settings
-from studies.frame.report import legend, line, means, panels, plain
-from studies.vae import model as models
+from studies.frame.pictures import image, legend, line, panels, plain
+from studies.frame.report import means
 from studies.vae.methods import METHODS, decoder_calls
-from studies.vae.model import INK, SIDE, Autoencoder, Latent
+from studies.vae.model import Autoencoder, Latent
 
 BATCH = 64
 RATE = 2e-3
@@ -46,7 +47,7 @@ class Run(run.Run):
 
     TITLE = "{}, seed {}"
     SHOWN = "bound {0.held_out:.1f}"
-    Figures = Bounds
+    Measurement = Bounds
 
     @classmethod
     def runs(cls, settings: Settings) -> list[run.Key]:
@@ -72,7 +73,8 @@ class Run(run.Run):
 
     def build(self, name: str) -> None:
         self.name, self.method = name, METHODS[name]
-        self.data, latent = models.digits(self.settings.seed), latent_of(self.settings, name)
+        self.data = digits(self.settings.seed, by_class=True)
+        latent = latent_of(self.settings, name)
         self.model = Autoencoder(latent, self.data.training, self.generator)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE)
         self.in_epoch = -(-len(self.data.training) // BATCH)
@@ -82,18 +84,22 @@ class Run(run.Run):
     def train(self) -> None:
         """Train on every image once."""
         order = torch.randperm(len(self.data.training), generator=self.generator)
-        for part in torch.split(order, BATCH):
-            images = self.data.training[part]
-            temperature = self.temperature(self.steps)
-            choice = self.model.choice(images, temperature if self.method.cools else 1.0)
+        self.epoch = order.split(BATCH)
+        for _ in self.epoch:
+            self.step()
 
-            def cost(z: torch.Tensor, images: torch.Tensor = images) -> torch.Tensor:
-                return -self.model.log_likelihood(images, z)
+    def step(self) -> None:
+        images = self.data.training[self.epoch[self.steps % self.in_epoch]]
+        temperature = self.temperature(self.steps)
+        choice = self.model.choice(images, temperature if self.method.cools else 1.0)
 
-            how = {"temperature": temperature} if self.method.anneals else {}
-            samples = self.settings.samples
-            expected = self.method.estimate(choice, cost, self.generator, samples=samples, **how)
-            self.descend((expected + self.model.divergence(choice)).mean())
+        def cost(z: torch.Tensor) -> torch.Tensor:
+            return -self.model.log_likelihood(images, z)
+
+        how = {"temperature": temperature} if self.method.anneals else {}
+        samples = self.settings.samples
+        expected = self.method.estimate(choice, cost, self.generator, samples=samples, **how)
+        self.descend((expected + self.model.divergence(choice)).mean())
 
     def measured(self) -> Bounds:
         done, held_out = self.done + 1, self.data.held_out
@@ -107,7 +113,8 @@ class Run(run.Run):
         found = {"method": self.name, "seed": self.seed, **super().result()}
         choices = self.model.latent.size
         found["calls"] = decoder_calls(self.name, self.settings.samples, choices)
-        for part, images in zip(("training", "held_out"), self.data, strict=True):
+        for part in ("training", "held_out"):
+            images = getattr(self.data, part)
             bounds = self._bounds(images, self.done, SAMPLES_AT_THE_END)
             found[part], found[f"{part}_tight"] = bounds
             evidence = self.model.evidence(images) if choices <= MOST_CHOICES else None
@@ -120,14 +127,12 @@ class Run(run.Run):
     def _bounds(self, images: torch.Tensor, epochs: int, samples: int) -> tuple[float, float]:
         # Its own generator: how often the bounds are measured does not change the training.
         generator = torch.Generator().manual_seed(self.seed)
-        reached = self.temperature(epochs * self.in_epoch) if self.method.cools else 1.0
-        parts = torch.split(images, 256)
-        found = [self.model.bounds(part, samples, generator, reached) for part in parts]
-        sizes = [len(part) / len(images) for part in parts]
-        loose, tight = (
-            sum(s * bound for s, bound in zip(sizes, each, strict=True))
-            for each in zip(*found, strict=True)
-        )
+        how = generator, self.temperature(epochs * self.in_epoch) if self.method.cools else 1.0
+        parts = [
+            [len(part) / len(images) * bound for bound in self.model.bounds(part, samples, *how)]
+            for part in torch.split(images, 256)
+        ]
+        loose, tight = map(sum, zip(*parts, strict=True))
         return loose, tight
 
 
@@ -156,7 +161,7 @@ class Report(report.Report):
         "calls": ("calls", ",.0f"),
     }
     BEST = "-held_out"
-    FIELDS = Bounds._fields
+    Measurement = Bounds
 
     def figures(self, **key: Any) -> report.Figures:
         names = (*self.SHOWN, "training", "seconds")
@@ -187,9 +192,8 @@ class Report(report.Report):
     def curves(self) -> Any:
         """Draw the bound per epoch, on held-out images (left) and training images (right)."""
         figure, (axes,) = panels(11.5, 5.0, 1, 2, sharey=True)
-        histories = {
-            name: [run["history"] for run in self.of(method=name)] for name in self.methods()
-        }
+        runs_of = {name: self.of(method=name) for name in self.methods()}
+        histories = {name: [*map(self.history, runs)] for name, runs in runs_of.items()}
         ends = {
             name: [bound for history in runs for bound in history[-1][1:3]]
             for name, runs in histories.items()
@@ -197,19 +201,15 @@ class Report(report.Report):
         # Leave out values far below the others, which would compress the axis.
         top = max(map(max, ends.values()))
         low = min(bound for bounds in ends.values() for bound in bounds if bound > top - 60) - 25
-        pages = (axes[0], "held-out images", 2), (axes[1], "training images", 1)
-        for panel, title, place in pages:
+        for panel, part in zip(axes, ("held_out", "training"), strict=True):
             for number, (name, runs) in enumerate(histories.items()):
-                label: str | None = f"{name} (below)" if max(ends[name]) < low else name
+                label = f"{name} (below)" if max(ends[name]) < low else name
                 ink = {"color": INKS[number % 8], "ls": "-" if number < 8 else "--"}
                 for history in runs:
-                    label = label if panel is axes[0] and history is runs[0] else None
-                    epochs, bounds = (
-                        [each[0] for each in history],
-                        [each[place] for each in history],
-                    )
+                    epochs = [each.epoch for each in history]
+                    bounds = [getattr(each, part) for each in history]
                     line(panel, epochs, bounds, lw=1.3, alpha=0.85, label=label, **ink)
-            plain(panel, title)
+            plain(panel, f"{part.replace('_', '-')} images")
             panel.set(xlabel="epoch", ylim=(low, top + 6))
             panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes[0].set_ylabel("evidence bound, hard samples (nats per image)")
@@ -218,7 +218,7 @@ class Report(report.Report):
 
     def digits(self) -> Any:
         """Draw one row of generated digits per method, below a row of real ones."""
-        data, seed = models.digits(self.settings.seed), self.settings.seed
+        data, seed = digits(self.settings.seed, by_class=True), self.settings.seed
         rows = {"digits": data.held_out[:DRAWN] / INK}
         for name in self.methods():
             generator = torch.Generator().manual_seed(seed)
@@ -227,10 +227,9 @@ class Report(report.Report):
             rows[name] = model.generated(DRAWN, generator)
         figure, axes = panels(11.5, 0.75 * len(rows) + 0.3, len(rows))
         for panel, (name, images) in zip(axes[:, 0], rows.items(), strict=True):
-            squares = torch.nn.functional.pad(images.reshape(DRAWN, SIDE, SIDE), (1, 1, 1, 1))
+            squares = torch.nn.functional.pad(images.view(DRAWN, SIDE, SIDE), (1, 1, 1, 1))
             strip = squares.movedim(0, 1).flatten(1)
-            panel.imshow(strip.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="equal")
-            panel.set(xticks=[], yticks=[])
+            image(panel, strip, cmap="Greys", aspect="equal")
             panel.spines[:].set_visible(False)
             panel.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
         return figure

@@ -28,12 +28,12 @@ from kofn.commands.terminal import (  # noqa: E402
     Guarded,
     TwoBars,
     at_least,
-    check_seed,
     chosen,
     end_on_sigterm,
     prepare_kernels,
     printed,
     progress_bar,
+    valid_seed,
 )
 from kofn.commands.warm import warm  # noqa: E402
 
@@ -127,7 +127,7 @@ def select(
     began = time.monotonic()
     at_least("splits", splits, 1)
     at_least("steps", steps, 1)
-    check_seed(seed)
+    valid_seed("seed", seed)
     out = files.chosen_out(out, "kofn-select", report.FILES, force, as_json)
     prepare_kernels()
     tables = _load(data, target, k, task, missing, seed)

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
@@ -224,25 +224,30 @@ class TwoBars:
         self.training.update(self.steps, completed=step, **now)
 
 
+def one_of(name: str, value: str, allowed: Collection[str]) -> str:
+    """Return the value of an option; InputError unless it is allowed."""
+    if value not in allowed:
+        raise InputError(f"--{name} must be one of {', '.join(allowed)}; got {value!r}")
+    return value
+
+
 def chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:
     """Return the objects that an option names; all of them if the option is not given."""
-    unknown = [value for value in values or () if value not in allowed]
-    if unknown:
-        raise InputError(f"--{name} must be one of {', '.join(allowed)}; got {unknown[0]!r}")
-    return [allowed[value] for value in values or allowed]
+    return [allowed[one_of(name, value, allowed)] for value in values or allowed]
 
 
-def at_least(name: str, value: int, low: int) -> None:
-    """Raise InputError if the value of an option is too small."""
+def at_least(name: str, value: int, low: int) -> int:
+    """Return the value of an option; InputError if it is too small."""
     if value < low:
         raise InputError(f"--{name} must be at least {low}; got {value}")
+    return value
 
 
-def check_seed(seed: int) -> None:
-    """Raise InputError unless NumPy and scikit-learn accept the seed."""
-    at_least("seed", seed, 0)
-    if seed >= 2**31:
-        raise InputError(f"--seed must be below 2147483648; got {seed}")
+def valid_seed(name: str, seed: int) -> int:
+    """Return the value of an option; InputError unless NumPy and scikit-learn accept the seed."""
+    if at_least(name, seed, 0) >= 2**31:
+        raise InputError(f"--{name} must be below 2147483648; got {seed}")
+    return seed
 
 
 def _check_streams() -> None:

@@ -1,7 +1,7 @@
 """The table of studies: what each compares, and its options."""
 
 from kofn.commands.files import InputError
-from kofn.commands.terminal import at_least
+from kofn.commands.options import at_least
 from studies.frame.options import Option, Study, count, names
 
 STEPS = "Number of training steps of a run"

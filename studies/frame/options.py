@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kofn.commands.files import InputError
-from kofn.commands.terminal import at_least, one_of, valid_seed
+from kofn.commands.options import at_least, one_of, valid_seed
 
 
 class Settings(SimpleNamespace):

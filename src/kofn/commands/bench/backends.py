@@ -1,55 +1,62 @@
-"""Ways to call the maps for `kofn bench`: torch.compile, JAX, half precision and segments.
-
-Each yields (name, group, function, the same function for the check in float64).
-"""
+"""Ways to call the maps for `kofn bench`: torch.compile, JAX, half precision and segments."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 import kofn
 from kofn import losses
 from kofn.arrays.typing import LinkName
+from kofn.commands.bench.cases import Case, Contender, Map, ours
+from kofn.commands.bench.losses import chosen, cross_entropy, labels
 
-Map = Callable[[Any], Any]
-Variant = tuple[str, str, Map, Map]
+LINKS: tuple[LinkName, ...] = ("logistic", "laplace", "normal")
 
 
-def compiled(shape: tuple[int, int], k: int) -> Iterator[Variant]:
+def compiled(case: Case) -> Iterator[Contender]:
     """Yield each function twice: eager, and compiled by torch.compile."""
-    labels = _labels(shape)
     functions: dict[str, Map] = {
-        "torch.softmax": partial(torch.softmax, dim=-1),
-        "F.cross_entropy": lambda x: F.cross_entropy(x.to(_wide(x)), labels),
-        **_maps(k),
-        "hard=True": partial(kofn.soft_topk, k=k, hard=True),
-        "topk_gates": lambda x: kofn.topk_gates(x, k)[0],
-        "soft_topk_sum": partial(kofn.soft_topk_sum, k=k),
-        **_losses(shape, k),
+        "torch.softmax": softmax,
+        "F.cross_entropy": cross_entropy(labels(case)),
+        **_maps(case.k),
+        "hard=True": partial(kofn.soft_topk, k=case.k, hard=True),
+        "topk_gates": lambda x: kofn.topk_gates(x, case.k)[0],
+        "soft_topk_sum": partial(kofn.soft_topk_sum, k=case.k),
+        **_losses(case),
     }
     for name, function in functions.items():
         group = "baseline" if name.startswith(("torch", "F")) else "kofn"
         if name != "torch.softmax":  # stands first in every case
-            yield name, group, function, function
+            yield Contender(name, group, function, function)
         torch.compiler.reset()  # else functions of one line count as recompilations of it
-        yield f"{name}, compiled", group, torch.compile(function, fullgraph=True), function
+        made = torch.compile(function, fullgraph=True)
+        yield Contender(f"{name}, compiled", group, made, function)
 
 
-def half(shape: tuple[int, int], k: int) -> Iterator[Variant]:
-    for name, function in {**_maps(k), **_losses(shape, k)}.items():
-        yield name, "kofn", function, function
+def half(case: Case) -> Iterator[Contender]:
+    """Yield what half precision is timed with."""
+    return ours({**_maps(case.k), **_losses(case)})
 
 
-def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterator[Variant]:
+def knapsack(case: Case) -> Iterator[Contender]:
     """Yield soft_topk, and soft_knapsack with costs that buy about as many entries."""
-    costs = 0.1 + 3 * torch.rand(shape[1], generator=torch.Generator().manual_seed(3))
-    given = costs, costs.sum() * k / shape[1]
+    every: tuple[LinkName, ...] = (*LINKS, "exponential", "linear", "entmax")
+    yield from ours(_knapsacks(case, every))
+    if importlib.util.find_spec("jax"):
+        yield jax_softmax()
+        yield from ours(_knapsacks(case, LINKS[:1]), "jax")
+
+
+def _knapsacks(case: Case, links: tuple[LinkName, ...]) -> dict[str, Map]:
+    n = case.shape[1]
+    costs = 0.1 + 3 * torch.rand(n, generator=torch.Generator().manual_seed(3))
+    given = costs, costs.sum() * case.k / n
 
     def of(function: Any, **options: Any) -> Map:
         def knapsack(x: Any) -> Any:
@@ -60,51 +67,54 @@ def knapsack(shape: tuple[int, int], k: int, every_link: bool = True) -> Iterato
 
         return knapsack
 
-    functions: dict[str, Map] = {"soft_topk": partial(kofn.soft_topk, k=k)}
-    for link in (*_LINKS, "exponential", "linear", "entmax") if every_link else _LINKS[:1]:
-        functions[f"soft_knapsack, {link}"] = of(kofn.soft_knapsack, link=link)
-    functions["soft_knapsack, hard=True"] = of(kofn.soft_knapsack, hard=True)
-    functions["soft_knapsack_threshold"] = of(kofn.soft_knapsack_threshold)
-    functions["soft_knapsack_value"] = of(kofn.soft_knapsack_value)
-    for name, function in functions.items():
-        yield name, "kofn", function, function
-
-
-def jax(k: int) -> Iterator[Variant]:
-    """Yield what `kofn bench` times on JAX arrays besides soft_topk with every link."""
-    functions: dict[str, Map] = {
-        "softmax": kofn.softmax,
-        "sparsemax": kofn.sparsemax,
-        "entmax": kofn.entmax,
-        "log_soft_topk": partial(kofn.log_soft_topk, k=k),
-        "KSubset.marginals": lambda x: kofn.KSubset(x, k).marginals(),
+    return {
+        "soft_topk": partial(kofn.soft_topk, k=case.k),
+        **{f"soft_knapsack, {link}": of(kofn.soft_knapsack, link=link) for link in links},
+        "soft_knapsack, hard=True": of(kofn.soft_knapsack, hard=True),
+        "soft_knapsack_threshold": of(kofn.soft_knapsack_threshold),
+        "soft_knapsack_value": of(kofn.soft_knapsack_value),
     }
-    for name, function in functions.items():
-        yield f"{name} (JAX)", "kofn", function, function
 
 
-def segments(shape: tuple[int, int], k: int) -> Iterator[Variant]:
+def jax(case: Case) -> Iterator[Contender]:
+    """Yield what is timed on JAX arrays."""
+    if importlib.util.find_spec("jax"):
+        yield jax_softmax()
+        yield from ours(of_every_link(case.k), "jax")
+        more: dict[str, Map] = {
+            "softmax": kofn.softmax,
+            "sparsemax": kofn.sparsemax,
+            "entmax": kofn.entmax,
+            "log_soft_topk": partial(kofn.log_soft_topk, k=case.k),
+            "KSubset.marginals": lambda x: kofn.KSubset(x, case.k).marginals(),
+        }
+        yield from ours(more, "jax")
+
+
+def jax_softmax() -> Contender:
+    """Return what times on JAX arrays are compared with."""
+    import jax
+
+    return Contender("jax.nn.softmax", "baseline", jax.vmap(jax.nn.softmax), softmax, "jax")
+
+
+def segments(case: Case) -> Iterator[Contender]:
     """Yield the dense map, and the same numbers of entries as segments of several kinds."""
-    yield "soft_topk, dense", "kofn", *_twice(partial(kofn.soft_topk, k=k))
-    for name, ptr, order in _ragged(shape):
+    yield from ours({"soft_topk, dense": partial(kofn.soft_topk, k=case.k)})
+    for name, ptr, order in _ragged(case.shape):
         ids = torch.repeat_interleave(torch.arange(len(ptr) - 1), ptr.diff())[order]
         of: dict[str, Any] = dict(ptr=ptr) if name.endswith("ptr") else dict(segment_ids=ids)
-        yield f"segment_soft_topk, {name}", "kofn", *_twice(_of_segments(of, k))
-        yield f"segment_softmax, {name}", "kofn", *_twice(partial(_softmax_of_segments, of))
-        scattered = partial(_scattered_softmax, ids, len(ptr) - 1)
-        yield f"scattered softmax, {name}", "by hand", *_twice(scattered)
+        maps: dict[str, Map] = {
+            f"segment_soft_topk, {name}": _flat(partial(kofn.segment_soft_topk, k=case.k, **of)),
+            f"segment_softmax, {name}": _flat(partial(kofn.segment_softmax, **of)),
+        }
+        yield from ours(maps)
+        by_hand = _flat(partial(_scattered_softmax, ids, len(ptr) - 1))
+        yield Contender(f"scattered softmax, {name}", "by hand", by_hand, by_hand)
 
 
-def _twice(function: Map) -> tuple[Map, Map]:
-    return function, function
-
-
-def _of_segments(of: dict[str, Any], k: int) -> Map:
-    return lambda x: kofn.segment_soft_topk(x.reshape(-1), k, **of)
-
-
-def _softmax_of_segments(of: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
-    return kofn.segment_softmax(x.reshape(-1), **of)
+def _flat(function: Map) -> Map:
+    return lambda x: function(x.reshape(-1))
 
 
 def _ragged(shape: tuple[int, int]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -129,15 +139,24 @@ def _ragged(shape: tuple[int, int]) -> Iterator[tuple[str, torch.Tensor, torch.T
 
 def _scattered_softmax(ids: torch.Tensor, count: int, x: torch.Tensor) -> torch.Tensor:
     """Return softmax of segments by scatters, as graph libraries compute it."""
-    x = x.reshape(-1)
     most = x.new_full((count,), -math.inf).scatter_reduce(0, ids, x.detach(), "amax")
     raised = (x - most[ids]).exp()
     return raised / x.new_zeros(count).index_add(0, ids, raised)[ids]
 
 
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def of_every_link(k: int) -> dict[str, Map]:
+    """Return soft_topk with each link."""
+    links = kofn.links.TABLE.items()
+    return {f"soft_topk, {name}": partial(kofn.soft_topk, k=k, link=link) for name, link in links}
+
+
 def _maps(k: int) -> dict[str, Map]:
     return {
-        **{f"soft_topk, {link}": partial(kofn.soft_topk, k=k, link=link) for link in _LINKS},
+        **{f"soft_topk, {link}": partial(kofn.soft_topk, k=k, link=link) for link in LINKS},
         "softmax": kofn.softmax,
         "sparsemax": kofn.sparsemax,
         "entmax": kofn.entmax,
@@ -146,24 +165,9 @@ def _maps(k: int) -> dict[str, Map]:
     }
 
 
-_LINKS: tuple[LinkName, ...] = ("logistic", "laplace", "normal")
-
-
-def _losses(shape: tuple[int, int], k: int) -> dict[str, Map]:
-    generator = torch.Generator().manual_seed(2)
-    hot = torch.zeros(shape, dtype=torch.bool)
-    hot.scatter_(-1, torch.rand(shape, generator=generator).topk(k).indices, True)
+def _losses(case: Case) -> dict[str, Map]:
     return {
-        "softmax_loss": partial(losses.softmax_loss, target=_labels(shape)),
-        "entmax_loss": partial(losses.entmax_loss, target=_labels(shape)),
-        "topk_loss": partial(losses.topk_loss, target=hot),
+        "softmax_loss": partial(losses.softmax_loss, target=labels(case)),
+        "entmax_loss": partial(losses.entmax_loss, target=labels(case)),
+        "topk_loss": partial(losses.topk_loss, target=chosen(case)),
     }
-
-
-def _labels(shape: tuple[int, int]) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(2)
-    return torch.randint(shape[1], (shape[0],), generator=generator)
-
-
-def _wide(x: torch.Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import torch
 
-from kofn.commands.bench.contenders import Case, Contender, Map, contenders
+from kofn.commands.bench.cases import Case, Contender, Map
+from kofn.commands.bench.contenders import contenders
 
 ERROR = {"float32": 3e-6, "bfloat16": 8e-3, "float16": 1e-3}
 """How far weights may be from the float64 ones, and numbers above 1, relatively; half of

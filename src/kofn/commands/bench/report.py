@@ -18,7 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import kofn
-from kofn.commands.bench.contenders import Case, installed
+from kofn.commands.bench.cases import Case
+from kofn.commands.bench.contenders import installed
 from kofn.commands.bench.measure import PASSES, Timing, clock, quartiles, slowdown
 
 FILES = ("bench.json", "bench.md")

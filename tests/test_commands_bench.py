@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import kofn
 from kofn.commands import app
-from kofn.commands.bench import backends, cases, contenders, measure, report
+from kofn.commands.bench import cases, contenders, measure, report, special
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_bench_times_what_runs_and_writes_both_files(tmp_path, monkeypatch):
 
 def test_bench_times_nothing_that_is_wrong(monkeypatch):
     def wrong(case):
-        softmax = backends.softmax
+        softmax = special.softmax
         yield cases.Contender("half", "peer", lambda x: x.softmax(-1) / 2, softmax)
         still = lambda x: x.detach().softmax(-1) + 0 * x  # noqa: E731
         yield cases.Contender("still", "peer", still, softmax)

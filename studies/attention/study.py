@@ -11,10 +11,7 @@ from torch.nn import functional
 from kofn.commands.results import spread
 from studies.attention.model import METHODS, Transformer
 from studies.attention.tasks import TASKS, Batch
-from studies.frame import report, run
-from studies.frame.data import seeded
-from studies.frame.pictures import image, legend, panels, plain
-from studies.frame.report import mean_of
+from studies.frame import pictures, report, run
 
 BATCH, RATE = 32, 2e-3
 SHORTEST, LONGEST = 33, 64  # in training
@@ -38,8 +35,7 @@ class Run(run.Run):
 
     def build(self, task: str, method: str) -> None:
         self.task = TASKS[task]
-        with seeded(self.seed):
-            self.model = Transformer(method)
+        self.model = Transformer(method)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
 
     def step(self) -> None:
@@ -118,7 +114,7 @@ class Report(report.Report):
 
     def summary_of(self, figures: report.Figures, **key: Any) -> dict[str, Any]:
         pairs = figures.items()
-        return {"accuracy": [{"length": int(n), **mean_of(values)} for n, values in pairs]}
+        return {"accuracy": [{"length": int(n), **report.mean_of(values)} for n, values in pairs]}
 
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
         names = ("length", "loss", "accuracy")
@@ -128,7 +124,7 @@ class Report(report.Report):
     def curves(self) -> Any:
         """Draw the share of right symbols by length, a panel for each task."""
         tasks, lengths = self.settings.tasks, self.settings.lengths
-        figure, (axes,) = panels(3.4 * len(tasks) + 2.2, 3.2, 1, len(tasks), sharey=True)
+        figure, (axes,) = pictures.panels(3.4 * len(tasks) + 2.2, 3.2, 1, len(tasks), sharey=True)
         for panel, task in zip(axes, tasks, strict=True):
             for name, figures in self.methods(task=task).items():
                 points = [spread(values) for values in figures.values()]
@@ -139,19 +135,21 @@ class Report(report.Report):
                     panel.fill_between(lengths, low, high, color=colour, alpha=0.12, lw=0)
             panel.axvline(LONGEST, color="#8a8a8a", lw=0.8, ls=":")
             panel.set_xscale("log", base=2)
-            plain(panel, task, 10, grid=False)
+            pictures.plain(panel, task, 10, grid=False)
             panel.set(xlabel="length", ylim=(0, 1.02))
         axes[0].set_ylabel("right symbols")
-        legend(figure)
+        pictures.legend(figure)
         return figure
 
     def maps(self) -> Any:
         """Draw an attention map per task and method: rows are queries, columns keys."""
         tasks, methods = self.settings.tasks, self.settings.methods
-        figure, axes = panels(1.9 * len(methods), 2.0 * len(tasks), len(tasks), len(methods))
+        figure, axes = pictures.panels(
+            1.9 * len(methods), 2.0 * len(tasks), len(tasks), len(methods)
+        )
         for panel, (task, name) in zip(axes.flat, product(tasks, methods), strict=True):
             run = self.of(task=task, method=name, seed=self.settings.seed)[0]
-            image(panel, run["map"], cmap="Blues")
+            pictures.image(panel, run["map"], cmap="Blues")
         for panel, task in zip(axes[:, 0], tasks, strict=True):
             panel.set_ylabel(task)
         for panel, name in zip(axes[0], methods, strict=True):

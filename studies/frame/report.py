@@ -122,9 +122,12 @@ class Report:
         return [self.Measurement(*part) for part in each["history"]]
 
     def figures(self, **key: Any) -> Figures:
-        """Return the last measurement of each of these runs, as lists by name."""
-        ends = [self.history(each)[-1]._asdict() for each in self.of(**key)]
-        return {name: [end[name] for end in ends] for name in self.Measurement._fields}
+        """Return the last measurement of each of these runs and its seconds, as lists by name."""
+        runs = self.of(**key)
+        ends = [{**self.history(run)[-1]._asdict(), "seconds": run["seconds"]} for run in runs]
+        return {
+            name: [end[name] for end in ends] for name in (*self.Measurement._fields, "seconds")
+        }
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the part of the keys that is the same in a section of the table."""

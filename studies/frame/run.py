@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from kofn.commands.files import InputError
+from studies.frame.data import seeded
 from studies.frame.options import Settings
 
 Key = tuple[Any, ...]
@@ -50,11 +51,15 @@ class Run(ABC):
         self.generator = torch.Generator().manual_seed(self.seed)
         self.history: list[Any] = []
         self.steps, self.seconds = 0, 0.0
-        self.build(*key[:-1])
+        with seeded(self.seed):
+            self.build(*key[:-1])
 
     @abstractmethod
     def build(self, *key: Any) -> None:
-        """Make data, model and optimizer of a run; `key` is that of the run without the seed."""
+        """Make data, model and optimizer of a run; `key` is that of the run without the seed.
+
+        PyTorch's own generator, from which layers draw their weights, has the seed meanwhile.
+        """
 
     @classmethod
     def parts(cls, settings: Settings) -> int:

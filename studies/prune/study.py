@@ -12,11 +12,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from kofn.commands.files import InputError
-from studies.frame import report, run
-from studies.frame.data import INK, SIDE, digits, seeded
+from studies.frame import data, pictures, report, run
 from studies.frame.options import Settings
-from studies.frame.pictures import legend, panels, plain
-from studies.frame.report import mean_of
 from studies.prune.methods import METHODS
 
 RATE, BATCH = 3e-3, 128
@@ -77,9 +74,8 @@ class Run(run.Run):
         ]
 
     def build(self, model: str, method: str, removed: str) -> None:
-        self.data, steps = digits(self.seed), self.settings.steps
-        with seeded(self.seed):
-            self.model = model_of(model)
+        self.data, steps = data.digits(self.seed), self.settings.steps
+        self.model = model_of(model)
         share = None if removed == "2:4" else float(removed)
         self.way = METHODS[method].make(self.model, share, steps)
         self.optimizer = torch.optim.Adam(self.way.parameters(RATE))
@@ -105,7 +101,8 @@ class Run(run.Run):
 
     def answers(self, images: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """Return the logits for images, with some weights in the place of the model's own."""
-        return functional_call(self.model, weights, (images.view(-1, 1, SIDE, SIDE) / INK,))
+        pixels = images.view(-1, 1, data.SIDE, data.SIDE) / data.INK
+        return functional_call(self.model, weights, (pixels,))
 
     def measured(self) -> Measured:
         return Measured(self.steps, sum(self.losses) / len(self.losses))
@@ -175,7 +172,7 @@ class Report(report.Report):
             key = dict(zip(self.KEY, values, strict=False))
             kept = [Ended(*each["measured"]).kept for each in self.of(**key)]
             if kept:
-                accuracy = mean_of(self.accuracies(**key))
+                accuracy = report.mean_of(self.accuracies(**key))
                 yield {**key, "accuracy": accuracy, "kept": fmean(kept)}
 
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +194,7 @@ class Report(report.Report):
         A method has a curve with the range of its seeds, and a mark for 2:4.
         """
         about = self.study.about(self.settings)["models"]
-        figure, (axes,) = panels(5.0 * len(about) + 2.4, 3.8, 1, len(about))
+        figure, (axes,) = pictures.panels(5.0 * len(about) + 2.4, 3.8, 1, len(about))
         shares = sorted((each for each in self.settings.removed if each != "2:4"), key=float)
         kept = {100 * (1 - float(share)): share for share in reversed(shares)}
         for panel, model in zip(axes, about, strict=True):
@@ -216,11 +213,11 @@ class Report(report.Report):
                 if figures.get("2:4"):
                     mark = {"color": colour, "label": f"{name}, 2:4"}
                     panel.plot([50], [fmean(figures["2:4"])], "D", ms=5, **mark)
-            plain(panel, about[model], 9)
+            pictures.plain(panel, about[model], 9)
             panel.set_xscale("log")
             ticks = [*kept, *([50] if "2:4" in self.settings.removed else [])]
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             panel.minorticks_off()
             panel.set(xlabel="weights kept, %", ylabel="held-out accuracy")
-        legend(figure, fontsize=8)
+        pictures.legend(figure, fontsize=8)
         return figure

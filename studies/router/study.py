@@ -9,10 +9,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from kofn.commands.files import InputError
-from studies.frame import report, run
-from studies.frame.data import seeded
+from studies.frame import pictures, report, run
 from studies.frame.options import Settings
-from studies.frame.pictures import legend, line, panels, plain
 from studies.router.routers import METHODS, NOT_FOR_ONE, after_step, penalty_of
 from studies.router.tasks import TASKS, Batch, Mixture, Regression
 
@@ -57,8 +55,7 @@ class Run(run.Run):
     def build(self, task: str, method: str, k: int) -> None:
         self.task = TASKS[task](self.seed)
         self.generator = self.task.generator
-        with seeded(self.seed):
-            self.model = self.task.model(method, k)
+        self.model = self.task.model(method, k)
         parameters = [each for each in self.model.parameters() if each.requires_grad]
         self.optimizer = torch.optim.Adam(parameters, lr=self.task.RATE)
         (self.mixture,) = (each for each in self.model.modules() if isinstance(each, Mixture))
@@ -139,17 +136,17 @@ class Report(report.Report):
     def curves(self) -> Any:
         """Draw the held-out loss per step, a panel for each task and k."""
         rows, columns = len(self.settings.tasks), len(self.settings.ks)
-        figure, axes = panels(5.2 * columns + 2.4, 3.0 * rows, rows, columns)
+        figure, axes = pictures.panels(5.2 * columns + 2.4, 3.0 * rows, rows, columns)
         for panel, group in zip(axes.flat, self.groups(), strict=True):
             for name in self.methods(**group):
                 histories = map(self.history, self.of(method=name, **group))
                 parts = list(zip(*histories, strict=True))
                 losses = [fmean(each.loss for each in part) for part in parts]
                 steps = [part[0].steps for part in parts]
-                line(panel, steps, losses, label=name, lw=1.5, **METHODS[name].ink)
-            plain(panel, self.heading(**group), 10)
+                pictures.line(panel, steps, losses, label=name, lw=1.5, **METHODS[name].ink)
+            pictures.plain(panel, self.heading(**group), 10)
             text = group["task"] == "text"
             panel.set_yscale("linear" if text else "log")
             panel.set(xlabel="step", ylabel="nats per character" if text else "error / variance")
-        legend(figure, METHODS)
+        pictures.legend(figure, METHODS)
         return figure

@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kofn.commands.results import entitled
-from studies.frame import report, run
-from studies.frame.data import seeded
-from studies.frame.pictures import legend, panels, plain
+from studies.frame import pictures, report, run
 from studies.sae.methods import METHODS, Sizes, unexplained
 from studies.sae.tasks import TASKS, Features
 
@@ -50,8 +48,7 @@ class Run(run.Run):
         self.task = TASKS[task](self.seed)
         self.generator = self.task.generator
         sizes = Sizes(self.task.D_IN, self.task.D_SAE, self.task.K, self.settings.steps)
-        with seeded(self.seed):
-            self.model = METHODS[method].make(sizes)
+        self.model = METHODS[method].make(sizes)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.task.RATE)
 
     def step(self) -> None:
@@ -143,9 +140,6 @@ class Report(report.Report):
     BEST = "-explained"
     Measurement = Measured
 
-    def figures(self, **key: Any) -> report.Figures:
-        return {**super().figures(**key), "seconds": [each["seconds"] for each in self.of(**key)]}
-
     def summary_of(self, figures: report.Figures, **key: Any) -> dict[str, Any]:
         found = super().summary_of(figures, **key)
         seconds = round(found.pop("seconds")["mean"], 2)
@@ -156,15 +150,15 @@ class Report(report.Report):
 
     def recovery(self) -> Any:
         """Draw how well features are found, by how often they are present."""
-        figure, ((panel,),) = panels(8.5, 4.5)
+        figure, ((panel,),) = pictures.panels(8.5, 4.5)
         for name in self.methods(task="features"):
             runs = self.of(task="features", method=name)
             x, y = (binned(runs, of) for of in ("frequency", "cosines"))
             panel.plot(x, y, lw=1.6, marker="o", ms=3, label=name, **METHODS[name].ink)
-        plain(panel, "")
+        pictures.plain(panel, "")
         panel.set(xscale="log", xlabel="share of inputs that have the feature", ylim=(0, 1.02))
         panel.set_ylabel("cosine of feature and decoder row")
-        legend(figure)
+        pictures.legend(figure)
         entitled(figure, "which features are found: rare ones to the left")
         return figure
 
@@ -173,7 +167,7 @@ class Report(report.Report):
         first = {name: self.of(task="digits", method=name) for name in self.methods(task="digits")}
         columns = max((len(runs[0]["features"]) for runs in first.values()), default=1)
         rows = max(len(first), 1)
-        figure, axes = panels(columns + 2.6, 0.95 * rows + 0.4, rows, columns, dpi=100)
+        figure, axes = pictures.panels(columns + 2.6, 0.95 * rows + 0.4, rows, columns, dpi=100)
         for axis in axes.flat:
             axis.set_axis_off()
         for line, (name, runs) in zip(axes, first.items(), strict=False):

@@ -9,11 +9,9 @@ import torch
 
 from kofn import schedules
 from kofn.commands.files import InputError
-from studies.frame import report, run
+from studies.frame import pictures, report, run
 from studies.frame.data import INK, SIDE, digits
 from studies.frame.options import Settings
-from studies.frame.pictures import image, legend, line, panels, plain
-from studies.frame.report import means
 from studies.vae.methods import METHODS, decoder_calls
 from studies.vae.model import Autoencoder, Latent
 
@@ -102,11 +100,10 @@ class Run(run.Run):
         self.descend((expected + self.model.divergence(choice)).mean())
 
     def measured(self) -> Bounds:
-        done, held_out = self.done + 1, self.data.held_out
-        some = self.data.training[: len(held_out)]
-        found = [self._bounds(images, done, SAMPLES_PER_EPOCH) for images in (some, held_out)]
+        some, held_out = self.data.training[: len(self.data.held_out)], self.data.held_out
+        found = [self._bounds(images, SAMPLES_PER_EPOCH) for images in (some, held_out)]
         loose, tight = zip(*found, strict=True)
-        return Bounds(done, *loose, *tight)
+        return Bounds(self.done + 1, *loose, *tight)
 
     def result(self) -> dict[str, Any]:
         """Return the results of a finished run, and its model."""
@@ -115,7 +112,7 @@ class Run(run.Run):
         found["calls"] = decoder_calls(self.name, self.settings.samples, choices)
         for part in ("training", "held_out"):
             images = getattr(self.data, part)
-            bounds = self._bounds(images, self.done, SAMPLES_AT_THE_END)
+            bounds = self._bounds(images, SAMPLES_AT_THE_END)
             found[part], found[f"{part}_tight"] = bounds
             evidence = self.model.evidence(images) if choices <= MOST_CHOICES else None
             found[f"{part}_evidence"] = evidence
@@ -124,10 +121,10 @@ class Run(run.Run):
         found["model"] = deepcopy(self.model.state_dict()) if first else None
         return found
 
-    def _bounds(self, images: torch.Tensor, epochs: int, samples: int) -> tuple[float, float]:
+    def _bounds(self, images: torch.Tensor, samples: int) -> tuple[float, float]:
         # Its own generator: how often the bounds are measured does not change the training.
         generator = torch.Generator().manual_seed(self.seed)
-        how = generator, self.temperature(epochs * self.in_epoch) if self.method.cools else 1.0
+        how = generator, self.temperature(self.steps) if self.method.cools else 1.0
         parts = [
             [len(part) / len(images) * bound for bound in self.model.bounds(part, samples, *how)]
             for part in torch.split(images, 256)
@@ -182,7 +179,7 @@ class Report(report.Report):
             "about": self.study.about(self.settings)["methods"][key["method"]],
             "decoder_calls_for_an_image": figures["calls"][0],
             "seconds_for_an_epoch": fmean(figures["seconds"]) / self.settings.epochs,
-            **means({name: figures[name] for name in names}),
+            **report.means({name: figures[name] for name in names}),
         }
 
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +188,7 @@ class Report(report.Report):
 
     def curves(self) -> Any:
         """Draw the bound per epoch, on held-out images (left) and training images (right)."""
-        figure, (axes,) = panels(11.5, 5.0, 1, 2, sharey=True)
+        figure, (axes,) = pictures.panels(11.5, 5.0, 1, 2, sharey=True)
         runs_of = {name: self.of(method=name) for name in self.methods()}
         histories = {name: [*map(self.history, runs)] for name, runs in runs_of.items()}
         ends = {
@@ -208,12 +205,12 @@ class Report(report.Report):
                 for history in runs:
                     epochs = [each.epoch for each in history]
                     bounds = [getattr(each, part) for each in history]
-                    line(panel, epochs, bounds, lw=1.3, alpha=0.85, label=label, **ink)
-            plain(panel, f"{part.replace('_', '-')} images")
+                    pictures.line(panel, epochs, bounds, lw=1.3, alpha=0.85, label=label, **ink)
+            pictures.plain(panel, f"{part.replace('_', '-')} images")
             panel.set(xlabel="epoch", ylim=(low, top + 6))
             panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes[0].set_ylabel("evidence bound, hard samples (nats per image)")
-        legend(figure, fontsize=9)
+        pictures.legend(figure, fontsize=9)
         return figure
 
     def digits(self) -> Any:
@@ -225,11 +222,11 @@ class Report(report.Report):
             model = Autoencoder(latent_of(self.settings, name), data.training, generator)
             model.load_state_dict(self.of(method=name, seed=seed)[0]["model"])
             rows[name] = model.generated(DRAWN, generator)
-        figure, axes = panels(11.5, 0.75 * len(rows) + 0.3, len(rows))
+        figure, axes = pictures.panels(11.5, 0.75 * len(rows) + 0.3, len(rows))
         for panel, (name, images) in zip(axes[:, 0], rows.items(), strict=True):
             squares = torch.nn.functional.pad(images.view(DRAWN, SIDE, SIDE), (1, 1, 1, 1))
             strip = squares.movedim(0, 1).flatten(1)
-            image(panel, strip, cmap="Greys", aspect="equal")
+            pictures.image(panel, strip, cmap="Greys", aspect="equal")
             panel.spines[:].set_visible(False)
             panel.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
         return figure

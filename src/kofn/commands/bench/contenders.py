@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import kofn
-from kofn.commands.bench import backends, losses
+from kofn.commands.bench import special
 from kofn.commands.bench.cases import Case, Contender, Map, ours
 
 PEERS = {"entmax": "entmax", "jaxopt": "jaxopt", "ott-jax": "ott", "optax": "optax"}
@@ -33,11 +33,11 @@ def installed() -> dict[str, str | None]:
 def contenders(case: Case) -> Iterator[Contender]:
     """Yield all functions that this environment can run, PyTorch's softmax first."""
     k = case.k
-    yield Contender("torch.softmax", "baseline", backends.softmax, backends.softmax)
+    yield Contender("torch.softmax", "baseline", special.softmax, special.softmax)
     if case.name in OTHERS:
         yield from OTHERS[case.name](case)
         return
-    yield from ours(backends.of_every_link(k))
+    yield from ours(special.of_every_link(k))
     yield from ours({name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")})
     yield Contender("torch.topk", "hard", lambda x: torch.topk(x, k).values, None)
     yield Contender("torch.sort", "hard", lambda x: torch.sort(x).values, None)
@@ -52,12 +52,12 @@ def contenders(case: Case) -> Iterator[Contender]:
 
 
 OTHERS = {
-    "losses": losses.contenders,
-    "compile": backends.compiled,
-    "jax": backends.jax,
-    "half": backends.half,
-    "knapsack": backends.knapsack,
-    "segments": backends.segments,
+    "losses": special.of_losses,
+    "compile": special.compiled,
+    "jax": special.jax,
+    "half": special.half,
+    "knapsack": special.knapsack,
+    "segments": special.segments,
 }
 """Cases of other functions than the maps of all links and of other libraries."""
 
@@ -109,8 +109,8 @@ def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:
     def one(name: str, group: str, row: Map, exact: Map | None) -> Contender:
         return Contender(name, group, jax.vmap(row), exact, framework="jax")
 
-    yield backends.jax_softmax()
-    yield from ours(backends.of_every_link(k), "jax")
+    yield special.jax_softmax()
+    yield from ours(special.of_every_link(k), "jax")
     linear = partial(kofn.soft_topk, k=k, link="linear")
     if versions["jaxopt"]:
         with warnings.catch_warnings():

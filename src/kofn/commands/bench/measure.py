@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -225,10 +225,8 @@ def count(case: Case, dtype: str) -> int:
     return sum(c.framework == "torch" or dtype == "float32" for c in contenders(case))
 
 
-def quartiles(values: list[float]) -> Iterator[float]:
-    """Lower quartile, median and upper quartile."""
-    yield from (
-        statistics.quantiles(values, n=4, method="inclusive")
-        if len(values) > 1
-        else [values[0]] * 3
-    )
+def quartiles(values: list[float]) -> list[float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    if len(values) == 1:
+        return values * 3
+    return statistics.quantiles(values, n=4, method="inclusive")

@@ -82,7 +82,7 @@ class Run(run.Run):
     def train(self) -> None:
         """Train on every image once."""
         order = torch.randperm(len(self.data.training), generator=self.generator)
-        self.epoch = order.split(BATCH)
+        self.epoch = torch.split(order, BATCH)
         for _ in self.epoch:
             self.step()
 

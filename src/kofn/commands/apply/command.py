@@ -133,8 +133,8 @@ def _by_blocks(name: str, scores: Scores, asked: Options) -> None:
     with to.kept(), bar(1, 20) as update:
         by_blocks.write(scores, job, to, update)
     about = {"shape": scores.shape, "dtype": dtype.name, "out": str(out)}
-    about |= {"seconds": round(time.monotonic() - began, 2)}
-    told(asked.as_json, _json(name, asked, about), (), [out])
+    seconds = round(time.monotonic() - began, 2)
+    told(asked.as_json, _json(name, asked, {**about, "seconds": seconds}), (), [out])
 
 
 def _in_memory(source: str, asked: Options) -> None:

@@ -91,8 +91,8 @@ class Options:
             t = chosen.temperature(rows.astype("float64"), self.k, self.measure, self.value)
         link: Any = chosen.link if self.alpha is None else kofn.links.entmax(self.alpha)
         if link is None:
-            weights = partial(chosen.weights, k=self.k, temperature=t)
-            return Job(self.k, t, None, False, weights, no_thresholds)
+            weigh = chosen.weights
+            return Job(self.k, t, None, False, lambda x: weigh(x, self.k, t), no_thresholds)
         from kofn.links import table
 
         solve = partial(kofn.soft_topk_threshold, k=self.k, link=link, temperature=t)

@@ -21,7 +21,7 @@ def plain(panel: Any, title: str, size: float | str = "large", grid: bool = True
 
 def line(panel: Any, x: Any, y: Any, **how: Any) -> None:
     """Draw a line; a single point is drawn as a marker."""
-    panel.plot(x, y, **{"marker": "o" if len(x) == 1 else None, **how})
+    panel.plot(x, y, marker="o" if len(x) == 1 else None, **how)
 
 
 def image(panel: Any, values: Any, **how: Any) -> None:

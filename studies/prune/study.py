@@ -198,10 +198,8 @@ class Report(report.Report):
         shares = sorted((each for each in self.settings.removed if each != "2:4"), key=float)
         kept = {100 * (1 - float(share)): share for share in reversed(shares)}
         for panel, model in zip(axes, about, strict=True):
-            dense = {"color": METHODS["dense"].colour, "label": "dense"}
-            panel.axhline(
-                fmean(self.accuracies(model=model, method="dense")), lw=1, ls=":", **dense
-            )
+            level = fmean(self.accuracies(model=model, method="dense"))
+            panel.axhline(level, color=METHODS["dense"].colour, lw=1, ls=":", label="dense")
             for name, figures in list(self.methods(model=model).items())[1:]:
                 colour = METHODS[name].colour
                 found = {x: figures[share] for x, share in kept.items() if figures[share]}
@@ -211,8 +209,8 @@ class Report(report.Report):
                     panel.plot(x, middle, "-o", color=colour, lw=1.5, ms=3, label=name)
                     panel.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
                 if figures.get("2:4"):
-                    mark = {"color": colour, "label": f"{name}, 2:4"}
-                    panel.plot([50], [fmean(figures["2:4"])], "D", ms=5, **mark)
+                    level = fmean(figures["2:4"])
+                    panel.plot([50], [level], "D", color=colour, ms=5, label=f"{name}, 2:4")
             pictures.plain(panel, about[model], 9)
             panel.set_xscale("log")
             ticks = [*kept, *([50] if "2:4" in self.settings.removed else [])]

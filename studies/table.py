@@ -1,16 +1,17 @@
 """The table of studies: what each compares, and its options."""
 
 from kofn.commands.files import InputError
-from kofn.commands.terminal import at_least
+from kofn.commands.options import at_least
 from studies.frame.options import Option, Study, count, names
 
-STEPS = "Number of training steps of a run; by default {default:,}."
+STEPS = "Number of training steps of a run"
+LONGEST = "Longest sequence of the test, by default {default:,}; training ends at 64."
+SEVERAL = "repeat the option for several. All by default."
 
 
 def lengths(name: str, longest: int) -> tuple[int, ...]:
     """Return 64, 128, … up to the longest."""
-    at_least(name, longest, 64)
-    return tuple(2**i for i in range(6, longest.bit_length()))
+    return tuple(2**i for i in range(6, at_least(name, longest, 64).bit_length()))
 
 
 def share(name: str, value: str) -> str:
@@ -101,12 +102,7 @@ VAE = Study(
     "vae",
     "One seed and two epochs: less than a minute.",
     names("method", "Training method; {names}", ESTIMATORS, usual=8),
-    count(
-        "epochs",
-        "Number of passes over the 1,347 training images; by default {default}.",
-        100,
-        quick=2,
-    ),
+    count("epochs", "Number of passes over the 1,347 training images", 100, quick=2),
     count("factors", "Number of categorical latents per image.", 3),
     count("categories", "Number of categories per factor.", 8, low=2, setting="n"),
     count("items", "Number of items in a k-hot latent.", 12, low=2),
@@ -121,7 +117,7 @@ ROUTER = Study(
     names(
         "task",
         "known (a regression whose experts are given), regression (experts are learned) or text; "
-        "repeat the option for several. All by default.",
+        + SEVERAL,
         MIXTURES,
     ),
     Option("k", "Number of experts of a token; repeat for several. 1 and 2.", (1, 2), "ks"),
@@ -131,21 +127,9 @@ ATTENTION = Study(
     "attention",
     "One seed, 20 steps, tests up to 128: less than a minute.",
     names("method", "Kind of attention; {names}", ATTENTIONS),
-    names(
-        "task",
-        "copy, reverse, 2-back or recall; repeat the option for several. All by default.",
-        SEQUENCES,
-    ),
+    names("task", f"copy, reverse, 2-back or recall; {SEVERAL}", SEQUENCES),
     count("steps", STEPS, 300, quick=20),
-    Option(
-        "longest",
-        "Longest sequence of the test, by default {default:,}; training ends at 64.",
-        4096,
-        "lengths",
-        read=lengths,
-        quick=128,
-        beside_quick=True,
-    ),
+    Option("longest", LONGEST, 4096, "lengths", lengths, quick=128, beside_quick=True),
 )
 SAE = Study(
     "sae",

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import kofn
 from kofn.commands import app
-from kofn.commands.bench import contenders, measure, report
+from kofn.commands.bench import cases, contenders, measure, report, special
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,8 @@ def run(*arguments):
 
 
 def test_bench_times_what_runs_and_writes_both_files(tmp_path, monkeypatch):
-    small = (contenders.Case("router", (8, 16), 2),)
-    monkeypatch.setattr(contenders, "CASES", small)
+    small = (cases.Case("router", (8, 16), 2),)
+    monkeypatch.setattr(cases, "CASES", small)
     monkeypatch.setattr(contenders, "_jax", lambda k, versions: iter(()))  # it compiles for minutes
     result = run("--rounds", "2", "--threads", "1", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
@@ -48,13 +48,13 @@ def test_bench_times_what_runs_and_writes_both_files(tmp_path, monkeypatch):
 
 def test_bench_times_nothing_that_is_wrong(monkeypatch):
     def wrong(case):
-        softmax = contenders.softmax
-        yield contenders.Contender("half", "peer", lambda x: x.softmax(-1) / 2, softmax)
+        softmax = special.softmax
+        yield cases.Contender("half", "peer", lambda x: x.softmax(-1) / 2, softmax)
         still = lambda x: x.detach().softmax(-1) + 0 * x  # noqa: E731
-        yield contenders.Contender("still", "peer", still, softmax)
+        yield cases.Contender("still", "peer", still, softmax)
 
     monkeypatch.setattr(measure, "contenders", wrong)
-    case = contenders.Case("tiny", (2, 3), 1)
+    case = cases.Case("tiny", (2, 3), 1)
     timings, _ = measure.measure(case, "float32", 2, lambda name: None)
     for timing, trouble in zip(timings, ("wrong by", "gradient wrong by"), strict=True):
         assert timing.trouble.startswith(trouble)
@@ -80,7 +80,7 @@ def test_bench_refuses_what_it_does_not_have(arguments, message):
 
 
 def timed(name, beside, framework="torch", ratios=None):
-    contender = contenders.Contender(name, "kofn", None, None, framework)
+    contender = cases.Contender(name, "kofn", None, None, framework)
     passes = dict.fromkeys(measure.PASSES)
     ratios = {what: ratios or [1234.5, 1000.0] for what in passes}
     seconds = dict.fromkeys(passes, beside)
@@ -92,7 +92,7 @@ def test_the_table_keeps_its_columns_in_80_characters():
     names = ("torch.softmax", "soft_topk, exponential (JAX)")
     timings = [timed(name, [0.0123, 0.0125]) for name in names]
     wrong = measure.Timing(timings[0].contender, trouble="RuntimeError: " + "words " * 40)
-    case = contenders.Case("vocabulary", (64, 32768), 64)
+    case = cases.Case("vocabulary", (64, 32768), 64)
     result = report.Result(case, "bfloat16", 1e10, [*timings, wrong])
     console = Console(width=80, file=io.StringIO())
     console.print(report.as_rich(result))
@@ -110,7 +110,7 @@ def test_a_busy_machine_is_told(slow, busy):
     quiet = timed("softmax", [1.0] * 5, framework="jax")
     loud = timed("entmax", [1.0] + [slow] * 5)
     assert measure.slowdown([quiet, loud]) == slow
-    case = contenders.Case("router", (8, 16), 2)
+    case = cases.Case("router", (8, 16), 2)
     result = report.Result(case, "float32", 1e10, [quiet, loud])
     assert ("busy" in result.warning) == busy
     about = {**report.machine(1), "peers": {}}
@@ -127,10 +127,10 @@ def test_other_backends_are_right(name):
     """Each passes the check of its answer and gradient; nothing is timed here."""
     if name in ("jax", "knapsack"):
         pytest.importorskip("jax")
-    (case,) = (each for each in contenders.CASES if each.name == name)
+    (case,) = (each for each in cases.CASES if each.name == name)
     x = torch.randn(4, 24, generator=torch.Generator().manual_seed(0))
     x = x.to(getattr(torch, case.dtypes[0]))
-    small = contenders.Case(name, (4, 24), 5)
+    small = cases.Case(name, (4, 24), 5)
     wanted = {
         "compile": (
             "soft_topk, logistic, compiled",

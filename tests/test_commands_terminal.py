@@ -176,7 +176,7 @@ def test_an_interrupt_after_the_files_does_not_deny_them(here, monkeypatch):
     def stop(*parts, **files):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kofn.commands.compare.command.printed", stop)
+    monkeypatch.setattr("kofn.commands.terminal.printed", stop)
     result = run("compare", "x.csv")
     assert result.stderr.splitlines()[-1] == "kofn: interrupted"
     assert (here / "kofn-compare" / "compare.json").exists()

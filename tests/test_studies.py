@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from kofn.commands import app as command
 from kofn.commands.files import InputError
 from kofn.commands.moved import STUDIES as MOVED
+from studies.frame import pictures
 from studies.frame.command import app
-from studies.frame.options import Option, Settings, names
+from studies.frame.options import Option, Settings, count, names
 from studies.table import STUDIES
 from test_commands_help import WITHOUT_RICH as INDENTED
 
@@ -98,9 +99,9 @@ def test_the_help_of_names_says_which_are_usual():
     assert text == "Way; repeat the option for several. All by default: a, b, c."
     text = names("method", "Way; {names}", allowed, usual=2).text
     assert text == "Way; repeat the option for several. By default: a, b. Also available: c."
-    assert (
-        Option("steps", "Steps; by default {default:,}.", 4096).text == "Steps; by default 4,096."
-    )
+    assert count("steps", "Steps", 4096, quick=2).text == "Steps; by default 4,096."
+    assert count("steps", "Steps.", 4096).text == "Steps."
+    assert Option("k", "Up to {default}.", 4).text == "Up to 4."
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
@@ -177,3 +178,14 @@ def test_the_old_command_names_the_new_one(words, new):
 
 def test_settings_know_their_seeds():
     assert list(Settings(seed=3, seeds=2).every_seed) == [3, 4]
+
+
+@pytest.mark.parametrize(("order", "wanted"), [((), "bac"), ("abcd", "abc")])
+def test_a_legend_has_each_label_once(order, wanted):
+    figure, (panels,) = pictures.panels(4, 2, 1, 2)
+    for panel, labels in zip(panels, ("ba", "ca"), strict=True):
+        for label in labels:
+            pictures.line(panel, [0, 1], [0, 1], label=label)
+    pictures.legend(figure, order)
+    (made,) = figure.legends
+    assert "".join(text.get_text() for text in made.get_texts()) == wanted

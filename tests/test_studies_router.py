@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from studies.frame.command import app
 from studies.frame.options import Settings
 from studies.router import study, tasks
-from studies.router.routers import METHODS, NOT_FOR_ONE, step
+from studies.router.routers import METHODS, NOT_FOR_ONE, after_step
 from studies.router.study import Report, Run
 from studies.router.tasks import TASKS, Regression
 from studies.router.text import ALPHABET, Grammar
@@ -151,7 +151,7 @@ def test_a_bias_moves_towards_experts_without_load():
     assert router(x)[2].tolist() == [[0]]
     for _ in range(200):
         router(x)
-        step(router)
+        after_step(router)
     assert router.bias()[0] < -0.3  # until its gate, near 1, is no more than the others'
     assert router.bias()[1] > 0
     assert router(x)[1].item() <= 1  # the weight is without the bias

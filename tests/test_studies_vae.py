@@ -14,12 +14,12 @@ from kofn import Categorical, KSubset
 from studies.frame import checkpoint
 from studies.frame.checkpoint import CHECKPOINT, Checkpoint
 from studies.frame.command import app
+from studies.frame.data import INK, Digits, digits
 from studies.frame.options import Settings
 from studies.table import STUDIES
-from studies.vae import model as models
 from studies.vae import study
 from studies.vae.methods import METHODS
-from studies.vae.model import INK, Autoencoder, Data, Latent
+from studies.vae.model import Autoencoder, Latent
 from studies.vae.study import Report, Run
 
 FILES = ["checkpoint.pt", "curves.png", "digits.png", "vae.json"]
@@ -42,9 +42,9 @@ def settings_of(*methods, epochs, n=3):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty working directory, eighty digits and short evaluations."""
-    whole = models.digits(0)
-    few = Data(whole.training[:64], whole.held_out[:16])
-    monkeypatch.setattr(models, "digits", lambda seed: few)
+    images, labels, held_out, answers = digits(0, by_class=True)
+    few = Digits(images[:64], labels[:64], held_out[:16], answers[:16])
+    monkeypatch.setattr(study, "digits", lambda seed, by_class: few)
     monkeypatch.setattr(study, "BATCH", 32)
     monkeypatch.setattr(study, "SAMPLES_AT_THE_END", 16)
     monkeypatch.setattr(study, "SAMPLES_PER_EPOCH", 4)
@@ -64,11 +64,14 @@ def refused(*arguments):
 
 
 def test_the_digits():
-    data = models.digits(3)
+    data = digits(3, by_class=True)
     assert data.training.shape == (1347, 64)
     assert data.held_out.shape == (450, 64)
     assert data.training.max() == INK
-    assert not torch.equal(data.held_out, models.digits(4).held_out)
+    assert not torch.equal(data.held_out, digits(4, by_class=True).held_out)
+    shares = data.answers.bincount() / data.labels.bincount()
+    assert shares.min() > 0.31  # of each class
+    assert shares.max() < 0.36
 
 
 def test_every_method_trains_and_is_reported(here):
@@ -242,7 +245,7 @@ def test_a_run_that_diverges_says_so(here, monkeypatch):
 @pytest.mark.parametrize("latent", [Latent(2, 3), Latent(1, 5, 2)])
 def test_bounds_and_evidence_are_what_they_say(latent):
     """Against every choice written out, and many samples."""
-    images = models.digits(0).training[:6]
+    images = digits(0, by_class=True).training[:6]
     model = Autoencoder(latent, images, torch.Generator().manual_seed(0))
     with torch.no_grad():
         model.encoder[-1].weight.mul_(3)

@@ -1,5 +1,6 @@
 """The study of attention: how transformers are trained and tested, and what is reported."""
 
+from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -10,8 +11,7 @@ from torch.nn import functional
 from kofn.commands.results import spread
 from studies.attention.model import METHODS, Transformer
 from studies.attention.tasks import TASKS, Batch
-from studies.frame import report, run
-from studies.frame.report import legend, mean_of, panels
+from studies.frame import pictures, report, run
 
 BATCH, RATE = 32, 2e-3
 SHORTEST, LONGEST = 33, 64  # in training
@@ -31,19 +31,17 @@ class Measured(NamedTuple):
 class Run(run.Run):
     """One method on one task with one seed."""
 
-    Figures = Measured
+    Measurement = Measured
 
     def build(self, task: str, method: str) -> None:
         self.task = TASKS[task]
-        with run.seeded(self.seed):
-            self.model = Transformer(method)
+        self.model = Transformer(method)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
 
-    def train(self) -> None:
-        for _ in self.in_part():
-            length = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=self.generator))
-            loss, _ = self._judged(self.task(BATCH, length, self.generator))
-            self.descend(loss, longest=1.0)
+    def step(self) -> None:
+        length = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=self.generator))
+        loss, _ = self._judged(self.task(BATCH, length, self.generator))
+        self.descend(loss, longest=1.0)
 
     def measured(self) -> Measured:
         return Measured(self.steps, *self.tested(LONGEST))
@@ -56,11 +54,11 @@ class Run(run.Run):
         batch = self.task(count, length, generator)
         at_once = max(1, AT_ONCE // length**2)
         inputs, targets = (torch.split(each, at_once) for each in batch)
-        parts = [self._judged(Batch(*part)) for part in zip(inputs, targets, strict=True)]
-        sizes = torch.tensor([len(right) for _, right in parts], dtype=torch.float64)
-        losses = torch.stack([loss for loss, _ in parts]).double()
-        right = torch.cat([right for _, right in parts])
-        return float((losses * sizes).sum() / sizes.sum()), float(right.double().mean())
+        parts = map(Batch, inputs, targets)
+        losses, right = zip(*map(self._judged, parts), strict=True)
+        sizes = torch.tensor([len(each) for each in right], dtype=torch.float64)
+        loss = (torch.stack(losses).double() * sizes).sum() / sizes.sum()
+        return float(loss), float(torch.cat(right).double().mean())
 
     def _judged(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the mean loss, and for each predicted symbol whether it is right."""
@@ -98,7 +96,7 @@ class Report(report.Report):
     )
     FIRST = "attention"
     SEEDS = "mean"
-    FIELDS = Measured._fields
+    Measurement = Measured
 
     def figures(self, **key: Any) -> report.Figures:
         """Return the share of right symbols by length."""
@@ -116,7 +114,7 @@ class Report(report.Report):
 
     def summary_of(self, figures: report.Figures, **key: Any) -> dict[str, Any]:
         pairs = figures.items()
-        return {"accuracy": [{"length": int(n), **mean_of(values)} for n, values in pairs]}
+        return {"accuracy": [{"length": int(n), **report.mean_of(values)} for n, values in pairs]}
 
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
         names = ("length", "loss", "accuracy")
@@ -126,36 +124,34 @@ class Report(report.Report):
     def curves(self) -> Any:
         """Draw the share of right symbols by length, a panel for each task."""
         tasks, lengths = self.settings.tasks, self.settings.lengths
-        figure, (axes,) = panels(3.4 * len(tasks) + 2.2, 3.2, 1, len(tasks), sharey=True)
+        figure, (axes,) = pictures.panels(3.4 * len(tasks) + 2.2, 3.2, 1, len(tasks), sharey=True)
         for panel, task in zip(axes, tasks, strict=True):
             for name, figures in self.methods(task=task).items():
-                _, colour, style = METHODS[name]
                 points = [spread(values) for values in figures.values()]
                 middle, low, high = zip(*((m, m - d, m + d) for m, d in points), strict=True)
-                label = name if panel is axes[0] else None
-                panel.plot(lengths, middle, style, marker=".", color=colour, label=label)
+                panel.plot(lengths, middle, marker=".", label=name, **METHODS[name].ink)
                 if low != high:
+                    colour = METHODS[name].colour
                     panel.fill_between(lengths, low, high, color=colour, alpha=0.12, lw=0)
             panel.axvline(LONGEST, color="#8a8a8a", lw=0.8, ls=":")
             panel.set_xscale("log", base=2)
-            panel.set_title(task, loc="left", fontsize=10)
+            pictures.plain(panel, task, 10, grid=False)
             panel.set(xlabel="length", ylim=(0, 1.02))
-            panel.spines[["top", "right"]].set_visible(False)
         axes[0].set_ylabel("right symbols")
-        legend(figure)
+        pictures.legend(figure)
         return figure
 
     def maps(self) -> Any:
         """Draw an attention map per task and method: rows are queries, columns keys."""
         tasks, methods = self.settings.tasks, self.settings.methods
-        size = 1.9 * len(methods), 2.0 * len(tasks)
-        figure, axes = panels(*size, len(tasks), len(methods))
-        for panels_of_task, task in zip(axes, tasks, strict=True):
-            panels_of_task[0].set_ylabel(task)
-            for panel, name in zip(panels_of_task, methods, strict=True):
-                weights = self.of(task=task, method=name, seed=self.settings.seed)[0]["map"]
-                panel.imshow(weights.numpy(), cmap="Blues", vmin=0, vmax=1)
-                panel.set(xticks=[], yticks=[])
+        figure, axes = pictures.panels(
+            1.9 * len(methods), 2.0 * len(tasks), len(tasks), len(methods)
+        )
+        for panel, (task, name) in zip(axes.flat, product(tasks, methods), strict=True):
+            run = self.of(task=task, method=name, seed=self.settings.seed)[0]
+            pictures.image(panel, run["map"], cmap="Blues")
+        for panel, task in zip(axes[:, 0], tasks, strict=True):
+            panel.set_ylabel(task)
         for panel, name in zip(axes[0], methods, strict=True):
             panel.set_title(name, fontsize=8)
         return figure

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from inspect import cleandoc
 from types import SimpleNamespace
 from typing import Any
 
 from kofn.commands.files import InputError
-from kofn.commands.terminal import at_least, check_seed, chosen
+from kofn.commands.options import at_least, one_of, valid_seed
 
 
 class Settings(SimpleNamespace):
@@ -17,11 +18,6 @@ class Settings(SimpleNamespace):
     @property
     def every_seed(self) -> range:
         return range(self.seed, self.seed + self.seeds)
-
-
-def as_given(name: str, value: Any) -> Any:
-    """Read a value that the study checks itself."""
-    return value
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class Option:
     """A tuple where the option may be repeated."""
     setting: str = ""
     """Name of the setting, if it differs from that of the option."""
-    read: Callable[[str, Any], Any] = as_given
+    read: Callable[[str, Any], Any] = lambda name, value: value
     """Takes the name and a value; returns the setting or raises InputError."""
     quick: Any = None
     """The value with --quick, if that is another one."""
@@ -54,14 +50,10 @@ class Option:
         """The help text."""
         if not self.repeats:
             return self.help.format(default=self.default)
-        usual = ", ".join(map(str, self.default))
         others = ", ".join(name for name in self.names if name not in self.default)
-        said = (
-            f"By default: {usual}. Also available: {others}"
-            if others
-            else f"All by default: {usual}"
-        )
-        return self.help.format(names=f"repeat the option for several. {said}.")
+        usual = f"{'By' if others else 'All by'} default: {', '.join(map(str, self.default))}."
+        also = f" Also available: {others}." if others else ""
+        return self.help.format(names=f"repeat the option for several. {usual}{also}")
 
     def value(self, given: Any, quick: bool) -> Any:
         """Return the setting for what was given, which is None or empty if nothing was."""
@@ -76,29 +68,15 @@ class Option:
 
 
 def count(name: str, help: str, default: int, low: int = 1, **more: Any) -> Option:
-    """Return an option for an integer that is at least `low`."""
-
-    def read(name: str, value: int) -> int:
-        at_least(name, value, low)
-        return value
-
-    return Option(name, help, default, read=read, **more)
+    """Return an option for an integer; the help has the default if --quick has another."""
+    help = f"{help}; by default {{default:,}}." if "quick" in more else help
+    return Option(name, help, default, read=partial(at_least, low=low), **more)
 
 
 def names(name: str, help: str, allowed: Mapping[str, str], usual: int | None = None) -> Option:
     """Return an option for some of the names; by default the first `usual` of them, or all."""
-
-    def read(name: str, value: str) -> str:
-        chosen(name, [value], dict(allowed))
-        return value
-
-    more: Any = {"read": read, "names": allowed, "metavar": "NAME"}
+    more: Any = {"names": allowed, "metavar": "NAME", "read": partial(one_of, allowed=allowed)}
     return Option(name, help, tuple(allowed)[:usual], f"{name}s", **more)
-
-
-def _read_seed(name: str, value: int) -> int:
-    check_seed(value)
-    return value
 
 
 class Study:
@@ -106,9 +84,9 @@ class Study:
 
     def __init__(self, name: str, quick: str, *options: Option, seeds: int = 3) -> None:
         self.name, self.quick = name, quick  # the help text of --quick
-        runs = "Number of runs of each method; by default {default}."
+        runs = "Number of runs of each method"
         first = "Random seed of the first run; later runs use the next integers."
-        numbers = count("seeds", runs, seeds, quick=1), Option("seed", first, 0, read=_read_seed)
+        numbers = count("seeds", runs, seeds, quick=1), Option("seed", first, 0, read=valid_seed)
         self.options = *options, *numbers
 
     @property

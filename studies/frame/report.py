@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from rich.markup import escape
 from rich.table import Table
 
-from kofn.commands.results import add_figures, json_bytes, picture, png, spread, table
+from kofn.commands.results import add_figures, json_bytes, png, spread, table
 from studies.frame.options import Settings, Study
 
 Figures = dict[str, list[Any]]
@@ -35,8 +35,8 @@ class Report:
     """What the figures of several seeds are."""
     BEST: ClassVar[str] = ""
     """The figure by which methods are sorted, the least first; with a minus, the greatest."""
-    FIELDS: ClassVar[tuple[str, ...]]
-    """What was measured after each part."""
+    Measurement: type[Any]
+    """A NamedTuple of what was measured after each part."""
     HEADING: ClassVar[str] = "{task}"
 
     results: list[dict[str, Any]]
@@ -75,11 +75,10 @@ class Report:
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
         """Return what is in the JSON file of a run; figures that are NaN are left out."""
         history = [
-            {name: x for name, x in zip(self.FIELDS, part, strict=True) if is_defined(x)}
-            for part in each["history"]
+            {name: x for name, x in part._asdict().items() if is_defined(x)}
+            for part in self.history(each)
         ]
-        key = dict(zip(self.KEY, each["key"], strict=True))
-        return {**key, "seconds": each["seconds"], "history": history}
+        return {**self.key(each), "seconds": each["seconds"], "history": history}
 
     # --- the table ---
 
@@ -112,14 +111,23 @@ class Report:
 
     def of(self, **key: Any) -> list[dict[str, Any]]:
         """Return the runs with these values in their keys."""
-        keys = [dict(zip(self.KEY, each["key"], strict=True)) for each in self.results]
-        pairs = zip(self.results, keys, strict=True)
-        return [each for each, found in pairs if key.items() <= found.items()]
+        return [each for each in self.results if key.items() <= self.key(each).items()]
+
+    def key(self, each: dict[str, Any]) -> dict[str, Any]:
+        """Return the key of a run, by the names of its parts."""
+        return dict(zip(self.KEY, each["key"], strict=True))
+
+    def history(self, each: dict[str, Any]) -> list[Any]:
+        """Return what was measured of a run."""
+        return [self.Measurement(*part) for part in each["history"]]
 
     def figures(self, **key: Any) -> Figures:
-        """Return the last measurement of each of these runs, as lists by name."""
-        ends = [each["history"][-1] for each in self.of(**key)]
-        return {name: [end[i] for end in ends] for i, name in enumerate(self.FIELDS)}
+        """Return the last measurement of each of these runs and its seconds, as lists by name."""
+        runs = self.of(**key)
+        ends = [{**self.history(run)[-1]._asdict(), "seconds": run["seconds"]} for run in runs]
+        return {
+            name: [end[name] for end in ends] for name in (*self.Measurement._fields, "seconds")
+        }
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the part of the keys that is the same in a section of the table."""
@@ -160,27 +168,3 @@ def cell(values: list[Any], form: str) -> str:
         return "–"
     mean, deviation = spread([*map(float, values)])
     return f"{mean:{form}}" + (f" ± {deviation:{form}}" if more and len(values) > 1 else "")
-
-
-def panels(width: float, height: float, rows: int = 1, columns: int = 1, **more: Any) -> Any:
-    """Return a picture and its panels, in rows."""
-    return picture(width, height, rows, columns, squeeze=False, **{"dpi": 140, **more})
-
-
-def plain(panel: Any, title: str, size: float | str = "large") -> None:
-    """Give a panel a title, lines to read values from, and no frame."""
-    panel.set_title(title, loc="left", fontsize=size)
-    panel.grid(axis="y", color="#e6e6e6")
-    panel.spines[["top", "right"]].set_visible(False)
-
-
-def line(panel: Any, x: Any, y: Any, **how: Any) -> Any:
-    """Draw and return a line; a single point is drawn as a marker."""
-    (drawn,) = panel.plot(x, y, **how)
-    if len(x) == 1:
-        drawn.set_marker("o")
-    return drawn
-
-
-def legend(figure: Any, *entries: Any, **more: Any) -> None:
-    figure.legend(*entries, loc="outside right center", frameon=False, **more)

@@ -3,14 +3,14 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from kofn.commands.files import InputError
+from studies.frame.data import seeded
 from studies.frame.options import Settings
 
 Key = tuple[Any, ...]
@@ -24,15 +24,9 @@ class Method(NamedTuple):
     colour: str
     style: str = "-"
 
-
-class Task:
-    """What models are trained on, drawn from a generator of its own."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def normal(self, *shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=self.generator)
+    @property
+    def ink(self) -> dict[str, str]:
+        return {"color": self.colour, "ls": self.style}
 
 
 class Run(ABC):
@@ -47,7 +41,7 @@ class Run(ABC):
     """Names a run by its key, for the progress bar and errors."""
     SHOWN: ClassVar[str] = "loss {0.loss:.3f}"
     """What the progress bar shows of a measurement."""
-    Figures: type[Any]
+    Measurement: type[Any]
     """A NamedTuple of plain values; the second is not finite where training has diverged."""
     model: Any
     optimizer: torch.optim.Optimizer
@@ -57,11 +51,15 @@ class Run(ABC):
         self.generator = torch.Generator().manual_seed(self.seed)
         self.history: list[Any] = []
         self.steps, self.seconds = 0, 0.0
-        self.build(*key[:-1])
+        with seeded(self.seed):
+            self.build(*key[:-1])
 
     @abstractmethod
     def build(self, *key: Any) -> None:
-        """Make data, model and optimizer of a run; `key` is that of the run without the seed."""
+        """Make data, model and optimizer of a run; `key` is that of the run without the seed.
+
+        PyTorch's own generator, from which layers draw their weights, has the seed meanwhile.
+        """
 
     @classmethod
     def parts(cls, settings: Settings) -> int:
@@ -90,17 +88,18 @@ class Run(ABC):
         """How many parts are finished."""
         return len(self.history)
 
-    @abstractmethod
     def train(self) -> None:
-        """Train until the next measurement, by `descend`."""
+        """Train until the next measurement."""
+        for _ in range(min(self.PART, self.settings.steps - self.steps)):
+            self.step()
 
-    def in_part(self) -> range:
-        """Return the steps that are left to the next measurement."""
-        return range(min(self.PART, self.settings.steps - self.steps))
+    @abstractmethod
+    def step(self) -> None:
+        """Train for a step, by `descend`."""
 
     @abstractmethod
     def measured(self) -> Any:
-        """Measure the model: `Figures`."""
+        """Measure the model: `Measurement`."""
 
     def descend(self, loss: torch.Tensor, longest: float = math.inf) -> None:
         """Take one step of the optimizer, with a gradient that is clipped to `longest`."""
@@ -137,7 +136,7 @@ class Run(ABC):
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned; training continues exactly as without a stop."""
-        self.history = [self.Figures(*each) for each in state["history"]]
+        self.history = [self.Measurement(*each) for each in state["history"]]
         self.seconds, self.steps = state["seconds"], state["steps"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -147,11 +146,3 @@ class Run(ABC):
         """Return what the progress bar shows."""
         last = f" {self.SHOWN.format(self.history[-1])}" if self.history else ""
         return f"{self.title}:{last}"
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw from PyTorch's own generator, as layers do, without a trace in it."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield

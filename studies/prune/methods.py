@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,13 +34,21 @@ class Way:
     A step trains with `weights(step)` in the place of the parameters of the same names.
     """
 
+    logits: Any = None
+    """What is learned beside the parameters."""
+
     def __init__(self, model: nn.Module, removed: float | None, steps: int) -> None:
-        self.model, self.steps, self.groups = model, steps, removed is None
+        self.model, self.removed, self.steps = model, removed, steps
+        self.groups = removed is None
         self.names = pruned_names(model, self.groups)
         self.total = sum(each.numel() for each in self.pruned())
         self.kept = self.total - round((removed or 0.0) * self.total)
         self.memory: dict[str, Tensor] = {}
         """What a run must remember beside the parameters."""
+        self.start()
+
+    def start(self) -> None:
+        """Prepare what the way adds to the model."""
 
     def pruned(self) -> list[Tensor]:
         """Return the parameters to prune."""
@@ -64,9 +71,9 @@ class Way:
         for name, weight in self.weights(self.steps).items():
             self.model.get_parameter(name).copy_(weight)
 
-    def row(self, values: list[Tensor]) -> Tensor:
-        """Return values of all weights as one row, or as groups of four."""
-        row = torch.cat([each.flatten() for each in values])
+    def row(self) -> Tensor:
+        """Return the parameters to prune as one row, or as groups of four."""
+        row = torch.cat([each.flatten() for each in self.pruned()])
         return row.view(-1, 4) if self.groups else row
 
     def named(self, row: Tensor) -> dict[str, Tensor]:
@@ -84,14 +91,16 @@ class Way:
 class Kofn(Way):
     """nn.prune as it comes."""
 
-    def __init__(
-        self, model: nn.Module, removed: float | None, steps: int, choice: str = "soft_topk"
-    ) -> None:
-        super().__init__(model, removed, steps)
-        rest = {"pattern": "2:4", "choice": choice} if self.groups else {"amount": removed}
-        out = {name for name, weight in model.named_parameters() if weight.ndim > 1}
-        exclude = sorted(out - set(self.names))
-        self.pruner = prune(model, schedule=PruningSchedule(steps), exclude=exclude, **rest)
+    choice = "soft_topk"
+
+    def start(self) -> None:
+        fours = {"pattern": "2:4", "choice": self.choice}
+        rest: dict[str, Any] = fours if self.groups else {"amount": self.removed}
+        every = {name for name, weight in self.model.named_parameters() if weight.ndim > 1}
+        exclude = sorted(every - set(self.names))
+        self.pruner = prune(
+            self.model, schedule=PruningSchedule(self.steps), exclude=exclude, **rest
+        )
 
     def parameters(self, rate: float) -> list[dict[str, Any]]:
         others = {"params": self.pruner.other_parameters(), "lr": rate}
@@ -104,6 +113,12 @@ class Kofn(Way):
         self.pruner.finalize()
 
 
+class KofnSubsets(Kofn):
+    """nn.prune with exact marginals of subsets."""
+
+    choice = "k_subset"
+
+
 class Magnitude(Way):
     """The largest weights: chosen once, after half of the training, or gradually.
 
@@ -113,12 +128,11 @@ class Magnitude(Way):
 
     gradual = False
 
-    def __init__(self, model: nn.Module, removed: float | None, steps: int) -> None:
-        super().__init__(model, removed, steps)
-        self.memory["mask"] = torch.ones_like(self.row([each.detach() for each in self.pruned()]))
+    def start(self) -> None:
+        self.memory["mask"] = torch.ones_like(self.row().detach())
 
     def weights(self, step: int) -> dict[str, Tensor]:
-        weights = self.row(self.pruned())
+        weights = self.row()
         half = self.steps // 2 // EVERY * EVERY
         if step in (half, self.steps) or (self.gradual and step % EVERY == 0):
             share = max(0.0, 1 - step / (0.75 * self.steps)) ** 3 if self.gradual else 0.0
@@ -137,7 +151,7 @@ class StraightThrough(Way):
     """The largest weights of every step; all weights get the gradient of the masked ones."""
 
     def weights(self, step: int) -> dict[str, Tensor]:
-        weights = self.row(self.pruned())
+        weights = self.row()
         masked = weights * self.largest(weights.abs(), self.kept)
         return self.named(weights + (masked - weights).detach())
 
@@ -151,7 +165,7 @@ class Spartan(Way):
     """
 
     def weights(self, step: int) -> dict[str, Tensor]:
-        weights = self.row(self.pruned())
+        weights = self.row()
         if "mask" in self.memory:
             return self.named(weights * self.memory["mask"])
         fallen = min(1.0, step / (WARM * self.steps))
@@ -172,18 +186,17 @@ class Gumbel(Way):
     to 500, both linear in the step. Logits start at the magnitudes that a mask keeps.
     """
 
-    def __init__(self, model: nn.Module, removed: float | None, steps: int) -> None:
-        super().__init__(model, removed, steps)
+    def start(self) -> None:
         pairs = list(itertools.combinations(range(4), 2))
         self.masks = torch.tensor([[float(i in pair) for i in range(4)] for pair in pairs])
-        start = self.row([each.detach() for each in self.pruned()]).abs() @ self.masks.T
+        start = self.row().detach().abs() @ self.masks.T
         self.logits = (0.01 * start / start.std()).requires_grad_()
 
     def parameters(self, rate: float) -> list[dict[str, Any]]:
         return [*super().parameters(rate), {"params": [self.logits], "lr": rate}]
 
     def weights(self, step: int) -> dict[str, Tensor]:
-        weights, done = self.row(self.pruned()), step / self.steps
+        weights, done = self.row(), step / self.steps
         if step >= self.steps:
             mask = self.masks[self.logits.argmax(-1)]
         else:
@@ -206,7 +219,7 @@ class Method(NamedTuple):
 METHODS = {
     "dense": Method(Way, "#333333", free=False, groups=False),
     "kofn": Method(Kofn, "#0072B2"),
-    "kofn-subsets": Method(partial(Kofn, choice="k_subset"), "#56B4E9", free=False),
+    "kofn-subsets": Method(KofnSubsets, "#56B4E9", free=False),
     "gradual": Method(Gradual, "#D55E00", groups=False),
     "magnitude": Method(Magnitude, "#E69F00"),
     "spartan": Method(Spartan, "#009E73", groups=False),

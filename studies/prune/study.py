@@ -12,33 +12,11 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from kofn.commands.files import InputError
-from studies.frame import report, run
+from studies.frame import data, pictures, report, run
 from studies.frame.options import Settings
-from studies.frame.report import legend, mean_of, panels, plain
 from studies.prune.methods import METHODS
 
 RATE, BATCH = 3e-3, 128
-
-
-class Digits(NamedTuple):
-    """Images [N, 1, 8, 8] in [0, 1] and labels, for training and held out."""
-
-    images: Tensor
-    labels: Tensor
-    held_out: Tensor
-    answers: Tensor
-
-
-def digits(seed: int) -> Digits:
-    """Return scikit-learn's digits, a quarter of them held out."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    images, labels = load_digits(return_X_y=True)
-    parts = train_test_split(images / 16, labels, test_size=0.25, random_state=seed)
-    x, held_out, y, answers = map(torch.as_tensor, parts)
-    shape = (-1, 1, 8, 8)
-    return Digits(x.float().view(shape), y, held_out.float().view(shape), answers)
 
 
 def model_of(name: str) -> nn.Sequential:
@@ -78,7 +56,7 @@ class Run(run.Run):
     """One network, pruned by one method, with one seed."""
 
     TITLE = "{0}, {2} removed, {1}, seed {3}"
-    Figures = Measured
+    Measurement = Measured
 
     @classmethod
     def runs(cls, settings: Settings) -> list[run.Key]:
@@ -96,9 +74,8 @@ class Run(run.Run):
         ]
 
     def build(self, model: str, method: str, removed: str) -> None:
-        self.data, steps = digits(self.seed), self.settings.steps
-        with run.seeded(self.seed):
-            self.model = model_of(model)
+        self.data, steps = data.digits(self.seed), self.settings.steps
+        self.model = model_of(model)
         share = None if removed == "2:4" else float(removed)
         self.way = METHODS[method].make(self.model, share, steps)
         self.optimizer = torch.optim.Adam(self.way.parameters(RATE))
@@ -107,21 +84,25 @@ class Run(run.Run):
         self.noise = self.generator.get_state()
 
     def train(self) -> None:
+        self.losses.clear()
         with torch.random.fork_rng():  # Gumbel noise comes from PyTorch's own generator
             torch.set_rng_state(self.noise)
-            self.losses = [self._step() for _ in self.in_part()]
+            super().train()
             self.noise = torch.get_rng_state()
 
-    def _step(self) -> float:
-        images, labels, *_ = self.data
-        rows = torch.randint(len(images), (BATCH,), generator=self.generator)
-        weights = self.way.weights(self.steps)
-        logits = functional_call(self.model, weights, (images[rows],))
-        loss = cross_entropy(logits, labels[rows])
+    def step(self) -> None:
+        rows = torch.randint(len(self.data.labels), (BATCH,), generator=self.generator)
+        logits = self.answers(self.data.training[rows], self.way.weights(self.steps))
+        loss = cross_entropy(logits, self.data.labels[rows])
         self.descend(loss)
         self.slower.step()
         self.way.after(self.steps - 1)
-        return loss.item()
+        self.losses.append(loss.item())
+
+    def answers(self, images: Tensor, weights: dict[str, Tensor]) -> Tensor:
+        """Return the logits for images, with some weights in the place of the model's own."""
+        pixels = images.view(-1, 1, data.SIDE, data.SIDE) / data.INK
+        return functional_call(self.model, weights, (pixels,))
 
     def measured(self) -> Measured:
         return Measured(self.steps, sum(self.losses) / len(self.losses))
@@ -131,17 +112,16 @@ class Run(run.Run):
         self.way.finish()
         weights = [each for each in self.model.parameters() if each.ndim > 1]
         with torch.no_grad():
-            right = self.model(self.data.held_out).argmax(-1) == self.data.answers
-        measured = Ended(
-            right.float().mean().item(), sum(int((each != 0).sum()) for each in weights)
-        )
-        return {"measured": tuple(measured), **super().result()}
+            right = self.answers(self.data.held_out, {}).argmax(-1) == self.data.answers
+        kept = sum(int(each.count_nonzero()) for each in weights)
+        ended = Ended(right.float().mean().item(), kept)
+        return {"measured": tuple(ended), **super().result()}
 
     def state(self) -> dict[str, Any]:
         return {
             **super().state(),
             "memory": deepcopy(self.way.memory),
-            "logits": deepcopy(getattr(self.way, "logits", None)),
+            "logits": deepcopy(self.way.logits),
             "slower": self.slower.state_dict(),
             "noise": self.noise,
         }
@@ -149,8 +129,8 @@ class Run(run.Run):
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         self.way.memory = deepcopy(state["memory"])
-        if state["logits"] is not None:
-            getattr(self.way, "logits").data.copy_(state["logits"])  # noqa: B009
+        if self.way.logits is not None:
+            self.way.logits.data.copy_(state["logits"])
         self.slower.load_state_dict(state["slower"])
         self.noise = state["noise"]
 
@@ -164,7 +144,7 @@ class Report(report.Report):
     TITLE = "held-out accuracy on handwritten digits, by the share of weights removed"
     CAPTION = "{steps:,} steps, {seeds}. CPU: seconds of a run."
     FIRST = "method"
-    FIELDS = Measured._fields
+    Measurement = Measured
 
     def accuracies(self, **key: Any) -> list[float]:
         """Return the accuracy of every seed."""
@@ -192,7 +172,7 @@ class Report(report.Report):
             key = dict(zip(self.KEY, values, strict=False))
             kept = [Ended(*each["measured"]).kept for each in self.of(**key)]
             if kept:
-                accuracy = mean_of(self.accuracies(**key))
+                accuracy = report.mean_of(self.accuracies(**key))
                 yield {**key, "accuracy": accuracy, "kept": fmean(kept)}
 
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
@@ -209,41 +189,33 @@ class Report(report.Report):
         return [cell.replace(" ±", "\n±") for cell in super().cells(figures)]
 
     def curves(self) -> Any:
-        """Draw accuracy against the share of weights kept, a panel for each network."""
+        """Draw accuracy against the share of weights kept, a panel for each network.
+
+        A method has a curve with the range of its seeds, and a mark for 2:4.
+        """
         about = self.study.about(self.settings)["models"]
-        figure, (axes,) = panels(5.0 * len(about) + 2.4, 3.8, 1, len(about))
-        labels: dict[str, Any] = {}
-        shares = [float(each) for each in self.settings.removed if each != "2:4"]
-        kept = {f"{share:g}": 100 * (1 - share) for share in sorted(shares, reverse=True)}
+        figure, (axes,) = pictures.panels(5.0 * len(about) + 2.4, 3.8, 1, len(about))
+        shares = sorted((each for each in self.settings.removed if each != "2:4"), key=float)
+        kept = {100 * (1 - float(share)): share for share in reversed(shares)}
         for panel, model in zip(axes, about, strict=True):
-            methods = self.methods(model=model)
             level = fmean(self.accuracies(model=model, method="dense"))
-            labels.setdefault(
-                "dense", panel.axhline(level, color=METHODS["dense"].colour, lw=1, ls=":")
-            )
-            for name in list(methods)[1:]:
-                self.draw(panel, name, methods[name], kept, labels)
-            plain(panel, about[model], 9)
+            panel.axhline(level, color=METHODS["dense"].colour, lw=1, ls=":", label="dense")
+            for name, figures in list(self.methods(model=model).items())[1:]:
+                colour = METHODS[name].colour
+                found = {x: figures[share] for x, share in kept.items() if figures[share]}
+                if found:
+                    x, values = [*found], found.values()
+                    middle, low, high = ([*map(of, values)] for of in (fmean, min, max))
+                    panel.plot(x, middle, "-o", color=colour, lw=1.5, ms=3, label=name)
+                    panel.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+                if figures.get("2:4"):
+                    level = fmean(figures["2:4"])
+                    panel.plot([50], [level], "D", color=colour, ms=5, label=f"{name}, 2:4")
+            pictures.plain(panel, about[model], 9)
             panel.set_xscale("log")
-            ticks = [*kept.values()] + ([50] if "2:4" in self.settings.removed else [])
+            ticks = [*kept, *([50] if "2:4" in self.settings.removed else [])]
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             panel.minorticks_off()
             panel.set(xlabel="weights kept, %", ylabel="held-out accuracy")
-        legend(figure, labels.values(), labels, fontsize=8)
+        pictures.legend(figure, fontsize=8)
         return figure
-
-    def draw(
-        self, panel: Any, name: str, figures: Any, kept: dict[str, float], labels: dict[str, Any]
-    ) -> None:
-        """Draw the curve of a method with the range of its seeds, and a mark for 2:4."""
-        colour = METHODS[name].colour
-        x = [percent for removed, percent in kept.items() if figures[removed]]
-        if x:
-            values = [figures[removed] for removed in kept if figures[removed]]
-            (curve,) = panel.plot(x, [*map(fmean, values)], "-o", color=colour, lw=1.5, ms=3)
-            low, high = ([*map(end, values)] for end in (min, max))
-            panel.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
-            labels.setdefault(name, curve)
-        if figures.get("2:4"):
-            (mark,) = panel.plot([50], [fmean(figures["2:4"])], "D", color=colour, ms=5)
-            labels.setdefault(f"{name}, 2:4", mark)

@@ -138,7 +138,7 @@ def penalty_of(model: nn.Module) -> Tensor | float:
     return sum(each.penalty() for each in model.modules() if isinstance(each, Router))
 
 
-def step(model: nn.Module) -> None:
+def after_step(model: nn.Module) -> None:
     """Go on after a step of the optimizer, in all routers of a model."""
     step_routers(model)
     for each in model.modules():

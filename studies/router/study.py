@@ -9,10 +9,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from kofn.commands.files import InputError
-from studies.frame import report, run
+from studies.frame import pictures, report, run
 from studies.frame.options import Settings
-from studies.frame.report import legend, line, panels, plain
-from studies.router.routers import METHODS, NOT_FOR_ONE, penalty_of, step
+from studies.router.routers import METHODS, NOT_FOR_ONE, after_step, penalty_of
 from studies.router.tasks import TASKS, Batch, Mixture, Regression
 
 
@@ -36,7 +35,7 @@ class Run(run.Run):
     """One method on one task with one k and one seed."""
 
     TITLE = "{0}, k = {2}, {1}, seed {3}"
-    Figures = Measured
+    Measurement = Measured
 
     @classmethod
     def runs(cls, settings: Settings) -> list[run.Key]:
@@ -56,16 +55,14 @@ class Run(run.Run):
     def build(self, task: str, method: str, k: int) -> None:
         self.task = TASKS[task](self.seed)
         self.generator = self.task.generator
-        with run.seeded(self.seed):
-            self.model = self.task.model(method, k)
+        self.model = self.task.model(method, k)
         parameters = [each for each in self.model.parameters() if each.requires_grad]
         self.optimizer = torch.optim.Adam(parameters, lr=self.task.RATE)
         (self.mixture,) = (each for each in self.model.modules() if isinstance(each, Mixture))
 
-    def train(self) -> None:
-        for _ in self.in_part():
-            self.descend(self.task.loss(self.model, self.task.batch()) + penalty_of(self.model))
-            step(self.model)
+    def step(self) -> None:
+        self.descend(self.task.loss(self.model, self.task.batch()) + penalty_of(self.model))
+        after_step(self.model)
 
     def measured(self) -> Measured:
         self.model.eval()
@@ -125,34 +122,31 @@ class Report(report.Report):
         "gradient": ("gradient", ".0e"),
     }
     BEST = "loss"
-    FIELDS = Measured._fields
+    Measurement = Measured
 
     def figures(self, **key: Any) -> report.Figures:
         """Return the last figures of each seed, but the mean of all its gradients.
 
         The gradient vanishes where the loss does; its mean says what the router learned from.
         """
-        histories = [[Measured(*each) for each in run["history"]] for run in self.of(**key)]
+        histories = map(self.history, self.of(**key))
         gradients = [fmean(each.gradient for each in history) for history in histories]
         return {**super().figures(**key), "gradient": gradients}
 
     def curves(self) -> Any:
         """Draw the held-out loss per step, a panel for each task and k."""
         rows, columns = len(self.settings.tasks), len(self.settings.ks)
-        figure, axes = panels(5.2 * columns + 2.4, 3.0 * rows, rows, columns)
-        labels: dict[str, Any] = {}
+        figure, axes = pictures.panels(5.2 * columns + 2.4, 3.0 * rows, rows, columns)
         for panel, group in zip(axes.flat, self.groups(), strict=True):
             for name in self.methods(**group):
-                runs = [each["history"] for each in self.of(method=name, **group)]
-                steps = [part[0] for part in runs[0]]
-                losses = [fmean(part[1] for part in parts) for parts in zip(*runs, strict=True)]
-                _, colour, style = METHODS[name]
-                drawn = line(panel, steps, losses, color=colour, ls=style, lw=1.5)
-                labels.setdefault(name, drawn)
-            plain(panel, self.heading(**group), 10)
+                histories = map(self.history, self.of(method=name, **group))
+                parts = list(zip(*histories, strict=True))
+                losses = [fmean(each.loss for each in part) for part in parts]
+                steps = [part[0].steps for part in parts]
+                pictures.line(panel, steps, losses, label=name, lw=1.5, **METHODS[name].ink)
+            pictures.plain(panel, self.heading(**group), 10)
             text = group["task"] == "text"
             panel.set_yscale("linear" if text else "log")
             panel.set(xlabel="step", ylabel="nats per character" if text else "error / variance")
-        order = [name for name in METHODS if name in labels]
-        legend(figure, [labels[name] for name in order], order)
+        pictures.legend(figure, METHODS)
         return figure

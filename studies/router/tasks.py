@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kofn.nn import dispatch_plan
-from studies.frame.run import Task
+from studies.frame.data import Task
 from studies.router.routers import METHODS
 from studies.router.text import ALPHABET, Grammar
 

@@ -9,9 +9,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
-from kofn.commands.results import entitled, picture
-from studies.frame import report, run
-from studies.frame.report import legend, panels, plain
+from kofn.commands.results import entitled
+from studies.frame import pictures, report, run
 from studies.sae.methods import METHODS, Sizes, unexplained
 from studies.sae.tasks import TASKS, Features
 
@@ -43,22 +42,20 @@ class Run(run.Run):
 
     PART = 500
     SHOWN = "{0.explained:.1%} explained"
-    Figures = Measured
+    Measurement = Measured
 
     def build(self, task: str, method: str) -> None:
         self.task = TASKS[task](self.seed)
         self.generator = self.task.generator
         sizes = Sizes(self.task.D_IN, self.task.D_SAE, self.task.K, self.settings.steps)
-        with run.seeded(self.seed):
-            self.model = METHODS[method].make(sizes)
+        self.model = METHODS[method].make(sizes)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.task.RATE)
 
-    def train(self) -> None:
-        for _ in self.in_part():
-            left = (self.settings.steps - self.steps) / (COOLED * self.settings.steps)
-            self.optimizer.param_groups[0]["lr"] = self.task.RATE * min(1.0, left)
-            self.descend(self.model.loss(self.task.batch(BATCH)))
-            self.model.step()
+    def step(self) -> None:
+        left = (self.settings.steps - self.steps) / (COOLED * self.settings.steps)
+        self.optimizer.param_groups[0]["lr"] = self.task.RATE * min(1.0, left)
+        self.descend(self.model.loss(self.task.batch(BATCH)))
+        self.model.step()
 
     @torch.no_grad()
     def code(self) -> Tensor:
@@ -82,14 +79,11 @@ class Run(run.Run):
     @torch.no_grad()
     def cosines(self) -> Tensor:
         """Return the cosine of each true feature and the decoder row that it is matched with."""
-        assert isinstance(self.task, Features)
         return matched(self.task.directions, self.model.directions())
 
     def result(self) -> dict[str, Any]:
-        """Return the results of a run, and, if it is finished, what the pictures show."""
+        """Return the results of a finished run, with what the pictures show."""
         found = super().result()
-        if self.done < self.parts(self.settings):
-            return found
         if isinstance(self.task, Features):
             return {**found, "frequency": self.task.frequency, "cosines": self.cosines()}
         code = self.code().float()
@@ -117,6 +111,12 @@ def matched(features: Tensor, directions: Tensor) -> Tensor:
     return found[linear_sum_assignment(-found.numpy())]
 
 
+def binned(runs: list[dict[str, Any]], figure: str) -> list[float]:
+    """Return the mean of a figure per bin of features, from frequent ones to rare ones."""
+    bins = (run[figure][run["frequency"].argsort(descending=True)].chunk(BINS) for run in runs)
+    return [fmean(each.mean().item() for each in part) for part in zip(*bins, strict=True)]
+
+
 class Report(report.Report):
     """Variance explained, and which features were found."""
 
@@ -138,10 +138,7 @@ class Report(report.Report):
         "seconds": ("seconds", ".1f"),
     }
     BEST = "-explained"
-    FIELDS = Measured._fields
-
-    def figures(self, **key: Any) -> report.Figures:
-        return {**super().figures(**key), "seconds": [each["seconds"] for each in self.of(**key)]}
+    Measurement = Measured
 
     def summary_of(self, figures: report.Figures, **key: Any) -> dict[str, Any]:
         found = super().summary_of(figures, **key)
@@ -153,22 +150,15 @@ class Report(report.Report):
 
     def recovery(self) -> Any:
         """Draw how well features are found, by how often they are present."""
-        figure, axis = picture(8.5, 4.5, dpi=140)
+        figure, ((panel,),) = pictures.panels(8.5, 4.5)
         for name in self.methods(task="features"):
             runs = self.of(task="features", method=name)
-            order = [each["frequency"].argsort(descending=True).chunk(BINS) for each in runs]
-            parts = [list(zip(runs, part, strict=True)) for part in zip(*order, strict=True)]
-            x, y = (
-                [fmean(each[figure][i].mean().item() for each, i in part) for part in parts]
-                for figure in ("frequency", "cosines")
-            )
-            _, colour, style = METHODS[name]
-            axis.plot(x, y, style, color=colour, lw=1.6, marker="o", ms=3, label=name)
-        plain(axis, "")
-        axis.set(xscale="log", xlabel="share of inputs that have the feature", ylim=(0, 1.02))
-        axis.set_ylabel("cosine of feature and decoder row")
-        if axis.lines:
-            legend(figure)
+            x, y = (binned(runs, of) for of in ("frequency", "cosines"))
+            panel.plot(x, y, lw=1.6, marker="o", ms=3, label=name, **METHODS[name].ink)
+        pictures.plain(panel, "")
+        panel.set(xscale="log", xlabel="share of inputs that have the feature", ylim=(0, 1.02))
+        panel.set_ylabel("cosine of feature and decoder row")
+        pictures.legend(figure)
         entitled(figure, "which features are found: rare ones to the left")
         return figure
 
@@ -177,7 +167,7 @@ class Report(report.Report):
         first = {name: self.of(task="digits", method=name) for name in self.methods(task="digits")}
         columns = max((len(runs[0]["features"]) for runs in first.values()), default=1)
         rows = max(len(first), 1)
-        figure, axes = panels(columns + 2.6, 0.95 * rows + 0.4, rows, columns, dpi=100)
+        figure, axes = pictures.panels(columns + 2.6, 0.95 * rows + 0.4, rows, columns, dpi=100)
         for axis in axes.flat:
             axis.set_axis_off()
         for line, (name, runs) in zip(axes, first.items(), strict=False):

@@ -1,10 +1,12 @@
 """What the autoencoders are trained on: sums of known features, and activations of a network."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from studies.frame.run import Task, seeded
+from studies.frame.data import INK, SIDE, Task, all_digits, seeded
 
 SEED_OF_DATA = 1000
 """Added to the seed of a run: features must not be the numbers that weights are drawn from."""
@@ -53,15 +55,13 @@ class Digits(Task):
     HELD_OUT, STEPS = 8192, 300
 
     def __init__(self, seed: int) -> None:
-        from sklearn.datasets import load_digits
-
         super().__init__(SEED_OF_DATA + seed)
-        digits = load_digits()
-        order = torch.randperm(len(digits.data), generator=self.generator)
-        images = torch.tensor(digits.data / 16, dtype=torch.float32).view(-1, 8, 8)[order]
+        images, labels = all_digits()
+        order = torch.randperm(len(labels), generator=self.generator)
+        images, labels = images[order].view(-1, SIDE, SIDE) / INK, labels[order]
         self.train, self.test = images[360:], images[:360]
         with seeded(SEED_OF_DATA + seed):
-            self.layer = self._trained(torch.tensor(digits.target)[order[360:]])
+            self.layer = self._trained(labels[360:])
         self.held_out_images = self._images(self.test, self.HELD_OUT)[0]
         self.held_out = self.activations(self.held_out_images)
 
@@ -90,10 +90,10 @@ class Digits(Task):
         chosen = torch.randint(len(among), (size,), generator=self.generator)
         wide = functional.pad(among[chosen], (1, 1, 1, 1))
         down, right = torch.randint(3, (2, size, 1, 1), generator=self.generator)
-        places = torch.arange(8)
+        places = torch.arange(SIDE)
         rows, columns = down + places[:, None], right + places
         moved = wide[torch.arange(size)[:, None, None], rows, columns]
         return moved + 0.1 * self.normal(*moved.shape), chosen
 
 
-TASKS: dict[str, type[Features | Digits]] = {"features": Features, "digits": Digits}
+TASKS: dict[str, Any] = {"features": Features, "digits": Digits}

@@ -3,34 +3,13 @@
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from kofn import Categorical, KSubset
+from studies.frame.data import INK
 
-INK = 16
-"""A pixel counts how many of 4 × 4 dots are black."""
-SIDE = 8
-HELD_OUT = 0.25
 HIDDEN = 200
-
-
-class Data(NamedTuple):
-    training: Tensor  # (images, pixels), counts
-    held_out: Tensor
-
-
-def digits(seed: int) -> Data:
-    """Return scikit-learn's 1,797 digits, with a quarter of each class held out."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    images, classes = load_digits(return_X_y=True)
-    parts = train_test_split(
-        images.astype(np.float32), test_size=HELD_OUT, random_state=seed, stratify=classes
-    )
-    return Data(*(torch.from_numpy(part) for part in parts))
 
 
 class Latent(NamedTuple):

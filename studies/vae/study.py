@@ -9,12 +9,11 @@ import torch
 
 from kofn import schedules
 from kofn.commands.files import InputError
-from studies.frame import report, run
+from studies.frame import pictures, report, run
+from studies.frame.data import INK, SIDE, digits
 from studies.frame.options import Settings
-from studies.frame.report import legend, line, means, panels, plain
-from studies.vae import model as models
 from studies.vae.methods import METHODS, decoder_calls
-from studies.vae.model import INK, SIDE, Autoencoder, Latent
+from studies.vae.model import Autoencoder, Latent
 
 BATCH = 64
 RATE = 2e-3
@@ -46,7 +45,7 @@ class Run(run.Run):
 
     TITLE = "{}, seed {}"
     SHOWN = "bound {0.held_out:.1f}"
-    Figures = Bounds
+    Measurement = Bounds
 
     @classmethod
     def runs(cls, settings: Settings) -> list[run.Key]:
@@ -72,7 +71,8 @@ class Run(run.Run):
 
     def build(self, name: str) -> None:
         self.name, self.method = name, METHODS[name]
-        self.data, latent = models.digits(self.settings.seed), latent_of(self.settings, name)
+        self.data = digits(self.settings.seed, by_class=True)
+        latent = latent_of(self.settings, name)
         self.model = Autoencoder(latent, self.data.training, self.generator)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE)
         self.in_epoch = -(-len(self.data.training) // BATCH)
@@ -82,33 +82,37 @@ class Run(run.Run):
     def train(self) -> None:
         """Train on every image once."""
         order = torch.randperm(len(self.data.training), generator=self.generator)
-        for part in torch.split(order, BATCH):
-            images = self.data.training[part]
-            temperature = self.temperature(self.steps)
-            choice = self.model.choice(images, temperature if self.method.cools else 1.0)
+        self.epoch = torch.split(order, BATCH)
+        for _ in self.epoch:
+            self.step()
 
-            def cost(z: torch.Tensor, images: torch.Tensor = images) -> torch.Tensor:
-                return -self.model.log_likelihood(images, z)
+    def step(self) -> None:
+        images = self.data.training[self.epoch[self.steps % self.in_epoch]]
+        temperature = self.temperature(self.steps)
+        choice = self.model.choice(images, temperature if self.method.cools else 1.0)
 
-            how = {"temperature": temperature} if self.method.anneals else {}
-            samples = self.settings.samples
-            expected = self.method.estimate(choice, cost, self.generator, samples=samples, **how)
-            self.descend((expected + self.model.divergence(choice)).mean())
+        def cost(z: torch.Tensor) -> torch.Tensor:
+            return -self.model.log_likelihood(images, z)
+
+        how = {"temperature": temperature} if self.method.anneals else {}
+        samples = self.settings.samples
+        expected = self.method.estimate(choice, cost, self.generator, samples=samples, **how)
+        self.descend((expected + self.model.divergence(choice)).mean())
 
     def measured(self) -> Bounds:
-        done, held_out = self.done + 1, self.data.held_out
-        some = self.data.training[: len(held_out)]
-        found = [self._bounds(images, done, SAMPLES_PER_EPOCH) for images in (some, held_out)]
+        some, held_out = self.data.training[: len(self.data.held_out)], self.data.held_out
+        found = [self._bounds(images, SAMPLES_PER_EPOCH) for images in (some, held_out)]
         loose, tight = zip(*found, strict=True)
-        return Bounds(done, *loose, *tight)
+        return Bounds(self.done + 1, *loose, *tight)
 
     def result(self) -> dict[str, Any]:
         """Return the results of a finished run, and its model."""
         found = {"method": self.name, "seed": self.seed, **super().result()}
         choices = self.model.latent.size
         found["calls"] = decoder_calls(self.name, self.settings.samples, choices)
-        for part, images in zip(("training", "held_out"), self.data, strict=True):
-            bounds = self._bounds(images, self.done, SAMPLES_AT_THE_END)
+        for part in ("training", "held_out"):
+            images = getattr(self.data, part)
+            bounds = self._bounds(images, SAMPLES_AT_THE_END)
             found[part], found[f"{part}_tight"] = bounds
             evidence = self.model.evidence(images) if choices <= MOST_CHOICES else None
             found[f"{part}_evidence"] = evidence
@@ -117,17 +121,15 @@ class Run(run.Run):
         found["model"] = deepcopy(self.model.state_dict()) if first else None
         return found
 
-    def _bounds(self, images: torch.Tensor, epochs: int, samples: int) -> tuple[float, float]:
+    def _bounds(self, images: torch.Tensor, samples: int) -> tuple[float, float]:
         # Its own generator: how often the bounds are measured does not change the training.
         generator = torch.Generator().manual_seed(self.seed)
-        reached = self.temperature(epochs * self.in_epoch) if self.method.cools else 1.0
-        parts = torch.split(images, 256)
-        found = [self.model.bounds(part, samples, generator, reached) for part in parts]
-        sizes = [len(part) / len(images) for part in parts]
-        loose, tight = (
-            sum(s * bound for s, bound in zip(sizes, each, strict=True))
-            for each in zip(*found, strict=True)
-        )
+        how = generator, self.temperature(self.steps) if self.method.cools else 1.0
+        parts = [
+            [len(part) / len(images) * bound for bound in self.model.bounds(part, samples, *how)]
+            for part in torch.split(images, 256)
+        ]
+        loose, tight = map(sum, zip(*parts, strict=True))
         return loose, tight
 
 
@@ -156,7 +158,7 @@ class Report(report.Report):
         "calls": ("calls", ",.0f"),
     }
     BEST = "-held_out"
-    FIELDS = Bounds._fields
+    Measurement = Bounds
 
     def figures(self, **key: Any) -> report.Figures:
         names = (*self.SHOWN, "training", "seconds")
@@ -177,7 +179,7 @@ class Report(report.Report):
             "about": self.study.about(self.settings)["methods"][key["method"]],
             "decoder_calls_for_an_image": figures["calls"][0],
             "seconds_for_an_epoch": fmean(figures["seconds"]) / self.settings.epochs,
-            **means({name: figures[name] for name in names}),
+            **report.means({name: figures[name] for name in names}),
         }
 
     def run(self, each: dict[str, Any]) -> dict[str, Any]:
@@ -186,10 +188,9 @@ class Report(report.Report):
 
     def curves(self) -> Any:
         """Draw the bound per epoch, on held-out images (left) and training images (right)."""
-        figure, (axes,) = panels(11.5, 5.0, 1, 2, sharey=True)
-        histories = {
-            name: [run["history"] for run in self.of(method=name)] for name in self.methods()
-        }
+        figure, (axes,) = pictures.panels(11.5, 5.0, 1, 2, sharey=True)
+        runs_of = {name: self.of(method=name) for name in self.methods()}
+        histories = {name: [*map(self.history, runs)] for name, runs in runs_of.items()}
         ends = {
             name: [bound for history in runs for bound in history[-1][1:3]]
             for name, runs in histories.items()
@@ -197,40 +198,35 @@ class Report(report.Report):
         # Leave out values far below the others, which would compress the axis.
         top = max(map(max, ends.values()))
         low = min(bound for bounds in ends.values() for bound in bounds if bound > top - 60) - 25
-        pages = (axes[0], "held-out images", 2), (axes[1], "training images", 1)
-        for panel, title, place in pages:
+        for panel, part in zip(axes, ("held_out", "training"), strict=True):
             for number, (name, runs) in enumerate(histories.items()):
-                label: str | None = f"{name} (below)" if max(ends[name]) < low else name
+                label = f"{name} (below)" if max(ends[name]) < low else name
                 ink = {"color": INKS[number % 8], "ls": "-" if number < 8 else "--"}
                 for history in runs:
-                    label = label if panel is axes[0] and history is runs[0] else None
-                    epochs, bounds = (
-                        [each[0] for each in history],
-                        [each[place] for each in history],
-                    )
-                    line(panel, epochs, bounds, lw=1.3, alpha=0.85, label=label, **ink)
-            plain(panel, title)
+                    epochs = [each.epoch for each in history]
+                    bounds = [getattr(each, part) for each in history]
+                    pictures.line(panel, epochs, bounds, lw=1.3, alpha=0.85, label=label, **ink)
+            pictures.plain(panel, f"{part.replace('_', '-')} images")
             panel.set(xlabel="epoch", ylim=(low, top + 6))
             panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes[0].set_ylabel("evidence bound, hard samples (nats per image)")
-        legend(figure, fontsize=9)
+        pictures.legend(figure, fontsize=9)
         return figure
 
     def digits(self) -> Any:
         """Draw one row of generated digits per method, below a row of real ones."""
-        data, seed = models.digits(self.settings.seed), self.settings.seed
+        data, seed = digits(self.settings.seed, by_class=True), self.settings.seed
         rows = {"digits": data.held_out[:DRAWN] / INK}
         for name in self.methods():
             generator = torch.Generator().manual_seed(seed)
             model = Autoencoder(latent_of(self.settings, name), data.training, generator)
             model.load_state_dict(self.of(method=name, seed=seed)[0]["model"])
             rows[name] = model.generated(DRAWN, generator)
-        figure, axes = panels(11.5, 0.75 * len(rows) + 0.3, len(rows))
+        figure, axes = pictures.panels(11.5, 0.75 * len(rows) + 0.3, len(rows))
         for panel, (name, images) in zip(axes[:, 0], rows.items(), strict=True):
-            squares = torch.nn.functional.pad(images.reshape(DRAWN, SIDE, SIDE), (1, 1, 1, 1))
+            squares = torch.nn.functional.pad(images.view(DRAWN, SIDE, SIDE), (1, 1, 1, 1))
             strip = squares.movedim(0, 1).flatten(1)
-            panel.imshow(strip.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="equal")
-            panel.set(xticks=[], yticks=[])
+            pictures.image(panel, strip, cmap="Greys", aspect="equal")
             panel.spines[:].set_visible(False)
             panel.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
         return figure

@@ -42,6 +42,14 @@ EXAMPLES = {
         "kofn compare scores.csv -k 2 --support 3 --force",
         "kofn compare scores.npy -k 2 --json | jq '.maps[].means'",
     ),
+    "apply": shown(
+        "Examples:",
+        'echo "2 1 0.5 -1" | kofn apply -k 2',
+        "kofn apply scores.csv -k 2 --support 3 --out weights.csv",
+        "kofn apply scores.npy -k 1000 --out weights.npy",
+        "kofn apply scores.npy -k 1000 --hard --dtype bool --out chosen.npy",
+        "kofn apply scores.npy -k 1000 --threshold-only --json",
+    ),
     "explore": shown("Examples:", "kofn explore", "kofn explore --out explorer.html"),
     "warm": shown(
         "Examples:",

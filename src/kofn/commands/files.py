@@ -84,8 +84,10 @@ def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
         raise InputError(f"--out {out} cannot be written: no permission in {parent}")
 
 
-def write(out: Path, contents: dict[str, bytes], force: bool, option: Path | None = None) -> None:
-    """Write every file to `out`, each complete or not at all.
+def write(
+    out: Path, contents: dict[str, bytes], force: bool, option: Path | None = None
+) -> list[Path]:
+    """Write every file to `out`, each complete or not at all; return their paths.
 
     An error names the value of --out: `option`, if that is not the folder.
 
@@ -107,7 +109,9 @@ def write(out: Path, contents: dict[str, bytes], force: bool, option: Path | Non
         while waiting:
             os.replace(*waiting[0])
             waiting.pop(0)
-        WRITTEN.extend(out / name for name in contents)
+        written = [out / name for name in contents]
+        WRITTEN.extend(written)
+        return written
     except OSError as error:
         raise unwritten(option or out, error) from None
     finally:

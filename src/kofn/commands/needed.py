@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 NEEDED = ("typer", "rich", "torch", "sklearn", "pandas", "matplotlib")
 
@@ -14,3 +15,11 @@ def missing() -> tuple[str, str] | None:
         if importlib.util.find_spec(name) is None:
             return name, f'the command needs {name}; install it with: pip install "kofn[cli]"'
     return None
+
+
+def end_if_missing() -> None:
+    """End this process with one line where a package is missing: a traceback would hide it."""
+    found = missing()
+    if found is not None:
+        print(f"kofn: {found[1]}", file=sys.stderr)
+        raise SystemExit(2)

@@ -11,8 +11,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -147,6 +148,14 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
+def told(as_json: bool, content: bytes, parts: Iterable[Any], written: list[Path]) -> None:
+    """Print the results of a command: as JSON, or as tables with the names of the files."""
+    if as_json:
+        typer.echo(content, nl=False)
+    else:
+        printed(*parts, files=written)
+
+
 def printed(*parts: Any, files: Any = ()) -> None:
     """Print items to standard output, then the names of the written files.
 
@@ -222,27 +231,6 @@ class TwoBars:
     def trained(self, step: int, loss: float, score: float, temperature: float) -> None:
         now: dict[str, Any] = {"loss": loss, "score": score, "temperature": temperature}
         self.training.update(self.steps, completed=step, **now)
-
-
-def chosen(name: str, values: list[str] | None, allowed: dict[str, Any]) -> list[Any]:
-    """Return the objects that an option names; all of them if the option is not given."""
-    unknown = [value for value in values or () if value not in allowed]
-    if unknown:
-        raise InputError(f"--{name} must be one of {', '.join(allowed)}; got {unknown[0]!r}")
-    return [allowed[value] for value in values or allowed]
-
-
-def at_least(name: str, value: int, low: int) -> None:
-    """Raise InputError if the value of an option is too small."""
-    if value < low:
-        raise InputError(f"--{name} must be at least {low}; got {value}")
-
-
-def check_seed(seed: int) -> None:
-    """Raise InputError unless NumPy and scikit-learn accept the seed."""
-    at_least("seed", seed, 0)
-    if seed >= 2**31:
-        raise InputError(f"--seed must be below 2147483648; got {seed}")
 
 
 def _check_streams() -> None:

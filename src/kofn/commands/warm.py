@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from kofn.commands.files import InputError
-from kofn.commands.terminal import chosen, progress_bar
+from kofn.commands.options import chosen
+from kofn.commands.terminal import progress_bar
 
 DTYPES = {"float32": 4, "float64": 8}
 

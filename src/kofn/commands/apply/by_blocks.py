@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -97,13 +96,7 @@ def opened(name: str) -> Scores | None:
                 return None
     except OSError:
         return None  # table.read says what is wrong
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy warns about files of Python 2, but reads them
-        try:
-            array = np.load(name, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # NumPy raises many types of error for a bad header
-            raise InputError(table.unreadable(shortened(name), error)) from None
-    table.check_array(shortened(name), array)
+    array = table.loaded(shortened(name), name, mmap_mode="r")
     if array.flags.c_contiguous:
         return Scores(name, array)
     if array.nbytes <= SMALL:

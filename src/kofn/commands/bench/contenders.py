@@ -8,8 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,46 +17,8 @@ import torch
 from torch import Tensor
 
 import kofn
-from kofn.commands.bench import backends as backends
-from kofn.commands.bench.losses import functions as losses
-
-Map = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One problem size, named after its typical use."""
-
-    name: str
-    shape: tuple[int, int]
-    k: int
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # unless the user chooses
-
-
-CASES = (
-    Case("router", (4096, 64), 8),
-    Case("attention", (1024, 1024), 32),
-    Case("vocabulary", (64, 32768), 64),
-    Case("pruning", (1, 4_000_000), 400_000),
-    Case("losses", (128, 1024), 32),
-    Case("compile", (512, 1024), 32, ("float32",)),
-    Case("jax", (1024, 1024), 32, ("float32",)),
-    Case("half", (512, 1024), 32, ("bfloat16", "float16")),
-    Case("knapsack", (512, 1024), 100, ("float32",)),
-    Case("segments", (1024, 64), 8, ("float32",)),
-)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A function to time; its result must match `exact` in float64 (None: no check)."""
-
-    name: str
-    group: str
-    function: Map
-    exact: Map | None
-    framework: str = "torch"
-
+from kofn.commands.bench import special
+from kofn.commands.bench.cases import Case, Contender, Map, ours
 
 PEERS = {"entmax": "entmax", "jaxopt": "jaxopt", "ott-jax": "ott", "optax": "optax"}
 """Other libraries: the name to install, the name to import."""
@@ -72,15 +33,12 @@ def installed() -> dict[str, str | None]:
 def contenders(case: Case) -> Iterator[Contender]:
     """Yield all functions that this environment can run, PyTorch's softmax first."""
     k = case.k
-    yield Contender("torch.softmax", "baseline", softmax, softmax)
-    if case.name in _ROADS:
-        yield from _ROADS[case.name](case)
+    yield Contender("torch.softmax", "baseline", special.softmax, special.softmax)
+    if case.name in OTHERS:
+        yield from OTHERS[case.name](case)
         return
-    for name, link in kofn.links.TABLE.items():
-        map_ = partial(kofn.soft_topk, k=k, link=link)
-        yield Contender(f"soft_topk, {name}", "kofn", map_, map_)
-    for name in ("softmax", "sparsemax", "entmax"):
-        yield Contender(name, "kofn", getattr(kofn, name), getattr(kofn, name))
+    yield from ours(special.of_every_link(k))
+    yield from ours({name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")})
     yield Contender("torch.topk", "hard", lambda x: torch.topk(x, k).values, None)
     yield Contender("torch.sort", "hard", lambda x: torch.sort(x).values, None)
     sigmoid = partial(kofn.soft_topk, k=k)
@@ -93,51 +51,15 @@ def contenders(case: Case) -> Iterator[Contender]:
         yield from _jax(k, versions)
 
 
-def _losses(case: Case) -> Iterator[Contender]:
-    for name, group, variant in losses(case.shape, case.k):
-        yield Contender(name, group, variant, variant)
-
-
-def _compiled(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*variant) for variant in backends.compiled(case.shape, case.k))
-
-
-def _half(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*variant) for variant in backends.half(case.shape, case.k))
-
-
-def _knapsack(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*variant) for variant in backends.knapsack(case.shape, case.k))
-    if importlib.util.find_spec("jax"):
-        yield _jax_softmax()
-        for name, group, function, exact in backends.knapsack(case.shape, case.k, every_link=False):
-            yield Contender(f"{name} (JAX)", group, function, exact, framework="jax")
-
-
-def _on_jax(case: Case) -> Iterator[Contender]:
-    if not importlib.util.find_spec("jax"):
-        return
-    yield from _jax_maps(case.k)
-    yield from (Contender(*variant, framework="jax") for variant in backends.jax(case.k))
-
-
-def _segments(case: Case) -> Iterator[Contender]:
-    yield from (Contender(*variant) for variant in backends.segments(case.shape, case.k))
-
-
-_ROADS = {
-    "losses": _losses,
-    "compile": _compiled,
-    "jax": _on_jax,
-    "half": _half,
-    "knapsack": _knapsack,
-    "segments": _segments,
+OTHERS = {
+    "losses": special.of_losses,
+    "compile": special.compiled,
+    "jax": special.jax,
+    "half": special.half,
+    "knapsack": special.knapsack,
+    "segments": special.segments,
 }
 """Cases of other functions than the maps of all links and of other libraries."""
-
-
-def softmax(x: Tensor) -> Tensor:
-    return torch.softmax(x, -1)
 
 
 class Bisected(torch.autograd.Function):
@@ -181,26 +103,14 @@ def _entmax() -> Iterator[Contender]:
     yield Contender("entmax.entmax_bisect", "peer", bisect, kofn.entmax)
 
 
-def _jax_softmax() -> Contender:
-    import jax
-
-    return Contender("jax.nn.softmax", "baseline", jax.vmap(jax.nn.softmax), softmax, "jax")
-
-
-def _jax_maps(k: int) -> Iterator[Contender]:
-    yield _jax_softmax()
-    for name, link in kofn.links.TABLE.items():
-        map_ = partial(kofn.soft_topk, k=k, link=link)
-        yield Contender(f"soft_topk, {name} (JAX)", "kofn", map_, map_, framework="jax")
-
-
 def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:
     import jax
 
     def one(name: str, group: str, row: Map, exact: Map | None) -> Contender:
         return Contender(name, group, jax.vmap(row), exact, framework="jax")
 
-    yield from _jax_maps(k)
+    yield special.jax_softmax()
+    yield from ours(special.of_every_link(k), "jax")
     linear = partial(kofn.soft_topk, k=k, link="linear")
     if versions["jaxopt"]:
         with warnings.catch_warnings():

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 
-from kofn.commands.bench.contenders import Case, Contender, Map, contenders
+from kofn.commands.bench.cases import Case, Contender, Map
+from kofn.commands.bench.contenders import contenders
 
 ERROR = {"float32": 3e-6, "bfloat16": 8e-3, "float16": 1e-3}
 """How far weights may be from the float64 ones, and numbers above 1, relatively; half of
@@ -29,6 +30,8 @@ SECONDS = 1.5  # seconds per contender for all rounds; at least two rounds are r
 LONGEST = 10.0  # a call that takes longer is not repeated
 PASSES = ("forward", "forward + backward")
 Passes = dict[str, Callable[[], Any]]
+Runner = Callable[[str], float]
+"""Runs the pass of a name and returns the seconds it took."""
 
 
 @dataclass
@@ -38,9 +41,7 @@ class Timing:
     contender: Contender
     seconds: dict[str, list[float]] = field(default_factory=dict)  # per pass
     ratios: dict[str, list[float]] = field(default_factory=dict)  # to the softmax timed just before
-    baselines: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # seconds that this softmax took
+    baselines: dict[str, list[float]] = field(default_factory=dict)  # that softmax's seconds
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, in addition to the input
     trouble: str = ""  # why nothing was timed
 
@@ -52,7 +53,7 @@ def measure(
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.shape, generator=generator).to(getattr(torch, dtype))
     found: list[Timing] = []
-    baselines: dict[str, Callable[[str], float]] = {}
+    baselines: dict[str, Runner] = {}
     for contender in contenders(case):
         if contender.framework == "jax" and dtype != "float32":
             continue
@@ -100,13 +101,7 @@ def _patience(passes: Passes) -> str:
     return f"{taken:.0f} s per call" if taken > LONGEST else ""
 
 
-def _time(
-    timing: Timing,
-    what: str,
-    run: Callable[[str], float],
-    baseline: Callable[[str], float],
-    rounds: int,
-) -> None:
+def _time(timing: Timing, what: str, run: Runner, baseline: Runner, rounds: int) -> None:
     run(what)
     baseline(what)
     seconds: list[float] = []
@@ -119,7 +114,7 @@ def _time(
     timing.ratios[what] = [own / softmax for own, softmax in zip(seconds, baselines, strict=True)]
 
 
-def _runner(passes: Passes) -> Callable[[str], float]:
+def _runner(passes: Passes) -> Runner:
     """Return a function that runs one pass and returns the seconds it took."""
     now = clock()[1]
 
@@ -183,7 +178,7 @@ def _jax_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
     }
 
 
-def _memory(run: Callable[[str], float], what: str) -> int:
+def _memory(run: Runner, what: str) -> int:
     """Return the peak memory of PyTorch during a pass, in bytes above the memory held before."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -230,10 +225,8 @@ def count(case: Case, dtype: str) -> int:
     return sum(c.framework == "torch" or dtype == "float32" for c in contenders(case))
 
 
-def quartiles(values: list[float]) -> Iterator[float]:
-    """Lower quartile, median and upper quartile."""
-    yield from (
-        statistics.quantiles(values, n=4, method="inclusive")
-        if len(values) > 1
-        else [values[0]] * 3
-    )
+def quartiles(values: list[float]) -> list[float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    if len(values) == 1:
+        return values * 3
+    return statistics.quantiles(values, n=4, method="inclusive")

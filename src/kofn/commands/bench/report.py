@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -18,7 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import kofn
-from kofn.commands.bench.contenders import Case, installed
+from kofn.commands.bench.cases import Case
+from kofn.commands.bench.contenders import installed
 from kofn.commands.bench.measure import PASSES, Timing, clock, quartiles, slowdown
 
 FILES = ("bench.json", "bench.md")
@@ -61,22 +62,25 @@ COLUMNS = ("", *PASSES, "ms forward", "GB/s", "extra memory")
 
 def cells(result: Result, timing: Timing) -> tuple[str, ...]:
     """Return one row of the Markdown table."""
+
+    def ratio(low: float, middle: float, high: float) -> str:
+        return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+
+    trouble = shorten(timing.trouble, 32, placeholder="…")
+    return _row(result, timing, trouble, ratio, ".3f", " MB")
+
+
+def _row(
+    result: Result, timing: Timing, trouble: str, ratio: Callable[..., str], form: str, unit: str
+) -> tuple[str, ...]:
+    """Return a name and its ratios, and the milliseconds, GB/s and MB of the forward pass."""
     if timing.trouble:
-        return (timing.contender.name, shorten(timing.trouble, 32, placeholder="…"), "", "", "", "")
-    ratios = []
-    for what in PASSES:
-        low, middle, high = quartiles(timing.ratios[what])
-        ratios.append(f"{middle:.2f} ({low:.2f}–{high:.2f})")
-    milliseconds, rate, memory = _of_forward(result, timing)
-    memory = f"{memory} MB" if memory else ""
-    return (timing.contender.name, *ratios, f"{milliseconds:.3f}", rate, memory)
-
-
-def _of_forward(result: Result, timing: Timing) -> tuple[float, str, str]:
-    """The milliseconds, GB/s and MB of the forward pass."""
+        return timing.contender.name, trouble, "", "", "", ""
+    ratios = (ratio(*quartiles(timing.ratios[what])) for what in PASSES)
     _, seconds, _ = quartiles(timing.seconds["forward"])
-    memory = f"{timing.memory['forward'] / 1e6:.1f}" if timing.memory else ""
-    return 1e3 * seconds, f"{result.rate(timing) / 1e9:.2f}", memory
+    rate = f"{result.rate(timing) / 1e9:.2f}"
+    memory = f"{timing.memory['forward'] / 1e6:.1f}{unit}" if timing.memory else ""
+    return timing.contender.name, *ratios, f"{1e3 * seconds:{form}}", rate, memory
 
 
 def machine(threads: int) -> dict[str, Any]:
@@ -134,15 +138,12 @@ SHORT_COLUMNS = ("", "forward", "with backward", "ms", "GB/s", "MB")
 
 def short_cells(result: Result, timing: Timing) -> tuple[str, ...]:
     """Return one row of the terminal table, which is 80 columns wide."""
-    if timing.trouble:
-        return (timing.contender.name, "not timed", "", "", "", "")
-    ratios = []
-    for what in PASSES:
-        low, middle, high = quartiles(timing.ratios[what])
+
+    def ratio(low: float, middle: float, high: float) -> str:
         digits = 2 if middle < 10 else 1 if middle < 100 else 0
-        ratios.append(f"{middle:.{digits}f} ±{(high - low) / 2:.{digits}f}")
-    milliseconds, rate, memory = _of_forward(result, timing)
-    return (timing.contender.name, *ratios, f"{milliseconds:.4g}", rate, memory)
+        return f"{middle:.{digits}f} ±{(high - low) / 2:.{digits}f}"
+
+    return _row(result, timing, "not timed", ratio, ".4g", "")
 
 
 def as_rich(result: Result) -> Table:

@@ -10,7 +10,8 @@ import typer
 
 from kofn.commands import files
 from kofn.commands.files import InputError
-from kofn.commands.terminal import prepare_kernels, printed, progress_bar
+from kofn.commands.options import Force, Json, directory
+from kofn.commands.terminal import prepare_kernels, progress_bar, told
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,13 +42,6 @@ Gap = Annotated[
         "hard top-k sum to this number on average."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results.")]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print the results as JSON instead of tables; write files to --out only."
-    ),
-]
 
 
 def compare(
@@ -56,10 +50,7 @@ def compare(
     temperature: Temperature = None,
     support: Support = None,
     gap: Gap = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Directory to write the results to; kofn-compare by default."),
-    ] = None,
+    out: Annotated[Path | None, directory("kofn-compare")] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -85,14 +76,9 @@ def compare(
         written = []
         if out is not None:
             pictured = {"compare.json": content, "compare.png": report.as_png(comparison, given)}
-            files.write(out, pictured, force)
-            written = [out / name for name in pictured]
-    if as_json:
-        typer.echo(content, nl=False)
-        return
-    printed(
-        report.weights_table(comparison, given), report.metrics_table(comparison), files=written
-    )
+            written = files.write(out, pictured, force)
+    tables = report.weights_table(comparison, given), report.metrics_table(comparison)
+    told(as_json, content, tables, written)
 
 
 def softness(

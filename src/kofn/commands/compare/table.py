@@ -89,37 +89,33 @@ def write_npy(weights: np.ndarray) -> bytes:
     return content.getvalue()
 
 
-def _array(name: str, content: bytes) -> Scores:
+def loaded(name: str, source: Any, **how: Any) -> np.ndarray:
+    """Return the array of an .npy file; InputError unless it has scores in it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy warns about files of Python 2, but reads them
-            values = np.load(io.BytesIO(content), allow_pickle=False)
+            values: np.ndarray = np.load(source, allow_pickle=False, **how)
     except MemoryError:
         raise InputError(
             f"{name} cannot be read as .npy: its array does not fit in memory"
         ) from None
     except Exception as error:  # NumPy raises many types of error for a bad header
-        raise InputError(unreadable(name, error)) from None
-    check_array(name, values)
-    if values.dtype.kind in "iu":
-        values = values.astype(np.float64)
-    return Scores(name, values.astype(values.dtype.newbyteorder("=")), [], binary=True)
-
-
-def unreadable(name: str, error: Exception) -> str:
-    """Return the error of an .npy file that NumPy refuses."""
-    reason = " ".join(str(error).split())[:120] or type(error).__name__
-    objects = "pickle" in reason or "Python objects" in reason
-    reason = "its entries are Python objects" if objects else reason
-    return f"{name} cannot be read as .npy: {reason}"
-
-
-def check_array(name: str, values: np.ndarray) -> None:
-    """Raise InputError unless an array has scores in it."""
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        objects = "pickle" in reason or "Python objects" in reason
+        reason = "its entries are Python objects" if objects else reason
+        raise InputError(f"{name} cannot be read as .npy: {reason}") from None
     if values.dtype.kind not in "iuf" or values.dtype.itemsize > 8:
         raise InputError(f"{name} has dtype {values.dtype}; scores must be real numbers")
     if values.ndim == 0 or values.size == 0:
         raise InputError(f"{name} has shape {values.shape}; give at least one score")
+    return values
+
+
+def _array(name: str, content: bytes) -> Scores:
+    values = loaded(name, io.BytesIO(content))
+    if values.dtype.kind in "iu":
+        values = values.astype(np.float64)
+    return Scores(name, values.astype(values.dtype.newbyteorder("=")), [], binary=True)
 
 
 def _csv(name: str, content: bytes) -> Scores:

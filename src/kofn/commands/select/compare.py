@@ -33,6 +33,8 @@ MOST_ROWS = 5_000
 # Recursive elimination refits for every step; for wide tables a step drops several columns.
 WIDEST_ONE_BY_ONE = 100
 FOREST_STEP = 0.2  # a forest takes longer to fit than a linear model
+# This spelling means the same penalty in scikit-learn before and after 1.8.
+PENALTY: dict[str, Any] = {"penalty": "elasticnet", "l1_ratio": 1.0}
 
 Chooser = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 Tell = Callable[[int, str], None]
@@ -112,9 +114,8 @@ def compare(
         scaler = StandardScaler().fit(seen)
         fitted, held_out = scaler.transform(seen), scaler.transform(unseen)
         wanted, answers = table.y[train], table.y[test]
-        if (
-            regression
-        ):  # y in units of its standard deviation, for the SVM's C and ε; R² does not change
+        # In units of the standard deviation, for the SVM's C and ε; R² does not change.
+        if regression:
             centre, scale = wanted.mean(), wanted.std() or 1.0
             wanted, answers = (wanted - centre) / scale, (answers - centre) / scale
         for method in methods:
@@ -171,12 +172,10 @@ def _judges(regression: bool) -> dict[str, tuple[str, Callable[[], Any]]]:
             "RBF SVM": ("SVR(kernel='rbf'), defaults, target standardised", SVR),
             "ridge": ("Ridge(), defaults, target standardised", Ridge),
         }
+    logistic = partial(LogisticRegression, max_iter=1000)
     return {
         "RBF SVM": ("SVC(kernel='rbf'), defaults", SVC),
-        "logistic": (
-            "LogisticRegression(max_iter=1000)",
-            lambda: LogisticRegression(max_iter=1000),
-        ),
+        "logistic": ("LogisticRegression(max_iter=1000)", logistic),
     }
 
 
@@ -188,40 +187,36 @@ def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
     forest: Any = RandomForestRegressor if regression else RandomForestClassifier
     statistic = f_regression if regression else f_classif
 
-    def ours(X: np.ndarray, y: np.ndarray, k: int, seed: int, **options: Any) -> np.ndarray:
-        fresh = clone(selector).set_params(random_state=seed, **options)
-        return fresh.fit(X, y).get_support(indices=True)
+    def ours(**options: Any) -> Chooser:
+        return _fitted(lambda k, seed: clone(selector).set_params(random_state=seed, **options))
 
     def importances(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
         fitted = forest(random_state=seed).fit(X, y)
         return np.argsort(-fitted.feature_importances_, kind="stable")[:k]
 
-    def fell(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
-        trees = forest(random_state=seed)
-        eliminated = RFE(trees, n_features_to_select=k, step=FOREST_STEP).fit(X, y)
-        return eliminated.get_support(indices=True)
+    def fell(k: int, seed: int) -> RFE:
+        return RFE(forest(random_state=seed), n_features_to_select=k, step=FOREST_STEP)
 
-    def eliminate(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
-        return RFE(linear, n_features_to_select=k, step=step).fit(X, y).get_support(indices=True)
-
-    def best(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
-        return SelectKBest(statistic, k=k).fit(X, y).get_support(indices=True)
-
+    eliminate = _fitted(lambda k, seed: RFE(linear, n_features_to_select=k, step=step))
+    best = _fitted(lambda k, seed: SelectKBest(statistic, k=k))
+    linear_head = "SoftTopKSelector(hidden=0): linear models instead of networks"
+    fallen = f"{forest.__name__}(), {FOREST_STEP:.0%} of the columns a step"
     return [
         Method("all columns", "no selection", lambda X, y, k, seed: np.arange(X.shape[1])),
-        Method(OURS, "kofn.feature_selection.SoftTopKSelector", ours),
-        Method(
-            LINEAR,
-            "SoftTopKSelector(hidden=0): linear models instead of networks",
-            partial(ours, hidden=0),
-        ),
+        Method(OURS, "kofn.feature_selection.SoftTopKSelector", ours()),
+        Method(LINEAR, linear_head, ours(hidden=0)),
         Method("RFE", f"recursive elimination, {linear!r}, {dropped} a step", eliminate),
         Method("L1", _l1_detail(regression), _lasso if regression else _l1_logistic),
         Method("forest", f"{forest.__name__}(), the most important columns", importances),
-        Method("forest RFE", f"{forest.__name__}(), {FOREST_STEP:.0%} of the columns a step", fell),
+        Method("forest RFE", fallen, _fitted(fell)),
         Method("k best", f"SelectKBest({statistic.__name__})", best),
         Method("random", "k columns drawn anew in each split", _draw),
     ]
+
+
+def _fitted(selector: Callable[[int, int], Any]) -> Chooser:
+    """Return a chooser that fits a selector of scikit-learn's kind, made for k and a seed."""
+    return lambda X, y, k, seed: selector(k, seed).fit(X, y).get_support(indices=True)
 
 
 def _draw(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
@@ -242,15 +237,8 @@ def _lasso(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
 def _l1_logistic(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
     def path() -> Iterator[np.ndarray]:
         for strength in (0.05, 0.2, 0.8, 3.2):
-            # This spelling means the same penalty in scikit-learn before and after 1.8.
             model = LogisticRegression(
-                penalty="elasticnet",
-                l1_ratio=1.0,
-                C=strength,
-                solver="saga",
-                tol=1e-3,
-                max_iter=200,
-                random_state=seed,
+                C=strength, solver="saga", tol=1e-3, max_iter=200, random_state=seed, **PENALTY
             )
             yield np.linalg.norm(model.fit(X, y).coef_, axis=0)
 

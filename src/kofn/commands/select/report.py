@@ -144,15 +144,9 @@ def as_png(outcomes: list[Outcome]) -> bytes:
     """Draw, for each table, the chosen columns (left) and every method's scores (right)."""
     most = MOST_BARS if len(outcomes) == 1 else BARS_OF_MANY
     heights = [_height(outcome.table, most) for outcome in outcomes]
-    figure, axes = picture(
-        11.5,
-        sum(heights),
-        len(outcomes),
-        2,
-        width_ratios=(1.0, 1.25),
-        height_ratios=heights,
-        squeeze=False,
-    )
+    ratios = {"width_ratios": (1.0, 1.25), "height_ratios": heights}
+    layout = len(outcomes), 2
+    figure, axes = picture(11.5, sum(heights), *layout, squeeze=False, gridspec_kw=ratios)
     for (left, right), outcome in zip(axes, outcomes, strict=True):
         table = outcome.table
         if table.image_shape:
@@ -233,18 +227,11 @@ def _draw_scores(axes: Any, comparison: Comparison) -> None:
             scores = method.scores[judge]
             faint = {"color": colour, "alpha": 0.25, "s": 14, "linewidths": 0}
             axes.scatter(scores, np.full(len(scores), number + shift), marker=marker, **faint)
-            solid = {"facecolor": colour if marker == "o" else "white", "edgecolor": colour}
+            face = colour if marker == "o" else "white"
+            solid = {"s": 46, "linewidths": 1.5, "facecolor": face, "edgecolor": colour}
             label = f"{judge} (mean; pale: each split)" if number == 0 else None
-            axes.scatter(
-                [np.mean(scores)],
-                [number + shift],
-                marker=marker,
-                s=46,
-                zorder=3,
-                linewidths=1.5,
-                label=label,
-                **solid,
-            )
+            place = [np.mean(scores)], [number + shift]
+            axes.scatter(*place, marker=marker, label=label, zorder=3, **solid)
     axes.set_yticks(range(len(comparison.methods)), [each.name for each in comparison.methods])
     axes.set_ylim(len(comparison.methods) - 0.4, -0.6)
     axes.grid(axis="x", color="#e6e6e6")

@@ -149,18 +149,6 @@ def check_k(k: int, table: Table) -> None:
         raise InputError(f"k must be in 1..{n - 1} (one less than the {n} columns); got {k}")
 
 
-def check_task(task: str) -> None:
-    """Raise InputError unless `task` is one of TASKS."""
-    if task not in TASKS:
-        raise InputError(f"--task must be one of {', '.join(TASKS)}; got {task!r}")
-
-
-def check_missing(missing: str) -> None:
-    """Raise InputError unless `missing` is one of MISSING."""
-    if missing not in MISSING:
-        raise InputError(f"--missing must be one of {', '.join(MISSING)}; got {missing!r}")
-
-
 def _read(path: Path) -> Any:
     import pandas as pd
 

@@ -1,0 +1,98 @@
+"""`kofn bench`: it checks options, times the contenders and writes or prints the figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from kofn.commands import files
+from kofn.commands.options import Force, Json, at_least, chosen
+from kofn.commands.terminal import prepare_kernels, progress_bar, told
+
+if TYPE_CHECKING:
+    from kofn.commands.bench.cases import Case
+    from kofn.commands.bench.report import Result
+
+
+def bench(
+    case: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Shape of the scores: router, attention, vocabulary or pruning; or another "
+            "comparison: losses, compile, jax, half, knapsack or segments. Repeat the "
+            "option for several; all by default.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="float32, bfloat16 or float16; by default those of the case."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Number of threads; PyTorch's default if not given.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Maximum number of timings of each function.")] = 31,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for bench.json and bench.md; without it, no files are written."
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Time soft_topk, sparsemax and others, relative to softmax.
+
+    Also times common hand-written code, and other libraries if they are installed.
+    """
+    # PyTorch's profiler measures memory; by default it prints a line whenever it starts.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    import torch
+
+    from kofn.commands.bench import report
+    from kofn.commands.bench.cases import CASES
+
+    cases = chosen("case", case, {each.name: each for each in CASES})
+    dtypes = chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16", "float16")})
+    at_least("rounds", rounds, 2)
+    if threads is not None:
+        torch.set_num_threads(at_least("threads", threads, 1))
+    if out is not None:
+        files.check_out(out, report.FILES, force)
+    prepare_kernels()
+    results = _timed(cases, dtypes if dtype else None, rounds)
+    about = report.machine(torch.get_num_threads())
+    written: list[Path] = []
+    content = report.as_json(about, results)
+    if out is not None:
+        contents = (content, report.as_markdown(about, results))
+        written = files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
+    parts = (
+        escape(report.headline(about)),
+        report.SHORT_EXPLANATION,
+        *map(report.as_rich, results),
+    )
+    told(as_json, content, parts, written)
+
+
+def _timed(cases: list[Case], dtypes: list[str] | None, rounds: int) -> list[Result]:
+    from kofn.commands.bench.measure import count, measure
+    from kofn.commands.bench.report import Result
+
+    jobs = [(case, dtype) for case in cases for dtype in dtypes or case.dtypes]
+    with progress_bar(sum(count(*job) for job in jobs)) as tell:
+        results = []
+        for case, dtype in jobs:
+
+            def show(name: str, where: str = f"{case.name} {dtype}") -> None:
+                tell(f"{where}: {name}")
+
+            timings, copy_rate = measure(case, dtype, rounds, show)
+            results.append(Result(case, dtype, copy_rate, timings))
+    return results

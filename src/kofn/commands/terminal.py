@@ -131,12 +131,10 @@ def prepare_kernels() -> None:
 def _tell_of_compiling() -> None:
     """Report compilation once, if a kernel has to be compiled."""
     try:
-        from kofn.kernels.cpu.runtime import native, processor
+        from kofn.kernels.ahead import announce
     except ImportError:  # without Numba there is nothing to compile
         return
-    processor.target()
-    if native.tell is not None:
-        native.tell = lambda: print(native.COMPILING, file=sys.stderr)
+    announce(lambda words: print(words, file=sys.stderr))
 
 
 def end_on_sigterm() -> None:

@@ -41,28 +41,23 @@ def warm(
     from kofn.commands.results import json_bytes
 
     try:
-        from kofn.kernels.contract import KINDS
-        from kofn.kernels.cpu import every
-        from kofn.kernels.cpu.runtime import native, store
+        from kofn.kernels import ahead
     except ImportError as error:
         raise InputError(f"there are no CPU kernels to compile: {error}") from None
-    numbers: dict[str, list[int]] = {}
-    for number, kind in enumerate(KINDS):
-        numbers.setdefault(kind.link, []).append(number)
-    kinds = [number for each in chosen("link", link, numbers) for number in each]
-    codes = every.functions(kinds, chosen("dtype", dtype, DTYPES))
+    links = chosen("link", link, {name: name for name in ahead.LINKS})
+    functions = ahead.functions(links, chosen("dtype", dtype, DTYPES))
     began, new = time.monotonic(), 0
-    native.tell = None
-    with progress_bar(len(codes)) as tell:
-        for code in codes:
-            tell(code.name)
-            new += native.keep(code)
-    if not all(map(native.is_kept, codes)):
-        raise InputError(f"cannot write to {store.folder()}; set KOFN_CACHE_DIR to another folder")
+    with progress_bar(len(functions)) as tell:
+        for each in functions:
+            tell(each.name)
+            new += ahead.compile_quietly(each)
+    folder = ahead.folder()
+    if not ahead.are_kept(functions):
+        raise InputError(f"cannot write to {folder}; set KOFN_CACHE_DIR to another folder")
     seconds = time.monotonic() - began
     if as_json:
-        done = {"folder": str(store.folder()), "functions": len(codes), "compiled": new}
+        done = {"folder": str(folder), "functions": len(functions), "compiled": new}
         typer.echo(json_bytes({**done, "seconds": round(seconds, 1)}), nl=False)
         return
-    where = f"in {store.folder()}"
-    typer.echo(f"{len(codes)} functions {where}, {new} of them compiled now, {seconds:.0f} s")
+    count = f"{len(functions)} functions in {folder}"
+    typer.echo(f"{count}, {new} of them compiled now, {seconds:.0f} s")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kofn import links
 from kofn.arrays.checks import check_integer, check_same_kind, shown
-from kofn.distributed.early import checked_on_all_ranks
+from kofn.distributed.over_shards import outside_of_graphs, torch_layout_of
 from kofn.distributions import k_subset as whole
 
 if TYPE_CHECKING:
@@ -58,47 +58,34 @@ class KSubset:
 
         Its `backward` takes one all-reduce.
         """
-        return self._called("marginals", of_rows=False)
+        return _called("marginals", self.logits, self.k, self.group, self.dim, self.mask)
 
     def log_partition(self) -> Tensor:
         """Return log Σ_S exp Σ_{i∈S} logits_i per row, the same in every process.
 
         Its gradient is `marginals`, and needs no all-reduce.
         """
-        return self._called("log_partition", of_rows=True)
-
-    def _called(self, method: str, of_rows: bool) -> Any:
-        from kofn.distributed.placements import on_shards
-
-        name = f"kofn.distributed.KSubset.{method}"
-        given = self.logits, self.group, self.dim
-        k = checked_on_all_ranks(name, *given, lambda: _checked(self.k, self.logits))
-
-        def run(logits: Any, groups: Any, *, k: Any, mask: Any) -> Any:
-            if not groups:
-                return getattr(whole.KSubset(logits, k, self.dim, mask), method)()
-            from kofn.distributed import subset_sums
-            from kofn.shards.given import shards as checked
-
-            link = links.logistic
-            shards = checked(name, logits, k, link, 1.0, self.dim, mask, groups)
-            found = getattr(subset_sums, method)(shards)
-            return found if of_rows else shards.form.restored(found)
-
-        return on_shards(
-            name,
-            run,
-            self.logits,
-            self.dim,
-            self.group,
-            per_row=dict(k=k),
-            per_entry=dict(mask=self.mask),
-            of_rows=of_rows,
-        )
+        return _called("log_partition", self.logits, self.k, self.group, self.dim, self.mask)
 
     def __repr__(self) -> str:
         shape = tuple(getattr(self.logits, "shape", ()))
         return f"KSubset(shard of logits of shape {shape}, k={shown(self.k)}, dim={self.dim})"
+
+
+@outside_of_graphs
+def _called(method: str, logits: Any, k: Any, group: Any, dim: int, mask: Any) -> Any:
+    from kofn.subsets import of_shards  # imports PyTorch
+
+    layout = torch_layout_of(f"kofn.distributed.KSubset.{method}", logits, group, dim)
+    with layout.checking():
+        k = layout.per_row("k", _checked(k, logits))
+        mask = layout.per_entry("mask", mask)
+    of_rows = method == "log_partition"
+    if not layout.is_cut:
+        choice = whole.KSubset(layout.scores, k, dim, mask)
+        return layout.restored(getattr(choice, method)(), of_rows)
+    shards = layout.checked(k, links.logistic, 1.0, mask)
+    return layout.restored(getattr(of_shards, method)(shards), of_rows, shards.form)
 
 
 def _checked(k: Any, logits: Any) -> Any:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.distributed import on_axes
-from kofn.distributed.on_axes import AxisName
-from kofn.distributed.over_shards import Map, over_shards
+from kofn.distributed.over_shards import AxisName, Map, over_shards
 from kofn.links import Link
 from kofn.maps import knapsack
 from kofn.operations.knapsack import KNAPSACK, KNAPSACK_VALUE, PRICE
@@ -69,15 +66,8 @@ def soft_knapsack(
         >>> def kept(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack(shard, bytes, 1e9)
     """
-    name = "kofn.distributed.soft_knapsack"
-    if on_axes.is_asked(name, scores, group, axis_name) and check_flag("hard", hard):
-        raise ValueError(
-            f"{name}: hard must be False inside jax.shard_map; got True: call kofn.soft_knapsack "
-            "under jax.jit, which takes arrays on any mesh"
-        )
-    numbers = dict(costs=costs, budget=budget)
     return over_shards(
-        _SOFT, scores, group, axis_name, link, temperature, dim, mask, hard, **numbers
+        _SOFT, scores, budget, group, axis_name, link, temperature, dim, mask, hard, costs
     )
 
 
@@ -112,8 +102,8 @@ def soft_knapsack_threshold(
         >>> def price(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_threshold(shard, bytes, 1e9)
     """
-    numbers = dict(costs=costs, budget=budget)
-    return over_shards(_PRICE, scores, group, axis_name, link, temperature, dim, mask, **numbers)
+    given = scores, budget, group, axis_name, link, temperature, dim, mask
+    return over_shards(_PRICE, *given, costs=costs)
 
 
 def soft_knapsack_value(
@@ -148,5 +138,5 @@ def soft_knapsack_value(
         >>> def best(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_value(shard, bytes, 1e9)
     """
-    numbers = dict(costs=costs, budget=budget)
-    return over_shards(_VALUE, scores, group, axis_name, link, temperature, dim, mask, **numbers)
+    given = scores, budget, group, axis_name, link, temperature, dim, mask
+    return over_shards(_VALUE, *given, costs=costs)

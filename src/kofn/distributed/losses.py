@@ -5,14 +5,14 @@ Each process has the same losses, and the gradient of its own scores.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
-from kofn.distributed import on_axes
-from kofn.distributed.early import link_of_loss
-from kofn.distributed.on_axes import AxisName
+from kofn.distributed.loss_over_shards import loss
+from kofn.distributed.over_shards import AxisName
 from kofn.links import Link
 
 if TYPE_CHECKING:
@@ -64,20 +64,9 @@ def softmax_loss(
         >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return softmax_loss(shard, words, label_smoothing=0.1)
     """
-    options = (weight, label_smoothing, ignore_index, True)
-    return _loss(
-        "softmax_loss",
-        axis_name,
-        scores,
-        target,
-        group,
-        None,
-        temperature,
-        dim,
-        mask,
-        reduction,
-        options,
-    )
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    given = scores, target, group, axis_name, None, temperature, dim, mask, reduction
+    return loss("softmax_loss", *given, **options)
 
 
 def sparsemax_loss(
@@ -114,21 +103,9 @@ def sparsemax_loss(
         >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return sparsemax_loss(shard, words)
     """
-    options = (weight, label_smoothing, ignore_index, False)
-    link = links.linear
-    return _loss(
-        "sparsemax_loss",
-        axis_name,
-        scores,
-        target,
-        group,
-        link,
-        temperature,
-        dim,
-        mask,
-        reduction,
-        options,
-    )
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    given = scores, target, group, axis_name, links.linear, temperature, dim, mask, reduction
+    return loss("sparsemax_loss", *given, **options)
 
 
 def entmax_loss(
@@ -168,20 +145,19 @@ def entmax_loss(
         >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return entmax_loss(shard, words, 1.3)
     """
-    options, link = (weight, label_smoothing, ignore_index, False), ("entmax", alpha)
-    return _loss(
-        "entmax_loss",
-        axis_name,
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    given = (
         scores,
         target,
         group,
-        link,
+        axis_name,
+        partial(links.entmax, alpha),
         temperature,
         dim,
         mask,
         reduction,
-        options,
     )
+    return loss("entmax_loss", *given, **options)
 
 
 def topk_loss(
@@ -223,20 +199,9 @@ def topk_loss(
         >>> def loss(shard: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         ...     return topk_loss(shard, labels)  # labels: this process's part of a k-hot target
     """
-    options = (weight, label_smoothing, ignore_index, False)
-    return _loss(
-        "topk_loss",
-        axis_name,
-        scores,
-        target,
-        group,
-        link,
-        temperature,
-        dim,
-        mask,
-        reduction,
-        options,
-    )
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    given = scores, target, group, axis_name, link, temperature, dim, mask, reduction
+    return loss("topk_loss", *given, **options)
 
 
 def fenchel_young_loss(
@@ -271,21 +236,15 @@ def fenchel_young_loss(
         >>> def loss(shard: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         ...     return fenchel_young_loss(shard, weights, link="entmax")
     """
-    name = "fenchel_young_loss"
-    options = (None, 0.0, -100, False)
-    return _loss(
-        name, axis_name, scores, target, group, link, temperature, dim, mask, reduction, options
+    return loss(
+        "fenchel_young_loss",
+        scores,
+        target,
+        group,
+        axis_name,
+        link,
+        temperature,
+        dim,
+        mask,
+        reduction,
     )
-
-
-def _loss(
-    name: str, axis_name: Any, scores: Any, target: Any, group: Any, link: Any, *others: Any
-) -> Any:
-    name = f"kofn.distributed.{name}"
-    if on_axes.is_asked(name, scores, group, axis_name):
-        from kofn.distributed.loss_on_axes import loss as of_axes
-
-        return of_axes(name, axis_name, scores, target, link_of_loss(link), *others)
-    from kofn.distributed.loss_of_shards import loss
-
-    return loss(name, scores, target, group, link, *others)

@@ -1,64 +1,66 @@
-"""The maps of rows that lie along named axes of a JAX mesh, inside jax.shard_map."""
+"""Rows that lie along named axes of a JAX mesh, inside jax.shard_map."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, framework, is_jax
+from kofn.arrays.form import Form
+from kofn.arrays.kinds import Array
+from kofn.distributed.layout import Layout
 from kofn.formulas import choice
+from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
-from kofn.operations.choice import HARD
-from kofn.operations.operation import ENTRY
+from kofn.links import Link
+from kofn.losses.reduced import bars, constant_where
+from kofn.operations.operation import Operation
 from kofn.threshold.compiled import evaluate
-
-AxisName = str | tuple[str, ...] | None
-
-
-def is_asked(name: str, scores: Any, group: Any, axis_name: AxisName) -> bool:
-    """Return whether a call is for JAX; raise an error if its arguments are for another library."""
-    if not is_jax(scores):
-        if axis_name is None:
-            return False
-        raise TypeError(
-            f"{name}: axis_name is for JAX arrays inside jax.shard_map; scores is "
-            f"{framework(scores) or type(scores).__name__}; pass group, the processes with the rest"
-        )
-    if group is not None:
-        raise TypeError(
-            f"{name}: group is for torch tensors; scores is a JAX array; pass axis_name, the "
-            "axes of jax.shard_map along which its rows lie"
-        )
-    if axis_name is None:
-        raise ValueError(
-            f"{name}: scores is a JAX array; give axis_name, the axes of jax.shard_map along which "
-            "its rows lie; outside of shard_map, kofn's own functions take arrays on any mesh"
-        )
-    return True
+from kofn.threshold.jax_axis import axis_rows, given_on_axes
+from kofn.threshold.jax_choice import hard_in_shards
 
 
-def answer(name: str, axis_name: Any, operation: Any, choose: bool, *arguments: Any) -> Any:
-    """Return this device's part of an operation, or its number per row; if `choose`, hard choices.
+class OnAxes(Layout):
+    """Rows of which each device along some axes has a part."""
 
-    `arguments` are those of `given_on_axes`.
-    """
-    from kofn.threshold.jax_axis import axis_rows, given_on_axes
+    def __init__(self, name: str, scores: Array, dim: int, axis_name: str | tuple[str, ...]):
+        super().__init__(name, scores, dim)
+        self.over = axis_rows(name, axis_name)
 
-    over = axis_rows(name, axis_name)
-    given = given_on_axes(over, *arguments)
-    if operation is HARD:
-        return given.form.restored(_hard(given, over))
-    found = evaluate(operation.reference, rows_of(given, over), over=over)
-    if operation.answers[0].kind != ENTRY:
-        return over.shared(found)
-    if choose:
-        found = _hard(given, over) + (found - stop_gradient(found))
-    return given.form.restored(found)
+    def checked(
+        self,
+        k: Any,
+        link: Link,
+        temperature: Any,
+        mask: Any,
+        *,
+        costs: Any = None,
+        **others: Any,  # JAX itself knows what is the same on all devices
+    ) -> Given:
+        return given_on_axes(self.over, self.scores, k, link, temperature, self.dim, mask, costs)
 
+    def answer(self, operation: Operation, rows: Given, *arrays: Array) -> Array:
+        assert operation.reference is not None
+        settled = rows_of(rows, self.over)
+        found = evaluate(operation.reference, settled, *arrays, over=self.over)
+        if "still" not in operation.keeps:
+            return found
+        barred = bars(stop_gradient(rows.scores), arrays[0])
+        return constant_where(self.over.count(barred) > 0, found)
 
-def _hard(given: Any, over: Any) -> Array:
-    from kofn.threshold.jax_choice import hard_in_shards
+    def chosen(self, rows: Given) -> Array:
+        if rows.costs is not None:
+            raise ValueError(
+                f"{self.name}: hard must be False inside jax.shard_map; got True: call "
+                "kofn.soft_knapsack under jax.jit, which takes arrays on any mesh"
+            )
+        x, k = stop_gradient(rows.scores), stop_gradient(rows.k)
+        found = hard_in_shards(choice.known_scores(x), k, self.over)
+        return choice.with_nan(x, k, found, self.over)
 
-    x, k = stop_gradient(given.scores), stop_gradient(given.k)
-    chosen = hard_in_shards(choice.known_scores(x), k, over)
-    return choice.with_nan(x, k, chosen, over)
+    def restored(self, found: Array, of_rows: bool, form: Form | None = None) -> Array:
+        if of_rows:
+            return self.over.shared(found)
+        return found if form is None else form.restored(found)
+
+    def of_all_rows(self, found: Array) -> Array:
+        return self.over.shared(found)

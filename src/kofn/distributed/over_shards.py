@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
-from kofn.arrays.form import Form
-from kofn.distributed import on_axes
-from kofn.distributed.early import checked_on_all_ranks, link_of
+from kofn.arrays.kinds import framework, is_jax
+from kofn.distributed.layout import Layout
 from kofn.formulas.answers import require_integral
-from kofn.links import Link
+from kofn.links import Link, table
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY, Operation
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     Group = ProcessGroup | DeviceMesh | None
+
+AxisName = str | tuple[str, ...] | None
+Answer = TypeVar("Answer")
 
 
 class Map(NamedTuple):
@@ -31,93 +36,99 @@ class Map(NamedTuple):
     has_integral: bool = False
 
 
+def outside_of_graphs(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Make a function that torch.compile leaves out of its graphs."""
+
+    @wraps(function)
+    def called(*arguments: Any, **others: Any) -> Answer:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.compiler.is_compiling():
+            return function(*arguments, **others)
+        from kofn.arrays.torch.untraced import outside_of_graphs  # imports the compiler
+
+        return outside_of_graphs(function, *arguments, **others)
+
+    return called
+
+
+@outside_of_graphs
 def over_shards(
     of: Map,
     scores: Any,
+    k: Any,
     group: Any,
-    axis_name: Any,
+    axis_name: AxisName,
     link: Any,
     temperature: Any,
     dim: int,
     mask: Any,
     hard: Any = None,
-    **numbers: Any,
+    costs: Any = None,
 ) -> Any:
     """Return this process's part of a map, or its number per row.
 
-    `numbers` are k, or costs and budget; `hard` is None for a map without this argument.
+    With costs, k is the budget. `hard` is None for a map without this argument.
     """
-    name, operation = f"kofn.distributed.{of.name}", of.operation
-    link = link_of(name, scores, group, dim, link)
-    flags = {} if hard is None else {"hard": hard}
-    if hard is not None:
-        checked_on_all_ranks(name, scores, group, dim, lambda: check_flag("hard", hard))
-    of_rows = operation.answers[0].kind != ENTRY
-    if on_axes.is_asked(name, scores, group, axis_name):
+    layout = layout_of(f"kofn.distributed.{of.name}", scores, group, axis_name, dim)
+    operation, of_rows = of.operation, of.operation.answers[0].kind != ENTRY
+    with layout.checking():
+        link = layout.link(link_of(link))
+        flags = {} if hard is None else {"hard": check_flag("hard", hard)}
         if of.has_integral:
-            require_integral(link, scores)
-        arguments = scores, [*numbers.values()][-1], link, temperature, dim, mask
-        own = numbers.get("costs")
-        return on_axes.answer(name, axis_name, operation, bool(hard), *arguments, own)
-    from kofn.distributed.placements import on_shards
-
-    def run(
-        scores: Any, groups: Any, *, temperature: Any, alpha: Any, mask: Any, **own: Any
-    ) -> Any:
-        numbered = [own[each] for each in numbers]  # the costs, if any, then k or the budget
-        inner = with_alpha(link, alpha)
-        if not groups:
-            return of.whole(
-                scores, *numbered, link=inner, temperature=temperature, dim=dim, mask=mask, **flags
-            )
-        arguments = scores, numbered[-1], inner, temperature, dim, mask, groups
-        found, form = _of_scores(of, name, hard, own.get("costs"), *arguments)
-        return found if of_rows else form.restored(found)
-
-    costs = {key: value for key, value in numbers.items() if key == "costs"}
-    rows = {key: value for key, value in numbers.items() if key != "costs"}
-    return on_shards(
-        name,
-        run,
-        scores,
-        dim,
-        group,
-        per_row=dict(**rows, temperature=temperature, alpha=array_alpha(link)),
-        per_entry=dict(**costs, mask=mask),
-        of_rows=of_rows,
-    )
+            require_integral(link, layout.scores)
+        k = layout.per_row("k" if costs is None else "budget", k)
+        temperature = layout.per_row("temperature", temperature)
+        costs, mask = layout.per_entry("costs", costs), layout.per_entry("mask", mask)
+    if not layout.is_cut:
+        numbers = (k,) if costs is None else (costs, k)
+        options = dict(link=link, temperature=temperature, dim=dim, mask=mask, **flags)
+        return layout.restored(of.whole(layout.scores, *numbers, **options), of_rows)
+    words = f", hard={hard}" if flags else ""
+    rows = layout.checked(k, link, temperature, mask, costs=costs, words=words)
+    if operation is HARD or (hard and costs is not None):
+        found = layout.chosen(rows)
+    else:
+        found = layout.answer(operation, rows)
+        if hard:
+            found = layout.chosen(rows) + (found - stop_gradient(found))
+    return layout.restored(found, of_rows, rows.form)
 
 
-def _of_scores(of: Map, name: str, hard: Any, costs: Any, *arguments: Any) -> tuple[Any, Form]:
-    """Return the answer for this process's shard, and the form of its scores."""
-    from kofn.adapters.torch_shards import answer, knapsack_choice
-    from kofn.shards import choice, given, header
+def layout_of(name: str, scores: Any, group: Any, axis_name: AxisName, dim: Any) -> Layout:
+    """Return how the rows of scores lie; raise an error for arguments of another framework."""
+    if not is_jax(scores):
+        if axis_name is None:
+            return torch_layout_of(name, scores, group, dim)
+        raise TypeError(
+            f"{name}: axis_name is for JAX arrays inside jax.shard_map; scores is "
+            f"{framework(scores) or type(scores).__name__}; pass group, the processes with the rest"
+        )
+    if group is not None:
+        raise TypeError(
+            f"{name}: group is for torch tensors; scores is a JAX array; pass axis_name, the "
+            "axes of jax.shard_map along which its rows lie"
+        )
+    if axis_name is None:
+        raise ValueError(
+            f"{name}: scores is a JAX array; give axis_name, the axes of jax.shard_map along which "
+            "its rows lie; outside of shard_map, kofn's own functions take arrays on any mesh"
+        )
+    from kofn.distributed.on_axes import OnAxes
 
-    def others(checked: given.Shards) -> header.Arguments:
-        if of.has_integral:
-            require_integral(arguments[2], checked.scores)
-        return header.Arguments("" if hard is None else f", hard={hard}")
-
-    shards = given.shards(name, *arguments, others=others, costs=costs)
-    if of.operation is HARD:
-        return choice.hard(shards), shards.form
-    if hard and costs is not None:
-        return knapsack_choice(shards), shards.form
-    found = answer(of.operation, shards)
-    if hard:
-        found = choice.hard(shards) + (found - found.detach())
-    return found, shards.form
-
-
-def with_alpha(link: Link, alpha: Any) -> Link:
-    """Return the link with this process's part of a learned alpha."""
-    if alpha is None:
-        return link
-    from kofn.links import entmax
-
-    return entmax(alpha)
+    return OnAxes(name, scores, dim, axis_name)
 
 
-def array_alpha(link: Link) -> Any:
-    """Return the alpha of a link if it is a tensor."""
-    return link.inner.static_and_array_alpha()[1]
+def torch_layout_of(name: str, scores: Any, group: Any, dim: Any) -> Layout:
+    """Return how the rows of a shard or of a DTensor lie."""
+    if hasattr(scores, "device_mesh"):
+        from kofn.distributed.on_mesh import OnMesh
+
+        return OnMesh(name, scores, dim, group)
+    from kofn.distributed.on_group import OnGroup
+
+    return OnGroup(name, scores, dim, (group,))
+
+
+def link_of(link: Any) -> Link:
+    """Return the link that is given by its name, as an object, or as a call that makes one."""
+    return link() if isinstance(link, partial) else table.resolve(link)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
-from kofn.distributed.early import checked_on_all_ranks
-from kofn.distributed.on_axes import AxisName
-from kofn.distributed.over_shards import Map, over_shards
+from kofn.distributed.over_shards import AxisName, Map, over_shards
 from kofn.inputs.given import ONE
 from kofn.maps import softmax as whole
 from kofn.maps import topk
@@ -60,7 +59,7 @@ def softmax(
         ...     return softmax(shard)  # the logits of this process's part of a vocabulary
     """
     link = links.exponential
-    return over_shards(_SOFTMAX, scores, group, axis_name, link, temperature, dim, mask, k=ONE)
+    return over_shards(_SOFTMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)
 
 
 def sparsemax(
@@ -93,7 +92,7 @@ def sparsemax(
         ...     return sparsemax(shard)
     """
     link = links.linear
-    return over_shards(_SPARSEMAX, scores, group, axis_name, link, temperature, dim, mask, k=ONE)
+    return over_shards(_SPARSEMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)
 
 
 def entmax(
@@ -129,6 +128,5 @@ def entmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return entmax(shard, 1.3)
     """
-    name = "kofn.distributed.entmax"
-    link = checked_on_all_ranks(name, scores, group, dim, lambda: links.entmax(alpha))
-    return over_shards(_ENTMAX, scores, group, axis_name, link, temperature, dim, mask, k=ONE)
+    link = partial(links.entmax, alpha)
+    return over_shards(_ENTMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)

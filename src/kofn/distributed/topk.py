@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.distributed.on_axes import AxisName
-from kofn.distributed.over_shards import Map, over_shards
+from kofn.distributed.over_shards import AxisName, Map, over_shards
 from kofn.links import Link
 from kofn.maps import topk
 from kofn.operations.choice import HARD
@@ -80,7 +79,7 @@ def soft_topk(
         >>> def weights(shard: torch.Tensor) -> torch.Tensor:  # with torchrun, in every process
         ...     return soft_topk(shard, 100, temperature=0.5)
     """
-    return over_shards(_SOFT, scores, group, axis_name, link, temperature, dim, mask, hard, k=k)
+    return over_shards(_SOFT, scores, k, group, axis_name, link, temperature, dim, mask, hard)
 
 
 def soft_topk_threshold(
@@ -113,7 +112,7 @@ def soft_topk_threshold(
         >>> def least_chosen(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_threshold(shard, 1000, temperature=0.01)
     """
-    return over_shards(_THRESHOLD, scores, group, axis_name, link, temperature, dim, mask, k=k)
+    return over_shards(_THRESHOLD, scores, k, group, axis_name, link, temperature, dim, mask)
 
 
 def soft_topk_sum(
@@ -149,7 +148,7 @@ def soft_topk_sum(
         >>> def largest_ten(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_sum(shard, 10, temperature=0.1)
     """
-    return over_shards(_SUM, scores, group, axis_name, link, temperature, dim, mask, k=k)
+    return over_shards(_SUM, scores, k, group, axis_name, link, temperature, dim, mask)
 
 
 def hard_topk(
@@ -184,4 +183,4 @@ def hard_topk(
         >>> def kept(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return hard_topk(shard, 1000).bool()
     """
-    return over_shards(_HARD, scores, group, axis_name, "logistic", 1.0, dim, mask, k=k)
+    return over_shards(_HARD, scores, k, group, axis_name, "logistic", 1.0, dim, mask)

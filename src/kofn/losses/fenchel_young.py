@@ -13,14 +13,8 @@ from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
-from kofn.losses.targets import (
-    Target,
-    log_likelihood,
-    nan_if_out_of_range,
-    prepared,
-    reduced,
-    weighted,
-)
+from kofn.losses.reduced import reduced
+from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
 from kofn.operations.losses import GAP, LOSS
 from kofn.threshold.compiled import evaluate
 

@@ -16,7 +16,8 @@ from kofn.inputs.given import Given, without_deleted
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
 from kofn.losses.fenchel_young import cross_entropy
-from kofn.losses.targets import Target, mean_over_labels, missed, prepared, reduced, weighted
+from kofn.losses.reduced import missed, reduced
+from kofn.losses.targets import Target, mean_over_labels, prepared, weighted
 from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax_variants import check_support
 from kofn.operations import truncated

@@ -11,7 +11,8 @@ from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
 from kofn.inputs.given import Given
 from kofn.links import Link, table
-from kofn.losses.targets import bars, check_reduction, constant_where
+from kofn.losses.reduced import bars, constant_where, over_rows
+from kofn.losses.targets import check_reduction
 from kofn.operations.losses import GAP, LOSS, with_number
 from kofn.segments.given import segment_given
 
@@ -89,10 +90,4 @@ def _reduced(loss: Array, checked: Given, reduction: str) -> Array:
     xp, form = namespace(loss), checked.form
     counted = ~deleted(checked.over.max(stop_gradient(checked.scores)))
     loss = xp.where(counted, loss, 0.0)
-    if reduction == "none":
-        return form.per_segment(loss)
-    total = xp.sum(loss)
-    if reduction == "sum":
-        return total
-    count = xp.sum(counted)
-    return total / xp.where(count == 0, 1, count)
+    return form.per_segment(loss) if reduction == "none" else over_rows(loss, counted, reduction)

@@ -138,26 +138,20 @@ def _target_of(
 
     Smoothing spreads its share of all the weight, or of 1 as PyTorch's cross-entropy does.
     """
-    form, allowed = checked.form, "a number in [0, 1]"
-    smoothing = check_number("label_smoothing", label_smoothing, low=0.0, high=1.0, allowed=allowed)
-    x = stop_gradient(checked.scores)
-    if _are_indices(target, scores, form):
-        ignored = check_integer("ignore_index", ignore_index, "an integer")
-        labels, used, valid = _labels(target, scores, ignored, form.n)
-        # A `where` of two numbers has the framework's default dtype, not that of the rows.
-        valid = None if valid is None else cast(valid, compute_dtype(x))
-        found = Target(x, labels=labels, used=used, valid=valid, integers=True)
+    form, x = checked.form, stop_gradient(checked.scores)
+    smoothing = check_smoothing(label_smoothing)
+    if are_indices(target, scores, form):
+        found = labelled(target, scores, x, check_ignored(ignore_index), form.n)
     else:
         found = Target(x, form.entries(stop_gradient(adopt(target, scores))))
     if weight is not None:
-        found = _weighted(found, _class_weights(weight, scores, form.n, found.like()))
+        check_class_weights(weight, scores, form.n)
+        found = _weighted(found, class_weights(weight, form.n, found.like()))
     return _smoothed(found, smoothing, spread_one) if smoothing else found
 
 
-def _labels(
-    target: Array, scores: Array, ignored: int, n: int
-) -> tuple[Array, Array | None, Array | None]:
-    """Return `labels`, `used` and `valid` of a Target.
+def labelled(target: Array, scores: Array, x: Array, ignored: int, n: int) -> Target:
+    """Return the target of indices into rows of n entries, of which `x` are those of `scores` here.
 
     A label out of range is an error if reading it does not wait for a device.
     """
@@ -166,7 +160,7 @@ def _labels(
     if at_hand and math.prod(index.shape) > 0:
         least, most = int(index.min()), int(index.max())
         if least >= 0 and most < n and not least <= ignored <= most:
-            return adopt(index, scores), None, None
+            return Target(x, labels=adopt(index, scores), integers=True)
     used, inside = index != ignored, (index >= 0) & (index < n)
     wrong = used & ~inside
     if at_hand and bool(xp.any(wrong)):
@@ -175,9 +169,10 @@ def _labels(
             f"got {int(index[wrong][0])}"
         )
     labels, used = adopt(xp.where(used & inside, index, 0), scores), adopt(used, scores)
-    if at_hand:
-        return labels, used, None
-    return labels, used, namespace(scores).where(adopt(wrong, scores), math.nan, 1.0)
+    valid = None if at_hand else namespace(scores).where(adopt(wrong, scores), math.nan, 1.0)
+    # A `where` of two numbers has the framework's default dtype, not that of the rows.
+    valid = None if valid is None else cast(valid, compute_dtype(x))
+    return Target(x, labels=labels, used=used, valid=valid, integers=True)
 
 
 def _weighted(target: Target, by_class: Array) -> Target:
@@ -187,10 +182,14 @@ def _weighted(target: Target, by_class: Array) -> Target:
         each = each if target.used is None else xp.where(target.used, each, 1.0)
         return target._replace(row_weight=each, by_class=by_class)
     each = target.dense()
-    total = xp.sum(each, axis=-1)
-    some = total > 0
-    share = xp.sum(each * by_class, axis=-1) / xp.where(some, total, 1.0)
-    return target._replace(row_weight=xp.where(some, share, 1.0), by_class=by_class)
+    share = mean_weight(xp.sum(each, axis=-1), xp.sum(each * by_class, axis=-1))
+    return target._replace(row_weight=share, by_class=by_class)
+
+
+def mean_weight(number: Array, weighed: Array) -> Array:
+    """Return the mean class weight Σwt/Σt of a row's labels; 1 for a row without labels."""
+    xp, some = namespace(number), number > 0
+    return xp.where(some, weighed / xp.where(some, number, 1.0), 1.0)
 
 
 def _smoothed(target: Target, smoothing: float, spread_one: bool) -> Target:
@@ -227,108 +226,11 @@ def mean_in_play(scores: Array, values: Array) -> Array:
     return xp.sum(xp.where(playing, values, 0.0), axis=-1) / xp.clip(count, 1, None)
 
 
-def nan_if_out_of_range(loss: Array, target: Target) -> Array:
-    """Return losses, NaN in rows whose label is out of range."""
-    return loss if target.valid is None else loss * target.valid
-
-
-def weighted(loss: Array, target: Target) -> Array:
-    """Return losses times the class weights of their rows."""
-    w = target.row_weight
-    return loss if w is None else namespace(loss).where(w == 0, 0.0, loss) * w
-
-
-def reduced(
-    loss: Array,
-    target: Target,
-    reduction: str,
-    *,
-    plain_mean: bool = False,
-    unlimited: bool = False,
-) -> Array:
-    """Reduce weighted losses per row to their mean over the rows that count, their sum, or none.
-
-    The mean is over class weights, or over rows. `unlimited` says that a label costs ∞ in a row
-    without an available entry, so that finite losses tell that there is none.
-    """
-    xp = namespace(loss)
-    total = xp.sum(loss)
-    finite = _is_finite(total)
-    if not finite:
-        loss = constant_where(_is_barred(target), loss)
-        total = xp.sum(loss)
-    counted = None if unlimited and finite and _all_count(loss, target) else _counted(target)
-    if counted is not None:
-        loss = xp.where(counted, loss, 0.0)
-        total = xp.sum(loss)
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return total
-    weight = None if plain_mean else target.row_weight
-    if counted is None and weight is None:
-        return total / math.prod(loss.shape)
-    each = xp.ones_like(loss) if weight is None else weight
-    count = xp.sum(each if counted is None else xp.where(counted, each, 0.0))
-    return total / xp.where(count == 0, 1.0, count)
-
-
-def constant_where(barred: Array, loss: Array) -> Array:
-    """Return losses without a gradient in the rows whose target is `barred`, if that costs ∞.
-
-    No step makes such a loss finite. One that has overflowed keeps its gradient, p − t.
-    """
-    endless = barred & (stop_gradient(loss) == math.inf)
-    return namespace(loss).where(endless, scalar(loss, math.inf), loss)
-
-
-def bars(x: Array, weights: Array) -> Array:
-    """Return the entries for which a target of these weights may be out of reach.
-
-    They are excluded and have weight, or are +inf, which leaves nothing to others.
-    """
-    return (x == math.inf) | (deleted(x) & (weights != 0))
-
-
-def _is_barred(target: Target) -> Array:
-    """Return the rows with an entry of `bars`."""
-    x, xp = target.scores, namespace(target.scores)
-    hard = target if target.behind is None else target.behind
-    if hard.labels is None:
-        return xp.any(bars(x, hard.weights), axis=-1)
-    return deleted(at_labels(x, hard.labels)) | (xp.max(x, axis=-1) == math.inf)
-
-
-def _is_finite(total: Array) -> bool:
-    """Return whether it is known that a number is finite."""
-    return is_at_hand(total) and math.isfinite(stop_gradient(total))
-
-
-def _all_count(loss: Array, target: Target) -> bool:
-    """Return whether every row counts: it has a label. The losses are finite.
-
-    A row of weights has a label if its loss is not 0.
-    """
-    if target.used is not None or math.prod(loss.shape) == 0:
-        return False
-    labels = target.labels if target.behind is None else target.behind.labels
-    return labels is not None or float(stop_gradient(loss).min()) > 0
-
-
-def _counted(target: Target) -> Array | None:
-    """Return the rows with an available entry whose label is not ignored; None for all."""
-    x = target.scores
-    playing = ~deleted(namespace(x).max(x, axis=-1))  # a NaN is the greatest
-    if target.used is not None:
-        return playing & target.used
-    return None if math.prod(x.shape) > 0 and is_at_hand(x) and bool(playing.all()) else playing
-
-
 def check_reduction(reduction: Any) -> None:
     check_choice("reduction", reduction, REDUCTIONS)
 
 
-def _are_indices(target: Any, scores: Array, form: Form) -> bool:
+def are_indices(target: Any, scores: Array, form: Form) -> bool:
     """Return whether `target` has one index per row, not one weight per entry."""
     check_same_kind("target", target, scores)
     shape, whole, batch = tuple(target.shape), tuple(scores.shape), form.batch
@@ -347,15 +249,27 @@ def _are_indices(target: Any, scores: Array, form: Form) -> bool:
     return True
 
 
-def _class_weights(weight: Any, scores: Array, n: int, like: Array) -> Array:
+def check_smoothing(value: Any) -> float:
+    allowed = "a number in [0, 1]"
+    return check_number("label_smoothing", value, low=0.0, high=1.0, allowed=allowed)
+
+
+def check_ignored(value: Any) -> int:
+    return check_integer("ignore_index", value, "an integer")
+
+
+def check_class_weights(weight: Any, scores: Array, n: int, entries: str = "the entries") -> None:
     check_same_kind("weight", weight, scores)
     if tuple(weight.shape) != (n,):
         raise ValueError(
-            f"weight must have one number for each of the entries along dim, {(n,)}; "
+            f"weight must have one number for each of {entries} along dim, {(n,)}; "
             f"got the shape {tuple(weight.shape)}"
         )
-    weight = stop_gradient(cast_like(weight, like))
-    return weight if n else full_like(like, (1,), 1.0)
+
+
+def class_weights(weight: Array, n: int, like: Array) -> Array:
+    """Return one number per class; one of an excluded entry, as rows have, if there is no class."""
+    return stop_gradient(cast_like(weight, like)) if n else full_like(like, (1,), 1.0)
 
 
 def _chosen_terms(each: Array, values: Array) -> Array:
@@ -378,11 +292,6 @@ def log_likelihood(log_p: Array, target: Target) -> Array:
     return weighted(target.chosen(log_p), target)
 
 
-def missed(values: Array, target: Target, reduction: str) -> Array:
-    """Return minus the mean of values over a row's labels, weighted and reduced."""
-    return reduced(weighted(-mean_over_labels(target, values), target), target, reduction)
-
-
 def mean_over_labels(target: Target, values: Array) -> Array:
     """Return Σ t·value/Σt; 0 for a row without labels."""
     if target.labels is not None or target.behind is not None:
@@ -393,3 +302,14 @@ def mean_over_labels(target: Target, values: Array) -> Array:
     mean = target.chosen(values) / xp.where(some, total, 1.0)
     bad = xp.isnan(total)
     return xp.where(bad, scalar(values, math.nan), xp.where(some, mean, 0.0))
+
+
+def nan_if_out_of_range(loss: Array, target: Target) -> Array:
+    """Return losses, NaN in rows whose label is out of range."""
+    return loss if target.valid is None else loss * target.valid
+
+
+def weighted(loss: Array, target: Target) -> Array:
+    """Return losses times the class weights of their rows."""
+    w = target.row_weight
+    return loss if w is None else namespace(loss).where(w == 0, 0.0, loss) * w

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +25,8 @@ from kofn.inputs.given import (
     without_deleted,
 )
 from kofn.links.link import Link
-from kofn.shards.header import Arguments, handshake
-from kofn.shards.ranks import Ranks, ranks_of
+from kofn.shards.header import NONE, Arguments, handshake
+from kofn.shards.ranks import Ranks
 from kofn.shards.reductions import GroupRows
 
 
@@ -62,41 +61,45 @@ class Shards(NamedTuple):
 
 
 def shards(
-    name: str,
+    over: GroupRows,
     scores: Any,
     k: Any,
     link: Link,
     temperature: Any,
     dim: int,
     mask: Any,
-    groups: Sequence[Any],
     *,
-    others: Callable[[Shards], Arguments] | None = None,
     costs: Any = None,
+    others: Arguments = NONE,
 ) -> Shards:
     """Check this rank's arguments, and that the other ranks have the same.
 
     Args:
-        name: of the public function.
-        groups: the process groups that hold the other parts, None for all processes.
-        others: checks further arguments, and returns those that must be the same.
+        over: the reductions of the rows, and the ranks that hold the other parts.
         costs: of the entries; `k` is then what may be spent on all of them.
+        others: further arguments that must be the same.
     """
-    ranks = ranks_of(groups, name, scores)
 
-    def check() -> tuple[Shards, Arguments]:
-        checked = _checked(ranks, scores, k, link, temperature, dim, mask, costs)
-        return checked, Arguments("") if others is None else others(checked)
+    def check() -> Shards:
+        return _checked(over, scores, k, link, temperature, dim, mask, costs)
 
-    def arguments(found: tuple[Shards, Arguments]) -> Arguments:
-        own = _arguments_of(found[0], k, temperature, costs)
-        return Arguments(own.words + found[1].words, [*own.numbers, *found[1].numbers])
+    def arguments(found: Shards) -> Arguments:
+        own = _arguments_of(found, k, temperature, costs)
+        return Arguments(own.words + others.words, [*own.numbers, *others.numbers])
 
-    return handshake(ranks, scores, check, arguments)[0]
+    return handshake(over.ranks, scores, check, arguments)
+
+
+def form_of_shard(name: str, scores: Any, dim: int) -> Form:
+    """Check this rank's scores for the function of this name."""
+    form = form_of(scores, dim)
+    if form.kind != "torch":
+        raise TypeError(f"{name} takes a torch.Tensor; got {shown(scores)}")
+    return form
 
 
 def _checked(
-    ranks: Ranks,
+    over: GroupRows,
     scores: Any,
     k: Any,
     link: Link,
@@ -106,10 +109,8 @@ def _checked(
     costs: Any,
 ) -> Shards:
     """Check this rank's arguments."""
-    form = form_of(scores, dim)
-    if form.kind != "torch":
-        raise TypeError(f"{ranks.name} takes a torch.Tensor; got {shown(scores)}")
-    require_eager(ranks.name, scores, k, temperature, link.alpha, costs)
+    form = form_of_shard(over.ranks.name, scores, dim)
+    require_eager(over.ranks.name, scores, k, temperature, link.alpha, costs)
     x = form.rows(without_deleted(scores))
     if mask is not None:
         x = torch.where(last_mask(mask, scores, form), x, -math.inf)
@@ -131,7 +132,7 @@ def _checked(
             costs = costs + (0 * given.to(x.dtype)).sum()
     t = _temperature_of(temperature, batch, like, form.dim)
     t = full_like(like, batch, t) if type(t) is float else t
-    return Shards(x, per_row, number, t, inner, form, GroupRows(ranks), costs)
+    return Shards(x, per_row, number, t, inner, form, over, costs)
 
 
 def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float | None, Tensor]:

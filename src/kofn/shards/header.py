@@ -25,6 +25,7 @@ class Arguments(NamedTuple):
     numbers: Sequence[Tensor] = ()
 
 
+NONE = Arguments("")
 SAME = "Give all ranks the same arguments, and scores that differ in their size along dim only"
 
 
@@ -41,17 +42,30 @@ def handshake(
         ValueError: another rank has other arguments, or its check failed.
         Exception: what this rank's `check` raises, once the others know of it.
     """
-    checked, failure = None, None
+    checked, found, failure = None, NONE, None
     try:
         checked = check()
         found = arguments(checked)
     except Exception as error:
-        failure, found = error, Arguments(f"raised {type(error).__name__}: {error}")
-    if not _are_equal(ranks, found, ranks.device_for(like)):
-        _explain(ranks, found, failure, advice)
+        failure = error
+    agree(ranks, like, found, failure, advice)
+    return checked  # type: ignore[return-value]
+
+
+def agree(
+    ranks: Ranks,
+    like: Any,
+    arguments: Arguments = NONE,
+    failure: Exception | None = None,
+    advice: str = SAME,
+) -> None:
+    """Raise an error on all ranks if their arguments differ, or one has a failure."""
+    if failure is not None:
+        arguments = Arguments(f"raised {type(failure).__name__}: {failure}")
+    if not _are_equal(ranks, arguments, ranks.device_for(like)):
+        _explain(ranks, arguments, failure, advice)
     if failure is not None:
         raise failure
-    return checked  # type: ignore[return-value]
 
 
 def _are_equal(ranks: Ranks, arguments: Arguments, device: torch.device) -> bool:

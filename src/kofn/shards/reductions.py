@@ -68,6 +68,13 @@ class GroupRows:
     def any(self, flags: Tensor) -> Tensor:
         return self.ranks.max(flags.any().reshape(1).to(torch.int32)) > 0
 
+    def span(self, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where this rank's `count` entries start in whole rows, and how long these are."""
+        sizes = torch.zeros(self.ranks.size, dtype=torch.int64, device=like.device)
+        sizes[self.ranks.place] = count
+        sizes = self.ranks.sum(sizes)
+        return sizes[: self.ranks.place].sum(), sizes.sum()
+
     def expand(self, per_row: Tensor) -> Tensor:
         if per_row.requires_grad and torch.is_grad_enabled():
             (per_row,) = _Copied.apply(self.ranks, per_row)  # type: ignore[no-untyped-call]

@@ -84,10 +84,15 @@ def tails(z: Array, k: Array) -> Array:
     """Return Pr(heads given N = k) where p ≤ ½, else Pr(tails …): mostly the smaller of the two."""
     coin = coins(z)
     spectrum = _spectrum(z, coin, k)
-    answer = coin.tail * (1 + coin.sign * (1 - coin.tail) * _shift(coin, spectrum))
+    return shifted(coin, _shift(coin, spectrum))
+
+
+def shifted(coin: Coins, shift: Array) -> Array:
+    """Return `tails` of coins, from (π − p)/w."""
+    answer = coin.tail * (1 + coin.sign * (1 - coin.tail) * shift)
     # Rounding may leave [0, 1] by its own size. The derivative stays.
-    xp, value = namespace(z), stop_gradient(answer)
-    return answer + (xp.clip(value, 0.0, 1.0) - value)
+    value = stop_gradient(answer)
+    return answer + (namespace(value).clip(value, 0.0, 1.0) - value)
 
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
@@ -135,10 +140,16 @@ def _shift(coin: Coins, spectrum: Spectrum) -> Array:
     """Return (π − p)/w."""
 
     def shift(item: Spectrum) -> Array:
-        above = coin.r * (item.versine * item.real) + item.sin * item.imag
-        return -above / (1 - 2 * coin.w * item.versine)
+        above, below = shift_of(coin, item)
+        return -above / below
 
     return accumulated(coin.w, shift, spectrum)
+
+
+def shift_of(coin: Coins, node: Spectrum) -> tuple[Array, Array]:
+    """Return what one node takes from (π − p)/w, as a quotient."""
+    above = coin.r * (node.versine * node.real) + node.sin * node.imag
+    return above, 1 - 2 * coin.w * node.versine
 
 
 def _spectrum(z: Array, coin: Coins, k: Array) -> Spectrum:
@@ -158,13 +169,19 @@ def _product(z: Array, coin: Coins, k: Array) -> tuple[Node, Array, Array]:
     node = _grid(z, stop_gradient(coin.w))
 
     def logs(item: Node) -> tuple[Array, Array]:
-        size = xp.log1p(-2 * coin.w * item.versine)
-        phase = xp.atan(coin.tail * item.sin / (1 - coin.tail * item.versine))
-        phase = coin.sign * (phase - coin.tail * item.angle)
+        size, phase = logs_of(coin, item)
         return _row_sum(size) / 2, _row_sum(phase)
 
     size, phase = stacked(z, logs, node)
     return node, xp.exp(size), phase + node.angle * excess
+
+
+def logs_of(coin: Coins, node: Node) -> tuple[Array, Array]:
+    """Return log |t|² of each coin at a node, and its phase beyond the mean, φ."""
+    xp = namespace(coin.w)
+    size = xp.log1p(-2 * coin.w * node.versine)
+    phase = xp.atan(coin.tail * node.sin / (1 - coin.tail * node.versine))
+    return size, coin.sign * (phase - coin.tail * node.angle)
 
 
 def _grid(z: Array, w: Array) -> Node:

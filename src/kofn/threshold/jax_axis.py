@@ -56,7 +56,11 @@ class AxisRows:
 
     def positions(self, count: int) -> jax.Array:
         """Return the places in the whole row of the `count` entries that are here."""
-        return lax.axis_index(self.names) * count + jax.numpy.arange(count)
+        return self.span(count)[0] + jax.numpy.arange(count)
+
+    def span(self, count: int, like: Any = None) -> tuple[jax.Array, int]:
+        """Return where the `count` entries that are here start in whole rows, and their length."""
+        return lax.axis_index(self.names) * count, count * self.copies
 
     def shared(self, per_row: jax.Array) -> jax.Array:
         """Return a number per row as one number of all devices, if JAX tracks that."""

@@ -1,4 +1,4 @@
-"""Sums over subsets of rows in several processes, by the quadrature of `subsets/quadrature.py`.
+"""Marginals and log Z of rows in several processes, by the quadrature of `quadrature.py`.
 
 Its nodes depend on sums over a row, and each rank's coins make a factor of the characteristic
 function: two numbers per node, of which the ranks' products are sums of logarithms and phases.
@@ -20,7 +20,7 @@ from kofn.shards.search import solve
 from kofn.shards.survey import Survey, surveyed
 from kofn.solver.equation import far
 from kofn.subsets import quadrature
-from kofn.subsets.quadrature import Coins, Node
+from kofn.subsets.quadrature import Coins, Node, Spectrum
 
 
 class Placed(NamedTuple):
@@ -44,14 +44,11 @@ def marginals(shards: Shards) -> Tensor:
     node, real, imag = _spectrum(at, over)
     count = real.sum(0)
     both = over.expand(torch.stack([real / count, imag / count]))
-    coin = at.coin
     shift = torch.zeros_like(at.z)
-    for h in range(len(node.angle)):
-        sin, versine = node.sin[h], node.versine[h]
-        moved = coin.r * (versine * both[0, h]) + sin * both[1, h]
-        shift = shift - moved / (1 - 2 * coin.w * versine)
-    tail = coin.tail * (1 + coin.sign * (1 - coin.tail) * shift)
-    tail = tail + (tail.detach().clamp(0.0, 1.0) - tail.detach())
+    for each in map(Spectrum, node.sin, node.versine, *both):
+        above, below = quadrature.shift_of(at.coin, each)
+        shift = shift - above / below
+    tail = quadrature.shifted(at.coin, shift)
     answer = torch.where(at.z > 0, 1 - tail, tail)
     answer = torch.where((at.theta == -math.inf)[..., None] & at.rows.live, 1.0, answer)
     answer = torch.where(at.z.isneginf() & ~(at.theta == -math.inf)[..., None], 0.0, answer)
@@ -107,14 +104,10 @@ def _nan_at(flags: Tensor) -> Tensor:
 
 def _spectrum(at: Placed, over: GroupRows) -> tuple[Node, Tensor, Tensor]:
     """Return the nodes, and weight·Π t·e^{−iωk} at each, per row."""
-    coin = at.coin
     node = quadrature.nodes(at.z, at.variance.detach()[..., None], max(at.survey.size, 1))
-    sizes, phases = [], []
-    for h in range(len(node.angle)):
-        sin, versine = node.sin[h], node.versine[h]
-        sizes.append(torch.log1p(-2 * coin.w * versine))
-        phase = torch.atan(coin.tail * sin / (1 - coin.tail * versine))
-        phases.append(coin.sign * (phase - coin.tail * node.angle[h]))
+    sizes, phases = zip(
+        *(quadrature.logs_of(at.coin, one) for one in map(Node, *node)), strict=True
+    )
     found = torch.stack(over.sums(*sizes, *phases))
     found = found.reshape(2, len(sizes), *found.shape[1:])
     excess = torch.where(at.theta.isfinite(), at.above - at.rows.k + at.tilt, 0.0)

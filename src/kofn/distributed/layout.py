@@ -1,0 +1,94 @@
+"""Where the parts of rows lie: what a function needs to know of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from kofn.arrays.form import Form
+from kofn.links import Link
+from kofn.operations.operation import Operation
+
+
+class Layout(ABC):
+    """Rows of which this process or device has a part.
+
+    `OnGroup` is for torch tensors in a group of processes, `OnMesh` for DTensors, `OnAxes` for JAX.
+    In this class, arguments of a call are the parts for this process already.
+    """
+
+    over: Any
+    """The `Reductions` of whole rows."""
+    is_cut = True
+    """Whether others have parts of these rows, too."""
+    of_classes = "the entries"
+    """What class weights are for, in an error."""
+
+    def __init__(self, name: str, scores: Any, dim: int) -> None:
+        self.name, self.scores, self.dim = name, scores, dim  # the scores: this process's part
+
+    def checking(self) -> AbstractContextManager[None]:
+        """Make checks of arguments, whose errors reach the others, who wait for a message."""
+        return nullcontext()
+
+    def with_all_rows(self, words: str) -> AbstractContextManager[None]:
+        """Compute what is reduced over all rows, or raise an error for all of them.
+
+        `words` are arguments that those who have other rows must have been given alike.
+        """
+        return nullcontext()
+
+    def per_row(self, name: str, value: Any) -> Any:
+        """Return this process's part of an argument per row, which may be a number."""
+        return value
+
+    def per_entry(self, name: str, value: Any) -> Any:
+        """Return this process's part of an argument per entry, which may be a number."""
+        return value
+
+    def per_class(self, value: Any) -> Any:
+        """Return this process's part of numbers along `dim`."""
+        return value
+
+    def link(self, link: Link) -> Link:
+        """Return the link with this process's part of an alpha per row."""
+        return link
+
+    @abstractmethod
+    def checked(
+        self,
+        k: Any,
+        link: Link,
+        temperature: Any,
+        mask: Any,
+        *,
+        costs: Any = None,
+        words: str = "",
+        numbers: Sequence[Any] = (),
+    ) -> Any:
+        """Check the parts of arguments, and that others have the same; return rows.
+
+        `words` and `numbers` are further arguments that must be the same. With costs, k is the
+        budget. The rows have scores, k, costs and a form.
+        """
+
+    @abstractmethod
+    def answer(self, operation: Operation, rows: Any, *arrays: Any) -> Any:
+        """Return this process's part of an answer, or its numbers per row."""
+
+    @abstractmethod
+    def chosen(self, rows: Any) -> Any:
+        """Return this process's part of the hard choice; with costs, it has a gradient."""
+
+    @abstractmethod
+    def restored(self, found: Any, of_rows: bool, form: Form | None = None) -> Any:
+        """Return numbers per row or entries as the caller's scores lie.
+
+        `form` is that of the entries of rows; None if they have the caller's already.
+        """
+
+    def of_all_rows(self, found: Any) -> Any:
+        """Return numbers per row, or their sum, for a sum over all rows."""
+        return found

@@ -1,0 +1,65 @@
+"""Rows of torch tensors whose parts lie in a group of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from kofn.adapters import torch_shards
+from kofn.arrays.form import Form
+from kofn.distributed.layout import Layout
+from kofn.links import Link
+from kofn.operations.operation import Operation
+from kofn.shards import choice
+from kofn.shards.given import Shards, form_of_shard, shards
+from kofn.shards.header import Arguments, agree
+from kofn.shards.ranks import ranks_of
+from kofn.shards.reductions import GroupRows
+
+
+class OnGroup(Layout):
+    """A shard of rows whose other entries lie in the other processes of some groups."""
+
+    of_classes = "this process's entries"
+
+    def __init__(self, name: str, scores: Any, dim: int, groups: Sequence[Any]) -> None:
+        super().__init__(name, scores, dim)
+        self.ranks = ranks_of(groups, name, scores)
+        self.over = GroupRows(self.ranks)
+        self.is_cut = bool(groups)
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        try:
+            form_of_shard(self.name, self.scores, self.dim)
+            yield
+        except Exception as error:
+            if self.is_cut:
+                agree(self.ranks, self.scores, failure=error)
+            raise
+
+    def checked(
+        self,
+        k: Any,
+        link: Link,
+        temperature: Any,
+        mask: Any,
+        *,
+        costs: Any = None,
+        words: str = "",
+        numbers: Sequence[Any] = (),
+    ) -> Shards:
+        given = self.scores, k, link, temperature, self.dim, mask
+        return shards(self.over, *given, costs=costs, others=Arguments(words, numbers))
+
+    def answer(self, operation: Operation, rows: Shards, *arrays: Tensor) -> Tensor:
+        return torch_shards.answer(operation, rows, *arrays)
+
+    def chosen(self, rows: Shards) -> Tensor:
+        return choice.hard(rows) if rows.costs is None else torch_shards.knapsack_choice(rows)
+
+    def restored(self, found: Tensor, of_rows: bool, form: Form | None = None) -> Any:
+        return found if of_rows or form is None else form.restored(found)

@@ -57,10 +57,8 @@ def gaps(group, lanes, labels, searched, of_alpha):
     Lanes that have `searched` for θ know more of the rows. `in_alpha` becomes the derivative in α,
     if that is wanted.
     """
-    lost, tilt = (
-        False,
-        _of_target(group, len(layout.TARGETS) if group.row.g else len(layout.LABELLED)),
-    )
+    lost = False
+    tilt = _of_target(group, len(layout.TARGETS) if group.row.g else len(layout.LABELLED))
     for r in range(group.count):
         row, alpha = nth(group, r), lanes.alpha[r]
         label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0

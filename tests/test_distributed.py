@@ -414,6 +414,8 @@ def an_operation_of_ones_own():
     from kofn.operations.operation import Operation
     from kofn.operations.signatures import ROWS
     from kofn.shards import given
+    from kofn.shards.ranks import ranks_of
+    from kofn.shards.reductions import GroupRows
 
     def variance(rows, over, found=None):
         p = answers.weights(rows, over, found)
@@ -431,7 +433,8 @@ def an_operation_of_ones_own():
 
     def of_shards(x, k, t):
         link = kofn.links.logistic
-        return answer(own, given.shards("a test", x, k, link, t, -1, None, (None,)))
+        over = GroupRows(ranks_of((None,), "a test", x))
+        return answer(own, given.shards(over, x, k, link, t, -1, None))
 
     def of_whole(x, k, t):
         p = kofn.soft_topk(x, k, temperature=t)

@@ -8,7 +8,7 @@ from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.form import form_of
 from kofn.arrays.kinds import Array, adopt, cast, deleted, namespace
-from kofn.arrays.operations import arange
+from kofn.arrays.operations import arange, as_numbers
 from kofn.distributed.layout import Layout
 from kofn.distributed.over_shards import layout_of, link_of, outside_of_graphs
 from kofn.formulas.answers import require_integral
@@ -77,8 +77,8 @@ def loss(
         rows = layout.checked(ONE, link, temperature, mask, words=words, numbers=numbers)
         found, number, counted = _target_of(given, rows, layout.over, likely)
         value = _of_rows(layout, rows, found, number, likely, given.smoothing > 0)
-        by = None if likely and not given.integers else found.row_weight
-        value, count = of_counted(nan_if_out_of_range(value, found), counted, by)
+        row_weight = None if likely and not given.integers else found.row_weight
+        value, count = of_counted(nan_if_out_of_range(value, found), counted, row_weight)
     if reduction == "none":
         return layout.restored(value, of_rows=True)
     return over_rows(layout.of_all_rows(value), layout.of_all_rows(count), reduction)
@@ -119,10 +119,11 @@ def _target_of(
         found = _of_labels(given, x, form.n, over)
     else:
         found = Target(x, cast(form.entries(given.target), x.dtype))
-    each, weighed = found.weights, []
+    each: Array = found.weights
+    weighed = []
     if given.weight is not None:
         found = found._replace(by_class=class_weights(given.weight, form.n, x))
-        weighed = [each * found.by_class]
+        weighed = [found.weighed]
     number, available, *weighed = wide_sums_of(over, each, playing, *weighed)
     if weighed:
         found = found._replace(row_weight=cast(mean_weight(number, weighed[0]), x.dtype))
@@ -140,19 +141,18 @@ def _of_labels(given: Given, x: Array, n: int, over: Any) -> Target:
     found = labelled(given.target, x, x, given.ignored, whole)
     at = found.labels - start
     here = at < n if found.used is None else (at < n) & found.used
-    each = (arange(at, x.shape[-1]) == at[..., None]) & here[..., None]
-    return found._replace(weights=cast(each, x.dtype), labels=None)
+    at = namespace(at).where(here, at, -1)[..., None]
+    each = as_numbers(arange(at, x.shape[-1]) == at, x.dtype)
+    return found._replace(weights=each, labels=None)
 
 
 def _of_rows(
     layout: Layout, rows: Any, target: Target, number: Array, likely: bool, smoothed: bool
 ) -> Array:
     """Return the weighted losses of rows."""
-    each, by_class = target.weights, target.by_class
     if not likely:
-        return weighted(layout.answer(GAP, rows._replace(k=number), each), target)
-    if by_class is None:
-        return layout.answer(LIKELIHOOD, rows, each)
-    if smoothed:
-        return layout.answer(SMOOTHED_LIKELIHOOD, rows, each * by_class, by_class == 0)
-    return layout.answer(LIKELIHOOD, rows, each * by_class)
+        return weighted(layout.answer(GAP, rows._replace(k=number), target.weights), target)
+    if smoothed and target.by_class is not None:
+        idle = target.by_class == 0
+        return layout.answer(SMOOTHED_LIKELIHOOD, rows, target.weighed, idle)
+    return layout.answer(LIKELIHOOD, rows, target.weighed)

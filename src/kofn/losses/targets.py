@@ -58,6 +58,11 @@ class Target(NamedTuple):
         """Return the dtype to compute in; the scores may be of half precision."""
         return compute_dtype(self.scores)
 
+    @property
+    def weighed(self) -> Array:
+        """Return weights per entry times those of their classes."""
+        return self.weights if self.by_class is None else self.weights * self.by_class
+
     def like(self) -> Array:
         """Return an array of that dtype."""
         x = self.scores

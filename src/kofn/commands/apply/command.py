@@ -13,9 +13,8 @@ import typer
 
 from kofn.commands import files
 from kofn.commands.apply.options import Options, check_hard, given_k, no_thresholds
-from kofn.commands.compare.command import Gap, Source, Support, Temperature, check_k, softness
 from kofn.commands.files import InputError
-from kofn.commands.options import Force
+from kofn.commands.options import Force, Gap, Source, Support, Temperature, check_k, softness
 from kofn.commands.terminal import bar, told
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kofn.commands import files
-from kofn.commands.compare.command import check_softness
 from kofn.commands.files import InputError
-from kofn.commands.options import one_of
+from kofn.commands.options import check_softness, one_of
 from kofn.commands.terminal import prepare_kernels
 
 if TYPE_CHECKING:

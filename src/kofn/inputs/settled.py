@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     live: Array
     top: Array
     k: Array  # how many of the live entries to choose, or what is left to spend on them
-    top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
+    top_weight: Any  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Any  # an inner Link; its parameter is a number or per row
     known: Any = None  # of shards: shards/survey.py

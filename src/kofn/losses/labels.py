@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from kofn.operations.losses import LOSS
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
 from kofn.operations.truncated import TRUNCATED_LOSS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FAR = 1e30
 """Scores up to it are ordinary, and so are their sums."""
@@ -127,7 +130,7 @@ def _apart(_: Any, x: Array, labels: Array, by_class: Any, whole: Any, total: Ar
     return whole * at_labels(x, labels) - (total if by_class is None else x @ by_class)
 
 
-def _apart_back(_: Any, cotangent: Array, labels: Array, by_class: Any, whole: Any) -> Array:
+def _apart_back(_: Any, cotangent: Tensor, labels: Tensor, by_class: Any, whole: Any) -> Array:
     below = -cotangent[..., None]
     if by_class is None:  # then w is 1, and Σw the number of entries
         slopes = below.expand(*cotangent.shape, int(whole)).clone()

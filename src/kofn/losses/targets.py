@@ -29,6 +29,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange, as_numbers, at_labels
 from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import ONE, Given, given
 from kofn.links import Link
 
@@ -42,7 +43,7 @@ class Target(NamedTuple):
     """
 
     scores: Array  # (…, n)
-    weights: Array | None = None  # (…, n), of any real dtype
+    weights: Any = None  # (…, n), of any real dtype
     labels: Array | None = None  # per row, in range; 0 where the caller's is not
     used: Array | None = None  # rows whose label is not ignored; None: all
     valid: Array | None = None  # 1, or NaN in rows whose label is out of range; None: all are 1
@@ -88,7 +89,7 @@ class Target(NamedTuple):
         one = ones if self.valid is None else self.valid
         return one if self.used is None else xp.where(self.used, one, 0.0)
 
-    def chosen(self, values: Array) -> Array:
+    def chosen(self, values: ArrayT) -> ArrayT:
         """Return Σ t·value over a row's labels, other infinite values not counting."""
         xp = namespace(values)
         if self.behind is not None:
@@ -232,20 +233,20 @@ def nan_if_out_of_range(loss: Array, target: Target) -> Array:
     return loss if target.valid is None else loss * target.valid
 
 
-def weighted(loss: Array, target: Target) -> Array:
+def weighted(loss: ArrayT, target: Target) -> ArrayT:
     """Return losses times the class weights of their rows."""
     w = target.row_weight
     return loss if w is None else namespace(loss).where(w == 0, 0.0, loss) * w
 
 
 def reduced(
-    loss: Array,
+    loss: ArrayT,
     target: Target,
     reduction: str,
     *,
     plain_mean: bool = False,
     unlimited: bool = False,
-) -> Array:
+) -> ArrayT:
     """Reduce weighted losses per row to their mean over the rows that count, their sum, or none.
 
     The mean is over class weights, or over rows. `unlimited` says that a label costs ∞ in a row
@@ -273,7 +274,7 @@ def reduced(
     return total / xp.where(count == 0, 1.0, count)
 
 
-def constant_where(barred: Array, loss: Array) -> Array:
+def constant_where(barred: Array, loss: ArrayT) -> ArrayT:
     """Return losses without a gradient in the rows whose target is `barred`, if that costs ∞.
 
     No step makes such a loss finite. One that has overflowed keeps its gradient, p − t.
@@ -358,7 +359,7 @@ def _class_weights(weight: Any, scores: Array, n: int, like: Array) -> Array:
     return weight if n else full_like(like, (1,), 1.0)
 
 
-def _chosen_terms(each: Array, values: Array) -> Array:
+def _chosen_terms(each: Array, values: ArrayT) -> ArrayT:
     """Return Σ t·value over entries with t ≠ 0, so that other infinite values do not count."""
     xp = namespace(values)
     wanted = each != 0
@@ -378,12 +379,12 @@ def log_likelihood(log_p: Array, target: Target) -> Array:
     return weighted(target.chosen(log_p), target)
 
 
-def missed(values: Array, target: Target, reduction: str) -> Array:
+def missed(values: ArrayT, target: Target, reduction: str) -> ArrayT:
     """Return minus the mean of values over a row's labels, weighted and reduced."""
     return reduced(weighted(-mean_over_labels(target, values), target), target, reduction)
 
 
-def mean_over_labels(target: Target, values: Array) -> Array:
+def mean_over_labels(target: Target, values: ArrayT) -> ArrayT:
     """Return Σ t·value/Σt; 0 for a row without labels."""
     if target.labels is not None or target.behind is not None:
         return target.chosen(values)

@@ -66,7 +66,8 @@ def without_tensors(given: Given) -> Given:
     Hooks on saved tensors and checkpoints let go of what autograd saves, and of nothing else.
     """
     _, k, t, link, form = given[:5]
-    return Given(None, k if type(k) is float else None, t if type(t) is float else None, link, form)
+    none: Any = None
+    return Given(none, k if type(k) is float else None, t if type(t) is float else None, link, form)
 
 
 def with_tensors(given: Given, tensors: Sequence[Array]) -> Given:
@@ -74,6 +75,7 @@ def with_tensors(given: Given, tensors: Sequence[Array]) -> Given:
     if len(tensors) == 1:
         return Given(tensors[0], *given[1:])
     left = iter(tensors)
+    x: Any
     x, k, t = (old if type(old) is float else next(left) for old in given[:3])
     return Given(x, k, t, given.link, given.form)
 

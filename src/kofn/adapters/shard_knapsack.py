@@ -63,7 +63,7 @@ def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence
     top, excluded = x == math.inf, x == -math.inf
     live = ~(top | excluded)
     c = torch.where(live, given.costs, 0.0) / kept.scale[..., None]
-    link = given.link.map_alpha(lambda alpha: alpha.detach()[..., None])
+    link: Any = given.link.map_alpha(lambda alpha: alpha.detach()[..., None])
     moves = live & (kept.open[..., None] | (c == 0))
     w = torch.where(moves, link.pdf(kept.z), 0.0)
     v = torch.where(live | top, v, 0.0)

@@ -73,7 +73,7 @@ class Given(NamedTuple, Generic[KindT]):
     scores: KindT  # −inf where excluded
     k: Any  # or the budget: per row, NaN where out of range; or one float for all rows
     temperature: Any  # per row, or one float for all rows
-    link: Any  # an inner Link; its parameter is a number or per row
+    link: Link  # an inner one; its parameter is a number or per row
     form: Any = None  # the Form of the caller's scores
     costs: Any = None  # per entry, as given: NaN, < 0 and inf included; then all is in arrays
 
@@ -116,7 +116,7 @@ def costed(given: Given) -> tuple[Array, Array, Array, Array]:
     return given.scores, given.costs, given.k, given.temperature
 
 
-def with_costs(arrays: Iterable[Array], link: Any) -> Given:
+def with_costs(arrays: Iterable[Array], link: Link) -> Given:
     """Return scores, costs, budget and temperature as the arguments of a map."""
     x, costs, budget, temperature = arrays
     return Given(x, budget, temperature, link, None, costs)

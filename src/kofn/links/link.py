@@ -188,7 +188,7 @@ class Link:
         """Return this link with its parameter, if it has one, set to a value per row or entry."""
         return self
 
-    def map_alpha(self, function: Callable[[Array], Array]) -> Link:
+    def map_alpha(self, function: Callable[[Any], Any]) -> Link:
         """Return this link with `function` applied to its parameter, if that is an array."""
         number = self.alpha is None or isinstance(self.alpha, float)
         return self if number else self.with_alpha(function(self.alpha))

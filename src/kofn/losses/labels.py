@@ -19,7 +19,7 @@ from kofn.arrays.kinds import Array, cast, deleted, full_like, namespace
 from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
 from kofn.inputs.given import Given
-from kofn.links.link import by_id
+from kofn.links.link import Link, by_id
 from kofn.losses.targets import Target, nan_if_out_of_range, weighted
 from kofn.operations.losses import LOSS
 from kofn.operations.operation import Operation
@@ -75,7 +75,7 @@ def gaps(checked: Given, target: Target) -> Array | None:
     return not_below_0(loss + (smoothing / moved[0]) * moved[2] + bent)
 
 
-def _omega(link: Any, count: Array | int, smoothing: float, like: Array) -> Array | float:
+def _omega(link: Link, count: Array | int, smoothing: float, like: Array) -> Array | float:
     """Return ΣΩ(t) of a target of 1 − s + s/count, and of s/count at the other entries."""
     number, alpha = link.static_and_array_alpha()
     if isinstance(count, int) and alpha is None:

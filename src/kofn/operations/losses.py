@@ -18,6 +18,7 @@ from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows, rows_of
+from kofn.links.link import Link
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
@@ -157,7 +158,7 @@ def onward(
     return pullbacks.through_weights(cotangent, given, p, (1 - target) - away, lone)
 
 
-def _of_label(link: Any, p: Array, target: Array, moved: Array) -> Array:
+def _of_label(link: Link, p: Array, target: Array, moved: Array) -> Array:
     """Return p = F(z) of the label, whose z follows from Σ(p − t)z and those of other entries."""
     xp = namespace(p)
     others = xp.where((p > 0) & (target == 0), p, 0.0)

@@ -133,7 +133,7 @@ def ones_and_softmax(
 
 def _apply(
     function: Callable[..., Array], scores: Array, k: int, temperature: Any, dim: int, mask: Any
-) -> Array:
+) -> Any:
     checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
     k = check_count(k, checked.form.n)
     with checked.form.quiet():

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 import torch
 
 try:
     from onnxscript import opset18
-    from onnxscript.onnx_types import TensorType
+
+    if not TYPE_CHECKING:  # onnxscript has no types that a checker knows
+        from onnxscript.onnx_types import TensorType
 except ImportError as error:
     raise ImportError(
         "kofn.onnx needs onnx and onnxscript, as torch.onnx.export(dynamo=True) does; "
@@ -30,6 +32,14 @@ from kofn.links.bounded import NEAR_1
 from kofn.links.link import by_id
 from kofn.metrics import torch_temperature as torch_temperature
 
+if TYPE_CHECKING:
+
+    class TensorType:
+        """What an operator of ONNX takes and gives."""
+
+        dtype: Any
+
+
 __all__ = ["translations"]
 
 
@@ -38,7 +48,13 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-op: Any = opset18
+class Operators(Protocol):
+    """The operators of ONNX."""
+
+    def __getattr__(self, name: str) -> Callable[..., TensorType]: ...
+
+
+op: Operators = opset18
 
 HALVINGS = 44
 """From 256 temperatures down to a rounding of float32; what is wider is a gap without a root."""
@@ -190,7 +206,7 @@ def _sort(
 ) -> Sequence[Any]:
     """Sort by ONNX's TopK, which is stable: it returns equal numbers in the order of indices."""
     size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]), axis=0)
-    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
+    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)  # type: ignore[return-value]
 
 
 def _where(condition: TensorType, self: TensorType, other: TensorType) -> Any:

@@ -167,7 +167,8 @@ def _tangent(pair: Pair, primals: Any, both: Any, tangents: Any) -> jax.Array:
 
 def _pivot(*both: Any) -> tuple[jax.Array, jax.Array]:
     """Return what stands for θ, per entry, and what this number lacks of it."""
-    x, hi, lo, loss, away = map(stop_gradient, both)
+    parts: Any = map(stop_gradient, both)
+    x, hi, lo, loss, away = parts
     hi, lo, size, where = hi[..., None], lo[..., None], abs(away), jax.numpy.where
     from_theta = (where(away != 0, x, hi) - hi) - lo
     total = size.sum(-1, keepdims=True)

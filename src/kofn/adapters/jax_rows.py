@@ -62,7 +62,7 @@ def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
     """
     x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
     costs = None if rows.costs is None else stop_gradient(rows.costs)
-    found = threshold(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
+    found: Any = threshold(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
     if costs is not None:
         high, low, _, scale = found
         return (high / scale, low / scale), found
@@ -75,7 +75,7 @@ def _at_ends(rows: Rows, found: tuple[Any, Any], over: Reductions) -> Sequence[A
         return found
     open_ = jax.numpy.isfinite(found[0])
     hi, lo = (jax.numpy.where(open_, part, 0) for part in found)
-    moved = at_end(rows.scores, rows.k, rows.temperature, rows.link, hi, lo, over)
+    moved: Any = at_end(rows.scores, rows.k, rows.temperature, rows.link, hi, lo, over)
     return [jax.numpy.where(open_, *parts) for parts in zip(moved, found, strict=True)]
 
 
@@ -95,7 +95,7 @@ def known(rows: Rows, theta: Sequence[jax.Array], over: Reductions) -> Any:
 
     def anew() -> Price:
         right, each = solve(x, costs, budget, t, link, over), (lost, lost, over.expand(lost), lost)
-        return Price(*map(jax.numpy.where, each, right, found))
+        return Price(*map(jax.numpy.where, each, right, found))  # type: ignore[arg-type]
 
     return only_if(lost, anew, found)
 

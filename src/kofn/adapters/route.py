@@ -7,18 +7,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, overload
 
 from kofn import kernels
 from kofn.adapters import array_code, segments
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, framework, is_torch, of_torch
+from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import Given
 from kofn.operations.operation import Operation
 from kofn.solver.reductions import DENSE
 
 
-def answer(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()) -> Array:
+@overload
+def answer(
+    operation: Operation, rows: Given[ArrayT], *arrays: Array, settings: Sequence[Any] = ()
+) -> ArrayT: ...
+@overload
+def answer(
+    operation: Operation, rows: ArrayT, *arrays: Array, settings: Sequence[Any] = ()
+) -> ArrayT: ...
+@overload
+def answer(
+    operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()
+) -> Any: ...
+def answer(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()) -> Any:
     """Return the answer of an operation on rows, by the fastest code that serves them."""
     found = by_kernel(operation, rows, *arrays, settings=settings)
     return by_array_code(operation, rows, *arrays, settings=settings) if found is None else found
@@ -165,7 +178,7 @@ def _with_slopes(operation: Operation, settings: Sequence[Any], learned: int) ->
     return (*settings, learned) if operation.has_slopes else settings
 
 
-def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Array] = ()) -> bool:
+def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Any] = ()) -> bool:
     """Return whether autograd records an argument of which there is a cotangent."""
     if not sys.modules["torch"].is_grad_enabled():
         return False

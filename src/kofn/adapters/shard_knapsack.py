@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from kofn.arrays.operations import in_parts
 from kofn.formulas import answers
 from kofn.formulas.implicit import place
 from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows, rows_of
+from kofn.inputs.settled import rows_of
 from kofn.shards.reductions import GroupRows
 from kofn.solver.costs import less_product
 from kofn.solver.equation import least_weight
@@ -36,17 +36,18 @@ class Kept(NamedTuple):
 def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
     """Return this rank's entries of the weights, without a gradient."""
     given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
-    rows = rows_of(given, over)
+    rows: Any = rows_of(given, over)
     solved = threshold(rows.scores, rows.k, rows.temperature, rows.link, over, rows.costs)
-    found = Price(*solved)
-    p = place(rows, over, found)
+    found: Any = Price(*solved)
+    p: Any = place(rows, over, found)
     theta = found.high.masked_fill(p.none | p.every, 0.0).double() + found.low.double()
     over_budget, cost = _over_budget(rows, given, over)
     kept = Kept(p.z, theta / found.scale, found.scale, ~p.settled, over_budget, cost)
-    return answers.weights(rows, over, found), kept
+    own: Any = answers.weights(rows, over, found)
+    return own, kept
 
 
-def _over_budget(rows: Rows, given: Given, over: GroupRows) -> tuple[Tensor, Tensor]:
+def _over_budget(rows: Any, given: Given, over: GroupRows) -> tuple[Tensor, Tensor]:
     (cost,) = over.wide_sums(torch.where(rows.top, rows.costs, 0.0))
     over_budget = cost > given.k
     return over_budget, torch.where(over_budget, cost, 1.0)
@@ -57,11 +58,12 @@ def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence
 
     With c in units of the scale: u = w(v − c·m), m = Σcwv/Σc²w, in B: m, in c: −θu/T − mp.
     """
+    x: Any
     x, t = given.scores, given.temperature
     top, excluded = x == math.inf, x == -math.inf
     live = ~(top | excluded)
     c = torch.where(live, given.costs, 0.0) / kept.scale[..., None]
-    link = given.link.map_alpha(lambda alpha: alpha.detach()[..., None])
+    link: Any = given.link.map_alpha(lambda alpha: alpha.detach()[..., None])
     moves = live & (kept.open[..., None] | (c == 0))
     w = torch.where(moves, link.pdf(kept.z), 0.0)
     v = torch.where(live | top, v, 0.0)

@@ -7,7 +7,7 @@ The least density from which on all entries fit is found by its bits, as the k-t
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ from kofn.shards.reductions import GroupRows
 def fill(given: Given, over: GroupRows) -> Tensor:
     """Return this rank's entries of `formulas.knapsack_choice.fill`."""
     with torch.no_grad():
-        return knapsack_choice.fill(given, over, partial(_bought, over.ranks))
+        found: Any = knapsack_choice.fill(given, over, partial(_bought, over.ranks))
+    return found
 
 
 class _Keyed(NamedTuple):
@@ -43,6 +44,8 @@ class _Cut(NamedTuple):
 
 def _bought(ranks: Ranks, x: Tensor, costs: Tensor, pays: Tensor, budget: Tensor) -> Tensor:
     """Return 1 for the entries that fit into the budget in the order of their densities."""
+    density: Any
+    price: Any
     density, price = knapsack_choice.densities(x, costs, pays)
     p = _Keyed(keys_of(density), price, budget.double())
     least = torch.iinfo(torch.int64).min

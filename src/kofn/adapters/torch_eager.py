@@ -164,7 +164,7 @@ def _by_array_code(
     theta = dict(zip(operation.names_kept, kept, strict=True)).get("theta")
     with torch.enable_grad():
         some = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
-        answer = array_code.answer(operation, rows, tensors[:arrays], settings, theta)
+        answer: Any = array_code.answer(operation, rows, tensors[:arrays], settings, theta)
         options: dict[str, Any] = dict(create_graph=True, allow_unused=True)
         found = iter(torch.autograd.grad(answer, some, cotangent, **options))
     return [next(found) if want else None for want in wanted]

@@ -11,21 +11,22 @@ from typing import Any
 
 from kofn.arrays.flow import zeros_of
 from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, of_torch, scalar
+from kofn.arrays.typing import ArrayT
 
 
-def stop_gradient(x: Array) -> Array:
+def stop_gradient(x: ArrayT) -> ArrayT:
     if is_torch(x):
-        return x.detach()
+        return x.detach()  # type: ignore[return-value]  # of the kind of x
     return sys.modules["jax"].lax.stop_gradient(x) if is_jax(x) else x
 
 
-def moving(x: Array) -> Array:
+def moving(x: ArrayT) -> ArrayT:
     """Return x − stop(x), which is 0 with the gradient of x; infinite entries have none."""
     xp, fixed = namespace(x), stop_gradient(x)
     return xp.where(xp.isinf(fixed), 0.0, x - fixed)
 
 
-def nan_where(x: Array, where: Array) -> Array:
+def nan_where(x: ArrayT, where: Array) -> ArrayT:
     """Return x, but NaN `where` set, with derivatives that are NaN too.
 
     They are NaN even where later code selects a constant: 0·NaN is NaN.
@@ -178,7 +179,7 @@ def _quotient(x: Array, y: Array) -> Array:
     return custom(x, y)
 
 
-def not_below_0(divergence: Array) -> Array:
+def not_below_0(divergence: ArrayT) -> ArrayT:
     """Raise values that rounding left just below 0 to 0; keep the derivative."""
     value = stop_gradient(divergence)
     return divergence + namespace(value).where(value < 0, -value, 0.0)

@@ -9,9 +9,10 @@ from typing import Any
 
 from kofn.arrays.kinds import Array, is_jax, is_jit_tracing, namespace
 from kofn.arrays.tracing import is_at_hand, is_compiling, is_known
+from kofn.arrays.typing import ArrayT
 
 
-def zeros_of(x: Array) -> Array:
+def zeros_of(x: ArrayT) -> ArrayT:
     """Return zeros like `x` that depend on `x`, so that jax.vmap batches them too.
 
     JAX fails under grad(vmap) if a custom rule's derivative is batched and its value is not.
@@ -35,7 +36,7 @@ def alike(x: Array, *per_row: Array) -> tuple[Array, ...]:
     return x + zero[..., None], *(array + zero for array in per_row)
 
 
-def _may_be_spread(x: Array) -> bool:
+def _may_be_spread(x: Any) -> bool:
     return not is_known(x) or x.sharding.num_devices > 1
 
 
@@ -107,7 +108,7 @@ def stacked(x: Array, function: Callable, items: Any) -> Any:
     return tuple(namespace(x).stack(part) for part in zip(*parts, strict=True))
 
 
-def accumulated(x: Array, function: Callable, items: Any) -> Array:
+def accumulated(x: Array, function: Callable[..., Array], items: Any) -> Array:
     """Sum function(item), an array like `x`, over the items; see `stacked`."""
     if is_jax(x):
         jax = sys.modules["jax"]
@@ -116,7 +117,7 @@ def accumulated(x: Array, function: Callable, items: Any) -> Array:
         return jax.lax.scan(lambda sum_, item: (sum_ + function(item), None), zero, items)[0]
     if _at_once(x, items):
         return namespace(x).sum(function(items), axis=0)
-    total = None
+    total: Any = None
     for item in _each(items):
         total = function(item) if total is None else total + function(item)
     return total

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from kofn.arrays.checks import check_dim, check_scores
 from kofn.arrays.kinds import Array, cast, contiguous, full_like, move_axis, namespace_of
+from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
 
 _AS_IT_IS = contextlib.nullcontext()
 
 
-class Form(NamedTuple):
+class Form(NamedTuple, Generic[KindT]):
     """The framework, dtype and shape of an array, and the dimension along which its rows lie."""
 
     kind: str  # "numpy", "torch" or "jax"
-    dtype: Any
+    dtype: DType
     dtype_name: str
-    shape: Any
+    shape: tuple[int, ...]
     dim: int  # counted from the end
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> Namespace[KindT]:
         """Return the framework's array-API namespace."""
         return namespace_of(self.kind)
 
@@ -39,36 +40,39 @@ class Form(NamedTuple):
         del shape[self.dim]
         return tuple(shape)
 
-    def last(self, values: Array) -> Array:
+    def last(self, values: ArrayT) -> ArrayT:
         """Return `values` with `dim` last and contiguous."""
         values = values if self.dim == -1 else move_axis(values, self.dim, -1)
-        return values.contiguous() if self.kind == "torch" else contiguous(values)
+        if self.kind == "torch":  # sooner than `contiguous`, which asks for it
+            return values.contiguous()  # type: ignore[attr-defined]
+        return contiguous(values)
 
-    def rows(self, values: Array) -> Array:
+    def rows(self, values: ArrayT) -> ArrayT:
         """Return `values` in the compute dtype with `dim` last."""
         if self.kind == "numpy" or self.dtype_name not in ("float32", "float64"):
             double = self.dtype_name == "float64"
             values = cast(values, self.xp.float64 if double else self.xp.float32)
         return self.last(values)
 
-    def entries(self, values: Array) -> Array:
+    def entries(self, values: ArrayT) -> ArrayT:
         """Return `values` with `dim` last; one entry, 0, in a row without any, as rows have."""
         values = self.last(values)
         return values if self.n else full_like(values, (*values.shape[:-1], 1), 0.0)
 
-    def restored(self, values: Array) -> Array:
+    def restored(self, values: Array) -> KindT:
         """Return values of rows in the caller's dtype, with the last dimension back at `dim`."""
         values = values if values.dtype == self.dtype else cast(values, self.dtype)
         if self.shape[self.dim] == 0:
             values = values[..., :0]
-        return values if self.dim == -1 else move_axis(values, -1, self.dim)
+        found: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
+        return found  # of the kind of the caller's array
 
     def quiet(self) -> contextlib.AbstractContextManager:
         """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
         return np.errstate(all="ignore") if self.kind == "numpy" else _AS_IT_IS
 
 
-def form_of(scores: Array, dim: int, name: str = "scores") -> Form:
+def form_of(scores: ArrayT, dim: int, name: str = "scores") -> Form[ArrayT]:
     """Check an array of floats and the dimension of its rows, and return its form."""
     kind, dtype_name = check_scores(scores, name)
     return Form(kind, scores.dtype, dtype_name, scores.shape, check_dim(dim, scores.ndim))

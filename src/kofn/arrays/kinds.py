@@ -6,12 +6,17 @@ import contextlib
 import importlib
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-Array = Any
-"""A numpy.ndarray, torch.Tensor or jax.Array; every function returns the kind it was given."""
+from kofn.arrays.typing import Array as Array
+from kofn.arrays.typing import ArrayT, DType, Namespace, Special
+
+if TYPE_CHECKING:
+    import jax
+    import torch
+    from typing_extensions import TypeIs
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -23,18 +28,18 @@ def of_torch(part: str) -> Any:
     return sys.modules.get(name) or importlib.import_module(name)
 
 
-def is_torch(x: object) -> bool:
+def is_torch(x: object) -> TypeIs[torch.Tensor]:
     # A tensor exists only if torch has been imported, so kofn need not import it to check.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def is_jax(x: object) -> bool:
+def is_jax(x: object) -> TypeIs[jax.Array]:
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(x, jax.Array)
 
 
-def is_numpy(x: object) -> bool:
+def is_numpy(x: object) -> TypeIs[np.ndarray]:
     return isinstance(x, np.ndarray)
 
 
@@ -47,37 +52,38 @@ def framework(x: object) -> str | None:
     return "numpy" if is_numpy(x) else None
 
 
-def namespace(x: Array) -> Any:
+def namespace(x: ArrayT) -> Namespace[ArrayT]:
     """Return the array-API namespace of `x`."""
     if is_torch(x):
         return namespace_of("torch")
     return namespace_of("jax" if is_jax(x) else "numpy")
 
 
-def namespace_of(kind: str) -> Any:
+def namespace_of(kind: str) -> Namespace[Any]:
     """Return the array-API namespace of a framework."""
     # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
     if kind == "torch":
-        import array_api_compat.torch as xp
+        import array_api_compat.torch
 
+        xp: Any = array_api_compat.torch
         return xp
-    return np if kind == "numpy" else sys.modules["jax"].numpy
+    return np if kind == "numpy" else sys.modules["jax"].numpy  # type: ignore[return-value]
 
 
-def move_axis(x: Array, source: int, destination: int) -> Array:
+def move_axis(x: ArrayT, source: int, destination: int) -> ArrayT:
     """Move axis `source` of `x` to `destination`."""
     # Tuples, because PyTorch's vmap has no rule for single numbers.
     return namespace(x).moveaxis(x, (source,), (destination,))
 
 
-def special(x: Array) -> Any:
+def special(x: ArrayT) -> Special[ArrayT]:
     """Return expit, logit, erfc, log_ndtr and ndtri for the framework of `x`."""
     if is_torch(x):
         return sys.modules["torch"].special
     if is_jax(x):
         import jax.scipy.special
 
-        return jax.scipy.special
+        return jax.scipy.special  # type: ignore[return-value]  # its functions take more
     import scipy.special
 
     return scipy.special
@@ -85,17 +91,17 @@ def special(x: Array) -> Any:
 
 def dtype_name(x: Array) -> str:
     name = str(x.dtype).rpartition(".")[2]
-    # ">f8" is a float64 in the other byte order; it is copied before any computation.
-    return x.dtype.name if name[0] in "<>" else name
+    # ">f8" is NumPy's float64 in the other byte order; it is copied before any computation.
+    return x.dtype.name if name[0] in "<>" else name  # type: ignore[attr-defined]
 
 
-def compute_dtype(x: Array) -> Any:
+def compute_dtype(x: Array) -> DType:
     """Return the dtype to compute in: float64 for float64, float32 for all narrower ones."""
     xp = namespace(x)
     return xp.float64 if dtype_name(x) == "float64" else xp.float32
 
 
-def most_precise_dtype(x: Array) -> Any:
+def most_precise_dtype(x: Array) -> DType:
     """Return float64 if the framework supports it by default for arrays like `x`."""
     without = is_jax(x) or (is_torch(x) and x.device.type == "mps")
     return compute_dtype(x) if without else namespace(x).float64
@@ -109,43 +115,46 @@ LEAST_IN_PLAY = {
 }
 
 
-def deleted(x: Array) -> Array:
+def deleted(x: ArrayT) -> ArrayT:
     """Return where a score counts as masked: −inf, or at most half of its dtype's least number.
 
     The additive masks of transformers produce such scores: `finfo(dtype).min` plus a score. Test
     before a cast: in float32, float16's least number is an ordinary score of −65504.
     """
-    return x <= LEAST_IN_PLAY[dtype_name(x)]
+    flags: Any = x <= LEAST_IN_PLAY[dtype_name(x)]
+    return flags  # of the framework of x
 
 
-def cast(x: Array, dtype: Any) -> Array:
+def cast(x: ArrayT, dtype: DType) -> ArrayT:
     if x.dtype == dtype:
         return x
+    if is_torch(x):
+        return namespace(x).astype(x, dtype)
     # NumPy 2.0's function refuses NumPy's own scalars; their method does not.
-    return namespace(x).astype(x, dtype) if is_torch(x) else x.astype(dtype)
+    return x.astype(dtype)  # type: ignore[attr-defined]
 
 
-def adopt(x: Array, like: Array) -> Array:
+def adopt(x: Array, like: ArrayT) -> ArrayT:
     """Return `x` as an array of the framework of `like`; only JAX converts NumPy arrays."""
     if not (is_jax(like) and is_numpy(x)):
-        return x
+        return x  # type: ignore[return-value]  # checked to be of one framework
     return namespace(like).asarray(x.astype(x.dtype.newbyteorder("="), copy=False))
 
 
-def cast_like(x: Array, like: Array) -> Array:
+def cast_like(x: Array, like: ArrayT) -> ArrayT:
     """Return `x` with the framework, dtype and device of `like`."""
-    x = cast(adopt(x, like), like.dtype)
-    return x.to(like.device) if is_torch(x) and x.device != like.device else x
+    found: Any = cast(adopt(x, like), like.dtype)
+    return found.to(like.device) if is_torch(x) and x.device != like.device else found
 
 
-def full_like(like: Array, shape: tuple[int, ...], value: float) -> Array:
+def full_like(like: ArrayT, shape: tuple[int, ...], value: float) -> ArrayT:
     """Return an array filled with `value`, with the framework, dtype and device of `like`."""
     if is_torch(like):
-        return like.new_full(shape, value)
+        return like.new_full(shape, value)  # type: ignore[return-value]  # of the kind of like
     return namespace(like).full(shape, value, dtype=like.dtype)
 
 
-def constant(like: Array, values: np.ndarray) -> Array:
+def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
     """Return `values` as an array with the framework, dtype and device of `like`."""
     if is_torch(like):
         torch = sys.modules["torch"]
@@ -162,25 +171,27 @@ def to_numpy(x: Array) -> np.ndarray:
     return np.asarray(x, dtype=np.float64)
 
 
-def scalar(like: Array, value: float) -> Array:
+def scalar(like: ArrayT, value: float) -> ArrayT:
     """Return `value` with the dtype of `like`, for a `where` with two constant branches."""
     return full_like(like, (), value)
 
 
-def clip(x: Array, low: float, high: float) -> Array:
+def clip(x: ArrayT, low: float, high: float) -> ArrayT:
     """Return `x`, limited to a range.
 
     array-api-compat asks whether the ends are NaN, which torch.compile cannot trace where it has
     made symbols of numbers.
     """
-    return x.clamp(low, high) if is_torch(x) else namespace(x).clip(x, low, high)
+    if is_torch(x):
+        return x.clamp(low, high)  # type: ignore[return-value]  # of the kind of x
+    return namespace(x).clip(x, low, high)
 
 
-def contiguous(x: Array) -> Array:
+def contiguous(x: ArrayT) -> ArrayT:
     """Return `x` with a contiguous last dimension; NumPy sums other layouts less accurately."""
     if is_torch(x):
-        return x.contiguous()
-    return np.ascontiguousarray(x) if is_numpy(x) else x
+        return x.contiguous()  # type: ignore[return-value]  # of the kind of x
+    return np.ascontiguousarray(x) if is_numpy(x) else x  # type: ignore[return-value]
 
 
 def is_jit_tracing() -> bool:
@@ -189,7 +200,7 @@ def is_jit_tracing() -> bool:
     return torch is not None and not torch.compiler.is_compiling() and torch.jit.is_tracing()
 
 
-def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Any:
     """Call torch.rand or torch.randn; torch.compile traces no generator but the global one."""
     draw = getattr(sys.modules["torch"], name)
     if rng is None:

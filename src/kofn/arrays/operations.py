@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,19 +18,21 @@ from kofn.arrays.kinds import (
     namespace,
     of_torch,
 )
+from kofn.arrays.typing import ArrayT, DType
+
+if TYPE_CHECKING:
+    import torch
 
 
-def arange(like: Array, count: int) -> Array:
+def arange(like: ArrayT, count: int) -> ArrayT:
     """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
     if is_torch(like):
-        torch = sys.modules["torch"]
-        return of_torch("state").placed_like(
-            like, torch.arange(count, dtype=like.dtype, device=like.device)
-        )
+        made = sys.modules["torch"].arange(count, dtype=like.dtype, device=like.device)
+        return of_torch("state").placed_like(like, made)
     return namespace(like).arange(count, dtype=like.dtype)
 
 
-def cumulative_sums(x: Array) -> Array:
+def cumulative_sums(x: ArrayT) -> ArrayT:
     """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
     return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)
 
@@ -47,13 +49,12 @@ def cumulative_min(x: Array) -> Array:
 def marked(like: Array, indices: Array) -> Array:
     """Return booleans of the shape of `like`, True at the indices along the last axis."""
     xp = namespace(like)
-    nowhere = xp.zeros_like(like, dtype=xp.bool)
+    nowhere: Array = xp.zeros_like(like, dtype=xp.bool)
     if is_torch(like):
-        return nowhere.scatter(-1, indices.long(), 1)  # torch.jit.trace cannot convert True
+        return _scattered(nowhere, indices, 1)  # torch.jit.trace cannot convert True
     if is_jax(like):
         return _replaced(nowhere, indices, xp.ones_like(indices, dtype=xp.bool))
-    np.put_along_axis(nowhere, indices, True, axis=-1)
-    return nowhere
+    return _put(nowhere, indices, True)
 
 
 def put_along_last(like: Array, indices: Array, values: Array) -> Array:
@@ -61,11 +62,27 @@ def put_along_last(like: Array, indices: Array, values: Array) -> Array:
     xp = namespace(like)
     nowhere = xp.zeros_like(like)
     if is_torch(like):
-        return nowhere.scatter(-1, indices.long(), values)
+        return _scattered(nowhere, indices, values)
     if is_jax(like):
         return _replaced(nowhere, indices, values)
-    np.put_along_axis(nowhere, indices, values, axis=-1)
-    return nowhere
+    return _put(nowhere, indices, values)
+
+
+def _scattered(x: Any, indices: Array, values: Any) -> torch.Tensor:
+    found: torch.Tensor = x.scatter(-1, _long(indices), values)
+    return found
+
+
+def _long(indices: Any) -> torch.Tensor:
+    found: torch.Tensor = indices.long()
+    return found
+
+
+def _put(x: Any, indices: Any, values: Any) -> Array:
+    """Put values into a NumPy array that nobody else has, and return it."""
+    np.put_along_axis(x, indices, values, axis=-1)
+    found: Array = x
+    return found
 
 
 def _replaced(x: Array, indices: Array, values: Array) -> Array:
@@ -74,7 +91,7 @@ def _replaced(x: Array, indices: Array, values: Array) -> Array:
     batch = xp.broadcast_shapes(x.shape[:-1], indices.shape[:-1], values.shape[:-1])
     rows = (xp.broadcast_to(each, (*batch, each.shape[-1])) for each in (x, indices, values))
 
-    def replace(row: Array, at: Array, new: Array) -> Array:
+    def replace(row: Any, at: Array, new: Array) -> Any:
         return row.at[at].set(new)
 
     for _ in batch:
@@ -88,11 +105,11 @@ def convolved(a: Array, b: Array) -> Array:
     The sums are direct: a Fourier transform would lose small terms and exact zeros.
     """
     w, a, b = a.shape[0], contiguous(a), contiguous(b)
-    out = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
+    out: Any = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
     if is_jax(a):
         lax = sys.modules["jax"].lax
 
-        def add(i: Any, out: Array) -> Array:
+        def add(i: Any, out: Any) -> Any:
             part = lax.dynamic_slice_in_dim(out, i, w)
             return lax.dynamic_update_slice_in_dim(out, part + a[i] * b, i, 0)
 
@@ -102,14 +119,14 @@ def convolved(a: Array, b: Array) -> Array:
     return out
 
 
-def top_indices(x: Array, k: int) -> Array:
+def top_indices(x: ArrayT, k: int) -> ArrayT:
     """Return the indices of the k largest entries, largest first, ties to the lowest index."""
     if is_torch(x):
         return sys.modules["torch"].sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
     if is_jax(x):
         # JAX's top_k orders −0 below 0.
         return sys.modules["jax"].lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]
-    return np.argsort(-x, axis=-1, kind="stable")[..., :k]
+    return np.argsort(-x, axis=-1, kind="stable")[..., :k]  # type: ignore[return-value]  # of the kind of x
 
 
 def stable_order(x: Array) -> Array:
@@ -127,38 +144,38 @@ def kth_largest(x: Array, k: int) -> Array:
         return sys.modules["torch"].topk(x, k, dim=-1).values[..., -1]
     if is_jax(x):
         return sys.modules["jax"].lax.top_k(x, k)[0][..., -1]
-    return np.partition(x, x.shape[-1] - k, axis=-1)[..., -k]
+    return np.partition(np.asarray(x), x.shape[-1] - k, axis=-1)[..., -k]
 
 
-def as_numbers(x: Array, dtype: Any) -> Array:
+def as_numbers(x: Array, dtype: DType) -> Array:
     """Return `cast` of x; PyTorch converts the bytes of booleans five times as fast as these."""
     if is_torch(x) and x.dtype == sys.modules["torch"].bool and of_torch("state").is_plain(x):
         x = x.view(sys.modules["torch"].uint8)
     return cast(x, dtype)
 
 
-def greatest(x: Array) -> Array:
+def greatest(x: ArrayT) -> ArrayT:
     """Return the maximum along the last axis; NaN if there is one, which XLA loses on CPUs."""
     return _beside_nan(x, namespace(x).max(x, axis=-1))
 
 
-def least(x: Array) -> Array:
+def least(x: ArrayT) -> ArrayT:
     """Return the minimum along the last axis; NaN if there is one."""
     return _beside_nan(x, namespace(x).min(x, axis=-1))
 
 
-def _beside_nan(x: Array, found: Array) -> Array:
+def _beside_nan(x: ArrayT, found: ArrayT) -> ArrayT:
     xp = namespace(x)
     return xp.where(xp.any(xp.isnan(x), axis=-1), math.nan, found) if is_jax(x) else found
 
 
-def take_along_last(x: Array, indices: Array) -> Array:
+def take_along_last(x: ArrayT, indices: Array) -> ArrayT:
     if is_torch(x):
-        return x.gather(-1, indices.long())
+        return x.gather(-1, _long(indices))  # type: ignore[return-value]  # of the kind of x
     return namespace(x).take_along_axis(x, indices, axis=-1)
 
 
-def at_labels(x: Array, labels: Array) -> Array:
+def at_labels(x: ArrayT, labels: Array) -> ArrayT:
     """Return the entry of each row that its label names."""
     found = take_along_last(x, labels[..., None])
     if hasattr(found, "device_mesh"):
@@ -169,8 +186,8 @@ def at_labels(x: Array, labels: Array) -> Array:
 def take_along_first(x: Array, numbers: Array) -> Array:
     """Take along the first axis, by indices given as whole numbers in the dtype of `x`."""
     if is_torch(x):
-        return x.gather(0, numbers.long())
-    indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.intp)
+        return x.gather(0, _long(numbers))
+    indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.dtype(np.intp))
     return namespace(x).take_along_axis(x, indices, axis=0)
 
 
@@ -184,15 +201,13 @@ def same(a: Array, b: Array) -> bool:
 def replaced_along_last(x: Array, indices: Array, values: Array) -> Array:
     """Return `x` with `values` at the indices along the last axis."""
     if is_torch(x):
-        return x.scatter(-1, indices.long(), values)
+        return _scattered(x, indices, values)
     if is_jax(x):
         return _replaced(x, indices, values)
-    x = x.copy()
-    np.put_along_axis(x, indices, values, axis=-1)
-    return x
+    return _put(np.array(x, order="C"), indices, values)
 
 
-def power_of_two(x: Array) -> Array:
+def power_of_two(x: ArrayT) -> ArrayT:
     """Return the power of two in (x/2, x] for numbers x > 0, and 1 for 0; without a gradient."""
     some = namespace(x).where(x > 0, x, 1.0)
     return some / 2 / namespace(x).frexp(some)[0]
@@ -205,7 +220,7 @@ def in_parts(x: Array) -> tuple[Array, Array]:
     """
     xp = namespace(x)
     if is_jax(x):  # XLA may compute a·b − c with one rounding, which spoils the other way
-        info = xp.finfo(x.dtype)
+        info = sys.modules["jax"].numpy.finfo(x.dtype)
         exponent = {16: 5, 32: 8, 64: 11}[info.bits]
         large = sys.modules["jax"].lax.reduce_precision(x, exponent, (int(info.nmant) - 1) // 2)
     else:
@@ -216,7 +231,7 @@ def in_parts(x: Array) -> tuple[Array, Array]:
     return large, x - large
 
 
-def on_grid(x: Array) -> Array:
+def on_grid(x: ArrayT) -> ArrayT:
     """Return x rounded to half of the digits that a number of size 1 has."""
     grid = 2.0 ** ((_digits(x) - 1) // 2)
     return namespace(x).round(x * grid) / grid

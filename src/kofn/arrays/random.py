@@ -9,7 +9,6 @@ from typing import Any
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_rng, check_shape
 from kofn.arrays.kinds import (
-    Array,
     _of_torch,
     cast,
     is_jax,
@@ -19,9 +18,10 @@ from kofn.arrays.kinds import (
     quiet,
     scalar,
 )
+from kofn.arrays.typing import ArrayT
 
 
-def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+def uniform(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     """Draw numbers in [0, 1) with the framework, dtype and device of `like`.
 
     float16 and bfloat16 are excluded: they have too few numbers in [0, 1).
@@ -33,7 +33,7 @@ def uniform(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
     return rng.random(shape, dtype=like.dtype)
 
 
-def standard_normal(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+def standard_normal(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     """Draw standard normal noise from `rng` in `like`'s dtype, float32 or float64."""
     if is_torch(like):
         return _of_torch("randn", rng, shape, like)
@@ -50,14 +50,14 @@ def split_rng(rng: Any, count: int) -> tuple[Any, ...]:
     return (rng,) * count
 
 
-def with_gumbel(y: Array, dim: int, shape: Any, rng: Any) -> Array:
+def with_gumbel(y: ArrayT, dim: int, shape: Any, rng: Any) -> ArrayT:
     """Return centred y plus Gumbel noise, of shape `shape + y.shape`, differentiable in y."""
     shape, rng = check_shape(shape), check_rng(rng, y)
     with quiet(y):
         return centred(y, dim) + gumbel(rng, (*shape, *y.shape), y)
 
 
-def centred(y: Array, dim: int) -> Array:
+def centred(y: ArrayT, dim: int) -> ArrayT:
     """Subtract the largest finite entry of each row from y, which changes no choice.
 
     For y far from 0, rounding the sum with the noise would produce ties.
@@ -70,7 +70,7 @@ def centred(y: Array, dim: int) -> Array:
     return y - xp.where(top == -math.inf, 0.0, top)
 
 
-def gumbel(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
+def gumbel(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     """Draw standard Gumbel noise, −log of an exponential variable, in `like`'s dtype.
 
     It is always finite. It is made from one float64 number, or, without float64 (JAX by default,

@@ -114,11 +114,11 @@ def segment_max(values: Array, ids: Array, count: int) -> Array:
 
 def _added(values: Array, ids: Array, count: int) -> Array:
     if is_torch(values):
-        return values.new_zeros(count).index_add(0, ids, values)
+        return values.new_zeros(count).index_add(0, ids, values)  # type: ignore[arg-type]
     if is_jax(values):
         return sys.modules["jax"].ops.segment_sum(values, ids, count)
-    total = np.zeros(count, values.dtype)
-    np.add.at(total, ids, values)
+    total = np.zeros(count, np.asarray(values).dtype)
+    np.add.at(total, np.asarray(ids), values)
     return total
 
 
@@ -126,9 +126,9 @@ def _least(values: Array, ids: Array, count: int, how: str) -> Array:
     none = math.inf if how == "min" else -math.inf
     if is_torch(values):
         found = full_like(values, (count,), none)
-        return found.scatter_reduce(0, ids, values, f"a{how}")
+        return found.scatter_reduce(0, ids, values, f"a{how}")  # type: ignore[arg-type]
     if is_jax(values):
         return getattr(sys.modules["jax"].ops, f"segment_{how}")(values, ids, count)
-    found = np.full(count, none, values.dtype)
-    {"min": np.minimum, "max": np.maximum}[how].at(found, ids, values)
-    return found
+    least = np.full(count, none, np.asarray(values).dtype)
+    {"min": np.minimum, "max": np.maximum}[how].at(least, np.asarray(ids), values)
+    return least

@@ -36,7 +36,7 @@ def greatest(x: Array) -> int | None:
         return of_torch("state").greatest(x)
     if not is_known(x):
         return None
-    return int(x.max()) if x.size else -1
+    return int(x.max()) if 0 not in x.shape else -1
 
 
 def may_be_kept(x: Array) -> bool:

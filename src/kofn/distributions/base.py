@@ -45,7 +45,7 @@ class Distribution(ABC, Generic[ArrayT]):
             register(type(self), self.parts)
 
     @property
-    def _first(self) -> Array:
+    def _first(self) -> ArrayT:
         return getattr(self, self.parts[0])
 
     @property
@@ -218,7 +218,7 @@ class OverRows(Distribution[ArrayT]):
         place = len(batch) + 1 + self.dim
         return (*batch[:place], *self.event_shape, *batch[place:])
 
-    def _playing(self) -> Array:
+    def _playing(self) -> ArrayT:
         """Return the logits in the compute dtype, −inf where masked or deleted."""
         xp = namespace(self.logits)
         y = cast(without_deleted(self.logits), compute_dtype(self.logits))

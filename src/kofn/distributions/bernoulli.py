@@ -102,7 +102,8 @@ class Bernoulli(Discrete[ArrayT]):
         check_other(self, other)
         xp = namespace(self.logits)
         with quiet(self.logits):
-            y, u, total = self._settled(), other._settled(), 0.0
+            y, u = self._settled(), other._settled()
+            total: Any = 0.0
             for sign in (1.0, -1.0):
                 p = special(y).expit(sign * y)
                 ours, theirs = softplus(-sign * y), softplus(-sign * u)
@@ -158,7 +159,7 @@ class Bernoulli(Discrete[ArrayT]):
             up, down = softplus(softplus(y) + noise), -softplus(softplus(-y) + noise)
             return xp.where(sample == 1, up, down)
 
-    def conditioned(self, perturbed: Array) -> ArrayT:
+    def conditioned(self, perturbed: Any) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise."""
         xp = namespace(perturbed)
         with quiet(perturbed):
@@ -168,12 +169,12 @@ class Bernoulli(Discrete[ArrayT]):
             moved = xp.where(up, moving(softplus(y)), -moving(softplus(-y)))
             return z + a * moved
 
-    def choose(self, perturbed: Array) -> ArrayT:
+    def choose(self, perturbed: Any) -> ArrayT:
         """Return 1 where `perturbed` > 0, without a gradient."""
         xp, z = namespace(perturbed), stop_gradient(perturbed)
         return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
 
-    def relax(self, perturbed: Array, temperature: float | Array) -> ArrayT:
+    def relax(self, perturbed: Any, temperature: float | Array) -> ArrayT:
         """Return σ(perturbed/temperature), whose limit at temperature 0 is `choose`.
 
         Args:
@@ -190,11 +191,11 @@ class Bernoulli(Discrete[ArrayT]):
             z = xp.where(sure, stop_gradient(z), safe)
             return special(z).expit(z)
 
-    def _settled(self) -> Array:
+    def _settled(self) -> ArrayT:
         return cast(without_deleted(self.logits), compute_dtype(self.logits))
 
 
-def log_odds(p: Array) -> Array:
+def log_odds(p: ArrayT) -> ArrayT:
     """Return log p/(1 − p), with gradient 0 at p = 0 and p = 1."""
     xp, end = namespace(p), (p == 0) | (p == 1)
     inside = xp.where(end, 0.5, p)
@@ -202,6 +203,6 @@ def log_odds(p: Array) -> Array:
     return xp.where(end, xp.where(p == 0, scalar(p, -math.inf), math.inf), odds)
 
 
-def _logistic(rng: Any, shape: tuple[int, ...], like: Array) -> Array:
-    one, other = gumbel(rng, (2, *shape), like)
-    return one - other
+def _logistic(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
+    noise = gumbel(rng, (2, *shape), like)
+    return noise[0] - noise[1]

@@ -277,7 +277,7 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
             below = xp.where(possible, -xp.logaddexp(-free, -top), -math.inf)
             return xp.where(chosen, top, below)
 
-    def conditioned(self, perturbed: Array) -> ArrayT:
+    def conditioned(self, perturbed: Any) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise.
 
         Given the choice, its own entry moves with logsumexp alone, and one below it by what is
@@ -293,18 +293,18 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
             moved = a * moving(y) + (1 - a) * moving(xp.expand_dims(log_total, axis=self.dim))
             return z + xp.where(possible, moved, 0.0)
 
-    def choose(self, perturbed: Array) -> ArrayT:
+    def choose(self, perturbed: Any) -> ArrayT:
         """Return the one-hot vector of the largest entry along dim, without a gradient."""
         return hard_topk(perturbed, self._one(), dim=self.dim)
 
-    def relax(self, perturbed: Array, temperature: float | Array) -> ArrayT:
+    def relax(self, perturbed: Any, temperature: float | Array) -> ArrayT:
         """Return softmax(perturbed/temperature), whose limit at temperature 0 is `choose`."""
         return softmax(perturbed, temperature=temperature, dim=self.dim)
 
     def _one(self) -> int:
         return min(1, self.logits.shape[self.dim])
 
-    def _settled(self) -> Array:
+    def _settled(self) -> ArrayT:
         """Return available logits minus the row's largest; if any is +inf, only these remain."""
         xp = namespace(self.logits)
         y = self._playing()
@@ -312,18 +312,18 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         first = xp.any(top, axis=self.dim, keepdims=True) & ~xp.isnan(y)
         return centred(xp.where(first, xp.where(top, scalar(y, 0.0), -math.inf), y), self.dim)
 
-    def _normalised(self) -> tuple[Array, Array]:
+    def _normalised(self) -> tuple[ArrayT, ArrayT]:
         """Return the settled logits y and log Σ e^y, which is 0 for a row without entries."""
         xp, y = namespace(self.logits), self._settled()
         possible = y != -math.inf
         total = xp.sum(xp.where(possible, xp.exp(xp.where(possible, y, 0.0)), 0.0), axis=self.dim)
         return y, xp.log(xp.where(total == 0, 1.0, total))
 
-    def _log_probs(self) -> Array:
+    def _log_probs(self) -> ArrayT:
         y, log_total = self._normalised()
         return y - namespace(y).expand_dims(log_total, axis=self.dim)
 
-    def _mean(self, log_p: Array, terms: Array) -> Array:
+    def _mean(self, log_p: ArrayT, terms: ArrayT) -> ArrayT:
         """Return Σ p·terms over the possible entries."""
         xp = namespace(log_p)
         possible = log_p != -math.inf
@@ -331,7 +331,7 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         return xp.sum(p * xp.where(possible, terms, 0.0), axis=self.dim)
 
 
-def logits_of(logits: Array | None, probs: Array | None, logit: Callable[[Array], Array]) -> Array:
+def logits_of(logits: Any, probs: ArrayT | None, logit: Callable[[ArrayT], ArrayT]) -> ArrayT:
     """Return logits from `logits` or `probs`, whichever is given."""
     if (logits is None) == (probs is None):
         raise TypeError(
@@ -345,7 +345,7 @@ def logits_of(logits: Array | None, probs: Array | None, logit: Callable[[Array]
         return cast(logit(cast(probs, compute_dtype(probs))), probs.dtype)
 
 
-def log(p: Array) -> Array:
+def log(p: ArrayT) -> ArrayT:
     """Return log p, with gradient 0 at 0."""
     xp = namespace(p)
     return xp.where(p == 0, -math.inf, xp.log(xp.where(p == 0, 1.0, p)))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.checks import check_integer
-from kofn.arrays.kinds import Array, constant, is_jit_tracing
+from kofn.arrays.kinds import constant, is_jit_tracing
 
 ENUMERATE_UP_TO = 200_000
 """Choices that are listed by default: a second or so."""
 
 
-def every_choice(choice: Any, factors: int | None, most: int) -> Array:
+def every_choice(choice: Any, factors: int | None, most: int) -> Any:
     """Return all combinations of the rows' choices over the last `factors` batch axes.
 
     `factors` and `most` are as for `Discrete.support`.

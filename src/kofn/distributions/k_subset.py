@@ -249,11 +249,11 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         """
         return with_gumbel(self._playing(), self.dim, shape, rng)
 
-    def choose(self, perturbed: Array) -> ArrayT:
+    def choose(self, perturbed: Any) -> ArrayT:
         """Return the k-hot vector of the k largest entries along dim, without a gradient."""
         return hard_topk(perturbed, self.k, dim=self.dim)
 
-    def relax(self, perturbed: Array, temperature: float | Array) -> ArrayT:
+    def relax(self, perturbed: Any, temperature: float | Array) -> ArrayT:
         """Return soft_topk(perturbed, k, temperature), whose limit at 0 is `choose`."""
         return soft_topk(perturbed, self.k, temperature=temperature, dim=self.dim)
 
@@ -300,14 +300,14 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
     def _given(self) -> Given:
         return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
 
-    def _entries(self, values: Array) -> Array:
+    def _entries(self, values: Array) -> ArrayT:
         return self._form.entries(adopt(values, self.logits))
 
-    def _restore(self, values: Array) -> Array:
+    def _restore(self, values: Array) -> ArrayT:
         return self._form.restored(values)
 
     @property
-    def _form(self) -> Form:
+    def _form(self) -> Form[ArrayT]:
         return form_of(self.logits, self.dim)
 
 

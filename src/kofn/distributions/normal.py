@@ -136,7 +136,7 @@ class Normal(Distribution[ArrayT]):
         """Return the mean."""
         return self.mean
 
-    def _parameters(self) -> tuple[Array, Array]:
+    def _parameters(self) -> tuple[ArrayT, ArrayT]:
         xp = namespace(self.mean)
         wide = "float64" in (dtype_name(self.mean), dtype_name(self.scale))
         dtype = xp.float64 if wide else compute_dtype(self.mean)

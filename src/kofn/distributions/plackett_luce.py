@@ -130,7 +130,7 @@ class PlackettLuce(OverRows[ArrayT]):
         weights = soft_topk(noisy, k, temperature=temperature, link=link, hard=hard)
         return cast(weights, self.logits.dtype)
 
-    def _perturbed(self, shape: Any, rng: Any) -> Array:
+    def _perturbed(self, shape: Any, rng: Any) -> ArrayT:
         """Return perturbed logits in float32 or float64: half precision would cause ties."""
         return with_gumbel(self._playing(), -1, shape, rng)
 
@@ -165,7 +165,7 @@ def _sum_of(y: Array) -> _Sums:
 def _joined(one: _Sums, other: _Sums) -> _Sums:
     xp = namespace(one.largest)
     largest = xp.where(one.largest > other.largest, one.largest, other.largest)
-    total = sum(xp.exp(part.largest - largest + part.excess) for part in (one, other))
+    total: Any = sum(xp.exp(part.largest - largest + part.excess) for part in (one, other))
     return _Sums(largest, xp.log(total))
 
 

@@ -71,7 +71,7 @@ def name_of(choice: Any) -> str:
     return type(getattr(choice, "law", choice)).__name__
 
 
-def values_of(f: Callable[[Array], Array], z: Array) -> Array:
+def values_of(f: Callable[[ArrayT], ArrayT], z: ArrayT) -> ArrayT:
     """Return f(z), checked to have one number for each sample."""
     values = f(z)
     check_same_kind("what f returns", values, z, "the samples")
@@ -83,7 +83,7 @@ def values_of(f: Callable[[Array], Array], z: Array) -> Array:
     return values
 
 
-def together(log_prob: Array, values: Array) -> Array:
+def together(log_prob: ArrayT, values: Array) -> ArrayT:
     """Return log P, summed over the trailing dimensions that f takes together."""
     check_same_kind("values", values, log_prob, "log_prob")
     shape, wanted = tuple(values.shape), tuple(log_prob.shape)
@@ -95,17 +95,17 @@ def together(log_prob: Array, values: Array) -> Array:
     return added(log_prob, len(shape))
 
 
-def added(x: Array, ndim: int) -> Array:
+def added(x: ArrayT, ndim: int) -> ArrayT:
     """Return the sum over all but the first `ndim` dimensions."""
     return namespace(x).sum(x, axis=tuple(range(ndim, x.ndim))) if x.ndim > ndim else x
 
 
-def along(choice: Any, terms: Array, values: Array) -> Array:
+def along(choice: Any, terms: ArrayT, values: Array) -> ArrayT:
     """Return the sum of a term per logit over the entries and factors that f takes together."""
     # Coins have no dimension of entries: each is a factor.
     terms = namespace(terms).moveaxis(terms, getattr(choice, "dim", -1), -1)
     return added(terms, values.ndim)
 
 
-def mean(values: Array) -> Array:
+def mean(values: ArrayT) -> ArrayT:
     return namespace(values).mean(values, axis=0)

@@ -191,7 +191,7 @@ def leave_one_out(
     return score_function(choice, f, rng, samples=samples, baseline="leave_one_out")
 
 
-def _weight(values: Array, baseline: Any) -> Array:
+def _weight(values: ArrayT, baseline: Any) -> ArrayT:
     """Return f − b, without a gradient."""
     fixed = stop_gradient(values)
     if baseline is None:

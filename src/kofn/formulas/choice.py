@@ -39,7 +39,7 @@ def hard(given: Given, k: Any) -> Array:
         from kofn.threshold import jax_choice
 
         rule = _by_count if whole is None else _by_indices
-        chosen = jax_choice.hard(known, count, whole, rule)
+        chosen = jax_choice.hard(known, count, whole, rule)  # type: ignore[arg-type]  # of JAX, as x
     else:
         chosen = _by_count(known, count, whole)
     return with_nan(x, count, chosen)
@@ -50,7 +50,7 @@ def largest(x: Array, k: int) -> Array:
     if is_jax(x):
         from kofn.threshold import jax_choice
 
-        return jax_choice.largest(known_scores(x), k, top_indices)
+        return jax_choice.largest(known_scores(x), k, top_indices)  # type: ignore[arg-type]  # of JAX
     return top_indices(known_scores(x), k)
 
 

@@ -126,8 +126,8 @@ def place(
     if has_gradients(x, k, t, alpha, costs):
         equation = Equation(link.id, number)
         moving = nan_where(k, has_nan)
-        still = outside, beyond, open_, fixed, argument(over)
-        terms = Terms(z, distance, t, moving, alpha, *still, costs, lever)
+        constants = outside, beyond, open_, fixed, argument(over)
+        terms = Terms(z, distance, t, moving, alpha, *constants, costs, lever)
         delta = nan_where(root(equation, delta, terms), has_nan)
         correction = with_gradients_of(equation.correction, *terms)
     z = capped(z, distance, expand(t), moved(expand(delta), costs, lever, over), outside, beyond)
@@ -136,8 +136,9 @@ def place(
     theta = hi + lo + (t - scale) * shift + t * change
     theta = theta if costs is None else theta / unit
     flags = none, every, has_nan, settled
-    constants = outside, pivot, shift, over, open_, k, costs
-    return Placed(link, z, upper, theta, *flags, correction, *constants)
+    return Placed(
+        link, z, upper, theta, *flags, correction, outside, pivot, shift, over, open_, k, costs
+    )
 
 
 def _moving_distance(

@@ -106,7 +106,8 @@ def through_weights(v: Array, given: Given, p: Array, q: Array, lone: Array) -> 
     """
     xp, over, t = namespace(p), given.over, given.temperature
     moves = ~((p <= 0) | ((q <= 0) & ~lone))
-    w = xp.where(moves, given.link.slope_at(xp.where(moves, p, 0.5), xp.where(moves, q, 0.5)), 0.0)
+    link: Any = given.link  # one with this function
+    w = xp.where(moves, link.slope_at(xp.where(moves, p, 0.5), xp.where(moves, q, 0.5)), 0.0)
     total = over.sum(w)
     share = w / over.expand(xp.where(total > 0, total, 1.0))
     u = w * (v - over.expand(over.sum(share * v)))

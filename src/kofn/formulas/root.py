@@ -252,8 +252,8 @@ def shares(link: Link, row: Entries, where: Array) -> Array:
 
 def _constant(terms: Terms) -> Terms:
     arrays = terms._replace(over=None)
-    fixed = Terms(*(part if part is None else stop_gradient(part) for part in arrays))
-    return fixed._replace(over=terms.over)
+    fixed: Any = (part if part is None else stop_gradient(part) for part in arrays)
+    return Terms(*fixed)._replace(over=terms.over)
 
 
 def root(equation: Equation, delta: Array, terms: Terms) -> Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from kofn.arrays.kinds import (
     of_torch,
     quiet,
 )
+from kofn.arrays.typing import ArrayT, KindT
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link
 from kofn.solver.reductions import DENSE, Reductions
@@ -63,16 +64,16 @@ ONE: Any = object()
 """As k, the choice of one entry; of none along an empty dimension."""
 
 
-class Given(NamedTuple):
+class Given(NamedTuple, Generic[KindT]):
     """The checked arguments of a map: scores with `dim` last, in the compute dtype.
 
     For kernels that take them, scores of half precision stay as they are.
     """
 
-    scores: Array  # −inf where excluded
+    scores: KindT  # −inf where excluded
     k: Any  # or the budget: per row, NaN where out of range; or one float for all rows
     temperature: Any  # per row, or one float for all rows
-    link: Any  # an inner Link; its parameter is a number or per row
+    link: Link  # an inner one; its parameter is a number or per row
     form: Any = None  # the Form of the caller's scores
     costs: Any = None  # per entry, as given: NaN, < 0 and inf included; then all is in arrays
 
@@ -98,11 +99,11 @@ class Given(NamedTuple):
             return tuple(self.scores.shape[:-1])
         return (self.form.rows,)
 
-    def wide(self) -> Given:
+    def wide(self) -> Given[KindT]:
         """Return the same with the scores in the compute dtype."""
         return self._replace(scores=_wide(self.scores)) if self.is_half else self
 
-    def per_row(self) -> Given:
+    def per_row(self) -> Given[KindT]:
         """Return the same in the compute dtype, with arrays where k or T was a number."""
         x, k, t, link, form, costs = self.wide()
         if type(k) is not float and type(t) is not float:
@@ -115,14 +116,14 @@ def costed(given: Given) -> tuple[Array, Array, Array, Array]:
     return given.scores, given.costs, given.k, given.temperature
 
 
-def with_costs(arrays: Iterable[Array], link: Any) -> Given:
+def with_costs(arrays: Iterable[Array], link: Link) -> Given:
     """Return scores, costs, budget and temperature as the arguments of a map."""
     x, costs, budget, temperature = arrays
     return Given(x, budget, temperature, link, None, costs)
 
 
 def given(
-    scores: Array,
+    scores: ArrayT,
     k: Any,
     link: Link,
     temperature: Any,
@@ -133,7 +134,7 @@ def given(
     for_kernels: bool = False,
     halves: bool = False,
     shards: int = 1,
-) -> Given:
+) -> Given[ArrayT]:
     """Check the arguments and bring them to a common form; with costs, `k` is the budget.
 
     `for_kernels` is for callers who use the kernels or `rows_of`. These detect excluded scores
@@ -166,7 +167,7 @@ def given(
     return _alike(_filled(found.wide()))
 
 
-def _filled(given: Given) -> Given:
+def _filled(given: Given[ArrayT]) -> Given[ArrayT]:
     """Return the arguments with arrays where k or T was a number."""
     x, k, t, link, form, costs = given
     k = full_like(x, given.batch, k) if type(k) is float else k
@@ -174,20 +175,21 @@ def _filled(given: Given) -> Given:
     return Given(x, k, t, link, form, costs)
 
 
-def _alike(given: Given) -> Given:
+def _alike(given: Given[ArrayT]) -> Given[ArrayT]:
     """Return the arguments spread over devices alike, as JAX's loops and branches require."""
     if not is_jax(given.scores):
         return given
     alpha, costs = given.link.static_and_array_alpha()[1], given.costs
     dearest = None if costs is None else namespace(costs).max(costs, axis=-1)
     others = [each for each in (dearest, alpha) if each is not None]
+    x: Any
     x, k, t, *others = alike(*given[:3], *others)
     link = given.link if alpha is None else given.link.with_alpha(others[-1])
     costs = None if costs is None else costs + namespace(k).zeros_like(k)[..., None]
     return Given(x, k, t, link, given.form, costs)
 
 
-def without_bad_temperatures(given: Given) -> Given:
+def without_bad_temperatures(given: Given[ArrayT]) -> Given[ArrayT]:
     """Return `given` with a NaN in the place of the scores of rows whose temperature is NaN."""
     x, _, temperature = given[:3]
     if type(temperature) is float:
@@ -203,16 +205,16 @@ def _is_taken(scores: Array, form: Form) -> bool:
     if form.kind == "torch" and not of_torch("state").is_plain(scores):
         from kofn.inputs import torch_halves
 
-        return torch_halves.are_taken(scores)
+        return torch_halves.are_taken(scores)  # type: ignore[arg-type]  # of torch
     return kernels.serving_of("rows", scores, str(form.kind)) is not None
 
 
-def _wide(scores: Array) -> Array:
+def _wide(scores: ArrayT) -> ArrayT:
     """Return half-precision scores in the compute dtype, −inf where they count as masked."""
     return cast(without_deleted(scores), namespace(scores).float32)
 
 
-def without_deleted(scores: Array) -> Array:
+def without_deleted(scores: ArrayT) -> ArrayT:
     """Return `scores` with −inf where `kinds.deleted` says that they count as masked."""
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
@@ -224,7 +226,9 @@ def last_mask(mask: Any, scores: Array, form: Form, of: str = "scores") -> Array
     return mask if form.dim == -1 else move_axis(mask, form.dim, -1)
 
 
-def weights_in_play(weights: Array, dim: int, mask: Array | None) -> tuple[Array, Any, Form]:
+def weights_in_play(
+    weights: ArrayT, dim: int, mask: Array | None
+) -> tuple[ArrayT, Any, Form[ArrayT]]:
     """Return weights as rows, 0 where masked, the mask, and the form of the weights."""
     form = form_of(weights, dim, "weights")
     p, xp = form.rows(weights), form.xp

@@ -14,6 +14,7 @@ from kofn.arrays.kinds import (
     namespace,
 )
 from kofn.inputs.given import Given
+from kofn.links.link import Link
 from kofn.solver.reductions import Reductions
 
 
@@ -24,9 +25,9 @@ class Rows(NamedTuple):
     live: Array
     top: Array
     k: Array  # how many of the live entries to choose, or what is left to spend on them
-    top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
+    top_weight: Any  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
-    link: Any  # an inner Link; its parameter is a number or per row
+    link: Link  # an inner one; its parameter is a number or per row
     known: Any = None  # of shards: shards/survey.py
     costs: Any = None  # per entry, ≥ 0, and 0 where excluded; or None
 

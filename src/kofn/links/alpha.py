@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.typing import ArrayT
 
 
-def in_alpha(p: Array, cotangent: Array, alpha: Array) -> Array:
+def in_alpha(p: ArrayT, cotangent: Array, alpha: Array) -> ArrayT:
     """Return the cotangent of the alpha of each row for cotangents g of log p: in float64.
 
     Those of p are g/p. It is Σ g (∂ log F − s Σ F ∂ log F/Σ F s), with F = p and s = F′/F. With

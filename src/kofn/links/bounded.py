@@ -13,6 +13,7 @@ from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, cast_like, is_numpy, namespace, scalar
+from kofn.arrays.typing import ArrayT, Number
 from kofn.links.link import BuiltIn, Link, zero_at_ends
 from kofn.links.safe_math import expm1_over, log1p_over, up_to_1
 
@@ -28,7 +29,7 @@ class Bounded(BuiltIn):
         self._inner = inner
         self.alpha = inner.alpha
 
-    def with_alpha(self, alpha: Array) -> Link:
+    def with_alpha(self, alpha: Number) -> Link:
         link = object.__new__(Bounded)
         link.name, link.id, link._infinite_tails = self.name, self.id, False
         link._inner, link.alpha = self._inner.with_alpha(alpha), alpha
@@ -38,34 +39,34 @@ class Bounded(BuiltIn):
     def inner(self) -> Link:
         return self._inner
 
-    def _inside(self, z: Array) -> Array:
+    def _inside(self, z: ArrayT) -> ArrayT:
         return z - self._inner.edge
 
-    def cdf(self, z: Array) -> Array:
+    def cdf(self, z: ArrayT) -> ArrayT:
         return self._inner.cdf(self._inside(z))
 
-    def sf(self, z: Array) -> Array:
+    def sf(self, z: ArrayT) -> ArrayT:
         return self._inner.sf(self._inside(z))
 
-    def pdf(self, z: Array) -> Array:
+    def pdf(self, z: ArrayT) -> ArrayT:
         return self._inner.pdf(self._inside(z))
 
-    def log_pdf(self, z: Array) -> Array:
+    def log_pdf(self, z: ArrayT) -> ArrayT:
         return self._inner.log_pdf(self._inside(z))
 
-    def log_cdf(self, z: Array) -> Array:
+    def log_cdf(self, z: ArrayT) -> ArrayT:
         return self._inner.log_cdf(self._inside(z))
 
-    def quantile(self, q: Array) -> Array:
+    def quantile(self, q: ArrayT) -> ArrayT:
         return self._inner.quantile(q) + self._inner.edge
 
-    def integral(self, z: Array) -> Array:
+    def integral(self, z: ArrayT) -> ArrayT:
         return self._inner.integral(self._inside(z))
 
-    def upper_integral(self, z: Array) -> Array:
+    def upper_integral(self, z: ArrayT) -> ArrayT:
         return self._inner.upper_integral(self._inside(z))
 
-    def omega(self, q: Array) -> Array:
+    def omega(self, q: ArrayT) -> ArrayT:
         return self._inner.omega(q)
 
 
@@ -78,22 +79,22 @@ class Ramp(BuiltIn):
     def __init__(self, name: str) -> None:
         super().__init__(name, infinite_tails=False)
 
-    def cdf(self, z: Array) -> Array:
+    def cdf(self, z: ArrayT) -> ArrayT:
         return _pieces(z, 0.0, z, 1.0)
 
-    def sf(self, z: Array) -> Array:
+    def sf(self, z: ArrayT) -> ArrayT:
         return _pieces(z, 1.0, 1 - z, 0.0)
 
-    def pdf(self, z: Array) -> Array:
+    def pdf(self, z: ArrayT) -> ArrayT:
         return _pieces(z, 0.0, namespace(z).ones_like(z), 0.0)
 
-    def log_cdf(self, z: Array) -> Array:
+    def log_cdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         inside = (z > 0) & (z < 1)
         log_z = xp.log(xp.where(inside, z, 1.0))
         return xp.where(z > 0, log_z, -math.inf)
 
-    def log_pdf(self, z: Array) -> Array:
+    def log_pdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         return xp.where((z > 0) & (z < 1), scalar(z, 0.0), -math.inf)
 
@@ -104,27 +105,27 @@ class Ramp(BuiltIn):
         upper = z > 0.5
         return upper, _pieces(z, 0.0, namespace(z).where(upper, 1 - z, z), 0.0)
 
-    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+    def tails(self, z: ArrayT) -> tuple[Array, Any, Any]:
         xp = namespace(z)
         upper = z > 0.5
         tail = xp.where(upper, 1 - z, z)
         inside = tail > 0
         return upper, xp.where(inside, tail, 0.0), cast(inside, z.dtype)
 
-    def quantile(self, q: Array) -> Array:
+    def quantile(self, q: ArrayT) -> ArrayT:
         return q
 
-    def slope_at(self, p: Array, q: Array) -> Array:
+    def slope_at(self, p: ArrayT, q: Array) -> ArrayT:
         """Return F′ where F is p and 1 − F is q, inside of (0, 1), or at p = 1 from below."""
         return 0 * p + 1  # NaN at NaN
 
-    def integral(self, z: Array) -> Array:
+    def integral(self, z: ArrayT) -> ArrayT:
         return _pieces(z, 0.0, z**2 / 2, z - 0.5)
 
-    def upper_integral(self, z: Array) -> Array:
+    def upper_integral(self, z: ArrayT) -> ArrayT:
         return _pieces(z, 0.5 - z, (1 - z) ** 2 / 2, 0.0)
 
-    def omega(self, q: Array) -> Array:
+    def omega(self, q: ArrayT) -> ArrayT:
         return q * (q - 1) / 2 + zero_at_ends(q)
 
 
@@ -139,7 +140,7 @@ class Power(BuiltIn):
         super().__init__(name, infinite_tails=False)
         self.alpha = alpha
 
-    def with_alpha(self, alpha: Array) -> Link:
+    def with_alpha(self, alpha: Number) -> Link:
         link = object.__new__(Power)
         link.name, link.id, link._infinite_tails = self.name, self.id, False
         link.alpha = alpha
@@ -168,7 +169,7 @@ class Power(BuiltIn):
     def _like(self, z: Array) -> Any:
         return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)
 
-    def _inside(self, z: Array) -> tuple[Array, Array, Array]:
+    def _inside(self, z: ArrayT) -> tuple[Array, ArrayT, ArrayT]:
         """Return (inside the support, log F there and log ½ elsewhere, above the support)."""
         alpha = self._like(z)
         if isinstance(alpha, float):
@@ -181,12 +182,12 @@ class Power(BuiltIn):
         inside, log_cdf, above = (xp.where(near, one, other) for one, other in ways)
         return inside, log_cdf, above
 
-    def cdf(self, z: Array) -> Array:
+    def cdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         inside, log_cdf, above = self._inside(z)
         return xp.where(inside, xp.exp(log_cdf), xp.where(above, scalar(z, 1.0), 0.0))
 
-    def sf(self, z: Array) -> Array:
+    def sf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         inside, log_cdf, above = self._inside(z)
         return xp.where(inside, -xp.expm1(log_cdf), xp.where(above, scalar(z, 0.0), 1.0))
@@ -198,15 +199,15 @@ class Power(BuiltIn):
         upper = xp.where(inside, p > 0.5, above)
         return upper, xp.where(inside, xp.where(upper, 1 - p, p), 0.0)
 
-    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+    def tails(self, z: ArrayT) -> tuple[Array, Any, Any]:
         return *self.tail(z), self.pdf(z)
 
-    def pdf(self, z: Array) -> Array:
+    def pdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         inside, log_cdf, _ = self._inside(z)
         return xp.where(inside, xp.exp((2 - self._like(z)) * log_cdf), 0.0)
 
-    def reversed_hazard(self, z: Array, cdf: Array, pdf: Array) -> Array:
+    def reversed_hazard(self, z: ArrayT, cdf: Array, pdf: Array) -> ArrayT:
         """Return 1/base for F = base^(1/(α−1)) strictly inside the support, 0 elsewhere.
 
         For a number α.
@@ -217,19 +218,19 @@ class Power(BuiltIn):
         inside = (base > 0) & (base < 1)
         return xp.where(inside, 1 / xp.where(inside, base, 1.0), 0.0)
 
-    def log_pdf(self, z: Array) -> Array:
+    def log_pdf(self, z: ArrayT) -> ArrayT:
         inside, log_cdf, _ = self._inside(z)
         return namespace(z).where(inside, (2 - self._like(z)) * log_cdf, -math.inf)
 
-    def log_cdf(self, z: Array) -> Array:
+    def log_cdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         inside, log_cdf, above = self._inside(z)
         return xp.where(inside, log_cdf, xp.where(above, scalar(z, 0.0), -math.inf))
 
-    def slope_at(self, p: Array, q: Array) -> Array:
+    def slope_at(self, p: ArrayT, q: Array) -> ArrayT:
         return p ** (2 - self._like(p))
 
-    def quantile(self, q: Array) -> Array:
+    def quantile(self, q: ArrayT) -> ArrayT:
         xp = namespace(q)
         alpha = self._like(q)
         log_q = xp.log(q)
@@ -239,18 +240,18 @@ class Power(BuiltIn):
         near, away = _parted(alpha)
         return xp.where(near, near_1, xp.exp((away - 1) * log_q) / (away - 1))
 
-    def integral(self, z: Array) -> Array:
+    def integral(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         alpha = self._like(z)
         inside, log_cdf, above = self._inside(z)
         beyond = xp.where(above, z + self.edge, 0.0)
         return xp.where(inside, xp.exp(alpha * log_cdf) / alpha, beyond)
 
-    def upper_integral(self, z: Array) -> Array:
+    def upper_integral(self, z: ArrayT) -> ArrayT:
         above = self._inside(z)[2]
         return namespace(z).where(above, 0.0, self.integral(z) - (z + self.edge))
 
-    def omega(self, q: Array) -> Array:
+    def omega(self, q: ArrayT) -> ArrayT:
         xp = namespace(q)
         alpha = self._like(q)
         inside = (q > 0) & (q < 1)
@@ -258,7 +259,7 @@ class Power(BuiltIn):
         return q * log_q * expm1_over((alpha - 1) * log_q) / alpha + zero_at_ends(q)
 
 
-def _pieces(z: Array, below: Any, inside: Array, above: Any) -> Array:
+def _pieces(z: ArrayT, below: Any, inside: Array, above: Any) -> ArrayT:
     xp = namespace(z)
     return xp.where(z <= 0, below, xp.where(z < 1, inside, above))
 
@@ -269,7 +270,7 @@ def _parted(alpha: Array) -> tuple[Array, Array]:
     return near, namespace(alpha).where(near, 2.0, alpha)
 
 
-def _near_1(z: Array, alpha: Any) -> tuple[Array, Array, Array]:
+def _near_1(z: Array, alpha: Any) -> tuple[Array, Any, Any]:
     xp = namespace(z)
     below_1, u = up_to_1(z - 1 / alpha)
     t = (alpha - 1) * u
@@ -278,7 +279,7 @@ def _near_1(z: Array, alpha: Any) -> tuple[Array, Array, Array]:
     return inside, log_cdf, ~below_1
 
 
-def _from_end(z: Array, alpha: Any) -> tuple[Array, Array, Array]:
+def _from_end(z: Array, alpha: Any) -> tuple[Array, Any, Any]:
     xp = namespace(z)
     base = (alpha - 1) * z
     below_1, _ = up_to_1(base - 1)

@@ -11,6 +11,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, full_like, namespace, scalar
 from kofn.arrays.tracing import is_compiling
+from kofn.arrays.typing import ArrayT, Number
 
 _REGISTRY: dict[str, Link] = {}
 
@@ -89,33 +90,33 @@ class Link:
 
     # Defaults for optional functions, derived from the given ones.
 
-    def cdf(self, z: Array) -> Array:
+    def cdf(self, z: ArrayT) -> ArrayT:
         raise TypeError(f"{self!r} has no cdf")
 
-    def pdf(self, z: Array) -> Array:
+    def pdf(self, z: ArrayT) -> ArrayT:
         raise TypeError(f"{self!r} has no pdf")
 
-    def sf(self, z: Array) -> Array:
+    def sf(self, z: ArrayT) -> ArrayT:
         return 1 - self.cdf(z)
 
-    def log_pdf(self, z: Array) -> Array:
+    def log_pdf(self, z: ArrayT) -> ArrayT:
         return namespace(z).log(self.pdf(z))
 
-    def log_cdf(self, z: Array) -> Array:
+    def log_cdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         upper, cdf = self.above_half(z), self.cdf(z)
         low = xp.where(upper | ~(cdf > 0), 1.0, cdf)
         log_low = xp.where(upper | (cdf > 0), xp.log(low), -math.inf)
         return log_low + xp.log1p(-xp.where(upper, self.sf(z), 0.0))
 
-    def log_sf(self, z: Array) -> Array:
+    def log_sf(self, z: ArrayT) -> ArrayT:
         return namespace(z).log(self.sf(z))
 
-    def cdf_slope(self, z: Array) -> Array:
+    def cdf_slope(self, z: ArrayT) -> ArrayT:
         """Return F′/F, the slope of log F, where F ≤ ½."""
         return namespace(z).exp(self.log_pdf(z) - self.log_cdf(z))
 
-    def sf_slope(self, z: Array) -> Array:
+    def sf_slope(self, z: ArrayT) -> ArrayT:
         """Return F′/(1 − F), the slope of −log(1 − F), where F > ½."""
         return namespace(z).exp(self.log_pdf(z) - self.log_sf(z))
 
@@ -132,29 +133,29 @@ class Link:
             upper, self.sf(xp.where(upper, z, 0.0)), self.cdf(xp.where(upper, 0.0, z))
         )
 
-    def tails(self, z: Array) -> tuple[Array, Array, Array]:
+    def tails(self, z: ArrayT) -> tuple[Array, ArrayT, ArrayT]:
         """Return `tail` and F′ for the solver, which needs no derivatives."""
         upper = self.above_half(z)
         tail = namespace(z).where(upper, self.sf(z), self.cdf(z))
         return upper, tail, self.pdf(z)
 
-    def reversed_hazard(self, z: Array, cdf: Array, pdf: Array) -> Array:
+    def reversed_hazard(self, z: ArrayT, cdf: Array, pdf: Array) -> ArrayT:
         """Return F′/F from both; 0 where F is 0."""
         some = cdf > 0
         return namespace(z).where(some, pdf / namespace(z).where(some, cdf, 1.0), 0.0)
 
-    def quantile(self, q: Array) -> Array:
+    def quantile(self, q: ArrayT) -> ArrayT:
         return _bisect_quantile(self.cdf, q)
 
-    def upper_quantile(self, q: Array) -> Array:
+    def upper_quantile(self, q: ArrayT) -> ArrayT:
         """Return F⁻¹(1 − q), without the subtraction if the link can."""
         return self.quantile(1 - q)
 
-    def median(self, like: Array) -> Array:
+    def median(self, like: ArrayT) -> ArrayT:
         """Return F⁻¹(½) in the shape of `like`, without a gradient."""
         return stop_gradient(self.quantile(namespace(like).full_like(like, 0.5)))
 
-    def integral(self, z: Array) -> Array:
+    def integral(self, z: ArrayT) -> ArrayT:
         """Return G(z) = ∫_{−∞}^z F."""
         raise ValueError(
             f"{self!r} was made without `integral`, so it has weights but no value and no loss. "
@@ -162,11 +163,11 @@ class Link:
             "without a mean (Cauchy's) has no such G"
         )
 
-    def upper_integral(self, z: Array) -> Array:
+    def upper_integral(self, z: ArrayT) -> ArrayT:
         """Return ∫_z^∞ (1 − F) = G(z) − z."""
         return self.integral(z) - z
 
-    def omega(self, q: Array) -> Array:
+    def omega(self, q: ArrayT) -> ArrayT:
         """Return Ω(q) = ∫₀^q F⁻¹, the regulariser of the weights; 0 at 0 and 1."""
         xp = namespace(q)
         inside = (q > 0) & (q < 1)
@@ -183,11 +184,11 @@ class Link:
         """Return the z, for mean zero, that is z = 0 of the inner link."""
         return 0.0
 
-    def with_alpha(self, alpha: Array) -> Link:
+    def with_alpha(self, alpha: Number) -> Link:
         """Return this link with its parameter, if it has one, set to a value per row or entry."""
         return self
 
-    def map_alpha(self, function: Callable[[Array], Array]) -> Link:
+    def map_alpha(self, function: Callable[[Any], Any]) -> Link:
         """Return this link with `function` applied to its parameter, if that is an array."""
         number = self.alpha is None or isinstance(self.alpha, float)
         return self if number else self.with_alpha(function(self.alpha))
@@ -227,7 +228,7 @@ class BuiltIn(Link):
         return True
 
 
-def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Array:
+def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Any:
     """Find F⁻¹(q) by widening a bracket until it contains q, then bisection."""
     xp = namespace(q)
     one = xp.ones_like(q)
@@ -266,6 +267,6 @@ def by_id(link_id: str, alpha: Array | float | None) -> Link:
     return link if alpha is None else link.with_alpha(alpha)
 
 
-def zero_at_ends(q: Array) -> Array:
+def zero_at_ends(q: ArrayT) -> ArrayT:
     """Return 0 for a weight in [0, 1], NaN for anything else."""
     return namespace(q).where((q >= 0) & (q <= 1), scalar(q, 0.0), math.nan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.typing import ArrayT
 from kofn.links.link import zero_at_ends
 
 
@@ -29,18 +30,18 @@ def up_to_1(u: Array) -> tuple[Array, Array]:
     return inside, u - stop_gradient(xp.where(u > 0, u, 0.0))
 
 
-def softplus(t: Array) -> Array:
+def softplus(t: ArrayT) -> ArrayT:
     """Return log(1 + e^t), ∞ at ∞; second derivatives of some frameworks' own are NaN far out."""
     xp = namespace(t)
     return xp.where(t > 0, t, 0.0) + xp.log1p(xp.exp(xp.where(t > 0, -t, t)))
 
 
-def x_log_x(q: Array) -> Array:
+def x_log_x(q: ArrayT) -> ArrayT:
     xp = namespace(q)
     return q * xp.log(xp.where(q > 0, q, 1.0)) + zero_at_ends(q)
 
 
-def log1p_over(t: Array) -> Array:
+def log1p_over(t: ArrayT) -> ArrayT:
     """Return log1p(t)/t; near t = 0, where the quotient is 0/0, by a series.
 
     The series is that of log1p(t) = 2 artanh(t/(2 + t)); seven terms reach 1e-19.
@@ -57,7 +58,7 @@ def log1p_over(t: Array) -> Array:
     return xp.where(near, 2 / (2 + small) * series, xp.log1p(far) / far)
 
 
-def expm1_over(s: Array) -> Array:
+def expm1_over(s: ArrayT) -> ArrayT:
     """Return (e^s − 1)/s."""
     xp = namespace(s)
     zero = s == 0

@@ -122,10 +122,11 @@ def softmax_loss(
         halves=True,
     )  # fmt: skip
     with checked.form.quiet():
-        loss = of_labels.likelihoods(checked, labels)
+        loss: Any = of_labels.likelihoods(checked, labels)
         if loss is not None:
             return reduced(loss, labels, reduction, unlimited=True)
-        return cross_entropy(evaluate(answers.log_softmax, rows_of(checked)), labels, reduction)
+        log_p: Any = evaluate(answers.log_softmax, rows_of(checked))
+        return cross_entropy(log_p, labels, reduction)
 
 
 def sparsemax_loss(
@@ -260,7 +261,7 @@ def topk_loss(
 
 def cross_entropy(log_p: ArrayT, labels: Target, reduction: str) -> ArrayT:
     """Return −Σ w·t·log p of rows, reduced as in PyTorch."""
-    loss = -log_likelihood(log_p, labels)
+    loss: Any = -log_likelihood(log_p, labels)
     return reduced(loss, labels, reduction, plain_mean=not labels.integers)
 
 
@@ -273,7 +274,7 @@ def _gap(
     mask: Array | None,
     reduction: str,
     **options: Any,
-) -> Array:
+) -> Any:
     """Return the Fenchel–Young loss of any link and target."""
     link = table.resolve(link)
     checked, labels = prepared(

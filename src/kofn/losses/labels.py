@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +19,15 @@ from kofn.arrays.kinds import Array, cast, deleted, full_like, namespace
 from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
 from kofn.inputs.given import Given
-from kofn.links.link import by_id
+from kofn.links.link import Link, by_id
 from kofn.losses.targets import Target, nan_if_out_of_range, weighted
 from kofn.operations.losses import LOSS
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
 from kofn.operations.truncated import TRUNCATED_LOSS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FAR = 1e30
 """Scores up to it are ordinary, and so are their sums."""
@@ -72,7 +75,7 @@ def gaps(checked: Given, target: Target) -> Array | None:
     return not_below_0(loss + (smoothing / moved[0]) * moved[2] + bent)
 
 
-def _omega(link: Any, count: Array | int, smoothing: float, like: Array) -> Array | float:
+def _omega(link: Link, count: Array | int, smoothing: float, like: Array) -> Array | float:
     """Return ΣΩ(t) of a target of 1 − s + s/count, and of s/count at the other entries."""
     number, alpha = link.static_and_array_alpha()
     if isinstance(count, int) and alpha is None:
@@ -127,7 +130,7 @@ def _apart(_: Any, x: Array, labels: Array, by_class: Any, whole: Any, total: Ar
     return whole * at_labels(x, labels) - (total if by_class is None else x @ by_class)
 
 
-def _apart_back(_: Any, cotangent: Array, labels: Array, by_class: Any, whole: Any) -> Array:
+def _apart_back(_: Any, cotangent: Tensor, labels: Tensor, by_class: Any, whole: Any) -> Array:
     below = -cotangent[..., None]
     if by_class is None:  # then w is 1, and Σw the number of entries
         slopes = below.expand(*cotangent.shape, int(whole)).clone()

@@ -82,7 +82,7 @@ def sparse_softmax_loss(
     )  # fmt: skip
     check_support(k, p, checked.form.n)
     with checked.form.quiet():
-        loss = of_labels.likelihoods(checked, labels, k, p)
+        loss: Any = of_labels.likelihoods(checked, labels, k, p)
         if loss is not None:
             return reduced(loss, labels, reduction, unlimited=True)
         return cross_entropy(truncated.log_weights(checked.wide(), k, p), labels, reduction)
@@ -141,7 +141,7 @@ def topk_cross_entropy(
     )  # fmt: skip
     shares = _distribution(k, checked.form.n)
     with checked.form.quiet():
-        total = None
+        total: Any = None
         for number, share in shares:
             one = route.answer(LOG_WEIGHTS, checked._replace(k=float(number)))
             one = one if share == 1 else one + math.log(share)
@@ -286,7 +286,7 @@ def perturbed_accuracy_loss(
         return missed(checked.form.entries(p), labels, reduction)
 
 
-def _weights(checked: Given, labels: Target) -> Array:
+def _weights(checked: Given, labels: Target) -> Any:
     """Return the weights of soft_topk for as many as a row has labels."""
     if labels.labels is None or labels.used is not None or labels.valid is not None:
         checked = checked._replace(k=labels.number())

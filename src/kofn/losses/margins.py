@@ -143,7 +143,7 @@ def _with_margin(
     mask: Array | None,
     reduction: Reduction,
     **options: Any,
-) -> tuple[Array, Array]:
+) -> tuple[Any, Any]:
     ignored = options["ignore_index"]
     form_of(cosines, dim, "cosines")  # errors name the argument by the caller's word
     if mask is not None:

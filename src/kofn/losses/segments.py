@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_same_kind
@@ -67,7 +69,7 @@ def segment_topk_loss(
     labels = _labels(target, checked)
     answers.require_integral(link, checked.scores)
     with checked.form.quiet():
-        loss = route.by_kernel(LOSS, checked, labels, settings=(0,))
+        loss: Any = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:
             loss = route.by_array_code(GAP, with_number(checked, labels).per_row(), labels)
         barred = checked.over.any(bars(stop_gradient(checked.scores), labels))
@@ -86,7 +88,7 @@ def _labels(target: Array, checked: Given) -> Array:
     return form.flat(form.without_strangers(labels, 0.0))
 
 
-def _reduced(loss: Array, checked: Given, reduction: str) -> Array:
+def _reduced(loss: ArrayT, checked: Given, reduction: str) -> ArrayT:
     xp, form = namespace(loss), checked.form
     counted = ~deleted(checked.over.max(stop_gradient(checked.scores)))
     loss = xp.where(counted, loss, 0.0)

@@ -29,6 +29,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange, as_numbers, at_labels
 from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import ONE, Given, given
 from kofn.links import Link
 
@@ -42,7 +43,7 @@ class Target(NamedTuple):
     """
 
     scores: Array  # (…, n)
-    weights: Array | None = None  # (…, n), of any real dtype
+    weights: Any = None  # (…, n), of any real dtype
     labels: Array | None = None  # per row, in range; 0 where the caller's is not
     used: Array | None = None  # rows whose label is not ignored; None: all
     valid: Array | None = None  # 1, or NaN in rows whose label is out of range; None: all are 1
@@ -93,7 +94,7 @@ class Target(NamedTuple):
         one = ones if self.valid is None else self.valid
         return one if self.used is None else xp.where(self.used, one, 0.0)
 
-    def chosen(self, values: Array) -> Array:
+    def chosen(self, values: ArrayT) -> ArrayT:
         """Return Σ t·value over a row's labels, other infinite values not counting."""
         xp = namespace(values)
         if self.behind is not None:
@@ -277,7 +278,7 @@ def class_weights(weight: Array, n: int, like: Array) -> Array:
     return stop_gradient(cast_like(weight, like)) if n else full_like(like, (1,), 1.0)
 
 
-def _chosen_terms(each: Array, values: Array) -> Array:
+def _chosen_terms(each: Array, values: ArrayT) -> ArrayT:
     """Return Σ t·value over entries with t ≠ 0, so that other infinite values do not count."""
     xp = namespace(values)
     wanted = each != 0

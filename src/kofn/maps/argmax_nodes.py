@@ -321,7 +321,7 @@ def _count_above(y: Array, kink: float, share: float, start: Array) -> int:
     xp, count = namespace(y), y.shape[-1]
     rarest = _rarest(share, _grid(y))
     count = count if rarest is None else min(count, rarest)
-    if is_at_hand(y) and math.prod(y.shape):
+    if is_at_hand(y) and 0 not in y.shape:
         count = min(count, 1 + int(xp.max(xp.sum(y + kink > start[0], axis=-1))))
     return count
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kofn.arrays.kinds import Array, namespace
 from kofn.links.link import by_id
@@ -10,6 +10,9 @@ from kofn.maps import argmax_quadrature
 from kofn.maps.argmax_nodes import Noise, most_nodes
 from kofn.maps.argmax_quadrature import Measure
 from kofn.operations.operation import Operation, Signature
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEPT = 512
 """Nodes are kept for the backward pass where there are no more; else they are found again."""
@@ -53,7 +56,8 @@ def _evaluate(_: Any, rows: Noisy) -> tuple[Array | None, ...]:
 
 
 def _back(_: Any, rows: Noisy, cotangent: Array, *found: Array | None) -> Array:
-    measure = None if found[0] is None else Measure(*found)
+    known: Any = found
+    measure = None if found[0] is None else Measure(*known)
     return argmax_quadrature.jacobian_product(rows.y, rows.noise, cotangent, measure)
 
 
@@ -81,8 +85,9 @@ def _room(rows: Noisy) -> int:
     return most if most <= KEPT else 0
 
 
-def _memory(rows: Noisy) -> Array:
-    return rows.y.new_empty((3, _room(rows), *rows.y.shape[:-1], 1))
+def _memory(rows: Noisy) -> Any:
+    y: Any = rows.y
+    return y.new_empty((3, _room(rows), *rows.y.shape[:-1], 1))
 
 
 def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
@@ -96,7 +101,7 @@ def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
     return p, kept
 
 
-def _from_nodes(_: Any, rows: Noisy, cotangent: Array, kept: Array) -> Array:
+def _from_nodes(_: Any, rows: Noisy, cotangent: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
     found: Any = Measure(*kept[:, :count])
     if not count:

@@ -7,13 +7,13 @@ from typing import Any
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, deleted, framework, full_like, namespace
 from kofn.arrays.tracing import is_compiling
-from kofn.arrays.typing import LinkName
+from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link
 from kofn.maps.topk import soft_topk, soft_topk_threshold
 
 
 def fitting_topk(
-    scores: Array,
+    scores: ArrayT,
     k: Any,
     *,
     link: LinkName | Link,
@@ -21,7 +21,7 @@ def fitting_topk(
     mask: Array | None,
     additive: bool,
     hard: bool,
-) -> tuple[Array, Array | float]:
+) -> tuple[ArrayT, Array | float]:
     """Return soft_topk(scores, κ) along the last dimension, and κ = min(k, max(1, live/2)) per row.
 
     The weights divided by κ sum to 1. `live` is the number of positions that may be chosen. With κ
@@ -37,8 +37,8 @@ def fitting_topk(
 
 
 def shared_threshold(
-    scores: Array, k: Any, *, link: LinkName | Link, mask: Array | None = None
-) -> Array:
+    scores: ArrayT, k: Any, *, link: LinkName | Link, mask: Array | None = None
+) -> ArrayT:
     """Return θ of `fitting_topk` at T = 1; in a row in which nothing is live, it is NaN."""
     few = _few(scores, k, mask, False, False)
     return soft_topk_threshold(scores, few, link=link, mask=mask)
@@ -48,11 +48,11 @@ def _few(scores: Array, k: Any, mask: Array | None, additive: bool, hard: bool) 
     if framework(k) is None:
         check_number("k", k, low=0.0, strict=True, allowed="a finite number > 0")
         if mask is None and not additive and not is_compiling():
-            half = scores.shape[-1] / 2
-            return min(float(k), max(1.0, half // 1 if hard else half))
+            share = scores.shape[-1] / 2
+            return min(float(k), max(1.0, share // 1 if hard else share))
     xp = namespace(scores)
-    half = _live(scores, mask, additive) / 2
-    half = xp.floor(half) if hard else half  # so that the chosen share the weight equally
+    live = _live(scores, mask, additive) / 2
+    half = xp.floor(live) if hard else live  # so that the chosen share the weight equally
     limit = xp.where(half > 1, half, 1.0)
     return xp.where(limit < k, limit, k)
 

@@ -78,10 +78,10 @@ def topk_gates(
     k = _count(k, normalize)
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
-    form = checked.form
+    form: Form[ArrayT] = checked.form
     with form.quiet():
         wide = checked.wide()
-        indices = route.answer(LARGEST, _for_choice(wide, scores, bias), settings=(k,))
+        indices: Any = route.answer(LARGEST, _for_choice(wide, scores, bias), settings=(k,))
         gates = take_along_last(route.answer(*wide_weights(checked)), indices)
         gates = normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
@@ -124,7 +124,7 @@ def normalized(gates: Array) -> Array:
     return gates / xp.where(total > 0, total, 1.0)
 
 
-def _form_of_gates(form: Form, gates: Array) -> Form:
+def _form_of_gates(form: Form[ArrayT], gates: Array) -> Form[ArrayT]:
     """Return the form of the gates: float32 in place of a half type inside torch.autocast."""
     if form.kind != "torch" or form.dtype_name not in HALF_TYPES:
         return form

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, cast, cast_like, namespace
 from kofn.arrays.operations import take_along_last, top_indices
+from kofn.arrays.typing import ArrayT
 from kofn.links import Link, table
 from kofn.maps.gates import normalized, topk_gates
 from kofn.maps.softmax import softmax
@@ -32,8 +33,8 @@ class Gating(NamedTuple):
 
 
 def token_choice(
-    scores: Array, k: int, gating: Gating, bias: Array | None = None, mask: Array | None = None
-) -> tuple[Array, Array]:
+    scores: ArrayT, k: int, gating: Gating, bias: Array | None = None, mask: Array | None = None
+) -> tuple[ArrayT, ArrayT]:
     """Return (gates, indices) of the k largest scores + bias of every row, largest first.
 
     `mask` has the batch shape; a row where it is False gets gates of 0.
@@ -47,8 +48,8 @@ def token_choice(
 
 
 def gates_of_mixture(
-    scores: Array, weights: Array, indices: Array, normalize: bool, rows: Array | None
-) -> Array:
+    scores: ArrayT, weights: Array, indices: Array, normalize: bool, rows: Array | None
+) -> ArrayT:
     """Return softmax(scores) at the indices, times 1 + weights − stop(weights).
 
     With `normalize`, the softmax is over the chosen scores alone.
@@ -61,8 +62,8 @@ def gates_of_mixture(
 
 
 def gates_of_choice(
-    scores: Array, shares: Array, indices: Array, k: float, gating: Gating
-) -> Array:
+    scores: Array, shares: ArrayT, indices: Array, k: float, gating: Gating
+) -> ArrayT:
     """Return gates at the indices of a choice that was made elsewhere, in the dtype of `shares`.
 
     Those of a mixture are the shares, times a factor that is exactly 1 and has the gradient of the
@@ -77,8 +78,8 @@ def gates_of_choice(
 
 
 def joint_choice(
-    scores: Array, biased: Array, k: Any, dim: int, gating: Gating, mask: Array | None
-) -> tuple[Array, Array]:
+    scores: ArrayT, biased: Array, k: Any, dim: int, gating: Gating, mask: Array | None
+) -> tuple[ArrayT, Array]:
     """Return (weights, chosen): soft top-k weights along `dim`, and the k largest biased scores.
 
     Both have the shape of `scores`; `chosen` is boolean.
@@ -87,21 +88,21 @@ def joint_choice(
     return weights, hard_topk(biased, k, dim=dim, mask=mask) > 0
 
 
-def weights_above(scores: Array, threshold: Array, gating: Gating) -> Array:
+def weights_above(scores: ArrayT, threshold: Array, gating: Gating) -> ArrayT:
     """Return F((scores − threshold)/T): soft top-k weights for a threshold that is known."""
     xp = namespace(scores)
     z = (cast(scores, xp.float32) - threshold) / gating.temperature
     return cast(table.resolve(gating.link).cdf(z), scores.dtype)
 
 
-def threshold_of(scores: Array, k: Any, dim: int, gating: Gating, mask: Array | None) -> Array:
+def threshold_of(scores: ArrayT, k: Any, dim: int, gating: Gating, mask: Array | None) -> ArrayT:
     """Return θ of the soft top-k weights along `dim`."""
     return soft_topk_threshold(scores, k, dim=dim, mask=mask, **gating.soft)
 
 
 def packed(
-    scores: Array, weights: Array, chosen: Array, width: int, gating: Gating
-) -> tuple[Array, Array, Array]:
+    scores: ArrayT, weights: ArrayT, chosen: ArrayT, width: int, gating: Gating
+) -> tuple[ArrayT, ArrayT, ArrayT]:
     """Return (gates, indices, taken) [T, width]: the chosen experts of a row, largest gate first.
 
     A row with fewer ends in gates of 0 at experts that it has not chosen, where `taken` is False;

@@ -125,7 +125,7 @@ def entmax(
     return soft_topk(scores, ONE, link=link, temperature=temperature, dim=dim, mask=mask)
 
 
-def _weighted(given: Given, weights: Array, scores: Array) -> Given:
+def _weighted(given: Given[ArrayT], weights: Array, scores: Array) -> Given[ArrayT]:
     """Add T·log w to the scores."""
     check_same_kind("weights", weights, scores)
     check_real("weights", weights)

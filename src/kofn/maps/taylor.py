@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
@@ -15,6 +15,9 @@ from kofn.maps.taylor_zeros import Zeros, zeros
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
 from kofn.threshold.compiled import evaluate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 USUAL = 100.0
 """The scores, in temperatures, up to which no product of `FACTORS` overflows."""
@@ -75,10 +78,11 @@ def _factor(z: Array, zero: tuple[float, float]) -> tuple[Array, Array]:
 
 
 def _slopes(
-    _: Any, given: Given, cotangent: Array, p: Array, order: int
+    _: Any, given: Given, cotangent: Tensor, p: Tensor, order: int
 ) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores and the temperature, with f′/f = Σ 2(z − a)/factor."""
-    z, slope = _in_temperatures(given), None
+    slope: Any = None
+    z = _in_temperatures(given)
     for zero in zeros(order):
         apart, square = _factor(z, zero)
         apart /= square

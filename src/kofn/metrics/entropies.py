@@ -89,7 +89,7 @@ def renyi_entropy(
         return _renyi(p, alpha) if p.shape[-1] else form.xp.sum(p, axis=-1)
 
 
-def _renyi(p: Array, alpha: float) -> Array:
+def _renyi(p: ArrayT, alpha: float) -> ArrayT:
     """In units of the largest weight m, Σ(p/m)^α ≥ 1 is no underflow, and
 
     H = −ln m − ln(1 − (α − 1)·T/S)/(α − 1), T = Σ(q − q^α)/(α − 1), S = Σq, q = p/m,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
@@ -60,7 +60,8 @@ def jacobian_norm(
     x, k, t = map(stop_gradient, checked[:3])
     with checked.form.quiet():
         rows = rows_of(Given(x, k, t, checked.link))
-        return evaluate(_spectral if norm == "l2" else _summed, rows)
+        found: Any = evaluate(_spectral if norm == "l2" else _summed, rows)
+        return found
 
 
 def _spectral(rows: Rows) -> Array:

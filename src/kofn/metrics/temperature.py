@@ -100,7 +100,7 @@ def temperature_for(
         return cast(_solved(name, per_row, checked, target), compute_dtype(scores))
 
 
-def _solved(name: str, per_row: bool, given: Given, target: Array) -> Array:
+def _solved(name: str, per_row: bool, given: Given, target: Array) -> Any:
     if given.form.kind == "torch" and (is_compiling() or is_jit_tracing()):
         from kofn.metrics.torch_temperature import temperature as operator
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,8 @@ def temperature(
     α, where the link has one, is `alpha`, per row, or `number`, one for all of them.
     """
     which = by_id(link, number if alpha is None else alpha)
-    return SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
+    found: Any = SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
+    return found
 
 
 @temperature.register_fake

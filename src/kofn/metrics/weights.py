@@ -229,7 +229,7 @@ def order_violations(
             f"weights must have the shape of scores, {tuple(scores.shape)}; "
             f"got {tuple(weights.shape)}"
         )
-    xp = form.xp
+    xp = namespace(scores)
     x = xp.where(playing, form.rows(without_deleted(scores)), -math.inf)
     x, p = stop_gradient(x), stop_gradient(p)
     n = p.shape[-1]
@@ -248,7 +248,7 @@ def order_violations(
         return xp.sum(cast(over, p.dtype), axis=-1) + _nan_of(p + bad)
 
 
-def _nan_of(p: Array) -> Array:
+def _nan_of(p: ArrayT) -> ArrayT:
     """Return 0 per row, NaN if the row has a NaN."""
     xp = namespace(p)
     return xp.sum(xp.where(xp.isnan(p), math.nan, xp.zeros_like(p)), axis=-1)

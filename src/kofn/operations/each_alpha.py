@@ -118,12 +118,13 @@ def _answer(reference: Callable[..., Any], part: Given) -> Answers:
     """Return the answer of rows, and θ as two floats, by array code."""
     with torch.no_grad():
         rows = rows_of(part)
-        theta = threshold(rows.scores, rows.k, rows.temperature, rows.link)
+        theta: Any = threshold(rows.scores, rows.k, rows.temperature, rows.link)
         return reference(rows, found=theta), torch.stack(theta)
 
 
 def _slopes(reference: Callable[..., Any], part: Given, cotangent: Tensor) -> list[Tensor]:
     """Return the answer of rows, and the cotangents of the scores, alpha, k and temperature."""
+    x: Any
     x, k, t, link = part.per_row()[:4]
     alpha = link.alpha if isinstance(link.alpha, Tensor) else torch.full_like(t, link.alpha)
     leaves = [each.detach().clone().requires_grad_() for each in (x, alpha, k, t)]
@@ -161,7 +162,8 @@ def _log_weights_back(
     backend: Any, part: Given, cotangent: Tensor, theta: Tensor, of_alpha: int
 ) -> Answers:
     if not of_alpha:
-        return *logarithms.log_weights_back(backend, part, cotangent, theta), None
+        found: Any = logarithms.log_weights_back(backend, part, cotangent, theta)
+        return *found, None
     x, k, t, link = part[:4]
     rows = x, cotangent, theta, k, t, link
     in_x, in_rows, lost, in_alpha = backend.log_gradients(*rows, of_alpha=True)
@@ -226,7 +228,7 @@ def _saved(of: Operation) -> Operation:
 def _loss(
     backend: Any, part: Given, target: Tensor, likely: int, of_alpha: int, slopes: int
 ) -> Answers:
-    found: Answers = losses.gap(backend, part, target, likely, slopes, of_alpha)
+    found: Any = losses.gap(backend, part, target, likely, slopes, of_alpha)
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from kofn.operations.operation import Operation
 from kofn.operations.signatures import COSTED
 from kofn.threshold.by_kernel import finish, in_memory, part
 from kofn.threshold.compiled import evaluate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
 LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
@@ -78,9 +81,9 @@ def _gradients(
     return in_x, in_costs, in_rows
 
 
-def _pulled(function: Any, given: Given, where: Array, cotangent: Array) -> list[Array]:
+def _pulled(function: Any, given: Given, where: Array, cotangent: Any) -> list[Array]:
     """Return the cotangents of some rows in the dtype of the scores, from float64."""
-    rows = [array[where] for array in costed(given)]
+    rows: Any = [array[where] for array in costed(given)]
 
     def pull() -> Any:
         x = rows[0].masked_fill(deleted(rows[0]), -math.inf)
@@ -159,7 +162,7 @@ def _price(backend: Backend, given: Given) -> Array:
 
 def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     """Return (θ, θ as two floats); where these are not finite, θ is that of the array code."""
-    pair = _price(backend, given)
+    pair: Any = _price(backend, given)
     found = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
     endless = ~np.isfinite(in_memory(pair)).all(0)
     _mend(found, endless, given, lambda some: implicit.theta(rows_of(some)))
@@ -167,13 +170,14 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 
 def _price_back(
-    _: Any, given: Given, cotangent: Array, pair: Array, of_costs: int
+    _: Any, given: Given, cotangent: Array, pair: Tensor, of_costs: int
 ) -> tuple[Array | None, ...]:
     """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
     give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
     dθ/dT = −Σcwz/Σc²w.
     """
-    x, costs, t = (array.double() for array in (given.scores, given.costs, given.temperature))
+    tensors: Any = given.scores, given.costs, given.temperature
+    x, costs, t = (tensor.double() for tensor in tensors)
     price, t = pair.double().sum(0)[..., None], t[..., None]
     at = (x - price * costs) / t
     z = at - given.link.edge
@@ -239,8 +243,8 @@ def _value_back(
     given: Given,
     cotangent: Array,
     weights: Array,
-    theta: Array,
-    in_t: Array,
+    theta: Tensor,
+    in_t: Tensor,
 ) -> tuple[Array | None, ...]:
     """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
     in_x = cotangent[..., None] * weights

@@ -7,7 +7,7 @@ in T is −Σ(p − t)z/T.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows, rows_of
+from kofn.links.link import Link
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
@@ -25,6 +26,9 @@ from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold.by_kernel import in_memory
 from kofn.threshold.compiled import evaluate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Backend = kernels.RowKernels
 
@@ -95,7 +99,7 @@ def target_of(x: Array, target: Array) -> Array:
     return cast(target, x.dtype if exact else compute_dtype(x))
 
 
-def from_labels(x: Array, labels: Array, away: Array) -> Array:
+def from_labels(x: Any, labels: Any, away: Any) -> Tensor:
     """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
     x = cast(x, away.dtype)
     apart = (x - x.gather(-1, labels[..., None])).masked_fill(away == 0, 0.0)
@@ -103,7 +107,7 @@ def from_labels(x: Array, labels: Array, away: Array) -> Array:
 
 
 def pulled_back(
-    _: Any, given: Given, cotangent: Array, away: Array, moved: Array, dtype: Any
+    _: Any, given: Given, cotangent: Array, away: Tensor, moved: Array | None, dtype: Any
 ) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores, and of a temperature per row."""
     temperature = given.temperature
@@ -112,7 +116,7 @@ def pulled_back(
     return _scaled(given.over.expand(each), away, dtype), in_t
 
 
-def _scaled(each: Array, away: Array, dtype: Any) -> Array:
+def _scaled(each: Any, away: Tensor, dtype: Any) -> Any:
     """Return p − t times one number of each row of tensors, (…, 1), in this dtype.
 
     A float32 product of whole tensors would take twice the memory of the answer.
@@ -154,7 +158,7 @@ def onward(
     return pullbacks.through_weights(cotangent, given, p, (1 - target) - away, lone)
 
 
-def _of_label(link: Any, p: Array, target: Array, moved: Array) -> Array:
+def _of_label(link: Link, p: Array, target: Array, moved: Array) -> Array:
     """Return p = F(z) of the label, whose z follows from Σ(p − t)z and those of other entries."""
     xp = namespace(p)
     others = xp.where((p > 0) & (target == 0), p, 0.0)

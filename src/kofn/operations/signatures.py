@@ -14,12 +14,15 @@ from kofn.inputs.given import Given, costed, with_costs
 from kofn.links.link import by_id
 from kofn.operations.operation import Signature
 
+NO_LINK: Any = None
+"""In the place of the link of operations that have none."""
+
 # Scores with k, a temperature and a link. Most calls have one tensor, and are short: so the tests
 # for numbers are written out.
 
 
 def _pack(x: Any, k: Any, every_k: Any, t: Any, every_t: Any, link: Any, alpha: Any) -> Given:
-    inner = None if link is None else by_id(link, alpha)
+    inner = NO_LINK if link is None else by_id(link, alpha)
     return Given(x, _one(k, every_k), _one(t, every_t), inner)
 
 
@@ -66,7 +69,8 @@ def without_tensors(given: Given) -> Given:
     Hooks on saved tensors and checkpoints let go of what autograd saves, and of nothing else.
     """
     _, k, t, link, form = given[:5]
-    return Given(None, k if type(k) is float else None, t if type(t) is float else None, link, form)
+    none: Any = None
+    return Given(none, k if type(k) is float else None, t if type(t) is float else None, link, form)
 
 
 def with_tensors(given: Given, tensors: Sequence[Array]) -> Given:
@@ -74,6 +78,7 @@ def with_tensors(given: Given, tensors: Sequence[Array]) -> Given:
     if len(tensors) == 1:
         return Given(tensors[0], *given[1:])
     left = iter(tensors)
+    x: Any
     x, k, t = (old if type(old) is float else next(left) for old in given[:3])
     return Given(x, k, t, given.link, given.form)
 
@@ -90,14 +95,14 @@ ROWS = Signature(
 )
 CHOICES = ROWS._replace(
     takes="x n, k #",
-    pack=lambda x, k, every_k: Given(x, _one(k, every_k), 1.0, None),
+    pack=lambda x, k, every_k: Given(x, _one(k, every_k), 1.0, NO_LINK),
     unpack=lambda given: (given.scores, *_two(given.k)),
     kernels="choice",
 )
 """Rows of which whole entries are chosen."""
 TEMPERED = ROWS._replace(
     takes="x n, t #",
-    pack=lambda x, t, every_t: Given(x, 1.0, _one(t, every_t), None),
+    pack=lambda x, t, every_t: Given(x, 1.0, _one(t, every_t), NO_LINK),
     unpack=lambda given: (given.scores, *_two(given.temperature)),
     kernels="choice",
 )
@@ -133,7 +138,7 @@ EACH_ALPHA = Signature(
 COSTED = Signature(
     takes="x n, costs n, budget r, t r, link",
     pack=lambda x, costs, budget, t, link, alpha: with_costs(
-        (x, costs, budget, t), None if link is None else by_id(link, alpha)
+        (x, costs, budget, t), NO_LINK if link is None else by_id(link, alpha)
     ),
     unpack=lambda given: (*costed(given), given.link.id, _number(given.link)),
     learnable=lambda given: ("x", "costs", "budget", "t"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.threshold.by_kernel import finish, in_memory, threshold_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AT_ONCE = 1 << 16
 """Entries whose cotangents are computed together, so that they stay in a cache."""
@@ -104,17 +107,21 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     return answer, found
 
 
-def _theta_back(backend: Any, given: Given, cotangent: Array, theta: Array) -> tuple[Array, Array]:
+def _theta_back(
+    backend: Any, given: Given, cotangent: Tensor, theta: Tensor
+) -> tuple[Array, Array]:
     """Pull back by array code; 0 for one number.
 
     On a CPU some rows at a time, so that their entries stay in its caches, as float32 if they are
     of half precision.
     """
+    x: Any
     x, k, temperature, link = given[:4]
     n, batch = x.shape[-1], given.batch
     each, x = cotangent.reshape(-1), x.reshape(-1, n)
     high, low = theta.reshape(2, -1)
-    in_x, in_rows = x.new_empty(x.shape), each.new_zeros((2, len(each)))
+    in_x: Any = x.new_empty(x.shape)
+    in_rows: Any = each.new_zeros((2, len(each)))
     step = max(1, AT_ONCE // n) if x.is_cpu else max(1, len(each))
     for start in range(0, len(each), step):
         some = slice(start, start + step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
@@ -18,10 +18,13 @@ from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
 from kofn.threshold.compiled import evaluate
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Chooser = kernels.ChoiceKernels
 
 
-def log_weights(given: Given, k: int | None, p: float | None) -> Array:
+def log_weights(given: Given, k: int | None, p: float | None) -> Any:
     """Return x/T − log Σ_S e^{x/T} of all entries, in plain operations."""
     kept = () if k is None and p is None else (counted(given, k, p),)
     return evaluate(answers.log_softmax, rows_of(given), *kept)
@@ -102,7 +105,7 @@ def _loss(
 
 
 def _loss_back(
-    _: Any, given: Given, cotangent: Array, labels: Array, away: Array, dtype: Any
+    _: Any, given: Given, cotangent: Array, labels: Tensor, away: Tensor, dtype: Any
 ) -> tuple[Array, Array | None]:
     x, t = given.scores, given.temperature
     moved = None if x is None or type(t) is float else from_labels(x, labels, away) / t

@@ -88,8 +88,10 @@ def _numbers(block: Block, each: Any) -> Any:
 
 
 def _room(answer: Array, entries: bool, size: int, order: Order) -> Array:
-    shape = (size,) if entries else (*answer.shape[:-1], len(order.lengths))
-    return answer.new_empty(shape) if is_torch(answer) else np.empty(shape, answer.dtype)
+    shape: tuple[int, ...] = (size,) if entries else (*answer.shape[:-1], len(order.lengths))
+    return (
+        answer.new_empty(shape) if is_torch(answer) else np.empty(shape, np.asarray(answer).dtype)
+    )
 
 
 def _packed(order: Order, block: Block, values: Array, fill: float) -> Array:

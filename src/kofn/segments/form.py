@@ -36,7 +36,7 @@ class KnownSegments(SegmentRows):
         self._for_torch = for_torch
 
     @cached_property
-    def ids(self) -> Array:
+    def ids(self) -> Array:  # type: ignore[override]  # an attribute there
         return as_index(self.order.ids(), self._for_torch)
 
 
@@ -245,11 +245,12 @@ def _ids_of_ptr(ptr: Array, size: int) -> Array:
 
     Where ptr decreases, what came before counts.
     """
-    at, ends = arange(ptr, size), -cumulative_min(-ptr)
+    ends: Any = -cumulative_min(-ptr)
+    at: Any = arange(ptr, size)
     if is_torch(ptr):
         import torch
 
-        found = torch.searchsorted(ends[1:].contiguous(), at, right=True)
+        found: Any = torch.searchsorted(ends[1:].contiguous(), at, right=True)
     else:
         found = namespace(ptr).searchsorted(ends[1:], at, side="right")
     return namespace(ptr).where(at < ends[0], -1, found)

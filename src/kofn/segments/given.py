@@ -17,6 +17,7 @@ from kofn.arrays.kinds import (
     most_precise_dtype,
     namespace,
 )
+from kofn.arrays.typing import Number
 from kofn.inputs.given import HALF_TYPES, NUMBERS, Given, temperature_of, without_deleted
 from kofn.links.link import Link
 from kofn.segments.form import SegmentForm, form_of_segments
@@ -61,7 +62,7 @@ def _mask_of(mask: Any, values: Array) -> Array:
     return namespace(values).broadcast_to(mask, values.shape)
 
 
-def _k_of(k: Any, x: Array, form: SegmentForm) -> Array:
+def _k_of(k: Any, x: Array, form: SegmentForm) -> Number:
     """Return k as a number, or per segment: NaN where an array of k has a negative number."""
     if type(k) in NUMBERS or framework(k) is None:
         number = check_number("k", k, low=0.0, allowed="a number ≥ 0")

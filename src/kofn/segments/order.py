@@ -129,10 +129,10 @@ def numbers_of(which: np.ndarray, per_row: Array) -> Array:
     """Return the numbers, (…, rows), of some of the rows, without gaps in memory."""
     if is_torch(per_row):
         return per_row.index_select(-1, as_index(which, is_torch(per_row)))
-    return np.take(per_row, which, axis=-1)
+    return np.take(np.asarray(per_row), which, axis=-1)
 
 
-def put_numbers(which: np.ndarray, per_row: Array, numbers: Array) -> None:
+def put_numbers(which: np.ndarray, per_row: Any, numbers: Array) -> None:
     """Write the numbers, (…, rows), of some of the rows."""
     per_row[..., as_index(which, is_torch(per_row))] = numbers
 

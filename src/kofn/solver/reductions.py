@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.operations import greatest, least
@@ -25,26 +25,28 @@ class Reductions(Protocol):
     count and any only see arrays without derivatives. On JAX this is a pytree: what arrays it holds
     are arguments of compiled functions and of rules of custom_jvp, which may not close over them;
     inside, all of it is called under vmap, in branches and loops.
+
+    The arguments have no type, for that of shards is torch.Tensor, or jax.Array.
     """
 
-    def min(self, values: Array) -> Array:
+    def min(self, values: Any) -> Array:
         """Reduce numbers per entry to one per row."""
 
-    def max(self, values: Array) -> Array:
+    def max(self, values: Any) -> Array:
         """Reduce numbers per entry to one per row."""
 
-    def sum(self, values: Array) -> Array:
+    def sum(self, values: Any) -> Array:
         """Sum numbers per entry to one per row; their shape may broadcast with the entries'."""
 
-    def count(self, flags: Array) -> Array:
+    def count(self, flags: Any) -> Array:
         """Count the set flags of each row, in any dtype of numbers."""
 
-    def any(self, flags: Array) -> Array:
+    def any(self, flags: Any) -> Array:
         """Flags per entry to flags of any shape, of which one is set if one is among the entries,
         those of other shards included: what branches that reduce or expand may be decided by.
         """
 
-    def expand(self, per_row: Array) -> Array:
+    def expand(self, per_row: Any) -> Array:
         """Expand numbers or flags per row to a shape that broadcasts with the entries."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kofn.arrays.kinds import Array, cast, is_torch, namespace
 from kofn.arrays.segments import segment_expand, segment_max, segment_min, segment_sum
 
@@ -26,7 +28,7 @@ class SegmentRows:
 
     def count(self, flags: Array) -> Array:
         xp = namespace(flags)
-        whole = xp.int64 if is_torch(flags) else int
+        whole: Any = xp.int64 if is_torch(flags) else int
         return segment_sum(cast(self._each(flags), whole), self.ids, self.count_of_rows)
 
     def any(self, flags: Array) -> Array:

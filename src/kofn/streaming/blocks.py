@@ -148,13 +148,13 @@ def _in_order(
 class OfArray:
     """The entries of an array or a tensor, in C order whatever its layout."""
 
-    def __init__(self, array: Array) -> None:
-        self.array = array.detach() if is_torch(array) else array
+    def __init__(self, array: Any) -> None:
+        self.array: Any = array.detach() if is_torch(array) else array
         self.size = int(array.numel() if is_torch(array) else array.size)
         self.is_of_torch = is_torch(array)
         self.is_double = dtype_name(array) == "float64"
         packed = array.is_contiguous() if is_torch(array) else array.flags.c_contiguous
-        self.flat = self.array.reshape(-1) if packed or is_torch(array) else self.array.flat
+        self.flat: Any = self.array.reshape(-1) if packed or is_torch(array) else array.flat
         self.pages = Pages(array) if packed and isinstance(array, np.memmap) else None
 
     def read(self, start: int, stop: int) -> Array:
@@ -209,11 +209,12 @@ def computed(block: Array) -> Array:
     return xp.where(deleted(block), -np.inf, cast(block, dtype))
 
 
-def in_memory(block: Array) -> np.ndarray:
+def in_memory(block: Any) -> np.ndarray:
     """Return a block as a NumPy array, which shares its memory if it is there."""
     if is_torch(block):
         return block.cpu().numpy()
-    return block
+    found: np.ndarray = block
+    return found
 
 
 class Shared(threading.local):

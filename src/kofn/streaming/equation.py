@@ -5,6 +5,9 @@ that depends on how the row is held: as several tensors (`tensors.py`), or as bl
 and files. θ is a float64 number; there are no gradients here (math: docs/formulas.md).
 """
 
+# Newton and Place hold arrays elsewhere, and the numbers of one row here.
+# mypy: disable-error-code="arg-type, assignment"
+
 from __future__ import annotations
 
 import math

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -141,6 +141,7 @@ class Pieces(NamedTuple):
         theta += rest
         sums = torch.zeros(4, dtype=torch.float64)
         for chunk in self.chunks():
+            upper: Any
             upper, tail, density = how.link.tails(standardized(chunk, theta, how.temperature))
             c = chunk.cost
             for place, flags in ((0, ~upper), (2, upper)):
@@ -221,6 +222,7 @@ def weights_and_slopes(link: Link, z: Tensor) -> tuple[Tensor, Tensor]:
 def _sums(chunk: Chunk, theta: float, how: Equation) -> list[float]:
     """Return Σc where F > ½, Σ±c·tail, Σc·tail, Σc·F′ and Σc²F′; a number c is left out."""
     z, c = standardized(chunk, theta, how.temperature), chunk.cost
+    upper: Any
     upper, tail, density = how.link.tails(z)
     if not isinstance(how.link, BuiltIn):
         tail = tail.clamp(min=0.0)  # a cdf of the user's may round to below 0

@@ -16,5 +16,5 @@ def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
     if is_torch(z):
         from kofn.subsets.torch_sampling import draw as operator
 
-        return operator(z, k, uniforms)
+        return operator(z, k, uniforms)  # type: ignore[arg-type]  # of torch, as z
     return heads(z, k, uniforms)

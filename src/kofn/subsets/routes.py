@@ -26,7 +26,8 @@ def threshold(y: Array, k: Array) -> tuple[Array, Array]:
 
     It is a constant: every λ gives the same distribution.
     """
-    return any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
+    hi, lo = any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
+    return hi, lo
 
 
 def marginals(
@@ -39,8 +40,8 @@ def marginals(
     if framework(y) == "jax":
         from kofn.subsets.jax_marginals import marginals as traced
 
-        answer = traced(y, k, plain, found)
-        return plain(y, k, found) if answer is None else answer
+        of_jax: Any = traced(y, k, plain, found)  # type: ignore[arg-type]
+        return plain(y, k, found) if of_jax is None else of_jax
     kernel = kernel_for(y)
     if kernel is not None:
         return route.computed(at, kernel, y, (k, *(found or threshold(y, k))))

@@ -5,6 +5,8 @@ Traced, its loops over windows would be thousands of nodes. It has no gradient t
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,12 +16,14 @@ from kofn.subsets import routes
 
 def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
     """Draw as `kofn.subsets.routes.heads`."""
-    return (routes.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
+    found: Any = (routes.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
+    return found
 
 
 @torch.library.custom_op("kofn::subset_heads", mutates_args=())
 def heads(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    return routes.heads(z, k, uniforms).clone()
+    found: Any = routes.heads(z, k, uniforms)
+    return found.clone()
 
 
 @heads.register_fake

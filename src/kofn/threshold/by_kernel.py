@@ -61,7 +61,7 @@ def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, Any]:
     return lost, rows, found
 
 
-def _solved(rows: Rows) -> tuple[Any, np.ndarray, np.ndarray]:
+def _solved(rows: Rows) -> tuple[Any, Array, Array]:
     """Return what the solver finds, and θ as two floats in the units of the rows."""
     x, k, t, link, costs = rows.scores, rows.k, rows.temperature, rows.link, rows.costs
     if costs is not None:

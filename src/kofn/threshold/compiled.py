@@ -26,9 +26,9 @@ def evaluate(
         from kofn.arrays.jax.compile import bound
         from kofn.threshold.jax_threshold import evaluate as compiled
 
-        function = bound(function, **settings) if settings else function
+        chosen: Any = bound(function, **settings) if settings else function
         rows = rows._replace(form=None) if type(rows) is Given else rows
-        return compiled(function, rows, _other(over), *arrays)
+        return compiled(chosen, rows, _other(over), *arrays)  # type: ignore[arg-type]  # of JAX
     return function(rows, *arrays, **_other(over), **settings)
 
 

@@ -31,8 +31,8 @@ def evaluate(
     # A link is code, not data, so its id is a static argument.
     link_id = rows.link.id
     number, alpha = rows.link.static_and_array_alpha()
-    rows = rows._replace(link=None)
-    return _evaluate(function, link_id, number, alpha, rows, over, *arrays)
+    bare: Any = rows._replace(link=None)  # type: ignore[arg-type]  # known by its id
+    return _evaluate(function, link_id, number, alpha, bare, over, *arrays)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

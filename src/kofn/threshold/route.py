@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kofn.arrays.kinds import Array, is_jax, is_torch
@@ -15,15 +17,16 @@ from kofn.threshold.price import solved
 
 def threshold(
     x: Array,
-    k: Array,
-    temperature: Array,
+    k: Any,
+    temperature: Any,
     link: Link,
     over: Reductions = DENSE,
-    costs: Array | None = None,
+    costs: Any = None,
 ) -> tuple[Array, ...]:
     """Solve as `solver.threshold.solve`, by the fastest route, without derivatives.
 
-    With costs, as `solver.price.solve`, in float64 where the framework has it by default.
+    With costs, as `solver.price.solve`, in float64 where the framework has it by default. All
+    arrays are of the framework of x.
     """
     if over is not DENSE:
         return _of_other_rows(x, k, temperature, link, over, costs)
@@ -44,7 +47,7 @@ def threshold(
 
 
 def _of_other_rows(
-    x: Array, k: Array, temperature: Array, link: Link, over: Reductions, costs: Array | None
+    x: Array, k: Any, temperature: Any, link: Link, over: Reductions, costs: Any
 ) -> tuple[Array, ...]:
     if costs is not None:
         return solved(x, costs, k, temperature, link, over)

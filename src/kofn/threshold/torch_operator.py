@@ -48,9 +48,7 @@ def price(
     return high.clone(), low.clone(), distance.clone(), scale.clone()
 
 
-def _solved(
-    x: Tensor, k: Tensor, temperature: Tensor, link: Link, costs: Tensor | None
-) -> tuple[Tensor, ...]:
+def _solved(x: Tensor, k: Tensor, temperature: Tensor, link: Link, costs: Tensor | None) -> Any:
     if costs is not None:
         with torch.no_grad():
             return solved(x, costs, k, temperature, link)
@@ -75,7 +73,8 @@ def threshold_of(
         return _solved(x, k, temperature, link, costs)
     number, alpha = link.static_and_array_alpha()
     if costs is not None:
-        return Price(*price(x, costs, k, temperature, alpha, link.id, number))
+        found: Any = Price(*price(x, costs, k, temperature, alpha, link.id, number))
+        return found
     hi, lo = threshold(x, k, temperature, alpha, link.id, number)
     return hi, lo
 

@@ -29,9 +29,10 @@ def segment_threshold(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Solve for θ of each segment; the link's α is `alpha` (per segment) or `number`."""
     which = by_id(link, number if alpha is None else alpha)
-    hi, lo = _by_kernel(x, ids, k, temperature, which) or solve(
+    found: Any = _by_kernel(x, ids, k, temperature, which) or solve(
         x, k, temperature, which, SegmentRows(ids, k.shape[0])
     )
+    hi, lo = found
     # The outputs of an operator may not share memory.
     return hi.clone(), lo.clone()
 
@@ -48,7 +49,7 @@ def _by_kernel(
         return None
     number, _ = link.static_and_array_alpha()
 
-    def threshold(rows: Given, _: Any) -> list[Tensor]:
+    def threshold(rows: Given, _: Any) -> list[Any]:
         return [by_kernel.threshold_of(backend, rows)]
 
     given = known(x, ids, k, temperature, link.id, number)
@@ -70,7 +71,7 @@ def threshold_of(
     """Return θ; by the operator only where something traces or transforms `x`."""
     if is_plain(x):
         with torch.no_grad():
-            return solve(x, k, temperature, link, over)
+            return solve(x, k, temperature, link, over)  # type: ignore[return-value]  # of torch
     number, alpha = link.static_and_array_alpha()
     hi, lo = segment_threshold(x, over.ids, k, temperature, alpha, link.id, number)
     return hi, lo

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kofn.arrays.kinds import Array
+from typing import Any
 
 
-def serves(x: Array, framework: str) -> bool:
+def serves(x: Any, framework: str) -> bool:
     """Return whether the array is one that these kernels can use: NumPy's, or torch's on a CPU."""
     return framework == "numpy" or (framework == "torch" and x.is_cpu)

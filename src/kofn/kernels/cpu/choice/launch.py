@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.kinds import is_torch
+from kofn.arrays.typing import Array, Number
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
@@ -36,7 +37,7 @@ def code_of(name: str, size: int) -> Code:
     return Code(_MODULES[name], name, native.WORK, "", 0, f"float{8 * size}")
 
 
-def hard(x: Any, k: Any) -> Any:
+def hard(x: Array, k: Number) -> Array:
     """The hard top-k of rows, for k per row or one float."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -48,7 +49,7 @@ def hard(x: Any, k: Any) -> Any:
     return out
 
 
-def largest(x: Any, k: int) -> Any:
+def largest(x: Array, k: int) -> Array:
     """The indices of the k largest scores of rows, (…, k)."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -63,8 +64,13 @@ def largest(x: Any, k: int) -> Any:
 
 
 def truncated(
-    x: Any, k: int | None, p: float | None, temperature: Any, labels: Any, wanted: bool
-) -> tuple[Any, Any]:
+    x: Array,
+    k: int | None,
+    p: float | None,
+    temperature: Number,
+    labels: Array | None,
+    wanted: bool,
+) -> tuple[Array | None, Array]:
     """(weights of the softmax over the k largest scores or a nucleus, 0 per row).
 
     With labels, int64 per row, weights less 1 at the label, or None if nobody wants these, and the
@@ -79,7 +85,9 @@ def truncated(
     return out, each
 
 
-def truncated_gradients(x: Any, weights: Any, cotangent: Any, temperature: Any) -> tuple[Any, Any]:
+def truncated_gradients(
+    x: Array, weights: Array, cotangent: Array, temperature: Number
+) -> tuple[Array, Array]:
     """Cotangents of the scores, and of the temperature per row, for one of these weights."""
     memory = memory_of(x)
     x, weights, cotangent = (memory.packed(one) for one in (x, weights, cotangent))
@@ -89,8 +97,8 @@ def truncated_gradients(x: Any, weights: Any, cotangent: Any, temperature: Any) 
 
 
 def _deal_truncated(
-    name: str, x: Any, temperature: Any, given: Any, out: Any, each: Any,
-    k: int, share: float, cotangent: Any = None,
+    name: str, x: Array, temperature: Number, given: Array | None, out: Array | None, each: Array,
+    k: int, share: float, cotangent: Array | None = None,
 ) -> None:  # fmt: skip
     """Rows to threads; `given` are labels or weights."""
     memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
@@ -117,7 +125,9 @@ def _offer(
     pool.work_on(x, GRAIN, run, job, room, number, (words, kept, keep))
 
 
-def _job_of_halves(code: Code, words: array[int], x: Any, room: int) -> tuple[array[int], Any, int]:
+def _job_of_halves(
+    code: Code, words: array[int], x: Array, room: int
+) -> tuple[array[int], Any, int]:
     """The job of 16-bit numbers, what it refers to, and a thread's room in words.
 
     How its words change from one block to the next: the answers of `choices` are rounded, those of

@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import LINEAR, link_of
 from kofn.kernels.cpu.knapsack import layout
 from kofn.kernels.cpu.rows.launch import GRAIN, Plan, deal, planned
@@ -13,6 +14,7 @@ from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.runtime.native import Code
+from kofn.links.link import Link
 
 FORWARD = Code("knapsack.worker", "forward", native.WORK)
 BACKWARD = Code("knapsack.worker", "backward", native.WORK)
@@ -49,7 +51,9 @@ def fill_of(size: int) -> Code:
     return Code("knapsack.fill", "fill", native.WORK, "", 0, f"float{8 * size}")
 
 
-def weights(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, Any, bool]:
+def weights(
+    x: Array, budget: Number, temperature: Number, link: Link, costs: Array
+) -> tuple[Array, Array, bool]:
     """(weights, θ as two numbers, (2, …), whether rows were given up)."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -57,7 +61,9 @@ def weights(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tup
     return out, theta, _deal(FORWARD, link, x, costs, budget, temperature, theta, out=out)
 
 
-def threshold(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> tuple[Any, bool]:
+def threshold(
+    x: Array, budget: Number, temperature: Number, link: Link, costs: Array
+) -> tuple[Array, bool]:
     """(θ as two numbers, (2, …), whether rows were given up)."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -66,8 +72,8 @@ def threshold(x: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> t
 
 
 def gradients(
-    x: Any, cotangent: Any, theta: Any, budget: Any, temperature: Any, link: Any, costs: Any,
-    of_costs: bool,
+    x: Array, cotangent: Array, theta: Array, budget: Number, temperature: Number, link: Link,
+    costs: Array, of_costs: bool,
 ) -> tuple[Any, Any, Any, bool]:  # fmt: skip
     """Cotangents of the scores, (…, n), of the costs alike or None, of budget and temperature,
     (2, …), of which the first is NaN in rows that were given up; whether there are any.
@@ -81,7 +87,9 @@ def gradients(
     return out, in_costs, in_rows, lost
 
 
-def values(x: Any, theta: Any, budget: Any, temperature: Any, link: Any, costs: Any) -> Any:
+def values(
+    x: Array, theta: Array, budget: Number, temperature: Number, link: Link, costs: Array
+) -> Array:
     """The values and their slopes in the temperature, (2, …), from θ; of no use where θ is NaN."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -90,7 +98,7 @@ def values(x: Any, theta: Any, budget: Any, temperature: Any, link: Any, costs: 
     return out
 
 
-def fill(x: Any, costs: Any, budget: Any, temperature: Any) -> tuple[Any, Any]:
+def fill(x: Array, costs: Array, budget: Number, temperature: Number) -> tuple[Array, Array]:
     """(what is bought, a number per row that is NaN where the row was given up)."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -111,12 +119,13 @@ def plan_of(
 
 
 def _deal(
-    code: Code, link: Any, x: Any, costs: Any, budget: Any, temperature: Any, theta: Any,
-    in_costs: Any = None, **arrays: Any,
+    code: Code, link: Link, x: Array, costs: Array, budget: Number, temperature: Number,
+    theta: Array, in_costs: Array | None = None, **arrays: Any,
 ) -> bool:  # fmt: skip
     """Rows to threads; whether one was given up. Rows that share their costs need one copy."""
     memory, apart = memory_of(x), x.shape[-1] * x.itemsize
-    steps = costs.stride() if hasattr(costs, "stride") else costs.strides
+    own: Any = costs
+    steps = own.stride() if hasattr(own, "stride") else own.strides
     if prod(costs.shape[:-1]) > 1 and not any(steps[:-1]):
         costs, apart = costs[(0,) * (costs.ndim - 1)], 0
     given = memory, link, x, budget, temperature, theta

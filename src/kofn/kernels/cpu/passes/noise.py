@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
+from kofn.arrays.typing import Array
 from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, NORMAL, SQUARE, kind_of
 from kofn.kernels.cpu.runtime import native, pool
 from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.runtime.native import Code
+from kofn.links.link import Link
 
 SERVED = (LOGISTIC, LAPLACE, NORMAL, LINEAR, SQUARE)
 """The noises that have a branch in noise_loops.py; every other number is taken for the last."""
@@ -28,18 +30,18 @@ def codes(kinds: Iterable[int], size: int) -> list[Code]:
 GRAIN = 512  # entries a thread takes at once; there are dozens of nodes
 
 
-def logs(y: Any, link: Any, at: Any) -> Any:
+def logs(y: Array, link: Link, at: Array) -> Array:
     """Σ log Φ(m − y) over each row for each m of `at`, (nodes, …, 1)."""
     (found,) = _deal("logs", y, link, {"AT": at}, ("TOTAL",))
     return found
 
 
-def spread(y: Any, link: Any, at: Any, width: Any) -> tuple[Any, Any, Any]:
+def spread(y: Array, link: Link, at: Array, width: Array) -> tuple[Any, Any, Any]:
     """(Σ over nodes of width·e^L φ/Φ like y, L = Σ log Φ and H = Σ φ/Φ of each node)."""
     return _deal("spread", y, link, {"AT": at, "MASS": width}, ("OUT", "V", "TOTAL"))
 
 
-def product(y: Any, link: Any, at: Any, mass: Any, total: Any, v: Any) -> Any:
+def product(y: Array, link: Link, at: Array, mass: Array, total: Array, v: Array) -> Array:
     """Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
     given = {"AT": at, "MASS": mass, "TOTAL": total, "V": v}
     (found,) = _deal("product", y, link, given, ("OUT",))
@@ -52,7 +54,7 @@ def code_of(name: str, kind: int, size: int) -> Code:
 
 
 def _deal(
-    name: str, y: Any, link: Any, given: dict[str, Any], wanted: tuple[str, ...]
+    name: str, y: Array, link: Link, given: dict[str, Any], wanted: tuple[str, ...]
 ) -> tuple[Any, ...]:
     """Rows to threads; no answer depends on who works on it."""
     memory = memory_of(y)

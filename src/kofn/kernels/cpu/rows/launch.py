@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
@@ -34,6 +35,7 @@ from kofn.kernels.cpu.runtime.layout import (
 )
 from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
+from kofn.links.link import Link
 
 _WORDS = REGISTER // 8
 
@@ -107,8 +109,8 @@ def codes(kinds: Iterable[int], size: int) -> list[Code]:
 
 
 def weights(
-    x: Any, k: Any, temperature: Any, link: Any, single: bool = False
-) -> tuple[Any, Any, bool]:
+    x: Array, k: Number, temperature: Number, link: Link, single: bool = False
+) -> tuple[Array, Array, bool]:
     """(weights, θ, whether rows were given up) of NumPy arrays or torch tensors.
 
     Weights of 16-bit scores are float32 if `single`.
@@ -121,7 +123,7 @@ def weights(
     return out, theta, lost
 
 
-def threshold(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
+def threshold(x: Array, k: Number, temperature: Number, link: Link) -> tuple[Array, bool]:
     """(θ as two floats' worth, (2, …), whether rows were given up)."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -130,7 +132,13 @@ def threshold(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, bool]:
 
 
 def gradients(
-    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any, of_alpha: bool = False
+    x: Array,
+    cotangent: Array,
+    theta: Array,
+    k: Number,
+    temperature: Number,
+    link: Link,
+    of_alpha: bool = False,
 ) -> tuple[Any, ...]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …), None of two numbers; and
     those of alpha, if wanted.
@@ -145,7 +153,7 @@ def gradients(
     return (out, in_rows, three) if of_alpha else (out, in_rows)
 
 
-def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
+def values(x: Array, theta: Array, k: Number, temperature: Number, link: Link) -> Array:
     """S_k and its slope in the temperature, (2, …), from θ."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -155,7 +163,7 @@ def values(x: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
 
 
 def gaps(
-    x: Any, target: Any, k: Any, temperature: Any, link: Any, likely: bool = False,
+    x: Array, target: Array, k: Number, temperature: Number, link: Link, likely: bool = False,
     wanted: bool = True, known: tuple[Any, Any] | None = None, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """(Fenchel–Young losses and Σ(p − t)z, (2, …); p − t; whether rows were given up: a loss of
@@ -169,7 +177,8 @@ def gaps(
     """
     memory = memory_of(x)
     x, target = memory.packed(x), memory.packed(target)
-    two, dense, labels = memory.empty(x, (2, *x.shape[:-1])), None, target
+    two, dense = memory.empty(x, (2, *x.shape[:-1])), None
+    labels: Array | None = target
     if target.ndim == x.ndim:
         dense, labels = target, None
         k = k if known else memory.empty(x, x.shape[:-1])
@@ -184,7 +193,9 @@ def gaps(
     return (two, away, lost, three) if of_alpha else (two, away, lost)
 
 
-def logarithms(x: Any, weights: Any, theta: Any, k: Any, temperature: Any, link: Any) -> Any:
+def logarithms(
+    x: Array, weights: Array, theta: Array, k: Number, temperature: Number, link: Link
+) -> Array:
     """The weights, packed, overwritten with their logarithms."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -192,7 +203,7 @@ def logarithms(x: Any, weights: Any, theta: Any, k: Any, temperature: Any, link:
     return weights
 
 
-def log_weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, bool]:
+def log_weights(x: Array, k: Number, temperature: Number, link: Link) -> tuple[Array, Array, bool]:
     """(log p, θ, whether rows were given up), of 16-bit numbers; p is float32 until then."""
     memory = memory_of(x)
     x = memory.packed(x)
@@ -202,7 +213,13 @@ def log_weights(x: Any, k: Any, temperature: Any, link: Any) -> tuple[Any, Any, 
 
 
 def log_gradients(
-    x: Any, cotangent: Any, theta: Any, k: Any, temperature: Any, link: Any, of_alpha: bool = False
+    x: Array,
+    cotangent: Array,
+    theta: Array,
+    k: Number,
+    temperature: Number,
+    link: Link,
+    of_alpha: bool = False,
 ) -> tuple[Any, ...]:
     """(cotangents of the scores, (…, n); NaN where a row was given up, and those of T, (2, …);
     whether any row was given up; those of alpha, if wanted), for cotangents of logarithms.
@@ -260,18 +277,18 @@ def planned(
 def deal(
     code: Code,
     memory: Memory,
-    link: Any,
-    x: Any,
-    k: Any,
-    temperature: Any,
-    theta: Any,
-    cotangent: Any = None,
-    out: Any = None,
-    two: Any = None,
-    labels: Any = None,
+    link: Link,
+    x: Array,
+    k: Number,
+    temperature: Number,
+    theta: Array,
+    cotangent: Array | None = None,
+    out: Array | None = None,
+    two: Array | None = None,
+    labels: Array | None = None,
     likely: bool = False,
     then: Code | None = None,
-    three: Any = None,
+    three: Array | None = None,
     costs: tuple[Any, int, Any] | None = None,
     planning: Callable[..., Plan] = plan_of,
 ) -> bool:
@@ -292,7 +309,8 @@ def deal(
     of_link = kind if not likely else LIKELY
     back = cotangent is not None
     answers = out is not None  # else the prepared entries need memory
-    in_rows, in_bytes = not back or two is not None, back and cotangent.itemsize == 1
+    in_rows = cotangent is None or two is not None
+    in_bytes = cotangent is not None and cotangent.itemsize == 1
     plan = planning(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
     k, k_at = per_row(k, memory, count, size)
     temperature, temperature_at = per_row(temperature, memory, count, size)
@@ -347,7 +365,7 @@ def deal(
     return job[layout.GIVEN_UP] != 0
 
 
-def _room_of_halves(plan: Plan, x: Any, cotangent: Any, count: int) -> half.Room:
+def _room_of_halves(plan: Plan, x: Array, cotangent: Array | None, count: int) -> half.Room:
     entries = x.shape[-1] * min(plan.chunk, count)
     return half.room_of(plan.width, layout.WORDS, entries, 2 if cotangent is None else 3)
 

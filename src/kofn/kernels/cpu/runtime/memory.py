@@ -10,18 +10,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kofn.arrays.typing import Array
 from kofn.kernels.cpu.runtime.layout import REGISTER
 
 
 class Memory(NamedTuple):
     """What a launch does with arrays of a framework."""
 
-    packed: Callable[[Any], Any]
+    packed: Callable[[Any], Array]
     """An array in rows without gaps: itself, or one copy."""
     address: Callable[[Any], int]
-    empty: Callable[[Any, tuple[int, ...]], Any]
+    empty: Callable[[Any, tuple[int, ...]], Array]
     """empty(like, shape), of the numbers that there are per row; float32 for 16-bit scores"""
-    empty_like: Callable[[Any], Any]
+    empty_like: Callable[[Any], Array]
 
 
 _NUMPY = Memory(

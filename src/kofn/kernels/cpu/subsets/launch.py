@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.kinds import is_torch, namespace
+from kofn.arrays.typing import Array
 from kofn.kernels import contract
 from kofn.kernels.cpu.runtime import native, pool
 from kofn.kernels.cpu.runtime.memory import address, memory_of
@@ -28,13 +29,13 @@ def code_of(module: str, size: int) -> Code:
     return Code(f"subsets.{module}", "serve", native.WORK, "", 0, f"float{8 * size}")
 
 
-def evaluate(what: int, z: Any, k: Any, v: Any = None) -> Any:
+def evaluate(what: int, z: Array, k: Array, v: Array | None = None) -> Array:
     """`log_count`, `tails` or `covariance` of subsets/quadrature.py."""
     zero = namespace(k).zeros_like(k)
     return at(what, z, zero, zero, k, v)
 
 
-def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
+def at(what: int, y: Array, hi: Array, lo: Array, k: Array, v: Array | None = None) -> Array:
     """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
     memory = memory_of(y)
     y, hi, lo, k = map(memory.packed, (y, hi, lo, k))
@@ -46,12 +47,12 @@ def at(what: int, y: Any, hi: Any, lo: Any, k: Any, v: Any = None) -> Any:
     return out
 
 
-def draw(z: Any, k: Any, uniforms: Any) -> Any:
+def draw(z: Array, k: Array, uniforms: Array) -> Array:
     """`kofn.subsets.sampling.draw`."""
     z, k, uniforms = map(memory_of(z).packed, (z, k, uniforms))
     n, samples = z.shape[-1], prod(uniforms.shape[: uniforms.ndim - z.ndim])
     shape = (*uniforms.shape[:-1], n)
-    out = (
+    out: Any = (
         z.new_empty(shape, dtype=sys.modules["torch"].bool)
         if is_torch(z)
         else np.empty(shape, bool)
@@ -80,7 +81,7 @@ def _levels(n: int, double: bool) -> np.ndarray:
     return np.array(found)
 
 
-def _deal(code: Code, room: int, y: Any, numbers: list[int], arrays: list[Any]) -> None:
+def _deal(code: Code, room: int, y: Array, numbers: list[int], arrays: list[Any]) -> None:
     """Rows of y to threads, each with `room` words; no answer depends on who works on it."""
     n, count = y.shape[-1], prod(y.shape[:-1])
     places = (address(each) for each in arrays)

@@ -169,7 +169,7 @@ def _price(
     return hi, rest, op.CastLike(distance, x), ones
 
 
-def _spent(tail: Callable[[Any], tuple[Any, Any]], z: Any, cost: Any, last: Any) -> Any:
+def _spent(tail: Callable[[Any], tuple[Any, Any]], z: Any, cost: Any, last: Any) -> TensorType:
     """Return Σc·F as what those above ½ cost and small terms."""
     upper, smaller = tail(z)
     part = op.Mul(cost, smaller)
@@ -194,7 +194,7 @@ def _temperature(
     number: Optional[float] = None,  # noqa: UP045
     name: str = "support",
     per_row: bool = False,
-) -> Any:
+) -> TensorType:
     raise ValueError(
         "temperature_for solves some sixty maps one after another and has no ONNX translation; "
         "find the temperature before the export and pass it as a number or an input"
@@ -209,20 +209,20 @@ def _sort(
     return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)  # type: ignore[return-value]
 
 
-def _where(condition: TensorType, self: TensorType, other: TensorType) -> Any:
+def _where(condition: TensorType, self: TensorType, other: TensorType) -> TensorType:
     """Return a Where of booleans, which onnxruntime lacks."""
     if self.dtype is not None and self.dtype.name == "BOOL":
         return op.Or(op.And(condition, self), op.And(op.Not(condition), other))
     return op.Where(condition, self, other)
 
 
-def _erfc(self: TensorType) -> Any:
+def _erfc(self: TensorType) -> TensorType:
     """Return erfc; the exporter's own is 1 − Erf, which is 0 from 4 on."""
     y = _erfc_above_0(op.Abs(self))
     return op.Where(op.Less(self, 0.0), op.Sub(2.0, y), y)
 
 
-def _erfc_above_0(x: Any) -> Any:
+def _erfc_above_0(x: Any) -> TensorType:
     """e^{−x²}·t·P(t), t = 1/(1 + x/2): exact to 2e-8, to the exponential's rounding in float32."""
     t = op.Reciprocal(op.Add(op.Mul(x, _like(x, 0.5)), _like(x, 1.0)))
     series = _like(x, ERFC[-1])
@@ -284,7 +284,7 @@ def _parts(cdf: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Any]]:
     return tail
 
 
-def _sum(tail: Callable[[Any], tuple[Any, Any]], z: Any, live: Any, last: Any) -> Any:
+def _sum(tail: Callable[[Any], tuple[Any, Any]], z: Any, live: Any, last: Any) -> TensorType:
     """Return ΣF as a count and small terms, so that no large ones cancel."""
     upper, smaller = tail(z)
     upper = op.And(upper, live)
@@ -293,12 +293,12 @@ def _sum(tail: Callable[[Any], tuple[Any, Any]], z: Any, live: Any, last: Any) -
     return op.Add(count, op.ReduceSum(signed, last, keepdims=0))
 
 
-def _sorted(x: Any) -> Any:
+def _sorted(x: Any) -> TensorType:
     values, _ = _sort(x, descending=True)
     return values
 
 
-def _ranked(sort: Any, rank: Any, open_: Any) -> Any:
+def _ranked(sort: Any, rank: Any, open_: Any) -> TensorType:
     """Return the score of this rank (from 0) in rows that have one; 0 elsewhere."""
     rank = op.Cast(op.Where(open_, rank, _like(rank, 0.0)), to=7)
     found = op.GatherElements(sort, _wide(rank), axis=-1)
@@ -306,13 +306,13 @@ def _ranked(sort: Any, rank: Any, open_: Any) -> Any:
     return op.Where(open_, found, _like(found, 0.0))
 
 
-def _clipped(z: Any) -> Any:
+def _clipped(z: Any) -> TensorType:
     return op.Clip(z, _like(z, 0.0), _like(z, 1.0))
 
 
-def _wide(per_row: Any) -> Any:
+def _wide(per_row: Any) -> TensorType:
     return op.Unsqueeze(per_row, op.Constant(value_ints=[-1]))
 
 
-def _like(x: Any, value: float) -> Any:
+def _like(x: Any, value: float) -> TensorType:
     return op.CastLike(op.Constant(value_float=value), x)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from kofn.arrays.kinds import Array, is_jax, is_jit_tracing, namespace
 from kofn.arrays.tracing import is_at_hand, is_compiling, is_known
 from kofn.arrays.typing import ArrayT
+
+State = TypeVar("State")
 
 
 def zeros_of(x: ArrayT) -> ArrayT:
@@ -40,7 +42,7 @@ def _may_be_spread(x: Any) -> bool:
     return not is_known(x) or x.sharding.num_devices > 1
 
 
-def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
+def only_if(flags: Array, function: Callable[[], State], otherwise: State) -> State:
     """Return function() if any of `flags` is set, else `otherwise`, of the same shape."""
     if is_jax(flags):
         from kofn.arrays.jax.any import any_of
@@ -49,7 +51,13 @@ def only_if(flags: Array, function: Callable, otherwise: Any) -> Any:
     return otherwise if is_at_hand(flags) and not flags.any() else function()
 
 
-def while_loop(x: Array, condition: Callable, body: Callable, state: Any, most: int) -> Any:
+def while_loop(
+    x: Array,
+    condition: Callable[[State], Any],
+    body: Callable[[State], State],
+    state: State,
+    most: int,
+) -> State:
     """Run `while condition(state): state = body(state)`, at most so many times.
 
     It is a lax loop if `x` is a JAX array. Every search has a bound: rounding may keep a bracket
@@ -78,7 +86,7 @@ def barrier(*arrays: Array) -> tuple[Array, ...]:
     return sys.modules["jax"].lax.optimization_barrier(arrays) if is_jax(arrays[0]) else arrays
 
 
-def repeat(x: Array, count: int, body: Callable, state: Any) -> Any:
+def repeat(x: Array, count: int, body: Callable[[State], State], state: State) -> State:
     """Repeat `state = body(state)` `count` times, as a lax loop if `x` is a JAX array."""
     if is_jax(x):
         return sys.modules["jax"].lax.fori_loop(0, count, lambda _, s: body(s), state)

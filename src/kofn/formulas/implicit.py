@@ -28,6 +28,7 @@ from kofn.arrays.autodiff import (
 from kofn.arrays.flow import only_if, zeros_of
 from kofn.arrays.kinds import Array, full_like, namespace, quiet, scalar
 from kofn.arrays.operations import in_parts
+from kofn.arrays.typing import Number
 from kofn.formulas.pivot import pivot_of
 from kofn.formulas.root import Equation, Terms, argument, capped, moved, root
 from kofn.inputs.settled import Rows
@@ -50,7 +51,7 @@ class Placed(NamedTuple):
     every: Array  # rows that choose every available entry, or every one that costs
     has_nan: Array  # rows that contain a NaN
     settled: Array  # all of these
-    correction: Any  # value 0, with the part of the gradient in k that z cannot carry
+    correction: Number  # value 0, with the part of the gradient in k that z cannot carry
     outside: Array  # entries whose z is a constant
     pivot: Array  # what stands for θ in derivatives in T, a constant, and (θ − pivot)/T
     shift: Array

@@ -32,6 +32,7 @@ def fill(given: Given, over: Reductions = DENSE, buy: Callable[..., Array] | Non
     rows, xp = rows_of(given, over), namespace(x)
     known = xp.where(xp.isnan(given.scores), -math.inf, given.scores)
     playing = rows.live | rows.top
+    assert rows.costs is not None
     pays = playing & (rows.costs > 0)
     bought = (buy or _bought)(known, xp.where(pays, rows.costs, 0.0), pays, given.k)
     chosen = xp.where(pays, bought, cast(playing & (known > 0), x.dtype))

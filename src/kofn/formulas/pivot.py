@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, namespace
 from kofn.links.link import Link
@@ -19,7 +17,7 @@ def pivot_of(
     lo: Array,
     t: Array,
     over: Reductions,
-    costs: Any = None,
+    costs: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return the mean of x in the weights F′, and (θ − pivot)/T.
 

@@ -16,6 +16,7 @@ from kofn.arrays.autodiff import (
 )
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, is_jax, namespace, quiet
+from kofn.arrays.typing import Number
 from kofn.links.link import Link, by_id
 from kofn.solver.equation import far, least_weight, split
 from kofn.solver.plateau import Entries, balance
@@ -29,14 +30,14 @@ class Terms(NamedTuple):
     distance: Array  # x less a constant per row, times c; with costs, −T·edge of what moves of it
     t: Array
     k: Array
-    alpha: Any
+    alpha: Number | None
     outside: Array
     beyond: Array
     live: Array
     scores: Array  # as constants
     over: Any  # None for DENSE
-    costs: Any  # per entry, or None
-    shift: Any  # with costs, (θ − that constant)/T
+    costs: Array | None  # per entry, or None
+    shift: Array | None  # with costs, (θ − that constant)/T
 
 
 def argument(over: Reductions) -> Any:
@@ -122,7 +123,7 @@ class Equation(NamedTuple):
         return only_if(fixed, moved, zeros)
 
     def remainder(
-        self, z: Array, k: Array, live: Array, alpha: Any, over: Any, costs: Any
+        self, z: Array, k: Array, live: Array, alpha: Any, over: Any, costs: Array | None
     ) -> Array:
         """Return k − ΣF, which is 0, distributed over the entries like a change of k.
 
@@ -149,19 +150,19 @@ class Equation(NamedTuple):
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
 
 
-def moved(delta: Array, costs: Any, shift: Any, over: Reductions) -> Array:
+def moved(delta: Array, costs: Array | None, shift: Array | None, over: Reductions) -> Array:
     """Return what comes off z = (x − θ)/T with δ, or with δ and costs: (c − stop(c))·shift + cδ."""
     if costs is None:
         return delta
     return (costs - stop_gradient(costs)) * over.expand(shift) + costs * delta
 
 
-def _pays(live: Array, costs: Any) -> Array:
+def _pays(live: Array, costs: Array | None) -> Array:
     """Return the entries that θ moves."""
     return live if costs is None else live & (stop_gradient(costs) > 0)
 
 
-def _excess(link: Link, z: Array, live: Array, over: Reductions, costs: Any) -> Array:
+def _excess(link: Link, z: Array, live: Array, over: Reductions, costs: Array | None) -> Array:
     """Return ΣF up to a constant, or Σ c·F."""
     if costs is not None:
         return over.sum(costs * _weights(link, z, live))
@@ -178,7 +179,9 @@ def _weight(link: Link, z: Array, terms: Terms, over: Reductions) -> tuple[Array
     return _slopes(link, z, _pays(terms.live, terms.costs), over, terms.costs)
 
 
-def _slopes(link: Link, z: Array, live: Array, over: Reductions, costs: Any) -> tuple[Array, Array]:
+def _slopes(
+    link: Link, z: Array, live: Array, over: Reductions, costs: Array | None
+) -> tuple[Array, Array]:
     """(ΣF′ or 1, whether it is ΣF′, or Σ c²F′): not where its terms may have underflowed."""
     xp, slope = namespace(z), link.pdf(z)
     slope = slope if costs is None else costs * (costs * slope)
@@ -195,7 +198,7 @@ class _Settled(NamedTuple):
     live: Array
     solvable: Array  # rows whose ΣF′ has not underflowed
     over: Any
-    costs: Any  # None, or what has derivatives
+    costs: Array | None  # None, or what has derivatives
 
     def balance(self, link: Link, z: Array) -> Array:
         """Return the balance of logarithms in the rows that are not solvable."""
@@ -251,7 +254,7 @@ def shares(link: Link, row: Entries, where: Array) -> Array:
 
 
 def _constant(terms: Terms) -> Terms:
-    arrays = terms._replace(over=None)
+    arrays: Any = terms._replace(over=None)
     fixed: Any = (part if part is None else stop_gradient(part) for part in arrays)
     return Terms(*fixed)._replace(over=terms.over)
 

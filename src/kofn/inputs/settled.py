@@ -25,11 +25,11 @@ class Rows(NamedTuple):
     live: Array
     top: Array
     k: Array  # how many of the live entries to choose, or what is left to spend on them
-    top_weight: Any  # the weight of each score of +inf: per row, or per entry with costs
+    top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Link  # an inner one; its parameter is a number or per row
     known: Any = None  # of shards: shards/survey.py
-    costs: Any = None  # per entry, ≥ 0, and 0 where excluded; or None
+    costs: Array | None = None  # per entry, ≥ 0, and 0 where excluded; or None
 
     def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:
         """Return how many entries of each row are live, or top, or either."""
@@ -92,7 +92,8 @@ def uncounted(given: Given) -> Rows:
     """Return rows whose scores of +inf are not counted: k is that of all, their weight is none."""
     x, k, temperature, link = given[:4]
     top = x == math.inf
-    return Rows(x, ~(top | deleted(x)), top, k, None, temperature, link)
+    none: Any = None
+    return Rows(x, ~(top | deleted(x)), top, k, none, temperature, link)
 
 
 def shared(k: Array, tops: Array) -> tuple[Array, Array]:

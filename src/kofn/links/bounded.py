@@ -136,7 +136,7 @@ class Power(BuiltIn):
     in α through 1 (exponential) as exp(u·g((α−1)u)), g(t) = log1p(t)/t.
     """
 
-    def __init__(self, name: str, alpha: Any) -> None:
+    def __init__(self, name: str, alpha: Number) -> None:
         super().__init__(name, infinite_tails=False)
         self.alpha = alpha
 
@@ -166,7 +166,7 @@ class Power(BuiltIn):
     def capped(self) -> Any:
         return self.alpha < NEAR_1
 
-    def _like(self, z: Array) -> Any:
+    def _like(self, z: Array) -> Number:
         return self.alpha if isinstance(self.alpha, float) else cast_like(self.alpha, z)
 
     def _inside(self, z: ArrayT) -> tuple[Array, ArrayT, ArrayT]:
@@ -270,7 +270,7 @@ def _parted(alpha: Array) -> tuple[Array, Array]:
     return near, namespace(alpha).where(near, 2.0, alpha)
 
 
-def _near_1(z: Array, alpha: Any) -> tuple[Array, Any, Any]:
+def _near_1(z: Array, alpha: Number) -> tuple[Array, Any, Any]:
     xp = namespace(z)
     below_1, u = up_to_1(z - 1 / alpha)
     t = (alpha - 1) * u
@@ -279,7 +279,7 @@ def _near_1(z: Array, alpha: Any) -> tuple[Array, Any, Any]:
     return inside, log_cdf, ~below_1
 
 
-def _from_end(z: Array, alpha: Any) -> tuple[Array, Any, Any]:
+def _from_end(z: Array, alpha: Number) -> tuple[Array, Any, Any]:
     xp = namespace(z)
     base = (alpha - 1) * z
     below_1, _ = up_to_1(base - 1)

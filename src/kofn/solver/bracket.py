@@ -40,7 +40,8 @@ def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
         return number, xp.where(enough, smallest, least), of_near, reach
 
     wide = ~(greatest - least < WIDE * p.temperature)
-    number, smallest, share, reach = only_if(wide, near, (p.n, least, share, end))
+    known: tuple[Array, ...] = p.n, least, share, end
+    number, smallest, share, reach = only_if(wide, near, known)
     sizes = (smallest, greatest, p.temperature, reach)
     slack = sum(4 * eps * xp.abs(size) for size in sizes)
     low = xp.clip(smallest - reach - slack, -largest, largest)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.typing import FloatInfo
 from kofn.links.link import Link
 from kofn.solver.costs import Costs
 from kofn.solver.reductions import Reductions
 
 
-def far(dtype_info: Any) -> float:
+def far(dtype_info: FloatInfo) -> float:
     """Return a bound for |z|, beyond every link's tails, whose square is finite."""
     return math.sqrt(float(dtype_info.max)) / 16
 

@@ -8,7 +8,8 @@ and determines θ. docs/formulas.md derives its consequences.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
@@ -36,7 +37,7 @@ class Entries(NamedTuple):
     temperature: Array
     live: Array  # with costs, the entries that cost something
     over: Reductions
-    costs: Any = None
+    costs: Array | None = None
 
 
 def balance(link: Link, row: Entries, where: Array) -> Balance:
@@ -60,7 +61,12 @@ def balance(link: Link, row: Entries, where: Array) -> Balance:
 
 
 def _log_sum(
-    log_tail: Any, slope: Any, link: Link, row: Entries, where: Array, nearest: Array | None
+    log_tail: Callable[[Array], Array],
+    slope: Callable[[Array], Array],
+    link: Link,
+    row: Entries,
+    where: Array,
+    nearest: Array | None,
 ) -> tuple[Array, Array]:
     """Return the log of a sum of tails, and its absolute derivative in each z.
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, deleted, namespace, scalar
+from kofn.arrays.kinds import deleted, namespace, scalar
 from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.typing import Array, ArrayT
 from kofn.losses.targets import Target, mean_over_labels, weighted
 
 
 def reduced(
-    loss: Array,
+    loss: ArrayT,
     target: Target,
     reduction: str,
     *,
     plain_mean: bool = False,
     unlimited: bool = False,
-) -> Array:
+) -> ArrayT:
     """Reduce weighted losses per row to their mean over the rows that count, their sum, or none.
 
     The mean is over class weights, or over rows. `unlimited` says that a label costs ∞ in a row
@@ -34,31 +35,31 @@ def reduced(
     weight = None if plain_mean else target.row_weight
     if counted is not None:
         loss, weight = of_counted(loss, counted, weight)
-    elif weight is None and reduction == "mean":
-        return total / math.prod(loss.shape)
     return over_rows(loss, weight, reduction)
 
 
-def of_counted(loss: Array, counted: Array, weight: Array | None) -> tuple[Array, Array]:
+def of_counted(loss: ArrayT, counted: Array, weight: Array | None) -> tuple[ArrayT, Array]:
     """Return losses, and what each counts in the mean; both are 0 in rows that do not count."""
     xp = namespace(loss)
     weight = xp.ones_like(loss) if weight is None else weight
     return xp.where(counted, loss, 0.0), xp.where(counted, weight, 0.0)
 
 
-def over_rows(loss: Array, weight: Array, reduction: str) -> Array:
-    """Return the losses of rows as they are, their sum, or their mean by weights or flags."""
+def over_rows(loss: ArrayT, weight: Array | None, reduction: str) -> ArrayT:
+    """Return the losses of rows as they are, their sum, or their mean, by weights or flags."""
     if reduction == "none":
         return loss
     xp = namespace(loss)
     total = xp.sum(loss)
     if reduction == "sum":
         return total
+    if weight is None:
+        return total / math.prod(loss.shape)
     count = xp.sum(weight)
     return total / xp.where(count == 0, 1, count)
 
 
-def constant_where(barred: Array, loss: Array) -> Array:
+def constant_where(barred: Array, loss: ArrayT) -> ArrayT:
     """Return losses without a gradient in the rows whose target is `barred`, if that costs ∞.
 
     No step makes such a loss finite. One that has overflowed keeps its gradient, p − t.
@@ -109,6 +110,6 @@ def _counted(target: Target) -> Array | None:
     return None if math.prod(x.shape) > 0 and is_at_hand(x) and bool(playing.all()) else playing
 
 
-def missed(values: Array, target: Target, reduction: str) -> Array:
+def missed(values: ArrayT, target: Target, reduction: str) -> ArrayT:
     """Return minus the mean of values over a row's labels, weighted and reduced."""
     return reduced(weighted(-mean_over_labels(target, values), target), target, reduction)

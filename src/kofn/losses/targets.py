@@ -298,7 +298,7 @@ def log_likelihood(log_p: Array, target: Target) -> Array:
     return weighted(target.chosen(log_p), target)
 
 
-def mean_over_labels(target: Target, values: Array) -> Array:
+def mean_over_labels(target: Target, values: ArrayT) -> ArrayT:
     """Return Σ t·value/Σt; 0 for a row without labels."""
     if target.labels is not None or target.behind is not None:
         return target.chosen(values)
@@ -310,12 +310,12 @@ def mean_over_labels(target: Target, values: Array) -> Array:
     return xp.where(bad, scalar(values, math.nan), xp.where(some, mean, 0.0))
 
 
-def nan_if_out_of_range(loss: Array, target: Target) -> Array:
+def nan_if_out_of_range(loss: ArrayT, target: Target) -> ArrayT:
     """Return losses, NaN in rows whose label is out of range."""
     return loss if target.valid is None else loss * target.valid
 
 
-def weighted(loss: Array, target: Target) -> Array:
+def weighted(loss: ArrayT, target: Target) -> ArrayT:
     """Return losses times the class weights of their rows."""
     w = target.row_weight
     return loss if w is None else namespace(loss).where(w == 0, 0.0, loss) * w

@@ -8,29 +8,28 @@ Plain differentiable code: derivatives of any order are those of these lines.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kofn.inputs.settled import Rows
 from kofn.shards.given import Shards
 from kofn.shards.reductions import GroupRows
 from kofn.shards.search import solve
 from kofn.shards.survey import Survey, surveyed
 from kofn.solver.equation import far
 from kofn.subsets import quadrature
-from kofn.subsets.quadrature import Coins, Node, Spectrum
+from kofn.subsets.quadrature import Spectrum
 
 
 class Placed(NamedTuple):
     """Coins that fall heads k times on average, and what is summed over whole rows."""
 
     survey: Survey
-    rows: Rows
+    rows: Any  # Rows, of tensors
     theta: Tensor  # per row; ±inf or NaN where nothing is open
     z: Tensor  # −inf where settled
-    coin: Coins
+    coin: Any  # Coins, of tensors
     above: Tensor  # how many coins have z > 0
     chosen: Tensor  # Σ of their logits; NaN in a row with a NaN
     overlap: Tensor  # Σ log(1 + e^−|z|)
@@ -44,11 +43,11 @@ def marginals(shards: Shards) -> Tensor:
     node, real, imag = _spectrum(at, over)
     count = real.sum(0)
     both = over.expand(torch.stack([real / count, imag / count]))
-    shift = torch.zeros_like(at.z)
+    shift: Any = torch.zeros_like(at.z)
     for each in map(Spectrum, node.sin, node.versine, *both):
         above, below = quadrature.shift_of(at.coin, each)
         shift = shift - above / below
-    tail = quadrature.shifted(at.coin, shift)
+    tail: Any = quadrature.shifted(at.coin, shift)
     answer = torch.where(at.z > 0, 1 - tail, tail)
     answer = torch.where((at.theta == -math.inf)[..., None] & at.rows.live, 1.0, answer)
     answer = torch.where(at.z.isneginf() & ~(at.theta == -math.inf)[..., None], 0.0, answer)
@@ -73,8 +72,9 @@ def log_partition(shards: Shards) -> Tensor:
 
 def _placed(shards: Shards) -> Placed:
     over = shards.over
-    survey, rows = surveyed(shards)
-    hi, lo = solve(survey, rows, over)
+    survey, settled = surveyed(shards)
+    hi, lo = solve(survey, settled, over)
+    rows: Any = settled
     open_ = hi.isfinite()
     play = rows.live & open_[..., None]
     x = torch.where(play, rows.scores, 0.0)
@@ -82,7 +82,8 @@ def _placed(shards: Shards) -> Placed:
     value, limit = distance.detach(), far(torch.finfo(x.dtype))
     beyond = torch.full_like(value, limit).copysign(value)
     z = torch.where(play, torch.where(value.abs() < limit, distance, beyond), -math.inf)
-    coin, upper = quadrature.coins(z), z > 0
+    coin: Any = quadrature.coins(z)
+    upper = z > 0
     every = (hi == -math.inf)[..., None] & rows.live
     size = torch.where(distance > 0, distance, -distance)  # with a derivative at 0
     has_nan = hi.isnan()[..., None] & rows.live
@@ -102,11 +103,11 @@ def _nan_at(flags: Tensor) -> Tensor:
     return torch.where(flags, math.nan, 1.0)
 
 
-def _spectrum(at: Placed, over: GroupRows) -> tuple[Node, Tensor, Tensor]:
+def _spectrum(at: Placed, over: GroupRows) -> tuple[Any, Tensor, Tensor]:
     """Return the nodes, and weight·Π t·e^{−iωk} at each, per row."""
-    node = quadrature.nodes(at.z, at.variance.detach()[..., None], max(at.survey.size, 1))
+    node: Any = quadrature.nodes(at.z, at.variance.detach()[..., None], max(at.survey.size, 1))
     sizes, phases = zip(
-        *(quadrature.logs_of(at.coin, one) for one in map(Node, *node)), strict=True
+        *(quadrature.logs_of(at.coin, one) for one in map(quadrature.Node, *node)), strict=True
     )
     found = torch.stack(over.sums(*sizes, *phases))
     found = found.reshape(2, len(sizes), *found.shape[1:])

@@ -42,8 +42,12 @@ def hard(x: Array, k: Number) -> Array:
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty_like(x)
-    each = None if type(k) is float else memory.packed(k)
-    k_at, number = (0, k) if each is None else (memory.address(each), 0.0)
+    each, k_at, number = None, 0, 0.0
+    if isinstance(k, float):
+        number = k
+    else:
+        each = memory.packed(k)
+        k_at = memory.address(each)
     job = memory.address(x), k_at, memory.address(out)
     _offer("choices", x, job, number, 0, (out, each))
     return out

@@ -68,7 +68,9 @@ def test_what_is_caught_missed_and_out_of_place_is_told(tree):
         0,
         ["1/1 caught: a sign: by test_one.py::test_size", "1 of 1 caught"],
     )
-    code, lines = outcome(missed, ("two", "x", "y", tests), ("no code", "return", "retrun", tests))
+    code, lines = outcome(
+        missed, ("two", "x", "y", tests), ("no code", "return", "return return", tests)
+    )
     assert code == 1
     assert lines[0] == "1/3 MISSED: another sign: by none of its tests"
     assert lines[1] == "2/3 MISSED: two: its old text is 4 times in one.py"

@@ -208,10 +208,10 @@ FAULTS = (
     ),
     # Segments, blocks, processes, devices.
     Fault(
-        "a segment without entries has no row",
-        "segments/order.py",
-        "lengths = np.maximum(self.lengths, 1)",
-        "lengths = self.lengths",
+        "the mean of a loss counts segments without entries",
+        "losses/segments.py",
+        "count = xp.sum(counted)",
+        "count = xp.sum(xp.ones_like(counted))",
         ("test_maps_segments.py",),
     ),
     Fault(
@@ -224,9 +224,9 @@ FAULTS = (
     Fault(
         "rows in several processes send a message for each sum",
         "shards/reductions.py",
-        "zip(self.wide_sums(*values), whole",
-        "zip((self.wide_sums(one)[0] for one in values), whole",
-        ("test_distributed_losses.py", "test_distributed.py"),
+        "found = ranks.sum(torch.stack([one.detach().double() for one in local]))",
+        "found = [ranks.sum(one.detach().double()) for one in local]",
+        ("test_distributed.py",),
     ),
     Fault(
         "two numbers per row of a DTensor are placed as one",

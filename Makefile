@@ -31,7 +31,7 @@ SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_for
 	tests/test_formulas_gradients.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-levels test-older test-extras same test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
+.PHONY: help demo test test-all test-levels test-older test-extras same faults test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ signatures: $(READY)  ## write the public signatures to tests/signatures.txt, af
 
 same: $(READY)  ## compare answers, memory, messages and words with those of a commit: make same OLD=… HOW=--quick
 	$(BIN)/python tests/same $(HOW) $(OLD)
+
+faults: $(READY)  ## plant known faults in a copy of the sources, and see whether tests catch each; HOW="--only NAME"
+	$(BIN)/python tests/faults $(HOW)
 
 test-explorer: $(READY)  ## drive the page of kofn explore, and look at formulas, in Chromium, which has to be there
 	$(PIP) playwright

@@ -20,7 +20,7 @@ import torch
 from support import Framework
 
 # For type checkers, and of processes of its own: pytest would import them to find doctests.
-collect_ignore = ["typed", "same"]
+collect_ignore = ["typed", "same", "faults"]
 
 jax.config.update("jax_enable_x64", True)  # float64 rows are tested beside float32 ones
 torch.set_num_threads(1)

@@ -3,11 +3,13 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
 
 from kofn.kernels import contract
+from kofn.kernels.cpu import every
 from kofn.kernels.cpu.rows import formulas, launch, layout
 from kofn.kernels.cpu.runtime import machine, native
 
@@ -79,6 +81,18 @@ def test_lanes_with_an_alpha_each_are_vectors(name):
     module = "alpha_loops" if name in layout.IN_ALPHA_ABREAST else "interleaved"
     code = optimised(launch.visit(module, name, formulas.POWER, 4))
     assert not re.findall(SINGLE, code)
+
+
+def test_no_function_is_compiled_with_the_options_of_its_first_caller():
+    """Then its bits would depend on what was translated before it in the same process."""
+    names = {code.module for code in every.functions(layout.SERVED, (4, 8))}
+    found = [
+        f"{name}.{each}"
+        for name in sorted(names)
+        for each, value in vars(import_module(f"kofn.kernels.cpu.{name}")).items()
+        if "fastmath" not in getattr(value, "targetoptions", {"fastmath": None})
+    ]
+    assert found == []
 
 
 # Functions that were translated for kernels cannot be called from Python, so in another process.

@@ -93,7 +93,8 @@ def test_the_check_sees_a_room_without_a_floor_and_a_circle(tmp_path):
         check_no_circle(root)
 
 
-HOUSE = {"docs", "examples", "layers", "package", "readme", "same", "studies"}  # not of one room
+# Not of one room.
+HOUSE = {"docs", "examples", "faults", "layers", "package", "readme", "same", "studies"}
 
 
 def test_tests_are_named_after_rooms():

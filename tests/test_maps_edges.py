@@ -177,9 +177,10 @@ def test_ties_at_the_boundary_share_what_is_left(framework, link):
 
 
 def test_a_temperature_array_that_underflows_is_the_hard_topk(framework):
-    x = framework.array([[3.0, 1.0, 2.0]], "float32")
-    tiny = framework.array([1e-60], "float64")
-    assert np.array_equal(framework.numpy(soft_topk(x, 2, temperature=tiny)), [[1, 0, 1]])
+    x = framework.array([[3.0, 1.0, 2.0], [3.0, 1.0, 1.0]], "float32")
+    tiny = framework.array([1e-60, 1e-60], "float64")
+    p = framework.numpy(soft_topk(x, 2, temperature=tiny))
+    assert np.array_equal(p, [[1, 0, 1], [1, 0.5, 0.5]])
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])

@@ -84,6 +84,17 @@ def test_masks_broadcast_to_the_scores(framework):
     assert p.sum(-1) == pytest.approx([2, 2])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_a_mask_lies_as_its_scores_do_whatever_their_type(framework, dim, dtype, rng):
+    """Of two dimensions, to move the first to the end and the last to the front is the same."""
+    x = rng.standard_normal((3, 4, 5))
+    mask = rng.random(x.shape) < 0.7
+    scores, gone = (framework.array(a, dtype) for a in (x, np.where(mask, x, -INF)))
+    p = soft_topk(scores, 1, dim=dim, mask=framework.array(mask, "bool"))
+    assert np.array_equal(framework.numpy(p), framework.numpy(soft_topk(gone, 1, dim=dim)))
+
+
 def test_where_fewer_than_k_are_left_all_are_chosen(framework):
     x = framework.array([[2.0, -INF, 1.0, -INF]])
     assert np.array_equal(framework.numpy(soft_topk(x, 3)), [[1, 0, 1, 0]])

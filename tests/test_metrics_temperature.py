@@ -156,6 +156,16 @@ def test_the_search_ends_at_its_bound_with_a_choice_that_is_no_softer(monkeypatc
     assert (metrics.hard_gap(soft_topk(X, 2, temperature=ended), 2) <= 0.5).all()
 
 
+def test_the_search_ends_as_near_as_it_says():
+    t = temperature_for(X, 2, support=3.0, per_row=True)
+    found, next_to = (
+        metrics.effective_support(soft_topk(X, 2, temperature=each))
+        for each in (t, t * (1 + 1e-12))
+    )
+    assert (found <= 3 + 1e-14).all()
+    assert (next_to > 3 + 1e-14).all()
+
+
 def test_there_is_no_gradient_and_compilers_take_it():
     x = torch.tensor(X, requires_grad=True)
     alpha = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)

@@ -21,13 +21,13 @@ from kofn.kernels.cpu.rows.frame import loop
 from kofn.kernels.cpu.rows.layout import GIVEN_UP, HI, OUT, TEMPERATURE, K, N, X
 from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import COUNT
-from kofn.kernels.cpu.runtime.shares import plain, served
+from kofn.kernels.cpu.runtime.shares import served
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 MOST = float(np.finfo(np.float64).max)
 
 
-@plain
+@loop
 def _densities(x, costs, lowest, densities):
     """x/c of entries that may be bought, −∞ of others; the least and the greatest of the former;
     whether all is ordinary.
@@ -59,13 +59,13 @@ def _cost_above(densities, costs, t):
     return whole
 
 
-@plain
+@loop
 def _is_close(cost, budget, n, exact):
     """Whether another order of a sum might decide otherwise: not where sums of costs are exact."""
     return not (exact and cost == budget) and abs(cost - budget) <= n * 2.0**-51 * cost
 
 
-@plain
+@loop
 def _buy(x, costs, budget, lowest, densities, out):
     """Write the choice of a row; whether it is not given up."""
     least, greatest, ordinary = _densities(x, costs, lowest, densities)
@@ -100,7 +100,7 @@ def _buy(x, costs, budget, lowest, densities, out):
 def fill(kind, number):
     """The work of a thread: write what is bought, and NaN in place of θ in rows given up."""
 
-    @plain
+    @loop
     def work(job, own, first, last, alpha):
         words = carray(pointer(job), WORDS, np.int64)
         n, rows = words[N], words[COUNT]

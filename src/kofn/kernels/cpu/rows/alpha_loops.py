@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import EXPONENTIAL, LINEAR, SQUARE
 from kofn.kernels.cpu.rows.answer_formulas import expm2, farthest
 from kofn.kernels.cpu.rows.formulas import _base, deleted, distance, exponential, far
-from kofn.kernels.cpu.rows.frame import Visit, in_loop, visit_of
+from kofn.kernels.cpu.rows.frame import BLOCK, Visit, in_loop, visit_of
 from kofn.kernels.cpu.rows.interleaved import BLOCK as ABREAST
 from kofn.kernels.cpu.rows.layout import COTANGENT, LANE, LANES, PLANES, SCORE
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
@@ -63,13 +64,24 @@ def bent(kind, x, hi, lo, per_t, rise):
 def bend(kind: int, number: Any) -> Visit:
     """−Σ∂F/∂α·(g − mean) and −Σ∂F/∂α."""
 
-    @in_loop
-    def entry(x, g, old, hi, lo, per_t, rise, mean):
-        p, bend = bent(kind, x, hi, lo, per_t, rise)
-        w = p * bend
-        return old, (where_positive(w, w * (g - mean)), w)
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
+        widest_vectors()
+        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        into, zero = carray(pointer(sums), 8, np.float64), number(0)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
+        mean_ = number(mean)
+        for start in range(0, n, BLOCK):
+            xs, gs = scores[start : start + BLOCK], cotangent[start : start + BLOCK]
+            product, total = zero, zero
+            for i in range(xs.size):
+                p, bend = bent(kind, xs[i], hi_, lo_, per_t_, rise_)
+                w = p * bend
+                product += where_positive(w, w * (gs[i] - mean_))
+                total += w
+            into[0] += product
+            into[1] += total
 
-    return visit_of(number, entry, *[number(0)] * 2)
+    return visit
 
 
 def bend_abreast(kind: int, number: Any) -> Visit:
@@ -107,12 +119,21 @@ def bend_abreast(kind: int, number: Any) -> Visit:
 def log_bend(kind: int, number: Any) -> Visit:
     """−Σ∂log F/∂α·(g − F·mean), for cotangents of logarithms."""
 
-    @in_loop
-    def entry(x, g, old, hi, lo, per_t, rise, mean):
-        p, bend = bent(kind, x, hi, lo, per_t, rise)
-        return old, (where_positive(bend, bend * (g - p * mean)),)
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
+        widest_vectors()
+        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        into, zero = carray(pointer(sums), 8, np.float64), number(0)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
+        mean_ = number(mean)
+        for start in range(0, n, BLOCK):
+            xs, gs = scores[start : start + BLOCK], cotangent[start : start + BLOCK]
+            product = zero
+            for i in range(xs.size):
+                p, bend = bent(kind, xs[i], hi_, lo_, per_t_, rise_)
+                product += where_positive(bend, bend * (gs[i] - p * mean_))
+            into[0] += product
 
-    return visit_of(number, entry, number(0))
+    return visit
 
 
 @inline

@@ -77,13 +77,21 @@ def closely(kind: int, number: Any) -> Visit:
 
 def lever(kind: int, number: Any) -> Visit:
     """Σu(x − pivot)/T of cotangents u in `out`."""
-    zero = number(0)
 
-    @in_loop
-    def entry(x, g, u, pivot, per_t, c, d, e):
-        return u, (u * ((x - pivot) * per_t) if u != zero else zero,)
+    def visit(x, g, out, n, sums, pivot, per_t, c, d, e):
+        widest_vectors()
+        scores, cotangents = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        into = carray(pointer(sums), 8, np.float64)
+        pivot_, per_t_, zero = number(pivot), number(per_t), number(0)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, us, total = scores[start:stop], cotangents[start:stop], zero
+            for i in range(xs.size):
+                u = us[i]
+                total += u * ((xs[i] - pivot_) * per_t_) if u != zero else zero
+            into[0] += total
 
-    return visit_of(number, entry, zero)
+    return visit
 
 
 def tally(kind: int, number: Any) -> Visit:
@@ -161,11 +169,14 @@ def label_gap(kind: int, number: Any) -> Visit:
 def logs(kind: int, number: Any) -> Visit:
     """Write log F."""
 
-    @in_loop
-    def entry(x, g, old, hi, lo, per_t, rise, e):
-        return logged(kind, x, hi, lo, per_t, rise), ()
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+        widest_vectors()
+        scores, answers = carray(pointer(x), n, number), carray(pointer(out), n, number)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
+        for i in range(n):
+            answers[i] = logged(kind, scores[i], hi_, lo_, per_t_, rise_)
 
-    return visit_of(number, entry, writes=True)
+    return visit
 
 
 def log_weigh(kind: int, number: Any) -> Visit:
@@ -182,9 +193,13 @@ def log_weigh(kind: int, number: Any) -> Visit:
 def log_slope(kind: int, number: Any) -> Visit:
     """Way back, then: u/T with u = v − F′·mean to `out`."""
 
-    @in_loop
-    def entry(x, g, old, hi, lo, per_t, rise, mean):
-        v, w, _ = log_weighed(kind, x, g, hi, lo, per_t, rise)
-        return (v - w * mean) * per_t, ()
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
+        widest_vectors()
+        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        slopes, mean_ = carray(pointer(out), n, number), number(mean)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
+        for i in range(n):
+            v, w, _ = log_weighed(kind, scores[i], cotangent[i], hi_, lo_, per_t_, rise_)
+            slopes[i] = (v - w * mean_) * per_t_
 
-    return visit_of(number, entry, writes=True)
+    return visit

@@ -232,15 +232,28 @@ def slope_of_scores(kind: int, number: Any) -> Visit:
 
 
 def _slope(number: Any, in_temperature: bool) -> Visit:
-    zero = number(0)
+    def visit(x, g, out, n, sums, pivot, per_t, mean, d, e):
+        widest_vectors()
+        scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
+        pivot_, per_t_, mean_ = number(pivot), number(per_t), number(mean)
+        zero = number(0)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, gs, ws = scores[start:stop], cotangent[start:stop], slopes[start:stop]
+            total, size, in_t = zero, zero, zero
+            for i in range(xs.size):
+                v = xs[i] if in_temperature else zero
+                u, uy = sloped(v, gs[i], ws[i], pivot_, per_t_, mean_)
+                ws[i] = u * per_t_
+                total += u
+                size += abs(u)
+                in_t += uy if in_temperature else zero
+            into[0] += total
+            into[1] += size
+            into[2] += in_t
 
-    @in_loop
-    def entry(x, g, w, pivot, per_t, mean, d, e):
-        v = x if in_temperature else zero
-        u, uy = sloped(v, g, w, pivot, per_t, mean)
-        return u * per_t, (u, abs(u), uy if in_temperature else zero)
-
-    return visit_of(number, entry, *[zero] * 3, writes=True)
+    return visit
 
 
 def centre(kind: int, number: Any) -> Visit:
@@ -255,19 +268,33 @@ def centre(kind: int, number: Any) -> Visit:
 
 def integrate(kind: int, number: Any) -> Visit:
     """Σ of G less max(z, 0) far up, #far up and the Σ of their scores, Σ(G − zF)."""
-    zero, one, infinity = number(0), number(1), number(math.inf)
+    infinity = number(math.inf)
 
-    @in_loop
-    def entry(x, g, old, hi, lo, per_t, rise, e):
-        z = distance(x, hi, lo, per_t)
-        playing = not deleted(x)
-        finite = abs(z) < infinity and playing
-        part, is_up, change = integral(kind, z if finite else zero, rise)
-        up = is_up if finite else z > zero and playing
-        count, above = one if up else zero, x if up else zero
-        return old, (part if finite else zero, count, above, change if finite else zero)
+    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+        widest_vectors()
+        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
+        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
+        zero, one = number(0), number(1)
+        for start in range(0, n, BLOCK):
+            block = scores[start : start + BLOCK]
+            rest, count, above, entropy = zero, zero, zero, zero
+            for i in range(block.size):
+                v = block[i]
+                z = distance(v, hi_, lo_, per_t_)
+                playing = not deleted(v)
+                finite = abs(z) < infinity and playing
+                part, is_up, change = integral(kind, z if finite else zero, rise_)
+                up = is_up if finite else z > zero and playing
+                rest += part if finite else zero
+                count += one if up else zero
+                above += v if up else zero
+                entropy += change if finite else zero
+            into[0] += rest
+            into[1] += count
+            into[2] += above
+            into[3] += entropy
 
-    return visit_of(number, entry, *[zero] * 4)
+    return visit
 
 
 def total(kind: int, number: Any) -> Visit:

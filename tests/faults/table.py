@@ -1,0 +1,281 @@
+"""Faults, each a line or two of src/kofn as someone might write them, and the tests that see them.
+
+An old text stands once in its file; it holds no annotation and no name that may well change. Of the
+test files, at most three, the quick ones come first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """A change of one place in the sources that some test of `make test` has to notice."""
+
+    name: str
+    file: str  # under src/kofn
+    old: str
+    new: str
+    tests: tuple[str, ...]  # files of tests/
+
+
+FAULTS = (
+    # Derivatives.
+    Fault(
+        "the threshold moves the logarithms' cotangents the wrong way",
+        "formulas/pullbacks.py",
+        "pulled = pulled - only_if(hard, shares, share)",
+        "pulled = pulled + only_if(hard, shares, share)",
+        ("test_formulas_temperature.py",),
+    ),
+    Fault(
+        "the cotangent of k of a threshold has the wrong sign",
+        "formulas/pullbacks.py",
+        "share * each[..., None], -temperature * each",
+        "share * each[..., None], temperature * each",
+        ("test_maps_threshold.py",),
+    ),
+    Fault(
+        "the cotangent of the temperature has the wrong sign",
+        "formulas/pullbacks.py",
+        "return in_x, -(moved + rest)",
+        "return in_x, moved + rest",
+        ("test_formulas_temperature.py", "test_losses_family.py"),
+    ),
+    Fault(
+        "the cotangent of alpha of a loss has the wrong sign",
+        "operations/each_alpha.py",
+        "in_alpha: cotangent * in_alpha",
+        "in_alpha: -cotangent * in_alpha",
+        ("test_operations_each_alpha.py",),
+    ),
+    Fault(
+        "second derivatives take the derivatives of the threshold for constants",
+        "formulas/root.py",
+        "for step in range(2):",
+        "for step in range(1):",
+        ("test_formulas_gradients.py",),
+    ),
+    Fault(
+        "a compiled function has k's gradient for the temperature's",
+        "adapters/torch_operators.py",
+        "{n: parts[i] for i, n in enumerate(names)",
+        "{n: parts[0] for i, n in enumerate(names)",
+        ("test_adapters_torch_fused.py", "test_package_compiled.py"),
+    ),
+    Fault(
+        "autograd keeps the scores where it need not",
+        "adapters/torch_eager.py",
+        "if not operation.keeps_scores:",
+        "if operation.keeps_scores is None:",
+        ("test_operations_losses.py", "test_adapters_torch_eager.py", "test_adapters.py"),
+    ),
+    Fault(
+        "without kernels' pivot, rounding reaches the gradient in T of rows of over 128 entries",
+        "kernels/cpu/rows/backward.py",
+        "pivot, per_t, mean = lanes.pivot[r], lanes.per_t[r], lanes.mean[r]",
+        "pivot, per_t, mean = lanes.hi[r], lanes.per_t[r], lanes.mean[r]",
+        ("test_formulas_temperature.py", "test_kernels_temperature.py"),
+    ),
+    # NaN, infinities, masks and the ends of k.
+    Fault(
+        "array code loses a NaN outside of a bounded support",
+        "formulas/answers.py",
+        "chosen = nan_where(chosen, p.over.expand(p.has_nan))",
+        "chosen = chosen + 0.0",
+        ("test_formulas_nan.py", "test_maps_edges.py", "test_kernels.py"),
+    ),
+    Fault(
+        "JAX loses a NaN in a maximum",
+        "arrays/operations.py",
+        "math.nan, found) if is_jax(x) else found",
+        "math.nan, found) if is_torch(x) else found",
+        ("test_formulas_nan.py",),
+    ),
+    Fault(
+        "a kernel loses a NaN",
+        "kernels/cpu/rows/forward.py",
+        "others = theta if theta != theta else (0.0 if theta > 0 else 1.0)",
+        "others = 0.0 if theta > 0 else 1.0",
+        ("test_formulas_nan.py", "test_kernels.py"),
+    ),
+    Fault(
+        "scores of +inf do not come off k",
+        "inputs/settled.py",
+        "return k - tops, weight",
+        "return k, weight",
+        ("test_kernels.py",),
+    ),
+    Fault(
+        "k = 0 has no threshold",
+        "solver/threshold.py",
+        "closed = xp.where(p.k <= 0, math.inf, every)",
+        "closed = xp.where(p.k < 0, math.inf, every)",
+        ("test_kernels.py",),
+    ),
+    Fault(
+        "a mask beside scores of half precision is ignored",
+        "inputs/given.py",
+        "if mask is not None:\n        x = form.xp.where(last_mask",
+        "if mask is not None and not half:\n        x = form.xp.where(last_mask",
+        ("test_maps_masks.py",),
+    ),
+    Fault(
+        "finfo.min plus a score does not mask in float16",
+        "arrays/kinds.py",
+        '"float16": -65504.0 / 2,',
+        '"float16": -65504.0,',
+        ("test_maps_masks.py",),
+    ),
+    Fault(
+        "a mask of three dimensions is turned the wrong way",
+        "inputs/given.py",
+        "return mask if form.dim == -1 else move_axis(mask, form.dim, -1)",
+        "return mask if form.dim == -1 else move_axis(mask, -1, form.dim)",
+        ("test_maps_masks.py",),
+    ),
+    # Numbers: types, ranges, digits.
+    Fault(
+        "a temperature per row may be too small for its dtype",
+        "inputs/given.py",
+        "clip(t, floor, ceiling), math.nan)",
+        "clip(t, 0.0, ceiling), math.nan)",
+        ("test_maps_edges.py",),
+    ),
+    Fault(
+        "bfloat16 is computed in bfloat16",
+        "arrays/form.py",
+        'self.dtype_name not in ("float32", "float64"):',
+        'self.dtype_name not in ("bfloat16", "float32", "float64"):',
+        ("test_kernels_half.py", "test_inputs_shapes.py"),
+    ),
+    Fault(
+        "the upper tail of a symmetric link is computed as 1 − F",
+        "links/symmetric.py",
+        "return self.cdf(-z)\n\n    def tail(",
+        "return 1 - self.cdf(z)\n\n    def tail(",
+        ("test_links.py",),
+    ),
+    Fault(
+        "the search for a temperature ends too soon",
+        "metrics/temperature_search.py",
+        '{"float32": 36, "float64": 58}',
+        '{"float32": 36, "float64": 40}',
+        ("test_metrics_temperature.py",),
+    ),
+    # Choices, samples, losses.
+    Fault(
+        "equal scores are chosen from the highest index on",
+        "formulas/choice.py",
+        "place = cumulative_sums(cast(tie, x.dtype)) - 1",
+        "place = xp.flip(cumulative_sums(xp.flip(cast(tie, x.dtype), axis=-1)), axis=-1) - 1",
+        ("test_maps_hard.py", "test_formulas_choice.py"),
+    ),
+    Fault(
+        "a torch.Generator is ignored",
+        "arrays/kinds.py",
+        "if rng is None:\n        return draw(",
+        "if True:\n        return draw(",
+        ("test_subsets_sampling.py", "test_distributions.py"),
+    ),
+    Fault(
+        "leave-one-out subtracts the mean of all samples",
+        "estimators/score.py",
+        "return (fixed - mean(fixed)) * (m / (m - 1))",
+        "return fixed - mean(fixed)",
+        ("test_estimators.py",),
+    ),
+    Fault(
+        "the marginals of k-subsets are those of what is left out",
+        "subsets/conditional_bernoulli.py",
+        "answer = xp.where(rows.z > 0, 1 - tail, tail)",
+        "answer = xp.where(rows.z > 0, tail, 1 - tail)",
+        ("test_kernels_subsets.py", "test_distributions_k_subset_gradients.py"),
+    ),
+    Fault(
+        "the mean of a loss counts ignored rows",
+        "losses/targets.py",
+        "return playing & target.used",
+        "return playing",
+        ("test_losses_family.py",),
+    ),
+    Fault(
+        "label smoothing spreads its share over the other labels alone",
+        "losses/labels.py",
+        "even = target.smoothing / count",
+        "even = target.smoothing / (count - 1)",
+        ("test_losses_family.py",),
+    ),
+    # Segments, blocks, processes, devices.
+    Fault(
+        "the mean of a loss counts segments without entries",
+        "losses/segments.py",
+        "count = xp.sum(counted)",
+        "count = xp.sum(xp.ones_like(counted))",
+        ("test_maps_segments.py",),
+    ),
+    Fault(
+        "the last entry of each block of a long row is left out",
+        "streaming/blocks.py",
+        "stop = min(start + BLOCK, source.size)",
+        "stop = min(start + BLOCK - 1, source.size)",
+        ("test_streaming.py",),
+    ),
+    Fault(
+        "rows in several processes send a message for each sum",
+        "shards/reductions.py",
+        "found = ranks.sum(torch.stack([one.detach().double() for one in local]))",
+        "found = [ranks.sum(one.detach().double()) for one in local]",
+        ("test_distributed.py",),
+    ),
+    Fault(
+        "two numbers per row of a DTensor are placed as one",
+        "adapters/torch_sharding.py",
+        "return Shard(way.dim + before) if",
+        "return Shard(way.dim) if",
+        ("test_adapters_sharded.py",),
+    ),
+    # Arguments and what is around the maps.
+    Fault(
+        "an error of a number does not name the value",
+        "arrays/checks.py",
+        'raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")',
+        'raise ValueError(f"{name} must be {_text(allowed)}")',
+        ("test_arrays_checks.py", "test_schedules.py"),
+    ),
+    Fault(
+        "a router normalizes only from three experts per token on",
+        "nn/routing/routing.py",
+        '(selection == "hard" and k > 1)',
+        '(selection == "hard" and k > 2)',
+        ("test_nn_router.py",),
+    ),
+    Fault(
+        "the load of experts is divided by the tokens, not by the choices",
+        "nn/routing/losses.py",
+        "share = counts / counts.sum().clamp(min=1)",
+        "share = counts / max(1, len(logits))",
+        ("test_nn_router_load.py",),
+    ),
+    Fault(
+        "a pruned weight that is loaded does not get its mask",
+        "nn/pruning/weight.py",
+        'saved = state.get(f"{prefix}mask")',
+        'state.pop(f"{prefix}mask", None)\n        saved = None',
+        ("test_nn_pruning.py", "test_nn_pruning_modes.py"),
+    ),
+    Fault(
+        "a schedule of an array reaches its end a step late",
+        "schedules.py",
+        "xp.clip(step / self.steps, 0.0, 1.0)",
+        "xp.clip(step / (self.steps + 1), 0.0, 1.0)",
+        ("test_schedules.py",),
+    ),
+    Fault(
+        "kofn overwrites a single file without --force",
+        "commands/files.py",
+        "if taken and not force:",
+        "if len(taken) > 1 and not force:",
+        ("test_commands_explore.py", "test_commands_compare.py"),
+    ),
+)

@@ -146,7 +146,7 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def told(as_json: bool, content: bytes, parts: Iterable[Any], written: list[Path]) -> None:
+def print_result(as_json: bool, content: bytes, parts: Iterable[Any], written: list[Path]) -> None:
     """Print the results of a command: as JSON, or as tables with the names of the files."""
     if as_json:
         typer.echo(content, nl=False)

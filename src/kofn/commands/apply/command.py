@@ -15,7 +15,7 @@ from kofn.commands import files
 from kofn.commands.apply.options import Options, check_hard, given_k, no_thresholds
 from kofn.commands.files import InputError
 from kofn.commands.options import Force, Gap, Source, Support, Temperature, check_k, softness
-from kofn.commands.terminal import bar, told
+from kofn.commands.terminal import bar, print_result
 
 if TYPE_CHECKING:
     from kofn.commands.apply.by_blocks import Scores
@@ -85,70 +85,70 @@ def apply(
     if hard:
         check_hard(map=map_, alpha=alpha, temperature=temperature, support=support, gap=gap)
     soft = map_ or "logistic", alpha, measure, value
-    asked = Options(k, *soft, hard, dtype, threshold_only, out, force, resume, as_json)
-    asked.check()
+    options = Options(k, *soft, hard, dtype, threshold_only, out, force, resume, as_json)
+    options.check()
     written = out is not None and out.suffix in ("", ".npy")
     if scores != "-" and measure == "temperature" and (written or threshold_only):
         from kofn.commands.apply.by_blocks import opened
 
         found = opened(scores)
         if found is not None:
-            _by_blocks(scores, found, asked)
+            _by_blocks(scores, found, options)
             return
     if resume:
         raise InputError(
             "--resume continues from .npy file to .npy file in rows, without --support and --gap"
         )
-    _in_memory(scores, asked)
+    _in_memory(scores, options)
 
 
-def _by_blocks(name: str, scores: Scores, asked: Options) -> None:
+def _by_blocks(name: str, scores: Scores, options: Options) -> None:
     """Work on a file that stays on disk."""
     import numpy as np
 
     from kofn.commands.apply import by_blocks
     from kofn.commands.apply.partial import Partial, identity
 
-    began, out = time.monotonic(), asked.out
-    check_k(asked.k, scores.n, "at most the number of scores per row", strict=False)
-    job = asked.job(None)
+    began, out = time.monotonic(), options.out
+    check_k(options.k, scores.n, "at most the number of scores per row", strict=False)
+    job = options.job(None)
     if out is None:
         if job.link is None:
             no_thresholds(None)
         with bar(1, 20) as update:
             found = by_blocks.thresholds(scores, job, update)
-        _print_thresholds(found, name, asked)
+        _print_thresholds(found, name, options)
         return
-    dtype = np.dtype(asked.dtype) if asked.dtype else scores.dtype
-    settings = {"scores": identity(name), **asked.about(), "dtype": dtype.name}
+    dtype = np.dtype(options.dtype) if options.dtype else scores.dtype
+    settings = {"scores": identity(name), **options.about(), "dtype": dtype.name}
     to = Partial(out, scores.shape, dtype, settings)
     for path in (out, to.path, to.record_path):
         if path.exists() and os.path.samefile(path, name):
             raise InputError(f"--out {out} would overwrite the scores, {name}; choose another")
-    if asked.resume:
+    if options.resume:
         to.resume()
     else:
-        to.begin(asked.force)
+        to.begin(options.force)
     with to.kept(), bar(1, 20) as update:
         by_blocks.write(scores, job, to, update)
     about = {"shape": scores.shape, "dtype": dtype.name, "out": str(out)}
     seconds = round(time.monotonic() - began, 2)
-    told(asked.as_json, _json(name, asked, {**about, "seconds": seconds}), (), [out])
+    print_result(options.as_json, _json(name, options, {**about, "seconds": seconds}), (), [out])
 
 
-def _in_memory(source: str, asked: Options) -> None:
+def _in_memory(source: str, options: Options) -> None:
     from kofn.commands.compare import table
 
-    given, out = table.read(source), asked.out
+    given, out = table.read(source), options.out
     values, n = given.values, given.values.shape[-1]
-    check_k(asked.k, n, "at most the number of scores per row", strict=False)
+    check_k(options.k, n, "at most the number of scores per row", strict=False)
     rows = values.reshape(-1, n)
-    job = asked.job(rows)
-    if asked.threshold_only:
-        _print_thresholds(job.thresholds(rows).tolist(), given.name, asked)
+    job = options.job(rows)
+    if options.threshold_only:
+        _print_thresholds(job.thresholds(rows).tolist(), given.name, options)
         return
     weights = job.weights(rows).reshape(values.shape)
-    weights = weights if asked.dtype is None else weights.astype(asked.dtype)
+    weights = weights if options.dtype is None else weights.astype(options.dtype)
     binary = given.binary if out is None or not out.suffix else out.suffix == ".npy"
     if not binary and weights.ndim > 2:
         raise InputError(
@@ -156,23 +156,23 @@ def _in_memory(source: str, asked: Options) -> None:
         )
     content = table.write_npy(weights) if binary else table.write_csv(weights, given)
     if out is not None:
-        files.write(out.parent, {out.name: content}, asked.force, option=out)
+        files.write(out.parent, {out.name: content}, options.force, option=out)
         about = {"shape": weights.shape, "dtype": weights.dtype.name, "out": str(out)}
-        told(asked.as_json, _json(given.name, asked, about), (), [out])
+        print_result(options.as_json, _json(given.name, options, about), (), [out])
         return
     if binary and sys.stdout.isatty():
         raise InputError(".npy output cannot be shown on a terminal; use --out FILE or a pipe")
     typer.echo(content, nl=False)
 
 
-def _print_thresholds(found: list[float], name: str, asked: Options) -> None:
+def _print_thresholds(found: list[float], name: str, options: Options) -> None:
     # JSON has no infinity and no NaN.
     numbers = [theta if math.isfinite(theta) else str(theta) for theta in found]
     text = "".join(f"{theta!r}\n" for theta in found)
-    typer.echo(_json(name, asked, {"thresholds": numbers}) if asked.as_json else text, nl=False)
+    typer.echo(_json(name, options, {"thresholds": numbers}) if options.as_json else text, nl=False)
 
 
-def _json(name: str, asked: Options, more: dict[str, Any]) -> bytes:
+def _json(name: str, options: Options, more: dict[str, Any]) -> bytes:
     from kofn.commands.results import json_bytes
 
-    return json_bytes({"scores": name, **asked.about(), **more})
+    return json_bytes({"scores": name, **options.about(), **more})

@@ -25,7 +25,7 @@ HARD_DTYPES = (*DTYPES, "bool", "uint8")
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for. The temperature is the `value` of the `measure`, or follows from it."""
+    """Options of a call. The temperature is the `value` of the `measure`, or follows from it."""
 
     k: float
     map: str

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from kofn.commands import files
 from kofn.commands.options import Force, Json, at_least, chosen
-from kofn.commands.terminal import prepare_kernels, progress_bar, told
+from kofn.commands.terminal import prepare_kernels, print_result, progress_bar
 
 if TYPE_CHECKING:
     from kofn.commands.bench.cases import Case
@@ -78,7 +78,7 @@ def bench(
         report.SHORT_EXPLANATION,
         *map(report.as_rich, results),
     )
-    told(as_json, content, parts, written)
+    print_result(as_json, content, parts, written)
 
 
 def _timed(cases: list[Case], dtypes: list[str] | None, rounds: int) -> list[Result]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kofn.commands import files, options
-from kofn.commands.terminal import prepare_kernels, progress_bar, told
+from kofn.commands.terminal import prepare_kernels, print_result, progress_bar
 
 K = Annotated[
     float, typer.Option("-k", help="Number of entries to choose from each row; may be fractional.")
@@ -49,4 +49,4 @@ def compare(
             pictured = {"compare.json": content, "compare.png": report.as_png(comparison, given)}
             written = files.write(out, pictured, force)
     tables = report.weights_table(comparison, given), report.metrics_table(comparison)
-    told(as_json, content, tables, written)
+    print_result(as_json, content, tables, written)

@@ -11,7 +11,7 @@ import typer
 from kofn.commands import files
 from kofn.commands.files import InputError
 from kofn.commands.options import Force, Json, at_least, directory, one_of, valid_seed
-from kofn.commands.terminal import TwoBars, prepare_kernels, told
+from kofn.commands.terminal import TwoBars, prepare_kernels, print_result
 
 if TYPE_CHECKING:
     from kofn.commands.select.compare import Outcome
@@ -75,7 +75,7 @@ def select(
         pictured = {"selection.json": content, "selection.png": report.as_png(outcomes)}
         written = files.write(out, pictured, force)
     parts = (part for outcome in outcomes for part in report.as_rich(outcome))
-    told(as_json, content, parts, written)
+    print_result(as_json, content, parts, written)
 
 
 def _load(

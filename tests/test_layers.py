@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from layers import LEVEL, ROOT, imports, longest_chain, modules, rooms_below, without_detours
+from layers import (
+    LEVEL,
+    ROOT,
+    imports,
+    longest_chain,
+    modules,
+    room_of,
+    rooms_below,
+    without_detours,
+)
 
 FLAT = {"__init__", "__main__", "classic", "onnx", "schedules"}
 
@@ -102,6 +111,32 @@ def test_tests_are_named_after_rooms():
     rooms = {*LEVEL, *HOUSE}
     lost = {name for name in named if not any(f"{name}_".startswith(f"{r}_") for r in rooms)}
     assert not lost
+
+
+# Rooms below the public functions, and what tests of a public room look into nevertheless.
+INNER = {room for room in LEVEL if LEVEL["solver"] <= LEVEL[room] < LEVEL["maps"]}
+INNER |= {"streaming", "subsets"}
+LOOKS_INTO = {
+    "commands": {"kernels", "streaming"},
+    "distributed": {"adapters", "formulas", "operations", "shards"},
+    "distributions": {"subsets"},
+}
+
+
+def test_tests_look_into_their_own_room_and_below_it():
+    known = modules(ROOT)
+    for path in Path(__file__).parent.glob("test_*.py"):
+        room = max(
+            (r for r in {*LEVEL, *HOUSE} if f"{path.stem}_".startswith(f"test_{r}_")), key=len
+        )
+        if room == "layers":
+            continue
+        for target in imports(path, known):
+            other = room_of(target)
+            if other not in INNER or target.count(".") < 2:
+                continue
+            below = room in INNER and LEVEL[other] <= LEVEL[room]
+            assert below or other in LOOKS_INTO.get(room, ()), f"{path.name} imports {target}"
 
 
 def test_the_figure_shows_every_room_and_every_arrow(tmp_path):

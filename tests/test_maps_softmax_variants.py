@@ -11,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
 from kofn import softmax, sparse_softmax, taylor_softmax
+from kofn.maps import taylor_zeros
 from kofn.maps.taylor_zeros import zeros
 from support import WEIGHTS, Framework, names_of, weight_tolerance, with_gradients
 
@@ -244,3 +245,11 @@ def test_errors_of_sparse_softmax():
         with pytest.raises(ValueError, match=r"p must be a number in \(0, 1\]"):
             sparse_softmax(X, p=p)
     assert kofn.sparse_softmax(X, k=np.int64(2)).shape == X.shape
+
+
+def test_the_search_for_the_zeros_of_a_polynomial_has_a_bound(monkeypatch):
+    usual = taylor_zeros._upper_half(20)
+    monkeypatch.setattr(taylor_zeros, "ROUNDS", 7)
+    assert taylor_zeros._upper_half(20) == usual
+    monkeypatch.setattr(taylor_zeros, "ROUNDS", 1)
+    assert np.abs(np.array(taylor_zeros._upper_half(20)) - usual).max() < 2

@@ -10,13 +10,8 @@ import torch
 
 import kofn
 from kofn import streaming
-from kofn.adapters import shard_knapsack_choice
 from kofn.arrays import flow
-from kofn.maps import taylor_zeros
-from kofn.shards import choice
 from kofn.solver import neighbours as beside
-from kofn.streaming import cut
-from kofn.streaming import equation as one_row
 from support import LINKS, TOTAL, Framework, every_link
 
 NEXT_TO_N = 2.9999999999999996
@@ -124,110 +119,3 @@ for dtype in ("float32", "float64"):
                 assert (0 <= p).all() and (p <= 1).all(), (row, k, temperature, p)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
-
-
-class OneRank:
-    """The messages of rows of which this process has all of each, counted."""
-
-    def __init__(self):
-        self.messages = 0
-
-    def sum(self, message):
-        self.messages += 1
-        return message
-
-
-def keys_at_all_distances(rng, dtype):
-    """Scores over all of their type, next to one another, and equal ones."""
-    info = np.finfo(dtype)
-    exponents = rng.uniform(np.log2(info.smallest_subnormal), info.maxexp - 1, (8, 30))
-    far = rng.choice([-1.0, 1.0], (8, 30)) * 2.0**exponents
-    near = 1 + rng.integers(-3, 4, (8, 30)) * info.eps
-    ends = np.where(rng.random((8, 30)) < 0.5, info.min, info.max)
-    return torch.from_numpy(np.concatenate([far, near, ends]).astype(dtype))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_messages_of_a_choice_in_several_processes_have_a_bound(monkeypatch, rng, dtype):
-    keys = choice.keys_of(keys_at_all_distances(rng, dtype))
-    assert choice.most_rounds(keys) == (11 if dtype == np.float32 else 22)
-    for k in (1, 7, 29):
-        ranks = OneRank()
-        chosen = torch.full(keys.shape[:1], k)
-        keyed = choice._Keyed(keys, chosen, keys.amin(-1).long(), keys.amax(-1).long() + 1)
-        cut = choice._searched(keyed, ranks)
-        assert ranks.messages <= choice.most_rounds(keys)
-        least = torch.where(keys >= cut[:, None], keys, torch.iinfo(keys.dtype).max).amin(-1)
-        assert (least == keys.sort(-1, descending=True).values[:, k - 1]).all()
-    monkeypatch.setattr(choice, "most_rounds", lambda _: 2)
-    ranks = OneRank()
-    cut = choice._searched(keyed, ranks)
-    assert ranks.messages == 2
-    assert ((keys >= cut[:, None]).sum(-1) >= 29).all()
-
-
-def test_the_messages_of_a_choice_with_costs_have_a_bound(monkeypatch, rng):
-    keys = choice.keys_of(keys_at_all_distances(rng, np.float64))
-    price = torch.from_numpy(rng.integers(1, 9, keys.shape).astype(float))
-    purse = price.sum(-1) * 0.4
-    keyed = shard_knapsack_choice._Keyed(keys, price, purse)
-    start = shard_knapsack_choice._Cut(keys.amin(-1), keys.amax(-1) + 1, torch.zeros_like(purse))
-    ranks, every = OneRank(), torch.ones_like(purse, dtype=torch.bool)
-    cut = shard_knapsack_choice._searched(keyed, start, every, ranks)
-    assert ranks.messages <= choice.most_rounds(keys)
-    spent = torch.where(keys >= cut.high[:, None], price, 0.0).sum(-1)
-    more = torch.where(keys >= cut.low[:, None], price, 0.0).sum(-1)
-    assert ((spent <= purse) & (purse < more) & (cut.spent == spent)).all()
-    assert (cut.high - cut.low == 1).all()
-    monkeypatch.setattr(shard_knapsack_choice, "most_rounds", lambda _: 2)
-    ranks = OneRank()
-    cut = shard_knapsack_choice._searched(keyed, start, every, ranks)
-    assert ranks.messages == 2
-    assert (torch.where(keys >= cut.high[:, None], price, 0.0).sum(-1) <= purse).all()
-
-
-def test_the_search_for_the_zeros_of_a_polynomial_has_a_bound(monkeypatch):
-    usual = taylor_zeros._upper_half(20)
-    monkeypatch.setattr(taylor_zeros, "ROUNDS", 7)
-    assert taylor_zeros._upper_half(20) == usual
-    monkeypatch.setattr(taylor_zeros, "ROUNDS", 1)
-    assert np.abs(np.array(taylor_zeros._upper_half(20)) - usual).max() < 2
-
-
-def test_digits_of_costs_that_a_sum_in_another_order_has_lost_end_at_the_last():
-    """All that the first digit says is there does not fit; all that the second says does."""
-    first, second = [0.0, 1.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.5 - 2.0**-53]
-    found = cut.cut(4, 2, 1 - 2.0**-53, lambda prefix, below, width: first if below else second)
-    assert found == (-4 + 1, 0.25)
-
-
-class Never:
-    """A row whose sums tell nothing: every look says that θ is further up."""
-
-    is_double = True
-
-    def __init__(self):
-        self.looks = 0
-
-    def bracket(self, how):
-        return 0.0, -1e300, 1e300
-
-    def look(self, theta, rest, how):
-        self.looks += 1
-        return one_row.Sums(0.0, 2.0, 2.0, 0.0, 0.0)
-
-    def glance(self, theta, how):
-        return None
-
-
-def test_a_search_whose_sums_never_settle_ends_at_its_bound():
-    row = Never()
-    theta = one_row.Equation(row, 1.0, 3.0, 1.0, kofn.links.linear.inner).solve()
-    assert row.looks <= one_row.BISECTIONS
-    assert -1e300 <= theta <= 1e300
-    row = Never()
-    start = np.float64(0.0)
-    found = one_row.Equation(row, 1.0, 3.0, 1.0, kofn.links.linear.inner).search(start, -1, 1e9, 5)
-    assert row.looks == 5
-    assert not found.found
-    assert 0 <= found.at.anchor <= 1e9

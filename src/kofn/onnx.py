@@ -64,7 +64,7 @@ REACH = 128.0
 """Every link is 0 or 1 to rounding so many temperatures away."""
 
 
-def translations() -> dict[Callable, Callable]:
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return the `custom_translation_table` of kofn's operators for torch.onnx.export.
 
     The threshold is found by halving a bracket a fixed number of times, for the links of

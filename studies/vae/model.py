@@ -33,7 +33,7 @@ class Latent(NamedTuple):
         """Return the log of the number of choices, which is −log of the uniform prior."""
         return self.factors * math.log(self._replace(factors=1).size)
 
-    def of(self, logits: Tensor) -> Categorical | KSubset:
+    def of(self, logits: Tensor) -> Categorical[Any] | KSubset[Any]:
         """Return the distribution for logits of shape (images, width)."""
         if self.k is not None:
             return KSubset(logits, self.k)
@@ -67,7 +67,7 @@ class Autoencoder(nn.Module):
         last: Any = self.decoder[-1]
         last.bias.data.copy_(share.logit())
 
-    def choice(self, images: Tensor, temperature: float = 1.0) -> Categorical | KSubset:
+    def choice(self, images: Tensor, temperature: float = 1.0) -> Categorical[Any] | KSubset[Any]:
         """Return the distribution q(z | image)."""
         return self.latent.of(self.encoder(images / INK) / temperature)
 
@@ -83,7 +83,7 @@ class Autoencoder(nn.Module):
         inked = odds[:, 0] @ images.T if odds.shape[1] == 1 else (odds * images).sum(-1)
         return inked - blank + ways(images)
 
-    def divergence(self, choice: Categorical | KSubset) -> Tensor:
+    def divergence(self, choice: Categorical[Any] | KSubset[Any]) -> Tensor:
         """Return KL(q ‖ uniform) per image."""
         return self.latent.log_size - self.latent.added(choice.entropy())
 

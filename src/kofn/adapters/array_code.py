@@ -19,7 +19,7 @@ def answer(
     arrays: Sequence[Array],
     settings: Sequence[Any],
     theta: Array | None = None,
-) -> Array:
+) -> Any:
     """Return the answer of an operation; at θ, two floats per row, if that is known."""
     known = dict(zip(operation.settings, settings, strict=True))
     known.pop("slopes", None)

@@ -28,7 +28,7 @@ OF_ALPHAS = {ROWS: EACH_ALPHA}
 
 def answer(
     operation: Operation, rows: Any, arrays: Sequence[Array], settings: Sequence[Any]
-) -> Array | None:
+) -> Any:
     """Return the answer of an operation by a primitive, or None if there is none for it."""
     dense = type(rows) is not Given or rows.over is DENSE
     if operation.xla is None or not dense:

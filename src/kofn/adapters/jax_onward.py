@@ -90,7 +90,7 @@ class _Code:
         compared = self.operation.compared(rows, target, *settings.own, over=over, found=theta)
         return *theta, *compared
 
-    def slope(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> jax.Array:
+    def slope(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return the slope of the loss in alpha."""
         place = self.names.index("alpha")
 
@@ -189,7 +189,7 @@ def _both_jvp(pair: Pair, code: _Code, primals: Any, tangents: Any, *, settings:
     if not code.has_alpha:
         return both, [*changes, moved]
 
-    def slope(*given: jax.Array) -> jax.Array:
+    def slope(*given: jax.Array) -> Any:
         return code.slope(*given, primals[-1], settings=settings)
 
     own = tuple(map(ad.instantiate_zeros, tangents[:rows]))

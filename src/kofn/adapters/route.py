@@ -39,7 +39,7 @@ def answer(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[A
 
 def by_array_code(
     operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()
-) -> Array:
+) -> Any:
     """Return the answer of an operation by array code."""
     closed = operation.closed or (operation if operation.elementwise else None)
     if closed is not None and _is_closed(closed, rows):
@@ -47,9 +47,7 @@ def by_array_code(
     return array_code.answer(operation, rows, arrays, _with_slopes(operation, settings, 0))
 
 
-def by_kernel(
-    operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()
-) -> Array | None:
+def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()) -> Any:
     """Return the answer of an operation by compiled code; None if none serves the rows."""
     kind = rows.form.kind if type(rows) is Given else framework(_scores(rows))
     if kind == "torch":
@@ -71,7 +69,7 @@ def computed(
     rows: Any,
     arrays: Sequence[Array],
     settings: Sequence[Any] = (),
-) -> Array:
+) -> Any:
     """Return the answer of an operation by its kernel function, differentiable on eager torch."""
     run = _run_of(rows)
     if is_torch(_scores(rows)) and _is_learned(operation, rows, arrays):
@@ -89,13 +87,13 @@ def may_learn(rows: Any, operation: Operation) -> bool:
     return not known or _is_learned(operation, rows)
 
 
-def _scores(rows: Any) -> Array:
+def _scores(rows: Any) -> Any:
     return rows[0] if isinstance(rows, tuple) else rows
 
 
 def _of_torch(
     operation: Operation, rows: Any, arrays: Sequence[Array], settings: Sequence[Any]
-) -> Array | None:
+) -> Any:
     # Short rows wait for every call of a function here.
     state, x = of_torch("state"), rows[0] if isinstance(rows, tuple) else rows
     if operation.each_alpha and rows.link.static_and_array_alpha()[1] is not None:
@@ -131,7 +129,7 @@ def _of_torch(
     return _recorded(operation, run, backend, rows, arrays, settings)
 
 
-def _recorded(*call: Any) -> Array:
+def _recorded(*call: Any) -> Any:
     # An import statement takes half a microsecond, even for a module that is there.
     name = "kofn.adapters.torch_eager"
     return (sys.modules.get(name) or import_module(name)).recorded(*call)
@@ -170,7 +168,7 @@ def _run(operation: Operation, backend: Any, rows: Any, *own: Any) -> Any:
     return operation.kernel(backend, rows, *own)
 
 
-def _first(answers: Any) -> Array:
+def _first(answers: Any) -> Any:
     return answers[0] if type(answers) is tuple else answers
 
 

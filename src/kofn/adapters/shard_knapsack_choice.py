@@ -23,7 +23,8 @@ def fill(given: Given, over: GroupRows) -> Tensor:
     """Return this rank's entries of `formulas.knapsack_choice.fill`."""
     with torch.no_grad():
         found: Any = knapsack_choice.fill(given, over, partial(_bought, over.ranks))
-    return found
+    own: Tensor = found
+    return own
 
 
 class _Keyed(NamedTuple):

@@ -41,13 +41,15 @@ def recorded(
     tensors = of.tensors(rows)
     onward = operation.onward is not None and operation.goes_onward(rows, *arrays)
     if onward and (len(tensors) == 1 or not any(one.requires_grad for one in tensors[1:])):
-        return _apply_onward(call, *arrays, *tensors)[0]
-    return _apply(call, *arrays, *tensors)
+        found: Tensor = _apply_onward(call, *arrays, *tensors)[0]
+    else:
+        found = _apply(call, *arrays, *tensors)
+    return found
 
 
 class _Recorded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
         operation, run, backend, rows, settings, arrays = call
         rows = operation.of.within(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *tensors[:arrays], *settings)

@@ -102,7 +102,7 @@ def _arrays(arguments: Iterable[Argument]) -> set[str]:
     return {each.name for each in arguments if each.kind in (*ARRAYS, NUMBER, OPTIONAL)}
 
 
-def _new(answer: Argument, x: Any, batch: Sequence[int], known: dict[str, Any]) -> Tensor:
+def _new(answer: Argument, x: Any, batch: Sequence[int], known: dict[str, Any]) -> Any:
     wide = torch.float32 if x.itemsize == 2 else None
     if not is_given(answer, known):
         return x.new_empty(0)

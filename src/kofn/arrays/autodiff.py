@@ -59,7 +59,7 @@ def has_gradients(*arrays: Any) -> bool:
     return any(not state.is_eager(x) or state.is_recorded(x) for x in arrays if is_torch(x))
 
 
-def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
+def values_and_slopes(function: Callable[..., Any], x: Array) -> tuple[Array, Array]:
     """Return function(x) and the gradient of its sum in x, as a constant.
 
     The values keep their graph with respect to the other inputs of `function`.
@@ -73,7 +73,7 @@ def values_and_slopes(function: Callable, x: Array) -> tuple[Array, Array]:
     return values, stop_gradient(slopes)
 
 
-def with_gradients_of(function: Callable, *arguments: Any) -> Any:
+def with_gradients_of(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return zeros like the first argument, with the derivatives of function(*arguments).
 
     For a `function` whose value is 0, which XLA cannot know. It may use only its arguments, and
@@ -94,7 +94,9 @@ def with_gradients_of(function: Callable, *arguments: Any) -> Any:
     return zeros(*arguments)
 
 
-def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) -> Array:
+def root_with_rule(
+    residual: Callable[..., Any], gain: Callable[..., Any], root: Array, terms: Any
+) -> Array:
     """Return the root of residual(root, terms), with d root = gain(root, terms)·d residual.
 
     For JAX. The rule applies to its own root again, so derivatives of any order follow.
@@ -116,7 +118,7 @@ def root_with_rule(residual: Callable, gain: Callable, root: Array, terms: Any) 
 
 
 def function_by_slopes(
-    function: Callable, change: Callable, z: Array, k: Array, constants: Any
+    function: Callable[..., Any], change: Callable[..., Any], z: Array, k: Array, constants: Any
 ) -> Array:
     """Return function(z, k, constants), with the derivative change(z, constants, dz, dk).
 
@@ -138,7 +140,7 @@ def function_by_slopes(
     return of(z, k, constants)
 
 
-def gradient(function: Callable, x: Array) -> Array:
+def gradient(function: Callable[..., Any], x: Array) -> Array:
     """Return the derivatives of the sum of function(x). For JAX."""
     jax = sys.modules["jax"]
     answer, pull = jax.vjp(function, x)

@@ -99,7 +99,7 @@ AT_ONCE = 1 << 15
 """Numbers up to which computing all together costs less than one part after another."""
 
 
-def stacked(x: Array, function: Callable, items: Any) -> Any:
+def stacked(x: Array, function: Callable[..., Any], items: Any) -> Any:
     """Stack the tuples function(item) for each item along the first axis of `items`.
 
     `items` is a NamedTuple of arrays. Items are processed one at a time, so that no array is larger
@@ -135,5 +135,5 @@ def _at_once(x: Array, items: Any) -> bool:
     return is_compiling() or math.prod((*x.shape, items[0].shape[0])) <= AT_ONCE
 
 
-def _each(items: Any) -> list:
+def _each(items: Any) -> list[Any]:
     return [type(items)(*(part[i] for part in items)) for i in range(items[0].shape[0])]

@@ -67,7 +67,7 @@ class Form(NamedTuple, Generic[KindT]):
         found: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
         return found  # of the kind of the caller's array
 
-    def quiet(self) -> contextlib.AbstractContextManager:
+    def quiet(self) -> contextlib.AbstractContextManager[Any]:
         """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
         return np.errstate(all="ignore") if self.kind == "numpy" else _AS_IT_IS
 

@@ -210,6 +210,6 @@ def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Any:
     )
 
 
-def quiet(x: Array) -> contextlib.AbstractContextManager:
+def quiet(x: Array) -> contextlib.AbstractContextManager[Any]:
     """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
     return np.errstate(all="ignore") if is_numpy(x) else contextlib.nullcontext()

@@ -116,7 +116,7 @@ class RelaxedOneHot(OverRows[ArrayT]):
             return xp.where(xp.any(xp.isnan(value), axis=-1), math.nan, answer)
 
     @property
-    def _choice(self) -> Categorical:
+    def _choice(self) -> Categorical[Any]:
         return Categorical(self.logits)
 
     def _temperature(self, like: Array) -> Array:

@@ -146,7 +146,7 @@ def reinmax_through(
     return sample + cast(slope, sample.dtype)
 
 
-def _tangent(choice: Categorical | Bernoulli, weights: Array, logits: Array) -> Array:
+def _tangent(choice: Categorical[Any] | Bernoulli[Any], weights: Array, logits: Array) -> Array:
     """Return 0, with the gradient of the probabilities, evaluated at `weights`, in the logits."""
     change = moving(logits)
     if isinstance(choice, Bernoulli):

@@ -23,7 +23,7 @@ def in_rows(
     cotangent: Array,
     rows: Rows,
     found: Any,
-    in_z: Callable,
+    in_z: Callable[..., Any],
     constants: Sequence[Array] = (),
     over: Reductions = DENSE,
 ) -> tuple[Array, Array]:

@@ -140,7 +140,8 @@ class Equation(NamedTuple):
         slope = fixed.pdf(stop_gradient(z))
         slope = slope if costs is None else costs * slope
         slope = namespace(z).where(live & over.expand(solvable), slope, 0.0)
-        return slope / over.expand(weight) * over.expand(rest - stop_gradient(rest))
+        found: Array = slope / over.expand(weight) * over.expand(rest - stop_gradient(rest))
+        return found
 
     def _at(self, delta: Array, terms: Terms) -> tuple[Link, Array]:
         expand = _reductions(terms.over).expand

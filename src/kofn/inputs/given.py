@@ -222,8 +222,8 @@ def without_deleted(scores: ArrayT) -> ArrayT:
 def last_mask(mask: Any, scores: Array, form: Form, of: str = "scores") -> Array:
     """Return where an entry may be chosen, with the dimension of the rows last."""
     check_mask(mask, scores, of)
-    mask = form.xp.broadcast_to(adopt(mask, scores), scores.shape)
-    return mask if form.dim == -1 else move_axis(mask, form.dim, -1)
+    spread: Array = form.xp.broadcast_to(adopt(mask, scores), scores.shape)
+    return spread if form.dim == -1 else move_axis(spread, form.dim, -1)
 
 
 def weights_in_play(

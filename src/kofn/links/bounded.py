@@ -40,7 +40,8 @@ class Bounded(BuiltIn):
         return self._inner
 
     def _inside(self, z: ArrayT) -> ArrayT:
-        return z - self._inner.edge
+        found: ArrayT = z - self._inner.edge
+        return found
 
     def cdf(self, z: ArrayT) -> ArrayT:
         return self._inner.cdf(self._inside(z))
@@ -58,7 +59,8 @@ class Bounded(BuiltIn):
         return self._inner.log_cdf(self._inside(z))
 
     def quantile(self, q: ArrayT) -> ArrayT:
-        return self._inner.quantile(q) + self._inner.edge
+        found: ArrayT = self._inner.quantile(q) + self._inner.edge
+        return found
 
     def integral(self, z: ArrayT) -> ArrayT:
         return self._inner.integral(self._inside(z))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
@@ -18,7 +18,7 @@ ROUNDS = {"float32": 36, "float64": 58}
 """Down to a rounding of log T: its ends are at most 140 + 2·`room` apart."""
 
 
-def _halved(softness: Callable, per_row: bool, what: Given, target: Array) -> Array:
+def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Array) -> Array:
     """Return T by bisection in log T: the end of the bracket that is no softer than the target."""
     xp = namespace(what.scores)
     x = what.scores
@@ -102,7 +102,7 @@ def mean_of(values: Array, counted: Array) -> Array:
     return xp.sum(xp.where(counted, values, 0.0)) / xp.where(number > 0, number, 1.0)
 
 
-def _all(reduction: Callable, values: Array, empty: float) -> Array:
+def _all(reduction: Callable[..., Any], values: Array, empty: float) -> Array:
     """Reduce over all rows; return `empty` if there are none."""
     xp = namespace(values)
     return reduction(values) if math.prod(values.shape) else xp.sum(values) + empty

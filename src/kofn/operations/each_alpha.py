@@ -138,7 +138,8 @@ def _cotangents(reference: Callable[..., Any], part: Given, cotangent: Tensor) -
     """Return the cotangents of the scores, k and T, and alpha, as a kernel's way back does."""
 
     def of(given: Given) -> Tensor:
-        return reference(rows_of(given))
+        found: Tensor = reference(rows_of(given))
+        return found
 
     _, in_x, in_alpha, in_k, in_t = recording(_slopes, of, part, cotangent)
     numbers = type(part.k) is type(part.temperature) is float
@@ -229,7 +230,8 @@ def _loss(
     backend: Any, part: Given, target: Tensor, likely: int, of_alpha: int, slopes: int
 ) -> Answers:
     found: Any = losses.gap(backend, part, target, likely, slopes, of_alpha)
-    return found
+    in_parts: Answers = found
+    return in_parts
 
 
 def _loss_by_array_code(

@@ -54,6 +54,7 @@ def _mend(found: Array, where: np.ndarray, given: Given, function: Any) -> None:
 
 
 def _fill(backend: Backend, given: Given) -> Array:
+    found: Array
     found, lost = backend.fill(*costed(given))
     _mend(found, np.isnan(in_memory(lost)), given, knapsack_choice.fill)
     return found

@@ -40,7 +40,8 @@ def _two(number: Any) -> tuple[Any, float | None]:
 
 
 def _number(link: Any) -> float | None:
-    return link.static_and_array_alpha()[0]
+    number: float | None = link.static_and_array_alpha()[0]
+    return number
 
 
 def tensors_of(given: Given) -> list[Array]:

@@ -66,7 +66,8 @@ def counted(given: Given, k: int | None, p: float | None) -> Array:
 
 
 def _weights(chooser: Chooser, given: Given, k: int | None, p: float | None) -> Array:
-    return chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
+    found: Array = chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
+    return found
 
 
 def _weights_back(chooser: Chooser, given: Given, weights: Array, cotangent: Array) -> Any:

@@ -108,7 +108,7 @@ class SegmentForm(NamedTuple):
         columns = self.shape[1:]
         return move_axis(values.reshape(*columns, size), -1, 0) if columns else values
 
-    def quiet(self) -> contextlib.AbstractContextManager:
+    def quiet(self) -> contextlib.AbstractContextManager[Any]:
         return np.errstate(all="ignore") if self.kind == "numpy" else contextlib.nullcontext()
 
 

@@ -32,14 +32,14 @@ def call(name: str, *arguments: Any) -> Any:
 
 def define(
     name: str, arguments: str, results: str, fake: Callable[..., Any]
-) -> Callable[[Callable], Any]:
+) -> Callable[[Callable[..., Any]], Any]:
     """Register a function as an operator of this name; `fake` gives the results' shapes.
 
     This is torch.library.custom_op without its search for memory that is shared, which takes as
     long as a short row. No output may share memory with another, or with an input.
     """
 
-    def register(function: Callable) -> Any:
+    def register(function: Callable[..., Any]) -> Any:
         full = f"kofn::{name}"
         tags = (torch.Tag.pt2_compliant_tag,)
         torch.library.define(full, f"({arguments}) -> {results}", tags=tags)
@@ -68,10 +68,12 @@ translated: list[bool] = []
 """Not empty once kofn.onnx has made translations: whether they are given cannot be seen."""
 
 
-_FUNCTIONS: dict[Any, Callable] = {}
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 
-def differentiate(operator: Any, pullback: Callable, keep: Callable | None = None) -> None:
+def differentiate(
+    operator: Any, pullback: Callable[..., Any], keep: Callable[..., Any] | None = None
+) -> None:
     """Give an operator a derivative, as torch.library.register_autograd does."""
     found = recorded_by(operator, pullback, keep)
     if found is None:

@@ -57,7 +57,9 @@ backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", l
 known to run a module again. Without it both runs count."""
 
 
-def recorded_by(operator: Any, pullback: Callable, keep: Callable | None) -> Any:
+def recorded_by(
+    operator: Any, pullback: Callable[..., Any], keep: Callable[..., Any] | None
+) -> Any:
     """Return (autograd's function of an operator, a context below it, the key of subclasses).
 
     torch.library.register_autograd sets the same function, which takes as long as a short row even

@@ -24,7 +24,7 @@ UNMET = {
 }
 """What an attention module may ask for beyond `sparse_attention`: leaving it out would be wrong."""
 
-_registered: dict[str, Callable] = {}
+_registered: dict[str, Callable[..., Any]] = {}
 
 
 def register_attention(

@@ -173,7 +173,9 @@ def _moved(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tenso
     return moved - moved.detach()
 
 
-def flex(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable, block_mask: Any) -> Tensor:
+def flex(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any], block_mask: Any
+) -> Tensor:
     """Return flex_attention of scores that need no scale; grouped heads are no matter."""
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -177,10 +177,9 @@ def gaps(
     """
     memory = memory_of(x)
     x, target = memory.packed(x), memory.packed(target)
-    two, dense = memory.empty(x, (2, *x.shape[:-1])), None
-    labels: Array | None = target
-    if target.ndim == x.ndim:
-        dense, labels = target, None
+    two, is_dense = memory.empty(x, (2, *x.shape[:-1])), target.ndim == x.ndim
+    dense, labels = (target, None) if is_dense else (None, target)
+    if is_dense:
         k = k if known else memory.empty(x, x.shape[:-1])
     if known is not None:
         away, theta = known

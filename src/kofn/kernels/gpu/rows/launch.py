@@ -189,6 +189,6 @@ def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None
     return like.new_empty(shape, dtype=dtype)
 
 
-def device_of(x: Tensor) -> contextlib.AbstractContextManager:
+def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Launches go to the current device, which need not be that of the tensor."""
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

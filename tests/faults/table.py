@@ -33,7 +33,7 @@ FAULTS = (
         "formulas/pullbacks.py",
         "share * each[..., None], -temperature * each",
         "share * each[..., None], temperature * each",
-        ("test_maps_threshold.py",),
+        ("test_operations_threshold.py",),
     ),
     Fault(
         "the cotangent of the temperature has the wrong sign",
@@ -212,7 +212,7 @@ FAULTS = (
         "losses/segments.py",
         "count = xp.sum(counted)",
         "count = xp.sum(xp.ones_like(counted))",
-        ("test_maps_segments.py",),
+        ("test_segments.py",),
     ),
     Fault(
         "the last entry of each block of a long row is left out",

@@ -241,7 +241,7 @@ FAULTS = (
         "arrays/checks.py",
         'raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")',
         'raise ValueError(f"{name} must be {_text(allowed)}")',
-        ("test_arrays_checks.py", "test_schedules.py"),
+        ("test_schedules.py", "test_arrays_checks.py"),
     ),
     Fault(
         "a router normalizes only from three experts per token on",

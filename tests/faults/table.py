@@ -130,8 +130,8 @@ FAULTS = (
     Fault(
         "a mask of three dimensions is turned the wrong way",
         "inputs/given.py",
-        "return mask if form.dim == -1 else move_axis(mask, form.dim, -1)",
-        "return mask if form.dim == -1 else move_axis(mask, -1, form.dim)",
+        "return spread if form.dim == -1 else move_axis(spread, form.dim, -1)",
+        "return spread if form.dim == -1 else move_axis(spread, -1, form.dim)",
         ("test_maps_masks.py",),
     ),
     # Numbers: types, ranges, digits.
@@ -194,7 +194,7 @@ FAULTS = (
     ),
     Fault(
         "the mean of a loss counts ignored rows",
-        "losses/targets.py",
+        "losses/reduced.py",
         "return playing & target.used",
         "return playing",
         ("test_losses_family.py",),
@@ -210,8 +210,8 @@ FAULTS = (
     Fault(
         "the mean of a loss counts segments without entries",
         "losses/segments.py",
-        "count = xp.sum(counted)",
-        "count = xp.sum(xp.ones_like(counted))",
+        "over_rows(loss, counted, reduction)",
+        "over_rows(loss, None, reduction)",
         ("test_segments.py",),
     ),
     Fault(

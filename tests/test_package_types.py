@@ -9,18 +9,23 @@ import pytest
 
 import kofn
 
-USERS = Path(__file__).parent / "typed" / "users.py"
+TYPED = Path(__file__).parent / "typed"
+USERS, STRICT = TYPED / "users.py", TYPED / "strict.py"
 
 
 @pytest.mark.full  # mypy reads PyTorch and JAX: most of a minute without its cache
 def test_mypy_knows_the_kind_that_comes_back_and_refuses_wrong_names():
     pytest.importorskip("mypy")
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports", str(USERS)],
+        [
+            *(sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports"),
+            *(str(USERS), str(STRICT)),
+        ],
         capture_output=True,
         text=True,
         env={"MYPYPATH": str(Path(kofn.__file__).parent.parent), "PATH": ""},
     )
+    assert "strict.py" not in checked.stdout, checked.stdout  # it has parameters of modules, too
     refused = {int(n) for n in re.findall(r"users\.py:(\d+): error", checked.stdout)}
     lines = USERS.read_text(encoding="utf-8").splitlines()
     wrong = {n for n, line in enumerate(lines, 1) if line.endswith("# wrong")}

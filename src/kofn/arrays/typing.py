@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from kofn.arrays.protocols import Array as Array
+    from kofn.arrays.protocols import ArrayOf as ArrayOf
     from kofn.arrays.protocols import Axis as Axis
     from kofn.arrays.protocols import DType as DType
     from kofn.arrays.protocols import FloatInfo as FloatInfo
@@ -18,9 +21,9 @@ if TYPE_CHECKING:
 else:  # to make protocols of so many methods takes a millisecond of every import of kofn
     Array = Axis = DType = FloatInfo = Namespace = Number = Special = object
 
-ArrayT = TypeVar("ArrayT", bound=Array)
+ArrayT = TypeVar("ArrayT", bound="ArrayOf[Any]")
 """The kind of the scores, which is that of the answer."""
-ArrayT_co = TypeVar("ArrayT_co", bound=Array, covariant=True)
+ArrayT_co = TypeVar("ArrayT_co", bound="ArrayOf[Any]", covariant=True)
 """The same for a class that only returns such arrays."""
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault

@@ -132,7 +132,7 @@ def test_rows_spread_over_devices(names):
     ("name", "shape"),
     [
         ("soft_topk", "b, 5"),
-        ("hard", "b, 5"),
+        pytest.param("hard", "b, 5", marks=pytest.mark.full),
         *(pytest.param(n, "b, 5", marks=pytest.mark.full) for n in FUNCTIONS if n not in ORDINARY),
         *(pytest.param(n, "b, n", marks=pytest.mark.full) for n in FUNCTIONS),
     ],

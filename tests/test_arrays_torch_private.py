@@ -118,6 +118,7 @@ CONSTANTS = """
 """
 
 
+@pytest.mark.full
 def test_what_the_compiler_takes_for_constant_is_marked_by_its_public_function():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CONSTANTS)], capture_output=True, text=True

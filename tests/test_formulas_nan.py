@@ -100,7 +100,14 @@ def test_the_temperature_for_a_row_with_a_nan_is_that_of_numpy_in_jax():
     np.testing.assert_allclose(found, kofn.temperature_for(x, 3, gap=0.2, per_row=True), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["logistic", "linear", "softmax", "knapsack"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "logistic",
+        "knapsack",
+        *(pytest.param(n, marks=pytest.mark.full) for n in ("linear", "softmax")),
+    ],
+)
 def test_a_row_with_a_nan_among_many_entries_in_jax(name):
     """XLA loses the NaN among so many."""
     x = np.random.default_rng(0).standard_normal((6, 1000)).astype("float32")

@@ -30,8 +30,13 @@ def missed(p, k):
 
 @pytest.mark.parametrize("link", [*LINKS, *POWERS], ids=str)
 @pytest.mark.parametrize("n", [64, 1000, 9001])
-@pytest.mark.parametrize("kernels", ["on", "reference"])
-@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        *(("numpy", "on"), ("torch", "on"), ("torch", "reference")),
+        pytest.param("numpy", "reference", marks=pytest.mark.full),
+    ],
+)
 def test_equal_scores_do_not_add_up_their_rounding(name, kernels, link, n, rng, monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", kernels)
     framework = Framework(name)

@@ -110,7 +110,7 @@ def constant(value, in_scores, in_temperature):
     assert float(in_temperature) == 0
 
 
-@pytest.fixture(params=["on", "reference"])
+@pytest.fixture
 def served(request, monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", request.param)
     torch._dynamo.reset()
@@ -118,16 +118,23 @@ def served(request, monkeypatch):
     torch._dynamo.reset()
 
 
-def ways():
-    """Each way with each case; compiled array code takes seconds and belongs to the full grid."""
-    quick = ("exponential", "softmax", "entmax")
-    for way in TORCH:
+QUICK = {"on": ("exponential", "softmax", "entmax"), "reference": ("softmax",)}
+
+
+def ways(names, slow):
+    """Each way with each case; those that take seconds belong to the full grid but for some."""
+    for way in names:
         for case in CASES:
-            slow = way == "compiled" and case not in quick
-            yield pytest.param(way, case, marks=pytest.mark.full if slow else ())
+            for code, quick in QUICK.items():
+                left = slow(way, code) and case not in quick
+                yield pytest.param(code, way, case, marks=pytest.mark.full if left else ())
 
 
-@pytest.mark.parametrize(("way", "case"), list(ways()))
+@pytest.mark.parametrize(
+    ("served", "way", "case"),
+    list(ways(TORCH, lambda way, code: way == "compiled")),
+    indirect=["served"],
+)
 def test_no_gradient_on_torch(way, case, served):
     f, row, target = CASES[case]
     z = torch.tensor(row, dtype=torch.float64)
@@ -136,8 +143,11 @@ def test_no_gradient_on_torch(way, case, served):
     constant(*TORCH[way](f, z, t, y))
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("way", JAX)
+@pytest.mark.parametrize(
+    ("served", "way", "case"),
+    list(ways(JAX, lambda way, code: code == "reference")),
+    indirect=["served"],
+)
 def test_no_gradient_on_jax(case, way, served):
     f, row, target = CASES[case]
     z, t, y = jnp.asarray(row), jnp.asarray(0.7), jnp.asarray(target)

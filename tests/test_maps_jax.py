@@ -236,7 +236,9 @@ def test_the_square_of_a_temperature_may_leave_single_precision(name, link, temp
         assert np.asarray(got) == pytest.approx(wanted, rel=1e-4, abs=1e-5 * size)
 
 
-@pytest.mark.parametrize("name", ["soft_topk normal", "soft_topk_threshold"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("soft_topk normal", marks=pytest.mark.full), "soft_topk_threshold"]
+)
 @pytest.mark.parametrize("order", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_forward_mode_in_itself_under_jit(name, order):
     """A rule that closes over an array is an error there: JAX traces it when the array is gone."""

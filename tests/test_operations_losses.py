@@ -109,8 +109,9 @@ def test_numerical_second_and_third_derivatives(name, learned):
     def function(x, t=t):
         return LOSSES[name](x, temperature=t)
 
-    assert torch.autograd.gradcheck(function, inputs)
-    assert torch.autograd.gradgradcheck(function, inputs)
+    # On random directions: the whole tables take seconds.
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
     if not learned and name not in BY_ARRAY_CODE:
         v = torch.cos(torch.arange(B * N)).reshape(B, N).double()
 
@@ -118,7 +119,7 @@ def test_numerical_second_and_third_derivatives(name, learned):
             (first,) = torch.autograd.grad(LOSSES[name](x).sum(), x, create_graph=True)
             return torch.autograd.grad((first * v).sum(), x, create_graph=True)[0]
 
-        assert torch.autograd.gradcheck(second, (x,))
+        assert torch.autograd.gradcheck(second, (x,), fast_mode=True)
 
 
 FAR = {

@@ -233,10 +233,8 @@ CASES = MAPS | LOSSES | OTHERS
 QUICK = {
     "number": ("integer", "topk_gates, k", "sparse_softmax, k", "KSubset.marginals"),
     "tensor": (
-        *("soft_topk, logistic", "soft_topk, alpha", "hard", "mask", "dim", "entmax", "softmax"),
-        *("topk_gates", "topk_gates, bias", "soft_knapsack", "segment_softmax"),
-        *("segment_soft_topk", "segment_soft_topk, columns", "segment_hard_topk"),
-        *("softmax_loss, labels", "topk_loss, several", "fenchel_young_loss, logistic"),
+        *("soft_topk, logistic", "hard", "dim", "softmax", "soft_knapsack", "topk_gates"),
+        *("segment_soft_topk", "segment_soft_topk, columns", "softmax_loss, labels"),
     ),
     "parameter": (
         *("soft_topk, logistic", "soft_topk, alpha", "mask", "soft_knapsack", "entmax"),

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import xla_flags
 
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.full  # each call starts processes that import JAX
 def test_flags_that_the_installed_jaxlib_does_not_know_are_left_out():
     wanted = ("--xla_of_another_year=1", xla_flags.SOONER[0], "--xla_of_no_year=true")
     assert xla_flags.known(wanted) == (xla_flags.SOONER[0],)

@@ -14,7 +14,12 @@ from kofn.kernels.cpu.rows import formulas, launch, layout
 from kofn.kernels.cpu.runtime import machine, native
 
 INF, NAN = np.inf, np.nan
-ABREAST = [*sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}), "survey", "peak", "slope"]
+ABREAST = [
+    *sorted(layout.BY_LINK & {*layout.FORWARD, *layout.BACKWARD}),
+    "statistics",
+    "peak",
+    "slope",
+]
 ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOGS, *layout.LOG_BACKWARD
 OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops")
 SUMMED = ("write", "mend", "closely")
@@ -39,7 +44,7 @@ def loops_of(kind):
 )
 def test_loops_are_vectors_of_the_precision_they_are_given(kind):
     for name in loops_of(kind):
-        code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, kind, 4))
+        code = optimised(launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, kind, 4))
         assert " x float>" in code, name
         # The sum of the weights is that of float64, in a loop of its own.
         wide = r"(?:fmul|fdiv|fsub|fcmp)[^\n]* x double>" if name in SUMMED else " x double>"
@@ -49,7 +54,7 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
 def test_the_normal_link_calls_no_function_in_double_precision():
     """A call of erfc per entry took nine times as long as the rest."""
     for name in loops_of(formulas.NORMAL):
-        code = optimised(launch.visit(OTHER_LOOPS.get(name, "loops"), name, formulas.NORMAL, 8))
+        code = optimised(launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, formulas.NORMAL, 8))
         assert " x double>" in code, name
         assert not re.findall(r"call double @(?!llvm)", code), name
 
@@ -62,7 +67,7 @@ def optimised(code):
 @pytest.mark.parametrize("name", ["weigh", "slope"])
 def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
     """A load under a mask waits for it: rows outside the cache took twice as long."""
-    code = launch.visit("loops", name, formulas.LOGISTIC, 4)
+    code = launch.pass_code("loops", name, formulas.LOGISTIC, 4)
     assert "@llvm.masked.load" not in optimised(code)
     assembly = machine.assembly(native.translated(code), code.symbol)
     assert not re.findall(r"\(%\w+.*\), %[xyz]mm.*\{%k\d\}", assembly)
@@ -71,7 +76,7 @@ def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
 @pytest.mark.parametrize("name", ABREAST)
 def test_lanes_are_vectors_from_first_to_last(name):
     """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
-    code = optimised(launch.visit("interleaved", name, formulas.LOGISTIC, 4))
+    code = optimised(launch.pass_code("interleaved", name, formulas.LOGISTIC, 4))
     assert not re.findall(SINGLE, code)
 
 
@@ -79,7 +84,7 @@ def test_lanes_are_vectors_from_first_to_last(name):
 def test_lanes_with_an_alpha_each_are_vectors(name):
     """The exponents of the power are computed once for each of them, before the loop."""
     module = "alpha_loops" if name in layout.IN_ALPHA_ABREAST else "interleaved"
-    code = optimised(launch.visit(module, name, formulas.POWER, 4))
+    code = optimised(launch.pass_code(module, name, formulas.POWER, 4))
     assert not re.findall(SINGLE, code)
 
 

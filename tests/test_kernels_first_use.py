@@ -17,7 +17,7 @@ from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows.layout import SERVED
 from kofn.kernels.cpu.runtime import machine, native, shipped, store
 
-SMALL = launch.visit("loops", "total", 0, 4)  # compiled in a blink
+SMALL = launch.pass_code("loops", "total", 0, 4)  # compiled in a blink
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_numba_compiles_a_users_functions_after_a_translation():
 import numba, numpy as np
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.runtime import native
-native.by_numba(launch.visit("loops", "peak", 0, 4))
+native.by_numba(launch.pass_code("loops", "peak", 0, 4))
 native.by_numba(launch.AFTER)
 
 @numba.njit
@@ -290,7 +290,7 @@ def test_what_comes_with_kofn_is_of_its_sources():
 import json
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.runtime import native
-some = [launch.visit("loops", name, 0, 4) for name in ("survey", "evaluate", "weigh")]
+some = [launch.pass_code("loops", name, 0, 4) for name in ("statistics", "evaluate", "weigh")]
 print(json.dumps({code.symbol: native.by_numba(code) for code in (launch.FORWARD, *some)}))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -314,7 +314,7 @@ def test_warm_compiles_what_is_asked_for_once(folder, monkeypatch, capsys):
             app.app(["warm", *options], prog_name="kofn")
         return end.value.code, capsys.readouterr()
 
-    some = [SMALL, launch.visit("loops", "survey", 0, 4)]
+    some = [SMALL, launch.pass_code("loops", "statistics", 0, 4)]
     monkeypatch.setattr(every, "functions", lambda kinds, sizes: some)
     status, printed = run("--link", "logistic", "--dtype", "float32")
     assert status == 0
@@ -337,7 +337,7 @@ def test_warm_compiles_what_calls_need():
     for kind in SERVED:
         for n in (1, 128, 129, 100_000):
             for code, cotangent in calls:
-                needed = launch.visits(code, kind, 4, n, cotangent)
+                needed = launch.passes_of(code, kind, 4, n, cotangent)
                 assert {code.symbol, *(each.symbol for each in needed)} <= codes
 
 

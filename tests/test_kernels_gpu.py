@@ -166,7 +166,7 @@ def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled)
     [
         pytest.param(name, marks=() if name == "evaluate" else pytest.mark.full)
         for name in (
-            *("survey", "begin", "evaluate", "settle", "weights"),
+            *("statistics", "begin", "evaluate", "settle", "weights"),
             *("weigh_back", "slope_back", "gradients"),
         )
     ],

@@ -470,7 +470,7 @@ def test_errors_name_what_is_wrong(kind, options, error, message):
         kofn.segment_soft_topk(scores, **options)
 
 
-def test_where_ids_are_not_read_strangers_have_no_weight():
+def test_where_ids_are_not_read_unassigned_entries_have_no_weight():
     x = jnp.array([2.0, 9.0, 1.0, 0.5, 9.0, 3.0])
     ids = jnp.array([0, -1, 0, 1, 5, 1])
     inside = np.array([True, False, True, True, False, True])
@@ -501,7 +501,7 @@ def test_narrow_ids_hold_more_segments_than_they_can_count(framework, dtype):
     np.testing.assert_array_equal(framework.numpy(best), [0, 0, 0, 1, 0, 1])
 
 
-def test_labels_of_strangers_do_not_count():
+def test_labels_of_unassigned_entries_do_not_count():
     x, clicks = jnp.array([2.0, 9.0, 1.0, 0.5, 9.0, 3.0]), jnp.array([1, 1, 0, 0, 1, 1])
     of = {"segment_ids": jnp.array([0, -1, 0, 1, 5, 1]), "num_segments": 2}
     found = segment_topk_loss(x, clicks, reduction="none", **of)

@@ -1,7 +1,7 @@
 """Operations on rows in several processes: array code at a θ that is found by messages.
 
-A call surveys the rows, searches for θ, and sums once more if its answer is a number per row. First
-derivatives are the pullbacks of declarations, by two sums at most. Further ones, those in alpha,
+A call gathers statistics of the rows, searches for θ, and sums once more if its answer is a number
+per row. First derivatives are the pullbacks of declarations, by two sums at most. Further ones, those in alpha,
 and those of a declaration without a pullback are those of the array code, at the θ that is known.
 """
 
@@ -27,7 +27,7 @@ from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import COSTED, ROWS
 from kofn.shards.given import Shards
 from kofn.shards.search import solve
-from kofn.shards.survey import Counts, rows_of, surveyed
+from kofn.shards.statistics import Counts, gathered, rows_of
 
 Grads = Sequence[Tensor | None]
 
@@ -97,9 +97,9 @@ def _by_messages(
 ) -> tuple[Tensor, ...]:
     """Return the answer, what is known per row, and what the declaration keeps if `slopes`."""
     constants = SHARDS.within(shards, [each.detach() for each in SHARDS.tensors(shards)])
-    survey, rows = surveyed(constants)
+    statistics, rows = gathered(constants)
     over = shards.over
-    found = solve(survey, rows, over) if operation.at_theta else None
+    found = solve(statistics, rows, over) if operation.at_theta else None
     kept: Sequence[Tensor] = ()
     if operation.sloped is not None and slopes:
         first, found, kept = operation.sloped(rows, *arrays, over=over, found=found)
@@ -107,7 +107,7 @@ def _by_messages(
         assert operation.reference is not None
         first = operation.reference(rows, *arrays, over=over, found=found)
     assert found is not None
-    return (first, *found, rows.k, survey.live, survey.top, *kept)
+    return (first, *found, rows.k, statistics.live, statistics.top, *kept)
 
 
 def _pulled(

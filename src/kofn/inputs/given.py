@@ -180,8 +180,8 @@ def _alike(given: Given[ArrayT]) -> Given[ArrayT]:
     if not is_jax(given.scores):
         return given
     alpha, costs = given.link.static_and_array_alpha()[1], given.costs
-    dearest = None if costs is None else namespace(costs).max(costs, axis=-1)
-    others = [each for each in (dearest, alpha) if each is not None]
+    costliest = None if costs is None else namespace(costs).max(costs, axis=-1)
+    others = [each for each in (costliest, alpha) if each is not None]
     x: Any
     x, k, t, *others = alike(*given[:3], *others)
     link = given.link if alpha is None else given.link.with_alpha(others[-1])

@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Link  # an inner one; its parameter is a number or per row
-    known: Any = None  # of shards: shards/survey.py
+    known: Any = None  # of shards: shards/statistics.py
     costs: Array | None = None  # per entry, ≥ 0, and 0 where excluded; or None
 
     def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:

@@ -55,7 +55,8 @@ kofn/links/safe_math.py.
 """
 
 SPREAD = 1e5
-"""Temperatures that scores may be spread over before a census asks where most of them are."""
+"""Temperatures that scores may be spread over before their pass asks where most
+of them are."""
 
 NEAR_TOP = 1e4
 """Temperatures below the greatest score in which those count that matter in so wide a row."""

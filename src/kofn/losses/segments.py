@@ -85,7 +85,7 @@ def _labels(target: Array, checked: Given) -> Array:
             f"target must have the shape of scores, {form.shape}; got {tuple(target.shape)}"
         )
     labels = as_numbers(stop_gradient(adopt(target, x)), x.dtype)
-    return form.flat(form.without_strangers(labels, 0.0))
+    return form.flat(form.without_unassigned(labels, 0.0))
 
 
 def _reduced(loss: ArrayT, checked: Given, reduction: str) -> ArrayT:

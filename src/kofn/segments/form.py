@@ -72,7 +72,7 @@ class SegmentForm(NamedTuple):
         values = values.reshape(-1)
         return np.ascontiguousarray(values) if self.kind == "numpy" else values
 
-    def without_strangers(self, values: Array, fill: float) -> Array:
+    def without_unassigned(self, values: Array, fill: float) -> Array:
         """Return numbers per entry, (n, …), with `fill` for those that are in no segment."""
         if self.unassigned is None:
             return values

@@ -42,7 +42,7 @@ def segment_given(
     x = without_deleted(values) if form.dtype_name in HALF_TYPES else values
     if mask is not None:
         x = form.xp.where(_mask_of(form.plain("mask", mask), values), x, -math.inf)
-    x = form.flat(form.without_strangers(x, -math.inf))
+    x = form.flat(form.without_unassigned(x, -math.inf))
     inner = link.inner
     if framework(inner.alpha) is not None:
         alpha = _spread("alpha", inner.alpha, x, form)

@@ -42,7 +42,7 @@ class Order:
         copies = kernels.copies() if kernels.wanted() else None
         if not ids.size or copies is None:
             return cls._by_sorting(ids, count)
-        is_sorted, least, greatest = copies.survey(ids)
+        is_sorted, least, greatest = copies.statistics(ids)
         lengths = copies.lengths_of(ids, checked_count(least, greatest, count))
         starts = np.cumsum(lengths) - lengths
         return cls(starts, lengths, None if is_sorted else copies.places_of(ids, starts))

@@ -32,7 +32,7 @@ def hard(shards: Shards) -> Tensor:
     x, k = shards.scores.detach(), shards.k.detach()
     playing, bad = x != -math.inf, x.isnan()
     keys = keys_of(x).masked_fill(~playing | bad, torch.iinfo(_integers(x)).min)
-    keyed, has_nan, size = _surveyed(shards, keys, bad, k)
+    keyed, has_nan, size = _gathered(shards, keys, bad, k)
     if shards.k_number is not None:
         check_k(shards.k_number, size)
     k = torch.where(k <= size, k, math.nan)
@@ -55,7 +55,7 @@ def keys_of(x: Tensor) -> Tensor:
     return bits ^ ((bits >> last) & torch.iinfo(bits.dtype).max)
 
 
-def _surveyed(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Keyed, Tensor, int]:
+def _gathered(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Keyed, Tensor, int]:
     least = torch.iinfo(keys.dtype).min
     known = keys != least
     lowest = torch.where(known, keys, torch.iinfo(keys.dtype).max).amin(-1).long()

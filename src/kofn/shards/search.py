@@ -16,7 +16,7 @@ from kofn.arrays.kinds import quiet
 from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.shards.reductions import GroupRows
-from kofn.shards.survey import Survey, survey_of
+from kofn.shards.statistics import Statistics, statistics_of
 from kofn.solver import threshold
 from kofn.solver.bracket import WIDE, bell, widening
 from kofn.solver.equation import Problem, far, split
@@ -122,17 +122,17 @@ class Looks:
         return found._replace(step=step, last=last)
 
 
-def solve(survey: Survey, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:
+def solve(statistics: Statistics, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:
     """Return θ as `solver.threshold.solve` does: two numbers per row, in the dtype of x."""
     x = rows.scores.detach()
     alpha_wide = rows.link.map_alpha(lambda alpha: alpha.detach().double())
     link = rows.link.map_alpha(lambda alpha: alpha.detach()[..., None])
     k, t = rows.k.detach().double(), rows.temperature.detach().double()
-    p = GroupProblem(x, rows.live, k, survey.live, t, link, alpha_wide, over)
+    p = GroupProblem(x, rows.live, k, statistics.live, t, link, alpha_wide, over)
     with quiet(x), torch.no_grad():
         open_ = (k > 0) & (k < p.n)
-        start, low, high = bracket(p, survey, open_)
-        has_nan = k.isnan() | survey.has_nan | ((p.n > 0) & (t.isnan() | low.isnan()))
+        start, low, high = bracket(p, statistics, open_)
+        has_nan = k.isnan() | statistics.has_nan | ((p.n > 0) & (t.isnan() | low.isnan()))
         search, hard = _searched(p, open_ & ~has_nan, start, low, high)
         closed = torch.where(k <= 0, math.inf, torch.where(k >= p.n, -math.inf, math.nan))
         hi = torch.where(has_nan, math.nan, torch.where(open_, search.at.anchor, closed))
@@ -148,9 +148,9 @@ def threshold_of(
     """Return `solver.threshold.solve` of rows in several processes, from arrays alone."""
     live = x != -math.inf
     none = torch.zeros_like(live)
-    survey = survey_of(x.detach(), live, none, temperature, over.ranks, 0)
+    statistics = statistics_of(x.detach(), live, none, temperature, over.ranks, 0)
     rows = Rows(x, live, none, k, torch.zeros_like(k), temperature, link)
-    return solve(survey, rows, over)
+    return solve(statistics, rows, over)
 
 
 def _searched(
@@ -194,8 +194,8 @@ def _at_ends(
     return torch.where(hard, moved[0], hi), torch.where(hard, moved[1], lo)
 
 
-def bracket(p: GroupProblem, s: Survey, open_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (start, low, high) as `solver.bracket` does, from a survey."""
+def bracket(p: GroupProblem, s: Statistics, open_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (start, low, high) as `solver.bracket` does, from statistics."""
     eps, largest = float(torch.finfo(p.x.dtype).eps), float(torch.finfo(p.x.dtype).max)
     t, one = p.temperature, torch.ones_like(p.k)
     share = torch.where(open_, p.k / torch.where(open_, p.n, one), 0.5)

@@ -45,7 +45,7 @@ def sketch_of(blocks: Blocks) -> Sketch:
     def see(block: Array, _: Part) -> np.ndarray:
         x = in_memory(block)
         count(x, shared.counts, 0, bits - DIGIT, DIGIT)
-        found: np.ndarray = (_census if compiled is None else compiled.census)(x)
+        found: np.ndarray = (_full_statistics if compiled is None else compiled.full_statistics)(x)
         return found
 
     least, greatest, numbers = np.inf, -np.inf, np.zeros(3, np.int64)
@@ -62,7 +62,7 @@ def bits_of(blocks: Blocks) -> int:
     return 64 if blocks.is_double else 32
 
 
-def _census(x: np.ndarray) -> np.ndarray:
+def _full_statistics(x: np.ndarray) -> np.ndarray:
     """Return the least and the greatest finite score, and how many are finite, +inf and NaN."""
     finite = x[np.isfinite(x) & ~deleted(x)]
     ends = (finite.min(), finite.max()) if len(finite) else (np.inf, -np.inf)

@@ -16,7 +16,7 @@ from torch import Tensor
 from kofn.shards.given import Shards
 from kofn.shards.reductions import GroupRows
 from kofn.shards.search import solve
-from kofn.shards.survey import Survey, surveyed
+from kofn.shards.statistics import Statistics, gathered
 from kofn.solver.equation import far
 from kofn.subsets import quadrature
 from kofn.subsets.quadrature import Spectrum
@@ -25,7 +25,7 @@ from kofn.subsets.quadrature import Spectrum
 class Placed(NamedTuple):
     """Coins that fall heads k times on average, and what is summed over whole rows."""
 
-    survey: Survey
+    statistics: Statistics
     rows: Any  # Rows, of tensors
     theta: Tensor  # per row; ±inf or NaN where nothing is open
     z: Tensor  # −inf where settled
@@ -66,14 +66,14 @@ def log_partition(shards: Shards) -> Tensor:
     missing = torch.where(open_, at.rows.k - at.above, 0.0)
     count = torch.where(open_, real.sum(0), 1.0)
     answer = missing * theta + at.chosen + at.overlap + count.log()
-    endless = (at.survey.top > 0) & (at.rows.top_weight > 0)
+    endless = (at.statistics.top > 0) & (at.rows.top_weight > 0)
     return torch.where(endless & ~at.chosen.isnan(), math.inf, answer)
 
 
 def _placed(shards: Shards) -> Placed:
     over = shards.over
-    survey, settled = surveyed(shards)
-    hi, lo = solve(survey, settled, over)
+    statistics, settled = gathered(shards)
+    hi, lo = solve(statistics, settled, over)
     rows: Any = settled
     open_ = hi.isfinite()
     play = rows.live & open_[..., None]
@@ -95,7 +95,7 @@ def _placed(shards: Shards) -> Placed:
         coin.w,
         coin.sign * coin.tail,
     )
-    return Placed(survey, rows, hi + lo, z, coin, *sums)
+    return Placed(statistics, rows, hi + lo, z, coin, *sums)
 
 
 def _nan_at(flags: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _nan_at(flags: Tensor) -> Tensor:
 
 def _spectrum(at: Placed, over: GroupRows) -> tuple[Any, Tensor, Tensor]:
     """Return the nodes, and weight·Π t·e^{−iωk} at each, per row."""
-    node: Any = quadrature.nodes(at.z, at.variance.detach()[..., None], max(at.survey.size, 1))
+    node: Any = quadrature.nodes(at.z, at.variance.detach()[..., None], max(at.statistics.size, 1))
     sizes, phases = zip(
         *(quadrature.logs_of(at.coin, one) for one in map(quadrature.Node, *node)), strict=True
     )

@@ -1,7 +1,7 @@
 """The k-th largest score of a row: a bracket, narrowed by counting.
 
 A pass that counts the scores from t on takes a cycle for 16 of them, and some ten passes find the
-k-th of thousands; a sort visits each score far more often. Masked scores and NaN are not counted.
+k-th of thousands; a sort passes each score far more often. Masked scores and NaN are not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a visit on the way back does with an entry of a row with costs; as loops.py, where θ is
+"""What a pass on the way back does with an entry of a row with costs; as loops.py, where θ is
 known.
 """
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from kofn.kernels.contract import BOUNDED
 from kofn.kernels.cpu.knapsack.formulas import distance, place, slope_at, weight
-from kofn.kernels.cpu.knapsack.frame import extremes_of, visit_of
+from kofn.kernels.cpu.knapsack.frame import extremes_of, pass_of
 from kofn.kernels.cpu.rows.formulas import deleted
-from kofn.kernels.cpu.rows.frame import Visit
+from kofn.kernels.cpu.rows.frame import Pass
 from kofn.kernels.cpu.runtime.vector_math import inline, where_positive
 
 
-def dearest(kind: int, number: Any) -> Visit:
+def costliest(kind: int, number: Any) -> Pass:
     """First: the least and the greatest cost, where that of an entry out of play is 0."""
 
     @inline
@@ -24,7 +24,7 @@ def dearest(kind: int, number: Any) -> Visit:
     return extremes_of(number, number, entry)
 
 
-def weigh(kind: int, number: Any) -> Visit:
+def weigh(kind: int, number: Any) -> Pass:
     """Then: F′ to the answer; Σc²F′, ΣcF′g and ΣcF′(x − θc)/T with costs in units of the greatest,
     g the cotangents given.
     """
@@ -39,10 +39,10 @@ def weigh(kind: int, number: Any) -> Visit:
         product, moment = where_positive(w, steep * g), where_positive(w, steep * away)
         return w, (share * steep, product, moment)
 
-    return visit_of(number, number, entry, *[number(0)] * 3)
+    return pass_of(number, number, entry, *[number(0)] * 3)
 
 
-def slope(kind: int, number: Any) -> Visit:
+def slope(kind: int, number: Any) -> Pass:
     """Then: u/T with u = F′(g − dc) to the answer; Σcu, Σ|cu| in those units, Σu(x − pivot·c)/T."""
     zero = number(0)
 
@@ -54,10 +54,10 @@ def slope(kind: int, number: Any) -> Visit:
         part = c * at.unit * u if moves else zero
         return u * at.per_t, (part, abs(part), u * z)
 
-    return visit_of(number, number, entry, *[zero] * 3)
+    return pass_of(number, number, entry, *[zero] * 3)
 
 
-def centre(kind: int, number: Any) -> Visit:
+def centre(kind: int, number: Any) -> Pass:
     """Where rounding left Σcu ≠ 0: take F′·d·c/T off."""
 
     @inline
@@ -65,10 +65,10 @@ def centre(kind: int, number: Any) -> Visit:
         w = slope_at(kind, x, place(kind, at, x, c), at.rise)
         return u - (w * at.mean * c * at.per_t if w > 0 else number(0)), ()
 
-    return visit_of(number, number, entry)
+    return pass_of(number, number, entry)
 
 
-def charge(kind: int, number: Any) -> Visit:
+def charge(kind: int, number: Any) -> Pass:
     """Last: −θu/T − F·d, the cotangents of the costs, where u/T is given."""
 
     @inline
@@ -76,14 +76,14 @@ def charge(kind: int, number: Any) -> Visit:
         p = weight(kind, place(kind, at, x, c), at.rise)
         return number(0) if deleted(x) else -at.hi * u - p * at.mean, ()
 
-    return visit_of(number, number, entry)
+    return pass_of(number, number, entry)
 
 
-def still(kind: int, number: Any) -> Visit:
+def still(kind: int, number: Any) -> Pass:
     """A row that buys nothing or everything: 0; how many of its entries move all the same."""
 
     @inline
     def entry(at, x, c, g, old):
         return number(0), (0.0 if deleted(x) or c > 0 else 1.0,)
 
-    return visit_of(number, number, entry, 0.0)
+    return pass_of(number, number, entry, 0.0)

@@ -8,7 +8,7 @@ import math
 
 from kofn.kernels.contract import BOUNDED
 from kofn.kernels.cpu.knapsack import layout
-from kofn.kernels.cpu.knapsack.search import visit, visit_for_extremes
+from kofn.kernels.cpu.knapsack.search import pass_for_extremes, pass_over
 from kofn.kernels.cpu.runtime.split_row import plain
 
 LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
@@ -24,15 +24,15 @@ def cotangents(row, of_costs, state):
     """
     state.in_t = 0.0
     if abs(state.hi) == math.inf:
-        free = visit(row, layout.STILL)[0]
+        free = pass_over(row, layout.STILL)[0]
         if of_costs.out:
-            visit(of_costs, layout.STILL)
+            pass_over(of_costs, layout.STILL)
         state.in_budget = 0.0 if free == 0 else math.nan
         return free == 0
-    dearest = visit_for_extremes(row, layout.DEAREST)[1]
-    unit = 1 / dearest if dearest > 0 else 1.0
+    costliest = pass_for_extremes(row, layout.COSTLIEST)[1]
+    unit = 1 / costliest if costliest > 0 else 1.0
     state.unit = unit
-    sums = visit(row, layout.WEIGH)
+    sums = pass_over(row, layout.WEIGH)
     weight, product, moment = sums[0], sums[1], sums[2]
     if row.kind in BOUNDED and weight == 0 and state.lo == state.lo:
         weight = 1.0  # in a gap between supports, no entry of positive cost moves
@@ -45,16 +45,16 @@ def cotangents(row, of_costs, state):
     state.mean = mean
     # As Σcu = 0, any number may stand for θ: that with which c(x − θc) has the mean 0 in F′.
     state.pivot = state.hi + state.lo + state.temperature * (moment / weight * unit)
-    sums = visit(row, layout.SLOPE)
+    sums = pass_over(row, layout.SLOPE)
     rest, in_t = sums[0] / weight * unit, sums[2]
     if abs(sums[0]) > 4 * (2.0**-23 if row.size == 4 else 2.0**-52) * sums[1]:
         state.mean = rest
-        visit(row, layout.CENTRE)
+        pass_over(row, layout.CENTRE)
     state.in_budget = mean + rest
     state.in_t = -in_t * state.per_t
     if of_costs.out:
         state.mean, state.given = state.in_budget, row.out - row.x
-        visit(of_costs, layout.CHARGE)
+        pass_over(of_costs, layout.CHARGE)
     return True
 
 
@@ -69,7 +69,7 @@ def value(row, state):
     if closed:
         state.mean = 1.0 if state.hi < 0 else 0.0
         state.hi, state.lo = 0.0, 0.0
-    sums = visit(row, layout.INTEGRATE)
+    sums = pass_over(row, layout.INTEGRATE)
     unspent = 0.0 if closed else state.budget - sums[2]
     chosen = sums[1] + state.temperature * sums[0]
     state.in_budget = unspent * (state.hi + state.lo) + chosen

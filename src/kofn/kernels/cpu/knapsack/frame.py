@@ -1,7 +1,7 @@
-"""The loops of all visits to a row with costs, or to a part of one.
+"""The loops of all passes over a row with costs, or to a part of one.
 
-A visit is made of what it does with one entry, in loops.py and back_loops.py. As in rows/loops.py
-it has the signature `native.VISIT`; here `g` are the costs, and `a` is the address of the STATE.
+A pass is made of what it does with one entry, in loops.py and back_loops.py. As in rows/loops.py
+it has the signature `native.PASS`; here `g` are the costs, and `a` is the address of the STATE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba import carray
 
 from kofn.kernels.cpu.knapsack.formulas import second
 from kofn.kernels.cpu.knapsack.layout import STATE
-from kofn.kernels.cpu.rows.frame import BLOCK, Visit
+from kofn.kernels.cpu.rows.frame import BLOCK, Pass
 from kofn.kernels.cpu.runtime.intrinsics import add_to, plus, pointer
 from kofn.kernels.cpu.runtime.vector_math import (
     inline,
@@ -25,17 +25,19 @@ from kofn.kernels.cpu.runtime.vector_math import (
     widest_vectors,
 )
 
-Told = namedtuple("Told", "hi lo per_t edge end rise magic unit mean rest pivot left quantile")
+Parameters = namedtuple(
+    "Parameters", "hi lo per_t edge end rise magic unit mean rest pivot left quantile"
+)
 """What an entry knows of its row: numbers of STATE; T times `edge`; what `hi`, `mean` and `pivot`
 have left of theirs in `lo`, `rest` and `left`.
 """
 
 
 @inline
-def _told(state, like):
+def _parameters(state, like):
     """Numbers of the type of `like`."""
     hi, mean, pivot = real(like, state.hi), real(like, state.mean), real(like, state.pivot)
-    return Told(
+    return Parameters(
         hi,
         second(state.hi, hi) + real(like, state.lo),
         real(like, state.per_t),
@@ -52,18 +54,18 @@ def _told(state, like):
     )
 
 
-def visit_of(number: Any, kept: Any, entry: Any, *zeros: Any, writes: bool = True) -> Visit:
-    """Visit entries of type `number`: (at, x, c, given, old) -> (new, terms to add up).
+def pass_of(number: Any, kept: Any, entry: Any, *zeros: Any, writes: bool = True) -> Pass:
+    """Pass over entries of type `number`: (at, x, c, given, old) -> (new, terms to add up).
 
     x, c and what it knows are of type `kept`; `old` and `new` are what is in the answer's place.
     The terms begin as `zeros`; they are added up in their own type within a block.
     """
 
-    def visit(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, a, b, c, d, e):
         widest_vectors()
         scores, costs = carray(pointer(x), n, number), carray(pointer(g), n, number)
         state, answer = carray(pointer(np.int64(a)), 1, STATE)[0], carray(pointer(out), n, number)
-        given, at = carray(pointer(x + state.given), n, number), _told(state, kept(0))
+        given, at = carray(pointer(x + state.given), n, number), _parameters(state, kept(0))
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, cs, gs = scores[start:stop], costs[start:stop], given[start:stop]
@@ -75,19 +77,19 @@ def visit_of(number: Any, kept: Any, entry: Any, *zeros: Any, writes: bool = Tru
                 totals = plus(totals, terms)
             add_to(sums, totals)
 
-    return visit
+    return one_pass
 
 
-def extremes_of(number: Any, kept: Any, entry: Any, *zeros: Any) -> Visit:
-    """Visit entries for the least and the greatest of something, of type `kept`, and then sums:
+def extremes_of(number: Any, kept: Any, entry: Any, *zeros: Any) -> Pass:
+    """Pass over entries for the least and the greatest of something, of type `kept`, and then sums:
     (at, x, c) -> (that of an entry, whether it counts, terms to add up), all but x and c float64.
     """
 
-    def visit(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, a, b, c, d, e):
         widest_vectors()
         scores, costs = carray(pointer(x), n, number), carray(pointer(g), n, number)
         into = carray(pointer(sums), 2, np.float64)
-        at = _told(carray(pointer(np.int64(a)), 1, STATE)[0], 0.0)
+        at = _parameters(carray(pointer(np.int64(a)), 1, STATE)[0], 0.0)
         none, top, totals = kept(0), ordered(kept(math.inf)), zeros
         bottom = ordered(kept(-math.inf))
         least, greatest = top, bottom
@@ -100,4 +102,4 @@ def extremes_of(number: Any, kept: Any, entry: Any, *zeros: Any) -> Visit:
         into[0], into[1] = unordered(least, none), unordered(greatest, none)
         add_to(sums + 16, totals)
 
-    return visit
+    return one_pass

@@ -22,8 +22,8 @@ BACKWARD = Code("knapsack.worker", "backward", native.WORK)
 _ANY = link_of(LINEAR, 0.0)  # hard choices are the same for all
 
 
-def visits(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Code]:
-    """What visits rows in `code`, in the order of their places in memory."""
+def passes_of(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Code]:
+    """What passes over rows in `code`, in the order of their places in memory."""
     forward = code == FORWARD
     names: tuple[str, ...] = layout.FORWARD if forward else layout.BACKWARD
     names = names if forward or cotangent else layout.VALUE
@@ -32,7 +32,7 @@ def visits(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Cod
         names = tuple("evaluate" if name == "rough" else name for name in names)
     kinds = (kind if name in layout.BY_LINK else 0 for name in names)
     return [
-        Code(module, name, native.VISIT, "", of, f"float{8 * size}")
+        Code(module, name, native.PASS, "", of, f"float{8 * size}")
         for name, of in zip(names, kinds, strict=True)
     ]
 
@@ -41,8 +41,8 @@ def codes(kinds: list[int], size: int) -> list[Code]:
     """All that rows with costs need, for links by number and bytes per number."""
     found = [FORWARD, BACKWARD, fill_of(size)]
     for kind in kinds:
-        found += visits(FORWARD, kind, size) + visits(BACKWARD, kind, size)
-        found += visits(BACKWARD, kind, size, False)
+        found += passes_of(FORWARD, kind, size) + passes_of(BACKWARD, kind, size)
+        found += passes_of(BACKWARD, kind, size, False)
     return found
 
 
@@ -111,9 +111,9 @@ def fill(x: Array, costs: Array, budget: Number, temperature: Number) -> tuple[A
 def plan_of(
     code: Code, kind: int, size: int, n: int, cotangent: bool, *_: bool, **__: bool
 ) -> Plan:
-    """As for other rows; hard choices need no visits, but a number of their own for each entry."""
+    """As for other rows; hard choices need no passes, but a number of their own for each entry."""
     if code in (FORWARD, BACKWARD):
-        each = visits(code, kind, size, cotangent)
+        each = passes_of(code, kind, size, cotangent)
         return planned(code, each, n, 1, GRAIN, layout.HEAD, layout.HEAD)
     return planned(code, [], n, 1, GRAIN, n, 0)
 

@@ -9,12 +9,12 @@ import numpy as np
 from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.runtime.layout import SUMS
 
-# What visits a row, by the names of what makes it in loops.py and back_loops.py.
-FORWARD = ("survey", "ends", "rough", "evaluate", "write", "close")
-BACKWARD = ("dearest", "weigh", "slope", "centre", "charge", "still")
+# What passes over a row, by the names of what makes it in loops.py and back_loops.py.
+FORWARD = ("statistics", "ends", "rough", "evaluate", "write", "close")
+BACKWARD = ("costliest", "weigh", "slope", "centre", "charge", "still")
 VALUE = ("integrate",)
-SURVEY, ENDS, ROUGH, EVALUATION, WRITE, CLOSE = range(len(FORWARD))
-DEAREST, WEIGH, SLOPE, CENTRE, CHARGE, STILL = range(len(BACKWARD))
+STATISTICS, ENDS, ROUGH, EVALUATION, WRITE, CLOSE = range(len(FORWARD))
+COSTLIEST, WEIGH, SLOPE, CENTRE, CHARGE, STILL = range(len(BACKWARD))
 INTEGRATE = 0
 
 BY_LINK = {"rough", "evaluate", "write", "close", "weigh", "centre", "charge", "integrate"}
@@ -30,14 +30,14 @@ STATE = np.dtype(
                 # of cotangents, or the weight of entries of a closed row; F⁻¹ of the share to buy;
                 # 1 over the greatest cost; what stands for θ in the cotangent of T.
                 *("hi", "lo", "per_t", "edge", "alpha", "magic", "mean", "quantile", "unit"),
-                *("pivot", "budget", "temperature", "total", "dearest", "coarse", "fine"),
+                *("pivot", "budget", "temperature", "total", "costliest", "coarse", "fine"),
                 # The bracket of θ with the log-odds at its ends; whether it is needed;
                 # its width some steps ago, and how often a step of Newton's has left it.
                 *("low", "high", "low_gap", "high_gap", "known", "width", "tries"),
                 *("in_budget", "in_t"),
             )
         ),
-        ("sums", "f8", (SUMS,)),  # of the visit under way
+        ("sums", "f8", (SUMS,)),  # of the pass under way
     ]
 )
 """What is known of a row; frame.py says what an entry knows of that."""

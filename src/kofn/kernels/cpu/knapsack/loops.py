@@ -1,4 +1,4 @@
-"""What a visit on the way forward does with an entry of a row with costs.
+"""What a pass on the way forward does with an entry of a row with costs.
 
 As in rows/loops.py, each function makes one Python function for a link's `kind` and a `number`;
 frame.py has the loop.
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from kofn.kernels.cpu.knapsack.formulas import on_grid, place, tails, weight
-from kofn.kernels.cpu.knapsack.frame import extremes_of, visit_of
+from kofn.kernels.cpu.knapsack.frame import extremes_of, pass_of
 from kofn.kernels.cpu.rows.formulas import deleted, integral
-from kofn.kernels.cpu.rows.frame import Visit
+from kofn.kernels.cpu.rows.frame import Pass
 from kofn.kernels.cpu.runtime.vector_math import inline
 
 
-def survey(kind: int, number: Any) -> Visit:
+def statistics(kind: int, number: Any) -> Pass:
     """Least and greatest cost, Σc, Σc², Σc³, Σcx, Σc²x, Σcx² of entries in play.
 
     One of the sums is not finite where a score is NaN or +inf, or a cost NaN or infinite.
@@ -34,7 +34,7 @@ def survey(kind: int, number: Any) -> Visit:
     return extremes_of(number, number, entry, *[0.0] * 6)
 
 
-def ends(kind: int, number: Any) -> Visit:
+def ends(kind: int, number: Any) -> Pass:
     """Least and greatest θ at which an entry has the share to buy of all costs."""
 
     @inline
@@ -46,19 +46,19 @@ def ends(kind: int, number: Any) -> Visit:
     return extremes_of(number, np.float64, entry)
 
 
-def rough(kind: int, number: Any) -> Visit:
+def rough(kind: int, number: Any) -> Pass:
     """What `evaluate` does, in the precision of the scores."""
     return _evaluate(kind, number, number)
 
 
-def evaluate(kind: int, number: Any) -> Visit:
+def evaluate(kind: int, number: Any) -> Pass:
     """Σ of c times the smaller tails, of those above ½, what these cost, in two parts; ΣcF′, Σc²F′,
     that above ½, Σc³F″, in units of the greatest cost.
     """
     return _evaluate(kind, number, np.float64)
 
 
-def _evaluate(kind: int, number: Any, kept: Any) -> Visit:
+def _evaluate(kind: int, number: Any, kept: Any) -> Pass:
     zero = kept(0)
 
     @inline
@@ -73,10 +73,10 @@ def _evaluate(kind: int, number: Any, kept: Any) -> Visit:
         bend = share * share * share * kept(curve)
         return old, (part, above, coarse, fine, flat, steep, above_steep, bend)
 
-    return visit_of(number, kept, entry, *[zero] * 8, writes=False)
+    return pass_of(number, kept, entry, *[zero] * 8, writes=False)
 
 
-def write(kind: int, number: Any) -> Visit:
+def write(kind: int, number: Any) -> Pass:
     """F of each entry, and Σc·F; z is rounded once, as the last digits of F depend on it."""
 
     @inline
@@ -84,10 +84,10 @@ def write(kind: int, number: Any) -> Visit:
         p = weight(kind, number(place(kind, at, x, c)), number(at.rise))
         return p, (number(c) * p,)
 
-    return visit_of(number, np.float64, entry, number(0))
+    return pass_of(number, np.float64, entry, number(0))
 
 
-def integrate(kind: int, number: Any) -> Visit:
+def integrate(kind: int, number: Any) -> Pass:
     """Σ of G less max(z, 0) far up, the scores and the costs of those far up, Σ(G − zF).
 
     In a row that buys nothing or everything, what costs something adds its score times that weight.
@@ -105,10 +105,10 @@ def integrate(kind: int, number: Any) -> Visit:
         above, spent = share * x if share > 0 else 0.0, share * c if share > 0 else 0.0
         return old, (rest if inside else zero, above, spent, entropy if inside else zero)
 
-    return visit_of(number, np.float64, entry, zero, 0.0, 0.0, zero, writes=False)
+    return pass_of(number, np.float64, entry, zero, 0.0, 0.0, zero, writes=False)
 
 
-def close(kind: int, number: Any) -> Visit:
+def close(kind: int, number: Any) -> Pass:
     """A row that buys nothing or everything: that weight to what costs something, F(x/T) to what
     does not.
     """
@@ -119,4 +119,4 @@ def close(kind: int, number: Any) -> Visit:
         p = number(at.mean) if c > 0 else free
         return number(0) if deleted(number(x)) else p, ()
 
-    return visit_of(number, np.float64, entry)
+    return pass_of(number, np.float64, entry)

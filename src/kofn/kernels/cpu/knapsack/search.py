@@ -1,4 +1,4 @@
-"""The price of a row: survey it, then evaluate it until θ is found.
+"""The price of a row: its statistics, then evaluations until θ is found.
 
 The steps are those of rows/search.py on weighted sums: Halley's on the log-odds of Σc·F/Σc, the
 last one without another evaluation where its cube is lost. What is rare is left to the array code:
@@ -15,7 +15,15 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import CAPPED, LAST_BY_LOGS, NORMAL, TWO_TAILS
-from kofn.kernels.cpu.knapsack.layout import CLOSE, ENDS, EVALUATION, ROUGH, STATE, SURVEY, WRITE
+from kofn.kernels.cpu.knapsack.layout import (
+    CLOSE,
+    ENDS,
+    EVALUATION,
+    ROUGH,
+    STATE,
+    STATISTICS,
+    WRITE,
+)
 from kofn.kernels.cpu.rows import lanes
 from kofn.kernels.cpu.rows.balance import faint_tail
 from kofn.kernels.cpu.rows.formulas import quantile, start_below
@@ -23,7 +31,7 @@ from kofn.kernels.cpu.rows.search import halley, last_step
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 
-Row = namedtuple("Row", "visits kind size x g out n state sums team")
+Row = namedtuple("Row", "passes kind size x g out n state sums team")
 """As in rows/lanes.py, where `g` are the costs; and the address of the row's STATE."""
 
 LEAST, MOST = 1e-90, 1e90
@@ -41,14 +49,14 @@ def state_of(row):
 
 
 @plain
-def visit(row, which):
+def pass_over(row, which):
     """Go over the row once; return its sums."""
-    return lanes.visit(row, which, np.float64(row.state), 0.0, 0.0, 0.0, 0.0)
+    return lanes.pass_over(row, which, np.float64(row.state), 0.0, 0.0, 0.0, 0.0)
 
 
 @plain
-def visit_for_extremes(row, which):
-    return lanes.visit_for_extremes(row, which, np.float64(row.state), 0.0, 0.0, 0.0, 0.0)
+def pass_for_extremes(row, which):
+    return lanes.pass_for_extremes(row, which, np.float64(row.state), 0.0, 0.0, 0.0, 0.0)
 
 
 @plain
@@ -65,7 +73,7 @@ def solve(row, wanted):
         found = LOST
     if found == CLOSED and wanted:
         state.mean = 1.0 if state.hi < 0 else 0.0
-        visit(row, CLOSE)
+        pass_over(row, CLOSE)
     if found == LOST:
         state.hi, state.lo = 0.0, math.nan
     return found != LOST
@@ -73,9 +81,9 @@ def solve(row, wanted):
 
 @plain
 def _start(row, state):
-    """Survey the row, and guess θ; whether there is one to find."""
-    sums = visit_for_extremes(row, SURVEY)
-    least, state.dearest, state.total = sums[0], sums[1], sums[2]
+    """Gather statistics, and guess θ; whether there is one to find."""
+    sums = pass_for_extremes(row, STATISTICS)
+    least, state.costliest, state.total = sums[0], sums[1], sums[2]
     squares, cubes, in_x, in_c, square_x = sums[3], sums[4], sums[5], sums[6], sums[7]
     temperature, budget, total = state.temperature, state.budget, state.total
     state.lo, state.tries = 0.0, 0.0
@@ -89,9 +97,9 @@ def _start(row, state):
     if total < LEAST or total > MOST or budget > total * (1 - 1e-12) or budget < 1e-290:
         return LOST
     # Adding it rounds to multiples of its last digit, so few that sums of a block are exact.
-    state.magic = (2.0**12 if row.size == 4 else 2.0**26) * state.dearest
-    state.unit = 1 / state.dearest
-    grid = 2.0**26 * state.dearest
+    state.magic = (2.0**12 if row.size == 4 else 2.0**26) * state.costliest
+    state.unit = 1 / state.costliest
+    grid = 2.0**26 * state.costliest
     state.coarse = (budget + grid) - grid
     state.fine = budget - state.coarse
     # If scores are normal, θ·c is so many temperatures below them.
@@ -110,20 +118,20 @@ def _search(row, state):
     eps = 2.0**-25 if size == 4 else 2.0**-52
     enough, exact = last_step(kind, size), size == 8
     for round_ in range(ROUNDS * size):
-        sums = visit(row, EVALUATION if exact else ROUGH)
-        above, below, dearest = sums[1], sums[0] - sums[1], state.dearest
-        square = dearest * dearest
-        density, weight = sums[4] * dearest, sums[5] * square
+        sums = pass_over(row, EVALUATION if exact else ROUGH)
+        above, below, costliest = sums[1], sums[0] - sums[1], state.costliest
+        square = costliest * costliest
+        density, weight = sums[4] * costliest, sums[5] * square
         missing = _missing(state, sums[2], sums[3], size)
         excess = missing + below - above
         if not abs(excess) < math.inf:
             return LOST
         gap, step = halley(
-            kind, state.budget, state.total, excess, weight, sums[7] * (square * dearest)
+            kind, state.budget, state.total, excess, weight, sums[7] * (square * costliest)
         )
         last = enough
-        if missing == 0 and below + above < dearest:
-            faint = 1e3 * faint_tail(size) * dearest
+        if missing == 0 and below + above < costliest:
+            faint = 1e3 * faint_tail(size) * costliest
             if kind in CAPPED and above == 0 and below < faint:
                 return LOST
             if kind in TWO_TAILS:
@@ -139,14 +147,14 @@ def _search(row, state):
             _narrow(state, excess, gap)
         tolerance = eps * max(min(density, state.budget), 4 * (below + above))
         by, change = step * state.temperature, abs(step) * weight
-        near = abs(step) * dearest <= last or change <= tolerance
+        near = abs(step) * costliest <= last or change <= tolerance
         if near and exact:
             _move(state, by)
             return FOUND
         moved = _step(row, state, by, round_)
         if exact and not moved:
             return FOUND if abs(excess) <= 16 * tolerance else LOST
-        exact = exact or near or not moved or abs(step) * dearest < ALMOST
+        exact = exact or near or not moved or abs(step) * costliest < ALMOST
     return LOST
 
 
@@ -212,7 +220,7 @@ def _fallback(row, state):
         share = low_gap / (low_gap - high_gap)
         return low + (high - low) * min(max(share, 0.02), 0.98)
     if state.tries % 3 == 0:
-        width = math.sqrt((high - low) * state.temperature / state.dearest)
+        width = math.sqrt((high - low) * state.temperature / state.costliest)
         return low + width if low_gap == low_gap else high - width
     return low / 2 + high / 2
 
@@ -220,9 +228,9 @@ def _fallback(row, state):
 @plain
 def _bracket(row, state):
     """The ends of all entries; see `solver/price.py`."""
-    sums = visit_for_extremes(row, ENDS)
+    sums = pass_for_extremes(row, ENDS)
     low, high = sums[0], sums[1]
-    slack = 1e-9 * (abs(low) + abs(high)) + 1e-3 * state.temperature / state.dearest
+    slack = 1e-9 * (abs(low) + abs(high)) + 1e-3 * state.temperature / state.costliest
     state.known = 1.0
     if not state.low > low - slack:
         state.low, state.low_gap = low - slack, math.nan
@@ -238,9 +246,9 @@ def _settle(row, state, wanted):
     """
     most = 1e-6 if row.size == 4 else 2e-14
     if wanted:
-        excess = visit(row, WRITE)[0] - state.budget
+        excess = pass_over(row, WRITE)[0] - state.budget
     else:
-        sums = visit(row, EVALUATION)
+        sums = pass_over(row, EVALUATION)
         excess = _missing(state, sums[2], sums[3], row.size) + (sums[0] - 2 * sums[1])
     finite = row.size == 8 or abs(state.hi) < 3e38
     return finite and abs(excess) <= most * state.budget

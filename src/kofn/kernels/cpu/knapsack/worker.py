@@ -64,7 +64,7 @@ def _is_kept(state, size):
     """Whether θ, as two numbers of the row's type, tells (x − θc)/T to 2⁻²⁰."""
     if size == 8 or not abs(state.hi) < math.inf:
         return True
-    return abs(state.hi) * state.dearest * state.per_t < LARGEST
+    return abs(state.hi) * state.costliest * state.per_t < LARGEST
 
 
 @plain
@@ -78,4 +78,4 @@ def _row(words, own, r, out, alpha):
     state.temperature, state.alpha = load(words[rows.TEMPERATURE], r, size), alpha
     state.per_t, state.edge = 1 / state.temperature, edge(kind, alpha)
     out = out + at if out else 0
-    return Row(words[rows.VISITS], kind, size, x, costs, out, n, own, own + _SUMS, own + 8 * HEAD)
+    return Row(words[rows.PASSES], kind, size, x, costs, out, n, own, own + _SUMS, own + 8 * HEAD)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OCTAVES
-from kofn.kernels.cpu.rows.launch import visit
+from kofn.kernels.cpu.rows.launch import pass_code
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.layout import SUMS
@@ -35,7 +35,7 @@ class At(NamedTuple):
     alpha: float
 
     def numbers(self) -> tuple[float, ...]:
-        """Return them as visits to a row take them."""
+        """Return them as passes over a row take them."""
         per_t = 1 / self.temperature
         if self.kind in BOUNDED:
             return self.anchor, per_t, self.offset, self.alpha, 0.0
@@ -52,30 +52,30 @@ def histogram(block: np.ndarray, counts: np.ndarray, prefix: int, below: int, wi
     run(address(block), len(block), address(counts), prefix, below, width, first)
 
 
-def census(block: np.ndarray) -> np.ndarray:
+def full_statistics(block: np.ndarray) -> np.ndarray:
     """Return the least and the greatest finite score, and how many are finite, +inf and NaN."""
-    return _visited("census", block, 0, (0.0, 0.0, 0.0, 0.0, 0.0), 0)[:5]
+    return _passed("full_statistics", block, 0, (0.0, 0.0, 0.0, 0.0, 0.0), 0)[:5]
 
 
 def sums(block: np.ndarray, at: At) -> np.ndarray:
     """Return Σ of all smaller tails, and of those above ½, ΣF′ and #{F > ½}."""
     if at.kind in BOUNDED:
-        return _visited("evaluate", block, at.kind, at.numbers(), 0)
+        return _passed("evaluate", block, at.kind, at.numbers(), 0)
     kept = np.empty_like(block)
-    return _visited("first_evaluation", block, at.kind, at.numbers(), address(kept))
+    return _passed("first_evaluation", block, at.kind, at.numbers(), address(kept))
 
 
 def weights(block: np.ndarray, at: At, out: np.ndarray) -> None:
     """Write F of each entry."""
     if at.kind not in BOUNDED:
-        _visited("first_evaluation", block, at.kind, at.numbers(), address(out))
-    _visited("write", block, at.kind, at.numbers(), address(out))
+        _passed("first_evaluation", block, at.kind, at.numbers(), address(out))
+    _passed("write", block, at.kind, at.numbers(), address(out))
 
 
-def _visited(
+def _passed(
     name: str, block: np.ndarray, kind: int, numbers: tuple[float, ...], out: int
 ) -> np.ndarray:
     found = np.zeros(SUMS)
-    run = native.function(visit("loops", name, kind, block.itemsize))
+    run = native.function(pass_code("loops", name, kind, block.itemsize))
     run(address(block), 0, out, len(block), address(found), *numbers)
     return found

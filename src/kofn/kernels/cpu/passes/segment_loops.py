@@ -16,10 +16,10 @@ from numba import carray
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 
 SORTED, LEAST, GREATEST, FOUND = range(4)
-"""What `survey` finds: whether ids are sorted, and their least and greatest."""
+"""What `statistics` finds: whether ids are sorted, and their least and greatest."""
 
 
-def survey(ids, size, found):
+def statistics(ids, size, found):
     """Look at ids of 64 bits, one at least."""
     numbers = carray(pointer(ids), size, np.int64)
     known = carray(pointer(found), FOUND, np.int64)

@@ -10,7 +10,7 @@ from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.memory import address, memory_of
 from kofn.kernels.cpu.runtime.native import Code
 
-SURVEY = Code("passes.segment_loops", "survey", "qqq")
+STATISTICS = Code("passes.segment_loops", "statistics", "qqq")
 LENGTHS = Code("passes.segment_loops", "lengths_of", "qqq")
 SORT = Code("passes.segment_loops", "sort", "qqqq")
 
@@ -21,13 +21,13 @@ def code_of(name: str, size: int) -> Code:
 
 
 def codes(size: int) -> list[Code]:
-    return [SURVEY, LENGTHS, SORT, code_of("pack", size), code_of("unpack", size)]
+    return [STATISTICS, LENGTHS, SORT, code_of("pack", size), code_of("unpack", size)]
 
 
-def survey(ids: np.ndarray) -> tuple[bool, int, int]:
+def statistics(ids: np.ndarray) -> tuple[bool, int, int]:
     """Return whether ids, of int64, are sorted, their least and their greatest."""
     found = np.empty(3, np.int64)
-    native.function(SURVEY)(address(ids), len(ids), address(found))
+    native.function(STATISTICS)(address(ids), len(ids), address(found))
     is_sorted, least, greatest = found.tolist()
     return bool(is_sorted), least, greatest
 

@@ -1,4 +1,4 @@
-"""One visit to a row for the cotangent of α, as in loops.py, and its formulas per entry.
+"""One pass over a row for the cotangent of α, as in loops.py, and its formulas per entry.
 
 ∂F/∂α needs to be known up to a multiple of F′ only, because θ takes that up. With a = α − 1 and
 b = F^a, which is linear in the score, it is −F(e^u − 1 − u)/a² with u = −log b; at a = 0 it is
@@ -19,7 +19,7 @@ from numba import carray
 from kofn.kernels.contract import EXPONENTIAL, LINEAR, SQUARE
 from kofn.kernels.cpu.rows.answer_formulas import expm2, farthest
 from kofn.kernels.cpu.rows.formulas import _base, deleted, distance, exponential, far
-from kofn.kernels.cpu.rows.frame import BLOCK, Visit, in_loop, visit_of
+from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.rows.interleaved import BLOCK as ABREAST
 from kofn.kernels.cpu.rows.layout import COTANGENT, LANE, LANES, PLANES, SCORE
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
@@ -61,10 +61,10 @@ def bent(kind, x, hi, lo, per_t, rise):
     return (p if inside else zero), (bend if inside else zero)
 
 
-def bend(kind: int, number: Any) -> Visit:
+def bend(kind: int, number: Any) -> Pass:
     """−Σ∂F/∂α·(g − mean) and −Σ∂F/∂α."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         into, zero = carray(pointer(sums), 8, np.float64), number(0)
@@ -81,15 +81,15 @@ def bend(kind: int, number: Any) -> Visit:
             into[0] += product
             into[1] += total
 
-    return visit
+    return one_pass
 
 
-def bend_abreast(kind: int, number: Any) -> Visit:
+def bend_abreast(kind: int, number: Any) -> Pass:
     """The same for the rows of a group at once, as in interleaved.py: less mean and what is left of
     it, to `in_alpha`.
     """
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -113,13 +113,13 @@ def bend_abreast(kind: int, number: Any) -> Visit:
                 into.in_alpha[r] += into.rest[r] * own[1, r] - own[0, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def log_bend(kind: int, number: Any) -> Visit:
+def log_bend(kind: int, number: Any) -> Pass:
     """−Σ∂log F/∂α·(g − F·mean), for cotangents of logarithms."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         into, zero = carray(pointer(sums), 8, np.float64), number(0)
@@ -133,7 +133,7 @@ def log_bend(kind: int, number: Any) -> Visit:
                 product += where_positive(bend, bend * (gs[i] - p * mean_))
             into[0] += product
 
-    return visit
+    return one_pass
 
 
 @inline
@@ -152,19 +152,19 @@ def tilted(kind, q, rise):
     return v * tilt if inside else zero
 
 
-def tilt(kind: int, number: Any) -> Visit:
+def tilt(kind: int, number: Any) -> Pass:
     """Σ∂Ω(p)/∂α of the weights p in `out`."""
     return _tilt(kind, number, False)
 
 
-def target_tilt(kind: int, number: Any) -> Visit:
+def target_tilt(kind: int, number: Any) -> Pass:
     """Σ∂Ω(t)/∂α of the target t in `g`."""
     return _tilt(kind, number, True)
 
 
-def _tilt(kind: int, number: Any, of_target: bool) -> Visit:
+def _tilt(kind: int, number: Any, of_target: bool) -> Pass:
     @in_loop
     def entry(x, t, p, a, b, c, rise, e):
         return p, (tilted(kind, t if of_target else p, rise),)
 
-    return visit_of(number, entry, number(0))
+    return pass_of(number, entry, number(0))

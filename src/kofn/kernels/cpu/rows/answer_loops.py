@@ -1,4 +1,4 @@
-"""One visit to a row for a loss or for logarithms of its weights, as in loops.py.
+"""One pass over a row for a loss or for logarithms of its weights, as in loops.py.
 
 For a loss `out` holds the weights before it.
 """
@@ -13,13 +13,13 @@ from numba import carray
 from kofn.kernels.contract import LOGISTIC
 from kofn.kernels.cpu.rows.answer_formulas import compared, log_weighed, logged
 from kofn.kernels.cpu.rows.formulas import deleted, edge, prepare, written
-from kofn.kernels.cpu.rows.frame import BLOCK, Visit, in_loop, visit_of
+from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.rows.loops import moves_of
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.vector_math import quotient, where_positive, widest_vectors
 
 
-def gap(kind: int, number: Any) -> Visit:
+def gap(kind: int, number: Any) -> Pass:
     """Σ of the terms of a Fenchel–Young loss, #soft, Σw, Σwz; p − t over the weights p.
 
     g holds the target t, of zeros and ones; other entries are soft, and lack their Ω here.
@@ -32,17 +32,17 @@ def gap(kind: int, number: Any) -> Visit:
         soft = zero if t == zero else (zero if t == one else one)
         return away, (term, soft, w, wz)
 
-    return visit_of(number, entry, *[zero] * 4, writes=True, numbers=_with_edge(kind, number))
+    return pass_of(number, entry, *[zero] * 4, writes=True, numbers=_with_edge(kind, number))
 
 
-def soft_gap(kind: int, number: Any) -> Visit:
+def soft_gap(kind: int, number: Any) -> Pass:
     """The sum of the terms, with Ω of a soft target, where `out` holds p − t."""
 
     @in_loop
     def entry(x, t, away, hi, lo, per_t, rise, edge_):
         return away, compared(kind, x, t, away + t, hi, lo, per_t, rise, edge_, True)[:1]
 
-    return visit_of(number, entry, number(0), numbers=_with_edge(kind, number))
+    return pass_of(number, entry, number(0), numbers=_with_edge(kind, number))
 
 
 def _with_edge(kind: int, number: Any) -> Any:
@@ -54,7 +54,7 @@ def _with_edge(kind: int, number: Any) -> Any:
     return numbers
 
 
-def closely(kind: int, number: Any) -> Visit:
+def closely(kind: int, number: Any) -> Pass:
     """F of each entry to `out`, from its distance to a and `moved(δ)`, θ = a + Tδ; ΣF, ΣF(1 − F).
 
     No digits of e^z are lost to a far greater number that it is added to.
@@ -72,13 +72,13 @@ def closely(kind: int, number: Any) -> Visit:
         return p, (p, p * (one - p))
 
     moves = moves_of(kind, number)
-    return visit_of(number, entry, zero, zero, writes=True, weights=True, numbers=moves)
+    return pass_of(number, entry, zero, zero, writes=True, weights=True, numbers=moves)
 
 
-def lever(kind: int, number: Any) -> Visit:
+def lever(kind: int, number: Any) -> Pass:
     """Σu(x − pivot)/T of cotangents u in `out`."""
 
-    def visit(x, g, out, n, sums, pivot, per_t, c, d, e):
+    def one_pass(x, g, out, n, sums, pivot, per_t, c, d, e):
         widest_vectors()
         scores, cotangents = carray(pointer(x), n, number), carray(pointer(out), n, number)
         into = carray(pointer(sums), 8, np.float64)
@@ -91,27 +91,27 @@ def lever(kind: int, number: Any) -> Visit:
                 total += u * ((xs[i] - pivot_) * per_t_) if u != zero else zero
             into[0] += total
 
-    return visit
+    return one_pass
 
 
-def tally(kind: int, number: Any) -> Visit:
+def tally(kind: int, number: Any) -> Pass:
     """Σg of a target."""
 
     @in_loop
     def entry(x, t, old, a, b, c, d, e):
         return old, (t,)
 
-    return visit_of(number, entry, number(0))
+    return pass_of(number, entry, number(0))
 
 
-def from_bytes(kind: int, number: Any) -> Visit:
+def from_bytes(kind: int, number: Any) -> Pass:
     """A target of bytes as numbers to g, and their sum; those from the address b on belong to g.
 
     A float64 holds an address exactly.
     """
     size = number(0).itemsize
 
-    def visit(x, g, out, n, sums, first, source, c, d, e):
+    def one_pass(x, g, out, n, sums, first, source, c, d, e):
         widest_vectors()
         at = np.int64(source) + (g - np.int64(first)) // size
         marks, targets = carray(pointer(at), n, np.uint8), carray(pointer(g), n, number)
@@ -124,17 +124,17 @@ def from_bytes(kind: int, number: Any) -> Visit:
                 total += np.int32(ms[i])
             into[0] += total
 
-    return visit
+    return one_pass
 
 
-def label_gap(kind: int, number: Any) -> Visit:
+def label_gap(kind: int, number: Any) -> Pass:
     """What `gap` does for a target of one 1, at the score whose address is `label`.
 
     A float64 holds an address exactly. The loops around the label know its target as a constant.
     """
     size = number(0).itemsize
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, label):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, label):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         weights = carray(pointer(out), n, number)
@@ -163,23 +163,23 @@ def label_gap(kind: int, number: Any) -> Visit:
             into[3] += moment
             start = stop
 
-    return visit
+    return one_pass
 
 
-def logs(kind: int, number: Any) -> Visit:
+def logs(kind: int, number: Any) -> Pass:
     """Write log F."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, e):
         widest_vectors()
         scores, answers = carray(pointer(x), n, number), carray(pointer(out), n, number)
         hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         for i in range(n):
             answers[i] = logged(kind, scores[i], hi_, lo_, per_t_, rise_)
 
-    return visit
+    return one_pass
 
 
-def log_weigh(kind: int, number: Any) -> Visit:
+def log_weigh(kind: int, number: Any) -> Pass:
     """Way back, first: ΣF′, Σv with v = g·F′/F, and ΣF′z."""
 
     @in_loop
@@ -187,13 +187,13 @@ def log_weigh(kind: int, number: Any) -> Visit:
         v, w, z = log_weighed(kind, x, g, hi, lo, per_t, rise)
         return old, (w, v, where_positive(w, w * z))
 
-    return visit_of(number, entry, *[number(0)] * 3)
+    return pass_of(number, entry, *[number(0)] * 3)
 
 
-def log_slope(kind: int, number: Any) -> Visit:
+def log_slope(kind: int, number: Any) -> Pass:
     """Way back, then: u/T with u = v − F′·mean to `out`."""
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, mean):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, mean_ = carray(pointer(out), n, number), number(mean)
@@ -202,4 +202,4 @@ def log_slope(kind: int, number: Any) -> Visit:
             v, w, _ = log_weighed(kind, scores[i], cotangent[i], hi_, lo_, per_t_, rise_)
             slopes[i] = (v - w * mean_) * per_t_
 
-    return visit
+    return one_pass

@@ -11,7 +11,7 @@ from kofn.kernels.contract import EXPONENTIAL, OCTAVES
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.formulas import edge, moved
-from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, rounded, store, visit
+from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, pass_over, rounded, store
 from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -27,7 +27,7 @@ _AFTER, _AFTER_ABREAST = len(layout.FORWARD), len(layout.FORWARD_ABREAST)
 
 @plain
 def _of_target(group, which):
-    """The place of a visit of TARGETS or LABELLED."""
+    """The place of a pass of TARGETS or LABELLED."""
     return (_AFTER_ABREAST if group.entries else _AFTER) + which
 
 
@@ -39,9 +39,9 @@ def count(group, bytes_at, into):
         if bytes_at:
             first, source = np.float64(row.g), np.float64(bytes_at + r * row.n)
             which = _of_target(group, layout.FROM_BYTES)
-            sums = visit(row, which, first, source, 0.0, 0.0, 0.0)
+            sums = pass_over(row, which, first, source, 0.0, 0.0, 0.0)
         else:
-            sums = visit(row, _of_target(group, layout.TALLY), 0.0, 0.0, 0.0, 0.0, 0.0)
+            sums = pass_over(row, _of_target(group, layout.TALLY), 0.0, 0.0, 0.0, 0.0, 0.0)
         store(into, r, row.size, sums[0])
 
 
@@ -69,22 +69,22 @@ def gaps(group, lanes, labels, searched, of_alpha):
             lost = lost or (hi == hi and lanes.in_k[r] != lanes.in_k[r])
             lanes.in_alpha[r] = lanes.in_t[r]
             if of_alpha and row.g:
-                lanes.in_alpha[r] += visit(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
+                lanes.in_alpha[r] += pass_over(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
             continue
         if searched and row.kind in OCTAVES and not group.entries:
             _write_closely(group, row, lanes)
         lanes.in_alpha[r] = 0.0
         if of_alpha:
-            lanes.in_alpha[r] -= visit(row, tilt, 0.0, 0.0, 0.0, alpha, 0.0)[0]
+            lanes.in_alpha[r] -= pass_over(row, tilt, 0.0, 0.0, 0.0, alpha, 0.0)[0]
         address = np.float64(row.x + label * row.size)
-        sums = visit(row, _of_target(group, layout.GAP), hi, lo, per_t, alpha, address)
+        sums = pass_over(row, _of_target(group, layout.GAP), hi, lo, per_t, alpha, address)
         total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
         possible = total < math.inf
         if soft > 0 and row.kind in layout.KNOWS_OMEGA:
             which = _of_target(group, layout.SOFT_GAP)
-            total = visit(row, which, hi, lo, per_t, alpha, address)[0]
+            total = pass_over(row, which, hi, lo, per_t, alpha, address)[0]
             if of_alpha:
-                lanes.in_alpha[r] += visit(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
+                lanes.in_alpha[r] += pass_over(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
         elif soft > 0:
             total = math.nan
             lost = True
@@ -93,7 +93,7 @@ def gaps(group, lanes, labels, searched, of_alpha):
             pivot = pivot_of(hi, lo, lanes.temperature[r], weight, moment)
         else:
             pivot = hi + lo - lanes.temperature[r] * edge(row.kind, alpha)
-        sums = visit(row, _of_target(group, layout.LEVER), pivot, per_t, 0.0, 0.0, 0.0)
+        sums = pass_over(row, _of_target(group, layout.LEVER), pivot, per_t, 0.0, 0.0, 0.0)
         lanes.in_k[r], lanes.in_t[r] = total, sums[0]
     return lost
 
@@ -115,9 +115,9 @@ def _write_closely(group, row, lanes):
         return
     base, per_t = rounded(mean, row.size), 1 / temperature
     by = moved(row.kind, ((hi - base) + lo) * per_t)
-    sums = visit(row, _of_target(group, layout.CLOSELY), base, per_t, by, alpha, 0.0)
+    sums = pass_over(row, _of_target(group, layout.CLOSELY), base, per_t, by, alpha, 0.0)
     if sums[1] > 0:
-        visit(row, layout.MEND, hi, lo, per_t, alpha, (lanes.k[r] - sums[0]) / sums[1])
+        pass_over(row, layout.MEND, hi, lo, per_t, alpha, (lanes.k[r] - sums[0]) / sums[1])
 
 
 @plain
@@ -171,7 +171,8 @@ def logarithms(group, lanes):
     for r in range(group.count):
         row, hi = nth(group, r), lanes.hi[r]
         if abs(hi) < math.inf:
-            visit(row, layout.LOG, hi, lanes.lo[r], 1 / lanes.temperature[r], lanes.alpha[r], 0.0)
+            per_t, alpha = 1 / lanes.temperature[r], lanes.alpha[r]
+            pass_over(row, layout.LOG, hi, lanes.lo[r], per_t, alpha, 0.0)
             continue
         for i in range(row.n):
             p = load(row.out, i, row.size)
@@ -196,18 +197,18 @@ def log_cotangents(group, lanes, of_alpha):
             _constant(row, hi if hi != hi else 0.0)
             lanes.in_t[r] = lanes.in_alpha[r] = hi if hi != hi else 0.0
             continue
-        sums = visit(row, layout.LOG_WEIGH, hi, lo, 1 / temperature, alpha, 0.0)
+        sums = pass_over(row, layout.LOG_WEIGH, hi, lo, 1 / temperature, alpha, 0.0)
         weight, product, moment = sums[0], sums[1], sums[2]
         if weight < least:
             lanes.in_k[r], lost = math.nan, True
             continue
-        visit(row, layout.LOG_SLOPE, hi, lo, 1 / temperature, alpha, product / weight)
+        pass_over(row, layout.LOG_SLOPE, hi, lo, 1 / temperature, alpha, product / weight)
         pivot = pivot_of(hi, lo, temperature, weight, moment)
-        sums = visit(row, layout.LOG_LEVER, pivot, 1 / temperature, 0.0, 0.0, 0.0)
+        sums = pass_over(row, layout.LOG_LEVER, pivot, 1 / temperature, 0.0, 0.0, 0.0)
         lanes.in_t[r] = -sums[0]
         if of_alpha:
             mean = product / weight
-            sums = visit(row, layout.LOG_BEND, hi, lo, 1 / temperature, alpha, mean)
+            sums = pass_over(row, layout.LOG_BEND, hi, lo, 1 / temperature, alpha, mean)
             lanes.in_alpha[r] = -sums[0]
     return lost
 

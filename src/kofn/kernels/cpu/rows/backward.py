@@ -14,9 +14,9 @@ from kofn.kernels.cpu.rows.lanes import (
     is_deleted,
     load,
     nth,
+    pass_over,
+    pass_over_all,
     plane,
-    visit,
-    visit_all,
 )
 from kofn.kernels.cpu.rows.search_lanes import answer_all, centre_all, count_all, weigh_all
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -51,14 +51,14 @@ def in_alphas(group, lanes):
     ∂p/∂α is ∂F/∂α less the multiple of F′ that keeps Σp, and ΣF′(g − ḡ) = 0.
     """
     if group.entries:
-        visit_all(group, len(layout.BACKWARD_ABREAST))
+        pass_over_all(group, len(layout.BACKWARD_ABREAST))
     for r in range(group.count):
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
         if lanes.state[r] == CLOSED:
             lanes.in_alpha[r] = hi if hi != hi else 0.0
         elif not group.entries:
             alpha, mean = lanes.alpha[r], lanes.mean[r]
-            sums = visit(nth(group, r), len(layout.BACKWARD), hi, lo, per_t, alpha, mean)
+            sums = pass_over(nth(group, r), len(layout.BACKWARD), hi, lo, per_t, alpha, mean)
             lanes.in_alpha[r] = lanes.rest[r] * sums[1] - sums[0]
 
 
@@ -74,24 +74,24 @@ def _weigh(group, lanes):
     if group.entries:
         copy_all(group, layout.BRING_BACK, row.x, group.entries)
         copy_all(group, layout.BRING_BACK, row.g, plane(group, layout.COTANGENT))
-        visit_all(group, layout.WEIGH)
+        pass_over_all(group, layout.WEIGH)
         return
     for r in range(group.count):
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
         if abs(hi) < math.inf:
-            sums = visit(nth(group, r), layout.WEIGH, hi, lo, per_t, lanes.alpha[r], 0.0)
+            sums = pass_over(nth(group, r), layout.WEIGH, hi, lo, per_t, lanes.alpha[r], 0.0)
             lanes.weight[r], lanes.total[r], lanes.moment[r] = sums[0], sums[1], sums[2]
 
 
 @plain
 def _slope(group, lanes):
     if group.entries:
-        visit_all(group, layout.SLOPE)
+        pass_over_all(group, layout.SLOPE)
         return
     for r in range(group.count):
         if lanes.state[r] == OPEN:
             pivot, per_t, mean = lanes.pivot[r], lanes.per_t[r], lanes.mean[r]
-            sums = visit(nth(group, r), layout.SLOPE, pivot, per_t, mean, 0.0, 0.0)
+            sums = pass_over(nth(group, r), layout.SLOPE, pivot, per_t, mean, 0.0, 0.0)
             lanes.total[r], lanes.size[r], lanes.slope[r] = sums[0], sums[1], sums[2]
 
 
@@ -100,13 +100,13 @@ def _centre(group, lanes):
     """Take what is left of the mean off the special lanes."""
     if group.entries:
         if count_all(group.lanes, SPECIAL):
-            visit_all(group, layout.CENTRE)
+            pass_over_all(group, layout.CENTRE)
         copy_all(group, layout.GIVE_BACK, plane(group, layout.KEPT), group.row.out)
         return
     for r in range(group.count):
         if lanes.state[r] == SPECIAL:
             hi, lo, per_t, rest = lanes.hi[r], lanes.lo[r], lanes.per_t[r], lanes.rest[r]
-            visit(nth(group, r), layout.CENTRE, hi, lo, per_t, lanes.alpha[r], rest)
+            pass_over(nth(group, r), layout.CENTRE, hi, lo, per_t, lanes.alpha[r], rest)
 
 
 @plain
@@ -114,7 +114,7 @@ def _close_back(row, lanes):
     """Cotangents of a row that had no equation, or whose slopes have all underflowed."""
     r = row.lane
     hi, k = lanes.hi[r], lanes.k[r]
-    sums = visit(row, layout.CLOSE_BACK, hi if hi != hi else 0.0, 0.0, 0.0, 0.0, 0.0)
+    sums = pass_over(row, layout.CLOSE_BACK, hi if hi != hi else 0.0, 0.0, 0.0, 0.0, 0.0)
     if abs(hi) < math.inf:
         return _share_of_logs(row, hi, lanes.lo[r], lanes.temperature[r]), 0.0
     top, total = sums[0], sums[1]
@@ -135,10 +135,10 @@ def value(row, lanes):
     if hi != hi:
         return hi, hi
     if abs(hi) < math.inf:
-        sums = visit(row, layout.INTEGRATE, hi, lo, 1 / temperature, lanes.alpha[r], 0.0)
+        sums = pass_over(row, layout.INTEGRATE, hi, lo, 1 / temperature, lanes.alpha[r], 0.0)
         theta = hi + lo - temperature * edge(row.kind, lanes.alpha[r])
         return (k - sums[1]) * theta + sums[2] + temperature * sums[0], sums[3]
-    sums = visit(row, layout.TOTAL, 0.0, 0.0, 0.0, 0.0, 0.0)
+    sums = pass_over(row, layout.TOTAL, 0.0, 0.0, 0.0, 0.0, 0.0)
     chosen = sums[0] if hi < 0 else 0.0
     return (math.inf if sums[1] > 0 and k > 0 else chosen), 0.0
 

@@ -1,4 +1,4 @@
-"""Weights of a group of rows, from their survey to the last visit, and their thresholds."""
+"""Weights of a group of rows, from their statistics to the last pass, and their thresholds."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from kofn.kernels.cpu.rows.lanes import (
     SUMMED,
     copy_all,
     nth,
+    pass_over,
+    pass_over_all,
     plane,
-    visit,
-    visit_all,
 )
 from kofn.kernels.cpu.rows.search import (
     advance,
     evaluate,
+    finite_peak,
     is_single,
     last_checked,
     open_softmax,
+    pass_at,
     peak,
     quantiles,
     read,
-    survey,
-    surveyed_peak,
-    visit_at,
+    statistics,
 )
 from kofn.kernels.cpu.rows.search_lanes import (
     advance_all,
@@ -111,7 +111,7 @@ def _search(group, lanes, summed, checked):
 
 @plain
 def _start(group, lanes):
-    """Survey all rows, and read those where that is not enough; whether some are a softmax."""
+    """Gather statistics of all rows, full ones where need be; whether some are a softmax."""
     row, count = group.row, group.count
     n, kind, size, peaks = row.n, row.kind, row.size, 0
     if group.entries:
@@ -125,17 +125,17 @@ def _start(group, lanes):
         if group.entries:
             continue
         if not single:
-            survey(each, lanes)
+            statistics(each, lanes)
         elif kind == EXPONENTIAL:
             peak(each, lanes)
         else:
-            surveyed_peak(each, lanes)
+            finite_peak(each, lanes)
     summed = peaks if kind == EXPONENTIAL else 0
     if peaks and group.entries:
-        visit_all(group, layout.PEAK)
+        pass_over_all(group, layout.PEAK)
     if summed < count:
         if group.entries:
-            visit_all(group, layout.SURVEY)
+            pass_over_all(group, layout.STATISTICS)
         open_all(group.lanes, count, n, kind, size)
     if summed:
         for r in range(count):
@@ -155,7 +155,7 @@ def _evaluate(group, lanes):
     if group.entries:
         if still:
             _prepare(group)
-            visit_all(group, layout.EVALUATION)
+            pass_over_all(group, layout.EVALUATION)
         return still
     for r in range(group.count):
         if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
@@ -167,7 +167,7 @@ def _evaluate(group, lanes):
 def _prepare(group):
     """Rows abreast: prepare those whose anchor has moved."""
     if group.row.kind not in BOUNDED and fresh_all(group.lanes):
-        visit_all(group, layout.FIRST_EVALUATION)
+        pass_over_all(group, layout.FIRST_EVALUATION)
 
 
 ALL = (1 << layout.LANES) - 1
@@ -179,14 +179,14 @@ def _write(group, lanes, which):
     row = group.row
     if group.entries:
         _prepare(group)
-        visit_all(group, layout.WRITE)
+        pass_over_all(group, layout.WRITE)
         return
     for r in range(group.count):
         if lanes.state[r] == FOUND and which >> r & 1:
             each = nth(group, r)
             if lanes.fresh[r] and row.kind not in BOUNDED:
-                visit_at(each, lanes, layout.FIRST_EVALUATION)
-            lanes.total[r] = visit_at(each, lanes, layout.WRITE)[0]
+                pass_at(each, lanes, layout.FIRST_EVALUATION)
+            lanes.total[r] = pass_at(each, lanes, layout.WRITE)[0]
 
 
 MENDS = 4  # the first is enough unless the slopes have changed since the last evaluation
@@ -205,13 +205,13 @@ def _mend(group, lanes):
             break
         move_all(group.lanes, row.size)
         if group.entries:
-            visit_all(group, layout.MEND)
+            pass_over_all(group, layout.MEND)
             continue
         for r in range(group.count):
             rest = lanes.rest[r]
             if rest != 0:
                 hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
-                sums = visit(nth(group, r), layout.MEND, hi, lo, per_t, lanes.alpha[r], rest)
+                sums = pass_over(nth(group, r), layout.MEND, hi, lo, per_t, lanes.alpha[r], rest)
                 lanes.total[r] = sums[0]
 
 
@@ -241,5 +241,5 @@ def _close(row, lanes, wanted):
     if wanted:
         share = k if k != k else ((k / top if k <= top else 1.0) if top > 0 else 0.0)
         others = theta if theta != theta else (0.0 if theta > 0 else 1.0)
-        visit(row, layout.CLOSE, others, share if theta != -math.inf else 1.0, 0.0, 0.0, 0.0)
+        pass_over(row, layout.CLOSE, others, share if theta != -math.inf else 1.0, 0.0, 0.0, 0.0)
     lanes.hi[r], lanes.lo[r] = theta, 0.0

@@ -1,7 +1,7 @@
-"""The loop of most visits to a row, or to a part of one.
+"""The loop of most passes over a row, or to a part of one.
 
-A visit is made of what it does with one entry: loops.py, answer_loops.py and alpha_loops.py say
-that. It has the signature `native.VISIT`, is compiled by launch.py and called by its address:
+A pass is made of what it does with one entry: loops.py, answer_loops.py and alpha_loops.py say
+that. It has the signature `native.PASS`, is compiled by launch.py and called by its address:
 (x, g, out, n, sums, a, b, c, d, e) with the scores, the cotangents and the memory of the answer,
 n entries each, and up to five numbers. What is added up goes to `sums`: within a block in the
 precision of the scores, from block to block in float64.
@@ -19,7 +19,7 @@ from kofn.kernels.cpu.runtime.vector_math import added, widest_vectors
 
 BLOCK = 512
 
-Visit = Callable[..., None]
+Pass = Callable[..., None]
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
 """Sums may be taken in any order, so that they become vectors."""
@@ -30,21 +30,21 @@ in_loop = njit(forceinline=True, **OPTIONS)
 """For what a loop does with one entry, as if it stood there."""
 
 
-def visit_of(
+def pass_of(
     number: Any, entry: Any, *zeros: Any,
     writes: bool = False, weights: bool = False, numbers: Any = None,
-) -> Visit:  # fmt: skip
-    """Visit entries of type `number`: (x, g, old, *numbers) -> (new, terms to add up).
+) -> Pass:  # fmt: skip
+    """Pass over entries of type `number`: (x, g, old, *numbers) -> (new, terms to add up).
 
-    `old` and `new` are what is in the answer's place; `new` is stored if the visit `writes`. The
+    `old` and `new` are what is in the answer's place; `new` is stored if the pass `writes`. The
     sums of the terms begin as `zeros`. If the first term is one of the `weights` that are written,
     its sum is that of float64, up to two roundings: k is held against it. `numbers` makes what an
     entry takes of a, b, c, d and e: by default these in the type of the scores, with d − 1 for d,
-    as the fourth number of a visit is α, if it is used.
+    as the fourth number of a pass is α, if it is used.
     """
     numbers = numbers or _rounded(number)
 
-    def visit(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, a, b, c, d, e):
         widest_vectors()
         scores, given = carray(pointer(x), n, number), carray(pointer(g), n, number)
         answer, at = carray(pointer(out), n, number), numbers(a, b, c, d, e)
@@ -61,7 +61,7 @@ def visit_of(
             else:
                 add_to(sums, totals)
 
-    return visit
+    return one_pass
 
 
 def _rounded(number: Any) -> Any:

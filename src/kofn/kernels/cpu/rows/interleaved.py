@@ -2,10 +2,10 @@
 
 A row of 64 is four vectors: adding up across each costs as much as what is added. Here entry i of
 every row of a group is one vector, and a sum over a row stays in its lane. `bring` copies rows into
-a thread's own memory that way round and `give` copies an answer back. What is between visits those
+a thread's own memory that way round and `give` copies an answer back. What is between passes those
 copies, takes its numbers from the lanes and leaves its sums there.
 
-Each function here makes a function of the signature `native.VISIT`, as in loops.py: (x, g, out, n,
+Each function here makes a function of the signature `native.PASS`, as in loops.py: (x, g, out, n,
 lanes, a, b, …). `lanes` is the address of a `LANE`, x that of the copies: of each entry the scores,
 what is kept of them or is to be the answer, and cotangents, next to each other, so that LLVM sees
 that these do not overlap. Sums of 16 entries, and of 4 weights, are in the precision of the scores,
@@ -33,7 +33,7 @@ from kofn.kernels.cpu.rows.formulas import (
     weighed,
     written,
 )
-from kofn.kernels.cpu.rows.frame import Visit
+from kofn.kernels.cpu.rows.frame import Pass
 from kofn.kernels.cpu.rows.lanes import SPECIAL
 from kofn.kernels.cpu.rows.layout import COTANGENT, KEPT, LANE, LANES, PLANES, SCORE
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, turn, vectors
@@ -44,15 +44,16 @@ BLOCK = 16
 FEW = 4
 """Weights that are added in the precision of the scores: k is held against their sum."""
 
-census, close, close_back = loops.census, loops.close, loops.close_back  # of one row, as it is
+# Of one row, as it is:
+full_statistics, close, close_back = loops.full_statistics, loops.close, loops.close_back
 
 
-def bring(kind: int, number: Any) -> Visit:
+def bring(kind: int, number: Any) -> Pass:
     """Copy a rows, one after another in x, to their lanes in `out`; the last is in all further."""
     size = number(0).itemsize
     wide, step = REGISTER // size, PLANES * LANES * size
 
-    def visit(x, g, out, n, lanes, count, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, count, b, c, d, e):
         widest_vectors()
         last, zero = int(count) - 1, number(0)
         if n >= wide:
@@ -69,15 +70,15 @@ def bring(kind: int, number: Any) -> Visit:
                     entries[i, 0, r] = rows[min(r, last), i]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def give(kind: int, number: Any) -> Visit:
+def give(kind: int, number: Any) -> Pass:
     """Copy the lanes in x to a rows, one after another in `out`."""
     size = number(0).itemsize
     wide, step = REGISTER // size, PLANES * LANES * size
 
-    def visit(x, g, out, n, lanes, count, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, count, b, c, d, e):
         widest_vectors()
         last, zero = int(count) - 1, number(0)
         if n >= wide:
@@ -94,13 +95,13 @@ def give(kind: int, number: Any) -> Visit:
                     rows[r, i] = entries[i, 0, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def survey(kind: int, number: Any) -> Visit:
+def statistics(kind: int, number: Any) -> Pass:
     """Σd and Σd² with d = x − pivot. Neither is finite where the row holds ±inf or NaN."""
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -121,14 +122,14 @@ def survey(kind: int, number: Any) -> Visit:
                 into.squares[r] += own[2, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def peak(kind: int, number: Any) -> Visit:
+def peak(kind: int, number: Any) -> Pass:
     """The greatest score in play, how many those are, #(+inf or NaN)."""
     infinity, integer = number(math.inf), np.int32 if number is np.float32 else np.int64
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -150,13 +151,13 @@ def peak(kind: int, number: Any) -> Visit:
             into.live[r], into.bad[r] = own[0, r], own[1, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def first_evaluation(kind: int, number: Any) -> Visit:
+def first_evaluation(kind: int, number: Any) -> Pass:
     """Prepare each entry for the anchor of its lane; where it has not moved, it is as before."""
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -171,14 +172,14 @@ def first_evaluation(kind: int, number: Any) -> Visit:
             into.fresh[r] = 0
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def evaluate(kind: int, number: Any) -> Visit:
+def evaluate(kind: int, number: Any) -> Pass:
     """Σ of the tails not above ½, and of those above, ΣF′, #{F > ½}, ΣF″."""
     afresh = kind in BOUNDED
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -213,14 +214,14 @@ def evaluate(kind: int, number: Any) -> Visit:
                 into.slope[r] += own[4, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def write(kind: int, number: Any) -> Visit:
+def write(kind: int, number: Any) -> Pass:
     """F of each entry, of what was prepared in its place, and ΣF."""
     afresh = kind in BOUNDED
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -247,13 +248,13 @@ def write(kind: int, number: Any) -> Visit:
                 into.total[r] += own[0, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def mend(kind: int, number: Any) -> Visit:
+def mend(kind: int, number: Any) -> Pass:
     """F′·rest more of each weight, which stays in [0, 1], and their sum."""
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -276,13 +277,13 @@ def mend(kind: int, number: Any) -> Visit:
                 into.total[r] += own[0, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def weigh(kind: int, number: Any) -> Visit:
+def weigh(kind: int, number: Any) -> Pass:
     """Way back, first: F′ in its place, ΣF′, ΣF′g and ΣF′z."""
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -313,13 +314,13 @@ def weigh(kind: int, number: Any) -> Visit:
                 into.moment[r] += own[5, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def slope(kind: int, number: Any) -> Visit:
+def slope(kind: int, number: Any) -> Pass:
     """Way back, then: u/T with u = F′(g − mean) in its place; Σu, Σ|u|, Σu(x − pivot)/T."""
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -344,16 +345,16 @@ def slope(kind: int, number: Any) -> Visit:
                 into.slope[r] += own[2, r]
         never_unroll()
 
-    return visit
+    return one_pass
 
 
-def centre(kind: int, number: Any) -> Visit:
+def centre(kind: int, number: Any) -> Pass:
     """Way back, where rounding left Σu ≠ 0: take F′·rest/T off.
 
     Only in lanes that are special.
     """
 
-    def visit(x, g, out, n, lanes, a, b, c, d, e):
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
@@ -370,4 +371,4 @@ def centre(kind: int, number: Any) -> Visit:
                 entries[i, KEPT, r] -= u * per_t if special else zero
         never_unroll()
 
-    return visit
+    return one_pass

@@ -10,7 +10,7 @@ from numba import carray
 from kofn.kernels.cpu.rows.layout import LANE, LANES
 from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
 from kofn.kernels.cpu.runtime.layout import PART, SUMS
-from kofn.kernels.cpu.runtime.split_row import plain, visit_parts
+from kofn.kernels.cpu.runtime.split_row import pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
 
 LEAST_SINGLE, LEAST_DOUBLE = (float(np.finfo(number).min) / 2 for number in ("f4", "f8"))
@@ -22,15 +22,15 @@ OPEN, SPECIAL, FOUND, LOST, CLOSED, SUMMED = range(6)
 """States of a lane. A special one waits for search.py; a closed row needs no equation; a lost one
 is left to the reference; the θ of a summed one is known after the next evaluation."""
 
-Row = namedtuple("Row", "lane visits kind size x g out n sums team memo")
-"""A row: its lane; addresses of what visits it (loops.py), of its scores, cotangents and answer,
-of the sums, of the team, and of what `quantiles` keeps from one row to the next; the link's kind;
+Row = namedtuple("Row", "lane passes kind size x g out n sums team memo")
+"""A row: its lane; addresses of passes over it (loops.py), of its scores, cotangents and answer, of
+the sums, of the team, and of what `quantiles` keeps from one row to the next; the link's kind;
 bytes per number; n.
 """
 
 Group = namedtuple("Group", "row count lanes entries")
 """Rows one after another: the first of them and how many; the address of their lanes; that of the
-copies of their entries, 0 where rows are not visited abreast.
+copies of their entries, 0 where rows are not computed abreast.
 """
 
 
@@ -42,7 +42,7 @@ def nth(group, r):
     x, g, out = row.x + at, row.g + at if row.g else 0, row.out + at
     return Row(
         r,
-        row.visits,
+        row.passes,
         row.kind,
         row.size,
         x,
@@ -56,10 +56,10 @@ def nth(group, r):
 
 
 @plain
-def visit_all(group, which):
+def pass_over_all(group, which):
     """Go over all rows of a group once; sums go to their lanes."""
     row, zero = group.row, 0.0
-    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    address = carray(pointer(row.passes), which + 1, np.int64)[which]
     call(address, group.entries, 0, 0, row.n, group.lanes, zero, zero, zero, zero, zero)
 
 
@@ -67,7 +67,7 @@ def visit_all(group, which):
 def copy_all(group, which, source, into):
     """Bring rows to their lanes, or give them back."""
     row, zero = group.row, 0.0
-    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+    address = carray(pointer(row.passes), which + 1, np.int64)[which]
     count = np.float64(group.count)
     call(address, source, 0, into, row.n, group.lanes, count, zero, zero, zero, zero)
 
@@ -79,20 +79,20 @@ def plane(group, which):
 
 
 @plain
-def visit(row, which, a, b, c, d, e):
+def pass_over(row, which, a, b, c, d, e):
     """Go over the row once; return its sums."""
-    return _visit(row, which, False, a, b, c, d, e)
+    return _pass_over(row, which, False, a, b, c, d, e)
 
 
 @plain
-def visit_for_extremes(row, which, a, b, c, d, e):
-    """The same, by a visit whose first two sums are a least and a greatest."""
-    return _visit(row, which, True, a, b, c, d, e)
+def pass_for_extremes(row, which, a, b, c, d, e):
+    """The same, by a pass whose first two sums are a least and a greatest."""
+    return _pass_over(row, which, True, a, b, c, d, e)
 
 
 @plain
-def _visit(row, which, extremes, a, b, c, d, e):
-    address = carray(pointer(row.visits), which + 1, np.int64)[which]
+def _pass_over(row, which, extremes, a, b, c, d, e):
+    address = carray(pointer(row.passes), which + 1, np.int64)[which]
     sums = carray(pointer(row.sums), SUMS, np.float64)
     for i in range(SUMS):
         sums[i] = 0
@@ -100,7 +100,7 @@ def _visit(row, which, extremes, a, b, c, d, e):
     if n <= PART:
         call(address, x, g, out, n, into, a, b, c, d, e)
     else:
-        visit_parts(row.team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
+        pass_over_parts(row.team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
     return sums
 
 

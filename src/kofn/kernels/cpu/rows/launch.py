@@ -1,7 +1,7 @@
 """Rows in main memory: compiled on first use, kept on disk, dealt out to threads.
 
 A kernel takes addresses, not arrays, so one compiled version serves NumPy and torch, read-only
-memory included. The search is compiled once; per link and precision only what visits a row.
+memory included. The search is compiled once; per link and precision only what passes over a row.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ COMPARE = Code("rows.worker", "compare", native.WORK)
 LOGS = Code("rows.worker", "logs", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
-"""What threads do with rows; each needs what `visits` says."""
+"""What threads do with rows; each needs what `passes` says."""
 
-LIKELY = -1  # in place of a link's number: that of a softmax, whose labels need no visit
+LIKELY = -1  # in place of a link's number: that of a softmax, whose labels need no pass
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
 HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in its nearer caches
 
 
-def visit(module: str, name: str, kind: int, size: int) -> Code:
-    """A visit for a link and numbers of that size, by what makes it in loops.py, interleaved.py."""
+def pass_code(module: str, name: str, kind: int, size: int) -> Code:
+    """A pass for a link and numbers of that size, by what makes it in loops.py, interleaved.py."""
     kind = kind if name in layout.BY_LINK else 0
-    return Code(f"rows.{module}", name, native.VISIT, "", kind, f"float{8 * size}")
+    return Code(f"rows.{module}", name, native.PASS, "", kind, f"float{8 * size}")
 
 
-def visits(
+def passes_of(
     code: Code, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True,
     of_alpha: bool = False,
 ) -> list[Code]:  # fmt: skip
-    """What visits rows of n in `code`, in the order of their places in memory.
+    """What passes over rows of n in `code`, in the order of their places in memory.
 
     Without `in_rows`, the cotangents of k and T are not wanted; that of α is `of_alpha`.
     """
@@ -72,12 +72,12 @@ def visits(
     names: tuple[str, ...]
 
     def each(module: str, names: tuple[str, ...]) -> list[Code]:
-        return [visit(module, name, kind, size) for name in names]
+        return [pass_code(module, name, kind, size) for name in names]
 
     if code is COMPARE:
         likely = kind == LIKELY
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
-        first = visits(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
+        first = passes_of(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
     if code is LOGS:
@@ -91,7 +91,7 @@ def visits(
         names, short = layout.VALUE, False
     instead = {"first_evaluation": "evaluate"} if kind in BOUNDED else {}  # nothing to prepare
     if not short:
-        instead |= {"peak": "surveyed_peak"} if kind in BOUNDED else {}
+        instead |= {"peak": "finite_peak"} if kind in BOUNDED else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     found = each("interleaved" if short else "loops", names)
@@ -104,7 +104,7 @@ def codes(kinds: Iterable[int], size: int) -> list[Code]:
     found, ways = [*WORK, ASSIST], itertools.product((False, True), repeat=2)
     for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
         for n in (layout.SHORT, layout.SHORT + 1):
-            found += visits(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
+            found += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
     return found
 
 
@@ -236,8 +236,8 @@ class Plan(NamedTuple):
 
     run: Callable[..., Any]
     address: int
-    visits: np.ndarray
-    visits_at: int
+    passes: np.ndarray
+    passes_at: int
     group: int  # rows that a thread searches together
     chunk: int  # rows that a thread takes at once
     room: int  # words of its own memory that are not shared with a team
@@ -251,7 +251,7 @@ def plan_of(
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
     single = max(size, 4)
-    each = visits(code, kind, single, n, cotangent, in_rows, of_alpha)
+    each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     group = layout.together(n, 3 if cotangent else 2)
     room = layout.room(n, single, group, answer, in_bytes)
     grain, begun = (
@@ -262,10 +262,10 @@ def plan_of(
 
 
 def planned(
-    code: Code, visits: list[Code], n: int, group: int, grain: int, room: int, begun: int
+    code: Code, passes: list[Code], n: int, group: int, grain: int, room: int, begun: int
 ) -> Plan:
     """How rows of n are dealt out: of a thread's `room` in words, so many are to be 0 at first."""
-    found = np.array([*map(native.address, visits)], np.int64)
+    found = np.array([*map(native.address, passes)], np.int64)
     chunk = max(group, grain // n // group * group)
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
@@ -321,8 +321,8 @@ def deal(
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width
-    # One thread leads, others visit parts for it.
-    together = crew > count and n > PART and len(plan.visits) > 0
+    # One thread leads, others take parts for it.
+    together = crew > count and n > PART and len(plan.passes) > 0
     apart = 1 if together else crew
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
@@ -335,7 +335,7 @@ def deal(
     one = one if two is None else address(two)
     other = temperature_at if one == k_at else one + count * size
     team = shared if room is None else 0  # else it is dismissed after all jobs of halves
-    work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, team, plan.visits_at
+    work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, team, plan.passes_at
     labels_at = 0 if labels is None else address(labels)
     places = address(x), cotangent_at, out_at
     three_at = 0 if three is None else address(three)
@@ -383,7 +383,7 @@ def _job_of_halves(
     modes, steps, of_half = _modes(x.shape[-1], sizes), [], (x_at, out_at, g_at)
     for plan in plans:
         own = words[:]
-        own[layout.TOGETHER], own[layout.VISITS] = plan.group, plan.visits_at
+        own[layout.TOGETHER], own[layout.PASSES] = plan.group, plan.passes_at
         steps.append(half.Step(plan.address, own, modes, layout.GIVEN_UP))
     return half.job_of(x, of_half, steps, room, count, chunk, shared, 8 * plans[0].room)
 

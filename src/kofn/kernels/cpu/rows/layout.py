@@ -1,6 +1,6 @@
 """What the rows' compiled code and its callers agree on; nothing here needs a compiler.
 
-The words of a job, the memory of a thread, and the visits whose addresses a job brings.
+The words of a job, the memory of a thread, and the passes whose addresses a job brings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KNOWS_OMEGA = (LOGISTIC, LAPLACE, EXPONENTIAL, LINEAR, SQUARE, POWER)
 LANES = 16
 
 SHORT = 128
-"""Rows of so many entries are visited abreast."""
+"""Rows of so many entries are computed abreast."""
 
 SCORE, KEPT, COTANGENT = range(3)
 PLANES = 3
@@ -44,21 +44,21 @@ LANE = np.dtype(
             (name, "f8", (LANES,))
             for name in (
                 *("state", "k", "temperature", "alpha", "per_t", "wanted"),
-                # What the survey says. `live` counts finite scores, `top` those of +inf, `bad` the
+                # The statistics. `live` counts finite scores, `top` those of +inf, `bad` the
                 # NaN. Mean, variance and their count, `usual`, tell where most of the scores are;
                 # additive masks such as −1e9 have no say in that. Without ±inf, NaN and masks,
                 # least and greatest are only bounds.
                 *("pivot", "least", "greatest", "live", "top", "bad", "mean", "variance", "usual"),
                 # Quantiles that a start is guessed from.
                 *("bell", "own", "end", "alone"),
-                # θ = anchor + Tδ, which a visit takes as `base`, `by`; its bracket in units of T
+                # θ = anchor + Tδ, which a pass takes as `base`, `by`; its bracket in units of T
                 # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
                 # step may leap; whether entries are yet to be prepared for the anchor.
                 *("anchor", "delta", "base", "by", "low", "high", "low_gap", "high_gap"),
                 *("width", "worth", "leap", "tries", "fresh"),
                 # Whether something was unusual, so that Σp is to be held to k in any case.
                 "strange",
-                # What the last visit saw: a survey total and squares, an evaluation the
+                # What the last pass saw: the first one total and squares, an evaluation the
                 # others.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
                 # θ as two numbers; by how much weights are to be mended; on the way back ΣF′z, what
@@ -66,19 +66,30 @@ LANE = np.dtype(
                 *("hi", "lo", "moment", "rest", "size", "in_k", "in_t", "in_alpha"),
             )
         ),
-        ("sums", "f8", (SUMS,)),  # of the visit under way
+        ("sums", "f8", (SUMS,)),  # of the pass under way
     ]
 )
 """What is known of a group of rows, number by number: a loop over lanes is vector code."""
 
-# What visits a row, by the names of what makes it in loops.py and interleaved.py.
-FORWARD = ("survey", "census", "peak", "close", "first_evaluation", "evaluate", "write", "mend")
+# What passes over a row, by the names of what makes it in loops.py and interleaved.py.
+FORWARD = (
+    "statistics",
+    "full_statistics",
+    "peak",
+    "close",
+    "first_evaluation",
+    "evaluate",
+    "write",
+    "mend",
+)
 BACKWARD = ("weigh", "slope", "centre", "close_back")
 VALUE = ("integrate", "total")
 IN_ALPHA, IN_ALPHA_ABREAST = ("bend",), ("bend_abreast",)
 LOG_IN_ALPHA, LOSS_IN_ALPHA = ("log_bend",), ("tilt", "target_tilt")
 """What is last if the cotangent of α is wanted: see alpha_loops.py."""
-SURVEY, CENSUS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, MEND = range(len(FORWARD))
+STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, MEND = range(
+    len(FORWARD)
+)
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))
 
@@ -104,10 +115,10 @@ BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it reads: first those of runtime/layout.py; how many
-# rows were given up; the shape, the address of a team, if there is one, and those of visits and
+# rows were given up; the shape, the address of a team, if there is one, and those of passes and
 # arrays. Where there is no ALPHA, one α of all rows comes with the job; where there is no THREE,
 # nobody wants the cotangent of α.
-GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, VISITS = range(4, 11)
+GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, PASSES = range(4, 11)
 X, G, OUT, HI, LO, K, TEMPERATURE, ALPHA, ONE, TWO, THREE, LABELS, LIKELY, BYTES = range(11, 25)
 WORDS = 25
 

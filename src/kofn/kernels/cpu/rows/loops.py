@@ -1,4 +1,4 @@
-"""One visit to a row, or to a part of one.
+"""One pass over a row, or to a part of one.
 
 Each function here makes, for a link's `kind` and a `number` (np.float32 or np.float64), one Python
 function: frame.py says what it takes, and has the loop of most of them.
@@ -25,12 +25,12 @@ from kofn.kernels.cpu.rows.formulas import (
     weighed,
     written,
 )
-from kofn.kernels.cpu.rows.frame import BLOCK, Visit, in_loop, visit_of
+from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 
-def survey(kind: int, number: Any) -> Visit:
+def statistics(kind: int, number: Any) -> Pass:
     """Σd and Σd² with d = x − a. Neither is finite where the row holds ±inf or NaN."""
 
     @in_loop
@@ -38,14 +38,14 @@ def survey(kind: int, number: Any) -> Visit:
         away = x - pivot
         return old, (away, away * away)
 
-    return visit_of(number, entry, *[number(0)] * 2)
+    return pass_of(number, entry, *[number(0)] * 2)
 
 
-def census(kind: int, number: Any) -> Visit:
+def full_statistics(kind: int, number: Any) -> Pass:
     """Least, greatest, #in play, #(+inf), #NaN, and #, Σd, Σd² of those with |d| < b, d = x − a."""
     infinity = number(math.inf)
 
-    def visit(x, g, out, n, sums, pivot, most, c, d, e):
+    def one_pass(x, g, out, n, sums, pivot, most, c, d, e):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         pivot_, most_, zero, one = number(pivot), number(most), number(0), number(1)
@@ -77,14 +77,14 @@ def census(kind: int, number: Any) -> Visit:
             into[7] += squares
         into[0], into[1] = unordered(least, pivot_), unordered(greatest, pivot_)
 
-    return visit
+    return one_pass
 
 
-def peak(kind: int, number: Any) -> Visit:
+def peak(kind: int, number: Any) -> Pass:
     """0, the greatest score in play, how many those are, #(+inf or NaN)."""
     infinity = number(math.inf)
 
-    def visit(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, a, b, c, d, e):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         zero, one = number(0), number(1)
@@ -103,13 +103,13 @@ def peak(kind: int, number: Any) -> Visit:
             into[3] += special
         into[1] = unordered(greatest, zero)
 
-    return visit
+    return one_pass
 
 
-def surveyed_peak(kind: int, number: Any) -> Visit:
-    """0, the greatest score, Σd and Σd² with d = x − a: of a row whose survey is finite."""
+def finite_peak(kind: int, number: Any) -> Pass:
+    """0, the greatest score, Σd and Σd² with d = x − a: of a row whose scores are finite."""
 
-    def visit(x, g, out, n, sums, pivot, b, c, d, e):
+    def one_pass(x, g, out, n, sums, pivot, b, c, d, e):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         pivot_, zero = number(pivot), number(0)
@@ -126,15 +126,15 @@ def surveyed_peak(kind: int, number: Any) -> Visit:
             into[3] += squares
         into[1] = unordered(greatest, zero)
 
-    return visit
+    return one_pass
 
 
-def first_evaluation(kind: int, number: Any) -> Visit:
+def first_evaluation(kind: int, number: Any) -> Pass:
     """Prepare each entry for the anchor a and a unit of T = 1/b; then what `evaluate` does."""
     return _evaluate(kind, number, kind not in BOUNDED)
 
 
-def evaluate(kind: int, number: Any) -> Visit:
+def evaluate(kind: int, number: Any) -> Pass:
     """Σ of the smaller tails, and of those above ½, ΣF′, #{F > ½}, ΣF″; c is `moved(δ)`.
 
     A bounded link has nothing prepared: θ = a + c there.
@@ -142,7 +142,7 @@ def evaluate(kind: int, number: Any) -> Visit:
     return _evaluate(kind, number, False)
 
 
-def _evaluate(kind: int, number: Any, fresh: bool) -> Visit:
+def _evaluate(kind: int, number: Any, fresh: bool) -> Pass:
     afresh = kind in BOUNDED
 
     @in_loop
@@ -156,11 +156,11 @@ def _evaluate(kind: int, number: Any, fresh: bool) -> Visit:
         return a, evaluated(kind, a, by, inverse, rise)
 
     moves = moves_of(kind, number)
-    return visit_of(number, entry, *[number(0)] * 5, writes=fresh, numbers=moves)
+    return pass_of(number, entry, *[number(0)] * 5, writes=fresh, numbers=moves)
 
 
 def moves_of(kind: int, number: Any) -> Any:
-    """How entries take the numbers of a visit by (a, 1/T, moved(δ), α), the threshold a + Tδ."""
+    """How entries take the numbers of a pass by (a, 1/T, moved(δ), α), the threshold a + Tδ."""
 
     @in_loop
     def numbers(anchor, per_t, by, alpha, e):
@@ -171,7 +171,7 @@ def moves_of(kind: int, number: Any) -> Any:
     return numbers
 
 
-def write(kind: int, number: Any) -> Visit:
+def write(kind: int, number: Any) -> Pass:
     """F of each entry, of what was prepared in its place, and ΣF; θ as for `evaluate`."""
     afresh, single = kind in BOUNDED, number is np.float32
 
@@ -182,10 +182,10 @@ def write(kind: int, number: Any) -> Visit:
         return p, (p,)
 
     moves = moves_of(kind, number)
-    return visit_of(number, entry, number(0), writes=True, weights=single, numbers=moves)
+    return pass_of(number, entry, number(0), writes=True, weights=single, numbers=moves)
 
 
-def mend(kind: int, number: Any) -> Visit:
+def mend(kind: int, number: Any) -> Pass:
     """F′·`rest` more of each weight, which stays in [0, 1]; their sum."""
     zero, one = number(0), number(1)
 
@@ -194,23 +194,23 @@ def mend(kind: int, number: Any) -> Visit:
         p = min(max(p + centred(kind, x, hi, lo, per_t, rise, rest), zero), one)
         return p, (p,)
 
-    return visit_of(number, entry, zero, writes=True, weights=True)
+    return pass_of(number, entry, zero, writes=True, weights=True)
 
 
-def close(kind: int, number: Any) -> Visit:
+def close(kind: int, number: Any) -> Pass:
     """A row that needs no equation: each finite (or NaN) score gets a, each of +inf gets b."""
 
-    def visit(x, g, out, n, sums, live, top, c, d, e):
+    def one_pass(x, g, out, n, sums, live, top, c, d, e):
         scores, weights = carray(pointer(x), n, number), carray(pointer(out), n, number)
         live_, top_, zero, infinity = number(live), number(top), number(0), number(math.inf)
         for i in range(n):
             v = scores[i]
             weights[i] = top_ if v == infinity else (zero if deleted(v) else live_)
 
-    return visit
+    return one_pass
 
 
-def weigh(kind: int, number: Any) -> Visit:
+def weigh(kind: int, number: Any) -> Pass:
     """Way back, first: F′ to `out`, ΣF′, ΣF′g and ΣF′z."""
 
     @in_loop
@@ -218,21 +218,21 @@ def weigh(kind: int, number: Any) -> Visit:
         terms = weighed(kind, x, g, hi, lo, per_t, rise)
         return terms[0], terms
 
-    return visit_of(number, entry, *[number(0)] * 3, writes=True)
+    return pass_of(number, entry, *[number(0)] * 3, writes=True)
 
 
-def slope(kind: int, number: Any) -> Visit:
+def slope(kind: int, number: Any) -> Pass:
     """Way back, then: u/T with u = F′(g − d) to `out`; Σu, Σ|u|, Σu(x − pivot)/T."""
     return _slope(number, True)
 
 
-def slope_of_scores(kind: int, number: Any) -> Visit:
+def slope_of_scores(kind: int, number: Any) -> Pass:
     """The same without the last sum, which nobody wants of a T that is one number."""
     return _slope(number, False)
 
 
-def _slope(number: Any, in_temperature: bool) -> Visit:
-    def visit(x, g, out, n, sums, pivot, per_t, mean, d, e):
+def _slope(number: Any, in_temperature: bool) -> Pass:
+    def one_pass(x, g, out, n, sums, pivot, per_t, mean, d, e):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
@@ -253,24 +253,24 @@ def _slope(number: Any, in_temperature: bool) -> Visit:
             into[1] += size
             into[2] += in_t
 
-    return visit
+    return one_pass
 
 
-def centre(kind: int, number: Any) -> Visit:
+def centre(kind: int, number: Any) -> Pass:
     """Way back, where rounding left Σu ≠ 0: take F′·e/T off."""
 
     @in_loop
     def entry(x, g, u, hi, lo, per_t, rise, mean):
         return u - centred(kind, x, hi, lo, per_t, rise, mean) * per_t, ()
 
-    return visit_of(number, entry, writes=True)
+    return pass_of(number, entry, writes=True)
 
 
-def integrate(kind: int, number: Any) -> Visit:
+def integrate(kind: int, number: Any) -> Pass:
     """Σ of G less max(z, 0) far up, #far up and the Σ of their scores, Σ(G − zF)."""
     infinity = number(math.inf)
 
-    def visit(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, e):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
@@ -294,27 +294,27 @@ def integrate(kind: int, number: Any) -> Visit:
             into[2] += above
             into[3] += entropy
 
-    return visit
+    return one_pass
 
 
-def total(kind: int, number: Any) -> Visit:
+def total(kind: int, number: Any) -> Pass:
     """The sum of the scores in play, #(+inf)."""
     infinity = number(math.inf)
 
-    def visit(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, a, b, c, d, e):
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         for i in range(n):
             v = scores[i]
             into[0] += np.float64(v) if abs(v) < infinity and not deleted(v) else 0.0
             into[1] += 1.0 if v == infinity else 0.0
 
-    return visit
+    return one_pass
 
 
-def close_back(kind: int, number: Any) -> Visit:
+def close_back(kind: int, number: Any) -> Pass:
     """Way back of a row without an equation: a everywhere; #(+inf) and the Σg of those."""
 
-    def visit(x, g, out, n, sums, live, b, c, d, e):
+    def one_pass(x, g, out, n, sums, live, b, c, d, e):
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         live_, zero, infinity = number(live), number(0), number(math.inf)
@@ -324,4 +324,4 @@ def close_back(kind: int, number: Any) -> Visit:
                 into[0] += 1
                 into[1] += cotangent[i]
 
-    return visit
+    return one_pass

@@ -1,10 +1,10 @@
-"""The thresholds of a few rows: survey each, then evaluate each until its θ is found.
+"""The thresholds of a few rows: statistics of each, then evaluations until its θ is found.
 
 The rules are those of `solver/threshold.py` (log-odds Newton,
 residual split at F > ½, plateau in logs,
 stop on the step, always end). What differs is how little is paid for them: entries are prepared
 once, sums are float32 over blocks and float64 across them, and Halley's third order lets a small
-step be the last without another evaluation. All numbers here are float64 and every visit to a row
+step be the last without another evaluation. All numbers here are float64 and every pass to a row
 is a call by address (loops.py), so this is compiled once for all links and precisions.
 
 Rows go in groups, each in its lane, and the usual step is computed for all lanes at once by vector
@@ -42,11 +42,17 @@ from kofn.kernels.cpu.rows.lanes import (
     SUMMED,
     is_deleted,
     load,
+    pass_for_extremes,
+    pass_over,
     rounded,
-    visit,
-    visit_for_extremes,
 )
-from kofn.kernels.cpu.rows.layout import CENSUS, EVALUATION, FIRST_EVALUATION, PEAK, SURVEY
+from kofn.kernels.cpu.rows.layout import (
+    EVALUATION,
+    FIRST_EVALUATION,
+    FULL_STATISTICS,
+    PEAK,
+    STATISTICS,
+)
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 from kofn.kernels.cpu.runtime.vector_math import inline, log
@@ -62,25 +68,25 @@ ANCHORED = 3.0  # |δ| up to which what was prepared at an anchor keeps its digi
 
 
 @plain
-def survey(row, lanes):
-    """The first visit, which starts the search."""
+def statistics(row, lanes):
+    """The first pass, which starts the search."""
     pivot = load(row.x, row.n // 2, row.size)
-    sums, r = visit(row, SURVEY, pivot, 0.0, 0.0, 0.0, 0.0), row.lane
+    sums, r = pass_over(row, STATISTICS, pivot, 0.0, 0.0, 0.0, 0.0), row.lane
     lanes.pivot[r], lanes.total[r], lanes.squares[r] = pivot, sums[0], sums[1]
 
 
 @plain
-def visit_at(row, lanes, which):
+def pass_at(row, lanes, which):
     """An evaluation, or the writing, at θ; return its sums."""
     r = row.lane
-    return visit(row, which, lanes.base[r], lanes.per_t[r], lanes.by[r], lanes.alpha[r], 0.0)
+    return pass_over(row, which, lanes.base[r], lanes.per_t[r], lanes.by[r], lanes.alpha[r], 0.0)
 
 
 @plain
 def evaluate(row, lanes):
     """Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″; prepares the row where its anchor has moved."""
     r = row.lane
-    sums = visit_at(row, lanes, FIRST_EVALUATION if lanes.fresh[r] else EVALUATION)
+    sums = pass_at(row, lanes, FIRST_EVALUATION if lanes.fresh[r] else EVALUATION)
     lanes.below[r], lanes.above[r], lanes.weight[r] = sums[0] - sums[1], sums[1], sums[2]
     lanes.count[r], lanes.slope[r], lanes.fresh[r] = sums[3], sums[4], 0.0
 
@@ -88,15 +94,15 @@ def evaluate(row, lanes):
 @plain
 def peak(row, lanes):
     """The greatest finite score, how many there are, and how many that are +inf or NaN."""
-    sums, r = visit_for_extremes(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
+    sums, r = pass_for_extremes(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
     lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], sums[2], sums[3]
 
 
 @plain
-def surveyed_peak(row, lanes):
-    """Both at once; a census corrects it where not all of the row is finite."""
+def finite_peak(row, lanes):
+    """Both at once; `full_statistics` correct it where not all of the row is finite."""
     pivot, r = load(row.x, row.n // 2, row.size), row.lane
-    sums = visit_for_extremes(row, PEAK, pivot, 0.0, 0.0, 0.0, 0.0)
+    sums = pass_for_extremes(row, PEAK, pivot, 0.0, 0.0, 0.0, 0.0)
     lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], np.float64(row.n), 0.0
     lanes.pivot[r], lanes.total[r], lanes.squares[r] = pivot, sums[2], sums[3]
 
@@ -114,15 +120,15 @@ def open_softmax(lanes, r, size):
 
 @plain
 def read(row, lanes):
-    """A row in which a survey is not enough: what a census says, and what there is to search."""
+    """A row whose statistics are not enough: what `full_statistics` finds, and what to search."""
     r = row.lane
     lanes.strange[r] = 1.0
     pivot, temperature, k = load(row.x, row.n // 2, row.size), lanes.temperature[r], lanes.k[r]
     far = 1e6 * temperature
-    _census(row, lanes, pivot if abs(pivot) < USUAL else 0.0, USUAL)
+    _full_statistics(row, lanes, pivot if abs(pivot) < USUAL else 0.0, USUAL)
     if lanes.greatest[r] - lanes.least[r] > SPREAD * temperature and lanes.live[r] > 0:
         mean, variance, usual = lanes.mean[r], lanes.variance[r], lanes.usual[r]
-        _census(row, lanes, lanes.greatest[r], rounded(NEAR_TOP * temperature, row.size))
+        _full_statistics(row, lanes, lanes.greatest[r], rounded(NEAR_TOP * temperature, row.size))
         if not lanes.usual[r] > k - lanes.top[r]:
             lanes.mean[r], lanes.variance[r], lanes.usual[r] = mean, variance, usual
     if temperature < least_unit(row.size):
@@ -149,8 +155,8 @@ def read(row, lanes):
 
 
 @plain
-def _census(row, lanes, pivot, most):
-    sums, r = visit_for_extremes(row, CENSUS, pivot, most, 0.0, 0.0, 0.0), row.lane
+def _full_statistics(row, lanes, pivot, most):
+    sums, r = pass_for_extremes(row, FULL_STATISTICS, pivot, most, 0.0, 0.0, 0.0), row.lane
     count = max(sums[5], 1.0)
     mean = sums[6] / count
     lanes.least[r], lanes.greatest[r] = sums[0], sums[1]

@@ -93,7 +93,7 @@ def fresh_all(address):
 
 @plain
 def open_all(address, count, n, kind, size):
-    """Begin the search in the rows whose survey is plain and whose k is between 0 and n."""
+    """Begin the search in the rows whose statistics are plain and whose k is between 0 and n."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     per_n = 1 / n
@@ -184,7 +184,7 @@ def advance_all(address, kind, size, round_, checked):
 
 @plain
 def aim_all(address, kind, size):
-    """Tell the next visits where θ is."""
+    """Tell the next passes where θ is."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     bounded = kind in BOUNDED

@@ -125,7 +125,7 @@ def _group(words, own, first, count):
     team = kept + -(-used * n * size // 8) * 8
     if words[layout.BYTES]:
         g, team = team, team + -(-words[layout.TOGETHER] * n * size // 8) * 8
-    row = Row(0, words[layout.VISITS], words[layout.KIND], size, x, g, out, n, sums, team, memo)
+    row = Row(0, words[layout.PASSES], words[layout.KIND], size, x, g, out, n, sums, team, memo)
     return Group(row, count, own, entries)
 
 

@@ -18,7 +18,7 @@ _WORDS = REGISTER // 8
 
 def conversion(name: str, kind: int) -> Code:
     """What converts from, or to, a type by its place in HALF_TYPES."""
-    return Code("runtime.half_rows", name, native.VISIT, "", kind, "float32")
+    return Code("runtime.half_rows", name, native.PASS, "", kind, "float32")
 
 
 def codes() -> list[Code]:

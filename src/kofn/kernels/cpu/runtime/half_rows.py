@@ -19,7 +19,7 @@ from kofn.arrays.kinds import LEAST_IN_PLAY
 from kofn.kernels.cpu.runtime import layout
 from kofn.kernels.cpu.runtime.intrinsics import call, fetch_add, pointer, run
 from kofn.kernels.cpu.runtime.shares import CHUNK, COUNT, DONE, NEXT, served
-from kofn.kernels.cpu.runtime.split_row import leaving, plain, visit_parts
+from kofn.kernels.cpu.runtime.split_row import leaving, pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
 
 _I32, _I16, _FLOAT = ir.IntType(32), ir.IntType(16), ir.FloatType()
@@ -114,7 +114,7 @@ def widen(kind: int, number: Any) -> Any:
     single = _widened(kind)
     lowest, none = number(LEAST_IN_PLAY[layout.HALF_TYPES[kind]]), number(-math.inf)
 
-    def visit(x, g, out, n, sums, scores, base, into, d, e):
+    def one_pass(x, g, out, n, sums, scores, base, into, d, e):
         widest_vectors()
         place = np.int64(into) + 2 * (x - np.int64(base))
         patterns, found = carray(pointer(x), n, np.uint16), carray(pointer(place), n, number)
@@ -123,21 +123,21 @@ def widen(kind: int, number: Any) -> Any:
             v = single(patterns[i])
             found[i] = none if v <= least else v
 
-    return visit
+    return one_pass
 
 
 def narrow(kind: int, number: Any) -> Any:
     """Round float32 numbers at x; those from the address b on go to where c is."""
     half = _narrowed(kind)
 
-    def visit(x, g, out, n, sums, a, base, into, d, e):
+    def one_pass(x, g, out, n, sums, a, base, into, d, e):
         widest_vectors()
         place = np.int64(into) + (x - np.int64(base)) // 2
         numbers, found = carray(pointer(x), n, number), carray(pointer(place), n, np.uint16)
         for i in range(n):
             found[i] = half(numbers[i])
 
-    return visit
+    return one_pass
 
 
 @plain
@@ -182,7 +182,7 @@ def _convert(words, own, address, source, into, count, size, a):
     n, sums, team = words[layout.ENTRIES], own + words[layout.MADE], own + words[layout.TEAM_AT]
     b, c, zero = np.float64(source), np.float64(into), 0.0
     if n > layout.PART:
-        visit_parts(team, address, source, 0, 0, n, sums, size, False, a, b, c, zero, zero)
+        pass_over_parts(team, address, source, 0, 0, n, sums, size, False, a, b, c, zero, zero)
     else:
         call(address, source, 0, 0, n * count, sums, a, b, c, zero, zero)
 

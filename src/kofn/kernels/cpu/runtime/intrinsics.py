@@ -13,8 +13,8 @@ from numba.extending import intrinsic
 from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.private import cgutils
 
-VISIT = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
-"""The one signature of all that visits a row: (x, g, out, n, sums, a, b, c, d, e)."""
+PASS = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
+"""The one signature of all passes over a row: (x, g, out, n, sums, a, b, c, d, e)."""
 
 
 @intrinsic
@@ -29,18 +29,18 @@ def pointer(typingctx, address):
 
 @intrinsic
 def call(typingctx, address, x, g, out, n, sums, a, b, c, d, e):
-    """Call the `VISIT` compiled at `address`.
+    """Call the `PASS` compiled at `address`.
 
     Known by its address alone, it is compiled once, not again inside each of its callers.
     """
 
     def codegen(context, builder, signature, arguments):
-        kinds = [context.get_value_type(t) for t in VISIT.args]
+        kinds = [context.get_value_type(t) for t in PASS.args]
         function = ir.FunctionType(ir.VoidType(), kinds).as_pointer()
         builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
         return context.get_dummy_value()
 
-    return types.none(types.int64, *VISIT.args), codegen
+    return types.none(types.int64, *PASS.args), codegen
 
 
 @intrinsic
@@ -145,7 +145,7 @@ def turn(typingctx, like, source, step, last, into, into_step, into_last):
 
     Rows are so many bytes apart; none after the `last` is read, nor, in the copy, written: those
     are the last once more, or get lost. In registers: four rounds of exchanges where memory would
-    be visited 256 times.
+    be passed over 256 times.
     """
 
     def codegen(context, builder, signature, arguments):

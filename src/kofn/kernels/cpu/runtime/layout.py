@@ -8,8 +8,8 @@ REGISTER = 64  # bytes of the widest vector
 # taken at once.
 NEXT, DONE, COUNT, CHUNK = range(4)
 
-PART = 1 << 16  # entries of a long row that are visited together
-SUMS = 8  # numbers that a visit may add up
+PART = 1 << 16  # entries of a long row that one thread takes at a time
+SUMS = 8  # numbers that a pass may add up
 
 # What a team shares: nine integers, five numbers, then the sums of each part.
 NUMBERS = 9

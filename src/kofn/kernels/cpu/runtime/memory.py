@@ -86,7 +86,7 @@ def rooms(
     """(memory for threads, `width` words each, and `more` after these, its address).
 
     It begins where the widest vector may, and is 0. Of much memory only those words of each
-    thread's that are to be `cleared` are 0, if these are told: clearing all of it would take as
+    thread's that are to be `cleared` are 0, if they are given: clearing all of it would take as
     long as the work on a long row.
     """
     words = threads * width + more + REGISTER // 8

@@ -22,8 +22,8 @@ import numpy as np
 from kofn.kernels.cpu.runtime import machine, shipped, store
 from kofn.kernels.cpu.runtime.shipped import digest, sources
 
-VISIT = "qqqqqddddd"
-"""What all that visits a row takes: (x, g, out, n, sums, a, b, c, d, e), by array's letters."""
+PASS = "qqqqqddddd"
+"""What all passes over a row take: (x, g, out, n, sums, a, b, c, d, e), by array's letters."""
 
 WORK = "qqdq"
 """What the work of a thread takes: (job, own, number, leads), as shares.py has it."""
@@ -135,7 +135,7 @@ def by_numba(code: Code) -> str:
 NUMBA = (0, 62), (0, 68)
 """The first and the last release whose inner parts are known to be as translate.py needs them."""
 
-_SAMPLE = Code("rows.loops", "total", VISIT, kind=0, number="f4")
+_SAMPLE = Code("rows.loops", "total", PASS, kind=0, number="f4")
 
 
 def require_numba() -> None:

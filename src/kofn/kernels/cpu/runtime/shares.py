@@ -17,7 +17,7 @@ from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, DONE, NEXT
 PATIENCE = 1 << 16  # tries to see a caller begin: some tens of microseconds
 
 plain = njit(error_model="numpy", nogil=True, fastmath=False)
-"""For all but loops. Not told otherwise, Numba would compile a function with the options of the one
+"""For all but loops. By itself, Numba would compile a function with the options of the one
 that calls it first.
 """
 

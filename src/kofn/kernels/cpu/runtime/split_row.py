@@ -1,8 +1,8 @@
 """One pass over a long row, shared by several threads.
 
-A row longer than `PART` is visited in parts, always the same ones, whose sums are added in their
-order: no answer depends on the number of threads. The thread that solves the row publishes each
-visit; others, if there are any, wait in `assist` and take parts by a common counter.
+A row longer than `PART` has parts, always the same ones, whose sums are added in their order: no
+answer depends on the number of threads. The thread that solves the row publishes each
+pass; others, if there are any, wait in `assist` and take parts by a common counter.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kofn.kernels.cpu.runtime.shares import begun, plain, wait
 
 # The integers of a team.
 TICKET, DONE, PARTS, ADDRESS, X, G, OUT, N, SIZE = range(9)
-_VISIT = 1 << 32  # a ticket is the number of the visit times this, plus the next part
+_PASS = 1 << 32  # a ticket is the number of the pass times this, plus the next part
 _OVER = -(1 << 62)
 
 
 @plain
-def visit_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e):
+def pass_over_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e):
     """Go over a row once, adding to sums that are 0; the first two may be extremes."""
     sums = carray(pointer(into), SUMS, np.float64)
     words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
@@ -32,7 +32,7 @@ def visit_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e
     words[X], words[G], words[OUT], words[N], words[SIZE] = x, g, out, n, size
     numbers[NUMBERS], numbers[NUMBERS + 1], numbers[NUMBERS + 2] = a, b, c
     numbers[NUMBERS + 3], numbers[NUMBERS + 4] = d, e
-    exchange(team + 8 * TICKET, (words[TICKET] // _VISIT + 1) * _VISIT)
+    exchange(team + 8 * TICKET, (words[TICKET] // _PASS + 1) * _PASS)
     _take_parts(team)
     while fetch(team + 8 * DONE) < parts:
         pass
@@ -48,15 +48,15 @@ def visit_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e
 
 @plain
 def _take_parts(team):
-    """Work on the published visit until none of its parts is left."""
+    """Work on the published pass until none of its parts is left."""
     words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
     ticket = fetch(team + 8 * TICKET)
-    while ticket >= _VISIT and ticket % _VISIT < words[PARTS]:
-        # Since that test the visit may have ended, and another begun: then this takes a part of
+    while ticket >= _PASS and ticket % _PASS < words[PARTS]:
+        # Since that test the pass may have ended, and another begun: then this takes a part of
         # that one, all of which is in place before its ticket is.
         ticket = fetch_add(team + 8 * TICKET, 1)
-        part = ticket % _VISIT
-        if ticket >= _VISIT and part < words[PARTS]:
+        part = ticket % _PASS
+        if ticket >= _PASS and part < words[PARTS]:
             at = part * PART
             x, out = words[X] + at * words[SIZE], words[OUT] + at * words[SIZE]
             g = words[G] + at * words[SIZE] if words[G] else 0

@@ -111,7 +111,7 @@ def _deal(frame, plan, known, count, n):
     if of_rows:
         job[rows.TOGETHER], job[rows.N], job[rows.SIZE] = plan[call.GROUP], n, plan[call.SIZE]
         job[rows.KIND], job[rows.TEAM] = plan[call.KIND], team
-        job[rows.VISITS] = known[plan[call.SLOT]]
+        job[rows.PASSES] = known[plan[call.SLOT]]
     if of_prices:
         _fill_knapsack(frame, plan, n, job)
     elif of_rows:

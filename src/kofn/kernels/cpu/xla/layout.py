@@ -13,7 +13,7 @@ RUN = 16
 """From here on, by task: what its threads run."""
 FINISH = 32
 """From here on, by task: what solves the rows that a kernel gave up on."""
-VISITS = 48
+PASSES = 48
 TABLE = 1024
 
 OF_ROWS = FORWARD, AFTER, COMPARE, LOGS

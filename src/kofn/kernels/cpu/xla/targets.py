@@ -157,7 +157,7 @@ CALLS = {
 def plan(
     call: str, link: Any, n: int, dtype: Any, alphas: bool = False, of_alpha: bool = False
 ) -> dict[str, Any]:
-    """The attributes of a call for rows of n, whose visits are compiled then.
+    """The attributes of a call for rows of n, whose passes are compiled then.
 
     With `alphas`, α per row is the last argument; the last answer may be `of_alpha`.
     """
@@ -169,21 +169,21 @@ def plan(
         code = knapsack_launch.fill_of(size)
     _compile(task)
     _compile(layout.ASSIST)
-    visited = launch.LIKELY if sixth == layout.LIKELY else kind
+    of_passes = launch.LIKELY if sixth == layout.LIKELY else kind
     plan_of = knapsack_launch.plan_of if task in layout.OF_KNAPSACKS else launch.plan_of
     way = sixth == layout.ENTRIES, " n" in gives
-    found = plan_of(code, visited, size, n, *way, of_alpha=of_alpha)
-    slot = _slot(call, kind, size, found.visits, n <= rows.SHORT, of_alpha)
+    found = plan_of(code, of_passes, size, n, *way, of_alpha=of_alpha)
+    slot = _slot(call, kind, size, found.passes, n <= rows.SHORT, of_alpha)
     sizes = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
     return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0, alphas, of_alpha])
 
 
-def _slot(call: str, kind: int, size: int, visits: Any, short: bool, of_alpha: bool) -> int:
-    """Write where the visits of a call are to the table; return the place there."""
+def _slot(call: str, kind: int, size: int, passes: Any, short: bool, of_alpha: bool) -> int:
+    """Write where the passes of a call are to the table; return the place there."""
     which = 4 * [*CALLS].index(call) + 2 * of_alpha + short
-    slot = layout.VISITS + ((which * len(KINDS) + kind) * 2 + (size == 8))
-    _TABLE[slot] = address(visits)
-    _KEPT.append(visits)
+    slot = layout.PASSES + ((which * len(KINDS) + kind) * 2 + (size == 8))
+    _TABLE[slot] = address(passes)
+    _KEPT.append(passes)
     return slot
 
 

@@ -97,7 +97,7 @@ def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
     # Each launch reads what the one before has left and leaves what the next one reads.
     numbers = (given.count, many_programs.NUMBERS.value)
     now, then = ((_sums(given, parts), empty(given.k_at, numbers)) for _ in range(2))
-    many_programs.survey[grid](given, now[0], PART=part, **_IN_PARTS)
+    many_programs.statistics[grid](given, now[0], PART=part, **_IN_PARTS)
     many_programs.begin[rows](given, *now, **together)
     for i in range(EVALUATIONS):
         many_programs.evaluate[grid](given, *now, *then, FIRST=i == 0, PART=part, **together)

@@ -44,7 +44,7 @@ class Theta(NamedTuple):
     alpha: Any  # of each, or one number
 
 
-class Census(NamedTuple):
+class FullStatistics(NamedTuple):
     """What counts the scores of a row; deleted ones, as those of −inf, are in none of these."""
 
     least: Any  # of the finite scores
@@ -102,7 +102,7 @@ def middle(stretch, n):
 
 
 @triton.jit
-def survey(stretch, pivot, BLOCK: tl.constexpr):
+def statistics(stretch, pivot, BLOCK: tl.constexpr):
     """Σd and Σd² with d = x − pivot. Neither is finite where a row holds ±inf or NaN."""
     total = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     square = total
@@ -115,8 +115,8 @@ def survey(stretch, pivot, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def census(stretch, BLOCK: tl.constexpr):
-    """The `Census` of each row."""
+def full_statistics(stretch, BLOCK: tl.constexpr):
+    """The `FullStatistics` of each row."""
     live = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     least, greatest, top, bad = live + INF, live - INF, live, live
     for at in range(stretch.first, stretch.last, BLOCK):
@@ -128,7 +128,7 @@ def census(stretch, BLOCK: tl.constexpr):
         top += tl.where(x == INF, 1.0, 0.0)
         bad += tl.where(x != x, 1.0, 0.0)
     ends = tl.min(least, axis=1), tl.max(greatest, axis=1)
-    return Census(*ends, tl.sum(live, axis=1), tl.sum(top, axis=1), tl.sum(bad, axis=1))
+    return FullStatistics(*ends, tl.sum(live, axis=1), tl.sum(top, axis=1), tl.sum(bad, axis=1))
 
 
 @triton.jit

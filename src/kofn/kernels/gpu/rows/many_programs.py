@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kofn.kernels.gpu.rows import loops, one_program
 from kofn.kernels.gpu.rows.formulas import INF, unit
-from kofn.kernels.gpu.rows.loops import Census, Stretch, Sums, Theta
+from kofn.kernels.gpu.rows.loops import FullStatistics, Stretch, Sums, Theta
 from kofn.kernels.gpu.rows.one_program import Given, alpha_of, load_theta, row_of, store_theta
 from kofn.kernels.gpu.rows.search import USUAL, Row, Search, advance, end_of, start
 
@@ -95,13 +95,13 @@ def _after_sums(KIND: tl.constexpr, fixed, search, own, row, PARTS: tl.constexpr
 
 
 @triton.jit
-def survey(given: Given, own: Parts, PART: tl.constexpr, BLOCK: tl.constexpr):
+def statistics(given: Given, own: Parts, PART: tl.constexpr, BLOCK: tl.constexpr):
     """What a search starts from, part by part."""
     row, part, stretch = _place(given, own.parts, PART)
-    census = loops.census(stretch, BLOCK)
+    full_statistics = loops.full_statistics(stretch, BLOCK)
     pivot = _pivot(stretch, given.n)
     near = loops.moments(stretch, pivot, tl.zeros_like(pivot) + USUAL, BLOCK)
-    _keep(own, row, part, 0, census)
+    _keep(own, row, part, 0, full_statistics)
     _keep(own, row, part, 5, near)
 
 
@@ -127,9 +127,9 @@ def begin(
     pivot = _pivot(stretch, given.n)
     least = tl.min(_every(own, row, 0, INF, PARTS), axis=1)
     greatest = tl.max(_every(own, row, 1, -INF, PARTS), axis=1)
-    census = Census(least, greatest, *_totals(own, row, 2, 5, PARTS))
+    full_statistics = FullStatistics(least, greatest, *_totals(own, row, 2, 5, PARTS))
     near = _totals(own, row, 5, 8, PARTS)
-    seen = one_program.survey_of(stretch, k, t, census, pivot, near, BLOCK)
+    seen = one_program.statistics_of(stretch, k, t, full_statistics, pivot, near, BLOCK)
     end = end_of(k, seen.live, seen.top, seen.bad, t)
     fixed = Row(k, seen.live, seen.top, t)
     search = start(KIND, fixed, seen, end.closed, alpha_of(given, row, row >= 0))

@@ -31,7 +31,7 @@ from kofn.kernels.gpu.rows.search import (
     SPREAD,
     USUAL,
     Row,
-    Survey,
+    Statistics,
     advance,
     between,
     end_of,
@@ -72,7 +72,7 @@ def forward(
     k = tl.load(given.k_at + rows, mask=here, other=0.0)
     t = tl.load(given.temperature_at + rows, mask=here, other=1.0)
     stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
-    seen = _survey(stretch, k, t, BLOCK, WIDE)
+    seen = _statistics(stretch, k, t, BLOCK, WIDE)
     end = end_of(k, seen.live, seen.top, seen.bad, t)
     row = Row(k, seen.live, seen.top, t)
     alpha = alpha_of(given, rows, here)
@@ -156,14 +156,14 @@ def _mend(KIND: tl.constexpr, stretch, row, theta, state, open_, BLOCK: tl.const
 
 
 @triton.jit
-def _survey(stretch, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    """The `Survey` of each row.
+def _statistics(stretch, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """The `Statistics` of each row.
 
     Two sums suffice for a row without ±inf, NaN and masks; its least and greatest are only bounds.
     """
     n = stretch.last
     pivot = loops.middle(stretch, n)
-    total, square = loops.survey(stretch, pivot, WIDE)
+    total, square = loops.statistics(stretch, pivot, WIDE)
     live, none = tl.zeros_like(pivot) + n, tl.zeros_like(pivot)
     mean, variance = mean_and_variance(pivot, live, total, square)
     # No score is further from the mean than this, with room for rounding.
@@ -172,13 +172,13 @@ def _survey(stretch, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     # Squares of scores are subnormal below this, and say nothing about the reach.
     plain &= temperature >= 2.0**-50
     mean = tl.where(plain, mean, 0.0)
-    seen = Survey(live, none, none, live, mean, variance, mean - reach, mean + reach)
+    seen = Statistics(live, none, none, live, mean, variance, mean - reach, mean + reach)
     if tl.max((~plain).to(tl.int32)) > 0:
         pivot = tl.where(tl.abs(pivot) < USUAL, pivot, 0.0)
-        census = loops.census(stretch, BLOCK)
+        full_statistics = loops.full_statistics(stretch, BLOCK)
         near = loops.moments(stretch, pivot, none + USUAL, BLOCK)
-        other = survey_of(stretch, k, temperature, census, pivot, near, BLOCK)
-        seen = Survey(
+        other = statistics_of(stretch, k, temperature, full_statistics, pivot, near, BLOCK)
+        seen = Statistics(
             tl.where(plain, live, other.live),
             tl.where(plain, none, other.top),
             tl.where(plain, none, other.bad),
@@ -192,20 +192,20 @@ def _survey(stretch, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def survey_of(stretch, k, temperature, census, pivot, near, BLOCK: tl.constexpr):
-    """A `Survey` from a census and the moments of the scores `near` a pivot."""
+def statistics_of(stretch, k, temperature, full_statistics, pivot, near, BLOCK: tl.constexpr):
+    """`Statistics` from the full ones and the moments of the scores `near` a pivot."""
     number, total, square = near
     # Where the scores are spread over many temperatures only the greatest matter.
-    wide = census.greatest - census.least > temperature * SPREAD
+    wide = full_statistics.greatest - full_statistics.least > temperature * SPREAD
     if tl.max(wide.to(tl.int32)) > 0:
-        highest = loops.moments(stretch, census.greatest, temperature * NEAR_TOP, BLOCK)
-        enough = wide & (highest[0] > k - census.top)
-        pivot = tl.where(enough, census.greatest, pivot)
+        highest = loops.moments(stretch, full_statistics.greatest, temperature * NEAR_TOP, BLOCK)
+        enough = wide & (highest[0] > k - full_statistics.top)
+        pivot = tl.where(enough, full_statistics.greatest, pivot)
         number, total = tl.where(enough, highest[0], number), tl.where(enough, highest[1], total)
         square = tl.where(enough, highest[2], square)
     mean, variance = mean_and_variance(pivot, number, total, square)
-    counts = (census.live, census.top, census.bad, number)
-    return Survey(*counts, mean, variance, census.least, census.greatest)
+    counts = (full_statistics.live, full_statistics.top, full_statistics.bad, number)
+    return Statistics(*counts, mean, variance, full_statistics.least, full_statistics.greatest)
 
 
 @triton.jit

@@ -53,7 +53,7 @@ class Row(NamedTuple):
     temperature: Any
 
 
-class Survey(NamedTuple):
+class Statistics(NamedTuple):
     """What a search starts from, one number per row."""
 
     live: Any  # finite scores

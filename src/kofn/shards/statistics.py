@@ -16,13 +16,13 @@ from kofn.solver.bracket import WIDE
 
 
 class Counts(NamedTuple):
-    """What a derivative needs to know of a survey, per row."""
+    """What a derivative needs to know of them, per row."""
 
     live: Tensor
     top: Tensor
 
 
-class Survey(NamedTuple):
+class Statistics(NamedTuple):
     """Numbers per row in float64, the same on every rank."""
 
     greatest: Tensor  # of the available scores; −inf if there are none
@@ -36,7 +36,7 @@ class Survey(NamedTuple):
     size: int  # entries of a row on all ranks, excluded ones too
 
 
-def surveyed(shards: Shards) -> tuple[Survey, Rows]:
+def gathered(shards: Shards) -> tuple[Statistics, Rows]:
     """Return what is known of the rows, and their special cases, as `settled.rows_of` does.
 
     Raises:
@@ -44,14 +44,14 @@ def surveyed(shards: Shards) -> tuple[Survey, Rows]:
     """
     x = shards.scores.detach()
     live, top = _in_play(x)
-    survey = survey_of(x, live, top, shards.temperature, shards.ranks, shards.size)
+    statistics = statistics_of(x, live, top, shards.temperature, shards.ranks, shards.size)
     if shards.k_number is not None:
-        check_k(shards.k_number, survey.size)
-    k = torch.where(shards.k <= max(survey.size, 1), shards.k, math.nan)
-    return survey, rows_of(shards._replace(k=k), survey)
+        check_k(shards.k_number, statistics.size)
+    k = torch.where(shards.k <= max(statistics.size, 1), shards.k, math.nan)
+    return statistics, rows_of(shards._replace(k=k), statistics)
 
 
-def rows_of(shards: Shards, known: Survey | Counts) -> Rows:
+def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
     """Return the rows, of which all ranks know this."""
     x = shards.scores
     live, top = _in_play(x.detach())
@@ -66,9 +66,9 @@ def _in_play(x: Tensor) -> tuple[Tensor, Tensor]:
     return ~(top | (x == -math.inf)), top
 
 
-def survey_of(
+def statistics_of(
     x: Tensor, live: Tensor, top: Tensor, temperature: Tensor, ranks: Ranks, size: int
-) -> Survey:
+) -> Statistics:
     """Return what the ranks know of rows of which this one has `size` entries."""
     greatest, least, has_nan = _ends(x, live, ranks)
     t = temperature.detach()
@@ -86,7 +86,7 @@ def survey_of(
     found = ranks.sum(torch.cat([numbers, numbers.new_full((1,), size)]))
     each = found[:-1].reshape(7, *greatest.shape)
     counts = each[0], each[1], each[2]
-    return Survey(greatest, least, has_nan, *counts, each[3:5], each[5:7], int(found[-1]))
+    return Statistics(greatest, least, has_nan, *counts, each[3:5], each[5:7], int(found[-1]))
 
 
 def _ends(x: Tensor, live: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:

@@ -300,10 +300,15 @@ print(json.dumps({code.symbol: native.by_numba(code) for code in (launch.FORWARD
 
 
 def renamed(text):
-    """A module with names in their order, as Numba's tell of addresses and of earlier functions."""
+    """A module with names in their order, as Numba's tell of addresses and of earlier functions.
+
+    Labels have the names of the functions that were inlined there.
+    """
     names: dict[str, str] = {}
     text = re.sub(r"B\d+v\d+B|ILi\d+E", "", text)
-    return re.sub(r"@[\w.$]+", lambda name: names.setdefault(name[0], f"@{len(names)}"), text)
+    return re.sub(
+        r"@[\w.$]+|_ZN[\w.$]+", lambda name: names.setdefault(name[0], f"@{len(names)}"), text
+    )
 
 
 def test_warm_compiles_what_is_asked_for_once(folder, monkeypatch, capsys):

@@ -124,4 +124,5 @@ def environment(tree: Path) -> dict[str, str]:
         "KOFN_CACHE_DIR": str(tree / "kernels"),
         "OMP_NUM_THREADS": "1",
     }
-    return os.environ | own
+    others = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return others | own

@@ -39,7 +39,9 @@ def pivot_of(
         weight, moment = sums_of(over, xp.where(moves, costs * slope, 0.0), moment)
         known = weight >= least_weight(weight)
     mean = moment / xp.where(known, weight, 1.0)
-    return pivot_at(mean, hi, lo, t)
+    pivot, shift = pivot_at(mean, hi, lo, t)
+    # Else what the first of the two numbers for θ lacks, over T: nothing moves it there.
+    return pivot, xp.where(known, shift, 0.0)
 
 
 def pivot_at(mean: Array, hi: Array, lo: Array, t: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from kofn.arrays.operations import greatest, least
 
 
 class Reductions(Protocol):
-    """The only operations over a row that `solver` and `rows` use.
+    """The only operations over a row that `solver/` and `formulas/` use.
 
     There are two kinds of arrays: those with a number per entry, and those with one per row. Each
     kind has one shape, or one that broadcasts with it, and may hold rows as it likes: as the last

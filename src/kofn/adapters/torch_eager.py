@@ -67,6 +67,7 @@ class _Recorded(torch.autograd.Function):
         saved, call, count = ctx.saved_tensors, ctx.call, ctx.count
         operation = call.operation
         rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
+        # Whether the way back is to be differentiated, or transformed: then it is array code.
         again = torch.is_grad_enabled() or not (is_eager(cotangent) or is_sharded(cotangent))
         if count == 1 and operation.is_direct and not again:  # most calls, of which some are short
             found = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
@@ -151,6 +152,7 @@ def _value_of(name: str, rows: Any, learned: dict[str, bool]) -> Any:
 
 
 def _plainly(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
+    """Run a way back by its array code, which takes the place of its kernel."""
     assert operation.plain is not None
     return operation.plain(rows, *own)
 

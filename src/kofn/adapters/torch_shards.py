@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.adapters import shard_knapsack as shard_knapsack
-from kofn.adapters import torch_eager
+from kofn.adapters import shard_knapsack, torch_eager
 from kofn.adapters.shard_knapsack_choice import fill as knapsack_fill
 from kofn.arrays.torch.state import is_recorded
 from kofn.inputs.settled import Rows

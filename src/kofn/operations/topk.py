@@ -136,7 +136,7 @@ def _theta_back(
 
 
 THETA = Operation(
-    name="located",
+    name="located",  # compiled and saved programs know the operator by this name
     takes="x n, k #, t #, link",
     gives="answer r, theta 2",
     of=ROWS,

@@ -32,8 +32,8 @@ class Reference(NamedTuple):
 _reference: list[Reference] = []
 
 
-def by(reference: Reference) -> None:
-    """Set the functions that solve rows."""
+def solve_by(reference: Reference) -> None:
+    """Set the functions that the reference consists of."""
     _reference[:] = [reference]
 
 

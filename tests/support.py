@@ -24,7 +24,8 @@ SMOOTH = ("logistic", "laplace", "normal")
 every_link = pytest.mark.parametrize("link", LINKS)
 with_gradients = pytest.mark.parametrize("name", ["torch", "jax"])
 
-# What design.md promises, per dtype: weights against an oracle, Σp against k, gradients in norm.
+# What docs/behaviour.md promises, per dtype: weights against an oracle, Σp against k, and the norm
+# of gradients.
 WEIGHTS = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 8e-3, "float16": 1e-3}
 TOTAL = {"float64": 1e-13, "float32": 1e-6, "bfloat16": 4e-3, "float16": 5e-4}
 # What docs/behaviour.md derives for Σp, whatever the width of vectors: the promise leaves a margin.

@@ -216,7 +216,7 @@ def parts_equal(name, found, wanted, atol=2e-6):
 
 
 def special_rows():
-    """Every special case of design.md in a row of its own; the third is for all of them."""
+    """Every special case of docs/behaviour.md in a row of its own; the third is for all of them."""
     x = rows()[:, 0].repeat(4, 1)
     x[0, 5:20] = -torch.inf
     x[1] = -torch.inf

@@ -1,4 +1,4 @@
-"""Losses and logarithms from the fused rows: what the reference in float64 makes of them."""
+"""Losses and logarithms from the kernels for rows: what the reference in float64 makes of them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The fused rows of KSubset against the reference, edges included."""
+"""The kernels of KSubset against the reference, edges included."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Threads of the fused rows, and callers who are gone before these have finished."""
+"""Threads of the kernels for rows, and callers who are gone before these have finished."""
 
 import os
 import subprocess

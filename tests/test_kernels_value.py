@@ -1,4 +1,4 @@
-"""S_k from the fused rows: what the oracle and the reference make of it, slopes included."""
+"""S_k from the kernels for rows: what the oracle and the reference make of it, slopes included."""
 
 import numpy as np
 import pytest

@@ -20,16 +20,19 @@ from kofn.threshold import jax_repair
 from kofn.threshold.jax_operators import Settings, served
 
 _OF_ROWS = answers.weights, answers.gap, pullbacks.log_cotangents
-jax_repair.by(jax_repair.Reference(*_OF_ROWS, knapsack_choice.fill))
+jax_repair.solve_by(jax_repair.Reference(*_OF_ROWS, knapsack_choice.fill))
 
 OF_ALPHAS = {ROWS: EACH_ALPHA}
-"""The rows that have an alpha each, for those that have a number."""
+"""The signature of rows with an alpha each, by that of rows with a number for alpha."""
 
 
 def answer(
     operation: Operation, rows: Any, arrays: Sequence[Array], settings: Sequence[Any]
 ) -> Any:
-    """Return the answer of an operation by a primitive, or None if there is none for it."""
+    """Return the answer of an operation by a primitive, or None if there is none for it.
+
+    The primitive calls a kernel on a CPU, and is array code elsewhere.
+    """
     dense = type(rows) is not Given or rows.over is DENSE
     if operation.xla is None or not dense:
         return None

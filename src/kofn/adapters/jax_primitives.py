@@ -76,12 +76,17 @@ def _choice_jvp(
 
 @cache
 def linear_of(operation: Operation, of: Signature) -> Linear:
-    """Return the primitives of an operation. Its rows move; both floats of θ come after them."""
+    """Return the primitives of an operation.
+
+    Their arguments are the arrays of rows, which have derivatives, then both floats of θ.
+    """
     code = _Code(operation, of)
     name, moving = f"kofn_{operation.name}", len(code.names)
     entries, per_row = code.entries, code.per_row
-    theta = (per_row, per_row)
-    forward = code.in_kinds(Operator(name, (*theta, 0), entries, code.answer, code.by_kernel, True))
+    like_theta = (per_row, per_row)
+    forward = code.in_kinds(
+        Operator(name, (*like_theta, 0), entries, code.answer, code.by_kernel, True)
+    )
     tangents = tuple(moving + 2 + place for place in entries)
     push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), code.pushed, in_shards=True)
     pulls = [code.pull("cotangents", code.pulled)]

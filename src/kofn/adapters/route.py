@@ -1,5 +1,8 @@
 """The one place that decides what computes an operation: a kernel, a torch operator, a JAX
 primitive, or array code.
+
+`rows` are the checked arguments of a map (`Given`), or whatever else the signature of an operation
+says, such as an array alone. Array code settles them (`inputs/settled.py`) when it begins.
 """
 
 from __future__ import annotations
@@ -41,8 +44,9 @@ def by_array_code(
     operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()
 ) -> Any:
     """Return the answer of an operation by array code."""
+    # The kernel of an elementwise operation is array code, with a way back in closed form.
     closed = operation.closed or (operation if operation.elementwise else None)
-    if closed is not None and _is_closed(closed, rows):
+    if closed is not None and _has_way_back(closed, rows):
         return computed(closed, None, rows.per_row(), arrays, settings)
     return array_code.answer(operation, rows, arrays, _with_slopes(operation, settings, 0))
 
@@ -77,7 +81,7 @@ def computed(
     return _first(run(operation, backend, rows, *arrays, *settings))
 
 
-def may_learn(rows: Any, operation: Operation) -> bool:
+def may_learn(operation: Operation, rows: Any) -> bool:
     """Return whether an operation on these rows may be differentiated."""
     x = _scores(rows)
     if not is_torch(x):
@@ -154,7 +158,7 @@ def _serving(operation: Operation, rows: Any, kind: str) -> Any:
 
 
 def _is_hidden(given: Given) -> bool:
-    """Return whether the rows are segments whose places cannot be read."""
+    """Return whether the rows are segments, and what says where they are cannot be read."""
     return given.over is not DENSE and given.order is None
 
 
@@ -200,8 +204,11 @@ def _learns(operation: Operation, rows: Any, names: Sequence[str]) -> bool:
     return any(name in names and tensor.requires_grad for name, tensor in pairs)
 
 
-def _is_closed(operation: Operation, rows: Given) -> bool:
-    """Return whether eager torch records operations on scores and temperature only."""
+def _has_way_back(operation: Operation, rows: Given) -> bool:
+    """Return whether eager torch needs the way back of an operation, and it has all cotangents.
+
+    It has none of k and alpha: those are constants of it.
+    """
     if not is_torch(rows.scores):
         return False
     state = of_torch("state")

@@ -14,7 +14,10 @@ PER_ENTRY = (ENTRY, WIDE)
 
 
 def call(operation: Operation, backend: Any, given: Given, *own: Any) -> Any:
-    """Return the answers of an operation on segments whose places are known."""
+    """Return the answers of an operation on segments whose places are known.
+
+    `own` are the arrays and settings of the operation, as for its kernel.
+    """
     arrays = [each for each in operation.arguments if each.name in operation.arrays]
     takes = [each.kind in PER_ENTRY for each in arrays]
     gives = [each.kind in PER_ENTRY for each in operation.answers]

@@ -37,7 +37,7 @@ def recorded(
 ) -> Tensor:
     """Return the answer of an operation on tensors of which one has a gradient."""
     of = operation.of
-    call = Call(operation, run, backend, of.without(rows), settings, len(arrays))
+    call = Call(operation, run, backend, of.without_tensors(rows), settings, len(arrays))
     tensors = of.tensors(rows)
     onward = operation.onward is not None and operation.goes_onward(rows, *arrays)
     if onward and (len(tensors) == 1 or not any(one.requires_grad for one in tensors[1:])):
@@ -51,7 +51,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
         operation, run, backend, rows, settings, arrays = call
-        rows = operation.of.within(rows, tensors[arrays:])
+        rows = operation.of.with_tensors(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *tensors[:arrays], *settings)
         answers = answers if type(answers) is tuple else (answers,)
         ctx.call, ctx.count = call, len(tensors)
@@ -66,7 +66,8 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         saved, call, count = ctx.saved_tensors, ctx.call, ctx.count
         operation = call.operation
-        rows = operation.of.within(call.rows, saved[call.arrays : count])
+        rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
+        # Whether the way back is to be differentiated, or transformed: then it is array code.
         again = torch.is_grad_enabled() or not (is_eager(cotangent) or is_sharded(cotangent))
         if count == 1 and operation.is_direct and not again:  # most calls, of which some are short
             found = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
@@ -86,7 +87,7 @@ class _Onward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         operation, run, backend, rows, settings, arrays = call
-        others, rows = tensors[:arrays], operation.of.within(rows, tensors[arrays:])
+        others, rows = tensors[:arrays], operation.of.with_tensors(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *others, *settings)
         kept = [answers[place] for place in operation.kept]
         ctx.save_for_backward(*others, None, *tensors[arrays + 1 :], *kept)
@@ -98,7 +99,7 @@ class _Onward(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor | None, onward: Tensor | None) -> Any:
         (operation, run, backend, rows, settings, arrays), saved = ctx.call, ctx.saved_tensors
         count, dtype, found = ctx.count, ctx.dtype, None
-        rows = operation.of.within(rows, saved[arrays:count])
+        rows = operation.of.with_tensors(rows, saved[arrays:count])
         values = (*saved[:arrays], *settings, *saved[count:])
         known = dict(zip(operation.own + operation.names_kept, values, strict=True))
         for way, each in ((operation.back[0], cotangent), (operation.onward, onward)):
@@ -151,6 +152,7 @@ def _value_of(name: str, rows: Any, learned: dict[str, bool]) -> Any:
 
 
 def _plainly(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
+    """Run a way back by its array code, which takes the place of its kernel."""
     assert operation.plain is not None
     return operation.plain(rows, *own)
 

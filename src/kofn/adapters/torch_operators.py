@@ -212,9 +212,9 @@ def serving(operation: Operation, rows: Any, x: Tensor) -> tuple[Operation, Any]
     link = rows.link if operation.has_link else None
     number, alpha = (None, None) if link is None else link.static_and_array_alpha()
     if alpha is not None:
-        number = 1.5 if operation.of.serves is not None else None
-        if number is None:
+        if operation.of.serves is None:
             return operation, None
+        number = 1.5  # any that kernels serve: the operator looks at the alphas when it runs
     name = None if link is None else link.id
     served = _is_served(operation.name, x.device.type, x.dtype, name, number)
     return operation, _run if served else None

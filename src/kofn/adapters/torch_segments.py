@@ -9,7 +9,7 @@ from kofn.inputs.given import Given
 from kofn.operations import topk
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import ROWS
-from kofn.threshold.torch_segments import known
+from kofn.threshold.torch_segments import given_of_ids
 
 
 def _unpack(given: Given) -> tuple[Any, ...]:
@@ -19,7 +19,7 @@ def _unpack(given: Given) -> tuple[Any, ...]:
 
 SEGMENTS: Signature = ROWS._replace(
     takes="x n, ids n, k r, t r, link",
-    pack=known,
+    pack=given_of_ids,
     unpack=_unpack,
     learnable=lambda given: ("x", "k", "t"),
     batch=lambda x, ids, k, *_: k.shape,

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.adapters import shard_knapsack as shard_knapsack
-from kofn.adapters import torch_eager
+from kofn.adapters import shard_knapsack, torch_eager
 from kofn.adapters.shard_knapsack_choice import fill as knapsack_fill
 from kofn.arrays.torch.state import is_recorded
 from kofn.inputs.settled import Rows
@@ -36,8 +35,8 @@ SHARDS: Signature = ROWS._replace(
     takes="x n, k r, t r, link",
     learnable=lambda _: ("x", "k", "t"),
     tensors=lambda shards: (shards.scores, shards.k, shards.temperature),
-    without=lambda shards: shards._replace(scores=None, k=None, temperature=None),
-    within=lambda shards, tensors: shards._replace(
+    without_tensors=lambda shards: shards._replace(scores=None, k=None, temperature=None),
+    with_tensors=lambda shards, tensors: shards._replace(
         scores=tensors[0], k=tensors[1], temperature=tensors[2]
     ),
 )
@@ -97,7 +96,7 @@ def _by_messages(
     operation: Operation, slopes: bool, _: Any, shards: Shards, *arrays: Tensor
 ) -> tuple[Tensor, ...]:
     """Return the answer, what is known per row, and what the declaration keeps if `slopes`."""
-    constants = SHARDS.within(shards, [each.detach() for each in SHARDS.tensors(shards)])
+    constants = SHARDS.with_tensors(shards, [each.detach() for each in SHARDS.tensors(shards)])
     statistics, rows = gathered(constants)
     over = shards.over
     found = solve(statistics, rows, over) if operation.at_theta else None
@@ -208,7 +207,7 @@ def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
 
 
 def _knapsack_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
-    given = COSTED.within(shards.given, [each.detach() for each in COSTED.tensors(shards)])
+    given = COSTED.with_tensors(shards.given, [each.detach() for each in COSTED.tensors(shards)])
     found, kept = shard_knapsack.weights(given, shards.over)
     return found, *kept
 

@@ -1,4 +1,9 @@
-"""Weights, logarithms, values and losses of rows whose threshold is known."""
+"""The array code that defines weights, logarithms, values and losses, with all derivatives.
+
+Each takes settled rows, what reduces them (`over`), and θ as `found`, if it is known: two numbers
+per row, or a Price of rows with costs. Else θ is solved for. `implicit.place` attaches the
+derivatives of θ; z, θ and the special cases are then in `p`, a `Placed`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,12 @@ from kofn.arrays.autodiff import (
 )
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.formulas.implicit import Placed, distances, place, reached
-from kofn.formulas.root import Equation, argument
+from kofn.formulas.root import Equation, over_argument
 from kofn.formulas.total import mended
 from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.solver.equation import far, split
-from kofn.solver.reductions import DENSE, Reductions, spares, wide_sums_of
+from kofn.solver.reductions import DENSE, Reductions, is_in_parts, wide_sums_of
 from kofn.threshold.route import integral_ends
 
 
@@ -30,9 +35,9 @@ def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | Non
     chosen = _chosen(p, rows.live) + p.correction
     if has_gradients(p.z, p.k, p.costs):
         number, alpha = p.link.static_and_array_alpha()
-        arguments = p.z, p.k, p.open, alpha, argument(p.over), p.costs
+        arguments = p.z, p.k, p.open, alpha, over_argument(p.over), p.costs
         chosen = chosen + with_gradients_of(Equation(p.link.id, number).remainder, *arguments)
-    if rows.costs is None and not spares(over):
+    if rows.costs is None and not is_in_parts(over):
         chosen = mended(chosen, p, rows)
     none, every = p.closed(p.none, rows.live), p.closed(p.every, rows.live)
     chosen = xp.where(every, 1.0, xp.where(none, 0.0, chosen))

@@ -24,7 +24,7 @@ from kofn.solver.reductions import DENSE, Reductions
 
 
 def hard(given: Given, k: Any) -> Array:
-    """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
+    """Return the hard top-k of rows; `k` is what the caller gave, a number or an array."""
     if given.over is not DENSE:
         from kofn.segments.choice import hard as of_segments
 

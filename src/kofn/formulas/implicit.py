@@ -30,7 +30,7 @@ from kofn.arrays.kinds import Array, full_like, namespace, quiet, scalar
 from kofn.arrays.operations import in_parts
 from kofn.arrays.typing import Number
 from kofn.formulas.pivot import pivot_of
-from kofn.formulas.root import Equation, Terms, argument, capped, moved, root
+from kofn.formulas.root import Equation, Terms, capped, moved, over_argument, root
 from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.solver.costs import less_product
@@ -82,23 +82,25 @@ def place(
     xp = namespace(rows.scores)
     expand = over.expand
     x, live, k, t, costs = rows.scores, rows.live, rows.k, rows.temperature, rows.costs
-    link, frozen = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
-    fixed, count, scale = map(stop_gradient, (x, k, t))
-    prices = None if costs is None else stop_gradient(costs)
-    hi, lo, *others = found or threshold(fixed, count, scale, frozen, over, prices)
+    link, fixed_link = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
+    fixed_x, fixed_k, fixed_t = map(stop_gradient, (x, k, t))
+    fixed_costs = None if costs is None else stop_gradient(costs)
+    hi, lo, *others = found or threshold(fixed_x, fixed_k, fixed_t, fixed_link, over, fixed_costs)
     none, every = hi == math.inf, hi == -math.inf
     has_nan = xp.isnan(hi)
     settled = none | every | has_nan
     hi = xp.where(settled, 0.0, hi)
     if costs is None:
-        if frozen.capped is not False and not sends(over):  # the search by messages has moved θ
-            hi, lo = at_end(fixed, count, scale, frozen, hi, xp.where(settled, 0.0, lo), over)
-        z = ((fixed - expand(hi)) - expand(lo)) / expand(scale)
+        if fixed_link.capped is not False and not sends(over):  # the search by messages has moved θ
+            hi, lo = at_end(
+                fixed_x, fixed_k, fixed_t, fixed_link, hi, xp.where(settled, 0.0, lo), over
+            )
+        z = ((fixed_x - expand(hi)) - expand(lo)) / expand(fixed_t)
         # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
         still, open_ = expand(none | every), live
     else:
         away, unit = others
-        lo, z = xp.where(settled, 0.0, lo), xp.where(live, away, 0.0) / expand(scale)
+        lo, z = xp.where(settled, 0.0, lo), xp.where(live, away, 0.0) / expand(fixed_t)
         still = expand(settled) & (stop_gradient(costs) > 0)
         still, open_ = still | expand(has_nan), live & ~still
         # What a row has settled gets no gradient; a budget may be infinite there.
@@ -106,13 +108,15 @@ def place(
 
     # z may overflow where x does not (finfo.min/0.5).
     limit = far(xp.finfo(x.dtype))
-    outside = ~live | _constant_tail(frozen.map_alpha(expand), z, expand(scale)) | still
+    outside = ~live | _constant_tail(fixed_link.map_alpha(expand), z, expand(fixed_t)) | still
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     pivot, shift = hi if costs is None else hi + lo, xp.zeros_like(lo)
     if pivoted or has_gradients(t):
-        pivot, shift = pivot_of(frozen.map_alpha(expand), z, ~outside, hi, lo, scale, over, costs)
+        pivot, shift = pivot_of(
+            fixed_link.map_alpha(expand), z, ~outside, hi, lo, fixed_t, over, costs
+        )
         if costs is None:
-            outside = outside | xp.isinf(fixed - expand(pivot))
+            outside = outside | xp.isinf(fixed_x - expand(pivot))
     if costs is None:
         distance = nan_where(xp.where(outside, expand(pivot), x) - expand(pivot), expand(has_nan))
     else:
@@ -127,14 +131,14 @@ def place(
     if has_gradients(x, k, t, alpha, costs):
         equation = Equation(link.id, number)
         moving = nan_where(k, has_nan)
-        constants = outside, beyond, open_, fixed, argument(over)
+        constants = outside, beyond, open_, fixed_x, over_argument(over)
         terms = Terms(z, distance, t, moving, alpha, *constants, costs, lever)
         delta = nan_where(root(equation, delta, terms), has_nan)
         correction = with_gradients_of(equation.correction, *terms)
     z = capped(z, distance, expand(t), moved(expand(delta), costs, lever, over), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), live)
     change = delta - rows.link.edge if costs is None else delta
-    theta = hi + lo + (t - scale) * shift + t * change
+    theta = hi + lo + (t - fixed_t) * shift + t * change
     theta = theta if costs is None else theta / unit
     flags = none, every, has_nan, settled
     return Placed(
@@ -183,7 +187,7 @@ def theta(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None 
         number, alpha = p.link.static_and_array_alpha()
         constants = (stop_gradient(part) for part in (p.z, rows.scores, rows.temperature))
         still = (over.count(~p.outside) == 0) & ~p.settled  # T is next to 0
-        row = (*constants, rows.live, still, alpha, argument(over))
+        row = (*constants, rows.live, still, alpha, over_argument(over))
         like = zeros_of(stop_gradient(p.theta))
         answer = answer + with_gradients_of(
             Equation(rows.link.id, number).carried, like, rows.scores, *row

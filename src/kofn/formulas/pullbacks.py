@@ -11,7 +11,7 @@ from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, cast, is_numpy, namespace
 from kofn.formulas import answers, implicit
 from kofn.formulas.pivot import pivot_at
-from kofn.formulas.root import shares as shares_of
+from kofn.formulas.root import slope_shares
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows
 from kofn.solver.equation import far, least_weight
@@ -84,7 +84,7 @@ def of_weights(
 
     def in_hard_rows() -> Array:
         row = Entries(z, xp.where(live, x, -math.inf), t, live, over)
-        return mean + change + over.sum(shares_of(link, row, hard) * v)
+        return mean + change + over.sum(slope_shares(link, row, hard) * v)
 
     def in_k() -> Array:
         found = only_if(hard, in_hard_rows, mean + change)
@@ -138,7 +138,7 @@ def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
 
     def shares() -> Array:
         row = Entries(p.z, rows.scores, rows.temperature, rows.live, p.over)
-        return share + shares_of(p.link, row, hard)
+        return share + slope_shares(p.link, row, hard)
 
     pulled = pulled - only_if(hard, shares, share) * p.over.expand(p.over.sum(pulled))
     # A link that is constant outside its support would hide a NaN in the row.

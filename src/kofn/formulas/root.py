@@ -40,8 +40,11 @@ class Terms(NamedTuple):
     shift: Array | None  # with costs, (θ − that constant)/T
 
 
-def argument(over: Reductions) -> Any:
-    """`over` as an argument of a rule, which on JAX may close over no array; None for DENSE."""
+def over_argument(over: Reductions) -> Any:
+    """Return `over` as an argument of a rule, which on JAX may close over no array: None for DENSE.
+
+    `_reductions` makes `over` of it again.
+    """
     return None if over is DENSE else over
 
 
@@ -67,7 +70,7 @@ class Equation(NamedTuple):
         fixed = _constant(terms)
         _, solvable = _weight(*self._at(stop_gradient(delta), fixed), fixed, over)
         t = stop_gradient(terms.t)
-        row = _Settled(terms.scores, t, terms.live, solvable, terms.over, costs)
+        row = _RowConstants(terms.scores, t, terms.live, solvable, terms.over, costs)
         if is_jax(z) and costs is None:
             return function_by_slopes(
                 partial(_residual, link), partial(_residual_change, link), z, terms.k, row
@@ -100,7 +103,7 @@ class Equation(NamedTuple):
         zeros = namespace(z).zeros_like(z)
 
         def moved() -> Array:
-            return shares(link, _entries(z, terms), ~solvable)
+            return slope_shares(link, _entries(z, terms), ~solvable)
 
         change = moving.k - terms.k
         if terms.costs is not None:
@@ -109,7 +112,10 @@ class Equation(NamedTuple):
         return only_if(~solvable, moved, zeros) * over.expand(change)
 
     def carried(self, zeros: Array, x: Array, *row: Any) -> Array:
-        """Return 0, with dθ = Σ dx·F′/ΣF′ in rows in which z is a constant."""
+        """Return 0, with dθ = Σ dx·F′/ΣF′ in rows in which z is a constant.
+
+        `zeros` are not read: they give the answer its form on JAX (see `with_gradients_of`).
+        """
         *varying, live, fixed, alpha, over = row
         z, scores, t = map(stop_gradient, varying)  # JAX gives each a tangent, of zeros
         over, xp = _reductions(over), namespace(x)
@@ -118,7 +124,7 @@ class Equation(NamedTuple):
         def moved() -> Array:
             moving = live & over.expand(fixed)
             change = xp.where(moving, x, 0.0) - xp.where(moving, scores, 0.0)
-            return over.sum(shares(link, Entries(z, scores, t, live, over), fixed) * change)
+            return over.sum(slope_shares(link, Entries(z, scores, t, live, over), fixed) * change)
 
         return only_if(fixed, moved, zeros)
 
@@ -136,7 +142,7 @@ class Equation(NamedTuple):
         fixed = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
         costs = None if costs is None else stop_gradient(costs)
         live = _pays(live, costs)
-        weight, solvable = _slopes(fixed, stop_gradient(z), live, over, costs)
+        weight, solvable = _total_slope(fixed, stop_gradient(z), live, over, costs)
         slope = fixed.pdf(stop_gradient(z))
         slope = slope if costs is None else costs * slope
         slope = namespace(z).where(live & over.expand(solvable), slope, 0.0)
@@ -172,18 +178,20 @@ def _excess(link: Link, z: Array, live: Array, over: Reductions, costs: Array | 
 
 
 def _weights(link: Link, z: Array, live: Array) -> Array:
+    """Return F(z), 0 where not live."""
     upper, low, high = split(link, z, live)
     return namespace(z).where(upper, 1 - high, low)
 
 
 def _weight(link: Link, z: Array, terms: Terms, over: Reductions) -> tuple[Array, Array]:
-    return _slopes(link, z, _pays(terms.live, terms.costs), over, terms.costs)
+    """Return `_total_slope` of terms, which docs/formulas.md calls W."""
+    return _total_slope(link, z, _pays(terms.live, terms.costs), over, terms.costs)
 
 
-def _slopes(
+def _total_slope(
     link: Link, z: Array, live: Array, over: Reductions, costs: Array | None
 ) -> tuple[Array, Array]:
-    """(ΣF′ or 1, whether it is ΣF′, or Σ c²F′): not where its terms may have underflowed."""
+    """Return ΣF′, or Σ c²F′, and the rows in which no term that counts has underflowed; else 1."""
     xp, slope = namespace(z), link.pdf(z)
     slope = slope if costs is None else costs * (costs * slope)
     weight = over.sum(xp.where(live, slope, 0.0))
@@ -191,7 +199,7 @@ def _slopes(
     return xp.where(solvable, weight, 1.0), solvable
 
 
-class _Settled(NamedTuple):
+class _RowConstants(NamedTuple):
     """The constants of a row while z and k move; on JAX, arguments of the rule that uses them."""
 
     scores: Array
@@ -208,7 +216,8 @@ class _Settled(NamedTuple):
         return balance(link, row, ~self.solvable).excess
 
 
-def _residual(link: Link, z: Array, k: Array, row: _Settled) -> Array:
+def _residual(link: Link, z: Array, k: Array, row: _RowConstants) -> Array:
+    """Return ΣF − k where that is solvable, else the balance of logarithms."""
     plain = _excess(link, z, row.live, _reductions(row.over), row.costs) - k
 
     def balanced() -> Array:
@@ -217,7 +226,7 @@ def _residual(link: Link, z: Array, k: Array, row: _Settled) -> Array:
     return only_if(~row.solvable, balanced, plain)
 
 
-def _residual_change(link: Link, z: Array, row: _Settled, dz: Array, dk: Array) -> Array:
+def _residual_change(link: Link, z: Array, row: _RowConstants, dz: Array, dk: Array) -> Array:
     """Return the change of `_residual` with z and k. For JAX."""
     xp, over = namespace(z), _reductions(row.over)
     plain = xp.where(row.live, link.pdf(z), 0.0)
@@ -237,7 +246,7 @@ def _entries(z: Array, terms: Terms) -> Entries:
     return Entries(z, terms.scores, stop_gradient(terms.t), live, over, terms.costs)
 
 
-def shares(link: Link, row: Entries, where: Array) -> Array:
+def slope_shares(link: Link, row: Entries, where: Array) -> Array:
     """Return F′/ΣF′, or c·F′/Σ c²F′, in the rows `where`, in which every F′ has underflowed.
 
     It is a constant.

@@ -70,11 +70,11 @@ class Given(NamedTuple, Generic[KindT]):
     For kernels that take them, scores of half precision stay as they are.
     """
 
-    scores: KindT  # −inf where excluded
+    scores: KindT  # −inf where masked; with `for_kernels`, what `deleted` finds is still there
     k: Any  # or the budget: per row, NaN where out of range; or one float for all rows
     temperature: Any  # per row, or one float for all rows
     link: Link  # an inner one; its parameter is a number or per row
-    form: Any = None  # the Form of the caller's scores
+    form: Any = None  # the Form, or SegmentForm, of the caller's scores
     costs: Any = None  # per entry, as given: NaN, < 0 and inf included; then all is in arrays
 
     @property
@@ -154,7 +154,8 @@ def given(
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one excluded entry, so that a row has a minimum
         x = full_like(x, (*batch, 1), -math.inf)
-    link, like = link.inner, form.rows(x[:0]) if half else x  # what is per row is never half
+    # Numbers per row get the dtype of `like`, which is never of half precision.
+    link, like = link.inner, form.rows(x[:0]) if half else x
     if link.alpha is not None:
         link = _link_of(link, batch, like, form.dim)
     if costs is None:
@@ -276,7 +277,7 @@ def temperature_of(
 ) -> Any:
     """Return T per row, limited so that T·eps is a normal number and T·F⁻¹ does not overflow.
 
-    Or one number for all, if it is given as one and `as_number`.
+    If it is given as a number and `as_number` is set, return one number for all rows.
 
     Beyond the limits (1e-31 and 4e31 in float32) the map equals the hard top-k, or k/n, exactly.
     """
@@ -299,8 +300,8 @@ def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array, dim: int
 
 def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
     if framework(link.alpha) is None:
-        number = not is_jax(x) or link.alpha in (1.0, 1.5, 2.0) or _served(link)
-        return link if number else link.with_alpha(full_like(x, batch, link.alpha))
+        as_number = not is_jax(x) or link.alpha in (1.0, 1.5, 2.0) or _served(link)
+        return link if as_number else link.with_alpha(full_like(x, batch, link.alpha))
     alpha = _spread(_per_row("alpha", link.alpha, batch, x, dim), batch, x)
     good = (alpha >= 1) & (alpha < math.inf)
     return link.with_alpha(namespace(x).where(good, alpha, math.nan))
@@ -309,7 +310,8 @@ def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
 def _served(link: Link) -> bool:
     """Return whether kernels on a CPU may serve a JAX array, which need α as a number.
 
-    Then a program is compiled for each α, in a second; array code takes ten, so it takes any α.
+    Then a program is compiled for each α, which takes a second. To compile array code takes ten, so
+    there α is an array, and one program serves all.
     """
     served = kind_of(link) is not None and kernels.wanted()
     return served and sys.modules["jax"].default_backend() == "cpu"
@@ -323,6 +325,7 @@ def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array, dim: int
 
 
 def _spread(value: Array, batch: tuple[int, ...], x: Array) -> Array:
+    """Return an array of the batch shape, in the dtype and on the device of x."""
     # Arithmetic turns NumPy arrays without dimensions into scalars.
     value = np.asarray(value) if isinstance(value, np.generic) else value
     return namespace(x).broadcast_to(cast_like(value, x), batch)

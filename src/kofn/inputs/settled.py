@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Link  # an inner one; its parameter is a number or per row
-    known: Any = None  # of shards: shards/statistics.py
+    known: Any = None  # of rows in several processes: what shards/statistics.py has counted
     costs: Array | None = None  # per entry, ≥ 0, and 0 where excluded; or None
 
     def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:
@@ -57,7 +57,7 @@ def rows_of(given: Given, over: Reductions | None = None) -> Rows:
         xp.zeros_like(k),
     )
 
-    return Rows(x, live, top, *shared(k, count_top), temperature, link)
+    return Rows(x, live, top, *k_and_top_weight(k, count_top), temperature, link)
 
 
 def _with_costs(given: Given, over: Reductions) -> Rows:
@@ -97,8 +97,11 @@ def uncounted(given: Given) -> Rows:
     return Rows(x, ~(top | deleted(x)), top, k, none, temperature, link)
 
 
-def shared(k: Array, tops: Array) -> tuple[Array, Array]:
-    """Return how many live entries to choose, and the weight of each of so many scores of +inf."""
+def k_and_top_weight(k: Array, tops: Array) -> tuple[Array, Array]:
+    """Return how many live entries to choose, and the weight of each score of +inf.
+
+    There are `tops` of these. If k is less, they share it, and the former number is below 0.
+    """
     xp = namespace(k)
     wanted = xp.where(tops > 0, k / xp.where(tops > 0, tops, 1.0), 0.0)
     weight = xp.where(k <= tops, wanted, xp.where(xp.isnan(k), k, 1.0))

@@ -113,13 +113,13 @@ class ChoiceKernels(Protocol):
     """The functions of a backend for hard choices: scores (…, n)."""
 
     def hard(self, x: Array, k: Any) -> Any:
-        """Return `rows.choice.hard`, for k per row (…) or a float for all rows.
+        """Return `formulas.choice.hard`, for k per row (…) or a float for all rows.
 
         Scores may be of half precision.
         """
 
     def largest(self, x: Array, k: int) -> Any:
-        """Return `rows.choice.largest`, (…, k) of int64."""
+        """Return `formulas.choice.largest`, (…, k) of int64."""
 
     def truncated(
         self,
@@ -130,9 +130,9 @@ class ChoiceKernels(Protocol):
         labels: Any,
         wanted: bool,
     ) -> tuple[Any, Any]:
-        """Return the weights p of `rows.truncated`, and 0 per row; with labels, int64 per row,
-        p − t, or None unless wanted, and the losses. Scores may be of half precision, answers are
-        not.
+        """Return the weights p of `operations.truncated.TRUNCATED`, and 0 per row; with labels,
+        int64 per row, p − t, or None unless wanted, and the losses. Scores may be of half
+        precision, answers are not.
         """
 
     def truncated_gradients(

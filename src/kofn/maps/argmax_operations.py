@@ -44,8 +44,8 @@ ROWS = Signature(
     unpack=_unpack,
     learnable=lambda rows: ("y",),
     tensors=lambda rows: (rows.y,),
-    without=lambda rows: rows._replace(y=None),
-    within=lambda rows, tensors: rows._replace(y=tensors[0]),
+    without_tensors=lambda rows: rows._replace(y=None),
+    with_tensors=lambda rows, tensors: rows._replace(y=tensors[0]),
     kernels="noise",
 )
 

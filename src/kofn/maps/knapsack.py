@@ -85,7 +85,7 @@ def soft_knapsack(
 
 def _hard_weights(given: Given) -> Array:
     """Return the hard choice with the gradient of the weights, of which θ alone is needed."""
-    if not route.may_learn(given, HARD_KNAPSACK):
+    if not route.may_learn(HARD_KNAPSACK, given):
         return route.answer(FILL, given)
     return route.answer(HARD_KNAPSACK, given)
 

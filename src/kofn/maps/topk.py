@@ -194,7 +194,11 @@ def hard_topk(
 
 
 def chosen(given: Given, k: Any) -> Array:
-    """Return the hard top-k of rows; `k` is the caller's, of which a number is known in advance."""
+    """Return the hard top-k of rows, without a gradient.
+
+    `k` is what the caller gave. On JAX `given.k` is an array even for a number, which tells how
+    many entries there are to find before the program runs.
+    """
     number = type(given.k) is float
     # A copy of the rows takes a microsecond or two, as does a short row.
     if not number or getattr(given.scores, "requires_grad", True):
@@ -205,8 +209,8 @@ def chosen(given: Given, k: Any) -> Array:
 
 
 def hard_weights_of(given: Given, k: Any) -> Array:
-    """Return the hard top-k with the gradient of the weights; `k` is the caller's."""
-    if not route.may_learn(given, HARD_WEIGHTS):
+    """Return the hard top-k with the gradient of the weights; `k` as for `chosen`."""
+    if not route.may_learn(HARD_WEIGHTS, given):
         return chosen(without_bad_temperatures(given), k)
     found = route.by_kernel(HARD_WEIGHTS, given)
     if found is not None:

@@ -41,9 +41,9 @@ def _weights(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 def _finished(found: Array, given: Given, theta: Array, function: Any) -> None:
     """Write what the array code answers in the rows without θ, which may need more digits of it."""
-    where, rows, placed = finish(given, in_memory(theta).copy())
+    where, rows, solution = finish(given, in_memory(theta).copy())
     with np.errstate(all="ignore"):
-        in_memory(found)[where] = function(rows, found=placed)
+        in_memory(found)[where] = function(rows, found=solution)
 
 
 def _mend(found: Array, where: np.ndarray, given: Given, function: Any) -> None:

@@ -85,8 +85,8 @@ def _by_parts(
         with np.errstate(all="ignore"):
             link = given.link.map_alpha(lambda alpha: in_memory(alpha)[where])
             rows = rows_of(Given(x, k, temperature, link))
-            placed = tuple(one[where] for one in in_memory(known[1]))
-            each[where] = answers.gap(rows, in_memory(target)[where], found=placed)
+            theta = tuple(one[where] for one in in_memory(known[1]))
+            each[where] = answers.gap(rows, in_memory(target)[where], found=theta)
     return found, away, *in_alpha
 
 

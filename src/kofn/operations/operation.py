@@ -27,8 +27,8 @@ ARRAYS = (ENTRY, WIDE, ROW, PAIR, THREE, LAYERS, INDICES)
 """The kinds of what is always an array. A kind that is not listed here is the type of a setting, as
 torch writes it."""
 
-OWN = {"link": "link str, alpha float?"}
-"""Arguments that stand for several."""
+STANDS_FOR = {"link": "link str, alpha float?"}
+"""What an argument stands for, where it is short for several."""
 
 
 class Argument(NamedTuple):
@@ -40,7 +40,7 @@ class Argument(NamedTuple):
 def arguments_of(text: str) -> tuple[Argument, ...]:
     """Return the arguments, or answers, of a line; "… if a b" says when an answer has entries."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    parts = [own for part in parts for own in OWN.get(part, part).split(", ")]
+    parts = [each for part in parts for each in STANDS_FOR.get(part, part).split(", ")]
     return tuple(_argument(part) for part in parts)
 
 
@@ -54,13 +54,13 @@ class Signature(NamedTuple):
     """The arguments that are the rows of an operation, and how kernels for them are found."""
 
     takes: str
-    pack: Callable[..., Any]  # the rows, of the arguments as a torch operator has them
-    unpack: Callable[[Any], tuple[Any, ...]]  # and those, of the rows
+    pack: Callable[..., Any]  # makes the rows from the arguments of a torch operator
+    unpack: Callable[[Any], tuple[Any, ...]]  # makes these arguments from the rows
     learnable: Callable[[Any], tuple[str, ...]]  # names of the tensors of rows, the scores first
     tensors: Callable[[Any], Sequence[Any]]  # these tensors
-    without: Callable[[Any], Any]  # the rows without them
-    within: Callable[[Any, Sequence[Any]], Any]  # and with others in their place
-    kernels: str  # the field of kernels.Backend
+    without_tensors: Callable[[Any], Any]  # the rows with nothing in the place of these tensors
+    with_tensors: Callable[[Any, Sequence[Any]], Any]  # the rows with others in their place
+    kernels: str  # the field of kernels.Backend that serves them
     serves: Callable[..., Any] | None = None
     """(x, link, framework, offered) -> kernels, where it takes more than their list of links."""
     batch: Callable[..., Sequence[int]] = lambda x, *_: x.shape[:-1]
@@ -78,13 +78,15 @@ class Operation:
     of: Signature
     kernel: Callable[..., Any]
     reference: Callable[..., Any] | None = None
-    """The array code that defines the answer, of settled rows: reference(rows, *arrays, …)."""
+    """The array code that defines the answer: reference(rows, *arrays, over=, found=, …), for the
+    `Rows` that `inputs/settled.py` makes of the arguments, with θ as `found` if it is known.
+    """
     at_theta: bool = True
     """Whether `reference` takes θ as `found`, if it is known, in place of solving for it."""
     plain: Callable[..., Any] | None = None
-    """The same of the rows as they are, where they are not merely to be settled."""
+    """Array code in the place of `reference`, which gets the rows before they are settled."""
     fixed: Callable[..., Any] | None = None
-    """The same without derivatives, where it takes less."""
+    """`plain` without derivatives, if that is less work. For JAX."""
     back: tuple[Operation, ...] = ()
     """What gives the cotangents. They take what this takes and gives, by its names, "cotangent",
     and "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names
@@ -112,13 +114,16 @@ class Operation:
     its second derivatives follow. Then eager torch keeps no scores, if nothing else is learned.
     """
     goes_onward: Callable[..., bool] = lambda rows, *arrays: True
-    """Whether it does for these rows and arrays."""
+    """goes_onward(rows, *arrays) says whether `onward` serves these."""
     keeps_scores: bool = True
     """False if the ways back, which are plain, do without the scores."""
     elementwise: bool = False
-    """Whether the kernel is array code that expands numbers per row by `rows.over`."""
+    """Whether the kernel is array code that expands numbers per row by `rows.over`: it takes
+    segments as they are, which others get block by block, as dense rows.
+    """
     prepared: Callable[..., Any] = lambda rows, *arrays: rows
-    """The rows that array code takes, as they follow from arrays, too."""
+    """prepared(rows, *arrays) is the rows that array code takes: a loss takes its k from a target.
+    """
     xla: Callable[..., Sequence[str]] | None = None
     """xla(*settings) names the calls of kernels/cpu/xla that give the answers to a JAX program, in
     turn; with `onward`, the last argument is whether the target is one label per row. JAX has no

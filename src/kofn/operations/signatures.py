@@ -90,8 +90,8 @@ ROWS = Signature(
     unpack=_unpack,
     learnable=_learnable,
     tensors=tensors_of,
-    without=without_tensors,
-    within=with_tensors,
+    without_tensors=without_tensors,
+    with_tensors=with_tensors,
     kernels="rows",
 )
 CHOICES = ROWS._replace(
@@ -126,8 +126,8 @@ EACH_ALPHA = Signature(
     ),
     learnable=lambda given: ("x", "alpha", *_learnable(given)[1:]),
     tensors=lambda given: [given.scores, given.link.alpha, *tensors_of(given)[1:]],
-    without=lambda given: without_tensors(given)._replace(link=given.link.with_alpha(1.5)),
-    within=lambda given, tensors: with_tensors(
+    without_tensors=lambda given: without_tensors(given)._replace(link=given.link.with_alpha(1.5)),
+    with_tensors=lambda given, tensors: with_tensors(
         given._replace(link=given.link.with_alpha(tensors[1])), [tensors[0], *tensors[2:]]
     ),
     kernels="rows",
@@ -144,8 +144,8 @@ COSTED = Signature(
     unpack=lambda given: (*costed(given), given.link.id, _number(given.link)),
     learnable=lambda given: ("x", "costs", "budget", "t"),
     tensors=costed,
-    without=lambda given: given._replace(scores=None, costs=None, k=None, temperature=None),
-    within=lambda given, tensors: given._replace(
+    without_tensors=lambda given: given._replace(scores=None, costs=None, k=None, temperature=None),
+    with_tensors=lambda given, tensors: given._replace(
         scores=tensors[0], costs=tensors[1], k=tensors[2], temperature=tensors[3]
     ),
     kernels="knapsack",
@@ -163,7 +163,7 @@ def scores(name: str, kernels: str) -> Signature:
         unpack=lambda array: (array,),
         learnable=lambda array: (name,),
         tensors=lambda array: (array,),
-        without=lambda array: None,
-        within=lambda _, tensors: tensors[0],
+        without_tensors=lambda array: None,
+        with_tensors=lambda _, tensors: tensors[0],
         kernels=kernels,
     )

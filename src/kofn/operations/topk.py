@@ -34,9 +34,9 @@ def weights_by_kernel(backend: Backend, given: Given, single: bool = False) -> t
         wide, theta = weights_by_kernel(backend, given.wide())
         return cast(wide, found.dtype), theta
     if lost:
-        where, rows, placed = finish(given, theta)
+        where, rows, solution = finish(given, theta)
         with np.errstate(all="ignore"):
-            in_memory(found)[where] = answers.weights(rows, found=placed)
+            in_memory(found)[where] = answers.weights(rows, found=solution)
     return found, theta
 
 
@@ -136,7 +136,7 @@ def _theta_back(
 
 
 THETA = Operation(
-    name="located",
+    name="located",  # compiled and saved programs know the operator by this name
     takes="x n, k #, t #, link",
     gives="answer r, theta 2",
     of=ROWS,

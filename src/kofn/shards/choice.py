@@ -28,7 +28,7 @@ class _Keyed(NamedTuple):
 
 
 def hard(shards: Shards) -> Tensor:
-    """Return this rank's entries of the hard top-k, as `rows.choice.hard`, without a gradient."""
+    """Return this rank's entries of `formulas.choice.hard`, without a gradient."""
     x, k = shards.scores.detach(), shards.k.detach()
     playing, bad = x != -math.inf, x.isnan()
     keys = keys_of(x).masked_fill(~playing | bad, torch.iinfo(_integers(x)).min)

@@ -29,7 +29,10 @@ ROUNDS = 64
 
 
 class GroupProblem(NamedTuple):
-    """The equations to solve: `solver.equation.Problem` with numbers per row in float64."""
+    """The equations to solve: `solver.equation.Problem` with numbers per row in float64.
+
+    There are no costs: a budget has a search of its own.
+    """
 
     x: Tensor
     live: Tensor
@@ -42,7 +45,7 @@ class GroupProblem(NamedTuple):
     costs: None = None
 
     def z(self, anchor: Tensor, offset: Tensor) -> Tensor:
-        hi, lo = halves(anchor, offset, self.x.dtype)
+        hi, lo = in_dtype(anchor, offset, self.x.dtype)
         limit = far(torch.finfo(self.x.dtype))
         z = (self.x - hi[..., None]).sub_(lo[..., None])
         return z.div_(self.temperature.to(self.x.dtype)[..., None]).clamp_(-limit, limit)
@@ -65,8 +68,8 @@ class _Narrow(Problem):
         return ((count - self.k) + (below - above)).to(self.x.dtype)
 
 
-def halves(anchor: Tensor, offset: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return anchor + offset as two numbers of another dtype."""
+def in_dtype(anchor: Tensor, offset: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return anchor + offset as two numbers of this dtype."""
     if dtype == anchor.dtype:
         return anchor, offset
     hi = anchor.to(dtype)
@@ -125,10 +128,10 @@ class Looks:
 def solve(statistics: Statistics, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:
     """Return θ as `solver.threshold.solve` does: two numbers per row, in the dtype of x."""
     x = rows.scores.detach()
-    alpha_wide = rows.link.map_alpha(lambda alpha: alpha.detach().double())
+    row_link = rows.link.map_alpha(lambda alpha: alpha.detach().double())
     link = rows.link.map_alpha(lambda alpha: alpha.detach()[..., None])
     k, t = rows.k.detach().double(), rows.temperature.detach().double()
-    p = GroupProblem(x, rows.live, k, statistics.live, t, link, alpha_wide, over)
+    p = GroupProblem(x, rows.live, k, statistics.live, t, link, row_link, over)
     with quiet(x), torch.no_grad():
         open_ = (k > 0) & (k < p.n)
         start, low, high = bracket(p, statistics, open_)
@@ -137,7 +140,7 @@ def solve(statistics: Statistics, rows: Rows, over: GroupRows) -> tuple[Tensor, 
         closed = torch.where(k <= 0, math.inf, torch.where(k >= p.n, -math.inf, math.nan))
         hi = torch.where(has_nan, math.nan, torch.where(open_, search.at.anchor, closed))
         lo = torch.where(open_ & ~has_nan, search.at.offset, 0.0)
-        hi, lo = halves(hi, torch.where(hi.isfinite(), lo, 0.0), x.dtype)
+        hi, lo = in_dtype(hi, torch.where(hi.isfinite(), lo, 0.0), x.dtype)
         lo = torch.where(hi.isfinite(), lo, 0.0)
         return _at_ends(p, rows, hi, lo, hard & open_ & ~has_nan)
 

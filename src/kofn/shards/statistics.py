@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_k
-from kofn.inputs.settled import Rows, shared
+from kofn.inputs.settled import Rows, k_and_top_weight
 from kofn.shards.given import Shards
 from kofn.shards.ranks import Ranks
 from kofn.solver.bracket import WIDE
@@ -55,7 +55,7 @@ def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
     """Return the rows, of which all ranks know this."""
     x = shards.scores
     live, top = _in_play(x.detach())
-    k, weight = (one.to(x.dtype) for one in shared(shards.k, known.top))
+    k, weight = (one.to(x.dtype) for one in k_and_top_weight(shards.k, known.top))
     scores = torch.where(live, x, -math.inf)
     return Rows(scores, live, top, k, weight, shards.temperature, shards.link, known)
 

@@ -9,7 +9,7 @@ from kofn.arrays.operations import greatest, least
 
 
 class Reductions(Protocol):
-    """The only operations over a row that `solver` and `rows` use.
+    """The only operations over a row that `solver/` and `formulas/` use.
 
     There are two kinds of arrays: those with a number per entry, and those with one per row. Each
     kind has one shape, or one that broadcasts with it, and may hold rows as it likes: as the last
@@ -91,12 +91,12 @@ def sums_of(over: Reductions, *values: Array) -> tuple[Array, ...]:
 
 
 def sends(over: Reductions) -> bool:
-    """Return whether a sum is a message to other processes, which is spared where it can be."""
+    """Return whether a sum is a message between processes, which is spared where it can be."""
     return hasattr(over, "wide_sums")
 
 
-def spares(over: Reductions) -> bool:
-    """Return whether a sum is a message to other processes or devices."""
+def is_in_parts(over: Reductions) -> bool:
+    """Return whether rows lie in several processes, or on several JAX devices."""
     return sends(over) or hasattr(over, "copies")
 
 

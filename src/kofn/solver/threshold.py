@@ -75,7 +75,10 @@ def solve(
 
 
 ROUNDS = 24
-"""Looks after which Newton's steps are given up; a row that is not far out takes a handful."""
+"""Looks (evaluations of the sums of all rows) after which Newton's steps are given up.
+
+A row that is not far out takes a handful.
+"""
 
 
 def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Place:

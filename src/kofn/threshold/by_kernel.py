@@ -1,4 +1,4 @@
-"""Thresholds from the fused kernels; the reference solves the rows that a kernel gave up on."""
+"""Thresholds from kernels; the reference solves the rows that a kernel gave up on."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ class Settings(NamedTuple):
     """The static arguments of an operator."""
 
     link: str
-    number: float | None  # α, if it is a number
+    number: float | None  # α, if it is a number; of a hard choice k, if it is one
     kernels: bool  # whether a kernel may serve
-    reference: Any = None  # the function whose answers these are
-    labels: bool = False  # whether the last argument has a last dimension of its own
-    own: tuple[Any, ...] = ()  # those of an operation
+    reference: Any = None  # the array code of one device, where the operator does not have it
+    last_is_own: bool = False  # whether the last argument has a last dimension of its own
+    own: tuple[Any, ...] = ()  # the settings of a declared operation
 
     def link_of(self, alpha: jax.Array | None = None) -> Link:
         return by_id(self.link, self.number if alpha is None else alpha)
@@ -49,7 +49,7 @@ class Operator(NamedTuple):
 
     def own_last(self, settings: Any) -> tuple[int, ...]:
         """Return the arguments whose last dimension is not that of the scores."""
-        return self.entries[-1:] if settings.labels else ()
+        return self.entries[-1:] if settings.last_is_own else ()
 
 
 class Site(NamedTuple):

@@ -32,8 +32,8 @@ class Reference(NamedTuple):
 _reference: list[Reference] = []
 
 
-def by(reference: Reference) -> None:
-    """Set the functions that solve rows."""
+def solve_by(reference: Reference) -> None:
+    """Set the functions that the reference consists of."""
     _reference[:] = [reference]
 
 
@@ -71,11 +71,11 @@ def weights(*job_words: Any) -> None:
     job = _Job(*job_words)
     hi, lo, k, temperature = job.each("hi", "lo", "k", "t")
     theta = np.stack([hi, lo])
-    where, rows, placed = finish(Given(job.entries("x"), k, temperature, job.link), theta)
+    where, rows, solution = finish(Given(job.entries("x"), k, temperature, job.link), theta)
     hi[:], lo[:] = theta
     if job.places["out"]:
         with np.errstate(all="ignore"):
-            job.entries("out")[where] = _reference[0].weights(rows, found=placed)
+            job.entries("out")[where] = _reference[0].weights(rows, found=solution)
 
 
 def losses(*job_words: Any) -> None:
@@ -85,8 +85,8 @@ def losses(*job_words: Any) -> None:
     where = np.isnan(loss)
     given = Given(job.entries("x")[where], k[where], temperature[where], job.link_at(where))
     with np.errstate(all="ignore"):
-        target, placed = job.entries("g")[where], (hi[where], lo[where])
-        loss[where] = _reference[0].gap(rows_of(given), target, found=placed)
+        target, solution = job.entries("g")[where], (hi[where], lo[where])
+        loss[where] = _reference[0].gap(rows_of(given), target, found=solution)
 
 
 def log_cotangents(*job_words: Any) -> None:
@@ -118,12 +118,12 @@ def knapsacks(*job_words: Any) -> None:
     job = _Job(*job_words)
     hi, lo = job.each("hi", "lo")
     theta = np.stack([hi, lo])
-    where, rows, placed = finish(_with_costs(job), theta)
+    where, rows, solution = finish(_with_costs(job), theta)
     hi[:], lo[:] = theta
     if job.places["out"]:
         lo[where] = np.inf
         with np.errstate(all="ignore"):
-            job.entries("out")[where] = _reference[0].weights(rows, found=placed)
+            job.entries("out")[where] = _reference[0].weights(rows, found=solution)
 
 
 def filled(*job_words: Any) -> None:

@@ -1,4 +1,7 @@
-"""The solver as a JAX function with a custom derivative, compiled once per shape and link."""
+"""The solver as a JAX primitive without a derivative, and functions of rows compiled as a whole.
+
+Both are compiled once per shape and link. `formulas/implicit.py` attaches the derivatives of θ.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def evaluate(
     over: dict[str, Any],
     *arrays: jax.Array,
 ) -> jax.Array:
+    """Call function(rows, *arrays, **over), compiled as a whole."""
     # A link is code, not data, so its id is a static argument.
     link_id = rows.link.id
     number, alpha = rows.link.static_and_array_alpha()
@@ -64,13 +68,13 @@ def _threshold(settings: Settings, *arrays: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def _solve(*arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
-    def rows(
+    def solve_rows(
         x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: jax.Array | None = None
     ) -> Any:
         return solve(x, k, temperature, settings.link_of(alpha), over)
 
     each = _rows_in_cache(arrays[0]) if grouped else None
-    return rows(*arrays) if each is None else _in_groups(rows, each, *arrays)
+    return solve_rows(*arrays) if each is None else _in_groups(solve_rows, each, *arrays)
 
 
 def _kernel(site: Site, *values: Any) -> Any:
@@ -96,8 +100,8 @@ def _rows_in_cache(x: jax.Array) -> int | None:
     return None if groups < 2 or count < 2 else -(-count // groups)
 
 
-def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any) -> Any:
-    """Solve `rows` in groups of `each`, which fit in cache: XLA writes every step to memory.
+def _in_groups(solve_rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any) -> Any:
+    """Solve rows in groups of `each`, which fit in cache: XLA writes every step to memory.
 
     The loop of a group ends when all thresholds of that group are found.
     """
@@ -111,7 +115,7 @@ def _in_groups(rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any)
         return filled.reshape(groups, each, *tail)
 
     parts = (parted(x, n), *map(parted, per_row))
-    answers = jax.lax.map(lambda part: rows(*part), parts)
+    answers = jax.lax.map(lambda part: solve_rows(*part), parts)
     return jax.tree.map(lambda a: a.reshape(-1)[:count].reshape(batch), answers)
 
 

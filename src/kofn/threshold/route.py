@@ -1,4 +1,4 @@
-"""The choice of the code that solves for the thresholds: kernel, compiled or plain."""
+"""The one place that decides what solves for thresholds: a kernel, an operator, or array code."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def threshold(
         return jax_threshold.threshold(x, k, temperature, link)
     if costs is not None:
         return solved(x, costs, k, temperature, link)
-    fused = by_kernel.threshold(x, k, temperature, link)
-    return solve(x, k, temperature, link) if fused is None else (fused[0], fused[1])
+    theta = by_kernel.threshold(x, k, temperature, link)
+    return solve(x, k, temperature, link) if theta is None else (theta[0], theta[1])
 
 
 def _of_other_rows(

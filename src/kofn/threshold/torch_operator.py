@@ -52,13 +52,13 @@ def _solved(x: Tensor, k: Tensor, temperature: Tensor, link: Link, costs: Tensor
     if costs is not None:
         with torch.no_grad():
             return solved(x, costs, k, temperature, link)
-    fused = by_kernel.threshold(x, k, temperature, link)
-    if fused is None:
+    theta = by_kernel.threshold(x, k, temperature, link)
+    if theta is None:
         # For links with parameters of their own. A signal's handler that raises on the way out of
         # no_grad leaves gradients off, so what kernels serve does without it.
         with torch.no_grad():
             return solve(x, k, temperature, link)
-    return fused[0], fused[1]
+    return theta[0], theta[1]
 
 
 def threshold_of(

@@ -38,6 +38,8 @@ def segment_threshold(
 
 
 class _Form(NamedTuple):
+    """What kernels ask of a `SegmentForm`: the reductions, which know where entries are."""
+
     over: KnownSegments
 
 
@@ -52,15 +54,15 @@ def _by_kernel(
     def threshold(rows: Given, _: Any) -> list[Any]:
         return [by_kernel.threshold_of(backend, rows)]
 
-    given = known(x, ids, k, temperature, link.id, number)
+    given = given_of_ids(x, ids, k, temperature, link.id, number)
     (theta,) = by_blocks(threshold, given, [], [], [False])
     return theta[0], theta[1]
 
 
-def known(
+def given_of_ids(
     x: Tensor, ids: Tensor, k: Tensor, temperature: Tensor, link: str, alpha: float | None
 ) -> Given:
-    """Return CPU tensors as arguments of kernels for segments."""
+    """Return CPU tensors as the checked arguments of a map of segments, whose ids can be read."""
     over = KnownSegments(Order.of_ids(ids.detach().numpy(), k.shape[0]), True)
     return Given(x, k, temperature, by_id(link, alpha), _Form(over))
 

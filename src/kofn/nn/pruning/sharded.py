@@ -2,7 +2,7 @@
 
 fully_shard gathers the weights of a layer before the layer runs. Here a process multiplies its
 shard by the shard of the mask first, so scores and masks are never gathered; gradients come back
-for the masked shard, and become those of weight and score here (see `sharded_backward.py`).
+for the masked shard, and become those of weight and score here (see `sharded_pruner.py`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ShardedRow(SharedRow):
         self.over = over
 
     def open(self) -> None:
-        """Solve for θ, a leaf whose gradient `sharded_backward` collects."""
+        """Solve for θ, a leaf whose gradient `sharded_pruner.Backward` collects."""
         with torch.no_grad():
             found = self._place()
         self.current = found._replace(theta=found.theta.detach().requires_grad_())

@@ -1,4 +1,4 @@
-"""The links once more, entry by entry, in Triton's language: links.py says what they are.
+"""The links once more, entry by entry, in Triton's language: kofn/links says what they are.
 
 `KIND` is a constant wherever these are called, so that one branch of each is compiled. An entry
 comes as y = (x − hi)·unit − lo·unit, measured from the place where its link is simplest: the lower

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import kofn
+from kofn.formulas.pivot import pivot_of
+from kofn.solver.reductions import DENSE
 from support import GRADIENT, LINKS
 
 N, T = 1000, 5.0
@@ -68,3 +70,11 @@ def test_what_rounding_leaves_of_a_sum_of_0_does_not_reach_it(
     monkeypatch.setenv("KOFN_KERNELS", "reference")
     wanted = gradient(framework, answer, spread, "float64")
     assert np.linalg.norm(found - wanted) <= GRADIENT["float32"] / 4 * np.linalg.norm(wanted)
+
+
+def test_where_no_score_decides_the_threshold_its_rounding_is_not_a_share_of_t():
+    """θ lies in a gap between scores, as two numbers; the second over T is no derivative."""
+    z, hi, lo, t = (np.asarray(a, "float32") for a in ([[9.0, -9.0]], [0.15], [4.9e-9], [1e-12]))
+    linear = kofn.links.linear.inner
+    pivot, shift = pivot_of(linear, z, np.ones((1, 2), bool), hi, lo, t, DENSE)
+    assert (pivot, shift) == (hi, 0)

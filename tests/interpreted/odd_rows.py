@@ -30,7 +30,7 @@ def cotangents(x, k, t, v, link):
 @pytest.mark.parametrize(
     ("count", "n", "link"),
     [
-        *((128, 9, link) for link in ("exponential", "linear")),
+        *((32, 9, link) for link in ("exponential", "linear")),
         *(pytest.param(2048, 9, link, marks=pytest.mark.full) for link in EVERY),
         *(pytest.param(64, 100, link, marks=pytest.mark.full) for link in EVERY),
     ],

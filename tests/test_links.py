@@ -19,7 +19,7 @@ TABLE = [*(table.TABLE[name] for name in LINKS), *map(links.entmax, ALPHAS)]
 each = pytest.mark.parametrize("link", TABLE, ids=[*LINKS, *(f"entmax({a})" for a in ALPHAS)])
 
 
-def test_the_table_has_the_six_links_by_name():
+def test_the_table_has_its_links_by_name():
     assert tuple(table.TABLE) == LINKS
     assert table.TABLE["entmax"].alpha == 1.5
     for name in LINKS:

@@ -217,7 +217,10 @@ class Link:
 
 
 class BuiltIn(Link):
-    """A built-in link: methods instead of arguments, and known tails."""
+    """A built-in link: methods instead of arguments, and known tails.
+
+    `infinite_tails` says whether 0 < F < 1 everywhere, `smooth` is the attribute of `Link`.
+    """
 
     def __init__(self, name: str, *, infinite_tails: bool, smooth: bool = False) -> None:
         self.name, self.smooth = name, smooth

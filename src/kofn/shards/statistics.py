@@ -55,7 +55,7 @@ def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
     """Return the rows, of which all ranks know this."""
     x = shards.scores
     live, top = _in_play(x.detach())
-    k, weight = (one.to(x.dtype) for one in shared(shards.k, known.top))
+    k, weight = (one.to(x.dtype) for one in shared(shards.k, known.top))  # type: ignore[attr-defined]  # of torch
     scores = torch.where(live, x, -math.inf)
     return Rows(scores, live, top, k, weight, shards.temperature, shards.link, known)
 

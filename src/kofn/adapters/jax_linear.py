@@ -47,14 +47,15 @@ def differentiate(linear: Linear) -> None:
         RULES[pull.operator] = Rules(jvp, partial(_pull_transposed, linear, pull))
 
 
-def pushed(linear: Linear, numbers: Sequence[Any], tangents: Any, settings: Settings) -> jax.Array:
+def pushed(
+    linear: Linear, numbers: Sequence[jax.Array], tangents: Any, settings: Settings
+) -> jax.Array:
     """Return the tangent of the answer, from all numbers and the tangents of those that move."""
     moved = map(ad.instantiate_zeros, tangents)
-    found: jax.Array = bind(linear.push, *numbers, *moved, settings=settings)[0]
-    return found
+    return bind(linear.push, *numbers, *moved, settings=settings)[0]
 
 
-def _jvp(linear: Linear, primals: Any, tangents: Any, *, settings: Settings) -> Any:
+def _jvp(linear: Linear, primals: Sequence[jax.Array], tangents: Any, *, settings: Settings) -> Any:
     *known, answer = bind(linear.forward, *primals, settings=settings)
     moved = tangents[: linear.moving]
     tangent = pushed(linear, (*primals, *known), moved, linear.settings(settings, moved))
@@ -66,7 +67,7 @@ def linear_jvp(
     operator: Operator,
     moving: int,
     numbers: int,
-    primals: Any,
+    primals: Sequence[jax.Array],
     tangents: Any,
     *,
     settings: Settings,
@@ -78,7 +79,7 @@ def linear_jvp(
     if all(isinstance(tangent, ad.Zero) for tangent in tangents[:moving]):
         return found, call(*fixed, *following)
 
-    def around(*arrays: Any) -> Any:
+    def around(*arrays: jax.Array) -> list[jax.Array]:
         arrays = *arrays[:moving], *fixed[moving:], *arrays[moving:]
         return list(operator.plain(*arrays, settings=settings, grouped=False))
 
@@ -88,9 +89,9 @@ def linear_jvp(
 
 def _push_transposed(linear: Linear, cotangents: Any, *arrays: Any, settings: Settings) -> Any:
     fixed, moved = arrays[: linear.numbers], arrays[linear.numbers :]
-    wanted = {i for i, tangent in enumerate(moved) if ad.is_undefined_primal(tangent)}
+    wanted = {i for i, tangent in enumerate(moved) if ad.is_undefined_primal(tangent)}  # type: ignore[no-untyped-call]  # JAX's
     pull = next(each for each in reversed(linear.pulls) if wanted <= set(each.gives))
-    cotangent = ad.instantiate_zeros(cotangents[0])
+    cotangent = ad.instantiate_zeros(cotangents[0])  # type: ignore[no-untyped-call]  # JAX's
     answers = bind(pull.operator, *fixed, cotangent, settings=settings)
     found = dict(zip(pull.gives, answers, strict=True))
     some = [found[i] if i in wanted else None for i in range(linear.moving)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -25,6 +25,11 @@ from kofn.operations.operation import Operation, Signature
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Arrays = Sequence[jax.Array]
+
 MOST = 2**31 - 1
 """The greatest label."""
 
@@ -39,8 +44,7 @@ def answer(
     is_label = target.ndim < rows[0].ndim
     target = target.astype("int32") if is_label else cast(target, rows[0].dtype)
     operator = pair_of(operation, of, is_label).alone
-    found: jax.Array = bind(operator, *rows, target, settings=settings)[0]
-    return found
+    return bind(operator, *rows, target, settings=settings)[0]
 
 
 class Pair(NamedTuple):
@@ -75,14 +79,14 @@ class _Code:
         self.has_alpha = "alpha" in self.names
 
     def both(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+        self, *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
     ) -> Any:
         """Return θ, the losses and p − t, which is 0 where the loss is constant."""
         with for_values():
             found = self._compared(arrays, settings, over)
         return [*found, self.slope(*arrays, settings=settings)] if self.has_alpha else found
 
-    def _compared(self, arrays: Any, settings: Settings, over: Reductions) -> Any:
+    def _compared(self, arrays: Arrays, settings: Settings, over: Reductions) -> Any:
         *before, target = arrays
         rows = rows_of(packed(self.of, settings, before), over)
         theta = solved(rows, over)[1]
@@ -90,7 +94,7 @@ class _Code:
         compared = self.operation.compared(rows, target, *settings.own, over=over, found=theta)
         return *theta, *compared
 
-    def slope(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> Any:
+    def slope(self, *arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return the slope of the loss in alpha."""
         place = self.names.index("alpha")
 
@@ -103,7 +107,7 @@ class _Code:
         return jax.jvp(loss, (alpha,), (jax.numpy.ones_like(alpha),))[1]
 
     def alone(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+        self, *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
     ) -> Any:
         with for_values():
             return [self._compared(arrays, settings, over)[2]]
@@ -138,12 +142,12 @@ def _with_long_labels(site: Site, values: Any) -> tuple[Site, Any]:
     return site._replace(context=context), (*before, pairs)
 
 
-def _alone_jvp(pair: Pair, primals: Any, tangents: Any, *, settings: Settings) -> Any:
+def _alone_jvp(pair: Pair, primals: Arrays, tangents: Any, *, settings: Settings) -> Any:
     both = bind(pair.both, *primals, settings=settings)
     return both[2:3], [_tangent(pair, primals, both, tangents)]
 
 
-def _tangent(pair: Pair, primals: Any, both: Any, tangents: Any) -> jax.Array:
+def _tangent(pair: Pair, primals: Arrays, both: Arrays, tangents: Any) -> jax.Array:
     """Return Σ(p − t)·dz with z = (x − θ)/T; what θ and k add is 0, because Σp is Σt.
 
     So any number may stand for θ, as in pivot.py: the mean of x in the weights |p − t|. Where a
@@ -165,10 +169,9 @@ def _tangent(pair: Pair, primals: Any, both: Any, tangents: Any) -> jax.Array:
     return found
 
 
-def _pivot(*both: Any) -> tuple[jax.Array, jax.Array]:
+def _pivot(*both: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return what stands for θ, per entry, and what this number lacks of it."""
-    parts: Any = map(stop_gradient, both)
-    x, hi, lo, loss, away = parts
+    x, hi, lo, loss, away = map(stop_gradient, both)
     hi, lo, size, where = hi[..., None], lo[..., None], abs(away), jax.numpy.where
     from_theta = (where(away != 0, x, hi) - hi) - lo
     total = size.sum(-1, keepdims=True)
@@ -178,7 +181,9 @@ def _pivot(*both: Any) -> tuple[jax.Array, jax.Array]:
     return where(usual, hi + (lo + mean), hi), where(usual, 0.0, lo)
 
 
-def _both_jvp(pair: Pair, code: _Code, primals: Any, tangents: Any, *, settings: Settings) -> Any:
+def _both_jvp(
+    pair: Pair, code: _Code, primals: Arrays, tangents: Any, *, settings: Settings
+) -> Any:
     both = hi, lo, loss, *_ = bind(pair.both, *primals, settings=settings)
     moves_as, rows = code.operation.moves_as, len(pair.names)
     assert moves_as is not None

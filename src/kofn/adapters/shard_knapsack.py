@@ -53,16 +53,19 @@ def _over_budget(rows: Any, given: Given, over: GroupRows) -> tuple[Tensor, Tens
     return over_budget, torch.where(over_budget, cost, 1.0)
 
 
-def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence[Tensor] | None:
+def cotangents(
+    v: Tensor, given: Given[Tensor], kept: Kept, over: GroupRows
+) -> Sequence[Tensor] | None:
     """Return the cotangents of scores, costs, budget and T; None where slopes have underflowed.
 
     With c in units of the scale: u = w(v − c·m), m = Σcwv/Σc²w, in B: m, in c: −θu/T − mp.
     """
-    x: Any
-    x, t = given.scores, given.temperature
+    x: Tensor = given.scores
+    t: Tensor = given.temperature
+    costs: Tensor = given.costs
     top, excluded = x == math.inf, x == -math.inf
     live = ~(top | excluded)
-    c = torch.where(live, given.costs, 0.0) / kept.scale[..., None]
+    c = torch.where(live, costs, 0.0) / kept.scale[..., None]
     link: Any = given.link.map_alpha(lambda alpha: alpha.detach()[..., None])
     moves = live & (kept.open[..., None] | (c == 0))
     w = torch.where(moves, link.pdf(kept.z), 0.0)
@@ -71,7 +74,7 @@ def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence
         live, torch.where(link.above_half(kept.z), 1 - link.sf(kept.z), link.cdf(kept.z)), 0.0
     )
     weighted = torch.where(w == 0, 0.0, w * v)
-    charged = top & (given.costs > 0)
+    charged = top & (costs > 0)
     moved = torch.where(w == 0, 0.0, c * w * (kept.z + link.edge))
     sums = c * c * w, c * weighted, moved, torch.where(charged, v, 0.0)
     total, mean, moment, of_top = over.wide_sums(*sums)
@@ -83,7 +86,7 @@ def cotangents(v: Tensor, given: Given, kept: Kept, over: GroupRows) -> Sequence
     u = torch.where(w == 0, 0.0, w * (v - c * mean.to(v.dtype)[..., None]))
     pivot = kept.theta * kept.scale + t * torch.where(solvable, moment / divisor, 0.0)
     parts = in_parts(torch.where(w == 0, 0.0, c))
-    away = less_product(torch.where(w == 0, 0.0, x), parts, pivot.to(x.dtype), over)
+    away: Any = less_product(torch.where(w == 0, 0.0, x), parts, pivot.to(x.dtype), over)
     rest, lever = over.wide_sums(c * u, torch.where(w == 0, 0.0, u * (away / t[..., None])))
     change = torch.where(solvable, rest / divisor, 0.0)
     u = u - c * w * change.to(w.dtype)[..., None]

@@ -8,7 +8,7 @@ operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,17 @@ from torch import Tensor
 from kofn.adapters import array_code
 from kofn.arrays.torch.state import is_eager, is_sharded
 from kofn.operations.operation import Operation
+
+if TYPE_CHECKING:
+    from kofn.arrays.protocols import Context as AnyContext
+
+    class Context(AnyContext, Protocol):
+        call: Call
+        count: int
+        dtype: torch.dtype
+
+    Tensors = Sequence[Tensor]
+
 
 Run = Callable[..., Any]
 """(operation, backend, rows, *arrays, *settings) -> answers"""
@@ -33,7 +44,7 @@ class Call(NamedTuple):
 
 
 def recorded(
-    operation: Operation, run: Run, backend: Any, rows: Any, arrays: Any, settings: Any
+    operation: Operation, run: Run, backend: Any, rows: Any, arrays: Tensors, settings: Any
 ) -> Tensor:
     """Return the answer of an operation on tensors of which one has a gradient."""
     of = operation.of
@@ -49,7 +60,7 @@ def recorded(
 
 class _Recorded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
+    def forward(ctx: Context, call: Call, *tensors: Tensor) -> Any:
         operation, run, backend, rows, settings, arrays = call
         rows = operation.of.with_tensors(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *tensors[:arrays], *settings)
@@ -63,7 +74,7 @@ class _Recorded(torch.autograd.Function):
         return answers[0]
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
+    def backward(ctx: Context, cotangent: Tensor) -> Any:
         saved, call, count = ctx.saved_tensors, ctx.call, ctx.count
         operation = call.operation
         rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
@@ -85,7 +96,7 @@ class _Onward(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, call: Call, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         operation, run, backend, rows, settings, arrays = call
         others, rows = tensors[:arrays], operation.of.with_tensors(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *others, *settings)
@@ -96,14 +107,14 @@ class _Onward(torch.autograd.Function):
         return answers[0], answers[1]
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor | None, onward: Tensor | None) -> Any:
+    def backward(ctx: Context, cotangent: Tensor | None, onward: Tensor | None) -> Any:
         (operation, run, backend, rows, settings, arrays), saved = ctx.call, ctx.saved_tensors
         count, dtype, found = ctx.count, ctx.dtype, None
         rows = operation.of.with_tensors(rows, saved[arrays:count])
-        values = (*saved[:arrays], *settings, *saved[count:])
+        values: Sequence[Any] = (*saved[:arrays], *settings, *saved[count:])
         known = dict(zip(operation.own + operation.names_kept, values, strict=True))
         for way, each in ((operation.back[0], cotangent), (operation.onward, onward)):
-            if each is None:
+            if each is None or way is None:
                 continue
             again = torch.is_grad_enabled() or not (is_eager(each) or is_sharded(each))
             known["cotangent"], known["dtype"] = each, each.dtype if again else dtype
@@ -121,11 +132,11 @@ _apply_onward: Callable[..., Any] = super(torch.autograd.Function, _Onward).appl
 
 
 def _by_way_back(
-    call: Call, run: Run, rows: Any, tensors: Any, kept: Any, cotangent: Tensor, wanted: Any
+    call: Call, run: Run, rows: Any, tensors: Tensors, kept: Tensors, cotangent: Tensor, wanted: Any
 ) -> Sequence[Tensor | None]:
     """Return the cotangents of tensors by the ways back of an operation."""
     operation, _, backend, _, settings, arrays = call
-    known = dict(zip(operation.names_kept, kept, strict=True))
+    known: dict[str, Any] = dict(zip(operation.names_kept, kept, strict=True))
     known["cotangent"] = cotangent
     if arrays or settings:
         known |= dict(zip(operation.own, (*tensors[:arrays], *settings), strict=True))
@@ -158,7 +169,12 @@ def _plainly(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
 
 
 def _by_array_code(
-    call: Call, rows: Any, tensors: Any, kept: Any, cotangent: Tensor, wanted: Sequence[bool]
+    call: Call,
+    rows: Any,
+    tensors: Tensors,
+    kept: Tensors,
+    cotangent: Tensor,
+    wanted: Sequence[bool],
 ) -> Sequence[Tensor | None]:
     """Return the cotangents of tensors with a graph, for second derivatives."""
     operation, _, _, _, settings, arrays = call
@@ -168,7 +184,7 @@ def _by_array_code(
     theta = dict(zip(operation.names_kept, kept, strict=True)).get("theta")
     with torch.enable_grad():
         some = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
-        answer: Any = array_code.answer(operation, rows, tensors[:arrays], settings, theta)
+        answer: Tensor = array_code.answer(operation, rows, tensors[:arrays], settings, theta)
         options: dict[str, Any] = dict(create_graph=True, allow_unused=True)
         found = iter(torch.autograd.grad(answer, some, cotangent, **options))
     return [next(found) if want else None for want in wanted]

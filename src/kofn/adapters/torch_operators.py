@@ -8,7 +8,7 @@ an operator shares memory with another, or with an input.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,14 @@ from kofn.operations.operation import (
     arguments_of,
 )
 from kofn.solver.reductions import DENSE
+
+if TYPE_CHECKING:
+    from kofn.arrays.protocols import Context as AnyContext
+
+    class Context(AnyContext, Protocol):
+        known: dict[str, Any]
+        lacks: set[str]
+
 
 REGISTERED: dict[str, Plan] = {}
 """The operators by name."""
@@ -154,7 +162,7 @@ def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
     saved = [*dict.fromkeys(n for n in needed if n in plan.arrays or n in plan.answers)]
     count = len(plan.names)
 
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+    def keep(ctx: Context, inputs: Sequence[Any], output: Any) -> None:
         answers = output if isinstance(output, tuple) else (output,)
         known = dict(zip(plan.answers, answers, strict=True))
         known.update(zip(plan.names, inputs, strict=True))
@@ -164,7 +172,7 @@ def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
         ctx.lacks = {each.name for each in plan.operation.answers if not is_given(each, known)}
         ctx.set_materialize_grads(False)
 
-    def pullback(ctx: Any, *cotangents: Tensor | None) -> Any:
+    def pullback(ctx: Context, *cotangents: Tensor | None) -> Any:
         cotangent, *others = cotangents
         if any(other is not None for other in others):
             raise RuntimeError(REFUSED)

@@ -154,27 +154,28 @@ def reciprocal(x: Array) -> Array:
     custom = sys.modules["jax"].custom_jvp(lambda x: 1 / x)
 
     @custom.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         inverse = reciprocal(*primals)
         return inverse, -inverse * (tangents[0] * inverse)
 
     return custom(x)
 
 
-def quotient(x: Array, y: Array, wanted: Array) -> Array:
+def quotient(x: ArrayT, y: ArrayT, wanted: Array) -> ArrayT:
     """Return x/y with derivatives that avoid y², which may underflow to 0 or overflow.
 
     Where it is not wanted it is x, because a derivative that is multiplied by 0 may be infinite.
     """
     y = namespace(x).where(wanted, y, 1.0)
-    return _quotient(x, y) if is_jax(x) else x / y
+    in_jax = is_jax(x)
+    return _quotient(x, y) if in_jax else x / y
 
 
-def _quotient(x: Array, y: Array) -> Array:
+def _quotient(x: ArrayT, y: ArrayT) -> ArrayT:
     custom = sys.modules["jax"].custom_jvp(lambda x, y: x / y)
 
     @custom.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
         ratio, (dx, dy) = _quotient(*primals), tangents
         return ratio, _quotient(dx - ratio * dy, primals[1])
 

@@ -6,7 +6,10 @@ For type checkers and editors only: nothing imports this at run time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Result = TypeVar("Result", covariant=True)
 Flag = bool  # a name that no attribute of Namespace hides
@@ -191,6 +194,17 @@ class Namespace(Protocol[Kind]):
     def reshape(self, x: Array, shape: tuple[int, ...], /) -> Kind: ...
     def stack(self, arrays: Sequence[Array], /, *, axis: int = 0) -> Kind: ...
     def take_along_axis(self, x: Array, indices: Array, /, *, axis: int) -> Kind: ...
+
+
+class Context(Protocol):
+    """What torch hands to the two methods of an autograd function, beside what these keep."""
+
+    needs_input_grad: tuple[Flag, ...]
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]: ...
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+    def set_materialize_grads(self, value: Flag) -> None: ...
 
 
 class Special(Protocol[Kind]):

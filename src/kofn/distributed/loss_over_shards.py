@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.form import form_of
+from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, adopt, cast, deleted, namespace
 from kofn.arrays.operations import arange, as_numbers
 from kofn.distributed.layout import Layout
@@ -113,7 +113,8 @@ def _target_of(
     One message has all sums. Smoothing spreads its share of the weight evenly over whole rows, or
     of 1 for cross-entropy.
     """
-    x, form = stop_gradient(rows.scores), rows.form
+    x: Array = stop_gradient(rows.scores)
+    form: Form = rows.form
     xp, playing = namespace(x), ~deleted(x)
     if given.integers:
         found = _of_labels(given, x, form.n, over)

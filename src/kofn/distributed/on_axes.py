@@ -54,7 +54,7 @@ class OnAxes(Layout):
                 "kofn.soft_knapsack under jax.jit, which takes arrays on any mesh"
             )
         x, k = stop_gradient(rows.scores), stop_gradient(rows.k)
-        found = hard_in_shards(choice.known_scores(x), k, self.over)
+        found = hard_in_shards(choice.known_scores(x), k, self.over)  # type: ignore[arg-type]  # of JAX
         return choice.with_nan(x, k, found, self.over)
 
     def restored(self, found: Array, of_rows: bool, form: Form | None = None) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,13 +22,17 @@ from kofn.links import Link
 from kofn.shards.header import Arguments, agree
 from kofn.shards.ranks import ranks_of
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
+
 
 class OnMesh(OnGroup):
     """A DTensor of scores, and what else there is as DTensors, or the same in every process."""
 
     of_classes = "the entries"
 
-    def __init__(self, name: str, scores: Any, dim: int, group: Any) -> None:
+    def __init__(self, name: str, scores: DTensor, dim: int, group: Any) -> None:
         dim = check_dim(dim, scores.ndim)
         self.mesh, self.shape = scores.device_mesh, tuple(scores.shape)
         self.along = dim + scores.ndim
@@ -54,10 +58,10 @@ class OnMesh(OnGroup):
         return self.shape[: self.along] + self.shape[self.along + 1 :]
 
     @property
-    def _of_rows(self) -> list[Any]:
+    def _of_rows(self) -> list[Placement]:
         """Return the placements of what there is per row."""
 
-        def of(way: Any) -> Any:
+        def of(way: Any) -> Placement:
             if not way.is_shard() or way.dim == self.along:
                 return Replicate()
             return Shard(way.dim - (way.dim > self.along))
@@ -97,13 +101,13 @@ class OnMesh(OnGroup):
         alpha = link.inner.static_and_array_alpha()[1]
         return link if alpha is None else links.entmax(self.per_row("alpha", alpha))
 
-    def _spread(self, value: Any) -> Any:
+    def _spread(self, value: Tensor) -> DTensor:
         """Return a DTensor; a plain tensor is the same in every process."""
         if isinstance(value, DTensor):
             return value
         return DTensor.from_local(value, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
 
-    def _local(self, value: Any, placements: Sequence[Any]) -> Tensor:
+    def _local(self, value: Any, placements: Sequence[Placement]) -> Tensor:
         return _local_of(value.redistribute(self.mesh, placements), placements)
 
     def restored(self, found: Tensor, of_rows: bool, form: Form | None = None) -> Any:
@@ -118,19 +122,19 @@ class OnMesh(OnGroup):
             stride=strides,
         )
 
-    def of_all_rows(self, found: Tensor) -> Any:
+    def of_all_rows(self, found: Tensor) -> DTensor:
         ways = [Partial() if way.is_shard() else Replicate() for way in self._of_rows]
         total = DTensor.from_local(found.sum(), self.mesh, ways, run_check=False)
         return total.redistribute(self.mesh, [Replicate()] * self.mesh.ndim)
 
 
-def _local_of(tensor: Any, placements: Sequence[Any]) -> Tensor:
+def _local_of(tensor: DTensor, placements: Sequence[Placement]) -> Tensor:
     """Return this process's part of a DTensor, when what it is made of has arrived."""
     local = tensor.to_local(grad_placements=placements)
     return local.wait() if hasattr(local, "wait") else local
 
 
-def _settled(name: str, placement: Any) -> Any:
+def _settled(name: str, placement: Placement) -> Any:
     """Return the placement of scores; partial ones are summed."""
     if placement.is_partial():
         return Replicate()
@@ -141,7 +145,7 @@ def _settled(name: str, placement: Any) -> Any:
     return placement
 
 
-def _check_mesh(name: str, mesh: Any) -> None:
+def _check_mesh(name: str, mesh: DeviceMesh) -> None:
     if mesh.get_coordinate() is None:
         raise ValueError(f"{name}: this process is not in the mesh of scores, {mesh}")
     for i in range(mesh.ndim):

@@ -159,7 +159,7 @@ class Bernoulli(Discrete[ArrayT]):
             up, down = softplus(softplus(y) + noise), -softplus(softplus(-y) + noise)
             return xp.where(sample == 1, up, down)
 
-    def conditioned(self, perturbed: Any) -> ArrayT:
+    def conditioned(self, perturbed: ArrayT) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise."""
         xp = namespace(perturbed)
         with quiet(perturbed):
@@ -169,12 +169,12 @@ class Bernoulli(Discrete[ArrayT]):
             moved = xp.where(up, moving(softplus(y)), -moving(softplus(-y)))
             return z + a * moved
 
-    def choose(self, perturbed: Any) -> ArrayT:
+    def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return 1 where `perturbed` > 0, without a gradient."""
         xp, z = namespace(perturbed), stop_gradient(perturbed)
         return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
 
-    def relax(self, perturbed: Any, temperature: float | Array) -> ArrayT:
+    def relax(self, perturbed: ArrayT, temperature: float | Array) -> ArrayT:
         """Return σ(perturbed/temperature), whose limit at temperature 0 is `choose`.
 
         Args:

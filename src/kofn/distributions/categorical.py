@@ -277,7 +277,7 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
             below = xp.where(possible, -xp.logaddexp(-free, -top), -math.inf)
             return xp.where(chosen, top, below)
 
-    def conditioned(self, perturbed: Any) -> ArrayT:
+    def conditioned(self, perturbed: ArrayT) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise.
 
         Given the choice, its own entry moves with logsumexp alone, and one below it by what is
@@ -293,11 +293,11 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
             moved = a * moving(y) + (1 - a) * moving(xp.expand_dims(log_total, axis=self.dim))
             return z + xp.where(possible, moved, 0.0)
 
-    def choose(self, perturbed: Any) -> ArrayT:
+    def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return the one-hot vector of the largest entry along dim, without a gradient."""
         return hard_topk(perturbed, self._one(), dim=self.dim)
 
-    def relax(self, perturbed: Any, temperature: float | Array) -> ArrayT:
+    def relax(self, perturbed: ArrayT, temperature: float | Array) -> ArrayT:
         """Return softmax(perturbed/temperature), whose limit at temperature 0 is `choose`."""
         return softmax(perturbed, temperature=temperature, dim=self.dim)
 

@@ -249,11 +249,11 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         """
         return with_gumbel(self._playing(), self.dim, shape, rng)
 
-    def choose(self, perturbed: Any) -> ArrayT:
+    def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return the k-hot vector of the k largest entries along dim, without a gradient."""
         return hard_topk(perturbed, self.k, dim=self.dim)
 
-    def relax(self, perturbed: Any, temperature: float | Array) -> ArrayT:
+    def relax(self, perturbed: ArrayT, temperature: float | Array) -> ArrayT:
         """Return soft_topk(perturbed, k, temperature), whose limit at 0 is `choose`."""
         return soft_topk(perturbed, self.k, temperature=temperature, dim=self.dim)
 

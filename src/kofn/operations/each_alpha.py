@@ -39,12 +39,12 @@ def _serves(x: Tensor, link: Any, framework: str, offered: str) -> Any:
 OF = EACH_ALPHA._replace(serves=_serves)
 
 
-def parts_of(given: Given) -> Iterator[tuple[Tensor | None, Given, bool]]:
+def parts_of(given: Given[Tensor]) -> Iterator[tuple[Tensor | None, Given[Tensor], bool]]:
     """Yield which rows have a kind of link, as flags, these, and whether kernels serve them.
 
     There are no flags if all have the same.
     """
-    alpha = given.link.alpha.detach()
+    alpha: Tensor = given.link.alpha.detach()
     values = alpha.numpy() if alpha.is_cpu else alpha.cpu().numpy()
     least, most = (values.min(), values.max()) if values.size else (GENERAL, GENERAL)
     if least == most and float(most) in SPECIAL_ALPHA:
@@ -66,7 +66,7 @@ def parts_of(given: Given) -> Iterator[tuple[Tensor | None, Given, bool]]:
         yield others, _some_of(given, others), False
 
 
-def _some_of(given: Given, rows: Tensor) -> Given:
+def _some_of(given: Given[Tensor], rows: Tensor) -> Given[Tensor]:
     x, k, t, link, form = given[:5]
     k, t = (each if type(each) is float else each[rows] for each in (k, t))
     return Given(x[rows], k, t, link.map_alpha(lambda alpha: alpha[rows]), form)
@@ -77,7 +77,7 @@ def _dealt(
 ) -> Callable[..., Any]:
     """Return a kernel function of an operation that deals out its rows."""
 
-    def kernel(backend: Any, given: Given, *own: Any) -> Any:
+    def kernel(backend: Any, given: Given[Tensor], *own: Any) -> Any:
         found: list[Tensor | None] = []
         for rows, part, served in parts_of(given):
             if rows is None:
@@ -102,7 +102,7 @@ def _index(rows: Tensor, kind: str) -> Any:
     return (slice(None), rows) if kind == PAIR else rows
 
 
-def _room(given: Given, answer: Tensor | None, kind: str) -> Tensor | None:
+def _room(given: Given[Tensor], answer: Tensor | None, kind: str) -> Tensor | None:
     """Return memory for an answer of all rows, like that of some of them."""
     if answer is None:
         return None
@@ -122,26 +122,29 @@ def _answer(reference: Callable[..., Any], part: Given) -> Answers:
         return reference(rows, found=theta), torch.stack(theta)
 
 
-def _slopes(reference: Callable[..., Any], part: Given, cotangent: Tensor) -> list[Tensor]:
+def _slopes(
+    reference: Callable[[Given[Tensor]], Tensor], part: Given[Tensor], cotangent: Tensor
+) -> list[Tensor]:
     """Return the answer of rows, and the cotangents of the scores, alpha, k and temperature."""
-    x: Any
     x, k, t, link = part.per_row()[:4]
     alpha = link.alpha if isinstance(link.alpha, Tensor) else torch.full_like(t, link.alpha)
-    leaves = [each.detach().clone().requires_grad_() for each in (x, alpha, k, t)]
+    values: tuple[Tensor, ...] = x, alpha, k, t
+    leaves = [each.detach().clone().requires_grad_() for each in values]
     x, alpha, k, t = leaves
     found = reference(Given(x, k, t, link.with_alpha(alpha)))
     slopes = torch.autograd.grad(found, leaves, cotangent, materialize_grads=True)
     return [found.detach(), *slopes]
 
 
-def _cotangents(reference: Callable[..., Any], part: Given, cotangent: Tensor) -> Answers:
+def _cotangents(reference: Callable[..., Any], part: Given[Tensor], cotangent: Tensor) -> Answers:
     """Return the cotangents of the scores, k and T, and alpha, as a kernel's way back does."""
 
-    def of(given: Given) -> Tensor:
+    def of(given: Given[Tensor]) -> Tensor:
         found: Tensor = reference(rows_of(given))
         return found
 
-    _, in_x, in_alpha, in_k, in_t = recording(_slopes, of, part, cotangent)
+    slopes: list[Tensor] = recording(_slopes, of, part, cotangent)
+    _, in_x, in_alpha, in_k, in_t = slopes
     numbers = type(part.k) is type(part.temperature) is float
     return in_x, None if numbers else torch.stack((in_k, in_t)), in_alpha
 
@@ -150,7 +153,7 @@ def _cotangents(reference: Callable[..., Any], part: Given, cotangent: Tensor) -
 
 
 def _weights_back(
-    backend: Any, part: Given, cotangent: Tensor, theta: Tensor, of_alpha: int
+    backend: Any, part: Given[Tensor], cotangent: Tensor, theta: Tensor, of_alpha: int
 ) -> Answers:
     x, *rest = part[:4]
     if of_alpha:
@@ -160,7 +163,7 @@ def _weights_back(
 
 
 def _log_weights_back(
-    backend: Any, part: Given, cotangent: Tensor, theta: Tensor, of_alpha: int
+    backend: Any, part: Given[Tensor], cotangent: Tensor, theta: Tensor, of_alpha: int
 ) -> Answers:
     if not of_alpha:
         found: Any = logarithms.log_weights_back(backend, part, cotangent, theta)
@@ -235,9 +238,9 @@ def _loss(
 
 
 def _loss_by_array_code(
-    part: Given, target: Tensor, likely: int, of_alpha: int, slopes: int
+    part: Given[Tensor], target: Tensor, likely: int, of_alpha: int, slopes: int
 ) -> Answers:
-    def of(given: Given) -> Tensor:
+    def of(given: Given[Tensor]) -> Tensor:
         return _plain_loss(given, target, likely)
 
     if not slopes:
@@ -245,7 +248,8 @@ def _loss_by_array_code(
             return of(part), None, None, None
     part = part.per_row()
     one = torch.ones_like(part.temperature)
-    found, in_x, in_alpha, _, in_t = recording(_slopes, of, part, one)
+    pulled: list[Tensor] = recording(_slopes, of, part, one)
+    found, in_x, in_alpha, _, in_t = pulled
     away, moved = in_x * part.temperature[..., None], -in_t * part.temperature
     return found, away, moved, in_alpha if of_alpha else None
 

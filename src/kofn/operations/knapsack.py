@@ -72,8 +72,8 @@ def _in_units(given: Given) -> Given:
 
 
 def _gradients(
-    backend: Backend, given: Given, cotangent: Array, theta: Array, of_costs: int
-) -> tuple[Array, Array | None, Array]:
+    backend: Backend, given: Given[Tensor], cotangent: Tensor, theta: Tensor, of_costs: int
+) -> tuple[Tensor, Tensor | None, Tensor]:
     own = *given[1:4], given.costs, bool(of_costs)
     in_x, in_costs, in_rows, lost = backend.gradients(given.scores, cotangent, theta, *own)
     if lost:  # they have the dtype of the scores, so they are mended where they are
@@ -82,9 +82,10 @@ def _gradients(
     return in_x, in_costs, in_rows
 
 
-def _pulled(function: Any, given: Given, where: Array, cotangent: Any) -> list[Array]:
+def _pulled(function: Any, given: Given[Tensor], where: Tensor, cotangent: Tensor) -> list[Tensor]:
     """Return the cotangents of some rows in the dtype of the scores, from float64."""
-    rows: Any = [array[where] for array in costed(given)]
+    whole: tuple[Tensor, ...] = given.scores, given.costs, given.k, given.temperature
+    rows = [array[where] for array in whole]
 
     def pull() -> Any:
         x = rows[0].masked_fill(deleted(rows[0]), -math.inf)
@@ -171,13 +172,13 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 
 def _price_back(
-    _: Any, given: Given, cotangent: Array, pair: Tensor, of_costs: int
-) -> tuple[Array | None, ...]:
+    _: Any, given: Given[Tensor], cotangent: Tensor, pair: Tensor, of_costs: int
+) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
     give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
     dθ/dT = −Σcwz/Σc²w.
     """
-    tensors: Any = given.scores, given.costs, given.temperature
+    tensors: tuple[Tensor, ...] = given.scores, given.costs, given.temperature
     x, costs, t = (tensor.double() for tensor in tensors)
     price, t = pair.double().sum(0)[..., None], t[..., None]
     at = (x - price * costs) / t
@@ -195,8 +196,8 @@ def _price_back(
 
 
 def _mended(
-    function: Any, given: Given, cotangent: Array, lost: Array, found: Any
-) -> tuple[Array | None, ...]:
+    function: Any, given: Given[Tensor], cotangent: Tensor, lost: Tensor, found: Any
+) -> tuple[Tensor | None, ...]:
     """Return cotangents in the dtype of the scores, with those of the array code where lost."""
     found = [each if each is None else each.to(given.scores.dtype) for each in found]
     if lost.any():
@@ -241,12 +242,12 @@ def _value(backend: Backend, given: Given, slopes: int) -> tuple[Array | None, .
 
 def _value_back(
     _: Any,
-    given: Given,
-    cotangent: Array,
-    weights: Array,
+    given: Given[Tensor],
+    cotangent: Tensor,
+    weights: Tensor,
     theta: Tensor,
     in_t: Tensor,
-) -> tuple[Array | None, ...]:
+) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
     in_x = cotangent[..., None] * weights
     found = in_x, -theta[0][..., None] * in_x, cotangent * theta[0], cotangent * in_t

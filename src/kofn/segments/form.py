@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from kofn.arrays.operations import arange, cumulative_min
 from kofn.arrays.tracing import greatest, is_at_hand
 from kofn.segments.order import Order, as_index
 from kofn.solver.segments import SegmentRows
+
+if TYPE_CHECKING:
+    from kofn.arrays.typing import Namespace
 
 
 class KnownSegments(SegmentRows):
@@ -56,7 +59,7 @@ class SegmentForm(NamedTuple):
     offsets: Array | None = None  # of a jagged nested tensor
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> Namespace[Any]:
         return namespace_of(self.kind)
 
     @property

@@ -46,7 +46,7 @@ class Shards(NamedTuple):
     costs: Tensor | None = None  # as given: NaN, < 0 and inf included
 
     @property
-    def given(self) -> Given:
+    def given(self) -> Given[Tensor]:
         """Return the same as rows of this rank alone."""
         return Given(self.scores, self.k, self.temperature, self.link, None, self.costs)
 
@@ -113,7 +113,7 @@ def _checked(
     require_eager(over.ranks.name, scores, k, temperature, link.alpha, costs)
     x = form.rows(without_deleted(scores))
     if mask is not None:
-        x = torch.where(last_mask(mask, scores, form), x, -math.inf)
+        x = torch.where(last_mask(mask, scores, form), x, -math.inf)  # type: ignore[call-overload]  # of torch
     batch = tuple(x.shape[:-1])
     if form.n == 0:
         # Joined to the scores, whose part of the graph the other ranks have, too.
@@ -122,11 +122,11 @@ def _checked(
     inner = link.inner
     if framework(inner.alpha) is not None:
         alpha = _spread(_per_row("alpha", inner.alpha, batch, like, form.dim), batch, like)
-        inner = inner.with_alpha(torch.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))
+        inner = inner.with_alpha(torch.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))  # type: ignore[call-overload]  # of torch
     if costs is None:
         number, per_row = k_of(k, batch, like, form.dim)
     else:
-        number, per_row = None, budget_of(k, batch, like, form.dim)
+        number, per_row = None, budget_of(k, batch, like, form.dim)  # type: ignore[assignment]  # of torch
         given, costs = costs, costs_of(costs, scores, x, form)
         if form.n == 0 and isinstance(given, Tensor):  # the graph that the other ranks have
             costs = costs + (0 * given.to(x.dtype)).sum()
@@ -142,8 +142,8 @@ def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float 
     if type(k) in NUMBERS or framework(k) is None:
         number = check_number("k", k, low=0.0, allowed="a number in [0, n]")
         return number, torch.full(batch, number, dtype=torch.float64, device=like.device)
-    per_row = _spread(_per_row("k", k, batch, like, dim).double(), batch, like.double()[..., :0])
-    return None, torch.where(per_row >= 0, per_row, math.nan)
+    per_row = _spread(_per_row("k", k, batch, like, dim).double(), batch, like.double()[..., :0])  # type: ignore[attr-defined]  # of torch
+    return None, torch.where(per_row >= 0, per_row, math.nan)  # type: ignore[call-overload]  # of torch
 
 
 def require_eager(name: str, *arrays: Any) -> None:

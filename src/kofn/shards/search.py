@@ -64,7 +64,7 @@ class _Narrow(Problem):
         upper, low, high = split(self.link, self.z(anchor, offset), self.live)
         parts = upper.sum(-1), low.sum(-1), high.sum(-1)
         message = torch.stack([part.double() for part in parts])
-        count, below, above = self.over.ranks.sum(message)  # type: ignore[attr-defined]
+        count, below, above = self.over.ranks.sum(message)
         return ((count - self.k) + (below - above)).to(self.x.dtype)
 
 
@@ -181,7 +181,7 @@ def _searched(
             at=at.where(lost, search.at), flat=torch.where(lost, flat, search.flat)
         )
     if bool(search.flat.any()):
-        search = threshold.between(p, search)  # type: ignore[arg-type]
+        search = threshold.between(p, search)
     return search, none if looks.hard is None else looks.hard
 
 

@@ -55,7 +55,8 @@ def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
     """Return the rows, of which all ranks know this."""
     x = shards.scores
     live, top = _in_play(x.detach())
-    k, weight = (one.to(x.dtype) for one in k_and_top_weight(shards.k, known.top))
+    both = k_and_top_weight(shards.k, known.top)
+    k, weight = (one.to(x.dtype) for one in both)  # type: ignore[attr-defined]  # of torch
     scores = torch.where(live, x, -math.inf)
     return Rows(scores, live, top, k, weight, shards.temperature, shards.link, known)
 

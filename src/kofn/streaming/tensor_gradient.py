@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +30,21 @@ from kofn.streaming.tensors import (
     wide,
 )
 
+if TYPE_CHECKING:
+    from kofn.arrays.protocols import Context
+
+    class _Theta(Context, Protocol):
+        equation: Equation
+        number: float
+        tensors: tuple[Tensor, ...]
+        versions: list[int]
+
+    class _Kept(Context, Protocol):
+        cost: Cost
+        number: float
+        how: _How
+        device: torch.device
+
 
 class Placed(NamedTuple):
     """A row's threshold: θ with its gradient, and as a number, which a traced one lacks."""
@@ -44,7 +59,7 @@ class Threshold(torch.autograd.Function):
     """θ of the tensors; it may be passed back through more than once."""
 
     @staticmethod
-    def forward(ctx: Any, equation: Equation, theta: float, *tensors: Tensor) -> Tensor:
+    def forward(ctx: _Theta, equation: Equation, theta: float, *tensors: Tensor) -> Tensor:
         # Not saved tensors: a graph that is used twice would have lost them, and activation
         # checkpointing counts them.
         ctx.equation, ctx.number, ctx.tensors = equation, theta, tensors
@@ -53,20 +68,20 @@ class Threshold(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
+    def backward(ctx: _Theta, cotangent: Tensor) -> Any:
         """Return g·c·F′/Σc²F′ for every tensor."""
-        equation = ctx.equation
+        equation, pieces = ctx.equation, cast(Pieces, ctx.equation.pieces)
         if ctx.versions != [x._version for x in ctx.tensors]:
             raise RuntimeError(
                 "scores were changed in place between the forward and the backward pass; "
                 "call the optimizer after backward()"
             )
         slopes, weight = [], 0.0
-        for x, cost in zip(ctx.tensors, equation.pieces.costs, strict=True):
+        for x, cost in zip(ctx.tensors, pieces.costs, strict=True):
             slope, total = _slopes(x, cost, ctx.number, equation)
             slopes.append(slope)
             weight += total
-        (weight,) = equation.pieces.over.sum([weight])
+        (weight,) = pieces.over.sum([weight])
         gain = float(cotangent) / weight if weight >= _LEAST else 0.0
         return None, None, *(slope.mul_(gain) for slope in slopes)
 
@@ -97,7 +112,7 @@ class Chosen(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, x: Tensor, theta: Tensor, cost: Cost, number: float, how: Any
+        ctx: _Kept, weight: Tensor, x: Tensor, theta: Tensor, cost: Cost, number: float, how: _How
     ) -> Tensor:
         ctx.save_for_backward(weight, x)
         ctx.cost, ctx.number, ctx.how, ctx.device = cost, number, how, theta.device
@@ -112,7 +127,7 @@ class Chosen(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
+    def backward(ctx: _Kept, cotangent: Tensor) -> Any:
         weight, x = ctx.saved_tensors
         link, temperature = ctx.how
         in_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
@@ -137,7 +152,7 @@ class ChosenLogistic(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, x: Tensor, theta: Tensor, cost: float, number: float, how: Any
+        ctx: _Kept, weight: Tensor, x: Tensor, theta: Tensor, cost: float, number: float, how: _How
     ) -> Tensor:
         p = standardized(Chunk(wide(x.detach()), cost), number, how.temperature).sigmoid_()
         ctx.save_for_backward(weight, p)
@@ -146,7 +161,7 @@ class ChosenLogistic(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
+    def backward(ctx: _Kept, cotangent: Tensor) -> Any:
         weight, p = ctx.saved_tensors
         in_x = cotangent * weight
         torch.ops.aten.sigmoid_backward.grad_input(in_x, p, grad_input=in_x)

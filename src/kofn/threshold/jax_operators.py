@@ -47,7 +47,7 @@ class Operator(NamedTuple):
     kernel: Callable[..., Any] | None = None  # (site, *values) -> what XLA has in their place
     in_shards: bool = False  # whether the array code takes shards of rows, by `over`
 
-    def own_last(self, settings: Any) -> tuple[int, ...]:
+    def own_last(self, settings: Settings) -> tuple[int, ...]:
         """Return the arguments whose last dimension is not that of the scores."""
         return self.entries[-1:] if settings.last_is_own else ()
 
@@ -163,11 +163,13 @@ def _abstract(operator: Operator, *arrays: Any, settings: Settings) -> list[Any]
     return [arrays[i].update(weak_type=False) for i in operator.like]
 
 
-def _batched(operator: Operator, arrays: Any, axes: Any, *, settings: Settings) -> Any:
+def _batched(
+    operator: Operator, arrays: Sequence[jax.Array], axes: Any, *, settings: Settings
+) -> tuple[list[jax.Array], tuple[int, ...]]:
     """Move the new dimension to the front; repeat the arrays that do not have it."""
     size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
 
-    def first(array: Any, axis: int | None) -> Any:
+    def first(array: jax.Array, axis: int | None) -> jax.Array:
         if axis is None:
             return jax.numpy.broadcast_to(array, (size, *array.shape))
         return jax.numpy.moveaxis(array, axis, 0)
@@ -176,13 +178,14 @@ def _batched(operator: Operator, arrays: Any, axes: Any, *, settings: Settings) 
     return bind(operator, *parts, settings=settings), (0,) * len(operator.like)
 
 
-def bind(operator: Operator, *arrays: Any, settings: Settings) -> Any:
+def bind(operator: Operator, *arrays: jax.Array, settings: Settings) -> list[jax.Array]:
     """Call an operator with its arrays sharded over the same mesh axes."""
     rows = [a.max(-1) if i in operator.entries else a for i, a in enumerate(arrays)]
     zero: Any = sum(map(jax.numpy.zeros_like, rows))
     zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
     like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
-    return primitive_of(operator).bind(*like, settings=settings)
+    found: list[jax.Array] = primitive_of(operator).bind(*like, settings=settings)
+    return found
 
 
 def _lowered(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from kofn.inputs.settled import rows_of
 from kofn.kernels.contract import link_of
 from kofn.links.alpha import in_alpha
 from kofn.threshold.by_kernel import finish, part
+
+if TYPE_CHECKING:
+    from kofn.links.link import Link
 
 
 class Reference(NamedTuple):
@@ -49,18 +52,18 @@ class _Job:
             (self.alpha,) = self.each("alpha")
             self.link = self.link.with_alpha(self.alpha)
 
-    def link_at(self, where: np.ndarray) -> Any:
+    def link_at(self, where: np.ndarray) -> Link:
         """Return the link of some rows."""
         return self.link.map_alpha(lambda alpha: alpha[where])
 
-    def entries(self, name: str) -> Any:
+    def entries(self, name: str) -> np.ndarray:
         return self._array(name, self._shape)
 
-    def each(self, *names: str) -> list[Any]:
+    def each(self, *names: str) -> list[np.ndarray]:
         """Return arrays with a number per row."""
         return [self._array(name, self._shape[:1]) for name in names]
 
-    def _array(self, name: str, shape: tuple[int, ...]) -> Any:
+    def _array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         number = ctypes.c_float if self._size == 4 else ctypes.c_double
         there = (number * prod(shape)).from_address(self.places[name])
         return np.ctypeslib.as_array(there).reshape(shape)

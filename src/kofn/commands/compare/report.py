@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.markup import escape
@@ -14,6 +14,9 @@ from kofn.commands.compare.table import Scores
 from kofn.commands.files import shortened
 from kofn.commands.results import INK, add_figures, entitled, json_bytes, picture, png
 from kofn.commands.results import table as shown_as
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FILES = ("compare.json", "compare.png")
 SHOWN, DRAWN = 7, 24  # most scores of the first row to show
@@ -130,7 +133,7 @@ def as_png(comparison: Comparison, scores: Scores) -> bytes:
     return png(figure)
 
 
-def _draw_weights(axes: Any, comparison: Comparison) -> None:
+def _draw_weights(axes: Axes, comparison: Comparison) -> None:
     """Draw weights as bars, and exact zeros as circles."""
     shown = around_the_boundary(comparison, DRAWN)
     places, height = np.arange(len(shown)), 0.76
@@ -155,7 +158,7 @@ def _draw_weights(axes: Any, comparison: Comparison) -> None:
     axes.tick_params(length=0)
 
 
-def _draw_curves(axes: Any, comparison: Comparison) -> None:
+def _draw_curves(axes: Axes, comparison: Comparison) -> None:
     """Draw curves over the temperature; a dot marks the temperature of the weights on the left."""
     for row, each in enumerate(comparison.maps):
         _, spread, slope = np.array(each.curve).T

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.markup import escape
@@ -13,6 +13,9 @@ from kofn.commands.results import table as shown_as
 from kofn.commands.select.compare import OURS, Comparison, Method, Outcome, spread
 from kofn.commands.select.table import HELD_OUT, Table
 from kofn.feature_selection import SoftTopKSelector
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FILES = ("selection.json", "selection.png")
 QUIET, ACCENT = "#9aa0a6", "#d1495b"
@@ -199,7 +202,7 @@ def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
     axes.set_xlabel("numbered by weight, then score: best first", color=INK)
 
 
-def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector, most: int) -> None:
+def _draw_bars(axes: Axes, table: Table, selector: SoftTopKSelector, most: int) -> None:
     order = selector.order_[:most]
     colours = [ACCENT if selector.support_[i] else QUIET for i in order]
     places = np.arange(len(order))
@@ -219,16 +222,16 @@ def _draw_bars(axes: Any, table: Table, selector: SoftTopKSelector, most: int) -
     axes.tick_params(axis="y", length=0)
 
 
-def _draw_scores(axes: Any, comparison: Comparison) -> None:
+def _draw_scores(axes: Axes, comparison: Comparison) -> None:
     judges = list(comparison.judges)
     for number, method in enumerate(comparison.methods):
         colour = ACCENT if method.name == OURS else INK
         for judge, shift, marker in zip(judges, (-0.16, 0.16), ("o", "s"), strict=True):
             scores = method.scores[judge]
-            faint = {"color": colour, "alpha": 0.25, "s": 14, "linewidths": 0}
+            faint: Any = {"color": colour, "alpha": 0.25, "s": 14, "linewidths": 0}
             axes.scatter(scores, np.full(len(scores), number + shift), marker=marker, **faint)
             face = colour if marker == "o" else "white"
-            solid = {"s": 46, "linewidths": 1.5, "facecolor": face, "edgecolor": colour}
+            solid: Any = {"s": 46, "linewidths": 1.5, "facecolor": face, "edgecolor": colour}
             label = f"{judge} (mean; pale: each split)" if number == 0 else None
             place = [np.mean(scores)], [number + shift]
             axes.scatter(*place, marker=marker, label=label, zorder=3, **solid)

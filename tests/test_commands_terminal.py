@@ -199,7 +199,7 @@ def test_compiling_is_told_once_and_only_if_it_happens(capsys, monkeypatch, tmp_
         terminal.prepare_kernels()
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("KOFN_CACHE_DIR", str(tmp_path))
-    for name in ("total", "survey"):
+    for name in ("total", "statistics"):
         native._compiled(launch.pass_code("loops", name, 0, 4))
     assert capsys.readouterr().err.count("kofn: compiling kernels for this machine") == 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +11,9 @@ import torch
 from kofn import schedules
 from kofn.feature_selection.choices import Choice
 
-if TYPE_CHECKING:
-    from kofn.feature_selection.selector import SoftTopKSelector
-
 
 def train(
-    options: SoftTopKSelector,
+    options: Any,  # a SoftTopKSelector
     choice: Choice,
     columns: np.ndarray,
     target: np.ndarray,
@@ -58,7 +55,7 @@ def train(
         loss, score = _loss(answers, wanted[batch], classes, shares)
         adam.zero_grad()
         # The sum, so that each network learns at its own rate whatever their number.
-        (loss * options.ensemble).backward()  # type: ignore[no-untyped-call]  # of torch
+        (loss * options.ensemble).backward()
         adam.step()
         loss_now = loss.item()
         if options.callback is not None:
@@ -70,9 +67,7 @@ def train(
     return mean.numpy(), weights.numpy(), loss_now
 
 
-def _schedules(
-    options: SoftTopKSelector, choice: Choice
-) -> tuple[schedules.Schedule, schedules.Schedule]:
+def _schedules(options: Any, choice: Choice) -> tuple[schedules.Schedule, schedules.Schedule]:
     """Return the temperature and the limit by step, counted from 0; the last step is at the end."""
     last = options.steps - 1
     cool = schedules.exponential(options.temperature, options.final_temperature, max(last, 1))
@@ -89,7 +84,7 @@ class _Networks:
     """
 
     def __init__(
-        self, options: SoftTopKSelector, n: int, opened: float, outputs: int, rng: torch.Generator
+        self, options: Any, n: int, opened: float, outputs: int, rng: torch.Generator
     ) -> None:
         count, width = options.ensemble, options.hidden
         self.options, self.rng = options, rng

@@ -17,7 +17,7 @@ LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest
 CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
 
 # One thread per test process, because there are as many processes as cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And
 # what is tested at each, all of it or a sample.

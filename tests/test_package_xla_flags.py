@@ -20,6 +20,7 @@ def test_flags_that_the_installed_jaxlib_does_not_know_are_left_out():
     assert xla_flags.known(wanted[:1]) == ()
 
 
+@pytest.mark.full
 def test_the_tests_have_flags_that_their_jaxlib_takes():
     """Without what was set for this process: as conftest.py finds them."""
     code = "import os, conftest, jax; jax.devices(); print(os.environ['XLA_FLAGS'])"

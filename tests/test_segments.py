@@ -563,8 +563,8 @@ def test_sums_of_long_segments_keep_their_digits():
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        *(("torch", _theta), ("torch", _sum), ("jax", _theta), ("jax without x64", _sum)),
-        pytest.param("jax", _sum, marks=pytest.mark.full),
+        *(("torch", _theta), ("torch", _sum), ("jax without x64", _sum)),
+        *(pytest.param("jax", one, marks=pytest.mark.full) for one in (_theta, _sum)),
         pytest.param("jax without x64", _theta, marks=pytest.mark.full),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_search_at_its_bound_is_checked_and_mended(link, monkeypatch):
 
 
 @pytest.mark.parametrize("link", SOME)
-@pytest.mark.parametrize("enough", [None, 3])
+@pytest.mark.parametrize("enough", [pytest.param(None, marks=pytest.mark.full), 3])
 def test_bisection_ends_at_its_bound_though_nothing_is_found(link, enough, monkeypatch):
     """All its rounds are enough for θ."""
     judge = mend.judge

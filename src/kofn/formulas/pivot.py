@@ -40,7 +40,7 @@ def pivot_of(
         known = weight >= least_weight(weight)
     mean = moment / xp.where(known, weight, 1.0)
     pivot, shift = pivot_at(mean, hi, lo, t)
-    # Else what the first of the two numbers for θ lacks, over T: nothing moves it there.
+    # Where no score decides θ, it does not move with T; `shift` would be lo/T, a rounding error.
     return pivot, xp.where(known, shift, 0.0)
 
 

@@ -1,11 +1,10 @@
 """The thresholds of a few rows: statistics of each, then evaluations until its θ is found.
 
-The rules are those of `solver/threshold.py` (log-odds Newton,
-residual split at F > ½, plateau in logs,
-stop on the step, always end). What differs is how little is paid for them: entries are prepared
-once, sums are float32 over blocks and float64 across them, and Halley's third order lets a small
-step be the last without another evaluation. All numbers here are float64 and every pass to a row
-is a call by address (loops.py), so this is compiled once for all links and precisions.
+The rules are those of `solver/threshold.py` (log-odds Newton, residual split at F > ½, plateau in
+logs, stop on the step, always end). What differs is how little is paid for them: entries are
+prepared once, sums are float32 over blocks and float64 across them, and Halley's third order lets a
+small step be the last without another evaluation. All numbers here are float64 and every pass over
+a row is a call by address (loops.py), so this is compiled once for all links and precisions.
 
 Rows go in groups, each in its lane, and the usual step is computed for all lanes at once by vector
 code (search_lanes.py); what is unusual is done here, lane by lane. No lane knows of another.
@@ -31,6 +30,7 @@ from kofn.kernels.contract import (
     STEPS,
     TWO_TAILS,
 )
+from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.balance import balance, faint_tail
 from kofn.kernels.cpu.rows.formulas import edge, quantile, start_below
 from kofn.kernels.cpu.rows.lanes import (
@@ -45,13 +45,6 @@ from kofn.kernels.cpu.rows.lanes import (
     pass_for_extremes,
     pass_over,
     rounded,
-)
-from kofn.kernels.cpu.rows.layout import (
-    EVALUATION,
-    FIRST_EVALUATION,
-    FULL_STATISTICS,
-    PEAK,
-    STATISTICS,
 )
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -71,7 +64,7 @@ ANCHORED = 3.0  # |δ| up to which what was prepared at an anchor keeps its digi
 def statistics(row, lanes):
     """The first pass, which starts the search."""
     pivot = load(row.x, row.n // 2, row.size)
-    sums, r = pass_over(row, STATISTICS, pivot, 0.0, 0.0, 0.0, 0.0), row.lane
+    sums, r = pass_over(row, layout.STATISTICS, pivot, 0.0, 0.0, 0.0, 0.0), row.lane
     lanes.pivot[r], lanes.total[r], lanes.squares[r] = pivot, sums[0], sums[1]
 
 
@@ -86,7 +79,7 @@ def pass_at(row, lanes, which):
 def evaluate(row, lanes):
     """Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″; prepares the row where its anchor has moved."""
     r = row.lane
-    sums = pass_at(row, lanes, FIRST_EVALUATION if lanes.fresh[r] else EVALUATION)
+    sums = pass_at(row, lanes, layout.FIRST_EVALUATION if lanes.fresh[r] else layout.EVALUATION)
     lanes.below[r], lanes.above[r], lanes.weight[r] = sums[0] - sums[1], sums[1], sums[2]
     lanes.count[r], lanes.slope[r], lanes.fresh[r] = sums[3], sums[4], 0.0
 
@@ -94,7 +87,7 @@ def evaluate(row, lanes):
 @plain
 def peak(row, lanes):
     """The greatest finite score, how many there are, and how many that are +inf or NaN."""
-    sums, r = pass_for_extremes(row, PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
+    sums, r = pass_for_extremes(row, layout.PEAK, 0.0, 0.0, 0.0, 0.0, 0.0), row.lane
     lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], sums[2], sums[3]
 
 
@@ -102,7 +95,7 @@ def peak(row, lanes):
 def finite_peak(row, lanes):
     """Both at once; `full_statistics` correct it where not all of the row is finite."""
     pivot, r = load(row.x, row.n // 2, row.size), row.lane
-    sums = pass_for_extremes(row, PEAK, pivot, 0.0, 0.0, 0.0, 0.0)
+    sums = pass_for_extremes(row, layout.PEAK, pivot, 0.0, 0.0, 0.0, 0.0)
     lanes.greatest[r], lanes.live[r], lanes.bad[r] = sums[1], np.float64(row.n), 0.0
     lanes.pivot[r], lanes.total[r], lanes.squares[r] = pivot, sums[2], sums[3]
 
@@ -156,7 +149,7 @@ def read(row, lanes):
 
 @plain
 def _full_statistics(row, lanes, pivot, most):
-    sums, r = pass_for_extremes(row, FULL_STATISTICS, pivot, most, 0.0, 0.0, 0.0), row.lane
+    sums, r = pass_for_extremes(row, layout.FULL_STATISTICS, pivot, most, 0.0, 0.0, 0.0), row.lane
     count = max(sums[5], 1.0)
     mean = sums[6] / count
     lanes.least[r], lanes.greatest[r] = sums[0], sums[1]

@@ -10,16 +10,25 @@ from torch.autograd import gradgradcheck
 from kofn import links, perturbed_argmax
 from kofn.maps import argmax_nodes, argmax_quadrature
 
+SHAPES, WIDE = [(2, 1.0), (30, 0.05)], [(700, 1.0), (700, 30.0)]
+"""Entries of a row, and their spread."""
 KERNELS = ("normal", "logistic", "laplace", "uniform", links.entmax(1.5))
 
 
 @pytest.mark.parametrize("noise", KERNELS, ids=str)
-def test_kernels_meet_array_code(framework, noise, monkeypatch, rng):
+@pytest.mark.parametrize(
+    ("framework", "shapes"),
+    [
+        ("numpy", SHAPES + WIDE),
+        ("torch", SHAPES),
+        pytest.param("torch", WIDE, marks=pytest.mark.full),  # array code takes seconds
+    ],
+    ids=["numpy", "torch", "torch, wide"],
+    indirect=["framework"],
+)
+def test_kernels_meet_array_code(framework, shapes, noise, monkeypatch, rng):
     """Also in rows so wide that Π Φ underflows where the search for nodes begins."""
-    if framework.name == "jax":
-        pytest.skip("JAX arrays have array code only")
-    shapes = ((2, 1.0), (30, 0.05), (700, 1.0), (700, 30.0))
-    for n, spread in shapes[: 4 if framework.name == "numpy" else 2]:  # array code takes seconds
+    for n, spread in shapes:
         x, v = rng.standard_normal((5, n)) * spread, rng.standard_normal((5, n))
         x[0, -1], x[1, 0], x[2] = -math.inf, math.inf, -math.inf
         for dtype, close in (("float32", 1e-6), ("float64", 1e-12)):

@@ -102,16 +102,19 @@ def test_second_derivatives_are_those_of_the_array_code(name, spread, dtype):
 
 @each
 @pytest.mark.parametrize("learned", [False, True])
-def test_numerical_second_and_third_derivatives(name, learned):
+@pytest.mark.parametrize(
+    "fast_mode", [True, pytest.param(False, marks=pytest.mark.full)], ids=["directions", "tables"]
+)
+def test_numerical_second_and_third_derivatives(name, fast_mode, learned):
+    """On random directions; the whole tables take seconds each."""
     x, t = scores().requires_grad_(), torch.linspace(0.6, 1.4, B).double()
     inputs = (x, t.requires_grad_()) if learned else (x,)
 
     def function(x, t=t):
         return LOSSES[name](x, temperature=t)
 
-    # On random directions: the whole tables take seconds.
-    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
-    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=fast_mode)
+    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=fast_mode)
     if not learned and name not in BY_ARRAY_CODE:
         v = torch.cos(torch.arange(B * N)).reshape(B, N).double()
 
@@ -119,7 +122,7 @@ def test_numerical_second_and_third_derivatives(name, learned):
             (first,) = torch.autograd.grad(LOSSES[name](x).sum(), x, create_graph=True)
             return torch.autograd.grad((first * v).sum(), x, create_graph=True)[0]
 
-        assert torch.autograd.gradcheck(second, (x,), fast_mode=True)
+        assert torch.autograd.gradcheck(second, (x,), fast_mode=fast_mode)
 
 
 FAR = {

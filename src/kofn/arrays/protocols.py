@@ -197,7 +197,7 @@ class Namespace(Protocol[Kind]):
 
 
 class Context(Protocol):
-    """What torch hands to the two methods of an autograd function, beside what these keep."""
+    """What torch hands to the two methods of an autograd function; these add what they keep."""
 
     needs_input_grad: tuple[Flag, ...]
 

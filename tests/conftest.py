@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from repeated_on_jax import EDGES, REPEATED
 from support import Framework
 
 # For type checkers, and of processes of its own: pytest would import them to find doctests.
@@ -96,54 +97,6 @@ def pytest_runtest_teardown() -> None:
     """Let go of compiled code now and then: a process may map only so many pieces of it."""
     if next(_finished) % 200 == 0:
         jax.clear_caches()
-
-
-# Each takes seconds on JAX, and the same lines are compiled for another test.
-REPEATED = (
-    "test_at_k_1_the_links_are_the_maps_people_know",
-    "test_a_bounded_link_with_no_entry_in_its_support_has_gradient_0",
-    "test_value_has_the_weights_as_its_gradient",
-    "test_gates_are_the_weights_of_the_largest_scores",
-    "test_padded_rows_count_0_and_leave_the_mean",
-    "test_towards_temperature_zero_it_is_the_hard_topk",
-    "test_value_is_convex_and_above_the_exact_sum",
-    "test_two_floats_hold_a_threshold_next_to_a_score",
-    "test_it_always_ends_with_the_right_sum",
-    "test_any_dimension_and_empty_rows",
-    "test_its_gradient_is_weights_less_target",
-    "test_a_target_that_cannot_be_chosen_costs_infinity",
-    "test_a_target_outside_0_and_1_gives_nan_in_its_row",
-    "test_it_is_the_logarithm_of_the_weights",
-    "test_the_gradient_in_temperature_survives_a_shift_of_the_scores",
-    "test_infinite_logits_are_chosen_first",
-    "test_k_per_row",
-    "test_of_two_it_is_the_distribution_of_a_difference",
-    "test_laws_of_a_perturbed_argmax",
-    "test_edges_of_a_perturbed_argmax",
-    "test_taylor_meets_the_polynomial_in_fractions",
-    "test_the_nucleus_is_the_fewest_that_reach_p",
-    "test_sparse_at_the_edges",
-    "test_edges_of_the_logarithms",
-    "test_they_are_what_the_articles_write",
-    "test_the_accuracy_losses",
-    "test_topk_cross_entropy_is_what_its_formula_says",
-    "test_margins_move_the_target_alone",
-    "test_norms_are_0_where_no_weight_moves",
-    "test_norms_agree_between_frameworks_dtypes_and_shapes",
-    "test_per_row_and_for_a_batch",
-    "test_rows_without_an_effect_get_a_usable_number",
-    "test_integers_are_one_hot_and_ignored_rows_leave",
-    "test_scores_equal_to_the_last_one_kept_are_kept",
-    "test_edges_of_the_sparse_loss",
-)
-EDGES = (
-    *("test_maps_edges", "test_maps_masks", "test_maps_hard", "test_inputs_shapes"),
-    *("test_subsets_sampling", "test_subsets_fitting"),
-    *("test_distributions", "test_distributions_k_subset", "test_distributions_k_subset_edges"),
-    *("test_distributions_plackett_luce", "test_distributions_categorical"),
-    *("test_distributions_bernoulli", "test_distributions_normal"),
-    "test_distributions_relaxed_one_hot",
-)
 
 
 @pytest.hookimpl(tryfirst=True)

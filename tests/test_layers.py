@@ -17,6 +17,7 @@ from layers import (
     rooms_below,
     without_detours,
 )
+from repeated_on_jax import EDGES, REPEATED
 
 FLAT = {"__init__", "__main__", "classic", "onnx", "schedules"}
 
@@ -165,10 +166,8 @@ def test_an_arrow_that_others_imply_is_left_out():
 
 
 def test_what_the_ordinary_run_leaves_out_on_jax_is_there():
-    """By names in conftest.py, which would leave out nothing after a file or a test is renamed."""
-    import conftest
-
+    """Names would leave out nothing after a file or a test is renamed."""
     files = {path.stem: path.read_text() for path in Path(__file__).parent.glob("test_*.py")}
-    assert [name for name in conftest.EDGES if name not in files] == []
+    assert [name for name in EDGES if name not in files] == []
     every = "\n".join(files.values())
-    assert [name for name in conftest.REPEATED if f"def {name}(" not in every] == []
+    assert [name for name in REPEATED if f"def {name}(" not in every] == []

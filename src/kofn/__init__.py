@@ -32,7 +32,6 @@ from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps.gates import topk_gates
 from kofn.maps.logarithms import log_entmax, log_soft_topk
-from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
@@ -48,6 +47,7 @@ if _typing.TYPE_CHECKING:
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
     from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
+    from kofn.maps.perturbed import perturbed_argmax as perturbed_argmax
     from kofn.maps.segments import segment_entmax as segment_entmax
     from kofn.maps.segments import segment_hard_topk as segment_hard_topk
     from kofn.maps.segments import segment_soft_topk as segment_soft_topk
@@ -120,9 +120,14 @@ __all__ = [
 
 _ROOMS = ("classic", "distributed", "estimators", "nn", "schedules", "streaming")
 _LATER = {
-    name: "knapsack" if "knapsack" in name else "segments"
+    name: module
     for name in __all__
-    if "knapsack" in name or name.startswith("segment_")
+    for part, module in (
+        ("knapsack", "knapsack"),
+        ("perturbed", "perturbed"),
+        ("segment_", "segments"),
+    )
+    if part in name
 }
 """Names whose module of maps is loaded when they are first used."""
 

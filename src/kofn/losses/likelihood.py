@@ -18,7 +18,6 @@ from kofn.losses import labels as of_labels
 from kofn.losses.fenchel_young import cross_entropy
 from kofn.losses.reduced import missed, reduced
 from kofn.losses.targets import Target, mean_over_labels, prepared, weighted
-from kofn.maps.perturbed import perturbed_argmax
 from kofn.maps.softmax_variants import check_support
 from kofn.operations import truncated
 from kofn.operations.logarithms import LOG_WEIGHTS
@@ -277,6 +276,8 @@ def perturbed_accuracy_loss(
         >>> perturbed_accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7556)
     """
+    from kofn.maps.perturbed import perturbed_argmax  # loaded when it is first used
+
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )

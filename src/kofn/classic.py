@@ -135,9 +135,9 @@ def _apply(
     function: Callable[..., Array], scores: Array, k: int, temperature: Any, dim: int, mask: Any
 ) -> Any:
     checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
-    k = check_count(k, checked.form.n)
-    with checked.form.quiet():
-        return checked.form.restored(evaluate(function, rows_of(checked), k=k))
+    k = check_count(k, checked.n)
+    with checked.quiet():
+        return checked.restored(evaluate(function, rows_of(checked), k=k))
 
 
 def _plain(rows: Rows) -> Rows:

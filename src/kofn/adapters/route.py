@@ -14,8 +14,9 @@ from typing import Any, overload
 
 from kofn import kernels
 from kofn.adapters import array_code, segments
+from kofn.arrays import torch as of_torch
 from kofn.arrays.form import Form
-from kofn.arrays.kinds import Array, framework, is_torch, of_torch
+from kofn.arrays.kinds import Array, framework, is_torch
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import Given
 from kofn.operations.operation import Operation
@@ -86,7 +87,7 @@ def may_learn(operation: Operation, rows: Any) -> bool:
     x = _scores(rows)
     if not is_torch(x):
         return framework(x) == "jax"
-    state = of_torch("state")
+    state = of_torch.state
     known = state.is_eager(x) or state.is_compiled() or state.is_sharded(x)
     return not known or _is_learned(operation, rows)
 
@@ -99,7 +100,7 @@ def _of_torch(
     operation: Operation, rows: Any, arrays: Sequence[Array], settings: Sequence[Any]
 ) -> Any:
     # Short rows wait for every call of a function here.
-    state, x = of_torch("state"), rows[0] if isinstance(rows, tuple) else rows
+    state, x = of_torch.state, rows[0] if isinstance(rows, tuple) else rows
     if operation.each_alpha and rows.link.static_and_array_alpha()[1] is not None:
         operation, rows = _of_each_alpha(operation), rows.wide()
     if state.is_plain(x):
@@ -211,7 +212,7 @@ def _has_way_back(operation: Operation, rows: Given) -> bool:
     """
     if not is_torch(rows.scores):
         return False
-    state = of_torch("state")
+    state = of_torch.state
     alpha = rows.link.alpha
     tensors = [each for each in (*rows[:3], alpha) if is_torch(each)]
     if not all(map(state.is_eager, tensors)) or not _is_learned(operation, rows):

@@ -24,7 +24,7 @@ from kofn.inputs.settled import rows_of as given_rows
 from kofn.links.link import Link
 from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature
-from kofn.operations.signatures import COSTED, ROWS
+from kofn.operations.signatures import COSTED, NONE, ROWS
 from kofn.shards.given import Shards
 from kofn.shards.search import solve
 from kofn.shards.statistics import Counts, gathered, rows_of
@@ -35,7 +35,7 @@ SHARDS: Signature = ROWS._replace(
     takes="x n, k r, t r, link",
     learnable=lambda _: ("x", "k", "t"),
     tensors=lambda shards: (shards.scores, shards.k, shards.temperature),
-    without_tensors=lambda shards: shards._replace(scores=None, k=None, temperature=None),
+    without_tensors=lambda shards: shards._replace(scores=NONE, k=None, temperature=None),
     with_tensors=lambda shards, tensors: shards._replace(
         scores=tensors[0], k=tensors[1], temperature=tensors[2]
     ),
@@ -207,13 +207,15 @@ def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
 
 
 def _knapsack_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
-    given = COSTED.with_tensors(shards.given, [each.detach() for each in COSTED.tensors(shards)])
+    given = COSTED.with_tensors(
+        shards.given, [each.detach() for each in COSTED.tensors(shards.given)]
+    )
     found, kept = shard_knapsack.weights(given, shards.over)
     return found, *kept
 
 
 def _weights_again(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
-    tensors = COSTED.tensors(shards)
+    tensors = COSTED.tensors(shards.given)
     return _pulled_back(lambda: _plain_answer(KNAPSACK, shards), tensors, v)
 
 
@@ -221,7 +223,7 @@ def _weights_back(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
     found = shard_knapsack.cotangents(v, shards.given, shard_knapsack.Kept(*kept), shards.over)
     if found is None:
         return _weights_again(None, shards, v)
-    pairs = zip(found, COSTED.tensors(shards), strict=True)
+    pairs = zip(found, COSTED.tensors(shards.given), strict=True)
     return tuple(each.to(like.dtype) for each, like in pairs)
 
 

@@ -9,15 +9,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.flow import zeros_of
-from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, of_torch, scalar
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, scalar
 from kofn.arrays.typing import ArrayT
 
 
 def stop_gradient(x: ArrayT) -> ArrayT:
     if is_torch(x):
         return x.detach()  # type: ignore[return-value]  # of the kind of x
-    return sys.modules["jax"].lax.stop_gradient(x) if is_jax(x) else x
+    if is_jax(x):
+        from jax import lax
+
+        return lax.stop_gradient(x)
+    return x
 
 
 def moving(x: ArrayT) -> ArrayT:
@@ -55,7 +60,7 @@ def has_gradients(*arrays: Any) -> bool:
     """Return whether a derivative in any of these arrays may be needed."""
     if not is_torch(arrays[0]):
         return not (is_numpy(arrays[0]) or _asked.for_values)
-    state = of_torch("state")
+    state = of_torch.state
     return any(not state.is_eager(x) or state.is_recorded(x) for x in arrays if is_torch(x))
 
 
@@ -65,10 +70,12 @@ def values_and_slopes(function: Callable[..., Any], x: Array) -> tuple[Array, Ar
     The values keep their graph with respect to the other inputs of `function`.
     """
     if is_torch(x):
-        return of_torch("state").values_and_slopes(function, x)
+        return of_torch.state.values_and_slopes(function, x)
     if not is_jax(x):
         raise TypeError("NumPy arrays have no gradients; pass a torch.Tensor or jax.Array")
-    values, pull = sys.modules["jax"].vjp(function, stop_gradient(x))
+    import jax
+
+    values, pull = jax.vjp(function, stop_gradient(x))
     (slopes,) = pull(namespace(values).ones_like(values))
     return values, stop_gradient(slopes)
 
@@ -101,7 +108,7 @@ def root_with_rule(
 
     For JAX. The rule applies to its own root again, so derivatives of any order follow.
     """
-    jax = sys.modules["jax"]
+    import jax
 
     @jax.custom_jvp
     def of(root: Any, terms: Any) -> Any:
@@ -126,7 +133,7 @@ def function_by_slopes(
     branches, also of the branch not taken. Neither function may close over an array: under jit,
     JAX traces `change` when the arrays around this call are gone.
     """
-    jax = sys.modules["jax"]
+    import jax
 
     @jax.custom_jvp
     def of(z: Any, k: Any, constants: Any) -> Any:
@@ -142,7 +149,8 @@ def function_by_slopes(
 
 def gradient(function: Callable[..., Any], x: Array) -> Array:
     """Return the derivatives of the sum of function(x). For JAX."""
-    jax = sys.modules["jax"]
+    import jax
+
     answer, pull = jax.vjp(function, x)
     return pull(jax.numpy.ones_like(answer))[0]
 
@@ -151,7 +159,9 @@ def reciprocal(x: Array) -> Array:
     """Return 1/x with derivatives that avoid x², which may underflow to 0."""
     if not is_jax(x):
         return 1 / x
-    custom = sys.modules["jax"].custom_jvp(lambda x: 1 / x)
+    import jax
+
+    custom = jax.custom_jvp(lambda x: 1 / x)
 
     @custom.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
@@ -172,7 +182,9 @@ def quotient(x: ArrayT, y: ArrayT, wanted: Array) -> ArrayT:
 
 
 def _quotient(x: ArrayT, y: ArrayT) -> ArrayT:
-    custom = sys.modules["jax"].custom_jvp(lambda x, y: x / y)
+    import jax
+
+    custom = jax.custom_jvp(lambda x, y: x / y)
 
     @custom.defjvp
     def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:

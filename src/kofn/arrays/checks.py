@@ -31,14 +31,14 @@ def _text(allowed: Said) -> str:
     return allowed if isinstance(allowed, str) else allowed()
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Show `value` in a message: its repr if that is short and on one line, else its type."""
     text = repr(value)
     short = len(text) <= LONGEST and "\n" not in text
     return text if short else f"a {_type(value)}"
 
 
-def _type(value: Any) -> str:
+def _type(value: object) -> str:
     hint = "; pass its to_numpy()" if hasattr(value, "to_numpy") else ""
     return f"{type(value).__qualname__}{hint}"
 
@@ -48,7 +48,7 @@ REAL_NUMBERS = (numbers.Real, np.floating, np.integer)
 
 def check_number(
     name: str,
-    value: Any,
+    value: object,
     *,
     low: float,
     allowed: Said,
@@ -68,16 +68,16 @@ def check_number(
         also = ", or an array" if arrays else ""
         raise TypeError(f"{name} must be {_text(allowed)}{also}; got {shown(value)}")
     try:
-        number = float(value)
+        number = float(value)  # type: ignore[arg-type]  # a real number
     except OverflowError:  # an integer beyond all floats
-        number = math.inf if value > 0 else -math.inf
+        number = math.inf if value > 0 else -math.inf  # type: ignore[operator]
     # A NaN fails every comparison; math.isfinite would break the graph for symbolic numbers.
     if not low <= number < below or number > high or (strict and number == low):
         raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")
     return number
 
 
-def check_k(k: Any, n: int) -> float:
+def check_k(k: object, n: int) -> float:
     """Return `k` as a float if it is a number in [0, n]."""
 
     def allowed() -> str:
@@ -90,7 +90,7 @@ def check_k(k: Any, n: int) -> float:
     return number
 
 
-def check_temperature(temperature: Any) -> float:
+def check_temperature(temperature: object) -> float:
     allowed = "a finite number > 0, in the units of the scores"
     return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
 
@@ -142,13 +142,13 @@ def _refuse_unfit(name: str, value: np.ndarray) -> None:
 
 
 def check_integer(
-    name: str, value: Any, allowed: Said, low: int | None = None, high: int | None = None
+    name: str, value: object, allowed: Said, low: int | None = None, high: int | None = None
 ) -> int:
     """Return `value` as a Python integer if it is of any integer type and in [low, high]."""
     try:
         if isinstance(value, NO_NUMBERS):
             raise TypeError
-        number = operator.index(value)
+        number = operator.index(value)  # type: ignore[arg-type]  # or it raises
     except TypeError:
         message = f"{name} must be {_text(allowed)}; got {shown(value)}{static_hint(name, value)}"
         raise TypeError(message) from None
@@ -157,7 +157,7 @@ def check_integer(
     return number
 
 
-def static_hint(name: str, value: Any) -> str:
+def static_hint(name: str, value: object) -> str:
     """Return how an argument that jax.jit traces becomes a number; nothing for others."""
     if framework(value) != "jax" or not isinstance(value, sys.modules["jax"].core.Tracer):
         return ""
@@ -167,7 +167,7 @@ def static_hint(name: str, value: Any) -> str:
     )
 
 
-def check_count(k: Any, n: int, also: str = "") -> int:
+def check_count(k: object, n: int, also: str = "") -> int:
     """Return `k` as a Python integer if it is in [0, n]."""
 
     def allowed() -> str:
@@ -179,7 +179,7 @@ def check_count(k: Any, n: int, also: str = "") -> int:
     return number
 
 
-def check_shape(shape: Any) -> tuple[int, ...]:
+def check_shape(shape: object) -> tuple[int, ...]:
     """Return the shape of a sample as a tuple."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
     allowed = "a tuple of integers ≥ 0, or one"
@@ -225,7 +225,7 @@ def check_rng(rng: Any, like: Array) -> Any:
     return rng
 
 
-def _kind_of_generator(rng: Any) -> str | None:
+def _kind_of_generator(rng: object) -> str | None:
     if isinstance(rng, np.random.Generator):
         return "numpy"
     torch = sys.modules.get("torch")
@@ -234,7 +234,7 @@ def _kind_of_generator(rng: Any) -> str | None:
     return "jax" if framework(rng) == "jax" else None
 
 
-def check_dim(dim: Any, ndim: int) -> int:
+def check_dim(dim: object, ndim: int) -> int:
     """Return `dim` as a negative number, counted from the end."""
     if type(dim) is int and -ndim <= dim < 0:
         return dim
@@ -247,24 +247,27 @@ def check_dim(dim: Any, ndim: int) -> int:
     return int(dim) - ndim if dim >= 0 else int(dim)
 
 
-def check_mask(mask: Any, scores: Array, of: str = "scores") -> None:
-    _check_framework("mask", mask, scores, of)
+def check_mask(mask: object, scores: Array, of: str = "scores") -> Array:
+    """Return `mask` if it is an array of booleans that broadcasts to the scores."""
+    mask = _check_framework("mask", mask, scores, of)
     if dtype_name(mask) not in ("bool", "bool_"):
         raise TypeError(
             f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}"
         )
     check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), f"the shape of {of}")
+    return mask
 
 
-def check_same_kind(name: str, value: Any, scores: Array, of: str = "scores") -> None:
-    """Check that `value` is an array of numbers or booleans of the framework of `scores`."""
-    _check_framework(name, value, scores, of)
+def check_same_kind(name: str, value: object, scores: Array, of: str = "scores") -> Array:
+    """Return `value` if it is an array of numbers or booleans of the framework of `scores`."""
+    value = _check_framework(name, value, scores, of)
     if not dtype_name(value).startswith(("bool", *REALS)):
         raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
+    return value
 
 
-def _check_framework(name: str, value: Any, scores: Array, of: str) -> None:
-    """Check that the arrays are of one framework; JAX also accepts NumPy arrays."""
+def _check_framework(name: str, value: object, scores: Array, of: str) -> Array:
+    """Return `value` if the arrays are of one framework; JAX also accepts NumPy arrays."""
     kind, wanted = framework(value), framework(scores)
     if kind is None:
         raise TypeError(
@@ -276,18 +279,18 @@ def _check_framework(name: str, value: Any, scores: Array, of: str) -> None:
             "convert one of them"
         )
     if kind == "numpy":
-        _refuse_unfit(name, value)
+        _refuse_unfit(name, value)  # type: ignore[arg-type]  # of NumPy
+    return value  # type: ignore[return-value]  # `framework` says so
 
 
-def check_ends(name: str, value: Any, like: Array, of: str = "logits") -> None:
+def check_ends(name: str, value: object, like: Array, of: str = "logits") -> None:
     """Check that `value` has the framework of `like` and a shape that ends in that of `like`."""
-    check_same_kind(name, value, like, of)
-    shape, wanted = tuple(value.shape), tuple(like.shape)
+    shape, wanted = tuple(check_same_kind(name, value, like, of).shape), tuple(like.shape)
     if shape[max(len(shape) - len(wanted), 0) :] != wanted:
         raise ValueError(f"{name} has shape {shape}; it must end in that of {of}, {wanted}")
 
 
-def check_other(mine: Any, other: Any, of: str = "logits") -> None:
+def check_other(mine: object, other: object, of: str = "logits") -> None:
     """Check that two distributions have one class, one shape of logits and, if any, one dim."""
     if not isinstance(other, type(mine)):
         raise TypeError(f"other must be a {type(mine).__name__}; got {type(other).__name__}")
@@ -350,13 +353,13 @@ def check_per_row(
     return value
 
 
-def check_flag(name: str, value: Any) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """Return True or False; a string such as "no" would count as True."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False; got {shown(value)}")
     return bool(value)
 
 
-def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,7 +20,11 @@ def zeros_of(x: ArrayT) -> ArrayT:
     XLA simplifies the choice between 0 and 0 away.
     """
     zeros = namespace(x).zeros_like(x)
-    return sys.modules["jax"].lax.select(x == x, zeros, zeros) if is_jax(x) else zeros
+    if is_jax(x):
+        from jax import lax
+
+        return lax.select(x == x, zeros, zeros)  # type: ignore[arg-type, return-value]
+    return zeros
 
 
 def alike(x: Array, *per_row: Array) -> tuple[Array, ...]:
@@ -45,9 +48,11 @@ def _may_be_spread(x: Any) -> bool:
 def only_if(flags: Array, function: Callable[[], State], otherwise: State) -> State:
     """Return function() if any of `flags` is set, else `otherwise`, of the same shape."""
     if is_jax(flags):
+        from jax import lax
+
         from kofn.arrays.jax.any import any_of
 
-        return sys.modules["jax"].lax.cond(any_of(flags), function, lambda: otherwise)
+        return lax.cond(any_of(flags), function, lambda: otherwise)
     return otherwise if is_at_hand(flags) and not flags.any() else function()
 
 
@@ -64,7 +69,9 @@ def while_loop(
     from closing that would close in exact arithmetic.
     """
     if is_jax(x):
-        return sys.modules["jax"].lax.while_loop(
+        from jax import lax
+
+        return lax.while_loop(
             lambda pair: (pair[0] < most) & condition(pair[1]),
             lambda pair: (pair[0] + 1, body(pair[1])),
             (0, state),
@@ -83,13 +90,19 @@ def while_loop(
 
 def barrier(*arrays: Array) -> tuple[Array, ...]:
     """Return the arrays, stored in memory; XLA would recompute shared terms for every sum."""
-    return sys.modules["jax"].lax.optimization_barrier(arrays) if is_jax(arrays[0]) else arrays
+    if is_jax(arrays[0]):
+        from jax import lax
+
+        return lax.optimization_barrier(arrays)  # type: ignore[no-untyped-call]
+    return arrays
 
 
 def repeat(x: Array, count: int, body: Callable[[State], State], state: State) -> State:
     """Repeat `state = body(state)` `count` times, as a lax loop if `x` is a JAX array."""
     if is_jax(x):
-        return sys.modules["jax"].lax.fori_loop(0, count, lambda _, s: body(s), state)
+        from jax import lax
+
+        return lax.fori_loop(0, count, lambda _, s: body(s), state)
     for _ in range(count):
         state = body(state)
     return state
@@ -107,7 +120,8 @@ def stacked(x: Array, function: Callable[..., Any], items: Any) -> Any:
     `function` must allow both.
     """
     if is_jax(x):
-        jax = sys.modules["jax"]
+        import jax
+
         # Without the checkpoint, a derivative would store the intermediate arrays of every item.
         return jax.lax.map(jax.checkpoint(function), items)
     if _at_once(x, items):
@@ -119,7 +133,8 @@ def stacked(x: Array, function: Callable[..., Any], items: Any) -> Any:
 def accumulated(x: Array, function: Callable[..., Array], items: Any) -> Array:
     """Sum function(item), an array like `x`, over the items; see `stacked`."""
     if is_jax(x):
-        jax = sys.modules["jax"]
+        import jax
+
         function = jax.checkpoint(function)
         zero = namespace(x).zeros_like(x)
         return jax.lax.scan(lambda sum_, item: (sum_ + function(item), None), zero, items)[0]

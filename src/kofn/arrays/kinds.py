@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.typing import Array as Array
 from kofn.arrays.typing import ArrayT, DType, Namespace, Special
 
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-
-
-def of_torch(part: str) -> Any:
-    """Return a module of this room that imports PyTorch, such as torch/state.py."""
-    # An import statement takes half a microsecond, even for a module that is there.
-    name = f"kofn.arrays.torch.{part}"
-    return sys.modules.get(name) or importlib.import_module(name)
 
 
 def is_torch(x: object) -> TypeIs[torch.Tensor]:
@@ -157,10 +150,7 @@ def full_like(like: ArrayT, shape: tuple[int, ...], value: float) -> ArrayT:
 def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
     """Return `values` as an array with the framework, dtype and device of `like`."""
     if is_torch(like):
-        torch = sys.modules["torch"]
-        return of_torch("state").placed_like(
-            like, torch.as_tensor(values, dtype=like.dtype, device=like.device)
-        )
+        return of_torch.state.constant(like, values)  # type: ignore[return-value]  # of its kind
     return namespace(like).asarray(values, dtype=like.dtype)
 
 
@@ -205,7 +195,7 @@ def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Any:
     draw = getattr(sys.modules["torch"], name)
     if rng is None:
         return draw(shape, dtype=like.dtype, device=like.device)
-    return of_torch("state").untraced(
+    return of_torch.state.untraced(
         partial(draw, dtype=like.dtype, device=like.device, generator=rng), shape
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -16,7 +17,6 @@ from kofn.arrays.kinds import (
     is_jax,
     is_torch,
     namespace,
-    of_torch,
 )
 from kofn.arrays.typing import ArrayT, DType
 
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
 def arange(like: ArrayT, count: int) -> ArrayT:
     """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
     if is_torch(like):
-        made = sys.modules["torch"].arange(count, dtype=like.dtype, device=like.device)
-        return of_torch("state").placed_like(like, made)
+        return of_torch.state.numbers(like, count)  # type: ignore[return-value]  # of its kind
     return namespace(like).arange(count, dtype=like.dtype)
 
 
 def cumulative_sums(x: ArrayT) -> ArrayT:
     """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
-    return sys.modules["torch"].cumsum(x, -1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)
+    return x.cumsum(-1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
 
 
 def cumulative_min(x: Array) -> Array:
     """Return the minimum over j ≤ i of x_j along the last axis."""
     if is_torch(x):
-        return sys.modules["torch"].cummin(x, -1).values
+        return x.cummin(-1).values
     if is_jax(x):
-        return sys.modules["jax"].lax.cummin(x, axis=x.ndim - 1)
+        from jax import lax
+
+        return lax.cummin(x, axis=x.ndim - 1)
     return np.minimum.accumulate(x, axis=-1)
 
 
@@ -94,8 +95,10 @@ def _replaced(x: Array, indices: Array, values: Array) -> Array:
     def replace(row: Any, at: Array, new: Array) -> Any:
         return row.at[at].set(new)
 
+    import jax
+
     for _ in batch:
-        replace = sys.modules["jax"].vmap(replace)
+        replace = jax.vmap(replace)
     return replace(*rows)
 
 
@@ -107,11 +110,11 @@ def convolved(a: Array, b: Array) -> Array:
     w, a, b = a.shape[0], contiguous(a), contiguous(b)
     out: Any = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
     if is_jax(a):
-        lax = sys.modules["jax"].lax
+        from jax import lax
 
         def add(i: Any, out: Any) -> Any:
             part = lax.dynamic_slice_in_dim(out, i, w)
-            return lax.dynamic_update_slice_in_dim(out, part + a[i] * b, i, 0)
+            return lax.dynamic_update_slice_in_dim(out, part + a[i] * b, i, 0)  # type: ignore[arg-type]  # of JAX
 
         return lax.fori_loop(0, w, add, out)
     for i in range(w):
@@ -122,17 +125,19 @@ def convolved(a: Array, b: Array) -> Array:
 def top_indices(x: ArrayT, k: int) -> ArrayT:
     """Return the indices of the k largest entries, largest first, ties to the lowest index."""
     if is_torch(x):
-        return sys.modules["torch"].sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
+        return x.sort(dim=-1, descending=True, stable=True).indices[..., :k]  # type: ignore[return-value]  # of the kind of x
     if is_jax(x):
+        from jax import lax
+
         # JAX's top_k orders −0 below 0.
-        return sys.modules["jax"].lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]
+        return lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]  # type: ignore[return-value]  # of its kind
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]  # type: ignore[return-value]  # of the kind of x
 
 
 def stable_order(x: Array) -> Array:
     """Return the indices that sort x along the last axis, equal numbers in their order."""
     if is_torch(x):
-        return sys.modules["torch"].sort(x, dim=-1, stable=True).indices
+        return x.sort(dim=-1, stable=True).indices
     if is_jax(x):
         return namespace(x).argsort(x, axis=-1, stable=True)
     return np.argsort(x, axis=-1, kind="stable")
@@ -141,15 +146,17 @@ def stable_order(x: Array) -> Array:
 def kth_largest(x: Array, k: int) -> Array:
     """Return the k-th largest number of each row, k ≥ 1; a NaN counts as the largest."""
     if is_torch(x):
-        return sys.modules["torch"].topk(x, k, dim=-1).values[..., -1]
+        return x.topk(k, dim=-1).values[..., -1]
     if is_jax(x):
-        return sys.modules["jax"].lax.top_k(x, k)[0][..., -1]
+        from jax import lax
+
+        return lax.top_k(x, k)[0][..., -1]
     return np.partition(np.asarray(x), x.shape[-1] - k, axis=-1)[..., -k]
 
 
 def as_numbers(x: Array, dtype: DType) -> Array:
     """Return `cast` of x; PyTorch converts the bytes of booleans five times as fast as these."""
-    if is_torch(x) and x.dtype == sys.modules["torch"].bool and of_torch("state").is_plain(x):
+    if is_torch(x) and x.dtype == sys.modules["torch"].bool and of_torch.state.is_plain(x):
         x = x.view(sys.modules["torch"].uint8)
     return cast(x, dtype)
 
@@ -179,7 +186,7 @@ def at_labels(x: ArrayT, labels: Array) -> ArrayT:
     """Return the entry of each row that its label names."""
     found = take_along_last(x, labels[..., None])
     if hasattr(found, "device_mesh"):
-        found = of_torch("state").without_partial(found)
+        found = of_torch.state.without_partial(found)  # type: ignore[arg-type, assignment]  # of torch
     return found[..., 0]
 
 
@@ -195,7 +202,7 @@ def same(a: Array, b: Array) -> bool:
     """Return whether two arrays in main memory are equal; a NaN is equal to nothing."""
     if type(a) is not type(b) or a.dtype != b.dtype:
         return False
-    return bool(sys.modules["torch"].equal(a, b)) if is_torch(a) else np.array_equal(a, b)
+    return a.equal(b) if is_torch(a) and is_torch(b) else np.array_equal(a, b)
 
 
 def replaced_along_last(x: Array, indices: Array, values: Array) -> Array:
@@ -220,9 +227,11 @@ def in_parts(x: Array) -> tuple[Array, Array]:
     """
     xp = namespace(x)
     if is_jax(x):  # XLA may compute a·b − c with one rounding, which spoils the other way
-        info = sys.modules["jax"].numpy.finfo(x.dtype)
-        exponent = {16: 5, 32: 8, 64: 11}[info.bits]
-        large = sys.modules["jax"].lax.reduce_precision(x, exponent, (int(info.nmant) - 1) // 2)
+        from jax import lax
+
+        bits = xp.finfo(x.dtype).bits
+        exponent = {16: 5, 32: 8, 64: 11}[bits]
+        large: Array = lax.reduce_precision(x, exponent, (bits - exponent - 2) // 2)
     else:
         factor = 2.0 ** ((_digits(x) + 1) // 2) + 1
         product = factor * x

@@ -29,7 +29,9 @@ def uniform(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     if is_torch(like):
         return _of_torch("rand", rng, shape, like)
     if is_jax(like):
-        return sys.modules["jax"].random.uniform(rng, shape, like.dtype)
+        from jax import random
+
+        return random.uniform(rng, shape, like.dtype)  # type: ignore[return-value]  # of its kind
     return rng.random(shape, dtype=like.dtype)
 
 
@@ -38,7 +40,9 @@ def standard_normal(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     if is_torch(like):
         return _of_torch("randn", rng, shape, like)
     if is_jax(like):
-        return sys.modules["jax"].random.normal(rng, shape, like.dtype)
+        from jax import random
+
+        return random.normal(rng, shape, like.dtype)  # type: ignore[return-value]  # of its kind
     return rng.standard_normal(shape, dtype=like.dtype)
 
 

@@ -55,7 +55,7 @@ def segment_expand(per_row: Array, ids: Array) -> Array:
 @cache
 def _jax_expand() -> Callable[[Array, Array], Array]:
     """Return an expansion that only its derivative has a cost for."""
-    jax = sys.modules["jax"]
+    import jax
 
     @jax.custom_jvp
     def expand(per_row: Array, ids: Array) -> Array:
@@ -116,7 +116,9 @@ def _added(values: Array, ids: Array, count: int) -> Array:
     if is_torch(values):
         return values.new_zeros(count).index_add(0, ids, values)  # type: ignore[arg-type]
     if is_jax(values):
-        return sys.modules["jax"].ops.segment_sum(values, ids, count)
+        from jax.ops import segment_sum as add
+
+        return add(values, ids, count)  # type: ignore[arg-type]  # of JAX
     total = np.zeros(count, np.asarray(values).dtype)
     np.add.at(total, np.asarray(ids), values)
     return total
@@ -128,7 +130,9 @@ def _least(values: Array, ids: Array, count: int, how: str) -> Array:
         found = full_like(values, (count,), none)
         return found.scatter_reduce(0, ids, values, f"a{how}")  # type: ignore[arg-type]
     if is_jax(values):
-        return getattr(sys.modules["jax"].ops, f"segment_{how}")(values, ids, count)
+        from jax import ops
+
+        return {"min": ops.segment_min, "max": ops.segment_max}[how](values, ids, count)  # type: ignore[arg-type]
     least = np.full(count, none, np.asarray(values).dtype)
     {"min": np.minimum, "max": np.maximum}[how].at(least, np.asarray(ids), values)
     return least

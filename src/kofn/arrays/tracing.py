@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, of_torch
+from kofn.arrays import torch as of_torch
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch
 
 
 def is_compiling() -> bool:
@@ -19,21 +20,21 @@ def is_compiling() -> bool:
 def is_known(x: Array) -> bool:
     """Return whether the values of `x` can be read: nothing traces or maps over it."""
     if is_torch(x):
-        return of_torch("state").is_eager(x)
+        return of_torch.state.is_eager(x)
     return not (is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer))
 
 
 def is_at_hand(x: Array) -> bool:
     """Return whether the values of `x` can be read without waiting for a device."""
     if is_torch(x):
-        return x.device.type == "cpu" and of_torch("state").is_eager(x)
+        return x.device.type == "cpu" and of_torch.state.is_eager(x)
     return is_numpy(x)
 
 
 def greatest(x: Array) -> int | None:
     """Return the greatest of integers, −1 of none, or None where a trace hides them."""
     if is_torch(x):
-        return of_torch("state").greatest(x)
+        return of_torch.state.greatest(x)
     if not is_known(x):
         return None
     return int(x.max()) if 0 not in x.shape else -1

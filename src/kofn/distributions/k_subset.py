@@ -157,9 +157,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         with quiet(self.logits):
             checked = self._given()
             y, k = checked.scores, checked.k
-            return checked.form.restored(
-                conditional_bernoulli.marginals_of(y, k, self._threshold(y, k))
-            )
+            return checked.restored(conditional_bernoulli.marginals_of(y, k, self._threshold(y, k)))
 
     @property
     def variance(self) -> ArrayT:
@@ -297,7 +295,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_solved"}
 
-    def _given(self) -> Given:
+    def _given(self) -> Given[ArrayT]:
         return given(self.logits, self.k, links.logistic, 1.0, self.dim, self.mask)
 
     def _entries(self, values: Array) -> ArrayT:

@@ -8,6 +8,7 @@ k is the budget, and what +inf costs comes off it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from kofn import kernels
+from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import (
     check_broadcasts,
     check_k,
@@ -39,12 +41,12 @@ from kofn.arrays.kinds import (
     framework,
     full_like,
     is_jax,
+    is_torch,
     move_axis,
     namespace,
-    of_torch,
     quiet,
 )
-from kofn.arrays.typing import ArrayT, KindT
+from kofn.arrays.typing import ArrayT, KindT, Number
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link
 from kofn.solver.reductions import DENSE, Reductions
@@ -99,6 +101,22 @@ class Given(NamedTuple, Generic[KindT]):
             return tuple(self.scores.shape[:-1])
         return (self.form.rows,)
 
+    @property
+    def n(self) -> int:
+        """Return the number of entries of a row; for dense rows."""
+        size: int = self.form.n
+        return size
+
+    def restored(self, values: Array) -> KindT:
+        """Return values of rows in the caller's form and dtype."""
+        found: KindT = self.form.restored(values)
+        return found
+
+    def quiet(self) -> contextlib.AbstractContextManager[object]:
+        """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
+        silence: contextlib.AbstractContextManager[object] = self.form.quiet()
+        return silence
+
     def wide(self) -> Given[KindT]:
         """Return the same with the scores in the compute dtype."""
         return self._replace(scores=_wide(self.scores)) if self.is_half else self
@@ -124,13 +142,13 @@ def with_costs(arrays: Iterable[Array], link: Link) -> Given:
 
 def given(
     scores: ArrayT,
-    k: Any,
+    k: object,
     link: Link,
-    temperature: Any,
+    temperature: object,
     dim: int,
-    mask: Any,
+    mask: object,
     *,
-    costs: Any = None,
+    costs: object = None,
     for_kernels: bool = False,
     halves: bool = False,
     shards: int = 1,
@@ -162,7 +180,8 @@ def given(
         k = _k_of(min(1, n) if k is ONE else k, batch, n * shards, like, form.dim)
     else:
         costs, k = costs_of(costs, scores, x, form), budget_of(k, batch, like, form.dim)
-    found = Given(x, k, _temperature_of(temperature, batch, like, form.dim), link, form, costs)
+    t = temperature_or_number(temperature, batch, like, form.dim)
+    found = Given(x, k, t, link, form, costs)
     if for_kernels and form.kind != "jax" and costs is None:
         return found
     return _alike(_filled(found.wide()))
@@ -203,10 +222,10 @@ def without_bad_temperatures(given: Given[ArrayT]) -> Given[ArrayT]:
 
 def _is_taken(scores: Array, form: Form) -> bool:
     """Return whether kernels take scores of half precision as they are."""
-    if form.kind == "torch" and not of_torch("state").is_plain(scores):
+    if is_torch(scores) and not of_torch.state.is_plain(scores):
         from kofn.inputs import torch_halves
 
-        return torch_halves.are_taken(scores)  # type: ignore[arg-type]  # of torch
+        return torch_halves.are_taken(scores)
     return kernels.serving_of("rows", scores, str(form.kind)) is not None
 
 
@@ -220,10 +239,10 @@ def without_deleted(scores: ArrayT) -> ArrayT:
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 
-def last_mask(mask: Any, scores: Array, form: Form, of: str = "scores") -> Array:
+def last_mask(mask: object, scores: Array, form: Form, of: str = "scores") -> Array:
     """Return where an entry may be chosen, with the dimension of the rows last."""
-    check_mask(mask, scores, of)
-    spread: Array = form.xp.broadcast_to(adopt(mask, scores), scores.shape)
+    mask = adopt(check_mask(mask, scores, of), scores)
+    spread: Array = form.xp.broadcast_to(mask, scores.shape)
     return spread if form.dim == -1 else move_axis(spread, form.dim, -1)
 
 
@@ -239,20 +258,20 @@ def weights_in_play(
     return xp.where(playing, p, 0.0), playing, form
 
 
-def _k_of(k: Any, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Any:
+def _k_of(k: object, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Number:
     """Return k as a number, or per row: NaN where an array of k is below 0 or above n."""
     if type(k) in NUMBERS or framework(k) is None:
         return check_k(k, n)
-    k = _spread(_per_row("k", k, batch, x, dim), batch, x)
-    return namespace(x).where((k >= 0) & (k <= n), k, math.nan)
+    per_row = _spread(_per_row("k", k, batch, x, dim), batch, x)
+    return namespace(x).where((per_row >= 0) & (per_row <= n), per_row, math.nan)
 
 
-def costs_of(costs: Any, scores: Array, x: Array, form: Form) -> Array:
+def costs_of(costs: object, scores: Array, x: Array, form: Form) -> Array:
     """Return what each entry of the rows x costs."""
     if framework(costs) is None:
         number = check_number("costs", costs, low=0.0, allowed="a finite number ≥ 0")
         return full_like(x, tuple(x.shape), number)
-    check_same_kind("costs", costs, scores)
+    costs = check_same_kind("costs", costs, scores)
     check_real("costs", costs)
     shape = tuple(scores.shape)
     check_broadcasts("costs", tuple(costs.shape), shape, "the shape of scores")
@@ -261,31 +280,29 @@ def costs_of(costs: Any, scores: Array, x: Array, form: Form) -> Array:
     return spread if form.n else full_like(x, tuple(x.shape), 0.0)
 
 
-def budget_of(budget: Any, batch: tuple[int, ...], x: Array, dim: int) -> Array:
+def budget_of(budget: object, batch: tuple[int, ...], x: Array, dim: int) -> Array:
     """Return what may be spent per row: NaN where an array of budgets is below 0."""
     if framework(budget) is None:
-        endless = isinstance(budget, float) and budget == math.inf
-        allowed = "a number ≥ 0"
-        number = budget if endless else check_number("budget", budget, low=0.0, allowed=allowed)
-        return full_like(x, batch, number)
+        if not (isinstance(budget, float) and budget == math.inf):
+            budget = check_number("budget", budget, low=0.0, allowed="a number ≥ 0")
+        return full_like(x, batch, budget)
     one, xp = _per_row("budget", budget, batch, x, dim), namespace(x)
     return _spread(xp.where(one >= 0, one, math.nan), batch, x)
 
 
-def temperature_of(
-    temperature: Any, batch: tuple[int, ...], x: Array, as_number: bool = False
-) -> Any:
+def temperature_of(temperature: object, batch: tuple[int, ...], x: ArrayT) -> ArrayT:
     """Return T per row, limited so that T·eps is a normal number and T·F⁻¹ does not overflow.
-
-    If it is given as a number and `as_number` is set, return one number for all rows.
 
     Beyond the limits (1e-31 and 4e31 in float32) the map equals the hard top-k, or k/n, exactly.
     """
-    t = _temperature_of(temperature, batch, x, None)
-    return full_like(x, batch, t) if type(t) is float and not as_number else t
+    t = temperature_or_number(temperature, batch, x)
+    return full_like(x, batch, t) if isinstance(t, float) else t  # type: ignore[return-value]  # of its kind
 
 
-def _temperature_of(temperature: Any, batch: tuple[int, ...], x: Array, dim: int | None) -> Any:
+def temperature_or_number(
+    temperature: object, batch: tuple[int, ...], x: Array, dim: int | None = None
+) -> Number:
+    """Return `temperature_of`, or, if T is given as a number, that for all rows."""
     floor, ceiling = TEMPERATURES[dtype_name(x)]
     if type(temperature) in NUMBERS or framework(temperature) is None:
         return min(max(check_temperature(temperature), floor), ceiling)
@@ -317,11 +334,11 @@ def _served(link: Link) -> bool:
     return served and sys.modules["jax"].default_backend() == "cpu"
 
 
-def _per_row(name: str, value: Array, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:
+def _per_row(name: str, value: object, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:
     """Return an array argument, checked to broadcast to the batch shape."""
-    check_same_kind(name, value, x)
-    check_real(name, value)
-    return check_per_row(name, value, batch, dim)
+    array = check_same_kind(name, value, x)
+    check_real(name, array)
+    return check_per_row(name, array, batch, dim)
 
 
 def _spread(value: Array, batch: tuple[int, ...], x: Array) -> Array:

@@ -121,7 +121,7 @@ def softmax_loss(
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
         halves=True,
     )  # fmt: skip
-    with checked.form.quiet():
+    with checked.quiet():
         loss: Any = of_labels.likelihoods(checked, labels)
         if loss is not None:
             return reduced(loss, labels, reduction, unlimited=True)
@@ -280,7 +280,7 @@ def _gap(
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction, link=link, halves=True, **options
     )
-    with checked.form.quiet():
+    with checked.quiet():
         answers.require_integral(link, scores)
         loss = weighted(_gaps(checked, labels), labels)
         return reduced(loss, labels, reduction, unlimited=True)

@@ -68,7 +68,7 @@ def segment_topk_loss(
     checked = segment_given(scores, 0.0, link, temperature, mask, **of)
     labels = _labels(target, checked)
     answers.require_integral(link, checked.scores)
-    with checked.form.quiet():
+    with checked.quiet():
         loss: Any = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:
             loss = route.by_array_code(GAP, with_number(checked, labels).per_row(), labels)

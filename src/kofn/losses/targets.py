@@ -125,7 +125,7 @@ def prepared(
     """
     check_reduction(reduction)
     checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True, halves=halves)
-    with checked.form.quiet():
+    with checked.quiet():
         found = _target_of(target, scores, checked, **options)
         return checked if found.behind is None else checked.wide(), found
 

@@ -6,8 +6,9 @@ import math
 from functools import partial
 
 from kofn.adapters import route
+from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
-from kofn.arrays.kinds import Array, is_torch, namespace, of_torch, scalar
+from kofn.arrays.kinds import Array, is_torch, namespace, scalar
 from kofn.inputs.settled import Rows
 from kofn.links.link import by_id
 from kofn.maps.argmax_nodes import Kinks, Noise
@@ -35,7 +36,7 @@ def weights(rows: Rows, kinks: Kinks) -> Array:
 def probabilities(y: Array, noise: Noise) -> Array:
     """Return p per entry, differentiable in y; the maximum of y is 0, excluded entries are −inf."""
     if is_torch(y):
-        if of_torch("state").is_eager(y):
+        if of_torch.state.is_eager(y):
             return route.computed(EAGER, None, Noisy(y, noise), ())
         found = route.by_kernel(COMPILED, Noisy(y, noise))
         if found is not None:

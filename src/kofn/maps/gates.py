@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 from kofn.adapters import route
+from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_broadcasts,
@@ -17,7 +18,7 @@ from kofn.arrays.checks import (
     static_hint,
 )
 from kofn.arrays.form import Form
-from kofn.arrays.kinds import Array, cast_like, deleted, move_axis, namespace, of_torch
+from kofn.arrays.kinds import Array, cast_like, deleted, is_torch, move_axis, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.inputs.given import HALF_TYPES, Given, given
@@ -126,6 +127,6 @@ def normalized(gates: Array) -> Array:
 
 def _form_of_gates(form: Form[ArrayT], gates: Array) -> Form[ArrayT]:
     """Return the form of the gates: float32 in place of a half type inside torch.autocast."""
-    if form.kind != "torch" or form.dtype_name not in HALF_TYPES:
+    if not is_torch(gates) or form.dtype_name not in HALF_TYPES:
         return form
-    return form._replace(dtype=gates.dtype) if of_torch("state").is_autocast(gates) else form
+    return form._replace(dtype=gates.dtype) if of_torch.state.is_autocast(gates) else form

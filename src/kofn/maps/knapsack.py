@@ -183,6 +183,6 @@ def _of(
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
     own = dict(costs=costs, for_kernels=True)
     checked = given(scores, budget, link, temperature, dim, mask, **own)
-    with checked.form.quiet():
+    with checked.quiet():
         found = function(checked)
-    return checked.form.restored(found) if entries else found
+    return checked.restored(found) if entries else found

@@ -49,8 +49,8 @@ def log_soft_topk(
     """
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
-    with checked.form.quiet():
-        return checked.form.restored(route.answer(LOG_WEIGHTS, checked))
+    with checked.quiet():
+        return checked.restored(route.answer(LOG_WEIGHTS, checked))
 
 
 def log_entmax(

@@ -91,11 +91,11 @@ def perturbed_argmax(
     if noise == GUMBEL:
         return softmax(scores, temperature=temperature, dim=dim, mask=mask)
     checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True)
-    with checked.form.quiet():
+    with checked.quiet():
         # Its parameter stays a number: it determines the support of the noise.
         rows = rows_of(checked)._replace(link=link.inner)
         p = evaluate(argmax_weights.weights, rows, kinks=ends or ())
-        return checked.form.restored(p)
+        return checked.restored(p)
 
 
 def _resolve(noise: str | Link) -> Link:

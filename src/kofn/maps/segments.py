@@ -87,10 +87,10 @@ def segment_soft_topk(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
-    with checked.form.quiet():
+    with checked.quiet():
         if not check_flag("hard", hard):
-            return checked.form.restored(route.answer(WEIGHTS, checked))
-        return checked.form.restored(hard_weights_of(checked, None))
+            return checked.restored(route.answer(WEIGHTS, checked))
+        return checked.restored(hard_weights_of(checked, None))
 
 
 def segment_soft_topk_threshold(
@@ -129,7 +129,7 @@ def segment_soft_topk_threshold(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
-    with checked.form.quiet():
+    with checked.quiet():
         return checked.form.per_segment(route.answer(THETA, checked))
 
 
@@ -171,7 +171,7 @@ def segment_soft_topk_sum(
     )
     checked = segment_given(scores, k, link, temperature, mask, **of)
     answers.require_integral(link, checked.scores)
-    with checked.form.quiet():
+    with checked.quiet():
         return checked.form.per_segment(route.answer(VALUE, checked))
 
 
@@ -203,8 +203,8 @@ def segment_softmax(
     """
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
-    with checked.form.quiet():
-        return checked.form.restored(route.answer(SOFTMAX, checked))
+    with checked.quiet():
+        return checked.restored(route.answer(SOFTMAX, checked))
 
 
 def segment_sparsemax(
@@ -310,5 +310,5 @@ def segment_hard_topk(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, links.logistic, 1.0, mask, **of)
-    with checked.form.quiet():
-        return checked.form.restored(chosen(checked, None))
+    with checked.quiet():
+        return checked.restored(chosen(checked, None))

@@ -52,10 +52,10 @@ def softmax(
     checked = given(
         scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True, halves=True
     )
-    with checked.form.quiet():
+    with checked.quiet():
         if weights is not None:
             checked = _weighted(checked.per_row(), weights, scores)
-        return checked.form.restored(route.answer(SOFTMAX, checked))
+        return checked.restored(route.answer(SOFTMAX, checked))
 
 
 def sparsemax(

@@ -63,8 +63,8 @@ def taylor_softmax(
         )
     check_integer("order", order, allowed, 2, MOST)
     checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
-    with checked.form.quiet():
-        return checked.form.restored(taylor.weights(checked, order))
+    with checked.quiet():
+        return checked.restored(taylor.weights(checked, order))
 
 
 def sparse_softmax(
@@ -107,9 +107,9 @@ def sparse_softmax(
         array([0.665, 0.245, 0.09 , 0.   ])
     """
     checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
-    check_support(k, p, checked.form.n)
-    with checked.form.quiet():
-        return checked.form.restored(route.answer(TRUNCATED, checked, settings=(k, p)))
+    check_support(k, p, checked.n)
+    with checked.quiet():
+        return checked.restored(route.answer(TRUNCATED, checked, settings=(k, p)))
 
 
 def check_support(k: Any, p: Any, n: int) -> None:

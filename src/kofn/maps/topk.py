@@ -74,10 +74,10 @@ def soft_topk(
     """
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
-    with checked.form.quiet():
+    with checked.quiet():
         is_hard = check_flag("hard", hard)
         found = hard_weights_of(checked, k) if is_hard else route.answer(WEIGHTS, checked)
-    return checked.form.restored(found)
+    return checked.restored(found)
 
 
 def soft_topk_threshold(
@@ -124,7 +124,7 @@ def soft_topk_threshold(
     """
     link = table.resolve(link)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
-    with checked.form.quiet():
+    with checked.quiet():
         return route.answer(THETA, checked)
 
 
@@ -163,7 +163,7 @@ def soft_topk_sum(
     link = table.resolve(link)
     answers.require_integral(link, scores)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True)
-    with checked.form.quiet():
+    with checked.quiet():
         return route.answer(VALUE, checked)
 
 
@@ -189,8 +189,8 @@ def hard_topk(
         array([0. , 1. , 1. , 0.5])
     """
     checked = given(scores, k, links.logistic, 1.0, dim, mask, for_kernels=True, halves=True)
-    with checked.form.quiet():
-        return checked.form.restored(chosen(checked, k))
+    with checked.quiet():
+        return checked.restored(chosen(checked, k))
 
 
 def chosen(given: Given, k: Any) -> Array:

@@ -58,7 +58,7 @@ def jacobian_norm(
     link = table.resolve(link).map_alpha(stop_gradient)
     checked = given(stop_gradient(scores), k, link, temperature, dim, mask)
     x, k, t = map(stop_gradient, checked[:3])
-    with checked.form.quiet():
+    with checked.quiet():
         rows = rows_of(Given(x, k, t, checked.link))
         found: Any = evaluate(_spectral if norm == "l2" else _summed, rows)
         return found

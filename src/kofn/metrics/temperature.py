@@ -94,7 +94,7 @@ def temperature_for(
     link = table.resolve(link).map_alpha(stop_gradient)
     name, wanted = ("gap", gap) if support is None else ("support", support)
     checked = _checked(scores, k, link, dim, mask)
-    with checked.form.quiet():
+    with checked.quiet():
         target = _target(name, wanted, k, checked)
         target = target if per_row else mean_of(target, playing(checked))
         return cast(_solved(name, per_row, checked, target), compute_dtype(scores))
@@ -121,7 +121,7 @@ def _checked(scores: Array, k: Any, link: Link, dim: int, mask: Any) -> Given:
 
 def _target(name: str, wanted: Any, k: Any, given: Given) -> Array:
     """Return the wanted value per row; check a number against the range for a number k."""
-    batch, n, xp = tuple(given.k.shape), given.form.n, given.form.xp
+    batch, n, xp = tuple(given.k.shape), given.n, given.form.xp
     if framework(wanted) is not None:
         check_same_kind(name, wanted, given.scores)
         check_real(name, wanted)

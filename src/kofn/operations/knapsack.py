@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kofn import kernels
+from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, deleted, namespace, of_torch
+from kofn.arrays.kinds import Array, deleted, namespace
 from kofn.arrays.operations import power_of_two
 from kofn.formulas import answers, implicit, knapsack_choice
 from kofn.inputs.given import Given, costed, with_costs
@@ -95,7 +96,7 @@ def _pulled(function: Any, given: Given[Tensor], where: Tensor, cotangent: Tenso
         grad = sys.modules["torch"].autograd.grad
         return grad(answer, leaves, cotangent[where].double(), **options)
 
-    found = of_torch("state").recording(pull)
+    found = of_torch.state.recording(pull)
     return [slope.to(rows[0].dtype) for slope in found]
 
 

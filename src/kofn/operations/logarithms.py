@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, of_torch
+from kofn.arrays import torch as of_torch
+from kofn.arrays.kinds import Array, cast
 from kofn.formulas import answers, pullbacks
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
@@ -40,7 +41,7 @@ def log_weights_back(
         x, k, temperature = (array[where] for array in given.per_row()[:3])
         rows = rows_of(Given(x, k, temperature, link.map_alpha(lambda alpha: alpha[where])))
         found = theta[0][where], theta[1][where]
-        pulled = of_torch("state").recording(
+        pulled = of_torch.state.recording(
             pullbacks.in_rows, cotangent[where], rows, found, pullbacks.of_logarithms
         )
         in_x[where], in_rows[1][where] = pulled

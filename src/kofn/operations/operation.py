@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    RowsT = WithDefault("RowsT", default=Any)
+else:
+    RowsT = TypeVar("RowsT")
+
+from kofn.arrays.typing import Array
 
 ENTRY = "n"  # a number per entry, of the dtype of the scores
 WIDE = "N"  # a number per entry, never of half precision
@@ -50,20 +59,24 @@ def _argument(text: str) -> Argument:
     return Argument(name, kind, tuple(condition.split()))
 
 
-class Signature(NamedTuple):
+def _batch(x: Array, *_: object) -> Sequence[int]:
+    return x.shape[:-1]
+
+
+class Signature(NamedTuple, Generic[RowsT]):
     """The arguments that are the rows of an operation, and how kernels for them are found."""
 
     takes: str
-    pack: Callable[..., Any]  # makes the rows from the arguments of a torch operator
-    unpack: Callable[[Any], tuple[Any, ...]]  # makes these arguments from the rows
-    learnable: Callable[[Any], tuple[str, ...]]  # names of the tensors of rows, the scores first
-    tensors: Callable[[Any], Sequence[Any]]  # these tensors
-    without_tensors: Callable[[Any], Any]  # the rows with nothing in the place of these tensors
-    with_tensors: Callable[[Any, Sequence[Any]], Any]  # the rows with others in their place
+    pack: Callable[..., RowsT]  # makes the rows from the arguments of a torch operator
+    unpack: Callable[[RowsT], tuple[object, ...]]  # makes these arguments from the rows
+    learnable: Callable[[RowsT], tuple[str, ...]]  # names of the tensors of rows, the scores first
+    tensors: Callable[[RowsT], Sequence[Any]]  # these tensors
+    without_tensors: Callable[[RowsT], RowsT]  # the rows with nothing in the place of these tensors
+    with_tensors: Callable[[RowsT, Sequence[Any]], RowsT]  # the rows with others in their place
     kernels: str  # the field of kernels.Backend that serves them
     serves: Callable[..., Any] | None = None
     """(x, link, framework, offered) -> kernels, where it takes more than their list of links."""
-    batch: Callable[..., Sequence[int]] = lambda x, *_: x.shape[:-1]
+    batch: Callable[..., Sequence[int]] = _batch
     """The shape of a number per row, of the same arguments as for `pack`."""
 
 

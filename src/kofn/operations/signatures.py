@@ -10,38 +10,48 @@ from collections.abc import Sequence
 from typing import Any
 
 from kofn.arrays.kinds import Array
+from kofn.arrays.typing import Number
 from kofn.inputs.given import Given, costed, with_costs
-from kofn.links.link import by_id
+from kofn.links.link import Link, by_id
 from kofn.operations.operation import Signature
 
 NO_LINK: Any = None
 """In the place of the link of operations that have none."""
+NONE: Any = None
+"""In the place of scores that are not kept."""
 
 # Scores with k, a temperature and a link. Most calls have one tensor, and are short: so the tests
 # for numbers are written out.
 
 
-def _pack(x: Any, k: Any, every_k: Any, t: Any, every_t: Any, link: Any, alpha: Any) -> Given:
+def _pack(
+    x: Array,
+    k: Array | None,
+    every_k: float | None,
+    t: Array | None,
+    every_t: float | None,
+    link: str | None,
+    alpha: Number | None,
+) -> Given:
     inner = NO_LINK if link is None else by_id(link, alpha)
     return Given(x, _one(k, every_k), _one(t, every_t), inner)
 
 
-def _one(tensor: Any, number: Any) -> Any:
+def _one(tensor: Array | None, number: float | None) -> Number | None:
     return float(number) if tensor is None and number is not None else tensor
 
 
-def _unpack(given: Given) -> tuple[Any, ...]:
+def _unpack(given: Given) -> tuple[object, ...]:
     link = given.link
     return given.scores, *_two(given.k), *_two(given.temperature), link.id, _number(link)
 
 
-def _two(number: Any) -> tuple[Any, float | None]:
+def _two(number: Any) -> tuple[Array | None, float | None]:
     return (None, number) if type(number) is float else (number, None)
 
 
-def _number(link: Any) -> float | None:
-    number: float | None = link.static_and_array_alpha()[0]
-    return number
+def _number(link: Link) -> float | None:
+    return link.static_and_array_alpha()[0]
 
 
 def tensors_of(given: Given) -> list[Array]:
@@ -70,8 +80,7 @@ def without_tensors(given: Given) -> Given:
     Hooks on saved tensors and checkpoints let go of what autograd saves, and of nothing else.
     """
     _, k, t, link, form = given[:5]
-    none: Any = None
-    return Given(none, k if type(k) is float else None, t if type(t) is float else None, link, form)
+    return Given(NONE, k if type(k) is float else None, t if type(t) is float else None, link, form)
 
 
 def with_tensors(given: Given, tensors: Sequence[Array]) -> Given:
@@ -84,7 +93,7 @@ def with_tensors(given: Given, tensors: Sequence[Array]) -> Given:
     return Given(x, k, t, given.link, given.form)
 
 
-ROWS = Signature(
+ROWS: Signature[Given] = Signature(
     takes="x n, k #, t #, link",
     pack=_pack,
     unpack=_unpack,
@@ -112,7 +121,7 @@ TEMPERED = ROWS._replace(
 
 # The same with an alpha per row.
 
-EACH_ALPHA = Signature(
+EACH_ALPHA: Signature[Given] = Signature(
     takes="x n, alpha r, k #, t #, link str",
     pack=lambda x, alpha, k, every_k, t, every_t, link: _pack(
         x, k, every_k, t, every_t, link, alpha
@@ -136,7 +145,7 @@ EACH_ALPHA = Signature(
 
 # Rows with costs. All is in tensors.
 
-COSTED = Signature(
+COSTED: Signature[Given] = Signature(
     takes="x n, costs n, budget r, t r, link",
     pack=lambda x, costs, budget, t, link, alpha: with_costs(
         (x, costs, budget, t), NO_LINK if link is None else by_id(link, alpha)
@@ -144,7 +153,7 @@ COSTED = Signature(
     unpack=lambda given: (*costed(given), given.link.id, _number(given.link)),
     learnable=lambda given: ("x", "costs", "budget", "t"),
     tensors=costed,
-    without_tensors=lambda given: given._replace(scores=None, costs=None, k=None, temperature=None),
+    without_tensors=lambda given: given._replace(scores=NONE, costs=None, k=None, temperature=None),
     with_tensors=lambda given, tensors: given._replace(
         scores=tensors[0], costs=tensors[1], k=tensors[2], temperature=tensors[3]
     ),
@@ -155,7 +164,7 @@ COSTED = Signature(
 # An array alone.
 
 
-def scores(name: str, kernels: str) -> Signature:
+def scores(name: str, kernels: str) -> Signature[Any]:
     """Return the signature of an array of this name, with rows along its last dimension."""
     return Signature(
         takes=f"{name} n",

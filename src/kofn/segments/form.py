@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_integer, check_same_kind, check_scores
 from kofn.arrays.kinds import (
     Array,
@@ -20,14 +21,15 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
     namespace_of,
-    of_torch,
 )
-from kofn.arrays.operations import arange, cumulative_min
+from kofn.arrays.operations import arange, cumulative_min, same
 from kofn.arrays.tracing import greatest, is_at_hand
 from kofn.segments.order import Order, as_index
 from kofn.solver.segments import SegmentRows
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kofn.arrays.typing import Namespace
 
 
@@ -56,7 +58,7 @@ class SegmentForm(NamedTuple):
     segments: int  # of a column
     over: SegmentRows
     unassigned: Array | None = None  # entries that may be in no segment, (n,)
-    offsets: Array | None = None  # of a jagged nested tensor
+    offsets: Tensor | None = None  # of a jagged nested tensor
 
     @property
     def xp(self) -> Namespace[Any]:
@@ -88,10 +90,10 @@ class SegmentForm(NamedTuple):
             return array
         if self.offsets is None:
             raise TypeError(f"{name} is a nested tensor, and scores is not; pass its values()")
-        values, offsets = of_torch("jagged").parts(name, array)
+        values, offsets = of_torch.jagged.parts(name, array)
         alike = tuple(offsets.shape) == tuple(self.offsets.shape)
         if alike and is_at_hand(offsets) and is_at_hand(self.offsets):
-            alike = bool((offsets == self.offsets).all())
+            alike = same(offsets, self.offsets)
         if not alike:
             raise ValueError(f"{name} must have parts of the same lengths as scores")
         return values
@@ -101,7 +103,7 @@ class SegmentForm(NamedTuple):
         values = self._columns(cast(values, self.dtype), self.shape[0])
         if self.offsets is None:
             return values
-        return of_torch("jagged").jagged(values, self.offsets)
+        return of_torch.jagged.jagged(values, self.offsets)  # type: ignore[arg-type]  # of torch
 
     def per_segment(self, values: Array) -> Array:
         """Return flat numbers per segment as (segments, …)."""
@@ -130,7 +132,7 @@ def form_of_segments(
             raise ValueError(
                 "a nested tensor defines its segments; leave out segment_ids, ptr and num_segments"
             )
-        scores, offsets = of_torch("jagged").parts("scores", scores)
+        scores, offsets = of_torch.jagged.parts("scores", scores)
         ptr = offsets
     elif (segment_ids is None) == (ptr is None):
         got = "both" if ptr is not None else "neither"

@@ -17,14 +17,21 @@ from kofn.arrays.kinds import (
     most_precise_dtype,
     namespace,
 )
-from kofn.arrays.typing import Number
-from kofn.inputs.given import HALF_TYPES, NUMBERS, Given, temperature_of, without_deleted
+from kofn.arrays.typing import ArrayT, Number
+from kofn.inputs.given import (
+    HALF_TYPES,
+    NUMBERS,
+    Given,
+    temperature_of,
+    temperature_or_number,
+    without_deleted,
+)
 from kofn.links.link import Link
 from kofn.segments.form import SegmentForm, form_of_segments
 
 
 def segment_given(
-    scores: Array,
+    scores: ArrayT,
     k: Any,
     link: Link,
     temperature: Any,
@@ -34,7 +41,7 @@ def segment_given(
     ptr: Any,
     num_segments: Any,
     ratio: Any = None,
-) -> Given:
+) -> Given[ArrayT]:
     """Check the arguments, and return flat scores and numbers per segment; see `SegmentForm`."""
     if (k is None) == (ratio is None):
         raise ValueError(f"give either k or ratio; got k={shown(k)} and ratio={shown(ratio)}")
@@ -49,9 +56,10 @@ def segment_given(
         inner = inner.with_alpha(form.xp.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))
     if framework(temperature) is not None:
         temperature = _spread("temperature", temperature, x, form)
-    t = temperature_of(temperature, (form.rows,), x, as_number=form.kind != "jax")
+    find = temperature_of if form.kind == "jax" else temperature_or_number
+    t = find(temperature, (form.rows,), x)
     count = _share(ratio, x, form) if k is None else _k_of(k, x, form)
-    return Given(x, count, t, inner, form)
+    return Given(x, count, t, inner, form)  # type: ignore[arg-type]  # of the kind of scores
 
 
 def _mask_of(mask: Any, values: Array) -> Array:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, is_torch, of_torch
+from kofn.arrays import torch as of_torch
+from kofn.arrays.kinds import Array, is_torch
 
 MOST_PADDING = 0.125
 """The share of padding up to which segments of other lengths join a block."""
@@ -139,7 +140,7 @@ def put_numbers(which: np.ndarray, per_row: Any, numbers: Array) -> None:
 
 def as_index(numbers: np.ndarray, for_torch: bool) -> Any:
     """Return numbers of entries or rows in the form that indexes arrays of a framework."""
-    return of_torch("state").from_memory(numbers) if for_torch else numbers
+    return of_torch.state.from_memory(numbers) if for_torch else numbers
 
 
 def _together(sizes: np.ndarray, counts: np.ndarray) -> list[int]:

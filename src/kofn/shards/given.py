@@ -18,10 +18,10 @@ from kofn.inputs.given import (
     Given,
     _per_row,
     _spread,
-    _temperature_of,
     budget_of,
     costs_of,
     last_mask,
+    temperature_or_number,
     without_deleted,
 )
 from kofn.links.link import Link
@@ -130,9 +130,9 @@ def _checked(
         given, costs = costs, costs_of(costs, scores, x, form)
         if form.n == 0 and isinstance(given, Tensor):  # the graph that the other ranks have
             costs = costs + (0 * given.to(x.dtype)).sum()
-    t = _temperature_of(temperature, batch, like, form.dim)
-    t = full_like(like, batch, t) if type(t) is float else t
-    return Shards(x, per_row, number, t, inner, form, over, costs)
+    t = temperature_or_number(temperature, batch, like, form.dim)
+    t = full_like(like, batch, t) if isinstance(t, float) else t
+    return Shards(x, per_row, number, t, inner, form, over, costs)  # type: ignore[arg-type]  # of torch
 
 
 def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float | None, Tensor]:

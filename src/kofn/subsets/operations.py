@@ -9,7 +9,8 @@ from typing import Any
 
 from kofn import kernels, links
 from kofn.adapters import route
-from kofn.arrays.kinds import Array, framework, is_torch, namespace, of_torch
+from kofn.arrays import torch as of_torch
+from kofn.arrays.kinds import Array, framework, is_torch, namespace
 from kofn.kernels import contract
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
@@ -97,7 +98,7 @@ LOG_COUNT = Operation(
 
 def sum_of(operation: Operation, z: Array, k: Array) -> Array:
     """Return one of the sums, by the fastest code."""
-    if is_torch(z) and of_torch("state").is_eager(z):
+    if is_torch(z) and of_torch.state.is_eager(z):
         # By array code too, the way back is another sum and not a graph through the nodes.
         return route.computed(operation, kernel_for(z), z, (k,))
     return route.answer(operation, z, k)
@@ -106,7 +107,7 @@ def sum_of(operation: Operation, z: Array, k: Array) -> Array:
 def kernel_for(z: Array) -> Any:
     """Return the module with the kernels for these rows, or None."""
     kind = str(framework(z))
-    if kind == "torch" and not of_torch("state").is_plain(z):
+    if is_torch(z) and not of_torch.state.is_plain(z):
         return None
     return kernels.serving_of("subsets", z, kind)
 

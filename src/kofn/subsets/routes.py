@@ -6,8 +6,9 @@ from typing import Any
 
 from kofn import links
 from kofn.adapters import route
+from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, framework, is_torch, namespace, of_torch
+from kofn.arrays.kinds import Array, framework, is_torch, namespace
 from kofn.operations.operation import Operation
 from kofn.subsets import quadrature, sampling
 from kofn.subsets.operations import (
@@ -61,14 +62,14 @@ def tails(z: Array, k: Array) -> Array:
 
 def covariance(z: Array, k: Array, v: Array) -> Array:
     """Return the covariance of the coins times v, as `quadrature.covariance`."""
-    if is_torch(z) and any(map(of_torch("state").is_recorded, (z, v))):
+    if any(is_torch(each) and of_torch.state.is_recorded(each) for each in (z, v)):
         return quadrature.covariance(z, k, v)
     return route.answer(COVARIANCE, z, k, v)
 
 
 def heads(z: Array, k: Array, uniforms: Array) -> Array:
     """Draw as `sampling.draw`, by the fastest available code."""
-    kernel = None if is_torch(z) and of_torch("state").is_recorded(z) else kernel_for(z)
+    kernel = None if is_torch(z) and of_torch.state.is_recorded(z) else kernel_for(z)
     if kernel and kernel.draw:
         return kernel.draw(z, k, uniforms)
     return whole(sampling.draw, z, k, uniforms)

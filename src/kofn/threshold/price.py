@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -9,7 +10,6 @@ from kofn.arrays.kinds import (
     is_torch,
     most_precise_dtype,
     namespace,
-    of_torch,
     quiet,
 )
 from kofn.links.link import Link
@@ -28,7 +28,7 @@ def solved(
     code does, which has more digits.
     """
     wide, theta = most_precise_dtype(x), None
-    if over is DENSE and (of_torch("state").is_plain(x) if is_torch(x) else not is_jax(x)):
+    if over is DENSE and (of_torch.state.is_plain(x) if is_torch(x) else not is_jax(x)):
         theta = by_kernel.threshold(x, budget, temperature, link, costs)
     link = link.map_alpha(lambda alpha: cast(alpha, wide))
     rows = [cast(array, wide) for array in (x, costs, budget, temperature)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from kofn.arrays.torch.private import (
 )
 from kofn.arrays.when_imported import import_after
 
+Answer = TypeVar("Answer")
+
 
 def placed_like(x: Tensor, values: Tensor) -> Tensor:
     """Return `values`, equal in every process, as a replicated DTensor if `x` is a DTensor."""
@@ -30,6 +32,16 @@ def placed_like(x: Tensor, values: Tensor) -> Tensor:
 
     whole = [Replicate()] * x.device_mesh.ndim
     return DTensor.from_local(values, x.device_mesh, whole, run_check=False)
+
+
+def constant(like: Tensor, values: np.ndarray) -> Tensor:
+    """Return `values` with the dtype and device of `like`, in every process that `like` is in."""
+    return placed_like(like, torch.as_tensor(values, dtype=like.dtype, device=like.device))
+
+
+def numbers(like: Tensor, count: int) -> Tensor:
+    """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
+    return placed_like(like, torch.arange(count, dtype=like.dtype, device=like.device))
 
 
 def from_memory(values: np.ndarray) -> Tensor:
@@ -96,7 +108,7 @@ def is_compiled() -> bool:
     return _is_compiling() and not torch.compiler.is_exporting() and not is_transformed()
 
 
-def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
+def untraced(function: Callable[..., Answer], *arguments: object) -> Answer:
     """Call function(*arguments) outside of torch.compile, which breaks the graph here."""
     if not _is_compiling():
         return function(*arguments)
@@ -132,7 +144,7 @@ def is_recorded(x: Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
-def recording(function: Callable[..., Any], *arguments: Any) -> Any:
+def recording(function: Callable[..., Answer], *arguments: object) -> Answer:
     """Call function(*arguments) where autograd can record, also inside of an operator.
 
     PyTorch turns autograd off in the thread that runs one, and grad mode does not bring it back.

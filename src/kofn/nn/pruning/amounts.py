@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_number
-from kofn.nn.pruning.layout import Blocks, Groups
+from kofn.nn.pruning.layout import Blocks, Groups, Layout
 from kofn.nn.pruning.targets import Target
-from kofn.streaming.tensors import Over
+from kofn.streaming.tensors import Cost, Over
 
 
 def kept_of(
     amount: Any,
     budget: Any,
     totals: list[float],
-    layout: Blocks | Groups,
+    layout: Layout,
     scope: str,
     has_costs: bool,
 ) -> list[float]:
@@ -51,7 +51,7 @@ def kept_of(
     return [kept if has_costs else float(kept // unit)]
 
 
-def _check_groups(amount: Any, budget: Any, layout: Groups) -> None:
+def _check_groups(amount: object, budget: object, layout: Groups) -> None:
     removed = 1 - layout.n / layout.m
     given = budget if amount is None else amount
     same = isinstance(amount, Real) and abs(float(amount) - removed) < 1e-9
@@ -62,7 +62,7 @@ def _check_groups(amount: Any, budget: Any, layout: Groups) -> None:
         )
 
 
-def _kept(amount: Any, total: float, size: int, has_costs: bool) -> float:
+def _kept(amount: object, total: float, size: int, has_costs: bool) -> float:
     """Return how many scores are kept, or at what cost; a number of weights is of whole blocks."""
     if isinstance(amount, Integral) and not isinstance(amount, bool):
         most = total * (1 if has_costs else size)
@@ -75,9 +75,7 @@ def _kept(amount: Any, total: float, size: int, has_costs: bool) -> float:
     return (1 - share) * total if has_costs else total - round(share * total)
 
 
-def totals_of(
-    targets: list[Target], prices: list[Any], layout: Blocks | Groups, over: Over
-) -> list[float]:
+def totals_of(targets: list[Target], prices: list[Cost], layout: Layout, over: Over) -> list[float]:
     """Return the sum of the costs of each tensor, over all processes that have a part of it."""
     size = layout.size if isinstance(layout, Blocks) else 1
     found = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,7 +81,10 @@ def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[0], int(torch.Size(shape[1:]).numel())
 
 
-def layout_of(pattern: Any) -> Blocks | Groups:
+Layout = Blocks | Groups
+
+
+def layout_of(pattern: object) -> Layout:
     """Return what `pattern` asks for: None, "n:m" or the shape of a block."""
     if pattern is None:
         return Blocks()

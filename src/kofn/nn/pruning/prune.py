@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from kofn.arrays.typing import LinkName
 from kofn.links import Link, table
 from kofn.nn.pruning.amounts import kept_of, totals_of
 from kofn.nn.pruning.choosers import Clock, GroupChoice, SharedRow
-from kofn.nn.pruning.layout import Blocks, Groups, layout_of
+from kofn.nn.pruning.layout import Blocks, Groups, Layout, layout_of
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.schedule import PruningSchedule, schedule_of
 from kofn.nn.pruning.targets import (
@@ -25,8 +25,13 @@ from kofn.nn.pruning.targets import (
     refuse_infinite,
     targets_of,
 )
-from kofn.nn.pruning.weight import PrunedWeight, measure_by
-from kofn.streaming.tensors import ALONE, Over
+from kofn.nn.pruning.weight import Chooser, Measure, PrunedWeight, measure_by
+from kofn.streaming.tensors import ALONE, Cost, Over
+
+if TYPE_CHECKING:
+    from kofn.nn.pruning.sharded import Shards
+
+ScoreFunction = Callable[[str, Tensor], Tensor]
 
 START = 0.01
 """Learned scores start at the magnitudes, scaled to this root mean square in each tensor."""
@@ -132,11 +137,11 @@ def prune(
         for target, price, measure in zip(targets, prices, measures, strict=True)
     ]
     for member in members:
-        way.join(member)
+        way.join(member)  # type: ignore[arg-type]  # of this way
     clock = Clock(schedule, members[0])
     steps = torch.zeros((), dtype=torch.int64, device=members[0].original.device)
     members[0].register_buffer("steps", steps)
-    choosers: list[Any]
+    choosers: list[Chooser]
     if isinstance(layout, Groups):
         choosers = [GroupChoice(member, choice, link, clock) for member in members]
     else:
@@ -163,11 +168,11 @@ class _Whole:
         return [target.weight for target in targets]
 
     @staticmethod
-    def costs(targets: list[Target], prices: list[Any]) -> list[Any]:
+    def costs(targets: list[Target], prices: list[Cost]) -> list[Cost]:
         return prices
 
     @staticmethod
-    def scores(target: Target, function: Any) -> Any:
+    def scores(target: Target, function: ScoreFunction) -> ScoreFunction:
         return function
 
     @staticmethod
@@ -175,7 +180,9 @@ class _Whole:
         parametrize.register_parametrization(member.target.module, "weight", member, unsafe=True)
 
 
-def _way(model: nn.Module, targets: list[Target], layout: Any, choice: str) -> Any:
+def _way(
+    model: nn.Module, targets: list[Target], layout: Layout, choice: str
+) -> type[_Whole] | Shards:
     """Return how the model is pruned: `_Whole`, or `sharded.Shards` under fully_shard."""
     if not any(is_sharded(target.weight) for target in targets):
         return _Whole
@@ -191,8 +198,8 @@ def _fixed(link: Link) -> Link:
 
 
 def _prices(
-    model: nn.Module, targets: list[Target], costs: Any, inputs: Any, scope: str, layout: Any
-) -> list[Any]:
+    model: nn.Module, targets: list[Target], costs: Any, inputs: Any, scope: str, layout: Layout
+) -> list[Cost]:
     """Return the cost per weight of each tensor."""
     if inputs is not None and costs != "flops":
         raise ValueError(f'example_inputs are for costs="flops"; got costs={costs!r}')
@@ -203,15 +210,15 @@ def _prices(
     return list(costs_of(model, targets, costs, inputs))
 
 
-def _per_score(cost: Any, layout: Any) -> Any:
+def _per_score(cost: Cost, layout: Layout) -> Cost:
     if isinstance(layout, Groups):
         return 1.0
     return layout.summed(cost) if isinstance(cost, Tensor) else cost * layout.size
 
 
 def _measures(
-    targets: list[Target], layout: Any, scores: Any, way: Any
-) -> list[Callable[[Tensor], Tensor]]:
+    targets: list[Target], layout: Layout, scores: str | ScoreFunction, way: type[_Whole] | Shards
+) -> list[Measure]:
     """Return weight ↦ scores for each tensor: learned ones have a scale for each."""
     with torch.no_grad():
         squares = [float(weight.float().norm()) ** 2 for weight in way.weights(targets)]

@@ -11,6 +11,7 @@ from torch import nn
 from kofn.nn.pruning.choosers import Clock
 from kofn.nn.pruning.score_check import ScoreCheck, StepCheck
 from kofn.nn.pruning.views import Views
+from kofn.nn.pruning.weight import Chooser
 
 
 class Pruner(Views):
@@ -20,7 +21,7 @@ class Pruner(Views):
     copy a model in the middle, copy both: copy.deepcopy((model, pruner)).
     """
 
-    def __init__(self, model: nn.Module, choosers: list[Any], clock: Clock) -> None:
+    def __init__(self, model: nn.Module, choosers: list[Chooser], clock: Clock) -> None:
         super().__init__(choosers, clock)
         self.model = model
         self._check = ScoreCheck(self.members)

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from kofn.nn.pruning.choosers import SharedRow
-from kofn.nn.pruning.layout import Blocks
+from kofn.nn.pruning.choosers import Clock, SharedRow
+from kofn.nn.pruning.layout import Blocks, Layout
 from kofn.nn.pruning.sharded_pruner import ShardedPruner
 from kofn.nn.pruning.sharded_weight import ShardedWeight, sharded_like
 from kofn.nn.pruning.targets import Target, is_sharded, reshard
-from kofn.streaming.tensors import Over
+from kofn.nn.pruning.weight import Chooser
+from kofn.streaming.tensors import Cost, Over
 
 
 class Everywhere:
@@ -42,7 +43,9 @@ class Everywhere:
     def most(self, numbers: Sequence[float]) -> list[float]:
         return self._reduced(numbers, distributed.ReduceOp.MAX)
 
-    def _reduced(self, numbers: Sequence[float], how: Any) -> list[float]:
+    def _reduced(
+        self, numbers: Sequence[float], how: distributed.ReduceOp.RedOpType
+    ) -> list[float]:
         found = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         for group in self.groups:
             distributed.all_reduce(found, how, group=group)
@@ -80,7 +83,9 @@ class Shards:
 
     member, join = ShardedWeight, staticmethod(ShardedWeight.join)
 
-    def __init__(self, model: nn.Module, targets: list[Target], layout: Any, choice: str) -> None:
+    def __init__(
+        self, model: nn.Module, targets: list[Target], layout: Layout, choice: str
+    ) -> None:
         if choice == "k_subset_sample":
             raise ValueError(
                 'choice must be "soft_topk" or "k_subset" for a model under fully_shard, which '
@@ -96,7 +101,7 @@ class Shards:
         with torch.no_grad():
             return [_held(target).to_local() for target in targets]
 
-    def costs(self, targets: list[Target], prices: list[Any]) -> list[Any]:
+    def costs(self, targets: list[Target], prices: list[Cost]) -> list[Cost]:
         """Return the shards of costs, which may be whole."""
         reshard(self.model)  # counting operations has called it
         pairs = zip(targets, prices, strict=True)
@@ -105,14 +110,14 @@ class Shards:
             for target, price in pairs
         ]
 
-    def scores(self, target: Target, function: Callable[[str, Tensor], Tensor]) -> Any:
+    def scores(self, target: Target, function: Callable[[str, Tensor], Tensor]) -> _OfShards:
         """Return the user's function of whole weights, as DTensors, for a shard."""
         return _OfShards(target.name, function, _held(target))
 
     def row(self, *settings: Any) -> ShardedRow:
         return ShardedRow(self.over, *settings)
 
-    def pruner(self, model: nn.Module, choosers: list[Any], clock: Any) -> ShardedPruner:
+    def pruner(self, model: nn.Module, choosers: list[Chooser], clock: Clock) -> ShardedPruner:
         return ShardedPruner(model, choosers, clock, self.over)
 
 
@@ -171,7 +176,7 @@ def _check_one_mesh(targets: list[Target]) -> None:
             )
 
 
-def _check_layout(target: Target, layout: Any) -> None:
+def _check_layout(target: Target, layout: Layout) -> None:
     """Raise unless blocks and groups lie within one process."""
     if isinstance(layout, Blocks) and layout.size == 1:
         return

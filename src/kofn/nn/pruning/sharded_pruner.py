@@ -13,6 +13,7 @@ from kofn.arrays.torch.private import after_backward, sharded_parameters, tree_l
 from kofn.nn.pruning.choosers import Clock, SharedRow
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.sharded_weight import ShardedWeight, local, sharded_like
+from kofn.nn.pruning.weight import Chooser
 from kofn.streaming.tensor_gradient import Threshold
 from kofn.streaming.tensors import Over
 
@@ -22,7 +23,7 @@ class ShardedPruner(Pruner):
 
     members: list[Any]  # of ShardedWeight
 
-    def __init__(self, model: nn.Module, choosers: list[Any], clock: Clock, over: Over) -> None:
+    def __init__(self, model: nn.Module, choosers: list[Chooser], clock: Clock, over: Over) -> None:
         super().__init__(model, choosers, clock)
         for hook in self._hooks:
             hook.remove()

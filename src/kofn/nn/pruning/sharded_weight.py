@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from kofn.nn.pruning.targets import is_sharded
-from kofn.nn.pruning.weight import PrunedWeight
-from kofn.streaming.tensors import wide
+from kofn.nn.pruning.layout import Layout
+from kofn.nn.pruning.targets import Target, is_sharded
+from kofn.nn.pruning.weight import Measure, PrunedWeight
+from kofn.streaming.tensors import Cost, wide
 
 NAME = "pruning"
 """The name of a `ShardedWeight` among the children of its layer."""
@@ -24,7 +25,9 @@ class ShardedWeight(PrunedWeight):
     DTensors, as the weight is, which stays the layer's parameter.
     """
 
-    def __init__(self, target: Any, layout: Any, cost: Any, measure: Any, learned: bool) -> None:
+    def __init__(
+        self, target: Target, layout: Layout, cost: Cost, measure: Measure, learned: bool
+    ) -> None:
         self._held = [target.weight]  # in a list, so that it does not become a parameter here too
         super().__init__(target, layout, cost, measure, False)
         self.leaf: Tensor | None = None
@@ -42,8 +45,7 @@ class ShardedWeight(PrunedWeight):
     @property
     def held(self) -> DTensor:
         """Return the weight."""
-        found: DTensor = self._held[0]
-        return found
+        return self._held[0]  # type: ignore[return-value]
 
     @property
     def original(self) -> Tensor:

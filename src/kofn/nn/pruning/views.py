@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from kofn.nn.pruning.choosers import Clock, GroupChoice
+from kofn.nn.pruning.choosers import Clock, GroupChoice, SharedRow
 from kofn.nn.pruning.targets import refuse_infinite, refuse_sharded
-from kofn.nn.pruning.weight import PrunedWeight
+from kofn.nn.pruning.weight import Chooser, PrunedWeight
 from kofn.streaming.tensors import ALONE, Over
 
 
@@ -18,7 +16,7 @@ class Views:
 
     over: Over = ALONE
 
-    def __init__(self, choosers: list[Any], clock: Clock) -> None:
+    def __init__(self, choosers: list[Chooser], clock: Clock) -> None:
         self.choosers, self.clock = choosers, clock
         self.members: list[PrunedWeight] = [each for row in choosers for each in row.members]
         self.finalized = False
@@ -82,6 +80,8 @@ class Views:
 
     def __repr__(self) -> str:
         first = self.choosers[0]
-        what = f"kept={first.kept:g} of {first.total:g}" if hasattr(first, "kept") else "n:m"
+        what = "n:m"
+        if isinstance(first, SharedRow):
+            what = f"kept={first.kept:g} of {first.total:g}"
         tensors = f"{len(self.members)} weights"
         return f"Pruner({tensors}, {what}, step {self.steps} of {self.clock.schedule.steps})"

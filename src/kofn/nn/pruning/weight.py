@@ -9,13 +9,18 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrize
 
-from kofn.nn.pruning.layout import Blocks, Groups
+from kofn.nn.pruning.layout import Blocks, Layout
 from kofn.nn.pruning.targets import Target, refuse_sharded
 from kofn.streaming.tensors import Cost, wide
 
+Measure = Callable[[Tensor], Tensor]
+"""A weight, to its scores."""
+
 
 class Chooser(Protocol):
-    """What chooses among the weights of one or more tensors."""
+    """What chooses among the weights of one or more tensors, its members."""
+
+    members: list[PrunedWeight]
 
     def apply(self, member: PrunedWeight, weight: Tensor) -> Tensor:
         """Return the weight times its soft mask."""
@@ -45,9 +50,9 @@ class PrunedWeight(nn.Module):
     def __init__(
         self,
         target: Target,
-        layout: Blocks | Groups,
+        layout: Layout,
         cost: Cost,
-        measure: Callable[[Tensor], Tensor],
+        measure: Measure,
         learned: bool,
     ) -> None:
         super().__init__()
@@ -129,9 +134,7 @@ class PrunedWeight(nn.Module):
         return f"scores={about}, mask={'soft' if self.mask is None else 'fixed'}"
 
 
-def measure_by(
-    scores: Any, name: str, layout: Blocks | Groups, scale: float
-) -> Callable[[Tensor], Tensor]:
+def measure_by(scores: object, name: str, layout: Layout, scale: float) -> Measure:
     """Return the function weight ↦ scores: scaled magnitudes, or the caller's."""
     return _Measure(scores if callable(scores) else None, name, layout, scale)
 
@@ -140,7 +143,7 @@ class _Measure:
     """|weight|·scale, or the caller's function, averaged over blocks; it can be copied."""
 
     def __init__(
-        self, function: Callable[..., Tensor] | None, name: str, layout: Any, scale: float
+        self, function: Callable[..., Tensor] | None, name: str, layout: Layout, scale: float
     ) -> None:
         self.function, self.name, self.layout, self.scale = function, name, layout, scale
 

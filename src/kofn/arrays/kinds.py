@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kofn.arrays import torch as of_torch
 from kofn.arrays.typing import Array as Array
 from kofn.arrays.typing import ArrayT, DType, Namespace, Special
 
@@ -147,13 +145,6 @@ def full_like(like: ArrayT, shape: tuple[int, ...], value: float) -> ArrayT:
     return namespace(like).full(shape, value, dtype=like.dtype)
 
 
-def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
-    """Return `values` as an array with the framework, dtype and device of `like`."""
-    if is_torch(like):
-        return of_torch.state.constant(like, values)  # type: ignore[return-value]  # of its kind
-    return namespace(like).asarray(values, dtype=like.dtype)
-
-
 def to_numpy(x: Array) -> np.ndarray:
     """Return the values of `x` as a float64 NumPy array without a gradient."""
     if is_torch(x):
@@ -188,16 +179,6 @@ def is_jit_tracing() -> bool:
     """Return whether torch.jit.trace is recording; it makes Python numbers constants."""
     torch = sys.modules.get("torch")
     return torch is not None and not torch.compiler.is_compiling() and torch.jit.is_tracing()
-
-
-def _of_torch(name: str, rng: Any, shape: tuple[int, ...], like: Array) -> Any:
-    """Call torch.rand or torch.randn; torch.compile traces no generator but the global one."""
-    draw = getattr(sys.modules["torch"], name)
-    if rng is None:
-        return draw(shape, dtype=like.dtype, device=like.device)
-    return of_torch.state.untraced(
-        partial(draw, dtype=like.dtype, device=like.device, generator=rng), shape
-    )
 
 
 def quiet(x: Array) -> contextlib.AbstractContextManager[Any]:

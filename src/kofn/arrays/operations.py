@@ -31,6 +31,13 @@ def arange(like: ArrayT, count: int) -> ArrayT:
     return namespace(like).arange(count, dtype=like.dtype)
 
 
+def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
+    """Return `values` as an array with the framework, dtype and device of `like`."""
+    if is_torch(like):
+        return of_torch.state.constant(like, values)  # type: ignore[return-value]  # of its kind
+    return namespace(like).asarray(values, dtype=like.dtype)
+
+
 def cumulative_sums(x: ArrayT) -> ArrayT:
     """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
     return x.cumsum(-1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
@@ -162,18 +169,21 @@ def as_numbers(x: Array, dtype: DType) -> Array:
 
 
 def greatest(x: ArrayT) -> ArrayT:
-    """Return the maximum along the last axis; NaN if there is one, which XLA loses on CPUs."""
-    return _beside_nan(x, namespace(x).max(x, axis=-1))
+    """Return the maximum along the last axis; NaN if there is one."""
+    if is_jax(x):
+        from kofn.arrays.jax.extremes import extreme
+
+        return extreme(x, -math.inf)  # type: ignore[return-value]  # of its kind
+    return namespace(x).max(x, axis=-1)
 
 
 def least(x: ArrayT) -> ArrayT:
     """Return the minimum along the last axis; NaN if there is one."""
-    return _beside_nan(x, namespace(x).min(x, axis=-1))
+    if is_jax(x):
+        from kofn.arrays.jax.extremes import extreme
 
-
-def _beside_nan(x: ArrayT, found: ArrayT) -> ArrayT:
-    xp = namespace(x)
-    return xp.where(xp.any(xp.isnan(x), axis=-1), math.nan, found) if is_jax(x) else found
+        return extreme(x, math.inf)  # type: ignore[return-value]  # of its kind
+    return namespace(x).min(x, axis=-1)
 
 
 def take_along_last(x: ArrayT, indices: Array) -> ArrayT:

@@ -6,10 +6,10 @@ import math
 import sys
 from typing import Any
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_rng, check_shape
 from kofn.arrays.kinds import (
-    _of_torch,
     cast,
     is_jax,
     is_torch,
@@ -27,7 +27,7 @@ def uniform(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     float16 and bfloat16 are excluded: they have too few numbers in [0, 1).
     """
     if is_torch(like):
-        return _of_torch("rand", rng, shape, like)
+        return of_torch.state.drawn(False, rng, shape, like)  # type: ignore[return-value]  # of its kind
     if is_jax(like):
         from jax import random
 
@@ -38,7 +38,7 @@ def uniform(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
 def standard_normal(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     """Draw standard normal noise from `rng` in `like`'s dtype, float32 or float64."""
     if is_torch(like):
-        return _of_torch("randn", rng, shape, like)
+        return of_torch.state.drawn(True, rng, shape, like)  # type: ignore[return-value]  # of its kind
     if is_jax(like):
         from jax import random
 

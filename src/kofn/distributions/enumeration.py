@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.checks import check_integer
-from kofn.arrays.kinds import constant, is_jit_tracing
+from kofn.arrays.kinds import is_jit_tracing
+from kofn.arrays.operations import constant
 
 ENUMERATE_UP_TO = 200_000
 """Choices that are listed by default: a second or so."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,6 +43,17 @@ def constant(like: Tensor, values: np.ndarray) -> Tensor:
 def numbers(like: Tensor, count: int) -> Tensor:
     """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
     return placed_like(like, torch.arange(count, dtype=like.dtype, device=like.device))
+
+
+def drawn(
+    normal: bool, rng: torch.Generator | None, shape: tuple[int, ...], like: Tensor
+) -> Tensor:
+    """Draw normal or uniform noise; torch.compile traces no generator but the global one."""
+    draw = torch.randn if normal else torch.rand
+    if rng is None:
+        return draw(shape, dtype=like.dtype, device=like.device)
+    options = dict(dtype=like.dtype, device=like.device, generator=rng)
+    return untraced(partial(draw, **options), shape)
 
 
 def from_memory(values: np.ndarray) -> Tensor:

@@ -277,6 +277,7 @@ def test_an_empty_batch_and_half_precision(name, way):
 
 
 @learning
+@pytest.mark.usefixtures("kernels_on")
 def test_what_is_kept_for_the_way_back(name):
     sizes, x = [], torch.tensor(scores(np.float32, 50)).requires_grad_()
 

@@ -186,6 +186,8 @@ def _operator_calls():
     yield operators.gap, (x, labels, *softmax, True, True)
     yield operators.value_backward, (k, x, x)
     yield operators.largest, (x, 2)
+    yield operators.first, (x, 2, 0)
+    yield operators.first_of_masked, (x, x > 0, 2, 1)
     for t in ((None, 1.0), (k, None)):
         yield operators.truncated, (x, 2, None, *t)
         yield operators.truncated_backward, (x, x, x, *t)

@@ -31,6 +31,7 @@ from kofn.distributions.relaxed_one_hot import RelaxedOneHot
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps.gates import topk_gates
+from kofn.maps.largest import topk
 from kofn.maps.logarithms import log_entmax, log_soft_topk
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
@@ -69,6 +70,8 @@ __all__ = [
     "soft_topk_sum",
     "topk_gates",
     "hard_topk",
+    # the k largest, exactly
+    "topk",
     # choosing within a budget
     "soft_knapsack",
     "soft_knapsack_threshold",

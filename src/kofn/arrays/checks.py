@@ -95,8 +95,8 @@ def check_temperature(temperature: object) -> float:
     return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
 
 
-def check_scores(scores: Any, name: str = "scores") -> tuple[str, str]:
-    """Return the framework and the dtype's name of `scores`, an array of floats."""
+def check_scores(scores: Any, name: str = "scores", integers: bool = False) -> tuple[str, str]:
+    """Return the framework and the dtype's name of `scores`, an array of floats, or of integers."""
     kind = framework(scores)
     if kind is None:
         if type(scores).__module__ == "torch.fx.proxy":
@@ -113,8 +113,9 @@ def check_scores(scores: Any, name: str = "scores") -> tuple[str, str]:
     if kind == "torch" and scores.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got layout {scores.layout}")
     dtype = dtype_name(scores)
-    if dtype not in FLOATS:
-        raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}; got {scores.dtype}")
+    if dtype not in FLOATS and not (integers and dtype.startswith(("int", "uint"))):
+        allowed = ", ".join(FLOATS) + " or one of integers" * integers
+        raise TypeError(f"{name} must have dtype {allowed}; got {scores.dtype}")
     if scores.ndim == 0:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
     return kind, dtype

@@ -72,7 +72,7 @@ class Form(NamedTuple, Generic[KindT]):
         return np.errstate(all="ignore") if self.kind == "numpy" else _AS_IT_IS
 
 
-def form_of(scores: ArrayT, dim: int, name: str = "scores") -> Form[ArrayT]:
-    """Check an array of floats and the dimension of its rows, and return its form."""
-    kind, dtype_name = check_scores(scores, name)
+def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = False) -> Form[ArrayT]:
+    """Check an array of floats, or of integers, and the dimension of its rows; return its form."""
+    kind, dtype_name = check_scores(scores, name, integers)
     return Form(kind, scores.dtype, dtype_name, scores.shape, check_dim(dim, scores.ndim))

@@ -13,10 +13,12 @@ from kofn.arrays.kinds import (
     Array,
     cast,
     contiguous,
+    dtype_name,
     full_like,
     is_jax,
     is_torch,
     namespace,
+    scalar,
 )
 from kofn.arrays.typing import ArrayT, DType
 
@@ -137,17 +139,44 @@ def top_indices(x: ArrayT, k: int) -> ArrayT:
         from jax import lax
 
         # JAX's top_k orders −0 below 0.
-        return lax.top_k(namespace(x).where(x == 0, 0.0, x), k)[1]  # type: ignore[return-value]  # of its kind
+        return lax.top_k(namespace(x).where(x == 0, scalar(x, 0), x), k)[1]  # type: ignore[return-value]  # of its kind
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]  # type: ignore[return-value]  # of the kind of x
 
 
-def stable_order(x: Array) -> Array:
-    """Return the indices that sort x along the last axis, equal numbers in their order."""
+def stable_order(x: Array, descending: bool = False) -> Array:
+    """Return the indices that sort x along the last axis, equal numbers in their order.
+
+    A NaN counts as the largest number.
+    """
     if is_torch(x):
-        return x.sort(dim=-1, stable=True).indices
+        return x.sort(dim=-1, descending=descending, stable=True).indices
     if is_jax(x):
-        return namespace(x).argsort(x, axis=-1, stable=True)
+        return namespace(x).argsort(x, axis=-1, stable=True, descending=descending)
+    if descending:
+        return x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return np.argsort(x, axis=-1, kind="stable")
+
+
+def comparable(x: Array) -> Array:
+    """Return numbers in the order of x, as float32, float64, int32 or int64."""
+    name = dtype_name(x)
+    if name in ("float32", "float64", "int32", "int64") or is_jax(x):
+        return x
+    xp = namespace(x)
+    if name == "uint64":  # half of them are greater than any int64
+        numbers = cast(x, xp.int64)
+        return numbers ^ np.iinfo(np.int64).min
+    wide = xp.float32 if "float" in name else xp.int64 if name == "uint32" else xp.int32
+    return cast(x, wide)
+
+
+def outermost(like: ArrayT, greatest: bool) -> ArrayT:
+    """Return ±inf in the dtype of `like`; of integers, the greatest or the least."""
+    name, end = dtype_name(like), math.inf if greatest else -math.inf
+    if "float" not in name:
+        info = np.iinfo(name)
+        end = int(info.max if greatest else info.min)
+    return full_like(like, (), end)
 
 
 def kth_largest(x: Array, k: int) -> Array:

@@ -10,16 +10,19 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted, is_jax, is_torch, namespace
+from kofn.arrays.kinds import Array, cast, deleted, dtype_name, is_jax, is_torch, namespace, scalar
 from kofn.arrays.operations import (
     arange,
+    as_numbers,
     cumulative_sums,
     kth_largest,
     put_along_last,
+    stable_order,
     take_along_last,
     top_indices,
 )
 from kofn.inputs.given import NUMBERS, Given
+from kofn.kernels.contract import SMALLEST
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -52,6 +55,29 @@ def largest(x: Array, k: int) -> Array:
 
         return jax_choice.largest(known_scores(x), k, top_indices)  # type: ignore[arg-type]  # of JAX
     return top_indices(known_scores(x), k)
+
+
+def first(x: Array, k: int, way: int) -> Array:
+    """Return the indices of the k largest numbers, or of the smallest, ties to the lowest index.
+
+    NaN is the largest number.
+    """
+    smallest = bool(way & SMALLEST)
+    if is_jax(x) and not smallest:
+        from kofn.threshold import jax_choice
+
+        # XLA orders a NaN by its sign.
+        known = namespace(x).where(x != x, math.nan, x) if "float" in dtype_name(x) else x
+        return jax_choice.largest(known, k, top_indices)  # type: ignore[arg-type]  # of JAX
+    return stable_order(x, not smallest)[..., :k]
+
+
+def first_of_masked(x: Array, mask: Array, k: int, way: int) -> Array:
+    """Return the same with those at last that the mask leaves out."""
+    xp = namespace(x)
+    order = stable_order(xp.where(mask, x, scalar(x, 0)), not way & SMALLEST)
+    left_out = as_numbers(~take_along_last(mask, order), xp.int32)
+    return take_along_last(order, stable_order(left_out)[..., :k])
 
 
 def known_scores(x: Array) -> Array:

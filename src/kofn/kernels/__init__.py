@@ -18,7 +18,7 @@ import numpy as np
 
 from kofn.arrays.kinds import Array
 from kofn.kernels import cpu, gpu, missing
-from kofn.kernels.contract import kind_of
+from kofn.kernels.contract import OF_SCORES, kind_of
 
 
 class RowKernels(Protocol):
@@ -118,8 +118,10 @@ class ChoiceKernels(Protocol):
         Scores may be of half precision.
         """
 
-    def largest(self, x: Array, k: int) -> Any:
-        """Return `formulas.choice.largest`, (…, k) of int64."""
+    def largest(self, x: Array, k: int, way: int = OF_SCORES, mask: Any = None) -> Any:
+        """Return the indices of the k largest numbers, (…, k) of int64: `formulas.choice.largest`,
+        or, for another `way` of contract.py, `first`, of integers, too.
+        """
 
     def truncated(
         self,

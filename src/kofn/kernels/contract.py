@@ -118,3 +118,8 @@ def window_of(size: int, double: bool) -> int:
     them, or 6 in float32, is below rounding.
     """
     return 2 * math.ceil((8 if double else 6) * math.sqrt(size) / 2) + 1
+
+
+SMALLEST, OF_SCORES, ANY_ORDER = 1, 2, 4
+"""How `ChoiceKernels.largest` takes numbers, as bits: it finds the smallest; numbers are scores, of
+which NaN and what counts as masked come last; what it finds may be in any order."""

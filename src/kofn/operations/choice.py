@@ -1,4 +1,4 @@
-"""Hard choices of rows: ones at the k largest scores, and the indices of those."""
+"""Hard choices of rows: ones at the k largest scores, and where the k largest numbers are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, is_torch
 from kofn.formulas import answers, choice
 from kofn.inputs.given import Given, without_bad_temperatures
+from kofn.kernels.contract import ANY_ORDER, SMALLEST
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS, scores
 from kofn.operations.topk import WEIGHTS_BACK
@@ -31,6 +32,32 @@ LARGEST = Operation(
     functions="topk_gates",
     lacks={"JAX": "array code, by XLA's top-k", "segments": "no function for segments"},
 )
+FIRST = Operation(
+    name="first",
+    takes="x n, k SymInt, way int",
+    gives="indices i",
+    of=scores("x", "choice"),
+    kernel=lambda chooser, x, k, way: chooser.largest(x, k, way),
+    plain=choice.first,
+    functions="topk",
+    lacks={"JAX": "array code, by XLA's top-k", "segments": "no function for segments"},
+)
+"""The indices of the k largest numbers of any type, or, by `way`, of the smallest."""
+FIRST_OF_MASKED = Operation(
+    name="first_of_masked",
+    takes="x n, mask n, k SymInt, way int",
+    gives="indices i",
+    of=scores("x", "choice"),
+    kernel=lambda chooser, x, mask, k, way: chooser.largest(x, k, way, mask),
+    plain=choice.first_of_masked,
+    functions="topk(mask=)",
+    lacks=FIRST.lacks,
+)
+
+
+def way_of(smallest: bool, in_order: bool) -> int:
+    """Return what the last two operations are told: which end of a row, and in which order."""
+    return smallest * SMALLEST + (not in_order) * ANY_ORDER
 
 
 def _hard_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     for size in sizes:
         found += launch.codes(kinds, size)
         found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
-        found += [choice.code_of(name, size) for name in choice.NAMES]
+        found += choice.codes(size)
         found += noise.codes(kinds, size)
         found += knapsack.codes(kinds, size)
         found += segments.codes(size)

@@ -14,6 +14,8 @@ import numpy as np
 
 from kofn.arrays.kinds import is_torch
 from kofn.arrays.typing import Array, Number
+from kofn.kernels.contract import OF_SCORES
+from kofn.kernels.cpu.choice.layout import room_of
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
@@ -25,16 +27,20 @@ GRAIN = 16_384  # entries a thread takes at once
 
 _MODULES = {
     "choices": "choice.worker",
-    "largest": "choice.worker",
+    "largest": "choice.largest",
     "truncated": "choice.truncated",
     "back": "choice.truncated",
 }
-NAMES = tuple(_MODULES)
 
 
-def code_of(name: str, size: int) -> Code:
+def code_of(name: str, size: int, kind: str = "float") -> Code:
     """What a thread calls, for numbers of that size."""
-    return Code(_MODULES[name], name, native.WORK, "", 0, f"float{8 * size}")
+    return Code(_MODULES[name], name, native.WORK, "", 0, f"{kind}{8 * size}")
+
+
+def codes(size: int) -> list[Code]:
+    """All that choices need for numbers of that size."""
+    return [*(code_of(name, size) for name in _MODULES), code_of("largest", size, "int")]
 
 
 def hard(x: Array, k: Number) -> Array:
@@ -53,17 +59,27 @@ def hard(x: Array, k: Number) -> Array:
     return out
 
 
-def largest(x: Array, k: int) -> Array:
-    """The indices of the k largest scores of rows, (…, k)."""
+def largest(x: Array, k: int, way: int = OF_SCORES, mask: Array | None = None) -> Array:
+    """The indices of the k largest numbers of rows, (…, k); `way` has the bits of contract.py.
+
+    Where fewer than k are in play, others follow, at last those that the mask, of booleans like x,
+    leaves out.
+    """
     memory = memory_of(x)
     x = memory.packed(x)
-    shape = (*x.shape[:-1], k)
+    shape, n = (*x.shape[:-1], k), x.shape[-1]
     out = (
         x.new_empty(shape, dtype=sys.modules["torch"].int64)
         if is_torch(x)
         else np.empty(shape, np.int64)
     )
-    _offer("largest", x, (memory.address(x), k, memory.address(out)), 0.0, 3 * k, (out,))
+    if k == 0:
+        return out
+    mask = None if mask is None else memory.packed(mask)
+    kind = "float" if "float" in str(x.dtype) else "int"
+    places = memory.address(x), k, memory.address(out)
+    places = (*places, 0 if mask is None else memory.address(mask), way)
+    _offer("largest", x, places, 0.0, room_of(n, k), (out, mask), kind)
     return out
 
 
@@ -114,13 +130,14 @@ def _deal_truncated(
 
 
 def _offer(
-    name: str, x: Any, places: tuple[int, ...], number: float, room: int, keep: tuple[Any, ...]
-) -> None:
+    name: str, x: Any, places: tuple[int, ...], number: float, room: int, keep: tuple[Any, ...],
+    kind: str = "float",
+) -> None:  # fmt: skip
     """Rows to threads, each with `room` words; no answer depends on who works on it."""
     n, count = x.shape[-1], prod(x.shape[:-1])
     if count == 0:
         return
-    code = code_of(name, max(x.itemsize, 4))
+    code = code_of(name, max(x.itemsize, 4), kind)
     words = array("q", (0, 0, count, max(1, GRAIN // n), n, *places))
     job, run, kept = words, native.function(code), None
     if half.is_half(x):

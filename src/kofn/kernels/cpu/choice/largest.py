@@ -1,0 +1,321 @@
+"""The work of one thread: the indices of the k largest numbers of its rows, largest first.
+
+Numbers become keys, integers in their order. The row is taken in parts, each so many places apart,
+and the k-th largest of the parts' maxima is a bound: at least k numbers reach it, and hardly more
+where there are four times as many parts. Those are copied out, and the place of each is how many
+come before it. So a row is passed over three times, whatever its numbers; where the bound lets too
+many through, as it does among equal numbers, it is narrowed by counting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+from kofn.kernels.contract import ANY_ORDER, OF_SCORES, SMALLEST
+from kofn.kernels.cpu.choice.layout import (
+    LANES,
+    MASK,
+    OUT,
+    WAY,
+    WORDS,
+    K,
+    N,
+    X,
+    candidates_of,
+    parts_of,
+)
+from kofn.kernels.cpu.choice.search import count_above, count_from, middle
+from kofn.kernels.cpu.choice.worker import lowest_of
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
+from kofn.kernels.cpu.runtime.vector_math import ordered, real, widest_vectors
+
+RUN = 4 * LANES  # candidates that are sorted by counting; longer runs are merged
+
+_parts_of, _candidates_of = plain(parts_of), plain(candidates_of)
+
+
+def _compared(how: str) -> Any:
+    """Return what compares LANES integers, from an address on, with a bound: a bit for each."""
+
+    @intrinsic
+    def bits(typingctx, address, bound):
+        def codegen(context, builder, signature, arguments):
+            number, word = arguments[1].type, ir.IntType(32)
+            vector = ir.VectorType(number, LANES)
+            at = builder.inttoptr(arguments[0], vector.as_pointer())
+            found = builder.load(at, align=number.width // 8)
+            none = ir.Constant(vector, ir.Undefined)
+            one = builder.insert_element(none, arguments[1], word(0))
+            first = ir.Constant(ir.VectorType(word, LANES), [0] * LANES)
+            flags = builder.icmp_signed(how, found, builder.shuffle_vector(one, none, first))
+            return builder.zext(builder.bitcast(flags, ir.IntType(LANES)), ir.IntType(64))
+
+        return types.int64(types.int64, bound), codegen
+
+    return bits
+
+
+_reaching, _above = _compared(">="), _compared(">")
+
+
+@intrinsic
+def _ones(typingctx, bits):
+    """How many bits are set."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _lowest(typingctx, bits):
+    """The place of the lowest bit that is set, of which there is one."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), codegen
+
+
+@plain
+def _keys_of_floats(x, way, out, keys):
+    """NaN is the largest, or, of scores, out of play."""
+    widest_vectors()
+    lowest, scores = lowest_of(x), way & OF_SCORES != 0
+    turned, bad = real(out, -(way & SMALLEST)), real(out, ~out - 1)
+    for i in range(x.size):
+        v = x[i]
+        key = ordered(v + real(v, 0.0)) if v == v else bad  # −0 is 0
+        keys[i] = (key if v > lowest else out) if scores else real(out, key ^ turned)
+
+
+@plain
+def _keys_of_integers(x, way, out, keys):
+    widest_vectors()
+    turned = real(out, -(way & SMALLEST))
+    for i in range(x.size):
+        keys[i] = real(out, x[i] ^ turned)
+
+
+@plain
+def _leave_out(mask, out, keys):
+    for i in range(mask.size):
+        if not mask[i]:
+            keys[i] = out
+
+
+@plain
+def _set(keys, key):
+    for i in range(keys.size):
+        keys[i] = key
+
+
+@plain
+def _copy(some, into):
+    for i in range(some.size):  # an assignment of whole arrays makes a copy in between
+        into[i] = some[i]
+
+
+@plain
+def _greatest(keys, out):
+    widest_vectors()
+    greatest = out
+    for i in range(keys.size):
+        greatest = max(greatest, keys[i])
+    return greatest
+
+
+@plain
+def _maxima(row, out, best):
+    """The maxima of parts, each of numbers as far apart as there are parts."""
+    widest_vectors()
+    parts = best.size
+    _set(best, out)
+    for start in range(0, row.size, parts):
+        here = row[start : min(start + parts, row.size)]
+        for i in range(here.size):
+            best[i] = max(best[i], here[i])
+
+
+@plain
+def _bound(keys, k, out, slack):
+    """(t, reach): a key that at least k reach, and at most k + slack if such a key is found.
+
+    The least key is out of play. If fewer than k are in play, it is the next one.
+    """
+    low, high = real(out, out + 1), _greatest(keys, out)
+    reach = count_from(keys, low)
+    if reach <= k + slack:
+        return low, reach
+    top = count_from(keys, high)
+    if top >= k:
+        return high, top
+    while True:
+        t = middle(low, high)
+        if t == low:  # `low` and `high` are neighbours
+            return low, reach
+        count = count_from(keys, t)
+        if count < k:
+            high = t
+        else:
+            low, reach = t, count
+            if count <= k + slack:
+                return low, reach
+
+
+@plain
+def _copy_out(row, address, size, t, ties, keys, indices):
+    """Copy the keys of a row that reach t, and their indices; of those equal to t only so many.
+
+    Return how many they are: one more than there is room for if they do not fit.
+    """
+    found, room, limited = np.int64(0), indices.size, ties < row.size
+    for start in range(0, row.size, LANES):
+        at = address + start * size
+        bits = _reaching(at, t)
+        while bits != 0:
+            i = start + _lowest(bits)
+            bits &= bits - 1
+            if limited and row[i] == t:
+                ties -= 1
+                if ties < 0:
+                    continue
+            if found == room:
+                return found + 1
+            keys[found], indices[found] = row[i], i
+            found += 1
+    return found
+
+
+@plain
+def _candidates(row, address, size, k, out, best, keys, indices):
+    """Copy the k largest of a row and perhaps some more, in the order of the row; how many."""
+    first = real(out, out + 1)
+    if row.size <= RUN and best.size == 0:
+        return _copy_out(row, address, size, first, row.size, keys, indices)
+    if best.size > 0:
+        _maxima(row, out, best)
+        t, _ = _bound(best, k, out, k >> 2)
+        found = _copy_out(row, address, size, t, row.size, keys, indices)
+        if found <= indices.size:
+            return found
+    t, reach = _bound(row, k, out, 0)
+    ties = row.size if reach <= k else k - count_above(row, t)
+    return _copy_out(row, address, size, t, ties, keys, indices)
+
+
+@plain
+def _rank(key, i, address, size, count):
+    """How many of `count` keys come before the one at i: larger ones, and equal ones before it."""
+    at, rank, own = address, np.int64(0), i // LANES
+    for _ in range(own):
+        rank += _ones(_reaching(at, key))
+        at += LANES * size
+    before = (np.int64(1) << (i % LANES)) - 1
+    rank += _ones(_reaching(at, key) & before) + _ones(_above(at, key) & ~before)
+    for _ in range((count - 1) // LANES - own):
+        at += LANES * size
+        rank += _ones(_above(at, key))
+    return rank
+
+
+@plain
+def _merge(keys, indices, middle, into, indices_into):
+    """The two sorted parts, before `middle` and from it on, as one; without a branch."""
+    a, b, last = np.int64(0), middle, np.int64(keys.size - 1)
+    for i in range(keys.size):
+        left, right = min(a, middle - 1), min(b, last)
+        second = (np.int64(keys[right] > keys[left]) & (b <= last)) | (a >= middle)
+        j = right if second else left
+        into[i], indices_into[i] = keys[j], indices[j]
+        b += second
+        a += 1 - second
+
+
+@plain
+def _sort(keys, address, size, indices, spare, spare_indices, k, into):
+    """Write the indices of the first k by falling keys: runs are sorted by counting, and merged.
+
+    All but the first `indices.size` keys are not in play.
+    """
+    n, width = indices.size, RUN
+    for start in range(0, n, RUN):
+        count = min(RUN, n - start)
+        at = address + start * size
+        for i in range(count):
+            place = start + _rank(keys[start + i], i, at, size, count)
+            spare[place], spare_indices[place] = keys[start + i], indices[start + i]
+    while width < n:
+        _copy(spare, keys)
+        _copy(spare_indices, indices)
+        for i in range(0, n, 2 * width):
+            end, middle = min(i + 2 * width, n), min(width, n - i)
+            part, places = keys[i:end], indices[i:end]
+            _merge(part, places, middle, spare[i:end], spare_indices[i:end])
+        width *= 2
+    _copy(spare_indices[: min(k, n)], into)
+
+
+@plain
+def _fill(row, mask, out, into, found):
+    """The lowest indices of what is not in play, after those found: of masked entries at last."""
+    for masked in range(2):
+        i = 0
+        while found < into.size and i < row.size:
+            if row[i] == out and (mask.size > 0 and not mask[i]) == (masked == 1):
+                into[found] = i
+                found += 1
+            i += 1
+
+
+def largest(kind: int, number: Any) -> Any:
+    """The work of a thread: the indices of the k largest numbers of rows."""
+    is_float = issubclass(number, np.floating)
+    size = np.dtype(number).itemsize
+    integer = np.int32 if size == 4 else np.int64
+    least = int(np.iinfo(integer).min)
+    keys_of = _keys_of_floats if is_float else _keys_of_integers
+
+    @plain
+    def work(job, own, first, last, _):
+        words = carray(pointer(job), WORDS, np.int64)
+        n, k, rows, way = words[N], words[K], words[COUNT], words[WAY]
+        xs = carray(pointer(words[X]), rows * n, number)
+        outs = carray(pointer(words[OUT]), rows * k, np.int64)
+        masks = carray(pointer(words[MASK]), rows * n if words[MASK] != 0 else 0, np.bool_)
+        parts, room, out = _parts_of(n, k), _candidates_of(k), integer(least)
+        padded = (n + LANES - 1) // LANES * LANES
+        keys = carray(pointer(own), padded, integer)
+        row = keys[:n]
+        at = own + 8 * (n + LANES)
+        best = carray(pointer(at), parts, integer)
+        at += 8 * parts
+        chosen = carray(pointer(at), room + LANES, integer)
+        places = carray(pointer(at + 8 * (room + LANES)), room, np.int64)
+        spare = carray(pointer(at + 8 * (2 * room + LANES)), room, integer)
+        spare_places = carray(pointer(at + 8 * (3 * room + LANES)), room, np.int64)
+        _set(keys[n:], out)
+        for r in range(first, last):
+            x, into = xs[r * n : r * n + n], outs[r * k : r * k + k]
+            keys_of(x, way, out, row)
+            mask = masks[r * n : r * n + n] if masks.size else masks
+            if masks.size:
+                _leave_out(mask, out, row)
+            found = _candidates(row, own, size, k, out, best, chosen, places[:room])
+            if way & ANY_ORDER and found <= k:
+                _copy(places[:found], into)
+            else:
+                _set(chosen[found : found + LANES], out)
+                some = chosen, at, size, places[:found]
+                _sort(*some, spare[:found], spare_places[:found], k, into)
+            if found < k:
+                _fill(row, mask, out, into, found)
+
+    return served(work)

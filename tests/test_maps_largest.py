@@ -87,7 +87,8 @@ def numbers(description, dtype):
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
         x = np.clip(np.abs(x) * 40 if dtype[0] == "u" else x * 40, info.min, info.max).astype(dtype)
-        return np.where(odd, rng.choice([info.min, info.max], x.shape), x).astype(dtype)
+        ends = np.array([info.min, info.max], dtype)
+        return np.where(odd, rng.choice(ends, x.shape), x)
     with np.errstate(over="ignore"):
         x = (x * spread).astype(dtype)
     return np.where(odd, rng.choice(SPECIAL, x.shape), x).astype(dtype)
@@ -253,7 +254,7 @@ def test_k_is_an_integer_that_there_is(framework, k, error, message):
 
 def test_refusals_name_the_argument():
     x = np.array([1.0, 2.0])
-    with pytest.raises(TypeError, match=r"x must have dtype float16.* or one of integers; got bool"):
+    with pytest.raises(TypeError, match=r"x must have dtype .* or one of integers; got bool"):
         kofn.topk(np.array([True, False]), 1)
     with pytest.raises(TypeError, match=r"x must be a torch\.Tensor"):
         kofn.topk([1.0, 2.0], 1)

@@ -68,7 +68,7 @@ def first(x: Array, k: int, way: int) -> Array:
 
         # XLA orders a NaN by its sign.
         known = namespace(x).where(x != x, math.nan, x) if "float" in dtype_name(x) else x
-        return jax_choice.largest(known, k, top_indices)  # type: ignore[arg-type]  # of JAX
+        return jax_choice.largest(known, k, top_indices)
     return stable_order(x, not smallest)[..., :k]
 
 

@@ -77,8 +77,8 @@ def largest(x: Array, k: int, way: int = OF_SCORES, mask: Array | None = None) -
         return out
     mask = None if mask is None else memory.packed(mask)
     kind = "float" if "float" in str(x.dtype) else "int"
-    places = memory.address(x), k, memory.address(out)
-    places = (*places, 0 if mask is None else memory.address(mask), way)
+    mask_at = 0 if mask is None else memory.address(mask)
+    places = memory.address(x), k, memory.address(out), mask_at, way
     _offer("largest", x, places, 0.0, room_of(n, k), (out, mask), kind)
     return out
 

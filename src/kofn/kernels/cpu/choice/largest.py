@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import carray
 
-from kofn.kernels.contract import ANY_ORDER, OF_SCORES, SMALLEST
+from kofn.kernels.contract import ANY_ORDER
+from kofn.kernels.cpu.choice.keys import above, bound, leave_out, lowest, ones, reaching, types_of
 from kofn.kernels.cpu.choice.layout import (
     LANES,
     MASK,
@@ -29,86 +28,14 @@ from kofn.kernels.cpu.choice.layout import (
     candidates_of,
     parts_of,
 )
-from kofn.kernels.cpu.choice.search import count_above, count_from, middle
-from kofn.kernels.cpu.choice.worker import lowest_of
+from kofn.kernels.cpu.choice.search import count_above
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
-from kofn.kernels.cpu.runtime.vector_math import ordered, real, widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 
 RUN = 4 * LANES  # candidates that are sorted by counting; longer runs are merged
 
 _parts_of, _candidates_of = plain(parts_of), plain(candidates_of)
-
-
-def _compared(how: str) -> Any:
-    """Return what compares LANES integers, from an address on, with a bound: a bit for each."""
-
-    @intrinsic
-    def bits(typingctx, address, bound):
-        def codegen(context, builder, signature, arguments):
-            number, word = arguments[1].type, ir.IntType(32)
-            vector = ir.VectorType(number, LANES)
-            at = builder.inttoptr(arguments[0], vector.as_pointer())
-            found = builder.load(at, align=number.width // 8)
-            none = ir.Constant(vector, ir.Undefined)
-            one = builder.insert_element(none, arguments[1], word(0))
-            first = ir.Constant(ir.VectorType(word, LANES), [0] * LANES)
-            flags = builder.icmp_signed(how, found, builder.shuffle_vector(one, none, first))
-            return builder.zext(builder.bitcast(flags, ir.IntType(LANES)), ir.IntType(64))
-
-        return types.int64(types.int64, bound), codegen
-
-    return bits
-
-
-_reaching, _above = _compared(">="), _compared(">")
-
-
-@intrinsic
-def _ones(typingctx, bits):
-    """How many bits are set."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def _lowest(typingctx, bits):
-    """The place of the lowest bit that is set, of which there is one."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.IntType(1)(1))
-
-    return types.int64(types.int64), codegen
-
-
-@plain
-def _keys_of_floats(x, way, out, keys):
-    """NaN is the largest, or, of scores, out of play."""
-    widest_vectors()
-    lowest, scores = lowest_of(x), way & OF_SCORES != 0
-    turned, bad = real(out, -(way & SMALLEST)), real(out, ~out - 1)
-    for i in range(x.size):
-        v = x[i]
-        key = ordered(v + real(v, 0.0)) if v == v else bad  # −0 is 0
-        keys[i] = (key if v > lowest else out) if scores else real(out, key ^ turned)
-
-
-@plain
-def _keys_of_integers(x, way, out, keys):
-    widest_vectors()
-    turned = real(out, -(way & SMALLEST))
-    for i in range(x.size):
-        keys[i] = real(out, x[i] ^ turned)
-
-
-@plain
-def _leave_out(mask, out, keys):
-    for i in range(mask.size):
-        if not mask[i]:
-            keys[i] = out
 
 
 @plain
@@ -124,15 +51,6 @@ def _copy(some, into):
 
 
 @plain
-def _greatest(keys, out):
-    widest_vectors()
-    greatest = out
-    for i in range(keys.size):
-        greatest = max(greatest, keys[i])
-    return greatest
-
-
-@plain
 def _maxima(row, out, best):
     """The maxima of parts, each of numbers as far apart as there are parts."""
     widest_vectors()
@@ -145,32 +63,6 @@ def _maxima(row, out, best):
 
 
 @plain
-def _bound(keys, k, out, slack):
-    """(t, reach): a key that at least k reach, and at most k + slack if such a key is found.
-
-    The least key is out of play. If fewer than k are in play, it is the next one.
-    """
-    low, high = real(out, out + 1), _greatest(keys, out)
-    reach = count_from(keys, low)
-    if reach <= k + slack:
-        return low, reach
-    top = count_from(keys, high)
-    if top >= k:
-        return high, top
-    while True:
-        t = middle(low, high)
-        if t == low:  # `low` and `high` are neighbours
-            return low, reach
-        count = count_from(keys, t)
-        if count < k:
-            high = t
-        else:
-            low, reach = t, count
-            if count <= k + slack:
-                return low, reach
-
-
-@plain
 def _copy_out(row, address, size, t, ties, keys, indices):
     """Copy the keys of a row that reach t, and their indices; of those equal to t only so many.
 
@@ -179,9 +71,9 @@ def _copy_out(row, address, size, t, ties, keys, indices):
     found, room, limited = np.int64(0), indices.size, ties < row.size
     for start in range(0, row.size, LANES):
         at = address + start * size
-        bits = _reaching(at, t)
+        bits = reaching(at, t)
         while bits != 0:
-            i = start + _lowest(bits)
+            i = start + lowest(bits)
             bits &= bits - 1
             if limited and row[i] == t:
                 ties -= 1
@@ -202,11 +94,11 @@ def _candidates(row, address, size, k, out, best, keys, indices):
         return _copy_out(row, address, size, first, row.size, keys, indices)
     if best.size > 0:
         _maxima(row, out, best)
-        t, _ = _bound(best, k, out, k >> 2)
+        t, _ = bound(best, k, out, k >> 2)
         found = _copy_out(row, address, size, t, row.size, keys, indices)
         if found <= indices.size:
             return found
-    t, reach = _bound(row, k, out, 0)
+    t, reach = bound(row, k, out, 0)
     ties = row.size if reach <= k else k - count_above(row, t)
     return _copy_out(row, address, size, t, ties, keys, indices)
 
@@ -216,13 +108,13 @@ def _rank(key, i, address, size, count):
     """How many of `count` keys come before the one at i: larger ones, and equal ones before it."""
     at, rank, own = address, np.int64(0), i // LANES
     for _ in range(own):
-        rank += _ones(_reaching(at, key))
+        rank += ones(reaching(at, key))
         at += LANES * size
     before = (np.int64(1) << (i % LANES)) - 1
-    rank += _ones(_reaching(at, key) & before) + _ones(_above(at, key) & ~before)
+    rank += ones(reaching(at, key) & before) + ones(above(at, key) & ~before)
     for _ in range((count - 1) // LANES - own):
         at += LANES * size
-        rank += _ones(_above(at, key))
+        rank += ones(above(at, key))
     return rank
 
 
@@ -277,11 +169,7 @@ def _fill(row, mask, out, into, found):
 
 def largest(kind: int, number: Any) -> Any:
     """The work of a thread: the indices of the k largest numbers of rows."""
-    is_float = issubclass(number, np.floating)
-    size = np.dtype(number).itemsize
-    integer = np.int32 if size == 4 else np.int64
-    least = int(np.iinfo(integer).min)
-    keys_of = _keys_of_floats if is_float else _keys_of_integers
+    size, (integer, least, keys_of) = np.dtype(number).itemsize, types_of(number)
 
     @plain
     def work(job, own, first, last, _):
@@ -307,7 +195,7 @@ def largest(kind: int, number: Any) -> Any:
             keys_of(x, way, out, row)
             mask = masks[r * n : r * n + n] if masks.size else masks
             if masks.size:
-                _leave_out(mask, out, row)
+                leave_out(mask, out, row)
             found = _candidates(row, own, size, k, out, best, chosen, places[:room])
             if way & ANY_ORDER and found <= k:
                 _copy(places[:found], into)

@@ -15,7 +15,7 @@ import numpy as np
 from kofn.arrays.kinds import is_torch
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import OF_SCORES
-from kofn.kernels.cpu.choice.layout import room_of
+from kofn.kernels.cpu.choice.layout import LANES, room_of
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
@@ -28,6 +28,7 @@ GRAIN = 16_384  # entries a thread takes at once
 _MODULES = {
     "choices": "choice.worker",
     "largest": "choice.largest",
+    "ranked": "choice.ranked",
     "truncated": "choice.truncated",
     "back": "choice.truncated",
 }
@@ -40,7 +41,8 @@ def code_of(name: str, size: int, kind: str = "float") -> Code:
 
 def codes(size: int) -> list[Code]:
     """All that choices need for numbers of that size."""
-    return [*(code_of(name, size) for name in _MODULES), code_of("largest", size, "int")]
+    of_integers = [code_of(name, size, "int") for name in ("largest", "ranked")]
+    return [*(code_of(name, size) for name in _MODULES), *of_integers]
 
 
 def hard(x: Array, k: Number) -> Array:
@@ -65,9 +67,27 @@ def largest(x: Array, k: int, way: int = OF_SCORES, mask: Array | None = None) -
     Where fewer than k are in play, others follow, at last those that the mask, of booleans like x,
     leaves out.
     """
+    return _indices("largest", x, k, way, mask, room_of(x.shape[-1], k))
+
+
+def ranked(x: Array, ranks: Array, mask: Array | None = None) -> Array:
+    """The indices of numbers of rows by their ranks, (…, k) of int64: 0 for the smallest.
+
+    A rank that is too large stands for that of the largest number in play.
+    """
+    memory = memory_of(x)
+    ranks = memory.packed(ranks)
+    room = x.shape[-1] + LANES
+    return _indices("ranked", x, ranks.shape[-1], memory.address(ranks), mask, room, ranks)
+
+
+def _indices(
+    name: str, x: Array, k: int, last: int, mask: Array | None, room: int, keep: Any = None
+) -> Array:
+    """What a worker finds of k numbers of each row; `last` is the last word of its job."""
     memory = memory_of(x)
     x = memory.packed(x)
-    shape, n = (*x.shape[:-1], k), x.shape[-1]
+    shape = (*x.shape[:-1], k)
     out = (
         x.new_empty(shape, dtype=sys.modules["torch"].int64)
         if is_torch(x)
@@ -76,10 +96,10 @@ def largest(x: Array, k: int, way: int = OF_SCORES, mask: Array | None = None) -
     if k == 0:
         return out
     mask = None if mask is None else memory.packed(mask)
-    kind = "float" if "float" in str(x.dtype) else "int"
     mask_at = 0 if mask is None else memory.address(mask)
-    places = memory.address(x), k, memory.address(out), mask_at, way
-    _offer("largest", x, places, 0.0, room_of(n, k), (out, mask), kind)
+    kind = "float" if "float" in str(x.dtype) else "int"
+    places = memory.address(x), k, memory.address(out), mask_at, last
+    _offer(name, x, places, 0.0, room, (out, mask, keep), kind)
     return out
 
 

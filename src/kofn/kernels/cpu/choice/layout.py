@@ -1,10 +1,12 @@
-"""Numbers that `largest` and its callers agree on; nothing here needs a compiler."""
+"""Numbers that `largest`, `ranked` and their callers agree on; nothing here needs a compiler."""
 
 from __future__ import annotations
 
-# A job, the integers that every thread on it reads: those of shares.py first, then the addresses of
-# the numbers, of the answers and of the mask, 0 for none.
+# A job, the integers that every thread on it reads: those of shares.py first. Of the numbers, the
+# answers and the mask the addresses, 0 for no mask; k answers per row; then how numbers are taken,
+# as contract.py has it, or the address of k ranks per row.
 N, X, K, OUT, MASK, WAY = range(4, 10)
+RANKS = WAY
 WORDS = 10
 
 LANES = 16  # numbers that are compared at once

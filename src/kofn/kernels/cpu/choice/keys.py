@@ -1,0 +1,134 @@
+"""Numbers as keys, integers in their order, and the search for the k-th largest of these.
+
+The least key stands for what is out of play. Unlike floats, integers of any size are halved between
+until two are neighbours, so the search ends after as many counts as a key has bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from kofn.kernels.contract import OF_SCORES, SMALLEST
+from kofn.kernels.cpu.choice.layout import LANES
+from kofn.kernels.cpu.choice.search import count_from, middle
+from kofn.kernels.cpu.choice.worker import lowest_of
+from kofn.kernels.cpu.runtime.shares import plain
+from kofn.kernels.cpu.runtime.vector_math import ordered, real, widest_vectors
+
+
+def types_of(number: Any) -> tuple[Any, int, Any]:
+    """Return the type of the keys of numbers, the least of them, and what makes keys."""
+    integer = np.int32 if np.dtype(number).itemsize == 4 else np.int64
+    make = of_floats if issubclass(number, np.floating) else of_integers
+    return integer, int(np.iinfo(integer).min), make
+
+
+@plain
+def of_floats(x, way, out, keys):
+    """NaN is the largest, or, of scores, out of play."""
+    widest_vectors()
+    lowest, scores = lowest_of(x), way & OF_SCORES != 0
+    turned, bad = real(out, -(way & SMALLEST)), real(out, ~out - 1)
+    for i in range(x.size):
+        v = x[i]
+        key = ordered(v + real(v, 0.0)) if v == v else bad  # −0 is 0
+        keys[i] = (key if v > lowest else out) if scores else real(out, key ^ turned)
+
+
+@plain
+def of_integers(x, way, out, keys):
+    widest_vectors()
+    turned = real(out, -(way & SMALLEST))
+    for i in range(x.size):
+        keys[i] = real(out, x[i] ^ turned)
+
+
+@plain
+def leave_out(mask, out, keys):
+    for i in range(mask.size):
+        if not mask[i]:
+            keys[i] = out
+
+
+@plain
+def _greatest(keys, out):
+    widest_vectors()
+    greatest = out
+    for i in range(keys.size):
+        greatest = max(greatest, keys[i])
+    return greatest
+
+
+@plain
+def bound(keys, k, out, slack):
+    """(t, reach): a key that at least k reach, and at most k + slack if such a key is found.
+
+    The least key is out of play. If fewer than k are in play, it is the next one.
+    """
+    low, high = real(out, out + 1), _greatest(keys, out)
+    reach = count_from(keys, low)
+    if reach <= k + slack:
+        return low, reach
+    top = count_from(keys, high)
+    if top >= k:
+        return high, top
+    while True:
+        t = middle(low, high)
+        if t == low:  # `low` and `high` are neighbours
+            return low, reach
+        count = count_from(keys, t)
+        if count < k:
+            high = t
+        else:
+            low, reach = t, count
+            if count <= k + slack:
+                return low, reach
+
+
+def _compared(how: str) -> Any:
+    """Return what compares LANES integers, from an address on, with a bound: a bit for each."""
+
+    @intrinsic
+    def bits(typingctx, address, bound):
+        def codegen(context, builder, signature, arguments):
+            number, word = arguments[1].type, ir.IntType(32)
+            vector = ir.VectorType(number, LANES)
+            at = builder.inttoptr(arguments[0], vector.as_pointer())
+            found = builder.load(at, align=number.width // 8)
+            none = ir.Constant(vector, ir.Undefined)
+            one = builder.insert_element(none, arguments[1], word(0))
+            first = ir.Constant(ir.VectorType(word, LANES), [0] * LANES)
+            flags = builder.icmp_signed(how, found, builder.shuffle_vector(one, none, first))
+            return builder.zext(builder.bitcast(flags, ir.IntType(LANES)), ir.IntType(64))
+
+        return types.int64(types.int64, bound), codegen
+
+    return bits
+
+
+reaching, above = _compared(">="), _compared(">")
+
+
+@intrinsic
+def ones(typingctx, bits):
+    """How many bits are set."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def lowest(typingctx, bits):
+    """The place of the lowest bit that is set, of which there is one."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), codegen

@@ -1,0 +1,98 @@
+"""The work of one thread: the indices of numbers of its rows by their ranks, as order statistics.
+
+Rank 0 is the smallest number, and of equal ones the first; NaN is the largest. What is out of play
+has no rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from kofn.kernels.cpu.choice.keys import above, bound, leave_out, lowest, ones, reaching, types_of
+from kofn.kernels.cpu.choice.layout import LANES, MASK, OUT, RANKS, WORDS, K, N, X
+from kofn.kernels.cpu.choice.search import count_above, count_from
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
+from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+
+
+@plain
+def _least_from(row, t, most):
+    """The least key from t on; `most` if there is none."""
+    widest_vectors()
+    found = most
+    for i in range(row.size):
+        found = min(found, row[i] if row[i] >= t else most)
+    return found
+
+
+@plain
+def _least_above(row, t, most):
+    """The least key above t; `most` if there is none."""
+    widest_vectors()
+    found = most
+    for i in range(row.size):
+        found = min(found, row[i] if row[i] > t else most)
+    return found
+
+
+@plain
+def _index(address, size, n, key, number):
+    """The place of the key that has so many equal ones before it."""
+    for start in range(0, n, LANES):
+        at = address + start * size
+        bits = reaching(at, key) & ~above(at, key)
+        here = ones(bits)
+        if number < here:
+            for _ in range(number):
+                bits &= bits - 1
+            return start + lowest(bits)
+        number -= here
+    return np.int64(0)
+
+
+@plain
+def _find(row, address, size, ranks, out, most, into):
+    """Write the indices of some ranks, each limited to those that there are."""
+    live = count_above(row, out)
+    key, below, equal = out, np.int64(0), np.int64(0)
+    for i in range(ranks.size):
+        rank = max(min(ranks[i], live - 1), np.int64(0))
+        if rank == below + equal and equal > 0:
+            key, below = _least_above(row, key, most), below + equal
+            equal = live - below - count_above(row, key)
+        elif not below <= rank < below + equal:
+            t, _ = bound(row, live - rank, out, 0)
+            key = _least_from(row, t, most)
+            reach = count_from(row, key)
+            below, equal = live - reach, reach - count_above(row, key)
+        into[i] = _index(address, size, row.size, key, rank - below)
+
+
+def ranked(kind: int, number: Any) -> Any:
+    """The work of a thread: the indices of numbers of some ranks, of each row."""
+    size, (integer, least, keys_of) = np.dtype(number).itemsize, types_of(number)
+
+    @plain
+    def work(job, own, first, last, _):
+        words = carray(pointer(job), WORDS, np.int64)
+        n, k, rows = words[N], words[K], words[COUNT]
+        xs = carray(pointer(words[X]), rows * n, number)
+        outs = carray(pointer(words[OUT]), rows * k, np.int64)
+        ranks = carray(pointer(words[RANKS]), rows * k, np.int64)
+        masks = carray(pointer(words[MASK]), rows * n if words[MASK] != 0 else 0, np.bool_)
+        keys = carray(pointer(own), (n + LANES - 1) // LANES * LANES, integer)
+        row, out, most = keys[:n], integer(least), integer(-1 - least)
+        for i in range(n, keys.size):
+            keys[i] = out
+        for r in range(first, last):
+            keys_of(xs[r * n : r * n + n], 0, out, row)
+            if masks.size:
+                leave_out(masks[r * n : r * n + n], out, row)
+            here = slice(r * k, r * k + k)
+            _find(row, own, size, ranks[here], out, most, outs[here])
+
+    return served(work)

@@ -33,6 +33,7 @@ from kofn.losses import fenchel_young_loss
 from kofn.maps.gates import topk_gates
 from kofn.maps.largest import topk
 from kofn.maps.logarithms import log_entmax, log_soft_topk
+from kofn.maps.quantiles import quantile
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
@@ -70,8 +71,9 @@ __all__ = [
     "soft_topk_sum",
     "topk_gates",
     "hard_topk",
-    # the k largest, exactly
+    # the k largest and quantiles, exactly
     "topk",
+    "quantile",
     # choosing within a budget
     "soft_knapsack",
     "soft_knapsack_threshold",

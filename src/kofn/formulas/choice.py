@@ -21,6 +21,7 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
+from kofn.arrays.typing import Number
 from kofn.inputs.given import NUMBERS, Given
 from kofn.kernels.contract import SMALLEST
 from kofn.solver.reductions import DENSE, Reductions
@@ -74,10 +75,31 @@ def first(x: Array, k: int, way: int) -> Array:
 
 def first_of_masked(x: Array, mask: Array, k: int, way: int) -> Array:
     """Return the same with those at last that the mask leaves out."""
+    return _order_of_masked(x, mask, not way & SMALLEST)[..., :k]
+
+
+def ranked(x: Array, ranks: Array) -> Array:
+    """Return the indices of numbers by their ranks, 0 for the smallest; NaN is the largest."""
+    return take_along_last(stable_order(x), _limited(ranks, x.shape[-1] - 1))
+
+
+def ranked_of_masked(x: Array, mask: Array, ranks: Array) -> Array:
+    """Return the same of the numbers that the mask leaves in."""
+    last = namespace(x).sum(as_numbers(mask, ranks.dtype), axis=-1)[..., None] - 1
+    return take_along_last(_order_of_masked(x, mask, False), _limited(ranks, last))
+
+
+def _limited(ranks: Array, last: Number) -> Array:
+    xp = namespace(ranks)
+    return xp.maximum(xp.minimum(ranks, xp.asarray(last, dtype=ranks.dtype)), scalar(ranks, 0))
+
+
+def _order_of_masked(x: Array, mask: Array, descending: bool) -> Array:
+    """Return what sorts x, with those at last that the mask leaves out, in their order."""
     xp = namespace(x)
-    order = stable_order(xp.where(mask, x, scalar(x, 0)), not way & SMALLEST)
+    order = stable_order(xp.where(mask, x, scalar(x, 0)), descending)
     left_out = as_numbers(~take_along_last(mask, order), xp.int32)
-    return take_along_last(order, stable_order(left_out)[..., :k])
+    return take_along_last(order, stable_order(left_out))
 
 
 def known_scores(x: Array) -> Array:

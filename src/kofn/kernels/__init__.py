@@ -123,6 +123,9 @@ class ChoiceKernels(Protocol):
         or, for another `way` of contract.py, `first`, of integers, too.
         """
 
+    def ranked(self, x: Array, ranks: Array, mask: Any = None) -> Any:
+        """Return `formulas.choice.ranked`, for ranks (…, m) of int64."""
+
     def truncated(
         self,
         x: Array,

@@ -53,6 +53,29 @@ FIRST_OF_MASKED = Operation(
     functions="topk(mask=)",
     lacks=FIRST.lacks,
 )
+RANKED = Operation(
+    name="ranked",
+    takes="x n, ranks i",
+    gives="indices i",
+    of=scores("x", "choice"),
+    kernel=lambda chooser, x, ranks: chooser.ranked(x, ranks),
+    plain=choice.ranked,
+    fake=lambda x, ranks: ranks.new_empty(ranks.shape),
+    functions="quantile",
+    lacks={"JAX": "array code, by a sort", "segments": "no function for segments"},
+)
+"""The indices of numbers by their ranks."""
+RANKED_OF_MASKED = Operation(
+    name="ranked_of_masked",
+    takes="x n, mask n, ranks i",
+    gives="indices i",
+    of=scores("x", "choice"),
+    kernel=lambda chooser, x, mask, ranks: chooser.ranked(x, ranks, mask),
+    plain=choice.ranked_of_masked,
+    fake=lambda x, mask, ranks: ranks.new_empty(ranks.shape),
+    functions="quantile(mask=)",
+    lacks=RANKED.lacks,
+)
 
 
 def way_of(smallest: bool, in_order: bool) -> int:

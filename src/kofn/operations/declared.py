@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from kofn.operations.choice import FIRST, FIRST_OF_MASKED, HARD, HARD_WEIGHTS, LARGEST
+from kofn.operations.choice import (
+    FIRST,
+    FIRST_OF_MASKED,
+    HARD,
+    HARD_WEIGHTS,
+    LARGEST,
+    RANKED,
+    RANKED_OF_MASKED,
+)
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.operations.losses import LOSS
@@ -11,6 +19,6 @@ from kofn.operations.truncated import TRUNCATED, TRUNCATED_LOSS
 
 DECLARED = (
     *(WEIGHTS, SINGLE_WEIGHTS, THETA, VALUE, LOG_WEIGHTS, LOSS, TRUNCATED, TRUNCATED_LOSS),
-    *(HARD_WEIGHTS, HARD, LARGEST, FIRST, FIRST_OF_MASKED),
+    *(HARD_WEIGHTS, HARD, LARGEST, FIRST, FIRST_OF_MASKED, RANKED, RANKED_OF_MASKED),
     *(KNAPSACK, HARD_KNAPSACK, FILL, PRICE, KNAPSACK_VALUE),
 )

@@ -20,9 +20,10 @@ import test_adapters_sharded
 from kofn import links, losses
 from kofn.adapters import route
 from kofn.adapters.torch_operators import REGISTERED, register
+from kofn.arrays.autodiff import stop_gradient
 from kofn.formulas import answers
 from kofn.inputs.given import given
-from kofn.operations import topk
+from kofn.operations import choice, topk
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
@@ -72,6 +73,13 @@ def single_weights(x, k=2.5, t=0.7):
     return route.answer(topk.SINGLE_WEIGHTS, checked)
 
 
+def ranks_of(x, *mask):
+    """The places of the smallest and the third smallest of each row."""
+    ranks = like(x, np.tile(np.array([0, 2]), (x.shape[0], 1)))
+    operation = choice.RANKED_OF_MASKED if mask else choice.RANKED
+    return route.answer(operation, stop_gradient(x), *mask, ranks)
+
+
 CASES = {
     "weights": lambda x, k=2.5, t=0.7: kofn.soft_topk(x, k, temperature=t),
     "single_weights": single_weights,
@@ -88,6 +96,8 @@ CASES = {
     "largest": lambda x: kofn.topk_gates(x, 2)[1],
     "first": lambda x: kofn.topk(x, 2).indices,
     "first_of_masked": lambda x: kofn.topk(x, 2, mask=x > 0).indices,
+    "ranked": lambda x: ranks_of(x),
+    "ranked_of_masked": lambda x: ranks_of(x, x > 0),
     "knapsack_weights": knapsack,
     "knapsack_hard": functools.partial(knapsack, hard=True),
     "knapsack_fill": bought,
@@ -104,7 +114,7 @@ NUMBERS = {
     "t": np.linspace(0.4, 2, ROWS),
     "costs": np.outer(np.linspace(0.8, 1.2, ROWS), COSTS),
 }
-INDICES = ("largest", "first", "first_of_masked")
+INDICES = ("largest", "first", "first_of_masked", "ranked", "ranked_of_masked")
 CONSTANT = ("hard", *INDICES, "knapsack_fill")
 KEPT = {
     **dict.fromkeys(

@@ -188,6 +188,9 @@ def _operator_calls():
     yield operators.largest, (x, 2)
     yield operators.first, (x, 2, 0)
     yield operators.first_of_masked, (x, x > 0, 2, 1)
+    ranks = torch.zeros(*x.shape[:-1], 2, dtype=torch.int64)
+    yield operators.ranked, (x, ranks)
+    yield operators.ranked_of_masked, (x, x > 0, ranks)
     for t in ((None, 1.0), (k, None)):
         yield operators.truncated, (x, 2, None, *t)
         yield operators.truncated_backward, (x, x, x, *t)

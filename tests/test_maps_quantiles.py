@@ -1,0 +1,223 @@
+"""quantile: the definitions of NumPy, for rows of any size, with gradients and a temperature."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kofn
+from kofn.maps.quantiles import INTERPOLATIONS
+from support import Framework, with_gradients
+
+INF, NAN = np.inf, np.nan
+QS = np.array([0.0, 0.25, 0.5, 0.77, 1.0])
+
+
+def of(name, x):
+    return x if name == "numpy" else Framework(name).array(x, str(np.asarray(x).dtype))
+
+
+def close(found, wanted, dtype="float64"):
+    found, tolerance = np.asarray(found, np.float64), 1e-6 if dtype == "float32" else 1e-13
+    assert found.shape == np.shape(wanted)
+    assert np.allclose(found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("kernels", ["on", "reference"])
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.sampled_from([(7,), (3, 10), (2, 3, 5), (4, 1), (1, 130)]),
+    spread=st.sampled_from([1e-30, 1.0, 1e30]),
+    ties=st.booleans(),
+    keepdim=st.booleans(),
+)
+def test_the_definitions_are_those_of_numpy(
+    kernels, interpolation, seed, shape, spread, ties, keepdim
+):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    x = (np.round(x) if ties else x) * spread
+    holes = np.where(rng.random(shape) < 0.3, NAN, x)
+    how = dict(interpolation=interpolation, keepdim=keepdim)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("KOFN_KERNELS", kernels)
+        warnings.simplefilter("ignore")  # NumPy's, about rows of NaN
+        for dim in (None, *range(len(shape))):
+            for q in (float(rng.random()), QS):
+                its = dict(axis=dim, method=interpolation, keepdims=keepdim)
+                for name in ("numpy", "torch"):
+                    own = q if np.ndim(q) == 0 else of(name, q)
+                    found = kofn.quantile(of(name, x / spread), own, dim=dim, **how)
+                    close(found, np.quantile(x / spread, q, **its))
+                    found = kofn.quantile(of(name, holes), own, dim=dim, ignore_nan=True, **how)
+                    assert np.allclose(
+                        np.asarray(found) / spread,
+                        np.nanquantile(holes, q, **its) / spread,
+                        rtol=1e-13,
+                        atol=1e-13,
+                        equal_nan=True,
+                    )
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_on_jax_they_are_those_of_numpy(interpolation):
+    x = np.random.default_rng(0).standard_normal((3, 10))
+    for dim in (None, 0, 1):
+        found = kofn.quantile(jnp.asarray(x), jnp.asarray(QS), dim=dim, interpolation=interpolation)
+        close(found, np.quantile(x, QS, axis=dim, method=interpolation))
+    jitted = jax.jit(lambda x, q: kofn.quantile(x, q, dim=-1, interpolation=interpolation))
+    close(jitted(x, QS), np.quantile(x, QS, axis=-1, method=interpolation))
+    mapped = jax.vmap(lambda row: kofn.quantile(row, 0.3, interpolation=interpolation))
+    close(mapped(jnp.asarray(x)), np.quantile(x, 0.3, axis=-1, method=interpolation))
+
+
+def test_of_two_places_as_near_the_even_one_is_nearest(framework):
+    x = framework.array([0.0, 1.0, 2.0, 3.0])
+    found = [framework.numpy(kofn.quantile(x, q, interpolation="nearest")) for q in (1 / 6, 0.5)]
+    assert found == [0.0, 2.0]
+
+
+def test_rows_with_infinities(framework):
+    """NumPy has NaN wherever an infinity is near."""
+    x = framework.array([[-INF, 0.0, 1.0, INF], [INF] * 4, [-INF, -INF, 3.0, 4.0]])
+    for q, wanted in ((0.0, [-INF, INF, -INF]), (1 / 3, [0, INF, -INF]), (0.9, [INF, INF, 3.7])):
+        close(framework.numpy(kofn.quantile(x, q, dim=-1)), wanted)
+
+
+def test_rows_with_a_nan_and_rows_without_numbers(framework):
+    x = framework.array([[1.0, NAN, 3.0], [1.0, 2.0, 3.0], [NAN] * 3])
+    close(framework.numpy(kofn.quantile(x, 0.5, dim=-1)), [NAN, 2.0, NAN])
+    close(framework.numpy(kofn.quantile(x, 0.5, dim=-1, ignore_nan=True)), [2.0, 2.0, NAN])
+    mask = framework.array([[True, False, True], [False, True, True], [False] * 3], "bool")
+    close(framework.numpy(kofn.quantile(x, 0.5, dim=-1, mask=mask)), [2.0, 2.5, NAN])
+    empty = kofn.quantile(framework.array(np.zeros((2, 0))), 0.5, dim=-1)
+    close(framework.numpy(empty), [NAN, NAN])
+    assert kofn.quantile(framework.array(np.zeros((0, 3))), 0.5, dim=-1).shape == (0,)
+
+
+def test_an_entry_of_q_out_of_range_is_nan(framework):
+    q = framework.array([-0.1, 0.5, 1.1, NAN])
+    found = kofn.quantile(framework.array([1.0, 2.0, 3.0]), q)
+    close(framework.numpy(found), [NAN, 2.0, NAN, NAN])
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_temperatures_down_to_the_exact_quantile(framework, interpolation):
+    x = np.random.default_rng(0).standard_normal((4, 30))
+    q = framework.array([0.2, 0.5, 0.9])
+    exact = np.quantile(x, [0.2, 0.5, 0.9], axis=-1, method=interpolation)
+    errors = []
+    for temperature in (1.0, 0.1, 1e-3, 1e-6):
+        found = kofn.quantile(
+            framework.array(x), q, dim=-1, interpolation=interpolation, temperature=temperature
+        )
+        errors.append(np.abs(framework.numpy(found) - exact).max())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.01
+    assert errors[-1] < 1e-9
+
+
+def test_a_smooth_quantile_leaves_out_what_the_mask_does(framework):
+    x = framework.array([[1.0, 5.0, 2.0, 9.0]])
+    mask = framework.array([[True, True, True, False]], "bool")
+    found = kofn.quantile(x, 0.4, dim=-1, mask=mask, temperature=0.3)
+    close(
+        framework.numpy(found), framework.numpy(kofn.quantile(x[:, :3], 0.4, temperature=0.3))[None]
+    )
+
+
+@with_gradients
+def test_the_gradient_goes_to_the_numbers_next_to_the_place(name):
+    framework = Framework(name)
+    x = framework.array([[3.0, 1.0, 2.0, 10.0]])
+    one = framework.array([1.0])
+    gradient = framework.vjp(lambda x: kofn.quantile(x, 0.5, dim=-1), (x,), one)[0]
+    assert np.array_equal(gradient, [[0.5, 0, 0.5, 0]])
+    gradient = framework.vjp(
+        lambda x: kofn.quantile(x, 0.9, dim=-1, interpolation="lower"), (x,), one
+    )[0]
+    assert np.array_equal(gradient, [[1, 0, 0, 0]])
+    q = framework.array([0.5])
+    in_q = framework.vjp(lambda q: kofn.quantile(x, q, dim=-1), (q,), one[None])[0]
+    close(in_q, [3 * (3.0 - 2.0)])
+
+
+@pytest.mark.parametrize("temperature", [0, 0.3])
+def test_derivatives_of_both_orders(temperature):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 9, dtype=torch.float64, generator=generator, requires_grad=True)
+    q = torch.tensor([0.2, 0.55], dtype=torch.float64, requires_grad=True)
+
+    def function(x, q):
+        return kofn.quantile(x, q, dim=-1, temperature=temperature)
+
+    assert torch.autograd.gradcheck(function, (x, q))
+    assert torch.autograd.gradgradcheck(function, (x, q))
+    x, q = x.detach(), q.detach()
+    mapped = torch.func.vmap(lambda row: function(row, q), out_dims=1)(x)
+    assert torch.allclose(mapped, function(x, q), rtol=1e-12)
+    wanted = torch.autograd.functional.jacobian(lambda x: function(x, q), x)
+    assert torch.allclose(torch.func.jacrev(lambda x: function(x, q))(x), wanted)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_and_exported(dynamic):
+    x = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
+    q = torch.tensor([0.2, 0.55])
+
+    def both(x, q):
+        masked = kofn.quantile(x, 0.3, dim=0, mask=x > 0, interpolation="lower")
+        return kofn.quantile(x, q, dim=-1), masked
+
+    compiled = torch.compile(both, fullgraph=True, dynamic=dynamic)
+    for some in (x, x[:4]):
+        for found, wanted in zip(compiled(some, q), both(some, q), strict=True):
+            assert torch.allclose(found, wanted, equal_nan=True)
+
+    class Module(torch.nn.Module):
+        def forward(self, x, q):
+            return both(x, q)
+
+    found = torch.export.export(Module(), (x, q)).module()(x, q)
+    for one, other in zip(found, both(x, q), strict=True):
+        assert torch.allclose(one, other, equal_nan=True)
+
+
+def test_a_row_of_more_entries_than_torch_quantile_takes():
+    x = torch.arange(17_000_000, dtype=torch.float32).flip(0)
+    assert kofn.quantile(x, 0.75, interpolation="lower") == 12_749_999
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_half_types(name):
+    x = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).to(getattr(torch, name))
+    found = kofn.quantile(x, 0.3, dim=-1)
+    assert found.dtype == x.dtype
+    assert torch.equal(found, x.float().quantile(0.3, dim=-1).to(x.dtype))
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        (dict(q=1.5), ValueError, r"q must be a number in \[0, 1\]; got 1.5"),
+        (dict(q="half"), TypeError, r"q must be a number in \[0, 1\], or an array; got 'half'"),
+        (dict(q=np.zeros((2, 2))), ValueError, r"q must have at most one dimension; got .*2, 2"),
+        (dict(interpolation="cubic"), ValueError, "interpolation must be one of 'linear'"),
+        (dict(temperature=-1), ValueError, "temperature must be a finite number > 0"),
+        (dict(ignore_nan=1), TypeError, "ignore_nan must be True or False"),
+        (dict(keepdim="yes"), TypeError, "keepdim must be True or False"),
+        (dict(dim=2), ValueError, "dim must be in"),
+        (dict(x=np.arange(3)), TypeError, "x must have dtype float16"),
+    ],
+)
+def test_refusals_name_the_argument(how, error, message):
+    given_ = dict(x=np.array([1.0, 2.0, 3.0]), q=0.5) | how
+    with pytest.raises(error, match=message):
+        kofn.quantile(given_.pop("x"), given_.pop("q"), **given_)

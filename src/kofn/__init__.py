@@ -147,7 +147,46 @@ if not _typing.TYPE_CHECKING:  # type checkers would accept every name
             return import_module(f"kofn.{name}")
         if name in _LATER:
             return getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
-        raise AttributeError(f"module 'kofn' has no attribute {name!r}")
+        raise AttributeError(_missing(name))
+
+
+_NAMES_ELSEWHERE = {
+    "entmax15": "entmax(x)",
+    "entmax_bisect": "entmax(x, alpha)",
+    "gumbel_topk": "PlackettLuce",
+    "kthvalue": "topk(x, k, largest=False)",
+    "logsumexp": "soft_topk_sum(x, 1, link='exponential')",
+    "masked_softmax": "softmax(x, mask=mask)",
+    "median": "quantile(x, 0.5)",
+    "nanquantile": "quantile(x, q, ignore_nan=True)",
+    "percentile": "quantile(x, q / 100)",
+    "projection_simplex": "sparsemax(x)",
+    "relaxed_topk": "soft_topk(x, k)",
+    "router": "nn.TopKRouter",
+    "scatter_softmax": "segment_softmax(x, segment_ids=...)",
+    "sort": "topk(x, n)",
+    "sparsemax_bisect": "sparsemax(x)",
+    "topk_mask": "hard_topk(x, k)",
+    "topk_router": "nn.TopKRouter",
+    "TopKRouter": "nn.TopKRouter",
+    "TopKSAE": "nn.TopKSAE",
+}
+"""What is called otherwise elsewhere, in lower or upper case, with or without underscores."""
+
+
+def _missing(name: str) -> str:
+    """Say that there is no such name, and which one may be meant."""
+    from difflib import get_close_matches
+
+    def plain(name: str) -> str:
+        return name.lower().replace("_", "")
+
+    known = {plain(own): own for own in (*__all__, *_ROOMS)}
+    known |= {plain(other): own for other, own in _NAMES_ELSEWHERE.items()}
+    # Tools ask every module for names such as __wrapped__.
+    close = [] if name.startswith("_") else get_close_matches(plain(name), known, 1, cutoff=0.8)
+    hint = f"; you may mean kofn.{known[close[0]]}" if close else ""
+    return f"module 'kofn' has no attribute {name!r}{hint}"
 
 
 def __dir__() -> list[str]:

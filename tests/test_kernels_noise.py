@@ -8,7 +8,8 @@ import torch
 from torch.autograd import gradgradcheck
 
 from kofn import links, perturbed_argmax
-from kofn.maps import argmax_nodes, argmax_quadrature
+from kofn.maps.argmax import nodes as argmax_nodes
+from kofn.maps.argmax import quadrature as argmax_quadrature
 
 SHAPES, WIDE = [(2, 1.0), (30, 0.05)], [(700, 1.0), (700, 30.0)]
 """Entries of a row, and their spread."""

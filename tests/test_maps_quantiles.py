@@ -210,7 +210,7 @@ def test_half_types(name):
         (dict(q="half"), TypeError, r"q must be a number in \[0, 1\], or an array; got 'half'"),
         (dict(q=np.zeros((2, 2))), ValueError, r"q must have at most one dimension; got .*2, 2"),
         (dict(interpolation="cubic"), ValueError, "interpolation must be one of 'linear'"),
-        (dict(temperature=-1), ValueError, "temperature must be a finite number > 0"),
+        (dict(temperature=-1), ValueError, "temperature must be a finite number ≥ 0"),
         (dict(ignore_nan=1), TypeError, "ignore_nan must be True or False"),
         (dict(keepdim="yes"), TypeError, "keepdim must be True or False"),
         (dict(dim=2), ValueError, "dim must be in"),

@@ -55,7 +55,9 @@ WITHOUT_ORDER = {
     "gumbel_max",
     "gumbel_softmax",
     "normal_rsample",
-}  # as torch.nn.functional has them
+    "topk",
+    "quantile",
+}  # as PyTorch and NumPy have them
 
 
 def functions():

@@ -147,7 +147,7 @@ class ChoiceKernels(Protocol):
 
 
 class NoiseKernels(Protocol):
-    """The functions of a backend for `maps/argmax_quadrature.py`: y (…, n), numbers of quadrature
+    """The functions of a backend for `maps/argmax/quadrature.py`: y (…, n), numbers of quadrature
     nodes (nodes, …, 1), all of one dtype.
     """
 

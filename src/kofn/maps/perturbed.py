@@ -13,7 +13,7 @@ from kofn.inputs.given import ONE, given
 from kofn.inputs.settled import rows_of
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
-from kofn.maps import argmax_weights
+from kofn.maps.argmax import weights as argmax_weights
 from kofn.maps.softmax import softmax
 from kofn.threshold.compiled import evaluate
 

@@ -13,7 +13,6 @@ from kofn.arrays.checks import (
     check_number,
     check_real,
     check_same_kind,
-    check_temperature,
 )
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
@@ -108,7 +107,8 @@ def quantile(
     if ignore_nan:
         known = ~form.xp.isnan(rows)
         playing = known if playing is None else playing & known
-    share, soft = _shares(q, rows), _softness(temperature)
+    share, allowed = _shares(q, rows), "a finite number ≥ 0, in the units of x"
+    soft = check_number("temperature", temperature, low=0.0, allowed=allowed, arrays=False)
     with quiet(x):
         found = _found(rows, playing, share, interpolation, soft)
     return _shaped(cast(found, form.dtype), form, dim, keepdim, getattr(q, "ndim", 0))
@@ -126,10 +126,6 @@ def _shares(q: float | Array, x: Array) -> Array:
         raise ValueError(f"q must have at most one dimension; got shape {tuple(array.shape)}")
     wide = cast(adopt(array, x), dtype).reshape(-1)
     return namespace(wide).where((wide >= 0) & (wide <= 1), wide, math.nan)
-
-
-def _softness(temperature: object) -> float:
-    return 0.0 if temperature == 0 else check_temperature(temperature)
 
 
 def _found(x: Array, playing: Array | None, q: Array, interpolation: str, soft: float) -> Array:

@@ -12,7 +12,7 @@ from kofn.adapters.torch_operators import register
 from kofn.arrays.torch.operator import refuse_untranslated
 from kofn.inputs.given import Given
 from kofn.links.link import by_id
-from kofn.maps import argmax_operations
+from kofn.maps.argmax import operations as argmax_operations
 from kofn.metrics.temperature_search import SOLVERS
 from kofn.subsets.conditional_bernoulli import MARGINALS
 from kofn.subsets.operations import COVARIANCE, LOG_COUNT, TAILS

@@ -14,7 +14,7 @@ from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, nam
 from kofn.arrays.operations import arange, take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
-from kofn.maps.argmax_kernels import serving as noise_kernels
+from kofn.maps.argmax.kernels import serving as noise_kernels
 from kofn.operations.choice import LARGEST
 
 Kinks = tuple[tuple[float, float], ...]

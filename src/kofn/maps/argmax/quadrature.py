@@ -20,8 +20,8 @@ from typing import NamedTuple
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import accumulated, stacked
 from kofn.arrays.kinds import Array, cast, namespace
-from kofn.maps.argmax_kernels import serving as noise_kernels
-from kofn.maps.argmax_nodes import (
+from kofn.maps.argmax.kernels import serving as noise_kernels
+from kofn.maps.argmax.nodes import (
     Noise,
     Places,
     from_the_largest,

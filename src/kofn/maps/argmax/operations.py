@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kofn.arrays.kinds import Array, namespace
 from kofn.links.link import by_id
-from kofn.maps import argmax_quadrature
-from kofn.maps.argmax_nodes import Noise, most_nodes
-from kofn.maps.argmax_quadrature import Measure
+from kofn.maps.argmax import quadrature
+from kofn.maps.argmax.nodes import Noise, most_nodes
+from kofn.maps.argmax.quadrature import Measure
 from kofn.operations.operation import Operation, Signature
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ ROWS = Signature(
 
 
 def _evaluate(_: Any, rows: Noisy) -> tuple[Array | None, ...]:
-    p, found = argmax_quadrature.evaluate(*rows)
+    p, found = quadrature.evaluate(*rows)
     return p, *(found or (None, None, None))
 
 
 def _back(_: Any, rows: Noisy, cotangent: Array, *found: Array | None) -> Array:
     known: Any = found
     measure = None if found[0] is None else Measure(*known)
-    return argmax_quadrature.jacobian_product(rows.y, rows.noise, cotangent, measure)
+    return quadrature.jacobian_product(rows.y, rows.noise, cotangent, measure)
 
 
 EAGER = Operation(
@@ -92,7 +92,7 @@ def _memory(rows: Noisy) -> Any:
 
 def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
     """Return the probabilities, and the Measure at their nodes; unused nodes have a mass of −1."""
-    p, measure = argmax_quadrature.evaluate(*rows)
+    p, measure = quadrature.evaluate(*rows)
     kept = _memory(rows)
     count = measure.at.shape[0] if measure and kept.shape[1] else 0
     if measure and count:
@@ -105,8 +105,8 @@ def _from_nodes(_: Any, rows: Noisy, cotangent: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
     found: Any = Measure(*kept[:, :count])
     if not count:
-        found = argmax_quadrature.evaluate(*rows)[1] or None
-    return argmax_quadrature.jacobian_product(rows.y, rows.noise, cotangent, found)
+        found = quadrature.evaluate(*rows)[1] or None
+    return quadrature.jacobian_product(rows.y, rows.noise, cotangent, found)
 
 
 COMPILED = Operation(

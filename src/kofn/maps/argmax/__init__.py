@@ -1,0 +1,1 @@
+"""The probability of being the largest under noise: nodes, sums over them, and derivatives."""

@@ -197,10 +197,10 @@ def _thresholds(x: Array, playing: Array | None, k: Array, temperature: float) -
 
 def _shaped(found: Array, form: Form[ArrayT], dim: int | None, keepdim: bool, lead: int) -> ArrayT:
     """Return quantiles, (…, those of q), with those of q first, if it has a dimension."""
-    first = tuple(found.shape[-1:]) if lead else ()
-    rows: tuple[int, ...] = () if dim is None else form.batch
+    answer: Any = move_axis(found, -1, 0) if lead else found[..., 0][()]
     if keepdim:
+        first = tuple(found.shape[-1:]) if lead else ()
         at = len(form.shape) + form.dim
-        rows = (1,) * len(form.shape) if dim is None else (*rows[:at], 1, *rows[at:])
-    answer: Any = (move_axis(found, -1, 0) if lead else found[..., 0]).reshape((*first, *rows))
+        rows = (1,) * len(form.shape) if dim is None else (*form.batch[:at], 1, *form.batch[at:])
+        answer = answer.reshape((*first, *rows))
     return answer  # of the kind of x

@@ -95,7 +95,7 @@ def quantile(
         array([[ 1.75,  0.  ],
                [10.  ,  4.  ]])
         >>> quantile(x[0], 0.5, temperature=0.5).round(3)
-        np.float64(2.585)
+        np.float64(2.597)
     """
     check_choice("interpolation", interpolation, INTERPOLATIONS)
     ignore_nan, keepdim = check_flag("ignore_nan", ignore_nan), check_flag("keepdim", keepdim)

@@ -15,10 +15,13 @@ from numba.extending import intrinsic
 
 from kofn.kernels.contract import OF_SCORES, SMALLEST
 from kofn.kernels.cpu.choice.layout import LANES
-from kofn.kernels.cpu.choice.search import count_from, middle
+from kofn.kernels.cpu.choice.search import middle
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, widest_vectors
+
+HALVINGS = 64
+"""More than there are between the least and the greatest key."""
 
 
 def types_of(number: Any) -> tuple[Any, int, Any]:
@@ -53,41 +56,6 @@ def leave_out(mask, out, keys):
     for i in range(mask.size):
         if not mask[i]:
             keys[i] = out
-
-
-@plain
-def _greatest(keys, out):
-    widest_vectors()
-    greatest = out
-    for i in range(keys.size):
-        greatest = max(greatest, keys[i])
-    return greatest
-
-
-@plain
-def bound(keys, k, out, slack):
-    """(t, reach): a key that at least k reach, and at most k + slack if such a key is found.
-
-    The least key is out of play. If fewer than k are in play, it is the next one.
-    """
-    low, high = real(out, out + 1), _greatest(keys, out)
-    reach = count_from(keys, low)
-    if reach <= k + slack:
-        return low, reach
-    top = count_from(keys, high)
-    if top >= k:
-        return high, top
-    while True:
-        t = middle(low, high)
-        if t == low:  # `low` and `high` are neighbours
-            return low, reach
-        count = count_from(keys, t)
-        if count < k:
-            high = t
-        else:
-            low, reach = t, count
-            if count <= k + slack:
-                return low, reach
 
 
 def _compared(how: str) -> Any:
@@ -132,3 +100,52 @@ def lowest(typingctx, bits):
         return builder.cttz(arguments[0], ir.IntType(1)(1))
 
     return types.int64(types.int64), codegen
+
+
+@plain
+def reach_of(address, size, n, t):
+    """How many of n keys, and of what stands behind them in the last LANES, are at least t."""
+    count = np.int64(0)
+    for start in range(0, n, LANES):
+        count += ones(reaching(address + start * size, t))
+    return count
+
+
+@plain
+def _ends(keys, out):
+    """The least and the greatest of the keys in play."""
+    widest_vectors()
+    least, greatest = real(out, ~out), out
+    for i in range(keys.size):
+        key = keys[i]
+        least, greatest = min(least, key if key > out else real(out, ~out)), max(greatest, key)
+    return least, greatest
+
+
+@plain
+def bound(keys, address, size, k, out, slack):
+    """(t, reach): a key that at least k reach, and at most k + slack if such a key is found.
+
+    If fewer than k are in play, the least of these. Keys behind the last ones are out of play.
+    """
+    n = keys.size
+    low, high = _ends(keys, out)
+    if high == out:
+        return real(out, out + 1), np.int64(0)
+    reach, top = reach_of(address, size, n, low), reach_of(address, size, n, high)
+    if reach <= k + slack:
+        return low, reach
+    if top >= k:
+        return high, top
+    for _ in range(HALVINGS):
+        t = middle(low, high)
+        if t == low:  # `low` and `high` are neighbours
+            break
+        count = reach_of(address, size, n, t)
+        if count < k:
+            high = t
+        else:
+            low, reach = t, count
+            if count <= k + slack:
+                break
+    return low, reach

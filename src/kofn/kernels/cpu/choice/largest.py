@@ -87,18 +87,18 @@ def _copy_out(row, address, size, t, ties, keys, indices):
 
 
 @plain
-def _candidates(row, address, size, k, out, best, keys, indices):
+def _candidates(row, address, size, k, out, best, best_at, keys, indices):
     """Copy the k largest of a row and perhaps some more, in the order of the row; how many."""
     first = real(out, out + 1)
     if row.size <= RUN and best.size == 0:
         return _copy_out(row, address, size, first, row.size, keys, indices)
     if best.size > 0:
         _maxima(row, out, best)
-        t, _ = bound(best, k, out, k >> 2)
+        t, _ = bound(best, best_at, size, k, out, k >> 2)
         found = _copy_out(row, address, size, t, row.size, keys, indices)
         if found <= indices.size:
             return found
-    t, reach = bound(row, k, out, 0)
+    t, reach = bound(row, address, size, k, out, 0)
     ties = row.size if reach <= k else k - count_above(row, t)
     return _copy_out(row, address, size, t, ties, keys, indices)
 
@@ -182,9 +182,8 @@ def largest(kind: int, number: Any) -> Any:
         padded = (n + LANES - 1) // LANES * LANES
         keys = carray(pointer(own), padded, integer)
         row = keys[:n]
-        at = own + 8 * (n + LANES)
-        best = carray(pointer(at), parts, integer)
-        at += 8 * parts
+        best_at = own + 8 * (n + LANES)
+        best, at = carray(pointer(best_at), parts, integer), best_at + 8 * parts
         chosen = carray(pointer(at), room + LANES, integer)
         places = carray(pointer(at + 8 * (room + LANES)), room, np.int64)
         spare = carray(pointer(at + 8 * (2 * room + LANES)), room, integer)
@@ -196,7 +195,7 @@ def largest(kind: int, number: Any) -> Any:
             mask = masks[r * n : r * n + n] if masks.size else masks
             if masks.size:
                 leave_out(mask, out, row)
-            found = _candidates(row, own, size, k, out, best, chosen, places[:room])
+            found = _candidates(row, own, size, k, out, best, best_at, chosen, places[:room])
             if way & ANY_ORDER and found <= k:
                 _copy(places[:found], into)
             else:

@@ -65,7 +65,7 @@ def _find(row, address, size, ranks, out, most, into):
             key, below = _least_above(row, key, most), below + equal
             equal = live - below - count_above(row, key)
         elif not below <= rank < below + equal:
-            t, _ = bound(row, live - rank, out, 0)
+            t, _ = bound(row, address, size, live - rank, out, 0)
             key = _least_from(row, t, most)
             reach = count_from(row, key)
             below, equal = live - reach, reach - count_above(row, key)

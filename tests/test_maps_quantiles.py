@@ -84,6 +84,15 @@ def test_of_two_places_as_near_the_even_one_is_nearest(framework):
     assert found == [0.0, 2.0]
 
 
+def test_a_place_is_that_of_the_number_that_float32_stands_for():
+    """0.13 in float32 is less than 0.13: of 101 numbers, "lower" would take place 12."""
+    x = torch.randn(101, generator=torch.Generator().manual_seed(0))
+    q = torch.arange(101) / 100
+    for interpolation in INTERPOLATIONS:
+        found = kofn.quantile(x, q, interpolation=interpolation)
+        assert torch.equal(found, x.sort().values)
+
+
 def test_rows_with_infinities(framework):
     """NumPy has NaN wherever an infinity is near."""
     x = framework.array([[-INF, 0.0, 1.0, INF], [INF] * 4, [-INF, -INF, 3.0, 4.0]])

@@ -19,7 +19,9 @@ from kofn.arrays.kinds import (
     Array,
     adopt,
     cast,
+    clip,
     compute_dtype,
+    dtype_name,
     framework,
     full_like,
     is_jax,
@@ -110,7 +112,7 @@ def quantile(
     share, allowed = _shares(q, rows), "a finite number ≥ 0, in the units of x"
     soft = check_number("temperature", temperature, low=0.0, allowed=allowed, arrays=False)
     with quiet(x):
-        found = _found(rows, playing, share, interpolation, soft)
+        found = _found(rows, playing, share, interpolation, soft, _rounding(q))
     return _shaped(cast(found, form.dtype), form, dim, keepdim, getattr(q, "ndim", 0))
 
 
@@ -128,7 +130,15 @@ def _shares(q: float | Array, x: Array) -> Array:
     return namespace(wide).where((wide >= 0) & (wide <= 1), wide, math.nan)
 
 
-def _found(x: Array, playing: Array | None, q: Array, interpolation: str, soft: float) -> Array:
+def _rounding(q: float | Array) -> float:
+    """Return the relative error of q: 0.13 in float32 is not the 0.13 that was meant."""
+    exact = framework(q) is None or dtype_name(q) == "float64"  # type: ignore[arg-type]  # an array
+    return 0.0 if exact else 2.0**-23
+
+
+def _found(
+    x: Array, playing: Array | None, q: Array, interpolation: str, soft: float, rounding: float
+) -> Array:
     """Return the quantiles of rows, (…, those of q)."""
     xp, n = namespace(x), x.shape[-1]
     batch, many = tuple(x.shape[:-1]), q.shape[0]
@@ -139,6 +149,10 @@ def _found(x: Array, playing: Array | None, q: Array, interpolation: str, soft: 
     else:
         count = cast(xp.sum(as_numbers(playing, q.dtype), axis=-1), q.dtype)[..., None]
     at = xp.where(xp.isnan(q), 0.0, q) * xp.where(count > 0, count - 1, 0.0)
+    if rounding:
+        near = xp.round(stop_gradient(at))
+        close = abs(stop_gradient(at) - near) <= clip(near * rounding, 0.0, 2.0**-10)
+        at = xp.where(close, near + (at - stop_gradient(at)), at)
     low, high, share = _places(at, xp.where(count > 0, count - 1, 0.0), interpolation)
     if soft > 0:
         first, second = (_thresholds(x, playing, count - each - 0.5, soft) for each in (low, high))

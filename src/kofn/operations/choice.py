@@ -79,7 +79,7 @@ RANKED_OF_MASKED = Operation(
 
 
 def way_of(smallest: bool, in_order: bool) -> int:
-    """Return what the last two operations are told: which end of a row, and in which order."""
+    """Return the `way` of FIRST: which end of a row it takes, and whether in order."""
     return smallest * SMALLEST + (not in_order) * ANY_ORDER
 
 

@@ -97,7 +97,7 @@ def _keys(x: jax.Array) -> jax.Array:
 
 def largest_in_shards(x: jax.Array, k: int, over: AxisRows) -> jax.Array:
     """Return the places of the k largest entries: each device sends its own k, and no more."""
-    x = numpy.where(x == 0, 0.0, x)  # top_k orders −0 below 0
+    x = numpy.where(x == 0, numpy.zeros_like(x), x)  # top_k orders −0 below 0; x may be integers
     found, there = lax.top_k(x, min(k, x.shape[-1]))
     places = (there + over.positions(x.shape[-1])[0]).astype("int32")
     last = x.ndim - 1

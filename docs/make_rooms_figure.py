@@ -50,6 +50,7 @@ BOXES = {
     "distributions": Box(1.9, 2.7, "KSubset, Categorical, …"),
     "losses": Box(5.0, 2.7, "topk_loss, softmax_loss, …"),
     "metrics": Box(7.9, 2.6, "softness, temperature_for"),
+    "projections": Box(10.75, 2.6, "onto a simplex, a ball, …"),
     "subsets": Box(1.9, 2.7, "probabilities of k-subsets", public=False),
     "maps": Box(5.0, 2.7, "soft_topk, softmax, …"),
     "classic": Box(7.9, 2.6, "older maps, to compare"),

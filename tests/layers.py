@@ -17,7 +17,7 @@ FLOORS = (
     ("operations",),
     ("adapters",),
     ("maps", "subsets", "classic", "streaming"),
-    ("distributions", "losses", "metrics"),
+    ("distributions", "losses", "metrics", "projections"),
     ("estimators", "distributed"),
     ("nn",),
     ("feature_selection", "onnx", "integrations"),

@@ -27,6 +27,7 @@ MODULES = (
     "kofn.metrics",
     "kofn.schedules",
     "kofn.classic",
+    "kofn.projections",
     "kofn.distributed",
     "kofn.nn",
     "kofn.streaming",

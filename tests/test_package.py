@@ -68,7 +68,7 @@ print((time.process_time() - middle) / (middle - start))
     assert min(float(run(code, **on_disk)) for _ in range(5)) < 0.5
 
 
-PUBLIC_MODULES = {"classic", "estimators", "links", "losses", "metrics", "schedules"}
+PUBLIC_MODULES = {"classic", "estimators", "links", "losses", "metrics", "projections", "schedules"}
 
 
 def test_all_is_exact_and_complete():

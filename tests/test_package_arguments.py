@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kofn
-from kofn import classic, losses, metrics
+from kofn import classic, losses, metrics, projections
 
 SCORES = np.array([[2.0, 1.0, 0.5, -1.0], [0.0, 1.0, 2.0, 3.0]])
 CHOSEN = np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
@@ -24,6 +24,10 @@ NEEDED = {
     "support": 2.5,
     "x": SCORES,
     "q": 0.5,
+    "lower": 0.0,
+    "upper": 1.0,
+    "w": 1.0,
+    "c": 2.0,
 }
 LEFT_OUT = {("softmax", "weights"), ("perturbed_argmax", "support")}
 WRONG = {
@@ -51,6 +55,11 @@ WRONG = {
     "bias": (np.ones(3),),
     "x": ([1.0, 2.0], np.array(1.0)),
     "q": (2.0, "a"),
+    "scale": (0.0, -1.0, float("nan"), "1", np.ones(3)),
+    "lower": (float("nan"), "0", np.ones(3)),
+    "upper": (float("nan"), "0", np.ones(3)),
+    "w": (float("nan"), "0", np.ones(3)),
+    "c": (float("nan"), float("inf"), "0", np.ones(3)),
     "interpolation": ("foo", 1),
     "largest": ("no", 1),
     "sorted": ("no", 1),
@@ -61,7 +70,7 @@ ALLOWED = {"quantile": {"temperature": 0}}
 
 
 def functions():
-    for module in (kofn, losses, metrics, classic):
+    for module in (kofn, losses, metrics, classic, projections):
         for name in module.__all__:
             found = getattr(module, name)
             # Segments have tests of their own (test_segments.py).

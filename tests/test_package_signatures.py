@@ -7,7 +7,7 @@ import pytest
 
 import kofn
 import signatures
-from kofn import classic, distributed, losses, metrics
+from kofn import classic, distributed, losses, metrics, projections
 
 # Where an argument stands among those that are given by name.
 ORDER = (
@@ -61,7 +61,7 @@ WITHOUT_ORDER = {
 
 
 def functions():
-    for module in (kofn, losses, metrics, classic, distributed):
+    for module in (kofn, losses, metrics, classic, distributed, projections):
         for name in module.__all__:
             found = getattr(module, name)
             if inspect.isfunction(found) and name not in WITHOUT_ORDER:

@@ -12,8 +12,8 @@ Start with `soft_topk`; `topk_gates` has the indices of the chosen, too; `softma
 `entmax` choose one; `KSubset` is a distribution over subsets; `dir(kofn)` lists all names.
 
 `kofn.nn` has PyTorch modules, `kofn.distributed` the maps over several processes, and
-`kofn.streaming` those of rows that do not fit into memory; these and `kofn.estimators`, `schedules`
-and `classic` are loaded when first used.
+`kofn.streaming` those of rows that do not fit into memory; these and `kofn.estimators`,
+`projections`, `schedules` and `classic` are loaded when first used.
 `kofn.feature_selection`, `kofn.onnx` and the modules of `kofn.integrations` need other libraries
 and are imported by their names.
 """
@@ -44,6 +44,7 @@ if _typing.TYPE_CHECKING:
     from kofn import distributed as distributed
     from kofn import estimators as estimators
     from kofn import nn as nn
+    from kofn import projections as projections
     from kofn import schedules as schedules
     from kofn import streaming as streaming
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
@@ -78,6 +79,8 @@ __all__ = [
     "soft_knapsack",
     "soft_knapsack_threshold",
     "soft_knapsack_value",
+    # the closest point of a set of choices
+    "projections",
     # choosing one
     "softmax",
     "sparsemax",
@@ -123,7 +126,7 @@ __all__ = [
 ]
 
 
-_ROOMS = ("classic", "distributed", "estimators", "nn", "schedules", "streaming")
+_ROOMS = ("classic", "distributed", "estimators", "nn", "projections", "schedules", "streaming")
 _LATER = {
     name: module
     for name in __all__
@@ -160,7 +163,9 @@ _NAMES_ELSEWHERE = {
     "median": "quantile(x, 0.5)",
     "nanquantile": "quantile(x, q, ignore_nan=True)",
     "percentile": "quantile(x, q / 100)",
-    "projection_simplex": "sparsemax(x)",
+    "projection_box_section": "projections.projection_box_section",
+    "projection_l1_ball": "projections.projection_l1_ball",
+    "projection_simplex": "projections.projection_simplex",
     "relaxed_topk": "soft_topk(x, k)",
     "router": "nn.TopKRouter",
     "scatter_softmax": "segment_softmax(x, segment_ids=...)",

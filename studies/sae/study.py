@@ -71,15 +71,18 @@ class Run(run.Run):
         return Measured(
             self.steps,
             1 - unexplained(x, self.model.decode(code)).item(),
-            (code > 0).float().sum(-1).mean().item(),
+            (code != 0).float().sum(-1).mean().item(),
             (code == 0).all(0).float().mean().item(),
             math.nan if not isinstance(self.task, Features) else self.cosines().mean().item(),
         )
 
     @torch.no_grad()
     def cosines(self) -> Tensor:
-        """Return the cosine of each true feature and the decoder row that it is matched with."""
-        return matched(self.task.directions, self.model.directions())
+        """Return the cosine of each true feature and the decoder row that it is matched with.
+
+        A row whose latent has signs stands for both directions.
+        """
+        return matched(self.task.directions, self.model.directions(), self.model.sae.signed)
 
     def result(self) -> dict[str, Any]:
         """Return the results of a finished run, with what the pictures show."""
@@ -87,7 +90,7 @@ class Run(run.Run):
         if isinstance(self.task, Features):
             return {**found, "frequency": self.task.frequency, "cosines": self.cosines()}
         code = self.code().float()
-        latents = (code > 0).sum(0).topk(SHOWN).indices
+        latents = (code != 0).sum(0).topk(SHOWN).indices
         examples = code[:, latents].topk(EXAMPLES, 0).indices
         return {**found, "features": self.task.held_out_images[examples].mean(0)}
 
@@ -105,9 +108,10 @@ class Run(run.Run):
         return [each for each in found if isinstance(each, Tensor)]
 
 
-def matched(features: Tensor, directions: Tensor) -> Tensor:
+def matched(features: Tensor, directions: Tensor, signed: bool = False) -> Tensor:
     """Return the cosine of each feature and its direction: one each, at the largest sum."""
     found = functional.normalize(features, dim=-1) @ functional.normalize(directions, dim=-1).T
+    found = found.abs() if signed else found
     return found[linear_sum_assignment(-found.numpy())]
 
 

@@ -16,6 +16,11 @@ def weights_of(sae: TopKSAE) -> dict[str, Tensor]:
     """Return W_enc [d_in, d_sae], b_enc, W_dec [d_sae, d_in] and b_dec, as eval() uses them."""
     if not isinstance(sae, TopKSAE):
         raise TypeError(f"sae must be a kofn.nn.TopKSAE; got {type(sae).__qualname__}")
+    if sae.signed:
+        raise ValueError(
+            "sae must have codes without signs: the file has no architecture for signed=True; use "
+            "state_dict()"
+        )
     with torch.no_grad():
         used = {"W_dec": sae.decoder()}
         found = {name: used.get(name, getattr(sae, name)) for name in WEIGHTS}

@@ -44,7 +44,7 @@ def to_dictionary_learning(
 
     Raises:
         TypeError: `sae` is no TopKSAE. ValueError: k is no integer, or is scheduled or learned;
-        there is no threshold yet. FileExistsError: a file is there.
+        there is no threshold yet; its codes have signs. FileExistsError: a file is there.
     """
     weights = parts.weights_of(sae)
     k = parts.whole_k(sae) if sae.selection == "token" else _whole(sae)

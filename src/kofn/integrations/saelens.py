@@ -61,7 +61,7 @@ def to_saelens(
 
     Raises:
         TypeError: `sae` is no TopKSAE. ValueError: k of selection="token" is scheduled or learned;
-        there is no threshold yet. FileExistsError: a file is there.
+        there is no threshold yet; its codes have signs. FileExistsError: a file is there.
     """
     weights = parts.weights_of(sae)
     described: dict[str, Any] = {"sae_lens_version": FORMAT, **(metadata or {})}

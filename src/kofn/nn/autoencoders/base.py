@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from kofn.arrays.checks import check_integer
 from kofn.links import Link
+from kofn.nn.autoencoders.code import sizes_of
 from kofn.nn.autoencoders.learned_k import LatentsPerToken
 from kofn.nn.autoencoders.settings import USUAL, Settings
 from kofn.nn.autoencoders.state import Firing, RunningCut, cut_below
@@ -68,6 +69,7 @@ class Autoencoder(Reporting):
     gradient: str
     silent_after: int
     decoder_norm: str
+    signed: bool
     link: str | Link
     temperature: Any
 
@@ -158,7 +160,10 @@ class Autoencoder(Reporting):
             raise ValueError("mask must be True for at least one input; got False for all")
         inputs = inputs[~inputs.isnan().any(-1)]
         wanted = check_wanted(float(self.current_k()), len(inputs), x)
-        parts = (self._scores(part, None)[0] for part in torch.split(inputs, batch_size))
+        parts = (
+            sizes_of(self._scores(part, None)[0], self.signed)
+            for part in torch.split(inputs, batch_size)
+        )
         everything = wanted == len(inputs) * self.d_sae
         self.running.fix(torch.zeros(()) if everything else cut_below(parts, wanted))
 

@@ -26,6 +26,8 @@ class Coding(NamedTuple):
     link: str | Link
     temperature: Any
     """In units of the standard deviation of the scores."""
+    signed: bool = False
+    """Whether the largest magnitudes are kept, and the code may be negative."""
 
 
 class Coded(NamedTuple):
@@ -41,22 +43,25 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
 
     To the exact gradient of the kept entries it adds jump·∂p/∂scores. p are the soft top-k
     weights, and the jump is the least kept score of the row: what an entry becomes when it is
-    kept. The addition is exactly 0 in the value.
+    kept. The addition is exactly 0 in the value. If codes have signs, magnitudes stand for scores,
+    and the jump has the sign of the score.
 
     Args:
         scores: [T, n]. mask: boolean [T], False for padding, whose code is 0.
     """
-    rows, entries = _rows(scores, how.jointly, mask)
+    sizes, values = sizes_of(scores, how.signed), _values_of(scores, how.signed)
+    rows, entries = _rows(sizes, how.jointly, mask)
     if not rows.shape[-1]:
-        return Coded(scores.relu(), rows.new_full((1,), math.nan), None)
+        return Coded(values, rows.new_full((1,), math.nan), None)
     count = _count(scores, how, mask)
     soft: dict[str, Any] = dict(link=how.link, temperature=_temperature(scores, how, mask))
     fixed, whole = rows.detach(), _whole(count)
     chosen = hard_topk(fixed, whole, mask=entries) > 0
     least = torch.where(chosen, fixed, math.inf).amin(-1, keepdim=True)
     greatest = torch.where(chosen, -math.inf, fixed).amax(-1, keepdim=True) if how.jointly else None
-    code = scores.relu() * chosen.view_as(scores)
+    code = values * chosen.view_as(scores)
     jump = least.clamp(min=0).nan_to_num(posinf=0.0)
+    jump = jump * scores.detach().sign() if how.signed else jump
     if how.gradient != "chosen":
         weights = soft_topk(rows, whole, mask=entries, **soft)
         reached = torch.where(how.silent, jump, 0.0) if how.gradient == "silent" else jump
@@ -67,6 +72,16 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
     return Coded(code, least, greatest)
 
 
+def sizes_of(scores: Tensor, signed: bool) -> Tensor:
+    """Return what the largest are kept of."""
+    return scores.abs() if signed else scores
+
+
+def _values_of(scores: Tensor, signed: bool) -> Tensor:
+    """Return what a code has where scores are kept."""
+    return scores if signed else scores.relu()
+
+
 def without_nan(scores: Tensor, mask: Tensor | None) -> Tensor | None:
     """Return the mask [T] without inputs that have a NaN score: in a joint choice, it would win."""
     sound = ~scores.detach().amax(-1).isnan()
@@ -75,13 +90,18 @@ def without_nan(scores: Tensor, mask: Tensor | None) -> Tensor | None:
     return sound if mask is None else mask & sound
 
 
-def code_above(scores: Tensor, threshold: Tensor, mask: Tensor | None) -> Tensor:
-    """Return relu(scores) where they exceed the threshold, a float32 tensor without dimensions."""
+def code_above(
+    scores: Tensor, threshold: Tensor, mask: Tensor | None, signed: bool = False
+) -> Tensor:
+    """Return relu(scores) where they exceed the threshold, a float32 tensor without dimensions.
+
+    If codes have signs, return the scores whose magnitudes do.
+    """
     # With one dimension the threshold is not rounded to the dtype of the scores.
-    chosen = scores > threshold.reshape(1)
+    chosen = sizes_of(scores, signed) > threshold.reshape(1)
     if mask is not None:
         chosen = chosen & mask[:, None]
-    return scores.relu() * chosen
+    return _values_of(scores, signed) * chosen
 
 
 def _rows(scores: Tensor, jointly: bool, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_integer
+from kofn.nn.autoencoders.code import sizes_of
 from kofn.nn.autoencoders.sae import SAEOutput, TopKSAE
 
 
@@ -13,8 +14,9 @@ def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = Non
     """Return ‖e − ê‖²/‖e − ē‖²: how badly silent latents reconstruct the error e of the others.
 
     e = x − reconstruction, without a gradient, ē its mean, and ê the sum of the decoder rows of
-    the k silent latents with the largest scores, times relu of these scores. 0 if no latent is
-    silent, or if e = ē for every input, as it is for a single one.
+    the k silent latents with the largest scores, times relu of these scores; with signed=True, of
+    the largest magnitudes, times the scores. 0 if no latent is silent, or if e = ē for every input,
+    as it is for a single one.
 
     Args:
         sae: whose `silent_latents` those are; choose `silent_after` for this loss. x: [..., d_in].
@@ -42,9 +44,14 @@ def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = Non
     k = check_integer("k", k, most, 1, sae.d_sae)
     silent = sae.silent_latents().to(output.scores.device)
     left = (x - output.reconstruction).detach()
-    scores = output.scores.masked_fill(~silent, -torch.inf)
-    largest, indices = scores.topk(k, -1)
-    code = torch.zeros_like(scores).scatter(-1, indices, largest.relu())
+    sizes = sizes_of(output.scores, sae.signed).masked_fill(~silent, -torch.inf)
+    largest, indices = sizes.topk(k, -1)
+    if sae.signed:  # fewer silent latents than k leave infinities
+        found = output.scores.gather(-1, indices)
+        largest = torch.where(largest > -torch.inf, found, 0.0)
+    else:
+        largest = largest.relu()
+    code = torch.zeros_like(sizes).scatter(-1, indices, largest)
     error = (code @ sae.decoder() - left).square().mean()
     spread = (left - left.reshape(-1, sae.d_in).mean(0)).square().mean()
     # A division by 0 would be NaN in the gradient, whatever its value is replaced by.

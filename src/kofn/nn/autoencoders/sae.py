@@ -22,7 +22,7 @@ class SAEOutput(NamedTuple):
     reconstruction: Tensor
     """[..., d_in]."""
     code: Tensor
-    """[..., d_sae], ≥ 0, and 0 for all but about k latents of an input."""
+    """[..., d_sae], 0 for all but about k latents of an input; ≥ 0, unless codes have signs."""
     scores: Tensor
     """[..., d_sae]: the pre-activations, from which the largest are kept."""
 
@@ -51,6 +51,8 @@ class TopKSAE(Autoencoder):
             number or a function of the step, is in units of the standard deviation of the scores.
         learned_k: k is learned, starting from the number given. Add a price times `current_k()` to
             the loss, or k grows. selection="token" rounds it.
+        signed: the k scores of largest magnitude are kept, with their signs (AbsTopK), so that one
+            latent can stand for two opposite directions. The code is not relu of them.
         decoder_norm: "unit", the rows of W_dec are divided by their norms wherever they are used,
             and `step()` divides the parameter; "free", they are taken as they are.
         device, dtype: of the parameters. Thresholds and a learned k are float32 in any case.
@@ -63,7 +65,8 @@ class TopKSAE(Autoencoder):
         TypeError, ValueError: an argument has the wrong type or is out of range.
 
     Source: Gao et al., "Scaling and Evaluating Sparse Autoencoders" (2024), for the layer; Bussmann
-    et al., "BatchTopK Sparse Autoencoders" (2024).
+    et al., "BatchTopK Sparse Autoencoders" (2024); Zhu et al., "AbsTopK: Rethinking Sparse
+    Autoencoders For Bidirectional Features" (2025), for signed codes.
 
     Example:
         >>> import torch
@@ -89,10 +92,12 @@ class TopKSAE(Autoencoder):
         temperature: float | Callable[[Any], Any] = 0.3,
         learned_k: bool = False,
         decoder_norm: Literal["unit", "free"] = "unit",
+        signed: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        settings = Settings(selection, gradient, silent_after, link, temperature, decoder_norm)
+        ways = selection, gradient, silent_after, link, temperature, decoder_norm, signed
+        settings = Settings(*ways)
         super().__init__(d_in, d_sae, k, settings, learned_k, device, dtype)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> SAEOutput:
@@ -108,7 +113,7 @@ class TopKSAE(Autoencoder):
 
     def _code(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         if self.running is not None and not self.training:
-            return code_above(scores, self.running.cut, mask)
+            return code_above(scores, self.running.cut, mask, self.signed)
         mask = mask if self.running is None else without_nan(scores, mask)
         found = code_of(scores, self._coding(), mask)
         if self.training and not is_recomputing():
@@ -126,4 +131,5 @@ class TopKSAE(Autoencoder):
             self.firing.silent().to(self.W_enc.device),
             self.link,
             self.current_temperature(),
+            self.signed,
         )

@@ -78,7 +78,7 @@ class Firing(nn.Module):
     @torch.no_grad()
     def add(self, code: Tensor, tokens: Tensor) -> None:
         """Count the code [T, n] of a training call."""
-        counts = torch.cat([(code > 0).sum(0), tokens.to(torch.int64).reshape(1)])
+        counts = torch.cat([(code.abs() > 0).sum(0), tokens.to(torch.int64).reshape(1)])
         self.fired.add(once(counts))
         before = self.silence.counts.to(counts.device)
         self.silence.add(once(torch.where(counts[:-1] > 0, -before, torch.ones_like(before))))

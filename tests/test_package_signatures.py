@@ -57,6 +57,8 @@ WITHOUT_ORDER = {
     "normal_rsample",
     "topk",
     "quantile",
+    "segment_topk",
+    "segment_quantile",
 }  # as PyTorch and NumPy have them
 
 

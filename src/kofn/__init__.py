@@ -31,9 +31,9 @@ from kofn.distributions.relaxed_one_hot import RelaxedOneHot
 from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps.gates import topk_gates
-from kofn.maps.largest import topk
 from kofn.maps.logarithms import log_entmax, log_soft_topk
-from kofn.maps.quantiles import quantile
+from kofn.maps.ordered.largest import topk
+from kofn.maps.ordered.quantiles import quantile
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
@@ -50,6 +50,8 @@ if _typing.TYPE_CHECKING:
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
     from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
+    from kofn.maps.ordered.segments import segment_quantile as segment_quantile
+    from kofn.maps.ordered.segments import segment_topk as segment_topk
     from kofn.maps.perturbed import perturbed_argmax as perturbed_argmax
     from kofn.maps.segments import segment_entmax as segment_entmax
     from kofn.maps.segments import segment_hard_topk as segment_hard_topk
@@ -96,6 +98,8 @@ __all__ = [
     "segment_sparsemax",
     "segment_entmax",
     "segment_hard_topk",
+    "segment_topk",
+    "segment_quantile",
     # logarithms of weights
     "log_soft_topk",
     "log_entmax",
@@ -136,7 +140,7 @@ _LATER = {
         ("segment_", "segments"),
     )
     if part in name
-}
+} | dict.fromkeys(("segment_topk", "segment_quantile"), "ordered.segments")
 """Names whose module of maps is loaded when they are first used."""
 
 

@@ -40,7 +40,7 @@ FIRST = Operation(
     kernel=lambda chooser, x, k, way: chooser.largest(x, k, way),
     plain=choice.first,
     functions="topk",
-    lacks={"JAX": "array code, by XLA's top-k", "segments": "no function for segments"},
+    lacks={"JAX": "array code, by XLA's top-k", "segments": "array code, by sorts"},
 )
 """The indices of the k largest numbers of any type, or, by `way`, of the smallest."""
 FIRST_OF_MASKED = Operation(
@@ -62,7 +62,7 @@ RANKED = Operation(
     plain=choice.ranked,
     fake=lambda x, ranks: ranks.new_empty(ranks.shape),
     functions="quantile",
-    lacks={"JAX": "array code, by a sort", "segments": "no function for segments"},
+    lacks={"JAX": "array code, by a sort", "segments": "array code, by sorts"},
 )
 """The indices of numbers by their ranks."""
 RANKED_OF_MASKED = Operation(

@@ -6,14 +6,9 @@ import math
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, deleted, namespace
-from kofn.arrays.operations import (
-    arange,
-    cumulative_sums,
-    put_along_last,
-    stable_order,
-    take_along_last,
-)
+from kofn.arrays.operations import arange, put_along_last
 from kofn.inputs.given import Given
+from kofn.segments.ordered import ordered
 from kofn.solver.segments import SegmentRows
 
 
@@ -31,12 +26,10 @@ def hard(given: Given) -> Array:
 
 def _ranks(x: Array, over: SegmentRows) -> Array:
     """Return how many scores of its segment come before each: larger ones, then earlier ones."""
-    xp, ids = namespace(x), over.ids
+    xp = namespace(x)
     known = xp.where(deleted(x) | xp.isnan(x), -math.inf, x)
-    by_size = stable_order(-known)
-    ids_by_size = take_along_last(xp.broadcast_to(ids, x.shape), by_size)
-    order = take_along_last(by_size, stable_order(ids_by_size))
-    members = over.count(xp.ones_like(x, dtype=xp.bool))
-    first = cast(cumulative_sums(members) - members, ids.dtype)
-    place = put_along_last(xp.zeros_like(order), order, arange(order, x.shape[-1]))
-    return cast(place - over.expand(first), x.dtype)
+    found = ordered(known, over, descending=True)
+    place = put_along_last(
+        xp.zeros_like(found.order), found.order, arange(found.order, x.shape[-1])
+    )
+    return cast(place - over.expand(cast(found.first, over.ids.dtype)), x.dtype)

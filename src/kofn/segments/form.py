@@ -84,18 +84,18 @@ class SegmentForm(NamedTuple):
         unassigned = self.unassigned[(..., *[None] * (values.ndim - 1))]
         return self.xp.where(unassigned, fill, values)
 
-    def plain(self, name: str, array: Any) -> Any:
+    def plain(self, name: str, array: Any, of: str = "scores") -> Any:
         """Return an array, or the values of a nested tensor with the parts of the scores."""
         if not getattr(array, "is_nested", False):
             return array
         if self.offsets is None:
-            raise TypeError(f"{name} is a nested tensor, and scores is not; pass its values()")
+            raise TypeError(f"{name} is a nested tensor, and {of} is not; pass its values()")
         values, offsets = of_torch.jagged.parts(name, array)
         alike = tuple(offsets.shape) == tuple(self.offsets.shape)
         if alike and is_at_hand(offsets) and is_at_hand(self.offsets):
             alike = same(offsets, self.offsets)
         if not alike:
-            raise ValueError(f"{name} must have parts of the same lengths as scores")
+            raise ValueError(f"{name} must have parts of the same lengths as {of}")
         return values
 
     def restored(self, values: Array) -> Array:
@@ -118,13 +118,21 @@ class SegmentForm(NamedTuple):
 
 
 def form_of_segments(
-    scores: Any, segment_ids: Any, ptr: Any, num_segments: Any
+    scores: Any,
+    segment_ids: Any,
+    ptr: Any,
+    num_segments: Any,
+    of: str = "scores",
+    integers: bool = False,
 ) -> tuple[Array, SegmentForm]:
-    """Check scores and what says where the segments are; return them, plain, and their form."""
+    """Check scores and what says where the segments are; return them, plain, and their form.
+
+    `of` is what the caller calls the scores; `integers` says whether they may be integers.
+    """
     offsets = None
     if hasattr(scores, "device_mesh"):
         raise TypeError(
-            "scores is a DTensor, whose segments may lie in several processes; call the function "
+            f"{of} is a DTensor, whose segments may lie in several processes; call the function "
             "on its full_tensor(), or on to_local() where every process has whole segments"
         )
     if getattr(scores, "is_nested", False):
@@ -132,15 +140,15 @@ def form_of_segments(
             raise ValueError(
                 "a nested tensor defines its segments; leave out segment_ids, ptr and num_segments"
             )
-        scores, offsets = of_torch.jagged.parts("scores", scores)
+        scores, offsets = of_torch.jagged.parts(of, scores)
         ptr = offsets
     elif (segment_ids is None) == (ptr is None):
         got = "both" if ptr is not None else "neither"
         raise ValueError(f"give either segment_ids or ptr; got {got}")
-    kind, dtype = check_scores(scores)
+    kind, dtype = check_scores(scores, of, integers)
     is_ptr = segment_ids is None
     name = "ptr" if is_ptr else "segment_ids"
-    index = _checked_index(name, ptr if is_ptr else segment_ids, scores)
+    index = _checked_index(name, ptr if is_ptr else segment_ids, scores, of)
     if num_segments is not None:
         num_segments = check_integer("num_segments", num_segments, "an integer ≥ 0", 0)
     size, columns = scores.shape[0], math.prod(scores.shape[1:])
@@ -152,15 +160,15 @@ def form_of_segments(
     return scores, form
 
 
-def _checked_index(name: str, index: Any, scores: Array) -> Array:
-    check_same_kind(name, index, scores)
+def _checked_index(name: str, index: Any, scores: Array, of: str) -> Array:
+    check_same_kind(name, index, scores, of)
     if not dtype_name(index).startswith(("int", "uint")):
         raise TypeError(f"{name} must be integers; got dtype {index.dtype}")
     index = adopt(index, scores)
     if name == "segment_ids" and tuple(index.shape) != (scores.shape[0],):
         raise ValueError(
             f"segment_ids has shape {tuple(index.shape)}; it must be {(scores.shape[0],)}, one for "
-            "each entry along the first axis of scores"
+            f"each entry along the first axis of {of}"
         )
     if name == "ptr" and (index.ndim != 1 or index.shape[0] == 0):
         raise ValueError(

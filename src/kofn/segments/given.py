@@ -48,7 +48,7 @@ def segment_given(
     values, form = form_of_segments(scores, segment_ids, ptr, num_segments)
     x = without_deleted(values) if form.dtype_name in HALF_TYPES else values
     if mask is not None:
-        x = form.xp.where(_mask_of(form.plain("mask", mask), values), x, -math.inf)
+        x = form.xp.where(mask_of(mask, values, form), x, -math.inf)
     x = form.flat(form.without_unassigned(x, -math.inf))
     inner = link.inner
     if framework(inner.alpha) is not None:
@@ -62,11 +62,12 @@ def segment_given(
     return Given(x, count, t, inner, form)  # type: ignore[arg-type]  # of the kind of scores
 
 
-def _mask_of(mask: Any, values: Array) -> Array:
+def mask_of(mask: Any, values: Array, form: SegmentForm, of: str = "scores") -> Array:
+    """Return where an entry may be chosen, in the shape of the values."""
+    mask = form.plain("mask", mask, of)
     if getattr(mask, "ndim", 0) == 1 < values.ndim:  # one flag per entry, for all columns
         mask = mask[(..., *[None] * (values.ndim - 1))]
-    check_mask(mask, values)
-    mask = adopt(mask, values)
+    mask = adopt(check_mask(mask, values, of), values)
     return namespace(values).broadcast_to(mask, values.shape)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kofn
-from kofn.maps.quantiles import INTERPOLATIONS
+from kofn.maps.ordered.interpolated import INTERPOLATIONS
 from support import Framework, with_gradients
 
 INF, NAN = np.inf, np.nan

@@ -208,7 +208,7 @@ def test_transforms_of_jax():
 
     wanted = both(x)
     for found in (jax.jit(both)(x), jax.vmap(both)(x)):
-        assert type(found) is kofn.maps.largest.TopK
+        assert type(found) is kofn.maps.ordered.largest.TopK
         assert np.array_equal(found.values, wanted.values)
         assert np.array_equal(found.indices, wanted.indices)
     jacobian = jax.jacrev(lambda x: both(x).values)(x[0])

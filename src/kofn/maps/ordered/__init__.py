@@ -1,0 +1,1 @@
+"""Exact order statistics: the k largest numbers, and quantiles."""

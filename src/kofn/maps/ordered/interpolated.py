@@ -1,0 +1,121 @@
+"""Quantiles of rows whose numbers are in order, wherever these lie."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, Protocol
+
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import (
+    check_choice,
+    check_number,
+    check_real,
+    check_same_kind,
+)
+from kofn.arrays.kinds import (
+    Array,
+    adopt,
+    cast,
+    clip,
+    dtype_name,
+    framework,
+    full_like,
+    most_precise_dtype,
+    namespace,
+)
+
+Interpolation = Literal["linear", "lower", "higher", "midpoint", "nearest"]
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+class Rows(Protocol):
+    """Rows of numbers, which know their order."""
+
+    @property
+    def counts(self) -> Array:
+        """Return how many numbers each row has, (…, 1), or (1,) for all rows, as floats."""
+
+    def ranked(self, ranks: Array) -> Array:
+        """Return the numbers of these ranks, (…, m), 0 for the smallest; NaN is the largest.
+
+        Ranks are whole numbers as floats, (…, m) or (m,). In a row without numbers, any do.
+        """
+
+    def thresholds(self, k: Array, temperature: float) -> Array:
+        """Return θ of soft top-k, (…, m), for counts k, (…, m) or (m,)."""
+
+
+class Wanted(NamedTuple):
+    """Which quantiles, and how."""
+
+    q: Array  # with one dimension, in the most precise type; NaN where it is out of range
+    interpolation: str
+    temperature: float
+    rounding: float
+    """The relative error of q: 0.13 in float32 is not the 0.13 that was meant."""
+
+
+def wanted(q: float | Array, interpolation: str, temperature: float, x: Array) -> Wanted:
+    """Check what is wanted of x."""
+    check_choice("interpolation", interpolation, INTERPOLATIONS)
+    allowed = "a finite number ≥ 0, in the units of x"
+    soft = check_number("temperature", temperature, low=0.0, allowed=allowed, arrays=False)
+    exact = framework(q) is None or dtype_name(q) == "float64"  # type: ignore[arg-type]  # an array
+    return Wanted(_shares(q, x), interpolation, soft, 0.0 if exact else 2.0**-23)
+
+
+def _shares(q: float | Array, x: Array) -> Array:
+    dtype = most_precise_dtype(x)
+    if framework(q) is None:
+        number = check_number("q", q, low=0.0, high=1.0, allowed="a number in [0, 1]")
+        return full_like(cast(x[..., :0], dtype), (1,), number)
+    array = check_same_kind("q", q, x, "x")
+    check_real("q", array)
+    if array.ndim > 1:
+        raise ValueError(f"q must have at most one dimension; got shape {tuple(array.shape)}")
+    wide = cast(adopt(array, x), dtype).reshape(-1)
+    return namespace(wide).where((wide >= 0) & (wide <= 1), wide, math.nan)
+
+
+def quantiles(rows: Rows, of: Wanted) -> Array:
+    """Return the quantiles of rows, (…, those of q)."""
+    q, interpolation, temperature, rounding = of
+    xp, count = namespace(q), rows.counts
+    last = xp.where(count > 0, count - 1, 0.0)
+    at = xp.where(xp.isnan(q), 0.0, q) * last
+    if rounding:
+        near = xp.round(stop_gradient(at))
+        close = abs(stop_gradient(at) - near) <= clip(near * rounding, 0.0, 2.0**-10)
+        at = xp.where(close, near + (at - stop_gradient(at)), at)
+    low, high, share = _places(at, last, interpolation)
+    if temperature > 0:
+        first, second = (rows.thresholds(count - each - 0.5, temperature) for each in (low, high))
+        bad = count <= 0
+    else:
+        low, high = (xp.broadcast_to(each, at.shape) for each in (low, high))
+        end = xp.broadcast_to(last, (*at.shape[:-1], 1))
+        values = rows.ranked(xp.concat((low, high, end), axis=-1))
+        many = q.shape[0]
+        first, second, top = values[..., :many], values[..., many:-1], values[..., -1:]
+        bad = (count <= 0) | xp.isnan(top)
+    apart = second - first
+    # Two infinities have no difference, and the second number may not count.
+    moved = xp.where(xp.isfinite(apart) | ((share > 0) & (first != second)), apart, 0.0)
+    return xp.where(bad | xp.isnan(q), math.nan, first + cast(share, first.dtype) * moved)
+
+
+def _places(at: Array, last: Array, interpolation: str) -> tuple[Array, Array, Array]:
+    """Return the two places next to one, and the share of the second."""
+    xp, fixed = namespace(at), stop_gradient(at)
+    below = xp.floor(fixed)
+    above = xp.minimum(below + 1, last)
+    if interpolation == "linear":
+        return below, above, at - below
+    share = fixed - below
+    if interpolation == "midpoint":
+        return below, above, xp.where(share > 0, 0.5, 0.0)
+    if interpolation == "nearest":
+        below = xp.round(fixed)
+    elif interpolation == "higher":
+        below = xp.ceil(fixed)
+    return below, below, xp.zeros_like(share)

@@ -1,0 +1,155 @@
+"""Quantiles of rows: exact by order statistics, or smooth by thresholds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn.adapters import route
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_flag
+from kofn.arrays.form import Form, form_of
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    compute_dtype,
+    full_like,
+    is_jax,
+    most_precise_dtype,
+    move_axis,
+    namespace,
+    quiet,
+)
+from kofn.arrays.operations import as_numbers, comparable, take_along_last
+from kofn.arrays.typing import ArrayT
+from kofn.inputs.given import last_mask
+from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
+from kofn.maps.topk import soft_topk_threshold
+from kofn.operations.choice import RANKED, RANKED_OF_MASKED
+
+__all__ = ["quantile"]
+
+
+def quantile(
+    x: ArrayT,
+    q: float | Array,
+    *,
+    dim: int | None = None,
+    keepdim: bool = False,
+    interpolation: Interpolation = "linear",
+    mask: Array | None = None,
+    temperature: float = 0.0,
+    ignore_nan: bool = False,
+) -> ArrayT:
+    """Return the q-quantile of each row: the number at place (n − 1)·q of its sorted numbers.
+
+    Like numpy.quantile and torch.quantile, of rows of any size. A row is not sorted: one search
+    finds its two numbers next to that place.
+
+    Args:
+        x: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
+        q: a number in [0, 1], or an array without or with one dimension, which may be learned. An
+            entry outside of [0, 1] gives NaN.
+        dim: the dimension that rows lie along; None takes all of `x` as one row.
+        keepdim: keep `dim` with size 1 (with dim=None, every dimension).
+        interpolation: between the numbers at the places next to (n − 1)·q: "linear"; "lower",
+            "higher" and "nearest" (of two as near the one at the even place) take one of them;
+            "midpoint" is their mean.
+        mask: boolean, broadcasts to `x`; False entries are left out.
+        temperature: ≥ 0, in the units of `x`. Above 0, the number at place j is replaced by the
+            threshold of `soft_topk` with k = n − j − ½ (link "logistic"), which depends on all
+            numbers. As it goes to 0, that tends to the number, and so the quantile to the exact one
+            of the same interpolation.
+        ignore_nan: leave NaN out, as numpy.nanquantile does; otherwise a row with a NaN has the
+            quantile NaN.
+
+    Returns:
+        An array like `x` without `dim`; before its dimensions that of q, if q has one.
+        Differentiable in x, and with "linear" in q: exactly, the gradient goes to the one or two
+        numbers that were found. NaN for a row without numbers.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: a number q is not in [0, 1]; an unknown interpolation; a shape that does not
+            fit; temperature below 0.
+
+    Source: Hyndman & Fan, "Sample Quantiles in Statistical Packages" (1996), definition 7.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import quantile
+        >>> quantile(np.array([1.0, 3.0, 2.0, 10.0]), 0.5)
+        np.float64(2.5)
+        >>> x = np.array([[1.0, 3.0, 2.0, 10.0], [0.0, 0.0, 4.0, np.nan]])
+        >>> quantile(x, np.array([0.25, 1.0]), dim=-1, ignore_nan=True)
+        array([[ 1.75,  0.  ],
+               [10.  ,  4.  ]])
+        >>> quantile(x[0], 0.5, temperature=0.5).round(3)
+        np.float64(2.597)
+    """
+    ignore_nan, keepdim = check_flag("ignore_nan", ignore_nan), check_flag("keepdim", keepdim)
+    form = form_of(x, -1 if dim is None else dim, "x")
+    rows, playing = form.last(x), None if mask is None else last_mask(mask, x, form, "x")
+    if dim is None:
+        rows = rows.reshape(-1)
+        playing = None if playing is None else playing.reshape(-1)
+    if ignore_nan:
+        known = ~form.xp.isnan(rows)
+        playing = known if playing is None else playing & known
+    of = wanted(q, interpolation, temperature, rows)
+    with quiet(x):
+        if rows.shape[-1]:
+            found = quantiles(DenseRows(rows, playing), of)
+        else:
+            found = full_like(rows, (*rows.shape[:-1], of.q.shape[0]), math.nan)
+    return _shaped(cast(found, form.dtype), form, dim, keepdim, getattr(q, "ndim", 0))
+
+
+class DenseRows(NamedTuple):
+    """Rows along the last dimension, with at least one entry."""
+
+    x: Array
+    playing: Array | None
+
+    @property
+    def counts(self) -> Array:
+        x, dtype = self.x, most_precise_dtype(self.x)
+        if self.playing is None:
+            return full_like(cast(x[..., :0], dtype), (1,), x.shape[-1])
+        numbers = as_numbers(self.playing, dtype)
+        return namespace(numbers).sum(numbers, axis=-1)[..., None]
+
+    def ranked(self, ranks: Array) -> Array:
+        x, xp = self.x, namespace(ranks)
+        many = (*x.shape[:-1], ranks.shape[-1])
+        places = cast(xp.broadcast_to(ranks, many), xp.int32 if is_jax(x) else xp.int64)
+        given = comparable(stop_gradient(x))
+        if self.playing is None:
+            indices = route.answer(RANKED, given, places)
+        else:
+            indices = route.answer(RANKED_OF_MASKED, given, self.playing, places)
+        return cast(take_along_last(x, indices), compute_dtype(x))
+
+    def thresholds(self, k: Array, temperature: float) -> Array:
+        x, xp, batch = self.x, namespace(k), tuple(self.x.shape[:-1])
+        found = [
+            soft_topk_threshold(
+                x,
+                xp.broadcast_to(cast(k[..., i], compute_dtype(x)), batch),
+                temperature=temperature,
+                mask=self.playing,
+            )
+            for i in range(k.shape[-1])
+        ]
+        return xp.stack(found, axis=-1)
+
+
+def _shaped(found: Array, form: Form[ArrayT], dim: int | None, keepdim: bool, lead: int) -> ArrayT:
+    """Return quantiles, (…, those of q), with those of q first, if it has a dimension."""
+    answer: Any = move_axis(found, -1, 0) if lead else found[..., 0][()]
+    if keepdim:
+        first = tuple(found.shape[-1:]) if lead else ()
+        at = len(form.shape) + form.dim
+        rows = (1,) * len(form.shape) if dim is None else (*form.batch[:at], 1, *form.batch[at:])
+        answer = answer.reshape((*first, *rows))
+    return answer  # of the kind of x

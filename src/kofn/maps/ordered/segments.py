@@ -1,0 +1,214 @@
+"""The k largest numbers of segments, and their quantiles."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from kofn import links
+from kofn.adapters import route
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_flag, check_integer
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    compute_dtype,
+    full_like,
+    most_precise_dtype,
+    move_axis,
+    namespace,
+    quiet,
+)
+from kofn.arrays.operations import arange, comparable, outermost
+from kofn.arrays.typing import ArrayT
+from kofn.inputs.given import Given, temperature_of, without_deleted
+from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
+from kofn.maps.ordered.largest import TopK
+from kofn.operations.topk import THETA
+from kofn.segments.form import SegmentForm, form_of_segments
+from kofn.segments.given import mask_of
+from kofn.segments.ordered import Ordered, in_column, ordered, states_of
+
+__all__ = ["segment_quantile", "segment_topk"]
+
+
+def segment_topk(
+    x: ArrayT,
+    k: int,
+    *,
+    segment_ids: Array | None = None,
+    ptr: Array | None = None,
+    num_segments: int | None = None,
+    largest: bool = True,
+    mask: Array | None = None,
+) -> TopK[ArrayT]:
+    """Return (values, indices) of the k largest entries of each segment, exactly.
+
+    It is `topk` of ragged rows. Where a segment has fewer than k entries, −inf and index −1 follow.
+
+    Args:
+        x: torch.Tensor, jax.Array or numpy.ndarray of floats or integers, (n, …): segments lie
+            along the first axis, and every column has its own rows. Or a jagged nested tensor.
+        k: a Python integer ≥ 0; in jax.jit a static argument (`static_argnames="k"`).
+        segment_ids, ptr, num_segments: as for `segment_soft_topk`.
+        largest: False for the k smallest.
+        mask: boolean, broadcasts to `x`, or (n,); False entries come after all others, as −inf
+            (+inf for the smallest; of integers, the least and the greatest of the dtype).
+
+    Returns:
+        A named tuple of two arrays (segments, k, …), the largest first; indices are along the first
+        axis of `x`, or of the values of a nested tensor. Ties go to the lowest index, and NaN
+        counts as the largest number, as for `topk`. Values have the gradient of the entries they
+        are.
+
+    Raises:
+        TypeError: x has another kind or dtype; k is no integer.
+        ValueError: k < 0; ids out of range, as for `segment_soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import segment_topk
+        >>> found = segment_topk(np.array([4.0, 2.0, 7.0, 9.0]), 2, ptr=np.array([0, 3, 4]))
+        >>> found.values
+        array([[  7.,   4.],
+               [  9., -inf]])
+        >>> found.indices
+        array([[ 2,  0],
+               [ 3, -1]])
+    """
+    values, form = form_of_segments(x, segment_ids, ptr, num_segments, "x", integers=True)
+    k = check_integer("k", k, "an integer ≥ 0", 0)
+    descending = check_flag("largest", largest)
+    playing = None if mask is None else mask_of(mask, values, form, "x")
+    with quiet(values):
+        rows = _Rows.of(values, playing, form, descending)
+        xp, members = form.xp, rows.members(1)
+        places = xp.broadcast_to(arange(members, k), (form.rows, k))
+        entries = rows.entries(places, members - 1)
+        there, kept = (places < each[..., None] for each in (members, rows.members(0)))
+        found = xp.where(kept, rows.numbers(entries), outermost(rows.x, greatest=not descending))
+        indices = xp.where(there, in_column(entries, form), full_like(entries, (), -1))
+    return TopK(_tall(found, form), _tall(indices, form))  # type: ignore[arg-type]  # of its kind
+
+
+def segment_quantile(
+    x: ArrayT,
+    q: float | Array,
+    *,
+    segment_ids: Array | None = None,
+    ptr: Array | None = None,
+    num_segments: int | None = None,
+    interpolation: Interpolation = "linear",
+    mask: Array | None = None,
+    temperature: float = 0.0,
+    ignore_nan: bool = False,
+) -> ArrayT:
+    """Return the q-quantile of each segment: the number at place (n − 1)·q of its sorted numbers.
+
+    Args:
+        x: torch.Tensor, jax.Array or numpy.ndarray of floats, (n, …): segments lie along the first
+            axis, and every column has its own rows. Or a jagged nested tensor.
+        segment_ids, ptr, num_segments: as for `segment_soft_topk`.
+        mask: boolean, broadcasts to `x`, or (n,); False entries are left out.
+        q, interpolation, temperature, ignore_nan: as for `quantile`.
+
+    Returns:
+        (segments, …); before these dimensions that of q, if q has one. Differentiable as
+        `quantile`; NaN for a segment without numbers.
+
+    Raises:
+        TypeError, ValueError: as for `quantile` and `segment_soft_topk`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import segment_quantile
+        >>> x = np.array([4.0, 2.0, 7.0, 9.0, 1.0])
+        >>> segment_quantile(x, 0.5, ptr=np.array([0, 3, 5, 5]))
+        array([ 4.,  5., nan])
+    """
+    values, form = form_of_segments(x, segment_ids, ptr, num_segments, "x")
+    playing = None if mask is None else mask_of(mask, values, form, "x")
+    if check_flag("ignore_nan", ignore_nan):
+        known = ~form.xp.isnan(values)
+        playing = known if playing is None else playing & known
+    of = wanted(q, interpolation, temperature, values.reshape(-1))
+    with quiet(values):
+        rows = _Rows.of(values, playing, form, descending=False)
+        found = quantiles(rows, of)
+    found = _tall(cast(found, form.dtype), form)
+    if getattr(q, "ndim", 0):
+        return move_axis(found, 1, 0)  # type: ignore[return-value]  # of the kind of x
+    return found[:, 0]  # type: ignore[return-value]  # of the kind of x
+
+
+class _Rows(NamedTuple):
+    """The numbers of segments on one axis, and their order; see `SegmentForm`."""
+
+    x: Array
+    form: SegmentForm
+    states: Array | None  # 0 for entries in play; see `states_of`
+    order: Ordered
+
+    @classmethod
+    def of(cls, values: Array, mask: Array | None, form: SegmentForm, descending: bool) -> _Rows:
+        x = _flat(values)
+        states = states_of(form, None if mask is None else _flat(mask))
+        order = ordered(comparable(stop_gradient(x)), form.over, descending, states)
+        return cls(x, form, states, order)
+
+    def members(self, least_state: int) -> Array:
+        """Return how many entries of each segment have at most that state."""
+        if self.states is None:
+            return self.order.members
+        return self.form.over.count(self.states <= least_state)
+
+    def entries(self, places: Array, last: Array) -> Array:
+        """Return the entries at places (segments, m) of the order of each segment."""
+        if not self.x.shape[0]:
+            return full_like(places, tuple(places.shape), 0)
+        return self.order.at(places, last)
+
+    def numbers(self, entries: Array) -> Array:
+        """Return the numbers of entries."""
+        if not self.x.shape[0]:
+            return full_like(self.x, tuple(entries.shape), 0)
+        found: Array = self.x[entries]
+        return found
+
+    @property
+    def counts(self) -> Array:
+        return cast(self.members(0), most_precise_dtype(self.x))[..., None]
+
+    def ranked(self, ranks: Array) -> Array:
+        xp = namespace(ranks)
+        places = xp.broadcast_to(ranks, (self.form.rows, ranks.shape[-1]))
+        places = cast(places, self.order.members.dtype)
+        found = self.numbers(self.entries(places, self.members(0) - 1))
+        return cast(found, compute_dtype(self.x))
+
+    def thresholds(self, k: Array, temperature: float) -> Array:
+        xp, rows = namespace(k), (self.form.rows,)
+        x = cast(self.x, compute_dtype(self.x))
+        x = without_deleted(x if self.states is None else xp.where(self.states == 0, x, -math.inf))
+        t = temperature_of(temperature, rows, x)
+        counts = cast(xp.broadcast_to(k, (*rows, k.shape[-1])), x.dtype)
+        found = [
+            route.answer(THETA, Given(x, counts[..., i], t, links.logistic.inner, self.form))
+            for i in range(k.shape[-1])
+        ]
+        return xp.stack(found, axis=-1)
+
+
+def _flat(values: Array) -> Array:
+    """Return numbers per entry or per segment, (…, columns), as one axis, in their own dtype."""
+    values = move_axis(values, 0, -1) if values.ndim > 1 else values
+    return values.reshape(-1)
+
+
+def _tall(values: Array, form: SegmentForm) -> Array:
+    """Return numbers (segments of all columns, m) as (segments, m, columns…)."""
+    columns = form.shape[1:]
+    values = values.reshape(*columns, form.segments, values.shape[-1])
+    for _ in columns:
+        values = move_axis(values, 0, -1)
+    return values

@@ -1,0 +1,67 @@
+"""The entries of segments in the order of their numbers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kofn.arrays.kinds import Array, cast, is_jax, namespace, scalar
+from kofn.arrays.operations import as_numbers, cumulative_sums, stable_order, take_along_last
+from kofn.segments.form import SegmentForm
+from kofn.solver.segments import SegmentRows
+
+
+class Ordered(NamedTuple):
+    """Entries, segment by segment, each in its order."""
+
+    order: Array  # the entries
+    first: Array  # where each segment begins in that order
+    members: Array  # how many entries each has
+
+    def at(self, places: Array, last: Array) -> Array:
+        """Return the entries at places (segments, …), limited to 0 and the place `last`."""
+        xp = namespace(places)
+        none = scalar(places, 0)
+        within = xp.maximum(xp.minimum(places, last[..., None]), none) + self.first[..., None]
+        # A segment without entries may begin behind the last one.
+        within = xp.minimum(within, scalar(within, self.order.shape[0] - 1))
+        found: Array = self.order[within]
+        return found
+
+
+def ordered(x: Array, over: SegmentRows, descending: bool, group: Array | None = None) -> Ordered:
+    """Return the entries of segments by their numbers, equal ones by their index; NaN is largest.
+
+    Args:
+        x: (n,). group: integers (n,); within a segment, lower ones come first.
+    """
+    order = stable_order(x, descending)
+    keys = [over.ids] if group is None else [group, over.ids]
+    for key in keys:  # the last one decides
+        order = take_along_last(order, stable_order(take_along_last(key, order)))
+    members = over.count(namespace(x).ones_like(x, dtype=namespace(x).bool))
+    return Ordered(order, cumulative_sums(members) - members, members)
+
+
+def states_of(form: SegmentForm, mask: Any) -> Array | None:
+    """Return 0 for entries in play, 1 where a flat mask leaves one out, 2 for those in no segment.
+
+    None if all are in play.
+    """
+    xp = form.xp
+    states: Any = None if mask is None else as_numbers(~mask, xp.int32)
+    if form.unassigned is None:
+        return states
+    outside = form.flat(xp.broadcast_to(_tall(form.unassigned, len(form.shape)), form.shape))
+    if states is None:
+        return 2 * as_numbers(outside, xp.int32)
+    return xp.where(outside, scalar(states, 2), states)
+
+
+def in_column(entries: Array, form: SegmentForm) -> Array:
+    """Return the indices along the first axis of x of entries of its flat form."""
+    found: Any = entries % form.shape[0] if form.shape[0] else entries
+    return cast(found, form.xp.asarray(0).dtype) if is_jax(found) else found
+
+
+def _tall(flags: Array, ndim: int) -> Array:
+    return flags[(..., *[None] * (ndim - 1))]

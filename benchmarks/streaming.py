@@ -23,7 +23,11 @@ from typing import Any
 import numpy as np
 
 K = 1000
-CASES = ("copy", "threshold", "indices", "apply", "apply, linear", "apply, hard")
+QS = np.array([0.01, 0.5, 0.99])
+CASES = (
+    *("copy", "threshold", "indices", "topk", "quantiles"),
+    *("apply", "apply, linear", "apply, hard"),
+)
 
 
 def make(path: Path, entries: int) -> None:
@@ -66,6 +70,8 @@ def called(name: str, path: Path, out: Path, tell: Any) -> None:
         "copy": lambda: copy(path, out),
         "threshold": lambda: streaming.soft_topk_threshold(opened(path), K, progress=tell),
         "indices": lambda: streaming.topk_indices(opened(path), K, progress=tell),
+        "topk": lambda: streaming.topk(opened(path), K, progress=tell),
+        "quantiles": lambda: streaming.quantile(opened(path), QS, progress=tell),
         "apply": lambda: command(path, out),
         "apply, linear": lambda: command(path, out, "--map", "linear"),
         "apply, hard": lambda: command(path, out, "--hard", "--dtype", "bool"),

@@ -22,6 +22,7 @@ from kofn import distributed
 
 X, C, V = (np.random.default_rng(i).standard_normal((4, 16)) for i in range(3))
 K, T = np.array([1.0, 2.5, 0.0, 16.0]), np.array([0.5, 1.0, 2.0, 1.0])
+PLACES, QS = np.arange(5), np.array([0.2, 0.7])
 ENTRIES, ROWS = P("b", "i"), P("b")
 SPECIAL = X.copy()
 SPECIAL[0, 3:9], SPECIAL[1, 5], SPECIAL[2, 2], SPECIAL[3] = -np.inf, np.inf, np.nan, -np.inf
@@ -44,6 +45,20 @@ def maps(on, **axis):
         "hard": (lambda x, k, t: on.soft_topk(x, k, hard=True, **axis), ENTRIES),
         "threshold": (lambda x, k, t: on.soft_topk_threshold(x, 3, temperature=t, **axis), ROWS),
         "sum": (lambda x, k, t: on.soft_topk_sum(x, k, temperature=t, **axis), ROWS),
+        "largest": (lambda x, k, t: on.topk(x, 3, **axis).values @ jnp.float32([1, 2, 3]), ROWS),
+        "places": (
+            lambda x, k, t: on.topk(jnp.round(x), 5, largest=False, **axis).indices @ 3.0**PLACES,
+            ROWS,
+        ),
+        "quantile": (lambda x, k, t: on.quantile(x, 0.3, dim=-1, **axis), ROWS),
+        "quantiles": (
+            lambda x, k, t: jnp.stack([1.0, 2.0]) @ on.quantile(x, QS, dim=-1, mask=x < 1, **axis),
+            ROWS,
+        ),
+        "smooth quantile": (
+            lambda x, k, t: on.quantile(x, 0.3, dim=-1, temperature=0.5, **axis),
+            ROWS,
+        ),
         **of_jax(knapsacks(on, **axis)),
         **of_jax(losses_of(kofn.losses if on is kofn else on, **axis)),
     }
@@ -114,7 +129,7 @@ def losses_of(on, **axis):
     }
 
 
-WITHOUT_GRADIENT = ("hard_topk", "hard number")
+WITHOUT_GRADIENT = ("hard_topk", "hard number", "places")
 
 
 def near(a, b):
@@ -253,6 +268,9 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
             "softmax/tracked/value/inside/outside",
             "softmax/untracked/outside",
             "hard_topk/tracked/value",
+            "largest/tracked/value/special/inside/outside",
+            "places/tracked/value/special",
+            "quantile/tracked/value/special/inside/outside",
             "knapsack/tracked/value",
             "smoothed/tracked/value/inside/barred",
         )

@@ -66,6 +66,20 @@ def test_the_definitions_are_those_of_numpy(
                     )
 
 
+def test_jax_differentiates_at_a_numpy_array():
+    """There stop_gradient gives that array, and not one of JAX."""
+    x = np.random.default_rng(0).standard_normal((4, 16))
+
+    def middle(x):
+        return kofn.quantile(x, 0.3, dim=-1)
+
+    value, tangent = jax.jvp(middle, (x,), (np.ones_like(x),))
+    close(value, np.quantile(x, 0.3, axis=-1))
+    close(tangent, np.ones(4))
+    largest = jax.grad(lambda x: kofn.topk(x, 2).values.sum())(x)
+    close(largest, kofn.hard_topk(x, 2))
+
+
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 def test_on_jax_they_are_those_of_numpy(interpolation):
     x = np.random.default_rng(0).standard_normal((3, 10))

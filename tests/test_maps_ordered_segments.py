@@ -39,8 +39,6 @@ def alone(x, mask, k, largest):
     playing = np.flatnonzero(mask)
     found = kofn.topk(x[playing], min(k, len(playing)), largest=largest)
     outside = np.flatnonzero(~mask)
-    if len(outside):
-        outside = outside[kofn.topk(x[outside], len(outside), largest=largest).indices]
     indices = [*playing[found.indices], *outside, *[-1] * k][:k]
     values = [*found.values, *[least] * k][:k]
     return values, indices

@@ -32,8 +32,6 @@ from kofn.links import Link
 from kofn.losses import fenchel_young_loss
 from kofn.maps.gates import topk_gates
 from kofn.maps.logarithms import log_entmax, log_soft_topk
-from kofn.maps.ordered.largest import topk
-from kofn.maps.ordered.quantiles import quantile
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
@@ -50,6 +48,8 @@ if _typing.TYPE_CHECKING:
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
     from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
+    from kofn.maps.ordered.largest import topk as topk
+    from kofn.maps.ordered.quantiles import quantile as quantile
     from kofn.maps.ordered.segments import segment_quantile as segment_quantile
     from kofn.maps.ordered.segments import segment_topk as segment_topk
     from kofn.maps.perturbed import perturbed_argmax as perturbed_argmax
@@ -140,7 +140,12 @@ _LATER = {
         ("segment_", "segments"),
     )
     if part in name
-} | dict.fromkeys(("segment_topk", "segment_quantile"), "ordered.segments")
+} | {
+    "topk": "ordered.largest",
+    "quantile": "ordered.quantiles",
+    "segment_topk": "ordered.segments",
+    "segment_quantile": "ordered.segments",
+}
 """Names whose module of maps is loaded when they are first used."""
 
 

@@ -4,6 +4,7 @@ Every function takes this process's shard of the scores and `group`, or a DTenso
 mesh. `import kofn` alone does not load this.
 """
 
+from kofn.distributed.choices import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.distributed.k_subset import KSubset
 from kofn.distributed.knapsack import (
     soft_knapsack,
@@ -17,14 +18,16 @@ from kofn.distributed.losses import (
     sparsemax_loss,
     topk_loss,
 )
+from kofn.distributed.ordered import quantile, topk
 from kofn.distributed.softmax import entmax, softmax, sparsemax
-from kofn.distributed.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 
 __all__ = [
     "soft_topk",
     "soft_topk_threshold",
     "soft_topk_sum",
     "hard_topk",
+    "topk",
+    "quantile",
     "softmax",
     "sparsemax",
     "entmax",

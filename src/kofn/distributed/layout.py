@@ -5,11 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
-from kofn.arrays.form import Form
+from kofn.arrays.form import Form, form_of
+from kofn.arrays.kinds import move_axis
 from kofn.links import Link
 from kofn.operations.operation import Operation
+
+
+class Scores(NamedTuple):
+    """What a function calls its scores, and whether they may be integers."""
+
+    name: str
+    may_be_integers: bool
+
+
+SCORES = Scores("scores", False)
 
 
 class Layout(ABC):
@@ -26,8 +37,13 @@ class Layout(ABC):
     of_classes = "the entries"
     """What class weights are for, in an error."""
 
-    def __init__(self, name: str, scores: Any, dim: int) -> None:
+    def __init__(self, name: str, scores: Any, dim: int, of: Scores = SCORES) -> None:
         self.name, self.scores, self.dim = name, scores, dim  # the scores: this process's part
+        self.of = of
+
+    def form(self) -> Form:
+        """Return the form of this process's part."""
+        return form_of(self.scores, self.dim, *self.of)
 
     def checking(self) -> AbstractContextManager[None]:
         """Make checks of arguments, whose errors reach the others, who wait for a message."""
@@ -88,6 +104,25 @@ class Layout(ABC):
 
         `form` is that of the entries of rows; None if they have the caller's already.
         """
+
+    @abstractmethod
+    def agreed(self, words: str) -> None:
+        """Raise an error for all if others were given other arguments, which `words` describe."""
+
+    @abstractmethod
+    def ranked(self, x: Any, playing: Any, ranks: Any) -> Any:
+        """Return the numbers of these ranks in whole rows, (…, m), with their gradient."""
+
+    @abstractmethod
+    def owned(self, found: Any, own: Any, mine: Any) -> Any:
+        """Return numbers that all have, with the gradient of `own`, which is theirs where `mine`.
+
+        It is so in one process or on one device.
+        """
+
+    def restored_at(self, found: Any, place: int) -> Any:
+        """Return numbers (…, m) per row with m at this place of the batch shape."""
+        return move_axis(found, -1, place)
 
     def of_all_rows(self, found: Any) -> Any:
         """Return numbers per row, or their sum, for a sum over all rows."""

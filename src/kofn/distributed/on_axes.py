@@ -6,8 +6,9 @@ from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.form import Form
-from kofn.arrays.kinds import Array
-from kofn.distributed.layout import Layout
+from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.operations import take_along_last
+from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas import choice
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
@@ -16,14 +17,21 @@ from kofn.losses.reduced import bars, constant_where
 from kofn.operations.operation import Operation
 from kofn.threshold.compiled import evaluate
 from kofn.threshold.jax_axis import axis_rows, given_on_axes
-from kofn.threshold.jax_choice import hard_in_shards
+from kofn.threshold.jax_choice import hard_in_shards, ranked_in_shards
 
 
 class OnAxes(Layout):
     """Rows of which each device along some axes has a part."""
 
-    def __init__(self, name: str, scores: Array, dim: int, axis_name: str | tuple[str, ...]):
-        super().__init__(name, scores, dim)
+    def __init__(
+        self,
+        name: str,
+        scores: Array,
+        dim: int,
+        axis_name: str | tuple[str, ...],
+        of: Scores = SCORES,
+    ) -> None:
+        super().__init__(name, scores, dim, of)
         self.over = axis_rows(name, axis_name)
 
     def checked(
@@ -56,6 +64,19 @@ class OnAxes(Layout):
         x, k = stop_gradient(rows.scores), stop_gradient(rows.k)
         found = hard_in_shards(choice.known_scores(x), k, self.over)  # type: ignore[arg-type]  # of JAX
         return choice.with_nan(x, k, found, self.over)
+
+    def agreed(self, words: str) -> None:
+        """JAX itself knows what is the same on all devices."""
+
+    def ranked(self, x: Array, playing: Array | None, ranks: Array) -> Array:
+        found = ranked_in_shards(stop_gradient(x), playing, ranks, self.over)  # type: ignore[arg-type]  # of JAX
+        return self.owned(None, take_along_last(x, found.entries), found.mine)
+
+    def owned(self, found: object, own: Array, mine: Array) -> Array:
+        return self.over.total(namespace(own).where(mine, own, 0))
+
+    def restored_at(self, found: Array, place: int) -> Array:
+        return super().restored_at(self.over.shared(found), place)
 
     def restored(self, found: Array, of_rows: bool, form: Form | None = None) -> Array:
         if of_rows:

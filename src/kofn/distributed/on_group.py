@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, is_grad_enabled, where
 
 from kofn.adapters import torch_shards
+from kofn.arrays.autodiff import moving
 from kofn.arrays.form import Form
-from kofn.distributed.layout import Layout
+from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.links import Link
 from kofn.operations.operation import Operation
-from kofn.shards import choice
-from kofn.shards.given import Shards, form_of_shard, shards
+from kofn.shards import choice, ranked
+from kofn.shards.given import Shards, form_of_shard, require_eager, shards
 from kofn.shards.header import Arguments, agree
 from kofn.shards.ranks import ranks_of
 from kofn.shards.reductions import GroupRows
@@ -25,8 +26,10 @@ class OnGroup(Layout):
 
     of_classes = "this process's entries"
 
-    def __init__(self, name: str, scores: Any, dim: int, groups: Sequence[Any]) -> None:
-        super().__init__(name, scores, dim)
+    def __init__(
+        self, name: str, scores: Any, dim: int, groups: Sequence[Any], of: Scores = SCORES
+    ) -> None:
+        super().__init__(name, scores, dim, of)
         self.ranks = ranks_of(groups, name, scores)
         self.over = GroupRows(self.ranks)
         self.is_cut = bool(groups)
@@ -34,7 +37,7 @@ class OnGroup(Layout):
     @contextmanager
     def checking(self) -> Iterator[None]:
         try:
-            form_of_shard(self.name, self.scores, self.dim)
+            form_of_shard(self.name, self.scores, self.dim, *self.of)
             yield
         except Exception as error:
             if self.is_cut:
@@ -60,6 +63,22 @@ class OnGroup(Layout):
 
     def chosen(self, rows: Shards) -> Tensor:
         return choice.hard(rows) if rows.costs is None else torch_shards.knapsack_choice(rows)
+
+    def agreed(self, words: str) -> None:
+        require_eager(self.name, self.scores)
+        agree(self.ranks, self.scores, Arguments(words))
+
+    def ranked(self, x: Tensor, playing: Tensor | None, ranks: Tensor) -> Tensor:
+        found = ranked.ranked(x.detach(), playing, ranks, self.ranks)
+        if not x.shape[-1]:
+            return found.numbers + x.sum()  # the graph that the other ranks have
+        return self.owned(found.numbers, x.gather(-1, found.entries), found.mine)
+
+    def owned(self, found: Tensor, own: Tensor, mine: Tensor) -> Tensor:
+        if not (own.requires_grad and is_grad_enabled()):
+            return found
+        # Only this process's entries have the gradient here. What is infinite does not move.
+        return found + where(mine, moving(own), 0.0)
 
     def restored(self, found: Tensor, of_rows: bool, form: Form | None = None) -> Any:
         return found if of_rows or form is None else form.restored(found)

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from kofn import links
 from kofn.arrays.checks import check_broadcasts, check_dim, check_per_row
 from kofn.arrays.form import Form
+from kofn.distributed.layout import SCORES, Scores
 from kofn.distributed.on_group import OnGroup
 from kofn.links import Link
 from kofn.shards.header import Arguments, agree
@@ -32,7 +33,9 @@ class OnMesh(OnGroup):
 
     of_classes = "the entries"
 
-    def __init__(self, name: str, scores: DTensor, dim: int, group: Any) -> None:
+    def __init__(
+        self, name: str, scores: DTensor, dim: int, group: Any, of: Scores = SCORES
+    ) -> None:
         dim = check_dim(dim, scores.ndim)
         self.mesh, self.shape = scores.device_mesh, tuple(scores.shape)
         self.along = dim + scores.ndim
@@ -40,7 +43,7 @@ class OnMesh(OnGroup):
         _check_mesh(name, self.mesh)
         if self.placements != list(scores.placements):
             scores = scores.redistribute(self.mesh, self.placements)
-        super().__init__(name, _local_of(scores, self.placements), dim, self._groups())
+        super().__init__(name, _local_of(scores, self.placements), dim, self._groups(), of)
         with self.checking():
             if group is not None:
                 raise ValueError(
@@ -111,12 +114,29 @@ class OnMesh(OnGroup):
         return _local_of(value.redistribute(self.mesh, placements), placements)
 
     def restored(self, found: Tensor, of_rows: bool, form: Form | None = None) -> Any:
+        placements = self._of_rows if of_rows else self.placements
         shape = self._batch if of_rows else self.shape
+        return self._placed(super().restored(found, of_rows, form), shape, placements)
+
+    def restored_at(self, found: Tensor, place: int) -> DTensor:
+        local, batch = super().restored_at(found, place), self._batch
+        place %= len(batch) + 1
+
+        def moved(way: Any) -> Placement:
+            return Shard(way.dim + (way.dim >= place)) if way.is_shard() else way
+
+        ways = [moved(way) for way in self._of_rows]
+        shape = (*batch[:place], found.shape[-1], *batch[place:])
+        return self._placed(local, shape, ways)
+
+    def _placed(
+        self, local: Tensor, shape: tuple[int, ...], placements: Sequence[Placement]
+    ) -> DTensor:
         strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
         return DTensor.from_local(
-            super().restored(found, of_rows, form).contiguous(),
+            local.contiguous(),
             self.mesh,
-            self._of_rows if of_rows else self.placements,
+            placements,
             run_check=False,
             shape=torch.Size(shape),
             stride=strides,

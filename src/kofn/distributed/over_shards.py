@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import framework, is_jax
-from kofn.distributed.layout import Layout
+from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas.answers import require_integral
 from kofn.links import Link, table
 from kofn.operations.choice import HARD
@@ -94,39 +94,41 @@ def over_shards(
     return layout.restored(found, of_rows, rows.form)
 
 
-def layout_of(name: str, scores: Any, group: Any, axis_name: AxisName, dim: Any) -> Layout:
+def layout_of(
+    name: str, scores: Any, group: Any, axis_name: AxisName, dim: Any, of: Scores = SCORES
+) -> Layout:
     """Return how the rows of scores lie; raise an error for arguments of another framework."""
     if not is_jax(scores):
         if axis_name is None:
-            return torch_layout_of(name, scores, group, dim)
+            return torch_layout_of(name, scores, group, dim, of)
         raise TypeError(
-            f"{name}: axis_name is for JAX arrays inside jax.shard_map; scores is "
+            f"{name}: axis_name is for JAX arrays inside jax.shard_map; {of.name} is "
             f"{framework(scores) or type(scores).__name__}; pass group, the processes with the rest"
         )
     if group is not None:
         raise TypeError(
-            f"{name}: group is for torch tensors; scores is a JAX array; pass axis_name, the "
-            "axes of jax.shard_map along which its rows lie"
+            f"{name}: group is for torch tensors; {of.name} is a JAX array; pass axis_name, "
+            "the axes of jax.shard_map along which its rows lie"
         )
     if axis_name is None:
         raise ValueError(
-            f"{name}: scores is a JAX array; give axis_name, the axes of jax.shard_map along which "
-            "its rows lie; outside of shard_map, kofn's own functions take arrays on any mesh"
+            f"{name}: {of.name} is a JAX array; give axis_name, the axes of jax.shard_map along "
+            "which its rows lie; outside of shard_map, kofn's own functions take arrays on any mesh"
         )
     from kofn.distributed.on_axes import OnAxes
 
-    return OnAxes(name, scores, dim, axis_name)
+    return OnAxes(name, scores, dim, axis_name, of)
 
 
-def torch_layout_of(name: str, scores: Any, group: Any, dim: Any) -> Layout:
+def torch_layout_of(name: str, scores: Any, group: Any, dim: Any, of: Scores = SCORES) -> Layout:
     """Return how the rows of a shard or of a DTensor lie."""
     if hasattr(scores, "device_mesh"):
         from kofn.distributed.on_mesh import OnMesh
 
-        return OnMesh(name, scores, dim, group)
+        return OnMesh(name, scores, dim, group, of)
     from kofn.distributed.on_group import OnGroup
 
-    return OnGroup(name, scores, dim, (group,))
+    return OnGroup(name, scores, dim, (group,), of)
 
 
 def link_of(link: Any) -> Link:

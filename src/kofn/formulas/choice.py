@@ -96,10 +96,16 @@ def _limited(ranks: Array, last: Number) -> Array:
 
 def _order_of_masked(x: Array, mask: Array, descending: bool) -> Array:
     """Return what sorts x, with those at last that the mask leaves out, in their order."""
-    xp = namespace(x)
-    order = stable_order(xp.where(mask, x, scalar(x, 0)), descending)
-    left_out = as_numbers(~take_along_last(mask, order), xp.int32)
-    return take_along_last(order, stable_order(left_out))
+    return order_by_states(x, as_numbers(~mask, namespace(x).int32), descending)
+
+
+def order_by_states(x: Array, states: Array, descending: bool) -> Array:
+    """Return what sorts x where `states` are 0; entries of greater states follow, in their order.
+
+    A NaN counts as the largest number.
+    """
+    order = stable_order(namespace(x).where(states == 0, x, scalar(x, 0)), descending)
+    return take_along_last(order, stable_order(take_along_last(states, order)))
 
 
 def known_scores(x: Array) -> Array:

@@ -28,14 +28,16 @@ class Ordered(NamedTuple):
         return found
 
 
-def ordered(x: Array, over: SegmentRows, descending: bool, group: Array | None = None) -> Ordered:
+def ordered(x: Array, over: SegmentRows, descending: bool, states: Array | None = None) -> Ordered:
     """Return the entries of segments by their numbers, equal ones by their index; NaN is largest.
 
     Args:
-        x: (n,). group: integers (n,); within a segment, lower ones come first.
+        x: (n,). states: integers (n,), or None for 0; see `formulas.choice.order_by_states`.
     """
+    if states is not None:
+        x = namespace(x).where(states == 0, x, scalar(x, 0))
     order = stable_order(x, descending)
-    keys = [over.ids] if group is None else [group, over.ids]
+    keys = [over.ids] if states is None else [states, over.ids]
     for key in keys:  # the last one decides
         order = take_along_last(order, stable_order(take_along_last(key, order)))
     members = over.count(namespace(x).ones_like(x, dtype=namespace(x).bool))

@@ -90,9 +90,11 @@ def shards(
     return handshake(over.ranks, scores, check, arguments)
 
 
-def form_of_shard(name: str, scores: Any, dim: int) -> Form:
-    """Check this rank's scores for the function of this name."""
-    form = form_of(scores, dim)
+def form_of_shard(
+    name: str, scores: Any, dim: int, of: str = "scores", integers: bool = False
+) -> Form:
+    """Check this rank's scores for the function of this name; `of` is what it calls them."""
+    form = form_of(scores, dim, of, integers)
     if form.kind != "torch":
         raise TypeError(f"{name} takes a torch.Tensor; got {shown(scores)}")
     return form

@@ -75,6 +75,21 @@ class GroupRows:
         sizes = self.ranks.sum(sizes)
         return sizes[: self.ranks.place].sum(), sizes.sum()
 
+    @property
+    def place(self) -> int:
+        """Return this rank's place among the parts of a row."""
+        return self.ranks.place
+
+    def shared(self, per_row: Tensor) -> Tensor:
+        """Return a number per row that all ranks have as what a caller may give: as it is."""
+        return per_row
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """Return values (…, m) of all ranks, (…, ranks·m), in the order of the parts."""
+        # As bytes: backends lack some of the types.
+        parts = self.ranks.gathered(values.contiguous().view(torch.uint8))
+        return torch.cat(list(parts.view(values.dtype)), -1)
+
     def expand(self, per_row: Tensor) -> Tensor:
         if per_row.requires_grad and torch.is_grad_enabled():
             (per_row,) = _Copied.apply(self.ranks, per_row)  # type: ignore[no-untyped-call]

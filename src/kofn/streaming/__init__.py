@@ -9,9 +9,17 @@ entries of the arrays are one row, whatever their shapes. There are no gradients
 docs/streaming.md has figures; the command `kofn apply` does the same from file to file.
 """
 
-from kofn.streaming.topk import hard_topk, soft_topk, soft_topk_threshold, topk_indices
+from kofn.streaming.maps import hard_topk, soft_topk, soft_topk_threshold, topk_indices
+from kofn.streaming.ordered import quantile, topk
 
-__all__ = ["hard_topk", "soft_topk", "soft_topk_threshold", "topk_indices"]
+__all__ = [
+    "hard_topk",
+    "quantile",
+    "soft_topk",
+    "soft_topk_threshold",
+    "topk",
+    "topk_indices",
+]
 
 
 def __dir__() -> list[str]:

@@ -62,6 +62,19 @@ class AxisRows:
         """Return where the `count` entries that are here start in whole rows, and their length."""
         return lax.axis_index(self.names) * count, count * self.copies
 
+    @property
+    def place(self) -> jax.Array:
+        """Return this device's place among the parts of a row."""
+        found: jax.Array = lax.axis_index(self.names)
+        return found
+
+    def gathered(self, values: jax.Array) -> jax.Array:
+        """Return values (…, m) of all devices, (…, devices·m), in the order of the parts."""
+        found: jax.Array = lax.all_gather(
+            self._own(values), self.names, axis=values.ndim - 1, tiled=True
+        )
+        return found
+
     def shared(self, per_row: jax.Array) -> jax.Array:
         """Return a number per row as one number of all devices, if JAX tracks that."""
         if not self.tracked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax, numpy
@@ -88,9 +88,9 @@ def _last_key(keys: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
     return lax.fori_loop(0, width // BITS, refine, numpy.zeros_like(k, dtype=keys.dtype))
 
 
-def _keys(x: jax.Array) -> jax.Array:
-    """Return integers ≥ 0 in the order of the numbers."""
-    ordered = as_integers(numpy.where(x == 0, 0.0, x), -1)
+def _keys(x: jax.Array, nan: int = -1) -> jax.Array:
+    """Return integers ≥ 0 in the order of the numbers, NaN before all (−1) or after all (1)."""
+    ordered = as_integers(numpy.where(x == 0, 0.0, x), nan)
     kind = f"uint{8 * x.dtype.itemsize}"
     return lax.bitcast_convert_type(ordered ^ numpy.iinfo(ordered.dtype).min, kind)
 
@@ -103,3 +103,67 @@ def largest_in_shards(x: jax.Array, k: int, over: AxisRows) -> jax.Array:
     last = x.ndim - 1
     found, places = (lax.all_gather(a, over.names, axis=last, tiled=True) for a in (found, places))
     return numpy.take_along_axis(places, lax.top_k(found, k)[1], -1)
+
+
+class Ranked(NamedTuple):
+    """Where the numbers of some ranks are, (…, m)."""
+
+    entries: jax.Array  # of this device's part
+    mine: jax.Array  # whether that is the entry
+
+
+def ranked_in_shards(
+    x: jax.Array, playing: jax.Array | None, ranks: jax.Array, over: AxisRows
+) -> Ranked:
+    """Return where the numbers of these ranks are, 0 for the smallest; NaN is the largest.
+
+    Equal numbers are ranked by their place. No numbers are sent: counts of them are summed.
+    """
+    left_out = numpy.zeros(x.shape, bool) if playing is None else ~playing
+    keys = _keys(numpy.where(left_out, numpy.nan, x), 1)
+    order = numpy.lexsort((keys, left_out), axis=-1)
+    ordered = numpy.take_along_axis(keys, order, -1)
+    count = (~left_out).sum(-1, dtype="int32")[..., None]
+    ranks = ranks.astype("int32")
+
+    def below(wanted: jax.Array) -> jax.Array:
+        return numpy.minimum(_searched(ordered, wanted).astype("int32"), count)
+
+    width = 8 * keys.dtype.itemsize
+    digits = numpy.arange(1, 1 << BITS, dtype=keys.dtype)
+
+    def refine(i: Any, prefix: jax.Array) -> jax.Array:
+        shift = (width - BITS * (i + 1)).astype(keys.dtype)
+        tried = prefix[..., None] + (digits << shift)
+        flat = tried.reshape(*tried.shape[:-2], -1)
+        counts = over.total(below(flat)).reshape(tried.shape)
+        digit = (counts <= ranks[..., None]).sum(-1, dtype="int32").astype(keys.dtype)
+        return prefix + (digit << shift)
+
+    # Zeros that vary over the devices as the loop's answers do.
+    start = (over.total(0 * count) + 0 * ranks).astype(keys.dtype)
+    found = lax.fori_loop(0, width // BITS, refine, start)
+    first, through = below(found), _through(ordered, found, count)
+    here = numpy.arange(lax.axis_size(over.names)) == lax.axis_index(over.names)
+    ties = numpy.where(here, (through - first)[..., None], 0)
+    sums = over.total(numpy.concatenate([first[..., None], ties], -1))
+    before = numpy.where(numpy.arange(here.shape[0]) < lax.axis_index(over.names), sums[..., 1:], 0)
+    place = ranks - sums[..., 0] - before.sum(-1, dtype="int32")
+    mine = (place >= 0) & (place < through - first)
+    at = numpy.clip(first + place, 0, x.shape[-1] - 1)
+    return Ranked(numpy.take_along_axis(order, at, -1), mine)
+
+
+def _searched(ordered: jax.Array, wanted: jax.Array, side: str = "left") -> jax.Array:
+    """Return how many of the ordered numbers of each row are less than those wanted."""
+    find: Any = partial(numpy.searchsorted, side=side)
+    for _ in ordered.shape[:-1]:
+        find = jax.vmap(find)
+    found: jax.Array = find(ordered, wanted)
+    return found
+
+
+def _through(ordered: jax.Array, wanted: jax.Array, count: jax.Array) -> jax.Array:
+    """Return how many are not greater."""
+    found = _searched(ordered, wanted, "right").astype("int32")
+    return numpy.minimum(found, count)

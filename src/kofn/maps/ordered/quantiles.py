@@ -23,7 +23,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import as_numbers, comparable, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import last_mask
-from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
+from kofn.maps.ordered.interpolated import Interpolation, Wanted, quantiles, wanted
 from kofn.maps.topk import soft_topk_threshold
 from kofn.operations.choice import RANKED, RANKED_OF_MASKED
 
@@ -98,11 +98,15 @@ def quantile(
         playing = known if playing is None else playing & known
     of = wanted(q, interpolation, temperature, rows)
     with quiet(x):
-        if rows.shape[-1]:
-            found = quantiles(DenseRows(rows, playing), of)
-        else:
-            found = full_like(rows, (*rows.shape[:-1], of.q.shape[0]), math.nan)
+        found = of_dense(rows, playing, of)
     return _shaped(cast(found, form.dtype), form, dim, keepdim, getattr(q, "ndim", 0))
+
+
+def of_dense(rows: Array, playing: Array | None, of: Wanted) -> Array:
+    """Return the quantiles of rows along the last dimension, (…, those of q)."""
+    if not rows.shape[-1]:
+        return full_like(rows, (*rows.shape[:-1], of.q.shape[0]), math.nan)
+    return quantiles(DenseRows(rows, playing), of)
 
 
 class DenseRows(NamedTuple):

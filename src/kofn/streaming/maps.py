@@ -123,7 +123,7 @@ def hard_topk(
     number = check_k(k, blocks.size)
     answer, into = _room(scores, out, blocks, whole=number == int(number))
     found = cut_of(blocks, number)
-    if found.sketch.bad and any(dtype_name(each) not in FLOATS for each in _each(answer)):
+    if found.sketch.bad and any(dtype_name(each) not in FLOATS for each in each_of(answer)):
         raise ValueError(
             f"out must have dtype {', '.join(FLOATS)}, because scores are NaN, and so are their "
             f"weights; {found.sketch.bad} of {blocks.size} are"
@@ -168,12 +168,19 @@ def _solved(blocks: Blocks, k: Any, link: LinkName | Link, temperature: Any) -> 
 
 
 def _blocks(scores: Scores, progress: Progress | None) -> Blocks:
+    progress = check_progress(progress)
+    return Blocks([OfArray(_checked(each, "scores")) for each in each_of(scores)], progress)
+
+
+def check_progress(progress: Progress | None) -> Progress | None:
+    """Return `progress`, a function or None."""
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function; got {shown(progress)}")
-    return Blocks([OfArray(_checked(each, "scores")) for each in _each(scores)], progress)
+    return progress
 
 
-def _each(arrays: Any) -> list[Any]:
+def each_of(arrays: Any) -> list[Any]:
+    """Return the arrays of a list, or a list of one."""
     return list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
 
 
@@ -184,11 +191,11 @@ def _checked(array: Any, name: str) -> Any:
 
 def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any, list[OfArray]]:
     """Return `out`, made if necessary, and how to write to its arrays: whole numbers or any."""
-    several, given = isinstance(scores, (list, tuple)), _each(scores)
+    several, given = isinstance(scores, (list, tuple)), each_of(scores)
     if out is None:
         made = [_like(each) for each in given]
         out = made if several else made[0]
-    targets = _each(out)
+    targets = each_of(out)
     if len(targets) != len(given) or isinstance(out, (list, tuple)) != several:
         raise TypeError("out must be an array, or a list of as many arrays as there are in scores")
     for each in targets:

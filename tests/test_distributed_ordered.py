@@ -95,6 +95,12 @@ def gradients():
         return torch.autograd.grad(total, (x, q))
 
     found, wanted = of(F, mine(x), q), of(kofn, x, q, dim=-1)
+    y = x.clone()
+    y[:, 3], y[:, 30] = torch.inf, -torch.inf
+    (infinite,) = (
+        F.topk(part, 2).values.sum().backward() or part.grad for part in [mine(y).requires_grad_()]
+    )
+    assert torch.equal(infinite, mine(kofn.hard_topk(y, 2)))
     assert torch.allclose(found[0], mine(wanted[0]), atol=1e-6)
     assert torch.allclose(found[1], wanted[1], atol=1e-6)
 
@@ -120,6 +126,7 @@ def refusals():
         (lambda: F.quantile(x, 2.0), ValueError, "q must be a number in"),
         (lambda: F.quantile(x.long(), 0.5), TypeError, "x must have dtype float"),
         (lambda: F.topk(x, 2, mask=x), TypeError, "mask must be boolean"),
+        (lambda: F.topk(x, torch.tensor(2)), TypeError, "k must be an integer"),
     ):
         with pytest.raises(error, match=words):
             call()

@@ -200,6 +200,15 @@ def test_derivatives_and_transforms_of_torch():
     assert torch.equal(torch.func.jacfwd(values)(x[0]), jacobian)
 
 
+def test_unsigned_integers_of_torch():
+    for dtype in (torch.uint16, torch.uint32, torch.uint64):
+        x = torch.tensor([3, 1, 2]).to(dtype)
+        found = kofn.topk(x, 2)
+        assert found.values.dtype == dtype
+        assert found.values.tolist() == [3, 2]
+        assert found.indices.tolist() == [0, 2]
+
+
 def test_transforms_of_jax():
     x = jnp.asarray(np.random.default_rng(0).standard_normal((3, 7)))
 

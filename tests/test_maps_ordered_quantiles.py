@@ -112,6 +112,41 @@ def test_rows_with_infinities(framework):
     x = framework.array([[-INF, 0.0, 1.0, INF], [INF] * 4, [-INF, -INF, 3.0, 4.0]])
     for q, wanted in ((0.0, [-INF, INF, -INF]), (1 / 3, [0, INF, -INF]), (0.9, [INF, INF, 3.7])):
         close(framework.numpy(kofn.quantile(x, q, dim=-1)), wanted)
+    for ends, wanted in (
+        ([-INF, 1.0], [-INF, -INF, -INF, 1.0]),
+        ([1.0, INF], [1.0, INF, INF, INF]),
+        ([-INF, INF], [-INF, NAN, NAN, INF]),
+        ([-1e308, 1e308], [-1e308, -5e307, 0.0, 1e308]),
+    ):
+        if framework.name == "jax" and 1e308 in ends:
+            continue
+        for q, one in zip((0.0, 0.25, 0.5, 1.0), wanted, strict=True):
+            row = framework.array(ends)
+            close(framework.numpy(kofn.quantile(row, q)), one)
+            if 0 < q:
+                middle = framework.numpy(kofn.quantile(row, q, interpolation="midpoint"))
+                close(middle, one if q in (0.5, 1.0) or abs(one) == INF or one != one else 0.0)
+
+
+def test_the_least_number_of_a_half_type_is_no_mask():
+    x = torch.tensor([-65504.0, 1.0, 2.0], dtype=torch.float16)
+    assert kofn.quantile(x, 0.0, temperature=1e-3) == x[0]
+
+
+def test_a_float32_q_stands_for_the_number_that_was_meant():
+    x = np.arange(11, dtype=np.float32)
+    assert kofn.quantile(x, np.array(0.85, np.float32), interpolation="nearest") == 8
+
+
+@pytest.mark.full
+def test_smooth_quantiles_of_long_rows_are_finite():
+    x = np.random.default_rng(0).random((1 << 23) + 2, np.float32)
+    for q in (0.0, 0.5, 1.0):
+        wanted = kofn.quantile(x.astype(np.float64), q, temperature=0.01)
+        assert np.isclose(kofn.quantile(x, q, temperature=0.01), wanted, atol=1e-6)
+        ptr = np.array([0, len(x)])
+        found = kofn.segment_quantile(x, q, ptr=ptr, temperature=0.01)
+        assert np.isclose(found[0], wanted, atol=1e-6)
 
 
 def test_rows_with_a_nan_and_rows_without_numbers(framework):

@@ -128,6 +128,15 @@ def test_padding_nan_and_all_latents_are_fine(selection):
     assert everything.W_enc.grad.isfinite().all()
 
 
+@selections
+def test_infinite_scores_that_are_not_kept_are_zero(selection):
+    sae, scores = autoencoder(selection=selection), torch.randn(T, N)
+    scores[2, :6] = torch.tensor([1.0, -1.0]).repeat(3) * torch.inf
+    code = sae._code(scores, None)
+    assert not code.isnan().any()
+    assert code.isinf().sum() == (K if selection == "token" else 6)
+
+
 def test_it_compiles_and_learns_a_k():
     torch._dynamo.reset()
     sae, x = autoencoder(selection="batch", learned_k=True), torch.randn(T, D)

@@ -335,7 +335,43 @@ def test_scales_and_counts_per_vector():
 def test_infinite_entries_of_a_sparse_vector_are_kept():
     found = projection_sparse_vector(np.array([1.0, -INF, 2.0, INF]), 3)
     assert np.array_equal(found, [0.0, -INF, 2.0, INF])
-    assert np.isnan(projection_sparse_vector(np.array([1.0, NAN]), 1)).all()
+
+
+@pytest.mark.parametrize("function", [projection_sparse_vector, projection_sparse_simplex])
+def test_a_nan_and_a_k_out_of_range_are_nan(function):
+    x = np.array([[1.0, NAN, 3.0], [1.0, NAN, INF], [3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    found = function(x, np.array([1.0, 1.0, 7.0, 1.5]))
+    assert np.isnan(found).all()
+    assert np.isnan(function(x[0], 1)).all()
+
+
+def test_an_infinite_entry_goes_to_its_bound():
+    for x, lower, upper, w, c, wanted in (
+        ([INF, 0.2], 0.0, 1.0, 1.0, 1.0, [1.0, 0.0]),
+        ([-INF, 0.2], 0.0, 1.0, 1.0, 0.7, [0.0, 0.7]),
+        ([INF, 0.2], 0.0, 1.0, np.array([-1.0, 1.0]), -0.5, [1.0, 0.5]),
+        ([INF, 0.2], 0.0, INF, 1.0, 1.0, [NAN, NAN]),
+        ([0.1, 0.2], 0.0, 1.0, 1.0, np.array(INF), [NAN, NAN]),
+    ):
+        found = projection_box_section(np.array(x), lower, upper, w, c)
+        close(np.nan_to_num(found, nan=9.0), np.nan_to_num(wanted, nan=9.0))
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-25, 1e19, 1e30])
+def test_weights_and_scales_of_any_size(size):
+    x, one = np.array([0.8, 0.5, 0.1], np.float32), np.float32(size)
+    w, c = one * np.array([1, 2, 1], np.float32), np.array(one)
+    close(projection_box_section(x, 0.0, 1.0, w, c), [0.64, 0.18, 0.0], dtype="float32")
+    far = projection_simplex(one * np.array([1, 0, 0], np.float32), 2 * float(one))
+    close(far / one, [4 / 3, 1 / 3, 1 / 3], dtype="float32")
+    wide = projection_simplex(np.array([1e30, 0, -1e30], np.float32), np.array(one))
+    assert np.isclose(wide.sum(dtype=np.float64), size, rtol=1e-5)
+    ball = projection_l1_ball(one * np.array([3, -2, 0], np.float32), np.array(one))
+    close(ball / one, [1, 0, 0], dtype="float32")
+
+
+def test_sums_that_overflow_warn_of_nothing():
+    close(projection_l1_ball(np.array([3e38, 3e38], np.float32)), [0.5, 0.5], dtype="float32")
 
 
 @pytest.mark.parametrize(
@@ -343,13 +379,18 @@ def test_infinite_entries_of_a_sparse_vector_are_kept():
     [
         (lambda x: projection_simplex(x, 0.0), ValueError, "scale must be a finite number > 0"),
         (lambda x: projection_simplex([1.0]), TypeError, "x must be a torch.Tensor"),
-        (lambda x: projection_simplex(x, np.ones(7)), ValueError, "scale has shape"),
+        (
+            lambda x: projection_simplex(x, np.ones(7)),
+            ValueError,
+            r"scale has shape .*\(x\.shape without dim\)",
+        ),
         (lambda x: projection_sparse_vector(x, 6), ValueError, r"k must be an integer in \[0, n\]"),
         (lambda x: projection_sparse_vector(x, 1.5), TypeError, "k must be an integer"),
         (lambda x: projection_capped_simplex(x, 6), ValueError, r"k must be a number in \[0, n\]"),
         (lambda x: projection_box_section(x, 0.0, 1.0, 1.0, INF), ValueError, "c must be a finite"),
         (lambda x: projection_box_section(x, "0", 1.0, 1.0, 1.0), TypeError, "lower must be a"),
         (lambda x: projection_box_section(x, 0.0, NAN, 1.0, 1.0), ValueError, "upper must be a"),
+        (lambda x: projection_box_section(x, 0.0, 1.0, INF, 1.0), ValueError, "w must be a finite"),
     ],
 )
 def test_errors_name_the_argument(call, error, words):

@@ -174,6 +174,9 @@ def check_count(k: object, n: int, also: str = "") -> int:
     def allowed() -> str:
         return f"an integer in [0, n] (here n = {n} entries to choose from)"
 
+    if framework(k) is not None:
+        message = f"k must be {allowed()}{also}; got {shown(k)}{static_hint('k', k)}"
+        raise TypeError(message)
     number = check_integer("k", k, lambda: allowed() + also)
     if not 0 <= number <= n:
         raise ValueError(f"k must be {allowed()}; got {k!r}")

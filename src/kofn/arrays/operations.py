@@ -217,6 +217,8 @@ def least(x: ArrayT) -> ArrayT:
 
 def take_along_last(x: ArrayT, indices: Array) -> ArrayT:
     if is_torch(x):
+        if x.dtype.itemsize > 1 and dtype_name(x).startswith("uint"):  # PyTorch cannot gather them
+            return of_torch.state.signed(x).gather(-1, _long(indices)).view(x.dtype)  # type: ignore[return-value]  # of its kind
         return x.gather(-1, _long(indices))  # type: ignore[return-value]  # of the kind of x
     return namespace(x).take_along_axis(x, indices, axis=-1)
 

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, is_grad_enabled, where
 
 from kofn.adapters import torch_shards
-from kofn.arrays.autodiff import moving
 from kofn.arrays.form import Form
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.links import Link
@@ -75,10 +74,8 @@ class OnGroup(Layout):
         return self.owned(found.numbers, x.gather(-1, found.entries), found.mine)
 
     def owned(self, found: Tensor, own: Tensor, mine: Tensor) -> Tensor:
-        if not (own.requires_grad and is_grad_enabled()):
-            return found
-        # Only this process's entries have the gradient here. What is infinite does not move.
-        return found + where(mine, moving(own), 0.0)
+        # Only this process's entries have the gradient here.
+        return where(mine, own, found) if own.requires_grad and is_grad_enabled() else found
 
     def restored(self, found: Tensor, of_rows: bool, form: Form | None = None) -> Any:
         return found if of_rows or form is None else form.restored(found)

@@ -47,7 +47,8 @@ class OnMesh(OnGroup):
         with self.checking():
             if group is not None:
                 raise ValueError(
-                    f"{name}: scores is a DTensor, whose mesh defines the groups; leave out group"
+                    f"{name}: {of.name} is a DTensor, whose mesh defines the groups; leave out "
+                    "group"
                 )
 
     def _groups(self, of_rows: bool = True) -> list[Any]:
@@ -87,13 +88,13 @@ class OnMesh(OnGroup):
     def per_row(self, name: str, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        value = check_per_row(name, self._spread(value), self._batch, self.dim)
+        value = check_per_row(name, self._spread(value), self._batch, self.dim, self.of.name)
         return self._local(value.broadcast_to(self._batch), self._of_rows)
 
     def per_entry(self, name: str, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        check_broadcasts(name, tuple(value.shape), self.shape, "the shape of scores")
+        check_broadcasts(name, tuple(value.shape), self.shape, f"the shape of {self.of.name}")
         return self._local(self._spread(value).broadcast_to(self.shape), self.placements)
 
     def per_class(self, value: Tensor) -> Tensor:

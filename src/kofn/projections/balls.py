@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kofn.arrays.kinds import Array, scalar
 from kofn.arrays.typing import ArrayT
 from kofn.maps.topk import hard_topk
@@ -38,10 +40,10 @@ def projection_l1_ball(x: ArrayT, scale: float | Array = 1.0, *, dim: int | None
     given = vectors(x, dim)
     rows, xp = given.rows, given.form.xp
     size = along(given.per_vector("scale", scale, positive=True))
-    sizes = xp.abs(rows)
-    inside = xp.sum(sizes, axis=-1)[..., None] <= size
-    sign = xp.where(rows < 0, scalar(rows, -1.0), 1.0)
-    return given.restored(xp.where(inside, rows, sign * on_simplex(given, sizes, scale)))
+    sizes, sign = xp.abs(rows), xp.where(rows < 0, scalar(rows, -1.0), 1.0)
+    with given.form.quiet():
+        inside = xp.sum(sizes, axis=-1)[..., None] <= size
+        return given.restored(xp.where(inside, rows, sign * on_simplex(given, sizes, scale)))
 
 
 def projection_sparse_vector(x: ArrayT, k: int | Array, *, dim: int | None = -1) -> ArrayT:
@@ -68,6 +70,8 @@ def projection_sparse_vector(x: ArrayT, k: int | Array, *, dim: int | None = -1)
         array([ 0., -2.,  1.,  0.])
     """
     given = vectors(x, dim)
-    kept = hard_topk(given.form.xp.abs(given.rows), given.count(k))
-    # Not a product: 0 · ∞ is NaN. A NaN in the choice stays one.
-    return given.restored(given.form.xp.where(kept == 0, kept, kept * given.rows))
+    rows, xp = given.rows, given.form.xp
+    kept = hard_topk(xp.abs(rows), given.count(k))
+    bad = xp.isnan(kept) | xp.any(xp.isnan(rows), axis=-1)[..., None]
+    # Not a product: 0 · ∞ is NaN.
+    return given.restored(xp.where(bad, math.nan, xp.where(kept > 0, rows, 0.0)))

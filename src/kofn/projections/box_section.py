@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, full_like, namespace, scalar
-from kofn.arrays.operations import in_parts, take_along_last
+from kofn.arrays.operations import in_parts, power_of_two, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.projections.vectors import vectors
 from kofn.solver.costs import less_product
@@ -61,11 +61,12 @@ def projection_box_section(
 
     Returns:
         An array like `x`, differentiable in all arguments. NaN for a vector with a NaN, and for
-        one whose set is empty: c is beyond the sums that the bounds allow, or lower > upper.
+        one whose set is empty: c is beyond the sums that the bounds allow, or lower > upper. An
+        infinite entry of x goes to its bound, and is NaN if that is infinite, too.
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: a shape that does not fit; c is not finite.
+        ValueError: a shape that does not fit; a number w or c is not finite.
 
     Source: Brucker, "An O(n) algorithm for quadratic knapsack problems" (1984); the names are those
     of jaxopt.projection.projection_box_section.
@@ -78,12 +79,24 @@ def projection_box_section(
         array([1., 1., 0.])
     """
     given = vectors(x, dim)
-    bounds = given.per_entry("lower", lower), given.per_entry("upper", upper)
+    bounds = (
+        given.per_entry("lower", lower, infinite=True),
+        given.per_entry("upper", upper, infinite=True),
+    )
     total: Any = given.per_vector("c", c, positive=False)
     total = full_like(given.rows, given.batch, total) if isinstance(total, float) else total
     section = Section(given.rows, *bounds, given.per_entry("w", w), total)
     with given.form.quiet():
-        return given.restored(_projected(section))
+        return given.restored(_projected(_scaled(section)))
+
+
+def _scaled(section: Section) -> Section:
+    """Return the same set with weights of at most 2, so that their squares do not overflow."""
+    xp, w = namespace(section.w), section.w
+    if not w.shape[-1]:
+        return section
+    unit = power_of_two(xp.max(xp.abs(stop_gradient(w)), axis=-1))
+    return section._replace(w=w / unit[..., None], c=section.c / unit)
 
 
 def _projected(section: Section) -> Array:
@@ -171,15 +184,11 @@ def _ends(section: Section) -> tuple[Array, Array]:
     high = low + (count - 1)
     for _ in range((count - 1).bit_length()):
         middle = (low + high) // 2
-        theta = _at(breaks, middle)
+        theta = take_along_last(breaks, middle)
         enough = xp.isfinite(theta) & (_sum_at(section, theta) >= section.c[..., None])
         enough = enough | (theta == -math.inf)
         low, high = xp.where(enough, middle, low), xp.where(enough, high, middle)
-    return _at(breaks, low), _at(breaks, low + 1)
-
-
-def _at(breaks: Array, index: Array) -> Array:
-    return take_along_last(breaks, index)
+    return take_along_last(breaks, low), take_along_last(breaks, low + 1)
 
 
 def _sum_at(section: Section, theta: Array) -> Array:
@@ -220,5 +229,6 @@ def _is_empty(section: Section) -> Array:
         rounding * (section.sum(sign * xp.abs(end)) + xp.abs(c)) for end in (least, most)
     )
     outside = ~((low - near_low <= c) & (c <= high + near_high))
-    wrong = ~((lower <= upper) & xp.isfinite(x) & xp.isfinite(w))
-    return outside | xp.any(wrong, axis=-1)[..., None]
+    known = xp.isfinite(xp.where(x > 0, xp.minimum(x, upper), xp.maximum(x, lower)))
+    wrong = ~((lower <= upper) & known & xp.isfinite(w))
+    return outside | ~xp.isfinite(c) | xp.any(wrong, axis=-1)[..., None]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from kofn.arrays.kinds import Array, framework
+import math
+
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, framework, full_like
+from kofn.arrays.operations import power_of_two
 from kofn.arrays.typing import ArrayT
 from kofn.maps.softmax import sparsemax
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.projections.vectors import Vectors, along, vectors
 
 __all__ = ["projection_capped_simplex", "projection_simplex", "projection_sparse_simplex"]
+
+USUAL = 1e-20, 1e20
+"""The scales that are temperatures of any type as they are; others are brought to 1."""
 
 
 def projection_simplex(
@@ -28,6 +35,7 @@ def projection_simplex(
 
     Returns:
         An array like `x`. A vector without available entries becomes 0, one with a NaN becomes NaN.
+        As in all of kofn, −inf counts as masked.
 
     Raises:
         TypeError: x has another kind or dtype.
@@ -43,7 +51,8 @@ def projection_simplex(
         array([0.75, 1.25, 0.  ])
     """
     given = vectors(x, dim)
-    return given.restored(on_simplex(given, given.rows, scale, given.mask(mask)))
+    with given.form.quiet():
+        return given.restored(on_simplex(given, given.rows, scale, given.mask(mask)))
 
 
 def projection_capped_simplex(
@@ -92,8 +101,8 @@ def projection_sparse_simplex(
 
     Args:
         x, scale, dim, mask: as for `projection_simplex`.
-        k: the most entries other than 0: an integer in [0, n], or an array that broadcasts to the
-            batch shape.
+        k: the most entries other than 0: an integer in [0, n], or an array of integers that
+            broadcasts to the batch shape, NaN where it is no such number.
 
     Returns:
         An array like `x`; zeros for k = 0.
@@ -110,8 +119,11 @@ def projection_sparse_simplex(
         array([0.55, 0.45, 0.  , 0.  ])
     """
     given = vectors(x, dim)
-    chosen = hard_topk(given.rows, given.count(k), mask=given.mask(mask)) > 0
-    return given.restored(on_simplex(given, given.rows, scale, chosen))
+    chosen, xp = hard_topk(given.rows, given.count(k), mask=given.mask(mask)), given.form.xp
+    with given.form.quiet():
+        found = on_simplex(given, given.rows, scale, chosen > 0)
+        bad = xp.any(xp.isnan(chosen), axis=-1)[..., None]
+        return given.restored(xp.where(bad, math.nan, found))
 
 
 def on_simplex(
@@ -119,4 +131,14 @@ def on_simplex(
 ) -> Array:
     """Return `rows`, in the form of `given`, projected onto the simplex of that scale."""
     size = given.per_vector("scale", scale, positive=True)
-    return along(size) * sparsemax(rows, temperature=size, mask=mask)
+    if isinstance(size, float) and USUAL[0] <= size <= USUAL[1]:
+        return size * sparsemax(rows, temperature=size, mask=mask)
+    # In units of the scale, and less the maximum: what overflows then is far below the others.
+    xp = given.form.xp
+    number = full_like(rows, given.batch, size) if isinstance(size, float) else size
+    unit = along(power_of_two(stop_gradient(number)))
+    known = stop_gradient(rows if mask is None else xp.where(mask, rows, -math.inf))
+    top = xp.max(known, axis=-1)[..., None] if known.shape[-1] else unit
+    away = rows - xp.where(xp.isfinite(top), top, 0.0)
+    share = sparsemax(away / unit, temperature=number / unit[..., 0], mask=mask)
+    return along(number) * share

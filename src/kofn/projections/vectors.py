@@ -42,13 +42,12 @@ class Vectors(NamedTuple, Generic[KindT]):
         """Return where an entry may be other than 0, if there is a mask."""
         return None if mask is None else self._lined(last_mask(mask, self.x, self.form, "x"))
 
-    def per_entry(self, name: str, value: object) -> Any:
-        """Return a number, or what an array has for each entry of the vectors."""
+    def per_entry(self, name: str, value: object, *, infinite: bool = False) -> Any:
+        """Return a number for each entry; `infinite` says whether a number may be ±inf."""
         if framework(value) is None:
-            # Not check_number: a bound may be infinite.
-            number = value if value in (math.inf, -math.inf) else None
+            number = value if infinite and value in (math.inf, -math.inf) else None
             if number is None:
-                allowed = "a number"
+                allowed = "a number" if infinite else "a finite number"
                 number = check_number(name, value, low=-math.inf, strict=True, allowed=allowed)
             return self.form.xp.zeros_like(self.rows) + number
         array = check_same_kind(name, value, self.x, "x")
@@ -67,17 +66,18 @@ class Vectors(NamedTuple, Generic[KindT]):
         array = check_same_kind(name, value, self.x, "x")
         check_real(name, array)
         xp, dim = self.form.xp, None if self.whole else self.form.dim
-        array = check_per_row(name, array, self.batch, dim)
+        array = check_per_row(name, array, self.batch, dim, "x")
         spread = xp.broadcast_to(cast_like(array, self.rows), self.batch)
         if positive:
             spread = xp.where((spread > 0) & (spread < math.inf), spread, math.nan)
         return spread
 
     def count(self, k: object) -> Any:
-        """Return a number of entries: an integer in [0, n], or an array of the batch shape."""
+        """Return a number of entries in [0, n], or an array of them, NaN where it is no integer."""
         if framework(k) is None:
             return check_count(k, self.rows.shape[-1])
-        return self.per_vector("k", k, positive=False)
+        xp, count = self.form.xp, self.per_vector("k", k, positive=False)
+        return xp.where(xp.floor(count) == count, count, math.nan)  # type: ignore[arg-type]  # an array
 
     def _lined(self, values: Array) -> Array:
         return values.reshape(-1) if self.whole else values

@@ -53,7 +53,8 @@ def states_of(form: SegmentForm, mask: Any) -> Array | None:
     states: Any = None if mask is None else as_numbers(~mask, xp.int32)
     if form.unassigned is None:
         return states
-    outside = form.flat(xp.broadcast_to(_tall(form.unassigned, len(form.shape)), form.shape))
+    flags = form.unassigned[(..., *[None] * (len(form.shape) - 1))]
+    outside = form.flat(xp.broadcast_to(flags, form.shape))
     if states is None:
         return 2 * as_numbers(outside, xp.int32)
     return xp.where(outside, scalar(states, 2), states)
@@ -63,7 +64,3 @@ def in_column(entries: Array, form: SegmentForm) -> Array:
     """Return the indices along the first axis of x of entries of its flat form."""
     found: Any = entries % form.shape[0] if form.shape[0] else entries
     return cast(found, form.xp.asarray(0).dtype) if is_jax(found) else found
-
-
-def _tall(flags: Array, ndim: int) -> Array:
-    return flags[(..., *[None] * (ndim - 1))]

@@ -13,7 +13,7 @@ from kofn.arrays.kinds import dtype_name, framework, is_jax
 from kofn.inputs.given import HALF_TYPES
 from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
 from kofn.maps.ordered.largest import TopK
-from kofn.streaming.blocks import Blocks, OfArray
+from kofn.streaming.blocks import Blocks
 from kofn.streaming.maps import Progress, Scores, check_progress, each_of
 from kofn.streaming.statistics import Ranks, WithoutNaN, blocks_of, largest_of
 from kofn.streaming.threshold import solved
@@ -69,8 +69,8 @@ def quantile(
 ) -> Any:
     """Return the q-quantile of one row of any length, exactly: nothing is sorted as a whole.
 
-    The numbers next to the place that is asked for are found by histograms of their bits, in two
-    passes or three (float64: up to five).
+    The numbers next to the place that is asked for are found by histograms of their bits: float32
+    takes two passes, float64 two to four, and more than eight q may take more.
 
     Args:
         x: an array of floats, such as a numpy.memmap, or a list of arrays or tensors. All their
@@ -118,11 +118,9 @@ class _Row:
     def ranked(self, ranks: Any) -> np.ndarray:
         return self.numbers.of(ranks.astype(np.int64))
 
-    def thresholds(self, k: Any, temperature: float) -> np.ndarray:
-        kind = WithoutNaN if self.numbers.missing else OfArray
-        blocks = Blocks([kind(each) for each in self.arrays], self.progress)
-        link = links.logistic.inner
-        return np.array([solved(blocks, float(each), temperature, link).theta for each in k])
+    def threshold(self, k: Any, temperature: float) -> np.ndarray:
+        blocks = Blocks([WithoutNaN(each) for each in self.arrays], self.progress)
+        return np.asarray(solved(blocks, float(k), temperature, links.logistic.inner).theta)
 
 
 def _checked(x: Scores, integers: bool) -> list[Any]:

@@ -17,6 +17,10 @@ FEW = 1 << 22
 """So many numbers that may have a wanted rank are kept and sorted; more take another pass."""
 
 
+MOST = 16
+"""So many groups of numbers are counted in a pass, each in half a megabyte per thread."""
+
+
 class OfNumbers(OfArray):
     """The numbers of an array as they are: none counts as masked."""
 
@@ -26,20 +30,28 @@ class OfNumbers(OfArray):
         self.is_double = False  # as `Blocks` need not convert them
 
     def read(self, start: int, stop: int) -> Any:
-        block = self.flat[start:stop]
-        if isinstance(block, np.ndarray):
-            block = np.ascontiguousarray(block, block.dtype.newbyteorder("="))
-        if "float" not in dtype_name(block):
-            return block
-        xp = namespace(block)
-        return cast(block, xp.float64 if self.wide else xp.float32)
+        return _numbers_at(self.flat, start, stop, self.wide)
+
+
+def _numbers_at(flat: Any, start: int, stop: int, wide: bool) -> Any:
+    """Return numbers as they are, floats in float32 or float64."""
+    block = flat[start:stop]
+    if isinstance(block, np.ndarray):
+        block = np.ascontiguousarray(block, block.dtype.newbyteorder("="))
+    if "float" not in dtype_name(block):
+        return block
+    xp = namespace(block)
+    return cast(block, xp.float64 if wide else xp.float32)
 
 
 class WithoutNaN(OfArray):
-    """Scores of an array, −inf, which is never chosen, in the place of NaN."""
+    """Scores of an array, −inf, which is never chosen, in the place of NaN.
+
+    Nothing else is masked.
+    """
 
     def read(self, start: int, stop: int) -> Any:
-        block = super().read(start, stop)
+        block = _numbers_at(self.flat, start, stop, self.is_double)
         xp = namespace(block)
         return xp.where(xp.isnan(block), -math.inf, block)
 
@@ -124,7 +136,7 @@ class Ranks:
             return len(x) - len(numbers)
 
         self.missing = sum(blocks.each("survey", see))
-        self.counts = added(every) if every else np.zeros(1 << DIGIT, np.int64)
+        self.counts = added(every)
 
     @property
     def size(self) -> int:
@@ -136,7 +148,7 @@ class Ranks:
         groups = [_Group(0, np.asarray(ranks, np.int64), np.arange(len(ranks)))]
         found = np.zeros(len(ranks), np.float64)
         below, counts = self.bits, [self.counts]
-        while groups:
+        while True:
             width = below if below < DIGIT else DIGIT
             pairs = zip(groups, counts, strict=True)
             groups = [
@@ -151,8 +163,8 @@ class Ranks:
                 for group, numbers in zip(groups, self._kept(groups, below), strict=True):
                     found[group.which] = np.sort(numbers)[group.ranks]
                 return found
-            counts = self._pass(groups, below)
-        return found
+            parts = (groups[i : i + MOST] for i in range(0, len(groups), MOST))
+            counts = [each for part in parts for each in self._pass(part, below)]
 
     def _scores(self, keys: np.ndarray) -> np.ndarray:
         return scores_of(keys, self.bits).astype(np.float64)

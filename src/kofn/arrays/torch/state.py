@@ -40,6 +40,14 @@ def constant(like: Tensor, values: np.ndarray) -> Tensor:
     return placed_like(like, torch.as_tensor(values, dtype=like.dtype, device=like.device))
 
 
+SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def signed(x: Tensor) -> Tensor:
+    """Return the bits of unsigned integers as signed ones, of which PyTorch has all operations."""
+    return x.view(SIGNED[x.dtype.itemsize])
+
+
 def numbers(like: Tensor, count: int) -> Tensor:
     """Return 0, 1, … count − 1 in the dtype and on the device of `like`."""
     return placed_like(like, torch.arange(count, dtype=like.dtype, device=like.device))

@@ -14,18 +14,23 @@ from kofn.arrays.checks import (
 )
 from kofn.arrays.kinds import (
     Array,
-    adopt,
     cast,
+    cast_like,
     clip,
     dtype_name,
     framework,
     full_like,
     most_precise_dtype,
     namespace,
+    scalar,
 )
 
 Interpolation = Literal["linear", "lower", "higher", "midpoint", "nearest"]
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+LONG = 1 << 22
+"""Entries of a row of which not all numbers of entries and a half are exact in float32."""
 
 
 class Rows(Protocol):
@@ -41,8 +46,8 @@ class Rows(Protocol):
         Ranks are whole numbers as floats, (…, m) or (m,). In a row without numbers, any do.
         """
 
-    def thresholds(self, k: Array, temperature: float) -> Array:
-        """Return θ of soft top-k, (…, m), for counts k, (…, m) or (m,)."""
+    def threshold(self, k: Array, temperature: float) -> Array:
+        """Return θ of soft top-k, (…), for a number of entries, (…) or ()."""
 
 
 class Wanted(NamedTuple):
@@ -73,7 +78,7 @@ def _shares(q: float | Array, x: Array) -> Array:
     check_real("q", array)
     if array.ndim > 1:
         raise ValueError(f"q must have at most one dimension; got shape {tuple(array.shape)}")
-    wide = cast(adopt(array, x), dtype).reshape(-1)
+    wide = cast_like(array, cast(x[..., :0], dtype)).reshape(-1)
     return namespace(wide).where((wide >= 0) & (wide <= 1), wide, math.nan)
 
 
@@ -84,12 +89,12 @@ def quantiles(rows: Rows, of: Wanted) -> Array:
     last = xp.where(count > 0, count - 1, 0.0)
     at = xp.where(xp.isnan(q), 0.0, q) * last
     if rounding:
-        near = xp.round(stop_gradient(at))
+        near = xp.round(2 * stop_gradient(at)) / 2  # also where "nearest" decides
         close = abs(stop_gradient(at) - near) <= clip(near * rounding, 0.0, 2.0**-10)
         at = xp.where(close, near + (at - stop_gradient(at)), at)
     low, high, share = _places(at, last, interpolation)
     if temperature > 0:
-        first, second = (rows.thresholds(count - each - 0.5, temperature) for each in (low, high))
+        first, second = (_thresholds(rows, count - each - 0.5, temperature) for each in (low, high))
         bad = count <= 0
     else:
         low, high = (xp.broadcast_to(each, at.shape) for each in (low, high))
@@ -98,10 +103,35 @@ def quantiles(rows: Rows, of: Wanted) -> Array:
         many = q.shape[0]
         first, second, top = values[..., :many], values[..., many:-1], values[..., -1:]
         bad = (count <= 0) | xp.isnan(top)
-    apart = second - first
-    # Two infinities have no difference, and the second number may not count.
-    moved = xp.where(xp.isfinite(apart) | ((share > 0) & (first != second)), apart, 0.0)
-    return xp.where(bad | xp.isnan(q), math.nan, first + cast(share, first.dtype) * moved)
+    found = _between(first, second, cast(share, first.dtype))
+    return xp.where(bad | xp.isnan(q), math.nan, found)
+
+
+def _thresholds(rows: Rows, k: Array, temperature: float) -> Array:
+    each = (rows.threshold(k[..., i], temperature) for i in range(k.shape[-1]))
+    return namespace(k).stack(tuple(each), axis=-1)
+
+
+def mirrored(k: Array, count: Array) -> tuple[Array, Array]:
+    """Return the smaller of k and count − k, and 1, or −1 where the row has to change its sign.
+
+    The threshold of the k largest is that of the count − k smallest.
+    """
+    xp, few = namespace(k), 2 * k <= count
+    return xp.where(few, k, count - k), xp.where(few, scalar(k, 1.0), -1.0)
+
+
+def _between(first: Array, second: Array, share: Array) -> Array:
+    """Return what lies between two numbers: an infinite one, if it has a share, unless both do."""
+    xp = namespace(first)
+    both = xp.isfinite(first) & xp.isfinite(second)
+    # What is not taken is 0, for the derivative of infinity times 0 is NaN.
+    low, high = (xp.where(both, each, 0.0) for each in (first, second))
+    plain = both & xp.isfinite(high - low)
+    moved = low + share * xp.where(plain, high - low, 0.0)
+    far = low * (1 - share) + high * share  # where the difference overflows
+    ends = xp.where((share > 0) & (first != second), first + second, first)
+    return xp.where(plain, moved, xp.where(both, far, ends))
 
 
 def _places(at: Array, last: Array, interpolation: str) -> tuple[Array, Array, Array]:

@@ -23,7 +23,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import as_numbers, comparable, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import last_mask
-from kofn.maps.ordered.interpolated import Interpolation, Wanted, quantiles, wanted
+from kofn.maps.ordered.interpolated import LONG, Interpolation, Wanted, mirrored, quantiles, wanted
 from kofn.maps.topk import soft_topk_threshold
 from kofn.operations.choice import RANKED, RANKED_OF_MASKED
 
@@ -134,18 +134,15 @@ class DenseRows(NamedTuple):
             indices = route.answer(RANKED_OF_MASKED, given, self.playing, places)
         return cast(take_along_last(x, indices), compute_dtype(x))
 
-    def thresholds(self, k: Array, temperature: float) -> Array:
-        x, xp, batch = self.x, namespace(k), tuple(self.x.shape[:-1])
-        found = [
-            soft_topk_threshold(
-                x,
-                xp.broadcast_to(cast(k[..., i], compute_dtype(x)), batch),
-                temperature=temperature,
-                mask=self.playing,
-            )
-            for i in range(k.shape[-1])
-        ]
-        return xp.stack(found, axis=-1)
+    def threshold(self, k: Array, temperature: float) -> Array:
+        x = cast(self.x, compute_dtype(self.x))  # the least number of a half type is no mask here
+        k = namespace(k).broadcast_to(k, tuple(x.shape[:-1]))
+        how: dict[str, Any] = dict(temperature=temperature, mask=self.playing)
+        if x.shape[-1] < LONG:
+            return soft_topk_threshold(x, cast(k, x.dtype), **how)
+        k, sign = mirrored(k, self.counts[..., 0])
+        x = x * cast(sign, x.dtype)[..., None]
+        return soft_topk_threshold(x, cast(k, x.dtype), **how) * cast(sign, x.dtype)
 
 
 def _shaped(found: Array, form: Form[ArrayT], dim: int | None, keepdim: bool, lead: int) -> ArrayT:

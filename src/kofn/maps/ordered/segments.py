@@ -22,7 +22,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import arange, comparable, outermost
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import Given, temperature_of, without_deleted
-from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
+from kofn.maps.ordered.interpolated import LONG, Interpolation, mirrored, quantiles, wanted
 from kofn.maps.ordered.largest import TopK
 from kofn.operations.topk import THETA
 from kofn.segments.form import SegmentForm, form_of_segments
@@ -44,7 +44,8 @@ def segment_topk(
 ) -> TopK[ArrayT]:
     """Return (values, indices) of the k largest entries of each segment, exactly.
 
-    It is `topk` of ragged rows. Where a segment has fewer than k entries, −inf and index −1 follow.
+    It is `topk` of ragged rows. Where a segment has fewer than k entries, values as of masked ones
+    and the index −1 follow.
 
     Args:
         x: torch.Tensor, jax.Array or numpy.ndarray of floats or integers, (n, …): segments lie
@@ -186,17 +187,19 @@ class _Rows(NamedTuple):
         found = self.numbers(self.entries(places, self.members(0) - 1))
         return cast(found, compute_dtype(self.x))
 
-    def thresholds(self, k: Array, temperature: float) -> Array:
-        xp, rows = namespace(k), (self.form.rows,)
-        x = cast(self.x, compute_dtype(self.x))
+    def threshold(self, k: Array, temperature: float) -> Array:
+        xp, rows, over = namespace(k), (self.form.rows,), self.form.over
+        x, sign = cast(self.x, compute_dtype(self.x)), None
+        k = xp.broadcast_to(k, rows)
+        if self.x.shape[0] >= LONG:
+            k, sign = mirrored(k, self.counts[..., 0])
+            sign = cast(sign, x.dtype)
+            x = x * over.expand(sign)
         x = without_deleted(x if self.states is None else xp.where(self.states == 0, x, -math.inf))
         t = temperature_of(temperature, rows, x)
-        counts = cast(xp.broadcast_to(k, (*rows, k.shape[-1])), x.dtype)
-        found = [
-            route.answer(THETA, Given(x, counts[..., i], t, links.logistic.inner, self.form))
-            for i in range(k.shape[-1])
-        ]
-        return xp.stack(found, axis=-1)
+        given = Given(x, cast(k, x.dtype), t, links.logistic.inner, self.form)
+        found = route.answer(THETA, given)
+        return found if sign is None else sign * found
 
 
 def _flat(values: Array) -> Array:

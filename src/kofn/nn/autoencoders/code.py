@@ -59,7 +59,7 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
     chosen = hard_topk(fixed, whole, mask=entries) > 0
     least = torch.where(chosen, fixed, math.inf).amin(-1, keepdim=True)
     greatest = torch.where(chosen, -math.inf, fixed).amax(-1, keepdim=True) if how.jointly else None
-    code = values * chosen.view_as(scores)
+    code = _kept(values, chosen.view_as(scores), how.signed)
     jump = least.clamp(min=0).nan_to_num(posinf=0.0)
     jump = jump * scores.detach().sign() if how.signed else jump
     if how.gradient != "chosen":
@@ -82,6 +82,12 @@ def _values_of(scores: Tensor, signed: bool) -> Tensor:
     return scores if signed else scores.relu()
 
 
+def _kept(values: Tensor, chosen: Tensor, signed: bool) -> Tensor:
+    """Return the values that are chosen, and 0 elsewhere; NaN stays."""
+    # relu leaves no −inf to multiply by 0.
+    return torch.where(chosen | values.isnan(), values, 0.0) if signed else values * chosen
+
+
 def without_nan(scores: Tensor, mask: Tensor | None) -> Tensor | None:
     """Return the mask [T] without inputs that have a NaN score: in a joint choice, it would win."""
     sound = ~scores.detach().amax(-1).isnan()
@@ -101,7 +107,7 @@ def code_above(
     chosen = sizes_of(scores, signed) > threshold.reshape(1)
     if mask is not None:
         chosen = chosen & mask[:, None]
-    return _values_of(scores, signed) * chosen
+    return _kept(_values_of(scores, signed), chosen, signed)
 
 
 def _rows(scores: Tensor, jointly: bool, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

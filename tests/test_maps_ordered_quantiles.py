@@ -123,7 +123,7 @@ def test_rows_with_infinities(framework):
         for q, one in zip((0.0, 0.25, 0.5, 1.0), wanted, strict=True):
             row = framework.array(ends)
             close(framework.numpy(kofn.quantile(row, q)), one)
-            if 0 < q:
+            if q > 0:
                 middle = framework.numpy(kofn.quantile(row, q, interpolation="midpoint"))
                 close(middle, one if q in (0.5, 1.0) or abs(one) == INF or one != one else 0.0)
 

@@ -17,10 +17,7 @@ def extreme(x: jax.Array, of_none: float) -> jax.Array:
     third of the pass; in its own, twice as much again. Without a derivative.
     """
     if jax.device_count() > 1:
-        # Of rows that are spread over devices, XLA sums and compares messages together, but not
-        # those of a reduction of pairs: it gathers them, and gradients take half as many again.
-        find = lax.reduce_max if of_none < 0 else lax.reduce_min
-        return jax.numpy.where((x != x).any(-1), math.nan, find(x, (x.ndim - 1,)))
+        return _in_two(x, of_none)
     pick = lax.max if of_none < 0 else lax.min
 
     def further(one: Pair, other: Pair) -> Pair:
@@ -29,3 +26,13 @@ def extreme(x: jax.Array, of_none: float) -> jax.Array:
     none = jax.numpy.asarray(of_none, x.dtype), jax.numpy.asarray(False)
     found, has_nan = lax.reduce((x, x != x), none, further, (x.ndim - 1,))
     return jax.numpy.where(has_nan, math.nan, found)
+
+
+def _in_two(x: jax.Array, of_none: float) -> jax.Array:
+    """Return the same by two reductions alike, which XLA sends as one message.
+
+    It gathers what a reduction of pairs has of rows that are spread over devices.
+    """
+    find, sign = (lax.reduce_max, 1) if of_none < 0 else (lax.reduce_min, -1)
+    found, has_nan = (find(each, (x.ndim - 1,)) for each in (x, sign * (x != x).astype(x.dtype)))
+    return jax.numpy.where(has_nan != 0, math.nan, found)

@@ -17,6 +17,9 @@ LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest
 CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
 
 # One thread per test process, because there are as many processes as cores.
+# XLA compiles thousands of programs for them, which it does once: they are kept in build/xla.
+KEPT_PROGRAMS := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And
@@ -31,7 +34,7 @@ SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_for
 	tests/test_formulas_gradients.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-levels test-older test-extras same faults test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras same faults test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -42,8 +45,12 @@ demo: $(READY)  ## select pixels of digits and columns that matter in pairs, by 
 test: $(READY)  ## run the test suite
 	$(PYTEST)
 
-test-all: $(READY)  ## run all tests (marker `full` too), then most of them again without kernels
-	XLA_FLAGS= $(PYTEST) -m "not extras and not dist and not browser"
+test-all: test-full test-reference  ## run all tests (marker `full` too), then most of them again without kernels
+
+test-full: $(READY)  ## run all tests, programs compiled as users compile them; hours the first time
+	XLA_FLAGS= $(KEPT_PROGRAMS) $(PYTEST) -m "not extras and not dist and not browser"
+
+test-reference: $(READY)  ## run all tests but those of JAX without kernels
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist and not browser" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 

@@ -16,10 +16,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt -c .venv-lowest/others.txt
 CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
 
-# One thread per test process, because there are as many processes as cores.
-# XLA compiles thousands of programs for them, which it does once: they are kept in build/xla.
+# XLA compiles thousands of programs for tests, which it does once: they are kept in build/xla.
 KEPT_PROGRAMS := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+# One thread per test process, because there are as many processes as cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And

@@ -86,20 +86,10 @@ def test_memory_at_50_million_parameters():
     check_step(2500, 8)
 
 
-def cnn():
-    """For images of 32 × 32: 97,000 weights."""
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 32, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(32, 64, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(64, 64, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.Flatten(),
-        torch.nn.Linear(4096, 10),
-    )
+def small():
+    """A network whose steps are short."""
+    layers = torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten()
+    return torch.nn.Sequential(*layers, torch.nn.Linear(7200, 10))
 
 
 def operations(model, optimizer, pruner=None):
@@ -122,7 +112,7 @@ def operations(model, optimizer, pruner=None):
 
 def test_a_step_takes_few_operations_more():
     """What they cost beside those of a small network, `benchmarks/pruning.py` measures."""
-    plain, model = cnn(), cnn()
+    plain, model = small(), small()
     pruner = nn.prune(model, 0.95, schedule=1000)
     groups = [{"params": pruner.other_parameters()}, pruner.score_parameters()]
     more = operations(model, torch.optim.Adam(groups), pruner)

@@ -117,7 +117,8 @@ def quantile(
         x: as for `kofn.distributed.topk`, of floats.
         q, keepdim, interpolation, temperature, ignore_nan: as for `kofn.quantile`; the same in
             every process.
-        group, axis_name, dim, mask: as for `kofn.distributed.topk`.
+        group, axis_name, dim, mask: as for `kofn.distributed.topk`; rows lie along the last
+            dimension by default.
 
     Returns:
         As `kofn.quantile`, the same in every process; a DTensor for a DTensor.

@@ -69,8 +69,8 @@ def quantile(
 ) -> Any:
     """Return the q-quantile of one row of any length, exactly: nothing is sorted as a whole.
 
-    The numbers next to the place that is asked for are found by histograms of their bits: float32
-    takes two passes, float64 two to four, and more than eight q may take more.
+    The numbers next to the place (n − 1)·q are found by histograms of their bits: float32 takes
+    two passes, float64 two to four, and more than eight q may take more.
 
     Args:
         x: an array of floats, such as a numpy.memmap, or a list of arrays or tensors. All their

@@ -1,7 +1,7 @@
 """The hard choice of rows with costs in several processes, up to the first entry that does not fit.
 
-The least density from which on all entries fit is found by its bits, as the k-th largest score in
-`choice.py`: seven sums of costs a message, of which each round leaves an eighth of the range.
+The least density from which on all entries fit is found by its bits, as `shards/keys.py` searches:
+what it counts are costs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kofn.formulas import knapsack_choice
 from kofn.inputs.given import Given
-from kofn.shards.choice import keys_of, most_rounds, pivots_of
+from kofn.shards.keys import Cut, keys_of, most_rounds, searched
 from kofn.shards.ranks import Ranks
 from kofn.shards.reductions import GroupRows
 
@@ -35,14 +35,6 @@ class _Keyed(NamedTuple):
     budget: Tensor  # per row
 
 
-class _Cut(NamedTuple):
-    """Numbers per row: entries with keys ≥ high fit, those with keys ≥ low do not."""
-
-    low: Tensor
-    high: Tensor
-    spent: Tensor  # the costs of those with keys ≥ high
-
-
 def _bought(ranks: Ranks, x: Tensor, costs: Tensor, pays: Tensor, budget: Tensor) -> Tensor:
     """Return 1 for the entries that fit into the budget in the order of their densities."""
     density: Any
@@ -53,7 +45,7 @@ def _bought(ranks: Ranks, x: Tensor, costs: Tensor, pays: Tensor, budget: Tensor
     ends = p.keys.masked_fill(~pays, least).amax(-1), (~p.keys).masked_fill(~pays, least).amax(-1)
     greatest, lowest = ranks.max(torch.stack(ends))
     (total,) = ranks.sum(price.sum(-1)[None])
-    start = _Cut(~lowest, greatest + 1, torch.zeros_like(total))
+    start = Cut(~lowest, greatest + 1, torch.zeros_like(total))
     open_ = total > p.budget
     cut = _searched(p, start, open_, ranks)
     fits = (p.keys >= cut.high[..., None]) | _of_equal(p, cut, ranks)
@@ -61,27 +53,20 @@ def _bought(ranks: Ranks, x: Tensor, costs: Tensor, pays: Tensor, budget: Tensor
     return (fits & pays).to(x.dtype)
 
 
-def _searched(p: _Keyed, cut: _Cut, open_: Tensor, ranks: Ranks) -> _Cut:
-    """Return neighbouring integers as ends of the cut, in rows that are open."""
-    low, high, spent = cut
-    for _ in range(most_rounds(p.keys)):
-        # From a negative density to a positive one, the difference of keys may wrap around.
-        if not bool((open_ & (high - low != 1)).any()):
-            break
-        pivots = pivots_of(low, high)
-        costs = [torch.where(p.keys >= one[..., None], p.price, 0.0).sum(-1) for one in pivots]
-        for pivot, cost in zip(pivots, ranks.sum(torch.stack(costs)), strict=True):
-            fits = cost <= p.budget
-            low = torch.where(open_ & ~fits & (pivot > low), pivot, low)
-            nearer = open_ & fits & (pivot < high)
-            high, spent = torch.where(nearer, pivot, high), torch.where(nearer, cost, spent)
-    return _Cut(low, high, spent)
+def _searched(p: _Keyed, cut: Cut, open_: Tensor, ranks: Ranks) -> Cut:
+    """Return where the entries fit: those with keys ≥ high do, whose costs are the counts."""
+
+    def costs(keys: Tensor) -> Tensor:
+        return torch.where(p.keys >= keys[..., None], p.price, 0.0).sum(-1)
+
+    rounds = most_rounds(p.keys)
+    return searched(cut, open_, ranks, rounds, costs, lambda spent: spent > p.budget)
 
 
-def _of_equal(p: _Keyed, cut: _Cut, ranks: Ranks) -> Tensor:
+def _of_equal(p: _Keyed, cut: Cut, ranks: Ranks) -> Tensor:
     """Return which of the equally dense entries next to the cut fit, by their index in the row."""
     price = torch.where(p.keys == cut.low[..., None], p.price, 0.0)
     parts = ranks.gathered(price.sum(-1).contiguous())
-    before = cut.spent + parts[: ranks.place].sum(0)
+    before = cut.counts + parts[: ranks.place].sum(0)
     fits = before[..., None] + price.cumsum(-1) <= p.budget[..., None]
     return (price > 0) & fits

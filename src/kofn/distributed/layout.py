@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any, NamedTuple, Self
 
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import move_axis
@@ -44,6 +45,12 @@ class Layout(ABC):
     def form(self) -> Form:
         """Return the form of this process's part."""
         return form_of(self.scores, self.dim, *self.of)
+
+    def with_scores(self, scores: Any) -> Self:
+        """Return this layout of other scores, of which these are this process's part."""
+        other = copy(self)
+        other.scores = scores
+        return other
 
     def checking(self) -> AbstractContextManager[None]:
         """Make checks of arguments, whose errors reach the others, who wait for a message."""

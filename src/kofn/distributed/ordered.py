@@ -248,8 +248,10 @@ class _Rows(NamedTuple):
         return self.layout.ranked(self.x, self.playing, whole)
 
     def threshold(self, k: Array, temperature: float) -> Array:
-        layout, batch = self.layout, tuple(self.x.shape[:-1])
-        mask = None if self.playing is None else move_axis(self.playing, -1, layout.form().dim)
+        dim, batch = self.layout.form().dim, tuple(self.x.shape[:-1])
+        # Rows of a half type are computed in float32, where its least number is no mask.
+        layout = self.layout.with_scores(move_axis(self.x, -1, dim))
+        mask = None if self.playing is None else move_axis(self.playing, -1, dim)
         # In float32, on JAX, half an entry of a long row may be lost: not all are to be chosen.
         most = self.counts[..., 0] * (1 - float(namespace(k).finfo(k.dtype).eps))
         k = namespace(k).broadcast_to(namespace(k).minimum(k, most), batch)

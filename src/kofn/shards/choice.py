@@ -1,13 +1,11 @@
 """The hard choice of rows in several processes: exactly k, and of equal scores the first ones.
 
-The k-th largest score is found by its bits: seven counts a message, of which each round leaves an
-eighth of the range. No scores are sent.
+The k-th largest score is found by its bits, as `keys.py` searches.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from kofn.arrays.checks import check_k
 from kofn.shards.given import Shards
+from kofn.shards.keys import Cut, integers_of, keys_of, most_rounds, searched
 from kofn.shards.ranks import Ranks
 
 
@@ -31,7 +30,7 @@ def hard(shards: Shards) -> Tensor:
     """Return this rank's entries of `formulas.choice.hard`, without a gradient."""
     x, k = shards.scores.detach(), shards.k.detach()
     playing, bad = x != -math.inf, x.isnan()
-    keys = keys_of(x).masked_fill(~playing | bad, torch.iinfo(_integers(x)).min)
+    keys = keys_of(x).masked_fill(~playing | bad, torch.iinfo(integers_of(x)).min)
     keyed, has_nan, size = _gathered(shards, keys, bad, k)
     if shards.k_number is not None:
         check_k(shards.k_number, size)
@@ -42,17 +41,6 @@ def hard(shards: Shards) -> Tensor:
     unknown = k.isnan()[..., None]
     lost = playing & (unknown | (has_nan[..., None] & (x != math.inf)))
     return torch.where(lost, math.nan, found)
-
-
-def _integers(x: Tensor) -> torch.dtype:
-    return torch.int64 if x.dtype == torch.float64 else torch.int32
-
-
-def keys_of(x: Tensor) -> Tensor:
-    """Return integers in the order of the scores; 0 and −0 have the same."""
-    bits = (x + 0.0).contiguous().view(_integers(x))
-    last = torch.iinfo(bits.dtype).bits - 1
-    return bits ^ ((bits >> last) & torch.iinfo(bits.dtype).max)
 
 
 def _gathered(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Keyed, Tensor, int]:
@@ -70,46 +58,21 @@ def _gathered(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Ke
 
 def _searched(p: _Keyed, ranks: Ranks) -> Tensor:
     """Return a key that just `chosen` keys reach, or, among equal ones, the last that enough do."""
-    low, high = p.low, p.high
-    open_ = (p.chosen > 0) & (low < high)
-    low = torch.where(open_, low, 0)
-    high = torch.where(open_, high, 1)
-    for _ in range(most_rounds(p.keys)):
-        if not bool(open_.any()):
-            break
-        pivots = pivots_of(low, high)
-        counts = torch.stack(
-            [(p.keys >= one.to(p.keys.dtype)[..., None]).sum(-1) for one in pivots]
-        )
-        counts = ranks.sum(counts)
-        for pivot, count in zip(pivots, counts, strict=True):
-            enough = open_ & (count >= p.chosen)
-            low = torch.where(enough & (pivot > low), pivot, low)
-            high = torch.where(open_ & ~enough & (pivot < high), pivot, high)
-        exact = (torch.stack(pivots) == low) & (counts == p.chosen)
-        open_ = open_ & ~exact.any(0) & (high - low != 1)
-    return low
 
+    def reached(keys: Tensor) -> Tensor:
+        return (p.keys >= keys.to(p.keys.dtype)[..., None]).sum(-1)
 
-def most_rounds(keys: Tensor) -> int:
-    """Return a bound on the messages of a search: each leaves an eighth of the range of the keys.
-
-    A range of w integers becomes one of ⌈w/8⌉, so that of all keys comes down to one integer.
-    """
-    return -(-torch.iinfo(keys.dtype).bits // 3)
-
-
-def pivots_of(low: Tensor, high: Tensor) -> list[Tensor]:
-    """Return seven integers that cut the range in eighths; no sum of them overflows."""
-
-    def middle(a: Tensor, b: Tensor) -> Tensor:
-        return (a >> 1) + (b >> 1) + (a & b & 1)
-
-    half = middle(low, high)
-    quarters = middle(low, half), middle(half, high)
-    ends = low, quarters[0], half, quarters[1], high
-    eighths = [middle(a, b) for a, b in pairwise(ends)]
-    return [half, *quarters, *eighths]
+    open_ = (p.chosen > 0) & (p.low < p.high)
+    cut = Cut(torch.where(open_, p.low, 0), torch.where(open_, p.high, 1), p.chosen)
+    return searched(
+        cut,
+        open_,
+        ranks,
+        most_rounds(p.keys),
+        counts_of=reached,
+        holds=lambda counts: counts >= p.chosen,
+        ends=lambda counts: counts == p.chosen,
+    ).low
 
 
 def _weights(p: _Keyed, cut: Tensor, k: Tensor, ranks: Ranks, dtype: torch.dtype) -> Tensor:

@@ -1,7 +1,6 @@
 """Numbers of rows in several processes by their rank: exact, by counts, and no numbers are sent.
 
-Each process sorts its part once. A number is found by its bits: seven counts a message, of which
-each round leaves an eighth of the range.
+Each process sorts its part once. A number is found by its bits, as `keys.py` searches.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.shards.choice import keys_of, most_rounds, pivots_of
+from kofn.shards.keys import Cut, keys_of, most_rounds, numbers_of, searched
 from kofn.shards.ranks import Ranks
 
 
@@ -79,22 +78,11 @@ def _searched(own: _Own, ranks: Tensor, group: Ranks) -> Tensor:
     high, low = group.max(torch.stack([greatest.long(), ~least.long()]))
     low, high = (each.expand_as(ranks) for each in (~low, high + 1))
     open_ = low < high
-    low, high = torch.where(open_, low, 0), torch.where(open_, high, 1)
-    for _ in range(most_rounds(keys)):
-        open_ = open_ & (high - low != 1)
-        if not bool(open_.any()):
-            break
-        pivots = pivots_of(low, high)
-        counts = group.sum(torch.stack([own.below(one) for one in pivots]))
-        for pivot, count in zip(pivots, counts, strict=True):
-            fits = open_ & (count <= ranks)
-            low = torch.where(fits & (pivot > low), pivot, low)
-            high = torch.where(open_ & ~fits & (pivot < high), pivot, high)
-    return low
+    cut = Cut(torch.where(open_, low, 0), torch.where(open_, high, 1), ranks)
+    rounds = most_rounds(keys)
+    return searched(cut, open_, group, rounds, own.below, lambda counts: counts <= ranks).low
 
 
 def _numbers_of(keys: Tensor, nan: Tensor, like: Tensor) -> Tensor:
-    """Return the numbers of keys in the dtype of `like`."""
-    keys = keys.to(nan.dtype)
-    bits = keys ^ ((keys >> (torch.iinfo(keys.dtype).bits - 1)) & torch.iinfo(keys.dtype).max)
-    return torch.where(keys >= nan, torch.nan, bits.view(like.dtype))
+    """Return the numbers of keys in the dtype of `like`; that of NaN is `nan`."""
+    return torch.where(keys >= nan, torch.nan, numbers_of(keys, like))

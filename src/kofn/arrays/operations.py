@@ -220,7 +220,20 @@ def take_along_last(x: ArrayT, indices: Array) -> ArrayT:
         if x.dtype.itemsize > 1 and dtype_name(x).startswith("uint"):  # PyTorch cannot gather them
             return of_torch.state.signed(x).gather(-1, _long(indices)).view(x.dtype)  # type: ignore[return-value]  # of its kind
         return x.gather(-1, _long(indices))  # type: ignore[return-value]  # of the kind of x
+    if is_jax(x):
+        from kofn.arrays.jax import layout
+
+        return layout.take_along_last(x, indices)
     return namespace(x).take_along_axis(x, indices, axis=-1)
+
+
+def flattened(x: ArrayT) -> ArrayT:
+    """Return an array of one dimension."""
+    if is_jax(x):
+        from kofn.arrays.jax import layout
+
+        return layout.flattened(x)
+    return x.reshape(-1)
 
 
 def at_labels(x: ArrayT, labels: Array) -> ArrayT:

@@ -54,7 +54,7 @@ def largest(x: Array, k: int) -> Array:
     if is_jax(x):
         from kofn.threshold import jax_choice
 
-        return jax_choice.largest(known_scores(x), k, top_indices)  # type: ignore[arg-type]  # of JAX
+        return jax_choice.first(known_scores(x), k, top_indices)  # type: ignore[arg-type]  # of JAX
     return top_indices(known_scores(x), k)
 
 
@@ -64,27 +64,62 @@ def first(x: Array, k: int, way: int) -> Array:
     NaN is the largest number.
     """
     smallest = bool(way & SMALLEST)
-    if is_jax(x) and not smallest:
+    if is_jax(x):
         from kofn.threshold import jax_choice
 
+        if smallest:
+            return jax_choice.first(x, k, _smallest, ascending=True)  # type: ignore[arg-type]  # of JAX
         # XLA orders a NaN by its sign.
         known = namespace(x).where(x != x, math.nan, x) if "float" in dtype_name(x) else x
-        return jax_choice.largest(known, k, top_indices)
+        return jax_choice.first(known, k, top_indices)
     return stable_order(x, not smallest)[..., :k]
 
 
 def first_of_masked(x: Array, mask: Array, k: int, way: int) -> Array:
     """Return the same with those at last that the mask leaves out."""
-    return _order_of_masked(x, mask, not way & SMALLEST)[..., :k]
+    rule = _smallest_of_masked if way & SMALLEST else _largest_of_masked
+    if is_jax(x):
+        from kofn.threshold import jax_choice
+
+        return jax_choice.first(x, k, rule, mask)  # type: ignore[arg-type]  # of JAX, as x
+    return rule(x, k, mask)
+
+
+def _smallest(x: Array, k: int) -> Array:
+    return stable_order(x)[..., :k]
+
+
+def _largest_of_masked(x: Array, k: int, mask: Array) -> Array:
+    return _order_of_masked(x, mask, True)[..., :k]
+
+
+def _smallest_of_masked(x: Array, k: int, mask: Array) -> Array:
+    return _order_of_masked(x, mask, False)[..., :k]
 
 
 def ranked(x: Array, ranks: Array) -> Array:
     """Return the indices of numbers by their ranks, 0 for the smallest; NaN is the largest."""
-    return take_along_last(stable_order(x), _limited(ranks, x.shape[-1] - 1))
+    if is_jax(x):
+        from kofn.threshold import jax_choice
+
+        return jax_choice.ranked(x, ranks, _by_order)  # type: ignore[arg-type]  # of JAX, as x
+    return _by_order(x, ranks)
 
 
 def ranked_of_masked(x: Array, mask: Array, ranks: Array) -> Array:
     """Return the same of the numbers that the mask leaves in."""
+    if is_jax(x):
+        from kofn.threshold import jax_choice
+
+        return jax_choice.ranked(x, ranks, _by_order_of_masked, mask)  # type: ignore[arg-type]  # of JAX, as x
+    return _by_order_of_masked(x, ranks, mask)
+
+
+def _by_order(x: Array, ranks: Array) -> Array:
+    return take_along_last(stable_order(x), _limited(ranks, x.shape[-1] - 1))
+
+
+def _by_order_of_masked(x: Array, ranks: Array, mask: Array) -> Array:
     last = namespace(x).sum(as_numbers(mask, ranks.dtype), axis=-1)[..., None] - 1
     return take_along_last(_order_of_masked(x, mask, False), _limited(ranks, last))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,12 +22,29 @@ def hard(x: jax.Array, k: jax.Array, whole: int | None, rule: Rule) -> jax.Array
     return _call(_HARD, Settings("", whole, False, rule), x, k)[0]
 
 
-def largest(x: jax.Array, k: int, rule: Rule) -> jax.Array:
-    """Return the indices of the k largest entries: rule(x, k) on one device."""
+def first(
+    x: jax.Array, k: int, rule: Rule, mask: jax.Array | None = None, ascending: bool = False
+) -> jax.Array:
+    """Return the indices of the k entries that come first: rule(x, k[, mask]) on one device.
+
+    Equal ones come in the order of their indices. By a rule without a mask that is `ascending`, a
+    NaN comes last.
+    """
     if k == 0:
-        return rule(x, k)
+        return numpy.zeros((*x.shape[:-1], 0), "int32")
     slots = numpy.zeros((*x.shape[:-1], k), "int32")
-    return _call(_LARGEST, Settings("", k, False, rule, True), x, slots)[0]
+    settings = Settings("", k, False, rule, True)
+    if mask is not None:
+        return _call(_FIRST_OF_MASKED, settings, x, mask, slots)[0]
+    return _call(_SMALLEST if ascending else _LARGEST, settings, x, slots)[0]
+
+
+def ranked(x: jax.Array, ranks: jax.Array, rule: Rule, mask: jax.Array | None = None) -> jax.Array:
+    """Return the indices of the numbers of these ranks: rule(x, ranks[, mask]) on one device."""
+    settings = Settings("", None, False, rule, True)
+    if mask is not None:
+        return _call(_RANKED_OF_MASKED, settings, x, mask, ranks)[0]
+    return _call(_RANKED, settings, x, ranks)[0]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -41,16 +58,32 @@ def _hard(x: Any, k: Any, *, settings: Settings, grouped: bool, over: Reductions
     return [settings.reference(x, k, settings.number)]
 
 
-def _largest(
-    x: Any, slots: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE
-) -> Any:
-    if isinstance(over, AxisRows):
-        return [largest_in_shards(x, slots.shape[-1], over)]
-    return [settings.reference(x, slots.shape[-1]).astype(slots.dtype)]
+def _first(*given: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+    *arrays, slots = given
+
+    def rule(x: jax.Array, *mask: jax.Array) -> jax.Array:
+        k = min(slots.shape[-1], x.shape[-1])
+        found: jax.Array = settings.reference(x, k, *mask).astype(slots.dtype)
+        return found
+
+    return [first_in_shards(rule, arrays, over) if isinstance(over, AxisRows) else rule(*arrays)]
+
+
+def _ranked(*given: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+    x, *mask, ranks = given
+    if not isinstance(over, AxisRows):
+        return [settings.reference(x, ranks, *mask).astype(ranks.dtype)]
+    found = ranked_in_shards(x, mask[0] if mask else None, ranks, over)
+    places = found.entries + over.positions(x.shape[-1])[0]
+    return [over.total(numpy.where(found.mine, places, 0).astype(ranks.dtype))]
 
 
 _HARD = Operator("kofn_hard", (0,), (0,), _hard, in_shards=True)
-_LARGEST = Operator("kofn_largest", (1,), (0, 1), _largest, in_shards=True)
+_LARGEST = Operator("kofn_largest", (1,), (0, 1), _first, in_shards=True)
+_SMALLEST = Operator("kofn_smallest", (1,), (0, 1), _first, in_shards=True, ascending=True)
+_FIRST_OF_MASKED = Operator("kofn_first_of_masked", (2,), (0, 1, 2), _first, in_shards=True)
+_RANKED = Operator("kofn_ranked", (1,), (0, 1), _ranked, in_shards=True, ascending=True)
+_RANKED_OF_MASKED = Operator("kofn_ranked_of_masked", (2,), (0, 1, 2), _ranked, in_shards=True)
 
 
 def hard_in_shards(x: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
@@ -95,14 +128,18 @@ def _keys(x: jax.Array, nan: int = -1) -> jax.Array:
     return lax.bitcast_convert_type(ordered ^ numpy.iinfo(ordered.dtype).min, kind)
 
 
-def largest_in_shards(x: jax.Array, k: int, over: AxisRows) -> jax.Array:
-    """Return the places of the k largest entries: each device sends its own k, and no more."""
-    x = numpy.where(x == 0, numpy.zeros_like(x), x)  # top_k orders −0 below 0; x may be integers
-    found, there = lax.top_k(x, min(k, x.shape[-1]))
-    places = (there + over.positions(x.shape[-1])[0]).astype("int32")
-    last = x.ndim - 1
-    found, places = (lax.all_gather(a, over.names, axis=last, tiled=True) for a in (found, places))
-    return numpy.take_along_axis(places, lax.top_k(found, k)[1], -1)
+def first_in_shards(
+    rule: Callable[..., jax.Array], arrays: Sequence[jax.Array], over: AxisRows
+) -> jax.Array:
+    """Return the places of the entries that come first: each device sends its own, and no more.
+
+    `rule` returns the indices of those of arrays.
+    """
+    own = rule(*arrays)
+    places = own + over.positions(arrays[0].shape[-1])[0].astype(own.dtype)
+    sent = (*(numpy.take_along_axis(each, own, -1) for each in arrays), places)
+    *every, places = (lax.all_gather(a, over.names, axis=a.ndim - 1, tiled=True) for a in sent)
+    return numpy.take_along_axis(places, rule(*every), -1)
 
 
 class Ranked(NamedTuple):

@@ -46,6 +46,7 @@ class Operator(NamedTuple):
     plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=, over=)
     kernel: Callable[..., Any] | None = None  # (site, *values) -> what XLA has in their place
     in_shards: bool = False  # whether the array code takes shards of rows, by `over`
+    ascending: bool = False  # whether what XLA fills up the last shard with is to come last, as NaN
 
     def own_last(self, settings: Settings) -> tuple[int, ...]:
         """Return the arguments whose last dimension is not that of the scores."""

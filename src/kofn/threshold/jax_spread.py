@@ -76,6 +76,15 @@ def _without_padding(
     def cut(i: int, array: jax.Array) -> jax.Array:
         if i not in entries:
             return array
-        return jax.numpy.where(there, array, -jax.numpy.inf if i == 0 else 0)
+        beyond = _beyond(array.dtype, operator.ascending) if i == 0 else False
+        return jax.numpy.where(there, array, jax.numpy.asarray(beyond, array.dtype))
 
     return [cut(i, array) for i, array in enumerate(arrays)]
+
+
+def _beyond(dtype: Any, ascending: bool) -> Any:
+    """Return the number of a dtype that no other is before in descending order, or in ascending."""
+    if jax.numpy.issubdtype(dtype, jax.numpy.floating):
+        return jax.numpy.nan if ascending else -jax.numpy.inf
+    info = jax.numpy.iinfo(dtype)
+    return info.max if ascending else info.min

@@ -11,6 +11,35 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
+def take_along_last(x: Any, indices: Any) -> Any:
+    """Return the entries of x at these indices of the last axis, also of rows on an explicit mesh.
+
+    Of rows that it divides, JAX asks where the answer is to lie: what is taken goes to all devices.
+    """
+    spec = _explicit(x)
+    if not spec or spec[-1] is None:
+        return jax.numpy.take_along_axis(x, indices, axis=-1)
+    batch = (
+        jax.lax.broadcasted_iota(indices.dtype, indices.shape, dim) + 0 * indices
+        for dim in range(x.ndim - 1)
+    )
+    out = PartitionSpec(*spec[:-1], None)
+    return x.at[(*batch, indices)].get(out_sharding=out)
+
+
+def flattened(x: Any) -> Any:
+    """Return x with one dimension, which an explicit mesh does not divide."""
+    if not any(_explicit(x)):
+        return x.reshape(-1)
+    return jax.numpy.reshape(x, -1, out_sharding=PartitionSpec(None))
+
+
+def _explicit(x: Any) -> tuple[Any, ...]:
+    """Return by which axes of an explicit mesh each dimension is divided."""
+    kind = jax.typeof(x) if hasattr(jax, "typeof") else None  # JAX before 0.6 has no such meshes
+    return tuple(getattr(getattr(kind, "sharding", None), "spec", ()))
+
+
 class Layout(NamedTuple):
     """A mesh over all devices, and for each dimension of an array the axes that divide it."""
 

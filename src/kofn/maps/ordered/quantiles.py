@@ -20,7 +20,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
-from kofn.arrays.operations import as_numbers, comparable, take_along_last
+from kofn.arrays.operations import as_numbers, comparable, flattened, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import last_mask
 from kofn.maps.ordered.interpolated import LONG, Interpolation, Wanted, mirrored, quantiles, wanted
@@ -91,8 +91,8 @@ def quantile(
     form = form_of(x, -1 if dim is None else dim, "x")
     rows, playing = form.last(x), None if mask is None else last_mask(mask, x, form, "x")
     if dim is None:
-        rows = rows.reshape(-1)
-        playing = None if playing is None else playing.reshape(-1)
+        rows = flattened(rows)
+        playing = None if playing is None else flattened(playing)
     if ignore_nan:
         known = ~form.xp.isnan(rows)
         playing = known if playing is None else playing & known

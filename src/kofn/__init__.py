@@ -158,7 +158,9 @@ if not _typing.TYPE_CHECKING:  # type checkers would accept every name
         if name in _ROOMS:
             return import_module(f"kofn.{name}")
         if name in _LATER:
-            return getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
+            found = getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
+            globals()[name] = found  # so that nobody asks again
+            return found
         raise AttributeError(_missing(name))
 
 

@@ -99,7 +99,7 @@ def _indices(
     mask_at = 0 if mask is None else memory.address(mask)
     kind = "float" if "float" in str(x.dtype) else "int"
     places = memory.address(x), k, memory.address(out), mask_at, last
-    _offer(name, x, places, 0.0, room, (out, mask, keep), kind)
+    _offer(name, x, places, 0.0, room, (out, mask, keep), kind, cleared=())
     return out
 
 
@@ -151,7 +151,7 @@ def _deal_truncated(
 
 def _offer(
     name: str, x: Any, places: tuple[int, ...], number: float, room: int, keep: tuple[Any, ...],
-    kind: str = "float",
+    kind: str = "float", cleared: tuple[range, ...] | None = None,
 ) -> None:  # fmt: skip
     """Rows to threads, each with `room` words; no answer depends on who works on it."""
     n, count = x.shape[-1], prod(x.shape[:-1])
@@ -163,7 +163,7 @@ def _offer(
     if half.is_half(x):
         job, kept, room = _job_of_halves(code, words, x, room)
         run = native.function(half.DRIVER)
-    pool.work_on(x, GRAIN, run, job, room, number, (words, kept, keep))
+    pool.work_on(x, GRAIN, run, job, room, number, (words, kept, keep), cleared)
 
 
 def _job_of_halves(

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from queue import SimpleQueue
 from typing import Any
@@ -44,16 +44,17 @@ def wanted(x: Any) -> int:
 
 def work_on(
     rows: Any, grain: int, run: Callable[..., None], job: array[int], room: int, number: float,
-    keep: Any,
+    keep: Any, cleared: Sequence[range] | None = None,
 ) -> None:  # fmt: skip
     """Do a job on rows by `run`, a function that takes `native.WORK`; many entries by many threads.
 
-    Each has `room` words of its own, all 0 at first. No answer may depend on who works on what.
+    Each has `room` words of its own, all 0 at first, or those that are to be `cleared`. No answer
+    may depend on who works on what.
     """
     n, count = rows.shape[-1], prod(rows.shape[:-1])
     crew = 1 if n * count < 2 * grain else min(wanted(rows), count)
     room = -(-room // _WORDS) * _WORDS
-    own, scratch = rooms(crew, room)
+    own, scratch = rooms(crew, room, cleared=cleared)
     first, _ = job.buffer_info()
     if crew > 1:
         shares = [(first, scratch + 8 * room * i, number, False) for i in range(1, crew)]

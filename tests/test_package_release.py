@@ -176,12 +176,12 @@ def test_the_source_archive_builds_the_same_wheel_and_passes_its_tests(built, wh
 @pytest.mark.dist
 def test_the_wheel_works_with_numpy_alone(wheel, fresh):
     fresh.install(wheel)
-    fresh.smoke("numpy", "numba", "-torch", "-jax", "-typer")
+    fresh.smoke("numpy", "numba", "-scipy", "-torch", "-jax", "-typer")
 
 
 @pytest.mark.dist
 def test_the_wheel_works_without_numba(wheel, fresh):
-    fresh.install("numpy", "scipy", "array-api-compat")
+    fresh.install("numpy", "array-api-compat")
     fresh.install("--no-deps", wheel)
     fresh.smoke("numpy", "-numba", "-llvmlite", "-torch", "-jax")
 

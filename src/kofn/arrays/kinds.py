@@ -68,16 +68,16 @@ def move_axis(x: ArrayT, source: int, destination: int) -> ArrayT:
 
 
 def special(x: ArrayT) -> Special[ArrayT]:
-    """Return expit, logit, erfc, log_ndtr and ndtri for the framework of `x`."""
+    """Return expit, erfc, ndtri and gammaln for the framework of `x`."""
     if is_torch(x):
         return sys.modules["torch"].special
     if is_jax(x):
         import jax.scipy.special
 
         return jax.scipy.special  # type: ignore[return-value]  # its functions take more
-    import scipy.special
+    from kofn.arrays import numpy_special
 
-    return scipy.special
+    return numpy_special
 
 
 def dtype_name(x: Array) -> str:

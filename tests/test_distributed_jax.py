@@ -47,7 +47,10 @@ def maps(on, **axis):
         "sum": (lambda x, k, t: on.soft_topk_sum(x, k, temperature=t, **axis), ROWS),
         "largest": (lambda x, k, t: on.topk(x, 3, **axis).values @ jnp.float32([1, 2, 3]), ROWS),
         "places": (
-            lambda x, k, t: on.topk(jnp.round(x), 5, largest=False, **axis).indices @ 3.0**PLACES,
+            lambda x, k, t: (
+                on.topk(jnp.round(x), 5, largest=False, **axis).indices.astype(x.dtype)
+                @ jnp.asarray(3.0**PLACES, x.dtype)
+            ),
             ROWS,
         ),
         "quantile": (lambda x, k, t: on.quantile(x, 0.3, dim=-1, **axis), ROWS),

@@ -6,7 +6,7 @@ TORCH_INDEX ?=
 WORKERS ?= 2
 
 TORCH := torch==2.13.0
-EXTRAS := cli,jax,dev,site
+EXTRAS := cli,torch,jax,dev,site
 BIN := .venv/bin
 READY := .venv/.ready
 # Byte code is compiled when a module is first used, not for all of PyTorch, SymPy and JAX.
@@ -24,8 +24,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 
 # Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And
 # what is tested at each, all of it or a sample.
-OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import processor; \
-	print(*processor.older())"))
+OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import library; \
+	print(*(library.served() or [])[:-1])"))
 LEVELS ?= $(OLDER) own
 OF_LEVELS ?= tests/test_kernels*.py tests/test_maps_accuracy.py tests/test_maps_laws.py tests/test_formulas_gradients.py \
 	tests/test_formulas_far_scores.py tests/test_formulas_of_users.py tests/test_maps_knapsack_gradients.py tests/test_formulas_total.py \
@@ -34,7 +34,7 @@ SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_for
 	tests/test_formulas_gradients.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras same faults test-explorer test-dist test-lowest signatures dist lint format bench studies docs explorer-figure site kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras same faults test-explorer test-dist test-arm test-lowest signatures dist wheels lint format bench studies docs explorer-figure site library kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -54,7 +54,7 @@ test-reference: $(READY)  ## run all tests but those of JAX without kernels
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist and not browser" -k "not jax" \
 		--ignore-glob="tests/test_kernels*"
 
-test-levels: $(READY)  ## run the tests of kernels, accuracy and gradients with code for older processors, too
+test-levels: library  ## run the tests of kernels, accuracy and gradients with code for older processors, too
 	@set -e; for level in $(LEVELS); do \
 		echo "level: $$level"; \
 		KOFN_CPU=$${level#own} $(PYTEST) $(OF_LEVELS); \
@@ -86,21 +86,32 @@ dist: $(READY)  ## build the source archive and the wheel in dist, and check the
 	$(BIN)/python -m hatchling build
 	$(BIN)/python tests/release/check_files.py dist
 
+wheels: $(READY)  ## build the wheels of all platforms in dist by zig, and check their contents; minutes
+	$(PIP) ziglang
+	rm -rf dist
+	$(BIN)/python -m wheels
+	$(BIN)/python tests/release/check_files.py dist
+
 test-dist: $(READY)  ## install the wheel in fresh environments and try it there; minutes, and downloads
 	$(BIN)/python -m pytest -m dist tests/test_package_release.py
+
+test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; an hour, and downloads
+	$(PIP) ziglang
+	$(BIN)/python -m wheels linux-aarch64
+	wheels/arm.sh dist/kofn-*-manylinux*_aarch64.whl
 
 test-lowest:  ## run the core of the tests on the lowest versions that pyproject.toml allows
 	$(PYTHON) -m venv --clear .venv-lowest
 	awk -F== 'NR == FNR {low[$$1]; next} !($$1 in low)' constraints-lowest.txt constraints.txt > .venv-lowest/others.txt
 	.venv-lowest/bin/python -m pip install $(LOWEST) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") torch
 	.venv-lowest/bin/python -m pip install $(LOWEST) entmax hatchling hypothesis mpmath pytest
-	.venv-lowest/bin/python -m pip install $(LOWEST) --no-build-isolation --editable ".[cli,jax]"
+	.venv-lowest/bin/python -m pip install $(LOWEST) --no-build-isolation --editable ".[cli,torch,jax]"
 	XLA_FLAGS= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest $(CORE) -k "not compil and not trace and not autocast"
 
 lint: $(READY)  ## check formatting, style, spelling and types; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell *.md *.toml *.yml Makefile .github benchmarks docs examples src studies tests
+	$(BIN)/codespell *.md *.toml *.yml Makefile .github benchmarks docs examples src studies tests wheels
 	$(BIN)/mypy
 
 format: $(READY)  ## format the code and fix what can be fixed
@@ -139,11 +150,15 @@ site: $(READY)  ## build the documentation as a site, in site/, and check its li
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
 	$(BIN)/python docs/site/check.py site
 
-kernels: $(READY)  ## translate the CPU kernels that come with the package; after a change to them
+library: $(READY)  ## compile the CPU kernels for every level of this machine's processor
+	$(BIN)/python -m wheels.library
+
+kernels: $(READY)  ## translate the CPU kernels anew, after a change to them, and compile them
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
+	$(BIN)/python -m wheels.library --own
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv .venv-lowest build dist site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-lowest build dist src/kofn/kernels/cpu/kofn.so src/kofn/kernels/cpu/kofn.dylib site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src studies tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need
@@ -155,4 +170,5 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") $(TORCH)
 	$(PIP) hatchling
 	$(PIP) --no-build-isolation --editable ".[$(EXTRAS)]"
+	@$(BIN)/python -m wheels.library --own
 	@touch $@

@@ -1,18 +1,17 @@
-"""Times to the first answer of a process, without compiled code on disk and with it.
+"""Times to the first answer of a process.
 
     python benchmarks/first_use.py [REPEATS]
 
 Every line is a new process that has imported PyTorch, whose own import is not counted: CPU seconds
-and seconds on the clock for importing kofn and one call. "cold" begins with an empty folder.
+and seconds on the clock for importing kofn and one call. The first line imports kofn alone, beyond
+NumPy.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 
 CALLS = {
     "soft_topk, forward": "kofn.soft_topk(x, 32)",
@@ -22,6 +21,14 @@ CALLS = {
     "entmax, forward": "kofn.entmax(x)",
     "KSubset.marginals": "kofn.KSubset(x, 32).marginals()",
 }
+IMPORT = """
+import time
+import numpy
+
+began = time.process_time(), time.perf_counter()
+import kofn
+print(time.process_time() - began[0], time.perf_counter() - began[1])
+"""
 PROGRAM = """
 import time
 import torch
@@ -36,28 +43,24 @@ print(time.process_time() - began[0], time.perf_counter() - began[1])
 """
 
 
-def measured(call: str, folder: str) -> list[float]:
+def measured(program: str) -> list[float]:
     """Return the CPU seconds and the seconds of a new process."""
-    environment = os.environ | {"KOFN_CACHE_DIR": folder, "NUMBA_CACHE_DIR": folder}
-    program = [sys.executable, "-c", PROGRAM.format(call=call)]
-    done = subprocess.run(program, env=environment, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [float(number) for number in done.stdout.split()]
 
 
 def main() -> None:
     """Print the medians."""
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    print(f"{'':26}{'cold: CPU s':>12}{'s':>7}{'warm: CPU s':>14}{'s':>7}")
-    for name, call in CALLS.items():
-        cold, warm = [], []
-        for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                cold.append(measured(call, folder))
-                warm.append(measured(call, folder))
-        (a, b), (c, d) = (
-            [*map(statistics.median, zip(*each, strict=True))] for each in (cold, warm)
-        )
-        print(f"{name:26}{a:12.2f}{b:7.2f}{c:14.2f}{d:7.2f}", flush=True)
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    programs = {"import kofn": IMPORT} | {
+        name: PROGRAM.format(call=call) for name, call in CALLS.items()
+    }
+    print(f"{'':26}{'CPU s':>8}{'s':>8}")
+    for name, program in programs.items():
+        each = zip(*(measured(program) for _ in range(repeats)), strict=True)
+        cpu, clock = map(statistics.median, each)
+        print(f"{name:26}{cpu:8.3f}{clock:8.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from scipy.special import expit, ndtr
 
 import kofn
 from kofn import links
-from kofn.kernels.cpu.runtime import processor
+from kofn.kernels.cpu.runtime import library
 
 LENGTHS, SPREADS = (64, 1_000, 70_000, 1_000_000), (1e-4, 1e-2, 1.0, 30.0)
 LEVELS = ("x86-64-v2", "x86-64-v3", "own")
@@ -181,7 +181,7 @@ def main() -> None:
     if "--here" in sys.argv:
         print(json.dumps([measured(*case) for case in cases()]))
         return
-    served = [level for level in LEVELS if level == "own" or level in processor.served()]
+    served = [level for level in LEVELS if level == "own" or level in (library.served() or ())]
     print(tables({level: at_level(level) for level in served}))
 
 

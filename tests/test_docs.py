@@ -103,7 +103,7 @@ def test_pages_that_the_code_names_exist() -> None:
 def test_the_kernels_readme_lists_their_files() -> None:
     kernels = ROOT / "src" / "kofn" / "kernels"
     rows = [
-        re.findall(r"`([\w/]+\.py)`", row.split("|")[1])
+        re.findall(r"`([\w/]+\.(?:py|c))`", row.split("|")[1])
         for row in re.findall(r"^\|.*$", (kernels / "README.md").read_text(encoding="utf-8"), re.M)
     ]
     # A name without a folder is in the folder of the name before it.
@@ -112,7 +112,8 @@ def test_the_kernels_readme_lists_their_files() -> None:
         for row in rows
         for name in row
     }
-    files = {path for path in kernels.rglob("*.py") if path.name != "__init__.py"}
+    files = {path for kind in ("*.py", "*.c") for path in kernels.rglob(kind)}
+    files = {path for path in files if path.name != "__init__.py"}
     assert {str(path.relative_to(kernels)) for path in files - listed} == set()
     assert [str(path) for path in listed if not path.exists()] == []
 

@@ -260,7 +260,7 @@ def test_without_torch_fit_says_what_to_install(monkeypatch):
 
     X, y = planted()
     monkeypatch.setattr(builtins, "__import__", without_torch)
-    with pytest.raises(ImportError, match=r'pip install "kofn\[cli\]"'):
+    with pytest.raises(ImportError, match=r'pip install "kofn\[cli,torch\]"'):
         quick().fit(X, y)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from kofn.kernels import contract
 from kofn.kernels.cpu import every
+from kofn.kernels.cpu.compiler import machine, now
 from kofn.kernels.cpu.rows import formulas, launch, layout
-from kofn.kernels.cpu.runtime import machine, native
 
 INF, NAN = np.inf, np.nan
 ABREAST = [
@@ -61,7 +61,7 @@ def test_the_normal_link_calls_no_function_in_double_precision():
 
 def optimised(code):
     """What LLVM makes of a compiled function."""
-    return str(machine.optimised(native.translated(code), code.symbol))
+    return str(machine.optimised(now.translated(code), code.symbol))
 
 
 @pytest.mark.parametrize("name", ["weigh", "slope"])
@@ -69,7 +69,7 @@ def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
     """A load under a mask waits for it: rows outside the cache took twice as long."""
     code = launch.pass_code("loops", name, formulas.LOGISTIC, 4)
     assert "@llvm.masked.load" not in optimised(code)
-    assembly = machine.assembly(native.translated(code), code.symbol)
+    assembly = machine.assembly(now.translated(code), code.symbol)
     assert not re.findall(r"\(%\w+.*\), %[xyz]mm.*\{%k\d\}", assembly)
 
 

@@ -51,11 +51,7 @@ EXAMPLES = {
         "kofn apply scores.npy -k 1000 --threshold-only --json",
     ),
     "explore": shown("Examples:", "kofn explore", "kofn explore --out explorer.html"),
-    "warm": shown(
-        "Examples:",
-        "kofn warm --link logistic --dtype float32",
-        "KOFN_CACHE_DIR=/opt/kofn kofn warm --json",
-    ),
+    "warm": shown("Examples:", "kofn warm", "kofn warm --json"),
     "bench": shown(
         "Examples:",
         "kofn bench --case router --rounds 11",

@@ -114,7 +114,7 @@ def status_of(work: Callable[[], object]) -> int:
 def prepare_kernels() -> None:
     """Check KOFN_KERNELS and KOFN_CPU; report on standard error if kernels have to be compiled.
 
-    Later runs load the kernels from disk and report nothing.
+    They have to where kofn has no library of them.
 
     Raises:
         InputError: one of these environment variables has a value that is not allowed.
@@ -130,11 +130,17 @@ def prepare_kernels() -> None:
 
 def _tell_of_compiling() -> None:
     """Report compilation once, if a kernel has to be compiled."""
+    from kofn.kernels.cpu.runtime import library
+
+    if library.found() is not None:
+        return
     try:
-        from kofn.kernels.ahead import announce
+        from kofn.kernels.cpu.compiler import now, target
     except ImportError:  # without Numba there is nothing to compile
         return
-    announce(lambda words: print(words, file=sys.stderr))
+    target.target()  # an error if KOFN_CPU is none
+    if now.tell is not None:
+        now.tell = lambda: print(now.COMPILING, file=sys.stderr)
 
 
 def end_on_sigterm() -> None:

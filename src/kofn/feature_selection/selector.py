@@ -378,6 +378,6 @@ def _training() -> Any:
         from kofn.feature_selection.training import train
     except ImportError as error:
         raise ImportError(
-            'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[cli]"'
+            'SoftTopKSelector trains with PyTorch; install it with: pip install "kofn[cli,torch]"'
         ) from error
     return train

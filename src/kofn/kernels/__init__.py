@@ -289,7 +289,12 @@ def module(name: str) -> Any:
 @lru_cache
 def _imported(name: str) -> Any:
     try:
-        return import_module(name)
-    except ImportError as error:  # Numba, or Triton, has no release for this Python or machine
+        found = import_module(name)
+    except ImportError as error:  # no library, and Numba, or Triton, is not installed
         missing.note(error)
         return None
+    if name.startswith(f"{cpu.__name__}."):
+        from kofn.kernels.cpu.check import holds
+
+        return found if holds() else None
+    return found

@@ -1,4 +1,4 @@
-"""A warning, once per process, where compiled code would have served and Numba is not there."""
+"""A warning, once per process, where there is neither a library of kernels nor Numba."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def tell() -> None:
         return
     _warned = True
     warnings.warn(
-        "kofn runs its array code, tens of times slower than its compiled code, because Numba is "
-        "not installed; install it with: pip install numba (or set the environment variable "
-        "KOFN_KERNELS=reference to choose the array code without this warning)",
+        "kofn runs its array code, tens of times slower than its compiled code, because it has no "
+        "library for this platform and Numba is not installed; install it with: pip install "
+        '"kofn[jit]" (or set the environment variable KOFN_KERNELS=reference to choose the array '
+        "code without this warning)",
         RuntimeWarning,
         stacklevel=2,
     )

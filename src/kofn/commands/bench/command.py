@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from kofn.commands import files
+from kofn.commands.needed import require_torch
 from kofn.commands.options import Force, Json, at_least, chosen
 from kofn.commands.terminal import prepare_kernels, print_result, progress_bar
 
@@ -53,6 +54,7 @@ def bench(
     """
     # PyTorch's profiler measures memory; by default it prints a line whenever it starts.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    require_torch("bench")
     import torch
 
     from kofn.commands.bench import report

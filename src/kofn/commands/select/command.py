@@ -10,6 +10,7 @@ import typer
 
 from kofn.commands import files
 from kofn.commands.files import InputError
+from kofn.commands.needed import require_torch
 from kofn.commands.options import Force, Json, at_least, directory, one_of, valid_seed
 from kofn.commands.terminal import TwoBars, prepare_kernels, print_result
 
@@ -57,6 +58,7 @@ def select(
     scikit-learn's handwritten digits, and 5 of 100 columns of a table in which four columns
     matter only in pairs.
     """
+    require_torch("select")
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.select import report
 

@@ -8,17 +8,14 @@ from kofn.kernels.cpu.choice import launch as choice
 from kofn.kernels.cpu.knapsack import launch as knapsack
 from kofn.kernels.cpu.passes import blocks, noise, segments
 from kofn.kernels.cpu.rows import launch, layout
-from kofn.kernels.cpu.runtime import half, native, shipped
+from kofn.kernels.cpu.runtime import half
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
-
-# What reads a program that XLA runs; xla/targets.py cannot be imported without JAX.
-_OF_XLA = [Code("xla.handler", name, "q", "q") for name in ("serve", "on_rows", "on_long_rows")]
 
 
 def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     """Return what rows and k-subsets need, for links by number and bytes per number."""
-    found = [*_OF_XLA, *half.codes()]
+    found = [*half.codes()]
     kinds = list(kinds)
     for size in sizes:
         found += launch.codes(kinds, size)
@@ -33,5 +30,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
 
 def ship() -> None:
     """Translate all of them anew, for `make kernels`."""
+    from kofn.kernels.cpu.compiler import now, shipped
+
     every = functions(layout.SERVED, (4, 8))
-    shipped.write({code.symbol: native.by_numba(code) for code in every})
+    shipped.write({code.symbol: now.by_numba(code) for code in every})

@@ -10,8 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from kofn.kernels.cpu.compiler.private import cgutils
 from kofn.kernels.cpu.runtime.layout import REGISTER
-from kofn.kernels.cpu.runtime.private import cgutils
 
 PASS = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
 """The one signature of all passes over a row: (x, g, out, n, sums, a, b, c, d, e)."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+# A job of sums, the integers that every thread on it reads: those of shares.py first.
+N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(4, 13)
+
 LANES = 64  # complex products of one node side by side, in rows longer than a block
 TOGETHER = 16  # nodes side by side, in others, which would pay for folding lanes
 BLOCK = 512

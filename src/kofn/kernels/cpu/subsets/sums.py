@@ -19,15 +19,23 @@ from kofn.kernels.cpu.runtime.vector_math import real
 from kofn.kernels.cpu.subsets.layout import (
     BLOCK,
     ENTRIES,
+    HI,
     IM,
     LANES,
+    LO,
     MOST,
     NODE,
+    OUT,
     PAIRS,
     PARTS,
     RE,
     TABLE,
     TOGETHER,
+    WHAT,
+    K,
+    N,
+    V,
+    Y,
     padded,
 )
 from kofn.kernels.cpu.subsets.loops import (
@@ -45,10 +53,6 @@ from kofn.kernels.cpu.subsets.loops import (
     product,
     shift,
 )
-
-# A job, the integers that every thread on it reads: those of shares.py first.
-N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(4, 13)
-
 
 _padded = plain(padded)
 

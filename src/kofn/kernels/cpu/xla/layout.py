@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kofn.kernels.cpu.knapsack.layout import WORDS
 
-# What Python tells the handler, by a table whose address is that of a symbol: then no address is in
-# a compiled program, and the handler may be kept on disk.
+# What Python tells the handler, by a table of its library: then no address is in a compiled
+# program, and JAX may keep it on disk.
 SYMBOL = "kofn_xla_table"
 CALLOC, FREE, FORWARD, AFTER, COMPARE, LOGS, ASSIST, SINGLE, DOUBLE = range(9)
 MISSING, MEMORY, FAILED, KNAPSACK, KNAPSACK_BACK, FILL_SINGLE, FILL_DOUBLE = range(9, 16)

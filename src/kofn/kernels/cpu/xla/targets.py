@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import traceback
 from collections.abc import Callable
 from functools import cache
@@ -11,14 +10,13 @@ from typing import Any, NamedTuple
 
 import jax.ffi
 import numpy as np
-from llvmlite import binding
 
 from kofn.kernels.contract import KINDS, POWER, kind_of
 from kofn.kernels.cpu.knapsack import launch as knapsack_launch
 from kofn.kernels.cpu.knapsack import layout as knapsack
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows import layout as rows
-from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime import library, native
 from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.runtime.native import Code
@@ -29,8 +27,13 @@ from kofn.kernels.cpu.xla import layout
 ROWS = "kofn_rows"
 """The handler's name in programs."""
 
-_TABLE = np.zeros(layout.TABLE, np.int64)
-_KEPT: list[Any] = [_TABLE]  # memory that native code may read as long as the process lives
+_LIBRARY = library.found()
+if _LIBRARY is None:  # handler.c is nowhere else
+    raise ImportError("there is no library of compiled kernels")
+
+_SERVE = _LIBRARY.kofn_xla_serve
+_TABLE = (ctypes.c_int64 * layout.TABLE).in_dll(_LIBRARY, layout.SYMBOL)
+_KEPT: list[Any] = []  # memory that native code may read as long as the process lives
 
 _MESSAGES = {
     layout.MISSING: b"kofn: the program was compiled elsewhere; trace and compile it here first",
@@ -51,10 +54,6 @@ def available(
     The functions solve the rows that a kernel gives up on: their weights, losses, cotangents for
     those of logarithms, and weights and hard choices of rows with costs.
     """
-    # Untried there: data by the name of a symbol.
-    if sys.platform == "win32":
-        return False
-    binding.add_symbol(layout.SYMBOL, address(_TABLE))
     _TABLE[layout.CALLOC] = _in_python("PyMem_RawCalloc")
     _TABLE[layout.FREE] = _in_python("PyMem_RawFree")
     for place, text in _MESSAGES.items():
@@ -62,9 +61,7 @@ def available(
         _TABLE[place] = ctypes.addressof(message)
         _KEPT.append(message)
     try:
-        jax.ffi.register_ffi_target(
-            ROWS, jax.ffi.pycapsule(native.function(_code("serve"))), platform="cpu"
-        )
+        jax.ffi.register_ffi_target(ROWS, jax.ffi.pycapsule(_SERVE), platform="cpu")
     except Exception:  # of another version
         return False
     _have(layout.FORWARD, weights)
@@ -157,7 +154,7 @@ CALLS = {
 def plan(
     call: str, link: Any, n: int, dtype: Any, alphas: bool = False, of_alpha: bool = False
 ) -> dict[str, Any]:
-    """The attributes of a call for rows of n, whose passes are compiled then.
+    """The attributes of a call for rows of n; it writes where their passes are.
 
     With `alphas`, α per row is the last argument; the last answer may be `of_alpha`.
     """
@@ -167,8 +164,8 @@ def plan(
     if task in layout.FILLS:
         task = layout.FILL_SINGLE if size == 4 else layout.FILL_DOUBLE
         code = knapsack_launch.fill_of(size)
-    _compile(task)
-    _compile(layout.ASSIST)
+    _tell(task)
+    _tell(layout.ASSIST)
     of_passes = launch.LIKELY if sixth == layout.LIKELY else kind
     plan_of = knapsack_launch.plan_of if task in layout.OF_KNAPSACKS else launch.plan_of
     way = sixth == layout.ENTRIES, " n" in gives
@@ -195,40 +192,45 @@ def _attributes(link: Any, numbers: list[int]) -> dict[str, Any]:
 def plan_of_sums(what: int, n: int, dtype: Any) -> dict[str, Any]:
     """The attributes of a call for `what` of contract.py, sums of k-subsets of n."""
     task = layout.SINGLE if dtype.itemsize == 4 else layout.DOUBLE
-    _compile(task)
+    _tell(task)
     chunk = max(1, subsets.GRAIN // max(n, 1))
     width = -(-room_of_sums(n) // (REGISTER // 8)) * (REGISTER // 8)
-    numbers = [task, task, what, dtype.itemsize, 1, chunk, 0, width, 2 * subsets.GRAIN, 0, 0, 0]
+    numbers = [
+        task,
+        layout.RUN + task,
+        what,
+        dtype.itemsize,
+        1,
+        chunk,
+        0,
+        width,
+        2 * subsets.GRAIN,
+        0,
+        0,
+        0,
+    ]
     return {"alpha": np.float64(0), "plan": np.array(numbers, np.int64)}
 
 
-def _code(name: str) -> Code:
-    """A function of handler.py."""
-    return Code("xla.handler", name, "q", "q")
-
-
-# Of each task the function that XLA calls, and what that runs.
-_TASKS = {
-    layout.FORWARD: ("on_rows", launch.FORWARD),
-    layout.AFTER: ("on_rows", launch.AFTER),
-    layout.COMPARE: ("on_rows", launch.COMPARE),
-    layout.LOGS: ("on_rows", launch.LOGS),
-    layout.KNAPSACK: ("on_rows", knapsack_launch.FORWARD),
-    layout.KNAPSACK_BACK: ("on_rows", knapsack_launch.BACKWARD),
-    layout.FILL_SINGLE: ("on_rows", knapsack_launch.fill_of(4)),
-    layout.FILL_DOUBLE: ("on_rows", knapsack_launch.fill_of(8)),
-    layout.ASSIST: ("on_long_rows", launch.ASSIST),
-    layout.SINGLE: ("on_rows", subsets.code_of("sums", 4)),
-    layout.DOUBLE: ("on_rows", subsets.code_of("sums", 8)),
+_RUNS = {
+    layout.FORWARD: launch.FORWARD,
+    layout.AFTER: launch.AFTER,
+    layout.COMPARE: launch.COMPARE,
+    layout.LOGS: launch.LOGS,
+    layout.KNAPSACK: knapsack_launch.FORWARD,
+    layout.KNAPSACK_BACK: knapsack_launch.BACKWARD,
+    layout.FILL_SINGLE: knapsack_launch.fill_of(4),
+    layout.FILL_DOUBLE: knapsack_launch.fill_of(8),
+    layout.ASSIST: launch.ASSIST,
+    layout.SINGLE: subsets.code_of("sums", 4),
+    layout.DOUBLE: subsets.code_of("sums", 8),
 }
+"""What the threads of each task run."""
 
 
-@cache
-def _compile(task: int) -> None:
-    """Compile what a thread does, or take it from the disk."""
-    name, run = _TASKS[task]
-    _TABLE[layout.RUN + task] = native.address(run)
-    _TABLE[task] = native.address(_code(name))
+def _tell(task: int) -> None:
+    """Write where that is to the table."""
+    _TABLE[layout.RUN + task] = native.address(_RUNS[task])
 
 
 def _in_python(name: str) -> int:

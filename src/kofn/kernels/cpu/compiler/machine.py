@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import sys
 from functools import cache
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
 
-from kofn.kernels.cpu.runtime import processor
+from kofn.kernels.cpu.compiler import target as processor
 
 _engines: list[Any] = []  # the code in use is theirs
 
@@ -27,9 +27,19 @@ def _initialized() -> None:
     llvm.initialize_native_asmprinter()
 
 
-def identity() -> str:
-    """Return what native code depends on besides its source."""
-    return " ".join((llvmlite.__version__, llvm.get_process_triple(), *processor.target()))
+def know_all_targets() -> None:
+    """Let LLVM compile for other systems and processors, too."""
+    _initialized()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def for_target(text: str, triple: str, target: Any) -> str:
+    """Return a module that was translated here as one of another system."""
+    text = re.sub('target triple = "[^"]*"', f'target triple = "{triple}"', text)
+    return re.sub(
+        'target datalayout = "[^"]*"', f'target datalayout = "{target.target_data}"', text
+    )
 
 
 def _target_machine() -> Any:
@@ -62,9 +72,9 @@ def native(text: str, symbol: str) -> bytes:
     return "\n".join(elsewhere).encode() + b"\0" + _target_machine().emit_object(module)
 
 
-def optimised(text: str, symbol: str) -> Any:
-    """Return a module as this machine's processor should have it."""
-    machine = _target_machine()
+def optimised(text: str, symbol: str, machine: Any = None) -> Any:
+    """Return a module as a processor should have it, by default this machine's."""
+    machine = machine or _target_machine()
     module = llvm.parse_assembly(text)
     hide(module, symbol)
     # Loops in the form that LLVM vectorises, before anything is unrolled.

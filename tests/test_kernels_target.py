@@ -6,11 +6,9 @@ import sys
 
 import pytest
 
-from kofn.kernels.cpu.runtime import machine, native, processor
+from kofn.kernels.cpu.compiler import target as processor
 
 V3 = ",".join(f"+{each}" for each in processor.LEVELS["x86-64-v3"])
-
-on_x86 = pytest.mark.skipif(not processor.served(), reason="not a processor of the x86-64 levels")
 
 
 @pytest.fixture(autouse=True)
@@ -59,17 +57,6 @@ def test_without_the_variable_it_is_the_machines_own(level, monkeypatch):
     monkeypatch.delenv("KOFN_CPU")
     processor.target.cache_clear()
     assert processor.target() == (name, features)
-
-
-@on_x86
-def test_code_of_a_level_has_a_folder_of_its_own(level):
-    """So that no process finds code for another processor."""
-    folders = set()
-    for name in ("", *processor.served()):
-        level(name)
-        assert name in machine.identity().split() or not name
-        folders.add(native._folder.__wrapped__())
-    assert len(folders) == 1 + len(processor.served())
 
 
 @pytest.mark.parametrize("value", ["x86-64-v4", "haswell", "own"])

@@ -6,10 +6,11 @@ bit, and tests that are to hold on every machine, need one level.
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import llvmlite.binding as llvm
+
+from kofn.kernels.cpu.runtime.library import chosen_level
 
 _V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
@@ -28,16 +29,8 @@ def target() -> tuple[str, str]:
     Raises:
         ValueError: KOFN_CPU names no level, or one that this processor does not reach.
     """
-    level = os.environ.get("KOFN_CPU")
-    if not level:
-        return llvm.get_host_cpu_name(), _features()
-    if level not in served():
-        allowed = ", ".join(map(repr, served())) or "no level of x86-64"
-        raise ValueError(
-            f"KOFN_CPU must be a level that this processor ({llvm.get_host_cpu_name()}) has: "
-            f"{allowed}; or unset, for all that it has; got {level!r}"
-        )
-    return level, ""
+    level = chosen_level(served())
+    return (level, "") if level else (llvm.get_host_cpu_name(), _features())
 
 
 def served() -> list[str]:

@@ -16,8 +16,8 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit, types
 
-from kofn.kernels.cpu.runtime.machine import hide
-from kofn.kernels.cpu.runtime.private import codegen, cpu_target, global_compiler_lock
+from kofn.kernels.cpu.compiler.machine import hide
+from kofn.kernels.cpu.compiler.private import codegen, cpu_target, global_compiler_lock
 
 _TYPES = {"q": types.int64, "d": types.float64, "": types.void}
 

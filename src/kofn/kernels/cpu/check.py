@@ -1,0 +1,58 @@
+"""A few rows by the library of kernels, before it is used in a process.
+
+A library that gives other answers than NumPy is not used: it may be for a kind of machine on which
+nobody has tried it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import numpy as np
+
+from kofn.kernels.cpu.runtime import library
+from kofn.links import logistic
+
+_SCORES = (2.0, -1.0, 0.5, 0.0, 1.0, -2.0, 0.25, 4.0), (-3.0, 30.0, 0.0, 0.0, -9.0, 2.0, 1.0, 3.0)
+_SIZES = 8, 160
+"""Entries of rows that are computed abreast, and one by one."""
+
+
+@cache
+def holds() -> bool:
+    """Return whether kernels may be used, and warn if they may not."""
+    if library.found() is None:  # code that is compiled here is not in doubt
+        return True
+    found = all(_right(n, dtype) for n in _SIZES for dtype in (np.float32, np.float64))
+    if not found:
+        warnings.warn(
+            f"kofn's library of kernels ({library.FILE}) gives wrong answers on this machine; the "
+            "slower array code serves instead; please report it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def _right(n: int, dtype: type[np.floating]) -> bool:
+    """Return whether weights, gradients and choices of some rows are those of NumPy."""
+    from kofn.kernels.cpu.choice import launch as choice
+    from kofn.kernels.cpu.rows import launch as rows
+
+    x = np.tile(np.array(_SCORES, dtype), n // len(_SCORES[0]))
+    k, few = n / 4, 3
+    near = 64 * float(np.finfo(dtype).eps)
+    p, theta, lost = rows.weights(x, k, 1.0, logistic)
+    z = x.astype(np.float64) - np.asarray(theta, np.float64).sum(0)[:, None]
+    wanted = 1 / (1 + np.exp(-z))
+    slopes = wanted * (1 - wanted)
+    mean = (slopes * x).sum(-1, keepdims=True) / slopes.sum(-1, keepdims=True)
+    back = rows.gradients(x, x, theta, k, 1.0, logistic)[0]
+    return (
+        not lost
+        and np.allclose(p, wanted, rtol=near, atol=near)
+        and np.allclose(p.sum(-1), k, rtol=near)
+        and np.allclose(back, slopes * (x - mean), rtol=near, atol=30 * near)
+        and np.array_equal(choice.largest(x, few), np.argsort(-x, kind="stable")[:, :few])
+    )

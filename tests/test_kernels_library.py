@@ -1,0 +1,190 @@
+"""The library of compiled kernels: what it has, when it serves, and that it is enough."""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kofn.kernels.cpu import check, every
+from kofn.kernels.cpu.compiler import target
+from kofn.kernels.cpu.rows import launch
+from kofn.kernels.cpu.rows.layout import SERVED
+from kofn.kernels.cpu.runtime import library, native, sources
+from kofn.kernels.cpu.xla import layout as call
+
+needs_library = pytest.mark.skipif(
+    library.found() is None, reason="a system that has no library of kernels"
+)
+pytestmark = needs_library
+
+
+def answered(program, **environment):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_process_with_a_library_loads_no_compiler():
+    program = """
+import sys
+import numpy as np
+import kofn
+x = np.linspace(-1, 1, 300).reshape(3, 100)
+assert abs(kofn.soft_topk(x, 7).sum(-1) - 7).max() < 1e-12
+kofn.hard_topk(x, 3), kofn.topk(x, 3), kofn.KSubset(x, 3).marginals()
+kofn.soft_knapsack(x, np.ones(100), 3), kofn.segment_softmax(x[0], segment_ids=np.arange(100) // 40)
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"numba", "llvmlite", "scipy"}))
+"""
+    assert answered(program) == "[]\n"
+
+
+def test_it_has_every_function_for_each_of_its_levels():
+    loaded = library.found()
+    for level in library._levels(loaded):
+        for code in every.functions(SERVED, (4, 8)):
+            assert hasattr(loaded, library.name_of(code.symbol, level)), code.symbol
+
+
+def test_c_knows_the_words_of_jobs_by_the_numbers_of_python():
+    from wheels.library import LAYOUTS, _header
+
+    defined = dict(re.findall(r"#define (\w+) (-?\d+)", _header()))
+    handler = (sources.KERNELS / "cpu" / "xla" / "handler.c").read_text(encoding="utf-8")
+    used = set(re.findall(rf"\b(?:{'|'.join(LAYOUTS)})_\w+", handler)) - {"CALL_"}
+    assert used <= set(defined), used - set(defined)
+    assert int(defined["CALL_TABLE"]) == call.TABLE
+    table = (ctypes.c_int64 * call.TABLE).in_dll(library.found(), call.SYMBOL)
+    assert len(table) == call.TABLE
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """This process as if nothing were known of the library."""
+    known = library.found, library._loaded, library._level
+
+    def forget():
+        for each in known:
+            each.cache_clear()
+
+    forget()
+    yield monkeypatch
+    forget()
+
+
+def test_a_library_of_other_sources_is_refused(alone):
+    assert not library.is_stale()
+    alone.setattr(library, "sources", lambda *_: "other")
+    assert library.is_stale()
+    assert library.found() is None
+    assert library.address(launch.FORWARD.symbol) == 0
+
+
+def test_an_application_that_is_packed_without_sources_has_a_library(alone, tmp_path):
+    alone.setattr(sources, "KERNELS", tmp_path)
+    assert library.found() is not None
+
+
+def test_every_file_that_makes_a_library_counts(tmp_path, monkeypatch):
+    """A change of any makes the library one of other sources."""
+    here = sources.KERNELS / "cpu"
+    assert sources.counts(here / "xla" / "handler.c", b"")
+    assert sources.counts(here / "rows" / "layout.py", b"")
+    assert sources.counts(here / "rows" / "loops.py", (here / "rows" / "loops.py").read_bytes())
+    assert not sources.counts(here / "rows" / "launch.py", b"import os")
+    before = library.made_of()
+    sources.sources.cache_clear()
+    read = type(here).read_bytes
+
+    def changed(file):
+        return read(file) + (b" " if file.name == "handler.c" else b"")
+
+    monkeypatch.setattr(type(here), "read_bytes", changed)
+    assert library.made_of() != before
+    monkeypatch.undo()
+    sources.sources.cache_clear()
+    assert library.made_of() == before
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no library"])
+def test_without_a_library_functions_are_compiled_or_array_code_serves(alone, tmp_path, content):
+    path = tmp_path / "kofn.so"
+    if content is not None:
+        path.write_bytes(content)
+    alone.setattr(library, "FILE", path)
+    assert library.found() is None
+    assert library.served() is None
+    assert native._compiled(launch.pass_code("loops", "total", 0, 4)) != 0
+
+
+def test_levels_are_those_that_llvm_finds():
+    assert library.served() == target.served()
+
+
+@pytest.mark.parametrize("name", library.served() or ())
+def test_answers_at_each_level(name):
+    """Where the library has it; elsewhere functions are compiled."""
+    program = """
+import numpy as np, kofn, sys
+from kofn.kernels.cpu.runtime import library
+x = np.random.default_rng(0).normal(size=(7, 200))
+print(abs(kofn.soft_topk(x, 9.5).sum(-1) - 9.5).max() < 1e-12, library.found() is None)
+"""
+    has = library.LEVELS[name] in library._levels(library._loaded())
+    if not has:
+        pytest.skip("not in this library: python -m wheels.library makes all levels")
+    assert answered(program, KOFN_CPU=name) == "True False\n"
+
+
+def test_a_library_that_answers_wrongly_is_not_used(monkeypatch):
+    check.holds.cache_clear()
+    weights = launch.weights
+
+    def wrong(*given):
+        p, *rest = weights(*given)
+        p[0, 0] += 1e-3
+        return p, *rest
+
+    monkeypatch.setattr(launch, "weights", wrong)
+    with pytest.warns(RuntimeWarning, match="gives wrong answers on this machine"):
+        assert not check.holds()
+    monkeypatch.undo()
+    check.holds.cache_clear()
+    assert check.holds()
+
+
+def test_then_array_code_serves():
+    program = """
+import warnings
+import numpy as np
+import kofn
+from kofn import kernels
+from kofn.kernels.cpu import check
+check._right = lambda *_: False
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    p = kofn.soft_topk(np.arange(9.0), 2)
+    kofn.hard_topk(np.arange(9.0), 2)
+assert len(heard) == 1 and "wrong answers" in str(heard[0].message), heard
+assert kernels.found("rows", p, "numpy") is None
+print(abs(p.sum() - 2) < 1e-12)
+"""
+    assert answered(program) == "True\n"
+
+
+def test_the_check_meets_no_special_number():
+    check.holds.cache_clear()
+    before = np.seterr(all="raise")
+    try:
+        assert check.holds()
+    finally:
+        np.seterr(**before)

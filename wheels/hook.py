@@ -1,0 +1,43 @@
+"""What hatchling does when it builds a wheel: it adds the library of the platform.
+
+The environment variable KOFN_PLATFORM names another platform than this machine's, or is "none" for
+a wheel without a library, which runs anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class Library(BuildHookInterface):  # type: ignore[type-arg]
+    """Adds the library, and says in the wheel's name for which platform it is."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Make the library; of an editable installation, `make library` does."""
+        if version == "editable":
+            return
+        for path in (self.root, str(Path(self.root, "src"))):
+            if path not in sys.path:
+                sys.path.insert(0, path)
+        from wheels.platforms import PLATFORMS, own
+
+        name = os.environ.get("KOFN_PLATFORM") or own()
+        if name in (None, "none"):
+            return
+        if name not in PLATFORMS:
+            allowed = ", ".join(map(repr, PLATFORMS))
+            raise ValueError(f"KOFN_PLATFORM must be one of {allowed}, or 'none'; got {name!r}")
+        from wheels.library import build, is_portable
+
+        platform = PLATFORMS[name]
+        made = Path(self.directory, "libraries", name, platform.library)
+        build(name, made)
+        build_data["force_include"][str(made)] = f"kofn/kernels/cpu/{platform.library}"
+        build_data["pure_python"] = False
+        tags = platform.tags if is_portable() else platform.local_tag
+        build_data["tag"] = f"py3-none-{tags}"

@@ -1,0 +1,189 @@
+"""The library of compiled kernels: every function for each level of a platform, linked to one file.
+
+    python -m wheels.library                        of this machine, where kofn finds it
+    python -m wheels.library linux-aarch64 --out F  of a platform, as a file
+
+Functions come as LLVM's intermediate code from `shipped.xz`, if it is as the sources are, else from
+Numba. LLVM makes objects of them, and zig, or this machine's own C compiler, a library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from kofn.kernels.cpu import every
+from kofn.kernels.cpu.compiler import machine, now
+from kofn.kernels.cpu.compiler.target import served
+from kofn.kernels.cpu.rows.layout import SERVED
+from kofn.kernels.cpu.runtime import library
+from kofn.kernels.cpu.runtime.native import Code
+from kofn.kernels.cpu.runtime.sources import digest
+from wheels.platforms import PLATFORMS, Platform, own
+
+KERNELS = Path(library.__file__).parents[1]
+LAYOUTS = {
+    "CALL": "xla.layout",
+    "ROWS": "rows.layout",
+    "KNAPSACK": "knapsack.layout",
+    "SUBSETS": "subsets.layout",
+    "RUNTIME": "runtime.layout",
+}
+"""The modules whose numbers C has by these prefixes."""
+SOURCES = "runtime/processor.c", "xla/handler.c"
+ROOT = Path(__file__).parents[1]
+OBJECTS = ROOT / "build" / "kernels"
+"""Objects that need not be compiled again, named after what they are made of."""
+
+
+def build(name: str, out: Path, levels: Iterable[str] | None = None, jobs: int = 0) -> None:
+    """Make the library of a platform, whole or not at all; of all its levels, or of some."""
+    platform = PLATFORMS[name]
+    chosen = tuple(platform.levels if levels is None else levels)
+    unknown = sorted({*chosen} - {*platform.levels})
+    if unknown:
+        allowed = ", ".join(map(repr, platform.levels))
+        raise ValueError(f"levels of {name} must be of {allowed}; got {', '.join(unknown)}")
+    (OBJECTS / platform.triple).mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    tasks = [(name, level, code) for code in _codes() for level in chosen]
+    with ProcessPoolExecutor(jobs or os.cpu_count()) as pool:
+        objects = list(pool.map(_object, *zip(*tasks, strict=True), chunksize=8))
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+        place = Path(folder)
+        (place / "layout.h").write_text(_header(), encoding="utf-8")
+        made = place / platform.library
+        _link(name, platform, chosen, place, objects, made)
+        os.replace(made, out)
+
+
+def _codes() -> list[Code]:
+    return every.functions(SERVED, (4, 8))
+
+
+def _object(name: str, level: str, function: Code) -> Path:
+    """Return a function compiled for a level, as a file."""
+    platform = PLATFORMS[name]
+    target = _target(platform.triple, *platform.levels[level])
+    symbol = function.symbol
+    code = machine.for_target(now.translated(function), platform.triple, target)
+    known, made_by = library.name_of(symbol, level), Path(machine.__file__).read_bytes()
+    parts = code, *platform.levels[level], llvmlite.__version__
+    path = (
+        OBJECTS
+        / platform.triple
+        / f"{known}-{digest(made_by, *(part.encode() for part in parts))}.o"
+    )
+    if not path.exists():
+        module = machine.optimised(code, symbol, target)
+        module.get_function(symbol).name = known
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(target.emit_object(module))
+        os.replace(temporary, path)
+    return path
+
+
+def _target(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
+    machine.know_all_targets()
+    target = llvm.Target.from_triple(triple)
+    return target.create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default"
+    )
+
+
+def _header() -> str:
+    """Return the numbers of the layout modules as C has them."""
+    lines = ["/* Made of layout modules of kofn/kernels/cpu by wheels/library.py. */"]
+    for prefix, module in LAYOUTS.items():
+        numbers = vars(import_module(f"kofn.kernels.cpu.{module}"))
+        lines += [
+            f"#define {prefix}_{name} {value}"
+            for name, value in numbers.items()
+            if type(value) is int
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _link(
+    name: str,
+    platform: Platform,
+    levels: Sequence[str],
+    place: Path,
+    objects: Sequence[Path],
+    made: Path,
+) -> None:
+    sources = [str(KERNELS / source) for source in SOURCES]
+    quoted = {"KOFN_SOURCES": library.made_of(), "KOFN_LEVELS": " ".join(levels)}
+    options = [
+        *(f'-D{key}="{value}"' for key, value in quoted.items()),
+        *(f"-I{folder}" for folder in (place, import_module("jax.ffi").include_dir())),
+        *("-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-s", "-o", str(made)),
+    ]
+    listed = place / "objects"
+    listed.write_text("\n".join(map(str, objects)), encoding="utf-8")
+    mathematics = ["-lm"] if name.startswith("linux") else []
+    _run([*_compiler(name, platform.target), *options, *sources, f"@{listed}", *mathematics])
+
+
+def is_portable() -> bool:
+    """Return whether libraries serve older systems than this one: whether zig is installed."""
+    return find_spec("ziglang") is not None
+
+
+def _compiler(name: str, target: str) -> list[str]:
+    """Return the command of a C compiler for a platform."""
+    if is_portable():
+        return [sys.executable, "-m", "ziglang", "cc", "-target", target]
+    found = shutil.which(os.environ.get("CC") or "cc")
+    if found is None or name != own():
+        raise RuntimeError(
+            f"a library for {name} needs zig; install it with: pip install ziglang"
+            + (" (or a C compiler)" if name == own() else "")
+        )
+    return [found]
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command[:6])} … failed:\n{done.stderr[-4000:]}")
+
+
+def _own_levels(name: str) -> list[str]:
+    """Return the highest level of this machine, which code for others is not tried with here."""
+    reached = [library.LEVELS[level] for level in served()]
+    return [level for level in PLATFORMS[name].levels if level in reached][-1:] or [""]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make a library, as the command line says."""
+    parser = argparse.ArgumentParser(description="Make the library of compiled kernels.")
+    parser.add_argument("platform", nargs="?", default=own(), choices=[*PLATFORMS])
+    parser.add_argument("--out", type=Path, help="the file; where kofn finds it, by default")
+    parser.add_argument("--levels", nargs="*", help="only these, such as v3; all by default")
+    parser.add_argument("--own", action="store_true", help="only this machine's own level")
+    parser.add_argument("--jobs", type=int, default=0, help="processes; one per processor")
+    chosen = parser.parse_args(arguments)
+    if chosen.platform is None:
+        parser.error(f"kofn has no library for {sysconfig.get_platform()}")
+    out = chosen.out or library.FILE
+    levels = _own_levels(chosen.platform) if chosen.own else chosen.levels
+    build(chosen.platform, out, levels, chosen.jobs)
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -159,6 +159,14 @@ def test_it_is_said_and_kept():
         autoencoder(signed="yes")
 
 
+def test_one_that_was_pickled_before_there_were_signs_has_none():
+    sae, x = nn.TopKSAE(6, 20, 3), torch.randn(4, 6)
+    wanted = sae(x).code
+    del sae.__dict__["signed"]
+    loaded = pickle.loads(pickle.dumps(sae))
+    assert torch.equal(loaded(x).code, wanted)
+
+
 def test_files_without_signs_refuse_it(tmp_path):
     from kofn.integrations.dictionary_learning import to_dictionary_learning
 

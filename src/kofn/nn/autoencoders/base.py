@@ -69,7 +69,7 @@ class Autoencoder(Reporting):
     gradient: str
     silent_after: int
     decoder_norm: str
-    signed: bool
+    signed: bool = False  # of one that a kofn without it has pickled
     link: str | Link
     temperature: Any
 

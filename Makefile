@@ -162,7 +162,8 @@ clean:  ## remove .venv, caches and all generated files
 	find src studies tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need
-# not hold the pinned versions of its dependencies, so they are left to the second step.
+# not hold the pinned versions of its dependencies, so they are left to the second step. The library of kernels is linked
+# by a C compiler: by zig where there is no other.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kofn needs Python 3.11 or newer; set PYTHON=/path/to/python")'
 	@echo "building .venv (minutes, once)"
@@ -170,5 +171,6 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") $(TORCH)
 	$(PIP) hatchling
 	$(PIP) --no-build-isolation --editable ".[$(EXTRAS)]"
+	@command -v $${CC:-cc} >/dev/null || $(PIP) ziglang
 	@$(BIN)/python -m wheels.library --own
 	@touch $@

@@ -82,12 +82,12 @@ pip=("$checkout/.venv/bin/python" -m pip --disable-pip-version-check install --q
 mount_at proc proc "$root/proc"
 mount_at bind /dev "$root/dev"
 mount_at bind "$packages" "$root/packages"
-mount_at bind "$checkout/tests" "$root/work/tests"
-cp "$checkout/pyproject.toml" "$root/work/"
+mount_at bind "$checkout/tests" "$root/kofn/tests"
+cp "$checkout/pyproject.toml" "$root/kofn/"
 arguments=("$@")
 if [ ${#arguments[@]} -eq 0 ]; then
 	arguments=(tests/test_kernels.py tests/test_maps_accuracy.py tests/test_maps_edges.py)
 fi
 chroot "$root" /usr/bin/env PYTHONPATH=/packages PYTHONDONTWRITEBYTECODE=1 HOME=/tmp OMP_NUM_THREADS=1 \
-	sh -c 'cd /work && python3 tests/release/smoke.py numpy -numba && python3 -m pytest -p no:cacheprovider "$@"' sh \
+	sh -c 'cd /kofn && python3 tests/release/smoke.py numpy -numba && python3 -m pytest -p no:cacheprovider "$@"' sh \
 	"${arguments[@]}"

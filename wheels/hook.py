@@ -26,17 +26,25 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
                 sys.path.insert(0, path)
         from wheels.platforms import PLATFORMS, own
 
-        name = os.environ.get("KOFN_PLATFORM") or own()
-        if name in (None, "none"):
+        wanted = os.environ.get("KOFN_PLATFORM")
+        name = wanted or own()
+        if name is None or name == "none":
             return
         if name not in PLATFORMS:
             allowed = ", ".join(map(repr, PLATFORMS))
             raise ValueError(f"KOFN_PLATFORM must be one of {allowed}, or 'none'; got {name!r}")
-        from wheels.library import build, is_portable
-
         platform = PLATFORMS[name]
         made = Path(self.directory, "libraries", name, platform.library)
-        build(name, made)
+        try:
+            from wheels.library import build, is_portable
+
+            build(name, made)
+        except (ImportError, RuntimeError) as error:
+            if wanted:
+                raise
+            # Whoever installs kofn from its sources gets it, and is told at the first call.
+            self.app.display_warning(f"kofn is built without its library of kernels: {error}")
+            return
         build_data["force_include"][str(made)] = f"kofn/kernels/cpu/{platform.library}"
         build_data["pure_python"] = False
         tags = platform.tags if is_portable() else platform.local_tag

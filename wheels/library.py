@@ -117,6 +117,14 @@ def _header() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _headers() -> Path:
+    """Return the folder of the headers that jaxlib ships."""
+    found = find_spec("jaxlib")
+    if found is None or found.origin is None:
+        raise RuntimeError("jaxlib, which has a header that is needed, is not installed")
+    return Path(found.origin).parent / "include"
+
+
 def _link(
     name: str,
     platform: Platform,
@@ -129,7 +137,7 @@ def _link(
     quoted = {"KOFN_SOURCES": library.made_of(), "KOFN_LEVELS": " ".join(levels)}
     options = [
         *(f'-D{key}="{value}"' for key, value in quoted.items()),
-        *(f"-I{folder}" for folder in (place, import_module("jax.ffi").include_dir())),
+        *(f"-I{folder}" for folder in (place, _headers())),
         *("-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-s", "-o", str(made)),
     ]
     listed = place / "objects"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from table import Fault
 
-NEEDED = ("src", "tests", "studies", "pyproject.toml")
+NEEDED = ("src", "tests", "studies", "wheels", "pyproject.toml")
 """What the tests of the table need."""
 LIMIT = 1800
 """Seconds after which a run of tests is given up."""
@@ -121,7 +121,6 @@ def environment(tree: Path) -> dict[str, str]:
     """Return an environment in which `import kofn` finds the copy, in processes of tests, too."""
     own = {
         "PYTHONPATH": str(tree / "src"),
-        "KOFN_CACHE_DIR": str(tree / "kernels"),
         "OMP_NUM_THREADS": "1",
     }
     others = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}

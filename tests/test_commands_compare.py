@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -177,6 +178,14 @@ def test_a_map_is_added_by_one_line(here, monkeypatch):
     known, same = found["softmax"], found["root"]
     assert same["temperature"] == pytest.approx(known["temperature"] ** 0.5)
     assert same["means"]["slope"] == pytest.approx(known["means"]["slope"], rel=1e-3)
+
+
+@pytest.mark.parametrize("each", [each for each in MAPS if each.product], ids=lambda m: m.name)
+def test_slopes_by_products_and_by_differences_are_the_same(each):
+    k, rows = max(each.least, 1), np.vstack([X, [3, -np.inf, 2, 1, 0, -1]])
+    plain = replace(each, product=None, transposed=None)
+    expected = plain.slope(rows, k, 0.7)
+    np.testing.assert_allclose(each.slope(rows, k, 0.7), expected, rtol=1e-3)
 
 
 def test_names_are_not_taken_for_markup_or_mathematics(here):

@@ -34,7 +34,7 @@ SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_for
 	tests/test_formulas_gradients.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras same faults test-explorer test-dist test-arm test-lowest signatures dist wheels lint format bench studies docs explorer-figure site library kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest signatures dist wheels lint format bench studies docs explorer-figure site library kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -71,9 +71,6 @@ test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAEL
 signatures: $(READY)  ## write the public signatures to tests/signatures.txt, after a change that is meant
 	PYTHONPATH=tests $(BIN)/python tests/signatures.py
 
-same: $(READY)  ## compare answers, memory, messages and words with those of a commit: make same OLD=… HOW=--quick
-	$(BIN)/python tests/same $(HOW) $(OLD)
-
 faults: $(READY)  ## plant known faults in a copy of the sources, and see whether tests catch each; HOW="--only NAME"
 	$(BIN)/python tests/faults $(HOW)
 
@@ -99,6 +96,9 @@ test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; an hour, a
 	$(PIP) ziglang
 	$(BIN)/python -m wheels linux-aarch64
 	wheels/arm.sh dist/kofn-*-manylinux*_aarch64.whl
+
+test-pythons: dist  ## try the wheel for this machine on each Python, free-threaded too; an hour, and downloads
+	wheels/pythons.sh dist/kofn-*.whl
 
 test-lowest:  ## run the core of the tests on the lowest versions that pyproject.toml allows
 	$(PYTHON) -m venv --clear .venv-lowest
@@ -162,8 +162,8 @@ clean:  ## remove .venv, caches and all generated files
 	find src studies tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need
-# not hold the pinned versions of its dependencies, so they are left to the second step. The library of kernels is linked
-# by a C compiler: by zig where there is no other.
+# not hold the pinned versions of its dependencies, so they are left to the second step. The
+# library of kernels is linked by a C compiler: by zig where there is no other.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kofn needs Python 3.11 or newer; set PYTHON=/path/to/python")'
 	@echo "building .venv (minutes, once)"

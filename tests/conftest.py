@@ -22,7 +22,7 @@ from repeated_on_jax import EDGES, REPEATED
 from support import Framework
 
 # For type checkers, and of processes of its own: pytest would import them to find doctests.
-collect_ignore = ["typed", "same", "faults"]
+collect_ignore = ["typed", "faults"]
 
 jax.config.update("jax_enable_x64", True)  # float64 rows are tested beside float32 ones
 torch.set_num_threads(1)

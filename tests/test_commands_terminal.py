@@ -190,7 +190,7 @@ def test_a_kernel_setting_that_does_not_exist_is_told(here, monkeypatch):
         assert "KOFN_KERNELS must be" in one_line(run(*arguments))
 
 
-def test_compiling_is_told_once_and_only_if_it_happens(capsys, monkeypatch):
+def test_compiling_is_told_once_and_only_if_it_happens(capsys, monkeypatch, kernels_on):
     from kofn.kernels.cpu.compiler import now
     from kofn.kernels.cpu.rows import launch
     from kofn.kernels.cpu.runtime import library, native

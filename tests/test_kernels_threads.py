@@ -63,6 +63,15 @@ def test_several_threads_at_once(rng):
     assert all(np.array_equal(a, wanted) for a in answers)
 
 
+@pytest.mark.parametrize("times", [3, pytest.param(200, marks=pytest.mark.full)])
+def test_threads_that_begin_at_once_get_the_answers_of_one(times):
+    """Most of all without Python's lock (3.14t): `make test-pythons` runs this there, too."""
+    program = Path(__file__).parent / "hammered.py"
+    command = [sys.executable, "-W", "error", str(program), str(times)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_after_the_parent_has_used_the_threads():
     code = """

@@ -104,7 +104,7 @@ def test_the_check_sees_a_room_without_a_floor_and_a_circle(tmp_path):
 
 
 # Not of one room.
-HOUSE = {"docs", "examples", "faults", "layers", "package", "readme", "same", "studies"}
+HOUSE = {"docs", "examples", "faults", "layers", "package", "readme", "studies"}
 
 
 def test_tests_are_named_after_rooms():

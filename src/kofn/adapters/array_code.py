@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from kofn.arrays.kinds import Array, cast
+from kofn.arrays.kinds import Array, cast, is_jax
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import ENTRY, Operation
@@ -28,7 +28,7 @@ def answer(
     assert operation.reference is not None
     if theta is not None and operation.at_theta and rows.costs is None:
         known["found"] = (theta[0], theta[1])
-    if rows.costs is None:
+    if rows.costs is None or not is_jax(rows.scores):
         found = evaluate(operation.reference, rows_of(rows), *arrays, over=rows.over, **known)
     else:
         found = evaluate(_of_given(operation.reference), rows, *arrays, **known)

@@ -10,7 +10,17 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, cast, deleted, dtype_name, is_jax, is_torch, namespace, scalar
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    clip,
+    deleted,
+    dtype_name,
+    is_jax,
+    is_torch,
+    namespace,
+    scalar,
+)
 from kofn.arrays.operations import (
     arange,
     as_numbers,
@@ -168,7 +178,7 @@ def _by_count(x: Array, k: Array, whole: int | None) -> Array:
 def _at_rank(x: Array, k: Array) -> Array:
     """Return the ⌈k⌉-th largest score of each row, (…, 1)."""
     xp = namespace(x)
-    rank = xp.clip(xp.ceil(xp.where(xp.isnan(k), 0.0, k)) - 1, 0.0, x.shape[-1] - 1.0)
+    rank = clip(xp.ceil(xp.where(xp.isnan(k), 0.0, k)) - 1, 0.0, x.shape[-1] - 1.0)
     descending = xp.flip(xp.sort(x, axis=-1), axis=-1)
     return take_along_last(descending, _as_index(rank)[..., None])
 

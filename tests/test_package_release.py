@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ RELEASE = ROOT / "tests" / "release"
 TYPED = ROOT / "tests" / "typed"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = ROOT / ".github" / "workflows"
+MUSL = Path("/lib/ld-musl-x86_64.so.1")
 OWN = Path(__file__).read_text(encoding="utf-8")
 
 
@@ -194,6 +196,20 @@ def test_a_wheel_without_a_library_says_so(tmp_path, fresh):
     (wheel,) = (tmp_path / "pure").glob("*-py3-none-any.whl")
     fresh.install(wheel)
     fresh.smoke("numpy", "-numba", "-llvmlite", "-scipy", "-torch", "-jax", "-kernels")
+
+
+@pytest.mark.dist
+@pytest.mark.skipif(
+    not (MUSL.exists() and find_spec("ziglang")),
+    reason="needs musl (Debian's package musl) and ziglang, which `make wheels` installs",
+)
+def test_the_library_for_musl_runs_on_it(tmp_path):
+    """By a program in C, because there is no Python for musl here."""
+    library, program = tmp_path / "kofn.so", tmp_path / "loaded"
+    run(sys.executable, "-m", "wheels.library", "musl-x86_64", "--out", library, cwd=ROOT)
+    zig = sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-dynamic"
+    run(*zig, "-O1", "-o", program, RELEASE / "loaded.c")
+    assert run(program, library).startswith("levels v2 v3 v4; tried ")
 
 
 @pytest.mark.dist

@@ -150,7 +150,9 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
             return whole(conditional_bernoulli.log_partition, self._rows())
 
     def marginals(self) -> ArrayT:
-        """Return π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k (also known as GradTopK).
+        """Return π_i = Pr(i ∈ S), like `logits`: in [0, 1], Σπ = k.
+
+        In the articles (docs/from_the_articles.md): GradTopK, the gradient of the smoothed K-sum.
 
         Not the weights p of `soft_topk`, from which they differ by about 0.04 to 0.11 divided by
         V = Σp(1 − p), the variance of the number of heads of coins with these probabilities. So

@@ -32,7 +32,7 @@ TERMS = {
     "Lipschitz": "properties",
     "multi-hot": "properties",
     "MoE": "guides/route_experts",
-    "top-p": "guide",
+    "top-p": "guides/decode",
     "SMART": "from_the_articles",
     "Wasserstein": "from_the_articles",
     "quantization": "from_the_articles",

@@ -180,7 +180,7 @@ def smoothness(function: Function) -> str:
         )
         sizes.append(abs(four).max())
     power = round(math.log(sizes[1] / sizes[0], wide))
-    return ("jumps", "C⁰", "C¹", "C²", "C^∞")[min(max(power, 0), 4)]
+    return ("jumps", "C⁰", "C¹", "C²", "C∞")[min(max(power, 0), 4)]
 
 
 def steepest(map: Map) -> float:

@@ -66,7 +66,7 @@ def test_the_measurements_tell_maps_apart():
     assert script.smoothness(lambda x: np.abs(x)) == "C⁰"
     assert script.smoothness(lambda x: np.maximum(x, 0) ** 2) == "C¹"
     assert script.smoothness(lambda x: np.maximum(x, 0) ** 3) == "C²"
-    assert script.smoothness(np.sin) == "C^∞"
+    assert script.smoothness(np.sin) == "C∞"
     assert script.smoothness(cube) == "C⁰"
     assert script.order(lambda x: -x) == "no"
     assert script.order(np.round) == "weak"

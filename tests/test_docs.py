@@ -128,7 +128,8 @@ def test_the_tests_that_pages_name_exist() -> None:
 # Pages about the whole library; every other page is named after a room of src/kofn.
 GENERAL = {
     *("README", "guide", "behaviour", "names", "speed", "scale", "glossary", "explorer"),
-    *("from_the_articles", "errata", "sources", "mathematics", "benchmarks", "studies", "platforms"),
+    *("from_the_articles", "errata", "sources", "mathematics", "properties"),
+    *("benchmarks", "studies", "platforms"),
 }
 
 

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 import oracles
-from kofn import KSubset, entmax, soft_topk, soft_topk_threshold, softmax, sparsemax
+from kofn import (
+    KSubset,
+    entmax,
+    perturbed_argmax,
+    soft_topk,
+    soft_topk_threshold,
+    softmax,
+    sparsemax,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -151,13 +159,27 @@ def test_the_laplace_code_finds_no_candidate_once_the_threshold_is_below_every_s
         assert soft_topk(x, 95, link="laplace").sum() == pytest.approx(95)
 
 
+def numbers_of_laplace_candidates(x, k):
+    """How many candidates `article_laplace_candidates` finds in each row, all rows at once."""
+    x = np.sort(x, axis=-1)
+    infinite = np.full((len(x), 1), np.inf, x.dtype)
+    low = np.logaddexp.accumulate(x, axis=-1)
+    high = np.logaddexp.accumulate(-x[:, ::-1], axis=-1)[:, ::-1]
+    high = np.concatenate([high[:, 1:], -infinite], axis=-1)
+    m = np.arange(x.shape[-1] - 1, -1, -1)
+    level = low - np.log(np.sqrt((k - m) ** 2 + np.exp(low + high)) + (k - m))
+    following = np.concatenate([x[:, 1:], infinite], axis=-1)
+    return ((level <= following) & (level >= x)).sum(-1)
+
+
 def share_of_rows_that_fail(deviation, k, dtype=np.float64):
-    rng, failed = np.random.default_rng(0), 0
-    for _ in range(200):
-        x = (rng.standard_normal(100) * deviation).astype(dtype)
-        with np.errstate(all="ignore"):
-            failed += len(article_laplace_candidates(x, k)) != 1
-    return failed / 200
+    rows = np.random.default_rng(0).standard_normal((4000, 100)) * deviation
+    rows = rows.astype(dtype)
+    with np.errstate(all="ignore"):
+        found = numbers_of_laplace_candidates(rows, k)
+        for x, number in zip(rows[:20], found[:20], strict=True):
+            assert len(article_laplace_candidates(x, k)) == number
+    return np.mean(found != 1)
 
 
 def test_k_beyond_n_half_is_necessary_for_the_laplace_code_to_fail_and_not_enough():
@@ -192,10 +214,13 @@ def test_entmax_may_take_the_largest_k_whose_score_reaches_its_level():
 
 
 def test_the_sign_of_mu_in_the_conditions_of_entmax():
-    """x − H′ − λ + μ = 0 with μ ≥ 0; derivation 40 has −μ."""
+    """x + H′ − λ + μ = 0 with μ ≥ 0, H = (1 − Σp^1.5)/0.75; derivation 40 has −μ."""
     for _ in range(20):
         x = RNG.standard_normal(8) * 2
         p = entmax(x)
+        h, entropy = 1e-6, lambda p: (1 - np.maximum(p, 0) ** 1.5) / 0.75
+        slope = np.where(p > 2 * h, (entropy(p + h) - entropy(p - h)) / (2 * h), 0.0)
+        assert slope == pytest.approx(-2 * np.sqrt(np.where(p > 2 * h, p, 0)), abs=1e-4)
         stationary = x - 2 * np.sqrt(p)
         level = stationary[p > 0].mean()
         assert stationary[p > 0] == pytest.approx(level, abs=1e-9)
@@ -352,3 +377,69 @@ def test_the_entmax_code_raises_at_a_boundary_and_the_exponential_one_at_ties():
     with pytest.raises(ValueError, match="broadcast"):
         article_exponential(np.ones(4), 4)
     assert soft_topk(np.ones(4), 4, link="exponential").tolist() == [1] * 4
+
+
+def test_lambda_is_not_unique_for_a_clipped_link():
+    """Derivation 25 needs f to increase strictly, which clip(z, 0, 1) does not."""
+    x = np.array([4.0, 3.0, 1.0, 0.0])
+    for level in (1.2, 1.9):
+        assert np.clip(x - level, 0, 1).tolist() == [1, 1, 0, 0]
+    assert soft_topk_threshold(x, 2, link="linear") - 0.5 == pytest.approx(1.5, abs=1e-6)
+
+
+def test_the_z_of_the_kth_score_goes_to_0_for_the_exponential_link():
+    """Derivation 27 has every z of the k largest go to infinity."""
+    x = np.array([3.0, 2.0, 1.5, 0.0])
+    for tau in (0.1, 0.03, 0.01, 0.001):
+        level = soft_topk_threshold(x, 2, link="exponential", temperature=tau) / tau + 1
+        assert abs(x[1] / tau - level) < 0.01
+        assert abs(x[1] / tau - level) < 2 * np.exp(-0.5 / tau) + 1e-9
+    logistic = soft_topk_threshold(x, 2, temperature=0.001)
+    assert (x[1] - logistic) / 0.001 > 200
+
+
+def test_the_hard_iteration_takes_the_first_twice_at_k_of_n():
+    def hard(x, k):
+        x = x - x.min()
+        p = np.zeros_like(x)
+        for _ in range(k):
+            p = p + np.eye(len(x))[((1 - p) * x).argmax()]
+        return p.tolist()
+
+    x = np.array([3.0, 2.0, 1.0, 0.0])
+    assert hard(x, 3) == [1, 1, 1, 0]
+    assert hard(x, 4) == [2, 1, 1, 0]
+
+
+def test_minus_infinity_among_the_scores_does_not_mend_the_laplace_code():
+    for _ in range(20):
+        x = RNG.standard_normal(100) * 0.1
+        with np.errstate(all="ignore"):
+            assert len(article_laplace_candidates(np.append(x, -np.inf), 95)) == 0
+        level = np.log(2 * 5) - np.logaddexp.reduce(-x)
+        assert level < x.min()
+        assert soft_topk_threshold(x, 95, link="laplace") == pytest.approx(level, abs=1e-12)
+
+
+def test_sparsemax_has_no_gradient_where_one_weight_is_left():
+    import torch
+
+    x = torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64)
+    assert not torch.func.jacrev(sparsemax)(x).any()
+
+
+def test_maps_of_bounded_support_give_equal_weights_to_different_scores():
+    """Article [B] says that p_i > p_j just if x_i > x_j, of all of these."""
+    x = np.array([3.0, 0.5, 0.0])
+    for p in (sparsemax(x), entmax(x), perturbed_argmax(x, noise="uniform")):
+        assert p.tolist() == [1, 0, 0]
+    for noise in ("normal", "logistic", "laplace", "gumbel"):
+        assert np.all(np.diff(perturbed_argmax(x, noise=noise)) < 0)
+
+
+def test_the_inequalities_of_the_gumbel_proof_are_not_independent():
+    """Their product is 1/4, all of them together 1/3: ∫ Pr(both | ε₁) dε₁ is no product."""
+    first = (np.arange(100_000) + 0.5) / 100_000  # ε₁, of three classes of equal probability
+    each = first  # Pr(log ε_j < log ε₁ | ε₁)
+    assert (each * each).mean() == pytest.approx(1 / 3, abs=1e-6)
+    assert each.mean() ** 2 == pytest.approx(1 / 4, abs=1e-6)

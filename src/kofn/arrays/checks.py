@@ -95,8 +95,13 @@ def check_temperature(temperature: object) -> float:
     return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
 
 
-def check_scores(scores: Any, name: str = "scores", integers: bool = False) -> tuple[str, str]:
-    """Return the framework and the dtype's name of `scores`, an array of floats, or of integers."""
+def check_scores(
+    scores: Any, name: str = "scores", integers: bool = False, scalars: bool = False
+) -> tuple[str, str]:
+    """Return the framework and the dtype's name of `scores`, an array of floats, or of integers.
+
+    With `scalars`, it may have no dimensions.
+    """
     kind = framework(scores)
     if kind is None:
         if type(scores).__module__ == "torch.fx.proxy":
@@ -115,10 +120,20 @@ def check_scores(scores: Any, name: str = "scores", integers: bool = False) -> t
     dtype = dtype_name(scores)
     if dtype not in FLOATS and not (integers and dtype.startswith(("int", "uint"))):
         allowed = ", ".join(FLOATS) + " or one of integers" * integers
-        raise TypeError(f"{name} must have dtype {allowed}; got {scores.dtype}")
-    if scores.ndim == 0:
+        raise TypeError(
+            f"{name} must have dtype {allowed}; got {scores.dtype}{_cast_hint(name, kind, dtype)}"
+        )
+    if scores.ndim == 0 and not scalars:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
     return kind, dtype
+
+
+def _cast_hint(name: str, kind: str, dtype: str) -> str:
+    """Return how integers and booleans become floats; nothing for other dtypes."""
+    if not dtype.startswith(("int", "uint", "bool")):
+        return ""
+    how = {"torch": "float()", "jax": 'astype("float32")', "numpy": "astype(float)"}[kind]
+    return f"; cast it, as in {name}.{how}"
 
 
 def _refuse_unfit(name: str, value: np.ndarray) -> None:

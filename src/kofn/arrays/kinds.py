@@ -87,15 +87,31 @@ def dtype_name(x: Array) -> str:
 
 
 def compute_dtype(x: Array) -> DType:
-    """Return the dtype to compute in: float64 for float64, float32 for all narrower ones."""
-    xp = namespace(x)
-    return xp.float64 if dtype_name(x) == "float64" else xp.float32
+    """Return the dtype to compute in: float64 for float64, float32 for all narrower ones.
+
+    That of integers is the most precise one.
+    """
+    xp, name = namespace(x), dtype_name(x)
+    if name.startswith(("int", "uint")):
+        return most_precise_dtype(x)
+    return xp.float64 if name == "float64" else xp.float32
+
+
+def default_float(x: Array) -> DType:
+    """Return the dtype that the framework of `x` gives to a number: what integers become."""
+    if is_torch(x):
+        found: DType = sys.modules["torch"].get_default_dtype()
+        return found
+    return namespace(x).asarray(0.0).dtype
 
 
 def most_precise_dtype(x: Array) -> DType:
     """Return float64 if the framework supports it by default for arrays like `x`."""
-    without = is_jax(x) or (is_torch(x) and x.device.type == "mps")
-    return compute_dtype(x) if without else namespace(x).float64
+    if is_torch(x) and x.device.type == "mps":
+        return namespace(x).float32
+    if is_jax(x):
+        return compute_dtype(x) if "float" in dtype_name(x) else default_float(x)
+    return namespace(x).float64
 
 
 LEAST_IN_PLAY = {
@@ -130,6 +146,11 @@ def adopt(x: Array, like: ArrayT) -> ArrayT:
     if not (is_jax(like) and is_numpy(x)):
         return x  # type: ignore[return-value]  # checked to be of one framework
     return namespace(like).asarray(x.astype(x.dtype.newbyteorder("="), copy=False))
+
+
+def as_array(x: Any) -> Any:
+    """Return NumPy's own scalars as arrays without dimensions, all else as it is."""
+    return np.asarray(x) if isinstance(x, np.generic) else x
 
 
 def cast_like(x: Array, like: ArrayT) -> ArrayT:

@@ -81,13 +81,30 @@ def gumbel(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     Apple's GPUs), from two float32 numbers: the largest values of one are spaced too widely for
     the maximum over many entries.
     """
+    xp, u = namespace(like), _fine(rng, shape, like)
+    tiny = float(xp.finfo(u.dtype).smallest_normal)
+    return cast(-xp.log(xp.clip(-xp.log1p(-u), tiny, None)), like.dtype)
+
+
+def halves(rng: Any, shape: tuple[int, ...], like: ArrayT) -> tuple[ArrayT, ArrayT]:
+    """Draw numbers in (0, ½] in the most precise dtype, and booleans that are as often True.
+
+    A distribution's quantiles of the first, from below where True and from above elsewhere, have
+    that distribution, with the digits of both tails.
+    """
+    xp = namespace(like)
+    below, side = split_rng(rng, 2)
+    u = _fine(below, shape, like)
+    tiny = float(xp.finfo(u.dtype).smallest_normal)
+    return xp.clip(u / 2, tiny, None), uniform(side, shape, u) < 0.5
+
+
+def _fine(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
+    """Draw numbers in [0, 1) in the most precise dtype, close together near 0."""
     xp, dtype = namespace(like), most_precise_dtype(like)
     number = cast(scalar(like, 0.0), dtype)
     if dtype == xp.float64:
-        u = uniform(rng, shape, number)
-    else:
-        high, low = uniform(rng, (2, *shape), number)
-        # From ½ on, the sum could round up to 1.
-        u = xp.where(high < 0.5, high + float(xp.finfo(dtype).eps) * low, high)
-    tiny = float(xp.finfo(u.dtype).smallest_normal)
-    return cast(-xp.log(xp.clip(-xp.log1p(-u), tiny, None)), like.dtype)
+        return uniform(rng, shape, number)
+    high, low = uniform(rng, (2, *shape), number)
+    # From ½ on, the sum could round up to 1.
+    return xp.where(high < 0.5, high + float(xp.finfo(dtype).eps) * low, high)

@@ -9,7 +9,17 @@ import numpy as np
 
 from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
 from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores, check_shape
-from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar, special
+from kofn.arrays.kinds import (
+    Array,
+    adopt,
+    as_array,
+    cast,
+    compute_dtype,
+    namespace,
+    quiet,
+    scalar,
+    special,
+)
 from kofn.arrays.random import gumbel
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete
@@ -28,9 +38,9 @@ class Bernoulli(Discrete[ArrayT]):
     takes together.
 
     Args:
-        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; −inf, and what
-            like it counts as deleted (from half of its dtype's least number on), is always 0,
-            +inf always 1.
+        logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape, () for one coin;
+            −inf, and what like it counts as deleted (from half of its dtype's least number on), is
+            always 0, +inf always 1.
         probs: P(1) instead of logits.
 
     Raises:
@@ -47,9 +57,9 @@ class Bernoulli(Discrete[ArrayT]):
     """
 
     def __init__(self, logits: ArrayT | None = None, *, probs: ArrayT | None = None) -> None:
-        logits = logits_of(logits, probs, log_odds)
-        check_scores(logits, "logits")
-        self.logits = logits
+        logits = logits_of(as_array(logits), as_array(probs), log_odds, scalars=True)
+        check_scores(logits, "logits", scalars=True)
+        self.logits = as_array(logits)
         self._register()
 
     def probs(self) -> ArrayT:
@@ -76,6 +86,7 @@ class Bernoulli(Discrete[ArrayT]):
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `logits`.
         """
+        sample = as_array(sample)
         check_ends("sample", sample, self.logits)
         xp, sample = namespace(self.logits), adopt(sample, self.logits)
         with quiet(self.logits):

@@ -12,8 +12,11 @@ from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
 from kofn.arrays.checks import check_ends, check_flag, check_other, check_rng, check_scores
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar
 from kofn.arrays.random import centred, gumbel, with_gumbel
-from kofn.arrays.typing import ArrayT
+from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.distributions.base import Discrete, OverRows
+from kofn.distributions.noise import with_noise
+from kofn.links.link import Link
+from kofn.maps.perturbed import GUMBEL
 from kofn.maps.softmax import softmax
 from kofn.maps.topk import hard_topk
 
@@ -48,6 +51,9 @@ def gumbel_max(
         TypeError, ValueError: an argument of the wrong kind, dtype or shape; no entries at all.
 
     Source: Gumbel (1954); Maddison, Tarlow & Minka, "A* Sampling" (2014).
+
+    In the articles (docs/from_the_articles.md): Gumbel-Max, argmax(log p − log(−log ε)), a
+    reparameterisation of the discrete distribution.
 
     Example:
         >>> import numpy as np
@@ -252,12 +258,48 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
     def _choices(self) -> np.ndarray:
         return np.eye(self.event_shape[0])
 
-    def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
-        """Return logits + Gumbel noise, up to a constant per row, differentiable.
+    def perturb(
+        self,
+        shape: int | tuple[int, ...] = (),
+        rng: Any = None,
+        *,
+        noise: NoiseName | Link = "gumbel",
+    ) -> ArrayT:
+        """Return logits + noise, up to a constant per row, differentiable in the logits.
 
-        Of several +inf the noise decides. shape + logits.shape; float32 for half precision.
+        With Gumbel noise, `choose` makes samples of it and `relax` those of `gumbel_softmax`. With
+        another noise they are the samples, and relaxed samples, of Perturb-Max, whose
+        probabilities `perturbed_argmax` has; `probs`, `log_prob` and the estimators are those of
+        Gumbel noise.
+
+        Args:
+            shape: the shape of the samples; () for one.
+            rng: as for `gumbel_max`.
+            noise: as for `perturbed_argmax`. A kofn.Link draws its quantiles; without a `quantile`
+                of its own these are found by bisection.
+
+        Returns:
+            shape + logits.shape; float32 for half precision. Of several +inf the noise decides.
+
+        Raises:
+            TypeError, ValueError: the noise is unknown, or an argument of the wrong kind.
+
+        Example:
+            >>> import numpy as np
+            >>> from kofn import Categorical, perturbed_argmax
+            >>> choice = Categorical(np.array([2.0, 1.0, 0.0]))
+            >>> noisy = choice.perturb(100_000, np.random.default_rng(0), noise="normal")
+            >>> choice.choose(noisy).mean(0).round(2)
+            array([0.73, 0.22, 0.05])
+            >>> perturbed_argmax(choice.logits, noise="normal").round(2)
+            array([0.73, 0.22, 0.05])
+            >>> choice.relax(noisy[0], 0.5).round(3)
+            array([0.883, 0.071, 0.045])
         """
-        return with_gumbel(self._settled(), self.dim, shape, rng)
+        y = self._settled()
+        if isinstance(noise, str) and noise == GUMBEL:
+            return with_gumbel(y, self.dim, shape, rng)
+        return with_noise(y, self.dim, shape, rng, noise)
 
     def perturb_given(self, sample: Array, rng: Any = None) -> ArrayT:
         """Draw perturbed logits given their choice: differentiable, in the shape of `sample`.
@@ -331,7 +373,12 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         return xp.sum(p * xp.where(possible, terms, 0.0), axis=self.dim)
 
 
-def logits_of(logits: Any, probs: ArrayT | None, logit: Callable[[ArrayT], ArrayT]) -> ArrayT:
+def logits_of(
+    logits: Any,
+    probs: ArrayT | None,
+    logit: Callable[[ArrayT], ArrayT],
+    scalars: bool = False,
+) -> ArrayT:
     """Return logits from `logits` or `probs`, whichever is given."""
     if (logits is None) == (probs is None):
         raise TypeError(
@@ -340,7 +387,7 @@ def logits_of(logits: Any, probs: ArrayT | None, logit: Callable[[ArrayT], Array
         )
     if probs is None:
         return logits
-    check_scores(probs, "probs")
+    check_scores(probs, "probs", scalars=scalars)
     with quiet(probs):
         return cast(logit(cast(probs, compute_dtype(probs))), probs.dtype)
 

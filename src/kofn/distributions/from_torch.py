@@ -20,9 +20,9 @@ def unwrapped(law: td.Distribution) -> Any:
         return law.own
     if type(law) in (td.OneHotCategorical, td.OneHotCategoricalStraightThrough):
         return Categorical(law.logits)  # type: ignore[attr-defined]
-    if type(law) is td.Bernoulli and law.logits.ndim:
+    if type(law) is td.Bernoulli:
         return Bernoulli(law.logits)
-    if type(law) is td.Normal and law.loc.ndim:
+    if type(law) is td.Normal:
         return Normal(law.loc, law.scale)
     return Foreign(law)
 

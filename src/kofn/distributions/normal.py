@@ -15,7 +15,16 @@ from kofn.arrays.checks import (
     check_scores,
     check_shape,
 )
-from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, namespace, quiet
+from kofn.arrays.kinds import (
+    Array,
+    adopt,
+    as_array,
+    cast,
+    compute_dtype,
+    dtype_name,
+    namespace,
+    quiet,
+)
 from kofn.arrays.random import standard_normal
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Distribution
@@ -29,7 +38,7 @@ def normal_rsample(
     """Draw mean + scale·ε, ε standard normal, with gradients in the mean and the scale.
 
     Args:
-        mean: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
+        mean: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape, () for one number.
         scale: the standard deviation, ≥ 0, an array that broadcasts to `mean`.
         rng: as for `gumbel_max`.
         shape: the shape of the samples; () for one.
@@ -75,9 +84,10 @@ class Normal(Distribution[ArrayT]):
     has_rsample = True
 
     def __init__(self, mean: ArrayT, scale: Array) -> None:
-        check_scores(mean, "mean")
+        mean, scale = as_array(mean), as_array(scale)
+        check_scores(mean, "mean", scalars=True)
         check_same_kind("scale", scale, mean, "mean")
-        check_scores(scale, "scale")
+        check_scores(scale, "scale", scalars=True)
         check_broadcasts("scale", tuple(scale.shape), tuple(mean.shape), "the shape of mean")
         self.mean = mean
         self.scale = scale
@@ -104,6 +114,7 @@ class Normal(Distribution[ArrayT]):
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `mean`.
         """
+        value = as_array(value)
         check_ends("value", value, self.mean, "mean")
         mean, scale = self._parameters()
         with quiet(mean):

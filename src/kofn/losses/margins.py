@@ -61,6 +61,8 @@ def am_softmax(
 
     Source: Wang, Cheng, Liu & Liu, "Additive Margin Softmax for Face Verification" (2018).
 
+    In the articles (docs/from_the_articles.md): AM-Softmax, a margin softmax.
+
     Example:
         >>> import numpy as np
         >>> from kofn.losses import am_softmax

@@ -65,6 +65,9 @@ def topk_gates(
         TypeError: k is not an integer; otherwise as for `soft_topk`.
         ValueError: `normalize` with k = 1; otherwise as for `soft_topk`.
 
+    In the articles (docs/from_the_articles.md): ThreTopK in the router of a mixture of experts
+    (MoE), which the discussion proposes.
+
     Example:
         >>> import numpy as np
         >>> from kofn import topk_gates

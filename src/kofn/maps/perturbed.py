@@ -70,6 +70,9 @@ def perturbed_argmax(
     Source: Berthet et al., "Learning with Differentiable Perturbed Optimizers" (2020), by samples;
     Karpukhin, Dereka & Kolesnikov, "EXACT: How to Train Your Accuracy" (2022).
 
+    In the articles (docs/from_the_articles.md): Perturb-Max. `Categorical.perturb` draws its
+    samples.
+
     Example:
         >>> import numpy as np
         >>> from kofn import perturbed_argmax
@@ -78,7 +81,7 @@ def perturbed_argmax(
         >>> perturbed_argmax(np.array([2.0, 1.0, 0.5]), noise="uniform").round(4)
         array([1., 0., 0.])
     """
-    link = _resolve(noise)
+    link = noise_of(noise)
     ends = kinks_of(link)
     if len(kinks):
         if isinstance(noise, str) or ends is not None:
@@ -98,8 +101,8 @@ def perturbed_argmax(
         return checked.restored(p)
 
 
-def _resolve(noise: str | Link) -> Link:
-    """Return the noise as a distribution."""
+def noise_of(noise: str | Link) -> Link:
+    """Return the noise as a distribution; "gumbel" is another, by which the weights are softmax."""
     if isinstance(noise, str):
         if noise == GUMBEL:
             return links.exponential  # for which the weights are softmax

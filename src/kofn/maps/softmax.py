@@ -113,7 +113,7 @@ def entmax(
     Raises:
         TypeError, ValueError: as for `soft_topk`; ValueError for alpha < 1.
 
-    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019).
+    Source: Peters, Niculae & Martins, "Sparse Sequence-to-Sequence Models" (2019), on seq2seq.
 
     Example:
         >>> import numpy as np

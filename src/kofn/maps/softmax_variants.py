@@ -78,8 +78,8 @@ def sparse_softmax(
 ) -> ArrayT:
     """Return softmax over the k largest scores, or over the fewest scores with total weight ≥ p.
 
-    Those fewest scores are the nucleus. Scores equal to the last kept one are kept too, so that
-    equal scores have equal weights.
+    Those fewest scores are the nucleus, from which top-p sampling draws. Scores equal to the last
+    kept one are kept too, so that equal scores have equal weights.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`.

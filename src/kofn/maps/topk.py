@@ -13,6 +13,7 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.formulas import answers, choice
 from kofn.inputs.given import Given, given, without_bad_temperatures
 from kofn.links import Link, table
+from kofn.maps.integers import hard_of_integers, has_integers
 from kofn.operations.choice import HARD, HARD_WEIGHTS
 from kofn.operations.topk import THETA, VALUE, WEIGHTS
 
@@ -60,6 +61,11 @@ def soft_topk(
 
     Source: Amos, Koltun & Kolter, "The Limited Multi-Label Projection Layer" (2019), logistic;
     Struski et al., "LapSum" (2025), laplace; Blondel, Martins & Niculae (2020) for the family.
+
+    In the articles (docs/from_the_articles.md): ThreTopK, for any f. The logistic link with
+    temperature = ε/2 is the differentiable top-k by optimal transport of Xie et al. (2020), for
+    squared distances of the scores to 0 and 1 and the entropy times ε, where Sinkhorn's iteration
+    has converged.
 
     Example:
         >>> import numpy as np
@@ -154,6 +160,9 @@ def soft_topk_sum(
 
     Source: Ogryczak & Tamir (2003) for the hard sum; Blondel, Martins & Niculae (2020).
 
+    In the articles (docs/from_the_articles.md): STk, and the smooth top-k sum that a reader asks
+    for; with link="exponential" and k = 1, logsumexp.
+
     Example:
         >>> import numpy as np
         >>> from kofn import soft_topk_sum
@@ -172,12 +181,16 @@ def hard_topk(
 ) -> ArrayT:
     """Return ones at the k largest scores and zeros elsewhere, without a gradient.
 
+    Of all vectors of k ones it is the closest to the scores: their projection onto the multi-hot
+    vectors. In the articles (docs/from_the_articles.md): the top-k operator.
+
     Args:
-        scores, dim, mask: as for `soft_topk`.
+        scores, dim, mask: as for `soft_topk`; the scores may be integers, too.
         k: as for `soft_topk`; the fractional part is the weight of the next largest score.
 
     Returns:
-        Weights like `scores`, ties to the lowest index.
+        Weights like `scores`, ties to the lowest index; of integers, which are compared exactly,
+        floats of the framework's default dtype.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.
@@ -187,7 +200,11 @@ def hard_topk(
         >>> from kofn import hard_topk
         >>> hard_topk(np.array([1.0, 3.0, 3.0, 2.0]), 2.5)
         array([0. , 1. , 1. , 0.5])
+        >>> hard_topk(np.array([3, 2, 1, 4]), 2)
+        array([1., 0., 0., 1.])
     """
+    if has_integers(scores):
+        return hard_of_integers(scores, k, dim, mask)
     checked = given(scores, k, links.logistic, 1.0, dim, mask, for_kernels=True, halves=True)
     with checked.quiet():
         return checked.restored(chosen(checked, k))

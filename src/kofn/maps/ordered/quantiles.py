@@ -13,6 +13,7 @@ from kofn.arrays.kinds import (
     Array,
     cast,
     compute_dtype,
+    default_float,
     full_like,
     is_jax,
     most_precise_dtype,
@@ -47,7 +48,7 @@ def quantile(
     finds its two numbers next to that place.
 
     Args:
-        x: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
+        x: torch.Tensor, jax.Array or numpy.ndarray of floats or integers, any shape.
         q: a number in [0, 1], or an array without or with one dimension, which may be learned. An
             entry outside of [0, 1] gives NaN.
         dim: the dimension that rows lie along; None takes all of `x` as one row.
@@ -64,7 +65,9 @@ def quantile(
             quantile NaN.
 
     Returns:
-        An array like `x` without `dim`; before its dimensions that of q, if q has one.
+        An array like `x` without `dim`; before its dimensions that of q, if q has one. Of integers,
+        floats of the framework's default dtype: the places are found exactly, and what lies between
+        two numbers in float64 (on JAX in its default).
         Differentiable in x, and with "linear" in q: exactly, the gradient goes to the one or two
         numbers that were found. NaN for a row without numbers.
 
@@ -86,26 +89,31 @@ def quantile(
                [10.  ,  4.  ]])
         >>> quantile(x[0], 0.5, temperature=0.5).round(3)
         np.float64(2.597)
+        >>> quantile(np.array([3, 2, 1, 4]), 0.5)
+        np.float64(2.5)
     """
     ignore_nan, keepdim = check_flag("ignore_nan", ignore_nan), check_flag("keepdim", keepdim)
-    form = form_of(x, -1 if dim is None else dim, "x")
+    form = form_of(x, -1 if dim is None else dim, "x", integers=True)
+    floats = "float" in form.dtype_name
     rows, playing = form.last(x), None if mask is None else last_mask(mask, x, form, "x")
     if dim is None:
         rows = flattened(rows)
         playing = None if playing is None else flattened(playing)
-    if ignore_nan:
+    if ignore_nan and floats:
         known = ~form.xp.isnan(rows)
         playing = known if playing is None else playing & known
     of = wanted(q, interpolation, temperature, rows)
     with quiet(x):
         found = of_dense(rows, playing, of)
-    return _shaped(cast(found, form.dtype), form, dim, keepdim, getattr(q, "ndim", 0))
+    dtype = form.dtype if floats else default_float(x)
+    return _shaped(cast(found, dtype), form, dim, keepdim, getattr(q, "ndim", 0))
 
 
 def of_dense(rows: Array, playing: Array | None, of: Wanted) -> Array:
     """Return the quantiles of rows along the last dimension, (…, those of q)."""
     if not rows.shape[-1]:
-        return full_like(rows, (*rows.shape[:-1], of.q.shape[0]), math.nan)
+        none = cast(rows, compute_dtype(rows))
+        return full_like(none, (*rows.shape[:-1], of.q.shape[0]), math.nan)
     return quantiles(DenseRows(rows, playing), of)
 
 

@@ -157,6 +157,24 @@ def buffers_of_the_first_process_leave_the_load_alone():
     assert torch.equal(net.balance(), alone.balance())
 
 
+def a_sharded_router_has_the_bias_of_one_process():
+    from torch.distributed.fsdp import fully_shard
+
+    mine, both = batches()
+    for bins in (None, 30):
+        torch.manual_seed(0)
+        net = nn.TopKRouter(H, 8, 2, balance="quantile", bins=bins)
+        alone, model = copy.deepcopy(net), fully_shard(net)
+        for part, whole in zip(mine, both.unflatten(1, (2, 2)), strict=True):
+            for x, pair in zip(part, whole, strict=True):
+                model(x)[1].square().sum().backward()
+                alone(pair[0]), alone(pair[1])
+            nn.step_routers(model)
+            alone.step(None)
+            assert torch.allclose(model.balance(), alone.balance(), atol=1e-6)
+        assert "balance.bias" in model.state_dict()
+
+
 TASKS = [
     torchtitan_sums_the_histograms_of_two_layers,
     the_histograms_of_both_are_that_of_all_tokens,
@@ -164,6 +182,7 @@ TASKS = [
     rules_may_be_mixed,
     a_mismatch_is_an_error_in_every_process,
     buffers_of_the_first_process_leave_the_load_alone,
+    a_sharded_router_has_the_bias_of_one_process,
 ]
 
 

@@ -30,6 +30,7 @@ def methods(names: str) -> str:
 
 STUDIES = {
     "router": Study("studies.router", {"curves.png": "nn_router_study.png"}),
+    "balance": Study("studies.balance --seeds 1", {}),  # only a table
     "attention": Study("studies.attention --steps 700", {"curves.png": "nn_attention_study.png"}),
     "prune_mlp": Study("studies.prune --model mlp", {"curves.png": "nn_pruning.png"}),
     "prune_cnn": Study("studies.prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),

@@ -56,6 +56,20 @@ MIXTURES = {
     "regression": "a regression whose experts are learned",
     "text": "text of a grammar, character by character",
 }
+BALANCES = {
+    "none": "no balance",
+    "auxiliary": "the loss of Switch Transformers, 0.01 of it",
+    "sign-slow": "TopKRouter(balance=1e-3)",
+    "sign": "TopKRouter(balance=1e-2)",
+    "quantile": 'TopKRouter(balance="quantile")',
+    "quantile-bins": "the same with bins=1000",
+    "quantile-ema": "the same with ema=0.9",
+    "quantile-sequence": "the same with per_sequence=True",
+}
+BATCHES = {
+    "text": "four sequences of 256 characters a step",
+    "small": "one sequence a step",
+}
 ATTENTIONS = {
     "softmax": "softmax",
     "entmax": "entmax, α = 1.5",
@@ -126,6 +140,13 @@ ROUTER = Study(
     Option("k", "Number of experts of a token; repeat for several. 1 and 2.", (1, 2), "ks"),
     count("steps", STEPS, 400, quick=50),
 )
+BALANCE = Study(
+    "balance",
+    "One seed and 50 steps: about a minute.",
+    names("method", "Way to balance; {names}", BALANCES),
+    names("task", "text or small (batches); {names}", BATCHES),
+    count("steps", STEPS, 400, quick=50),
+)
 ATTENTION = Study(
     "attention",
     "One seed, 20 steps, tests up to 128: less than a minute.",
@@ -166,4 +187,4 @@ PRUNE = Study(
     ),
     count("steps", STEPS, 600, quick=50),
 )
-STUDIES = {study.name: study for study in (VAE, ROUTER, ATTENTION, SAE, PRUNE)}
+STUDIES = {study.name: study for study in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE)}

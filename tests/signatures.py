@@ -40,6 +40,7 @@ METHODS = (FunctionType, classmethod, staticmethod)
 SOURCES = (
     "onnx",
     "integrations.dictionary_learning",
+    "integrations.expert_bias",
     "integrations.saelens",
     "integrations.torch_geometric",
     "integrations.transformers",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kofn.commands.results import spread
+from studies.balance.study import Report as Balances
 from studies.frame.options import Settings
 from studies.router.study import Report as Routers
 from studies.sae.study import Report as Autoencoders
@@ -291,3 +292,28 @@ def test_the_table_of_autoencoders():
     for task in ("features", "digits"):
         of_task = {name: value for (t, name), value in explained.items() if t == task}
         assert max(of_task, key=of_task.get) == '`TopKSAE(selection="batch")`'
+
+
+def test_the_table_of_balances_is_what_was_measured():
+    _, of = measured(Balances, "balance", "balance")
+    labels = {
+        "none": "none",
+        "auxiliary": "auxiliary loss, 0.01",
+        "sign-slow": "`1e-3`",
+        "sign": "`1e-2`",
+        "quantile": '`"quantile"`',
+        "quantile-bins": "`bins=1000`",
+        "quantile-ema": "`ema=0.9`",
+        "quantile-sequence": "`per_sequence=True`",
+    }
+    page = PAGES["nn_router.md"]
+    rows = page[page.index("| Balance | loss, 4 |") :].splitlines()[2:]
+    cells = {row.split("|")[1].strip(): row.split("|")[2:-1] for row in rows[: len(labels)]}
+    for method, label in labels.items():
+        (text,), (small,) = (of(task=task, method=method) for task in ("text", "small"))
+        found = [
+            *(f"{text.loss:.3f}", f"{text.violation:.2f}", f"{text.sequence:.2f}"),
+            *(f"{text.held_out:.2f}", f"{text.changed:.3f}", f"{small.loss:.3f}"),
+            *(f"{small.violation:.2f}", f"{small.held_out:.2f}", f"{small.changed:.3f}"),
+        ]
+        assert [cell.strip() for cell in cells[label]] == found, method

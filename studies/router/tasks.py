@@ -28,10 +28,10 @@ class Mixture(nn.Module):
         self.router = router
         self.experts = nn.Parameter(experts)  # [E, width, width or inner]
         self.down = None if down is None else nn.Parameter(down)  # [E, inner, width]
-        self.indices, self.chosen = torch.zeros(0, 1), torch.zeros(0, 1)
+        self.logits, self.indices, self.chosen = (torch.zeros(0, 1) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        _, weights, self.indices = self.router(x)
+        self.logits, weights, self.indices = self.router(x)
         self.chosen = weights.detach() > 0
         plan = dispatch_plan(self.indices, len(self.experts), mask=weights > 0)
         outputs = functional.grouped_mm(plan.gather(x), self.experts, offs=plan.offsets)
@@ -117,7 +117,10 @@ class Text(Task):
         self.held_out = Batch(held_out[:-1].view(shape), held_out[1:].view(shape), None)
 
     def model(self, method: str, k: int) -> Language:
-        router = METHODS[method].make(self.WIDTH, self.EXPERTS, k)
+        return self.language(METHODS[method].make(self.WIDTH, self.EXPERTS, k))
+
+    def language(self, router: nn.Module) -> Language:
+        """Return a model whose experts are behind a router."""
         up = self.normal(self.EXPERTS, self.WIDTH, self.INNER) / self.WIDTH**0.5
         down = self.normal(self.EXPERTS, self.INNER, self.WIDTH) / self.INNER**0.5
         return Language(Mixture(router, up, down), self.WIDTH, self.CONTEXT)

@@ -245,10 +245,24 @@ FAULTS = (
     ),
     Fault(
         "a router normalizes only from three experts per token on",
-        "nn/routing/routing.py",
+        "nn/routing/checks.py",
         '(selection == "hard" and k > 1)',
         '(selection == "hard" and k > 2)',
         ("test_nn_router.py",),
+    ),
+    Fault(
+        "what an expert requires is measured at the k-th largest score, not at the next",
+        "maps/balance.py",
+        "return _kth_largest(biased, k + 1) - scores",
+        "return _kth_largest(biased, k) - scores",
+        ("test_nn_router_quantile_examples.py",),
+    ),
+    Fault(
+        "a histogram keeps its first bin when its grid becomes coarser",
+        "nn/routing/histogram.py",
+        "torch.exp2(before.exponent - self.exponent)) - self.first",
+        "torch.exp2(before.exponent - self.exponent)) - before.first",
+        ("test_nn_router_quantile_examples.py",),
     ),
     Fault(
         "the load of experts is divided by the tokens, not by the choices",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
-from kofn.arrays.kinds import Array, cast, cast_like, namespace
+from kofn.arrays.kinds import Array, cast, cast_like, compute_dtype, namespace, special
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.links import Link, table
@@ -17,14 +17,16 @@ from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
 class Gating(NamedTuple):
     """How scores become gates.
 
-    `mixture` is a softmax of the scores at temperature 1, times a factor that is exactly 1 and
-    has the gradient of the soft top-k weight. Otherwise the gate is the soft top-k weight itself.
+    `mixture` is a softmax of the scores at temperature 1, or their sigmoids, times a factor that is
+    exactly 1 and has the gradient of the soft top-k weight. Otherwise the gate is the soft top-k
+    weight itself.
     """
 
     link: str | Link = "logistic"
     temperature: Any = 1.0
     mixture: bool = True
     normalize: bool = True
+    sigmoid: bool = False
 
     @property
     def soft(self) -> dict[str, Any]:
@@ -33,32 +35,56 @@ class Gating(NamedTuple):
 
 
 def token_choice(
-    scores: ArrayT, k: int, gating: Gating, bias: Array | None = None, mask: Array | None = None
+    scores: ArrayT,
+    k: int,
+    gating: Gating,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    indices: Array | None = None,
 ) -> tuple[ArrayT, ArrayT]:
     """Return (gates, indices) of the k largest scores + bias of every row, largest first.
 
-    `mask` has the batch shape; a row where it is False gets gates of 0.
+    `mask` has the batch shape; a row where it is False gets gates of 0. `indices` are those of a
+    choice that was made by something else than the scores.
     """
     rows = None if mask is None else mask[..., None]
     normalize = gating.normalize and not gating.mixture
-    gates, indices = topk_gates(scores, k, **gating.soft, mask=rows, bias=bias, normalize=normalize)
+    if indices is None:
+        how: dict[str, Any] = dict(mask=rows, bias=bias, normalize=normalize, **gating.soft)
+        gates, chosen = topk_gates(scores, k, **how)
+    else:
+        gates = take_along_last(soft_topk(scores, k, mask=rows, **gating.soft), indices)
+        gates = normalized(gates) if normalize else gates  # type: ignore[assignment]  # of its kind
+        chosen = indices  # type: ignore[assignment]  # of its kind
     if gating.mixture:
-        gates = gates_of_mixture(scores, gates, indices, gating.normalize, rows)
-    return gates, indices
+        gates = gates_of_mixture(scores, gates, chosen, gating, rows)
+    return gates, chosen
 
 
 def gates_of_mixture(
-    scores: ArrayT, weights: Array, indices: Array, normalize: bool, rows: Array | None
+    scores: ArrayT, weights: Array, indices: Array, gating: Gating, rows: Array | None
 ) -> ArrayT:
-    """Return softmax(scores) at the indices, times 1 + weights − stop(weights).
+    """Return softmax(scores) or sigmoids at the indices, times 1 + weights − stop(weights).
 
-    With `normalize`, the softmax is over the chosen scores alone.
+    With `normalize`, the softmax is over the chosen scores alone, and sigmoids are divided by their
+    sum. `rows` says which rows have gates that are not 0.
     """
-    if normalize:
+    if gating.sigmoid:
+        share = sigmoids(take_along_last(scores, indices))
+        if gating.normalize:
+            share = share / (namespace(share).sum(share, axis=-1)[..., None] + 1e-20)
+        share = cast(share, scores.dtype)
+        share = share if rows is None else namespace(share).where(rows, share, 0.0)
+    elif gating.normalize:
         share = softmax(take_along_last(scores, indices), mask=rows)
     else:
         share = take_along_last(softmax(scores, mask=rows), indices)
     return share * (1 + moving(weights))
+
+
+def sigmoids(scores: ArrayT) -> ArrayT:
+    """Return sigmoids of scores, in float32 for half types."""
+    return special(scores).expit(cast(scores, compute_dtype(scores)))
 
 
 def gates_of_choice(
@@ -111,7 +137,8 @@ def packed(
     xp = namespace(scores)
     gates = weights
     if gating.mixture:
-        gates = softmax(scores) * (1 + moving(weights))
+        share = cast(sigmoids(scores), scores.dtype) if gating.sigmoid else softmax(scores)
+        gates = share * (1 + moving(weights))
     gates = xp.where(chosen, gates, 0.0)
     # A chosen gate may be 0, as the weights of a bounded link may: it still precedes the others.
     indices = top_indices(stop_gradient(xp.where(chosen, gates, -1.0)), width)

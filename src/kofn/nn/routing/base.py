@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kofn.arrays.checks import check_integer
+from kofn.nn.routing.quantile import QuantileBias
 from kofn.nn.routing.state import Counting, SelectionBias, load_statistics, once
 from kofn.nn.routing.together import DEFAULT_GROUP, step_together
 from kofn.nn.scheduled import check_schedule, temperature_at
@@ -26,14 +27,14 @@ class RouterBase(Counting):
         self,
         num_experts: int,
         temperature: float | Callable[[Any], Any],
-        balance: float | None,
+        balance: Callable[[int], SelectionBias | QuantileBias] | None,
         device: Any,
     ) -> None:
         n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
         super().__init__(n, device)
         self.num_experts = n
         self.temperature = check_schedule(temperature)
-        self.balance = None if balance is None else SelectionBias(n, balance, device)
+        self.balance = None if balance is None else balance(n)
         if callable(temperature):
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
@@ -77,7 +78,7 @@ class RouterBase(Counting):
     def _count(self, counts: Tensor) -> None:
         counts = once(counts)
         self.add(counts)
-        if self.balance is not None:
+        if isinstance(self.balance, SelectionBias):
             self.balance.add(counts)
 
 

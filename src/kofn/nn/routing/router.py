@@ -39,15 +39,28 @@ class TopKRouter(Routing):
             "hard" with k ≥ 2. With k = 1 they do not, which gives a warning, and True is refused.
         link, temperature: as for `soft_topk`. The temperature may be a function of the step, such
             as `schedules.exponential(1.0, 0.1, steps=1000)`; `step()` counts the steps.
-        balance: None, or the rate (such as 1e-3) at which `step()` moves a bias that is added to
-            the logits for the choice alone, up for experts with less load than the mean and down
-            for others. For "hard" and "budget".
+        balance: None, "quantile" or a number. With either, `step()` moves a bias that is added to
+            the logits for the choice alone. "quantile" sets it to that with which each expert would
+            have had k/num_experts of the tokens since the last step. A number is the rate (such as
+            1e-3) at which it moves up for experts with less load than the mean and down for others.
+            For "hard" and "budget".
         inference_threshold: choose in eval() by a running mean of the threshold, token by token.
             For "expert_choice" and "budget".
         max_experts: of a token in "expert_choice" or "budget", else all; its smallest gates go.
         process_group: choose from the tokens of all processes of this torch.distributed group, all
             of which have to call the router. For "expert_choice" and "budget".
         bias: add a learned bias to the logits. device, dtype: of the parameters.
+        bins: for "quantile": None takes the exact quantile of each call, and the mean of the calls
+            of a step by their tokens. A number ≥ 2, such as 1000, counts int64 histograms, which
+            add up exactly over calls and processes; their range follows from the scores.
+        ema: for "quantile": the weight of the old bias in the new one, in [0, 1).
+        per_sequence: for "quantile" and "hard": in training, the later tokens of a sequence have a
+            bias by what its earlier ones require, from 16·num_experts/k tokens on. The sequences
+            lie along the last dimension but one. In eval() the bias is that of all.
+        score_function: "softmax", or "sigmoid": the gates of a mixture are sigmoids (if normalized,
+            divided by their sum), and a balance adds its bias to these. For "hard" and "budget".
+        n_group, topk_group: for "hard": a token chooses from `topk_group` of `n_group` groups of
+            experts, those with the largest sums of their two largest scores (with the bias).
 
     Inputs:
         hidden_states: [..., hidden_size]; the T tokens are all its vectors.
@@ -64,7 +77,9 @@ class TopKRouter(Routing):
         TypeError, ValueError: an argument has the wrong type or is out of range.
 
     Source: Shazeer et al. (2017) for the layer; Zhou et al., "Mixture-of-Experts with Expert Choice
-    Routing" (2022); Wang et al. (2024) for the balance.
+    Routing" (2022); Wang et al. (2024) for the balance by a rate; Su, "MoE journey" 6 and 7
+    (kexue.fm/archives/11619 and 11626, 2026) for quantiles; DeepSeek-AI, "DeepSeek-V3 Technical
+    Report" (2024) for groups.
 
     Example:
         >>> import torch
@@ -88,13 +103,19 @@ class TopKRouter(Routing):
         normalize: bool | None = None,
         link: LinkName | Link = "logistic",
         temperature: float | Callable[[Any], Any] = 1.0,
-        balance: float | None = None,
+        balance: float | Literal["quantile"] | None = None,
         inference_threshold: bool = False,
         max_experts: int | None = None,
         process_group: Any = None,
         bias: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        bins: int | None = None,
+        ema: float = 0.0,
+        per_sequence: bool = False,
+        score_function: Literal["softmax", "sigmoid"] = "softmax",
+        n_group: int | None = None,
+        topk_group: int | None = None,
     ) -> None:
         super().__init__(
             num_experts,
@@ -109,6 +130,12 @@ class TopKRouter(Routing):
             max_experts=max_experts,
             process_group=process_group,
             device=device,
+            bins=bins,
+            ema=ema,
+            per_sequence=per_sequence,
+            score_function=score_function,
+            n_group=n_group,
+            topk_group=topk_group,
         )
         self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
         empty = partial(torch.empty, device=device, dtype=dtype)
@@ -131,7 +158,8 @@ class TopKRouter(Routing):
         mask = None if mask is None else _mask(mask, hidden_states)
         logits = functional.linear(tokens, self.weight, self.bias)
         scores = logits.float() if torch.is_autocast_enabled(logits.device.type) else logits
-        return logits, *self.choose(scores, mask)
+        length = hidden_states.shape[-2] if hidden_states.ndim > 1 else 1
+        return logits, *self.choose(scores, mask, length)
 
     def extra_repr(self) -> str:
         biased = "" if self.bias is None else ", bias=True"

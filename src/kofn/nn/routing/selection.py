@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn.maps import routing
+from kofn.maps.balance import Groups, largest_indices, without_closed_groups
 from kofn.maps.routing import Gating
 from kofn.maps.topk import soft_topk
 from kofn.nn.routing.processes import Processes
@@ -29,6 +30,16 @@ class Settings(NamedTuple):
     """Whether a token is chosen by the running thresholds, without the others."""
     others: Processes | None = None
     """Who has more of the tokens."""
+    groups: Groups | None = None
+    """The groups of experts that limit a token's choice."""
+    levels: bool = False
+    """Whether "budget" takes what is above 0 with the bias, once there is one."""
+
+    def compared(self, scores: Tensor) -> Tensor:
+        """Return what a bias is added to, in float32 for half types: scores, or their sigmoids."""
+        scores = scores.detach()
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return routing.sigmoids(scores) if self.gating.sigmoid else scores.to(wide)
 
 
 class Routed(NamedTuple):
@@ -40,7 +51,12 @@ class Routed(NamedTuple):
 
 def hard(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each token chooses k experts."""
-    gates, indices = routing.token_choice(scores, int(how.k), how.gating, how.bias, mask)
+    k, limited = int(how.k), how.groups is not None or how.gating.sigmoid
+    chosen = None
+    if limited:
+        biased = how.compared(scores) if how.bias is None else how.compared(scores) + how.bias
+        chosen = largest_indices(without_closed_groups(biased, how.groups), k)
+    gates, indices = routing.token_choice(scores, k, how.gating, how.bias, mask, chosen)
     return Routed(gates, indices, None if mask is None else mask[:, None].expand_as(indices))
 
 
@@ -94,13 +110,16 @@ def _jointly(
     """Choose along `dim`, or among all entries; `entries` is the mask of what is chosen from."""
     flat = scores.flatten() if dim is None else scores
     along = -1 if dim is None else dim
-    biased = flat if how.bias is None else (scores + how.bias).reshape(flat.shape)
+    biased = how.compared(scores).reshape(flat.shape) if how.gating.sigmoid else flat
+    if how.bias is not None:
+        biased = (how.compared(scores) + how.bias).reshape(flat.shape)
     if how.running is not None and _is_alone(how):
         weights = routing.weights_above(flat, how.running.threshold, how.gating)
-        chosen = biased > how.running.cut
+        chosen = _above(biased, biased > how.running.cut, how)
     else:
         over: Any = how.others or routing
         weights, chosen = over.joint_choice(flat, biased, k, along, how.gating, entries)
+        chosen = _above(biased, chosen, how)
         if how.learns and how.running is not None and (how.others or flat.shape[along]):
             fixed = flat.detach()
             theta = over.threshold_of(fixed, k, along, how.gating, entries)
@@ -110,6 +129,13 @@ def _jointly(
     weights, chosen = weights.reshape(scores.shape), chosen.reshape(scores.shape)
     gates, taken, indices = routing.packed(scores, weights, chosen, how.width, how.gating)
     return Routed(gates, indices, taken)
+
+
+def _above(biased: Tensor, chosen: Tensor, how: Settings) -> Tensor:
+    """Return whether a score is above its expert's level, or `chosen` while there is none."""
+    if not how.levels or how.bias is None:
+        return chosen
+    return torch.where(how.bias.any(), biased > 0, chosen)
 
 
 def _cut(

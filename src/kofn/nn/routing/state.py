@@ -38,37 +38,68 @@ def once(counts: Tensor) -> Tensor:
     return counts * _first_run(counts) if compiled else counts
 
 
-class Counting(nn.Module):
-    """Tokens per expert, whole numbers outside of the buffers.
+class Tally(nn.Module):
+    """Sums that a process keeps as tensors outside of the buffers.
 
     DistributedDataParallel gives each process the buffers of the first one before a forward pass,
-    but the load of a process is its own.
+    but the load of a process is its own. A cast of the model does not change their dtypes.
     """
 
+    SUMS: tuple[str, ...] = ()
+    """Names of the attributes."""
+
+    def _forget(self) -> None:
+        """Set the sums to those of no token, in place."""
+        for name in self.SUMS:
+            getattr(self, name).zero_()
+
+    def _settle(self, device: torch.device) -> None:
+        """Go to a device, with the sums of no token if it is another.
+
+        fully_shard and transformers move what they know of, which is not this.
+        """
+        if all(getattr(self, name).device == device for name in self.SUMS):
+            return
+        for name in self.SUMS:
+            setattr(self, name, torch.empty_like(getattr(self, name), device=device))
+        self._forget()
+
+    def reset_parameters(self) -> None:
+        """Forget all: a module that was made on the device "meta" needs this after `to_empty`."""
+        self._forget()
+        for each in self.buffers(recurse=False):
+            each.zero_()
+        for part in self.children():
+            part.reset_parameters()  # type: ignore[operator]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Tally:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name in self.SUMS:
+            setattr(self, name, moved(getattr(self, name), fn))
+        return self
+
+
+def moved(kept: Tensor, fn: Any) -> Tensor:
+    """Return fn(kept), in its own dtype: it is not cast with the model."""
+    now: Tensor = fn(kept)
+    return now if now.dtype == kept.dtype else kept.to(now.device)
+
+
+class Counting(Tally):
+    """Tokens per expert, whole numbers."""
+
+    SUMS = ("counts",)
     counts: Tensor
 
     def __init__(self, num_experts: int, device: Any) -> None:
         super().__init__()
         self.counts = zero_counts(num_experts, device)
 
-    def reset_parameters(self) -> None:
-        """Forget all: a module that was made on the device "meta" needs this after `to_empty`."""
-        for each in (self.counts, *self.buffers(recurse=False)):
-            each.zero_()
-        for part in self.children():
-            part.reset_parameters()  # type: ignore[operator]
-
     @torch.no_grad()
     def add(self, counts: Tensor) -> None:
         """Add to the counts; a compiled program may do so inside a checkpoint."""
-        if self.counts.device != counts.device:  # fully_shard moves what it knows of
-            self.counts = self.counts.new_zeros(self.counts.shape, device=counts.device)
+        self._settle(counts.device)
         self.counts.add_(counts)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Counting:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.counts = fn(self.counts)
-        return self
 
 
 def load_statistics(counts: Tensor) -> dict[str, Tensor]:
@@ -108,11 +139,22 @@ class SelectionBias(Counting):
         n = self.net_steps.to(torch.float32)
         return self.rate * (n - n.mean())
 
+    def span(self) -> None:
+        """Return what has to be the same in all processes before: nothing."""
+
+    def load(self) -> Tensor:
+        """Return what is summed over processes: the load since the last step."""
+        return self.counts
+
     def move(self, counts: Tensor) -> None:
         """Move n by the load since the last step, this process's or that of several."""
         # In whole numbers: counts below the mean get +1, those above −1.
         self.net_steps += torch.sign(counts.sum() - counts * len(counts))
-        self.counts.zero_()
+        self._forget()
+
+    def described(self) -> str:
+        """Return the settings, in words that are the same where the loads fit."""
+        return f"balance={self.rate:g}"
 
     def extra_repr(self) -> str:
         return f"{len(self.net_steps)} experts, rate={self.rate}"

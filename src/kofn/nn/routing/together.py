@@ -31,9 +31,10 @@ def step_together(routers: Sequence[Any], process_group: Any, name: str) -> None
     """Advance the schedules and move the biases by the load of all processes of the group."""
     biases = [each.balance for each in routers if each.balance is not None]
     group = _group(process_group)
-    loads = [each.counts for each in biases]
-    if group is not None:
-        loads = _summed(loads, _described(routers), group, name)
+    if group is None:
+        loads = [each.load() for each in biases]
+    else:
+        loads = _summed(biases, _described(routers), group, name)
     for bias, load in zip(biases, loads, strict=True):
         bias.move(load)
     for each in routers:
@@ -55,32 +56,42 @@ _agreed: dict[Any, str] = {}
 """What was stepped last, by group, on devices for which one has to wait."""
 
 
-def _summed(loads: list[Tensor], described: str, group: Any, name: str) -> list[Tensor]:
+def _summed(biases: Sequence[Any], described: str, group: Any, name: str) -> list[Tensor]:
     """Return loads summed over the group in one message, after a small one that compares them.
 
-    Messages of different sizes might never end.
+    Messages of different sizes might never end. Grids of histograms are made the same before, by
+    another small message.
     """
     from kofn.shards.header import Arguments, handshake
     from kofn.shards.ranks import Ranks
 
     ranks = Ranks((group,), name)
-    whole = torch.cat([each.to(loads[0].device) for each in loads]) if loads else None
+    like = biases[0].load() if biases else None
     # Reading the answer waits for a device, so there it is read only when it may differ.
-    waits = ranks.device_for(whole).type != "cpu"
+    waits = ranks.device_for(like).type != "cpu"
     if not (waits and _agreed.get(group) == described):
-        handshake(ranks, whole, lambda: None, lambda _: Arguments(described), ADVICE)
+        handshake(ranks, like, lambda: None, lambda _: Arguments(described), ADVICE)
         if waits:
             _agreed[group] = described
-    if whole is None:
+    if like is None:
         return []
-    parts = torch.split(ranks.sum(whole), [len(each) for each in loads])
-    return [part.to(each.device) for part, each in zip(parts, loads, strict=True)]
+    on_grids = [each for each in biases if each.span() is not None]
+    if on_grids:
+        spans = [each.span().to(like.device) for each in on_grids]
+        for each, span in zip(on_grids, ranks.max(torch.cat(spans)).view(-1, 2), strict=True):
+            each.widen(span.to(each.span().device))
+    loads = [each.load() for each in biases]
+    # Whole numbers are sent as such, or with others in float64, which holds them up to 2^53.
+    dtype = torch.float64 if any(each.is_floating_point() for each in loads) else torch.int64
+    whole = ranks.sum(torch.cat([each.to(like.device, dtype) for each in loads]))
+    parts = torch.split(whole, [len(each) for each in loads])
+    return [part.to(each.device, each.dtype) for part, each in zip(parts, loads, strict=True)]
 
 
 def _described(routers: Sequence[Any]) -> str:
     """Return what is stepped, in words that are the same where the messages fit."""
     kinds = [
-        f"{each.num_experts} experts with balance={each.balance.rate:g}"
+        f"{each.num_experts} experts with {each.balance.described()}"
         for each in routers
         if each.balance is not None
     ]

@@ -9,8 +9,24 @@ import torch
 from torch import Tensor
 
 from kofn.integrations.transformers.routers import table
+from kofn.nn.routing.quantile import QuantileBias
 from kofn.nn.routing.routing import Routing
-from kofn.nn.routing.state import Counting, zero_counts
+from kofn.nn.routing.state import Tally, is_recomputing
+
+
+class CorrectionBias(QuantileBias):
+    """A balance by quantiles whose bias is the stock router's own, e_score_correction_bias."""
+
+    def __init__(self, router: PatchedRouter, k: int, bins: int | None, ema: float) -> None:
+        super().__init__(router.num_experts, k, bins, ema, unit=True)
+        self._router = [router]  # in a list, so that it is no part of this module
+
+    def _make_bias(self, num_experts: int, device: Any) -> None:
+        """Make none."""
+
+    @property
+    def bias(self) -> Tensor:  # type: ignore[override]
+        return self._router[0].e_score_correction_bias
 
 
 class PatchedRouter(torch.nn.Module):
@@ -23,7 +39,10 @@ class PatchedRouter(torch.nn.Module):
     routing: Routing
     top_k: int
     num_experts: int
+    num_group: int
+    topk_group: int
     weight: Tensor
+    e_score_correction_bias: Tensor
 
     always_normalizes = False
     """Whether the stock router normalizes its gates without asking its configuration."""
@@ -36,7 +55,13 @@ class PatchedRouter(torch.nn.Module):
             options = table.options_of(self.model_type)
             k, experts = self.top_k, self.num_experts
             options["normalize"] = self._normalize(options["normalize"], options["selection"], k)
+            if table.MODELS[self.model_type].groups and options["balance"] is not None:
+                groups = dict(n_group=self.num_group, topk_group=self.topk_group)
+                options |= dict(score_function="sigmoid", **groups)
             self.routing = Routing(experts, k, **options)
+            if self.routing.score_function == "sigmoid":
+                bins, ema = options["bins"], options["ema"]
+                self.routing.balance = CorrectionBias(self, k, bins, ema)
         # The stock routers that can do both read this; `_shares` does it for the others.
         self.norm_topk_prob = self.routing.normalize
 
@@ -44,7 +69,10 @@ class PatchedRouter(torch.nn.Module):
         """Return raw logits [T, E], and weights and indices [T, w] of experts."""
         logits, shares, indices = super().forward(hidden_states)
         scores = logits.float()
-        if self.routing.selection == "hard" and self.routing.balance is None:
+        sigmoid = self.routing.score_function == "sigmoid"
+        if self.routing.selection == "hard" and (self.routing.balance is None or sigmoid):
+            if sigmoid and self.training and not is_recomputing():
+                self.routing._observe(scores.detach().sigmoid())
             shares = self._shares(scores, shares, indices)
             gates = self.routing.gates_of(scores, shares, indices)
             if self.routing.gates == "topk":
@@ -83,11 +111,11 @@ class PatchedRouter(torch.nn.Module):
     def _is_hf_initialized(self, done: bool) -> None:
         # transformers sets this when a module has its values. Buffers that are in no checkpoint
         # are uninitialized memory until here, and it knows no rule for ours: all start at 0.
-        # The counts are no buffers, and move to where the weight is when something is added.
+        # The sums of loads are no buffers.
         self.__dict__["initialized_by_transformers"] = done
         for part in self.routing.modules():
-            if done and isinstance(part, Counting):
-                part.add(zero_counts(self.num_experts, self.weight.device))
+            if done and isinstance(part, Tally):
+                part._settle(self.weight.device)
         for buffer in self.routing.buffers():
             if done and not getattr(buffer, "_is_hf_initialized", False):
                 buffer.zero_()

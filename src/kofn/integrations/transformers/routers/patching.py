@@ -64,10 +64,12 @@ def patch_routers(
     normalize: bool | None = None,
     link: LinkName | Link = "logistic",
     temperature: float | Callable[[Any], Any] = 1.0,
-    balance: float | None = None,
+    balance: float | Literal["quantile"] | None = None,
     inference_threshold: bool = False,
     max_experts: int | None = None,
     verbose: bool = True,
+    bins: int | None = None,
+    ema: float = 0.0,
 ) -> RouterPatch:
     """Replace the routers of transformers models that are created from now on.
 
@@ -77,10 +79,10 @@ def patch_routers(
     Args:
         models: "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "gpt_oss".
             k and the number of experts are those of the model's configuration.
-        selection, gates, link, temperature, balance, max_experts: as for `nn.TopKRouter`. The
-            defaults choose the same experts as the stock router, with the same weights. For
-            deepseek_v3 and glm4_moe, which have groups and a correction bias, only
-            selection="hard" without `balance`.
+        selection, gates, link, temperature, balance, max_experts, bins, ema: as for
+            `nn.TopKRouter`. The defaults choose the same experts as the stock router, with the same
+            weights. For deepseek_v3 and glm4_moe, which have groups and a correction bias, only
+            selection="hard", and balance=None or "quantile", which sets that bias.
         normalize: True or False as there. By default, "hard" follows the model: mixtral and gpt_oss
             normalize, the others do if `norm_topk_prob` says so. With k = 1 they do not, with a
             warning; "soft" does, the others do not.
@@ -117,6 +119,8 @@ def patch_routers(
         balance=balance,
         inference_threshold=inference_threshold,
         max_experts=max_experts,
+        bins=bins,
+        ema=ema,
     )
     _check(models, options)
     mapping = {table.MODELS[model].stock: table.router_class(model) for model in models}
@@ -171,12 +175,12 @@ def _check(models: tuple[str, ...], options: dict[str, Any]) -> None:
             _check_groups(model, selection, options["balance"])
 
 
-def _check_groups(model: str, selection: str, balance: float | None) -> None:
+def _check_groups(model: str, selection: str, balance: float | str | None) -> None:
     why = f"for {model!r}, whose router has groups of experts and a correction bias of its own"
     if selection != "hard":
         raise ValueError(f"selection must be 'hard' {why}; got {selection!r}")
-    if balance is not None:
-        raise ValueError(f"balance must be None {why}; got {balance!r}")
+    if balance not in (None, "quantile"):
+        raise ValueError(f"balance must be None {why}, or 'quantile'; got {balance!r}")
 
 
 def _check_names(models: tuple[str, ...]) -> None:

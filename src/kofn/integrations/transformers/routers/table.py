@@ -39,6 +39,8 @@ OPTIONS: dict[str, Any] = dict(
     balance=None,
     inference_threshold=False,
     max_experts=None,
+    bins=None,
+    ema=0.0,
 )
 
 

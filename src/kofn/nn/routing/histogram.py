@@ -1,0 +1,102 @@
+"""Histograms of numbers per expert that add up exactly, and their quantiles."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def counts_in_range(
+    values: Tensor, weights: Tensor, least: Tensor, greatest: Tensor, bins: int
+) -> Tensor:
+    """Return how many of the values [T, E] are in each of `bins` equal parts of a range, [E, bins].
+
+    What is outside of it counts in the first or the last. `weights` [T] is int64.
+    """
+    width = (greatest - least) / bins
+    return _counted(torch.floor((values - least) / width), weights, bins)
+
+
+def places_of_share(histogram: Tensor, k: float) -> Tensor:
+    """Return where k/E of the counts of each expert are reached, in bins from the left, [E].
+
+    In a bin, its counts lie evenly. Experts without a count have NaN.
+    """
+    below = histogram.cumsum(-1)
+    counts = below[:, -1:]
+    target = counts.double() * k / len(histogram)
+    reached = (below.double() < target.ceil()).sum(-1, keepdim=True)
+    reached = reached.clamp(max=histogram.shape[-1] - 1)
+    inside = histogram.gather(-1, reached)
+    before = below.gather(-1, reached) - inside
+    place = reached + ((target - before) / inside.clamp(min=1)).clamp(0, 1)
+    return torch.where(counts > 0, place, math.nan)[:, 0]
+
+
+class Grid:
+    """Bins [i, i + 1)·2^e, for the least e with which `bins` of them cover a range.
+
+    Two bins of a finer grid are one of the next, so a histogram of a part of the range becomes that
+    of the whole range, and is the same as if it had been counted there. A range is a tensor
+    [−least, greatest] in float64, of −∞ if there are no numbers.
+    """
+
+    def __init__(self, range_: Tensor, bins: int) -> None:
+        least, greatest = -range_[0], range_[1]
+        self.bins = bins
+        filled = least <= greatest
+        least, greatest = (torch.where(filled, each, 0.0) for each in (least, greatest))
+        # The width is above span/bins and at most four times that; 2^−24 of the numbers
+        # themselves is as fine as they are.
+        span, size = greatest - least, torch.maximum(greatest.abs(), least.abs())
+        start = torch.floor(_log2(span / bins)) - 1
+        finest = torch.floor(_log2(size)) - 24
+        tried = torch.maximum(start, finest) + torch.arange(6, device=range_.device)
+        widths = torch.exp2(tried)
+        covers = torch.floor(greatest / widths) - torch.floor(least / widths) < bins
+        self.exponent = tried.gather(0, covers.to(torch.int64).argmax(0, keepdim=True))[0]
+        self.width = torch.exp2(self.exponent)
+        self.first = torch.floor(least / self.width)
+        """The number i of the first bin."""
+
+    def counts(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Return how many of the values [T, E] are in each bin, [E, bins]."""
+        return _counted(torch.floor(values.double() / self.width) - self.first, weights, self.bins)
+
+    def recounted(self, histogram: Tensor, before: Grid) -> Tensor:
+        """Return a histogram of the grid of a part of the range in this one."""
+        at = before.first + torch.arange(self.bins, device=histogram.device)
+        at = torch.floor(at * torch.exp2(before.exponent - self.exponent)) - self.first
+        at = at.clamp(0, self.bins - 1).to(torch.int64).expand_as(histogram)
+        return torch.zeros_like(histogram).scatter_add(1, at, histogram)
+
+    def values(self, places: Tensor) -> Tensor:
+        """Return the numbers at places, in bins from the first."""
+        return (self.first + places) * self.width
+
+
+def range_of(values: Tensor, weights: Tensor) -> Tensor:
+    """Return [−least, greatest] in float64 of the finite values [T, E] of tokens that count."""
+    counted = (weights > 0)[:, None] & values.isfinite()
+    both = torch.stack([-values, values]).double()
+    both = torch.where(counted, both, -math.inf).flatten(1)
+    # One more, for no tokens.
+    return torch.cat([both, both.new_full((2, 1), -math.inf)], 1).amax(1)
+
+
+def _log2(numbers: Tensor) -> Tensor:
+    return torch.log2(numbers.clamp(min=2.0**-200))
+
+
+def _counted(places: Tensor, weights: Tensor, bins: int) -> Tensor:
+    """Return the counts of places in [0, bins), [E, bins], of places [T, E]; others are clamped."""
+    experts = places.shape[-1]
+    # A NaN belongs to a token whose weight is 0.
+    places = places.nan_to_num(0.0, bins - 1, 0.0).clamp(0, bins - 1).to(torch.int64)
+    places = places + bins * torch.arange(experts, device=places.device)
+    zeros = weights.new_zeros(experts * bins)
+    return zeros.scatter_add(
+        0, places.flatten(), weights[:, None].expand_as(places).flatten()
+    ).view(experts, bins)

@@ -1,0 +1,173 @@
+"""A bias per expert by quantiles: what tokens of a step require, for an even load in the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.maps.balance import bias_of_share, known_tokens
+from kofn.nn.routing.histogram import Grid, counts_in_range, places_of_share, range_of
+from kofn.nn.routing.state import Tally, once, zero_counts
+
+
+class QuantileBias(Tally):
+    """A bias per expert, with which each would have had k/E of the tokens of the last step.
+
+    With `bins=None`, it is the mean of the biases of the micro-batches, by their tokens. Otherwise
+    a histogram counts what tokens require: in [min(bias) − 1, max(bias) + 1] for scores in [0, 1]
+    (`unit`), or in as many bins of the grid that covers all of it.
+
+    Args:
+        centred: whether the mean of the bias is 0, where only its differences count.
+        ema: the weight of the old bias.
+
+    Source: Su, "MoE journey 6" (kexue.fm/archives/11619, 2026); Kimi K3 for the histogram.
+    """
+
+    bias: Tensor
+    mean: Tensor
+    tokens: Tensor
+    histogram: Tensor
+    ends: Tensor
+
+    def __init__(
+        self,
+        num_experts: int,
+        k: float,
+        bins: int | None = None,
+        ema: float = 0.0,
+        unit: bool = False,
+        centred: bool = True,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        self.k, self.bins, self.ema, self.unit, self.centred = k, bins, ema, unit, centred
+        self._make_bias(num_experts, device)
+        if bins is None:
+            self.SUMS = ("mean", "tokens")
+            self.mean = torch.zeros(num_experts, dtype=torch.float32, device=device)
+            self.tokens = zero_counts(num_experts, device)
+        else:
+            self.SUMS = ("histogram", "ends")
+            self.histogram = torch.zeros(num_experts, bins, dtype=torch.int64, device=device)
+            self.ends = torch.zeros(2, dtype=torch.float64, device=device)
+        self._forget()
+
+    def _make_bias(self, num_experts: int, device: Any) -> None:
+        zeros = torch.zeros(num_experts, dtype=torch.float32, device=device)
+        self.register_buffer("bias", zeros)
+
+    def _forget(self) -> None:
+        """Set the sums to those of no token, in place."""
+        super()._forget()
+        if self.bins is not None:
+            self.ends.fill_(-torch.inf)
+
+    def forward(self) -> Tensor:
+        """Return the bias [num_experts] in float32."""
+        return self.bias
+
+    @torch.no_grad()
+    def observe(self, required: Tensor, mask: Tensor | None) -> None:
+        """Count what tokens [T, E] require; a compiled program may do so inside a checkpoint."""
+        self._settle(required.device)
+        if not len(required):  # a row that does not count: the searches need one
+            required, mask = required.new_zeros(1, required.shape[1]), None
+            required = required * torch.nan
+        if self.bins is None:
+            self._average(*bias_of_share(required, self.k, mask))
+        else:
+            self._count(required, once(known_tokens(required, mask).to(torch.int64)))
+
+    def _average(self, bias: Tensor, tokens: Tensor) -> None:
+        finite = bias.isfinite()
+        added = once(torch.where(finite, tokens, 0).to(torch.int64))
+        self.tokens.add_(added)
+        # Of the mean, the step is less than the new number; so nothing overflows.
+        weight = (added / self.tokens.clamp(min=1)).to(torch.float32)
+        self.mean.add_(weight * torch.where(finite, bias - self.mean, 0))
+
+    def _count(self, required: Tensor, weights: Tensor) -> None:
+        bins = self.bins or 0
+        if self.unit:
+            bias = self.bias.to(required.dtype)
+            least, greatest = bias.min() - 1, bias.max() + 1
+            self.histogram.add_(counts_in_range(required, weights, least, greatest, bins))
+            return
+        whole = torch.maximum(self.ends, range_of(required, weights))
+        grid = self._widen(whole)
+        self.histogram.add_(grid.counts(required, weights))
+
+    def _widen(self, whole: Tensor) -> Grid:
+        """Go over to the grid of a range that has this one in it."""
+        before, grid = Grid(self.ends, self.bins or 0), Grid(whole, self.bins or 0)
+        self.histogram.copy_(grid.recounted(self.histogram, before))
+        self.ends.copy_(whole)
+        return grid
+
+    def span(self) -> Tensor | None:
+        """Return the range of a grid, of which the maximum over processes is taken, or None."""
+        return None if self.bins is None or self.unit else self.ends
+
+    @torch.no_grad()
+    def widen(self, span: Tensor) -> None:
+        """Go over to the grid of all processes."""
+        self._widen(span)
+
+    def load(self) -> Tensor:
+        """Return what is summed over processes: counts, or sums and tokens in float64."""
+        if self.bins is not None:
+            return self.histogram.flatten()
+        # Sums in float64 hold counts up to 2^53.
+        tokens = self.tokens.double()
+        return torch.cat([self.mean.double() * tokens, tokens])
+
+    def move(self, load: Tensor) -> None:
+        """Set the bias to what the load requires; an expert without tokens keeps its own."""
+        found = self._required(load)
+        old = self.bias.to(found.dtype)
+        if self.ema:
+            averaged = self.ema * old + (1 - self.ema) * found
+            # A level would take long from 0 on; differences have a meaning there.
+            found = torch.where(old.any() | self.centred, averaged, found)
+        known = found.isfinite()
+        found = torch.where(known, found, old)
+        if self.centred:
+            found = found - found.mean()
+        self.bias.copy_(torch.where(known.any(), found, old))
+        self._forget()
+
+    def _required(self, load: Tensor) -> Tensor:
+        """Return the bias in float64, NaN for an expert without tokens."""
+        if self.bins is None:
+            total, tokens = load.double().chunk(2)
+            return total / tokens
+        places = places_of_share(load.view_as(self.histogram), self.k)
+        if not self.unit:
+            return Grid(self.ends, self.bins).values(places)
+        least, greatest = self.bias.min() - 1, self.bias.max() + 1
+        return least + places * ((greatest - least) / self.bins)
+
+    def described(self) -> str:
+        """Return the settings, in words that are the same where the loads fit."""
+        return f"balance='quantile', k={self.k:g}, bins={self.bins}, ema={self.ema:g}"
+
+    def extra_repr(self) -> str:
+        options = dict(bins=self.bins or False, ema=self.ema or False)
+        named = [f"{name}={value:g}" for name, value in options.items() if value is not False]
+        return ", ".join([f"{len(self.bias)} experts", *named])
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+        # A checkpoint of the sign rule: the first step finds the bias.
+        if state.pop(f"{prefix}net_steps", None) is not None:
+            state.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
+        super()._load_from_state_dict(state, prefix, *others)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> QuantileBias:
+        bias = self.bias
+        super()._apply(fn, recurse)
+        if self.bias.dtype != bias.dtype:  # three digits are too few to tell experts apart
+            self.bias = bias.to(self.bias.device)
+        return self

@@ -1,0 +1,5 @@
+"""`python -m studies.balance`."""
+
+from studies.frame.command import main
+
+main("balance")

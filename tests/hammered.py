@@ -6,6 +6,7 @@ Answers must be those of one thread, to the bit.
 
 import random
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,8 @@ def _calls() -> list[Callable[[], Any]]:
 
 
 def main(times: int) -> None:
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        assert not sys._is_gil_enabled(), "kofn has turned Python's lock on"
     calls = _calls()
     found: list[list[tuple[int, Any]]] = [[] for _ in range(THREADS)]
     together = threading.Barrier(THREADS)

@@ -61,8 +61,8 @@ for version in "${versions[@]}"; do
 	pip=("$environment/bin/python" -m pip --disable-pip-version-check install --quiet --no-compile)
 	"${pip[@]}" "$wheel"
 	(cd "$place" && "$environment/bin/python" -W error "$checkout/tests/release/smoke.py" numpy -numba -llvmlite -scipy)
-	"${pip[@]}" pytest scipy mpmath hypothesis packaging jax
 	"${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
+	"${pip[@]}" entmax hypothesis jax mpmath packaging pytest scipy
 	rm -rf "$place/tests"
 	mkdir "$place/tests"
 	cp -r "$checkout/tests" "$checkout/pyproject.toml" "$place/tests/"

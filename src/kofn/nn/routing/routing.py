@@ -19,7 +19,9 @@ from kofn.nn.routing.selection import SELECTIONS, Settings
 from kofn.nn.routing.state import RunningThreshold, counts_of, is_recomputing
 
 JOINT = ("expert_choice", "budget")
-"""The selections that look at all tokens of a call."""
+"""The selections that choose among all tokens of a call."""
+EACH_K = ("hard", "assignment")
+"""The selections in which each token has k experts."""
 
 
 class Routing(RouterBase):
@@ -54,11 +56,11 @@ class Routing(RouterBase):
             "inference_threshold",
             check_flag("inference_threshold", inference_threshold),
             selection,
-            JOINT,
+            (*JOINT, "assignment"),
         )
         self.processes = processes_of(process_group)
         _refuse("process_group", self.processes is not None, selection, JOINT)
-        shape = (num_experts,) if selection == "expert_choice" else ()
+        shape = () if selection == "budget" else (num_experts,)
         self.running = RunningThreshold(shape, device) if inference_threshold else None
 
     def choose(self, scores: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -116,7 +118,7 @@ def _description(router: Routing) -> str:
 
 
 def _k(k: Any, num_experts: int, selection: str) -> float:
-    if selection == "hard":
+    if selection in EACH_K:
         allowed = f"an integer in [1, num_experts] (here num_experts = {num_experts})"
         return check_integer("k", k, allowed, 1, num_experts)
     allowed = f"a number in (0, num_experts] (here num_experts = {num_experts})"
@@ -150,19 +152,19 @@ def _normalize(normalize: bool | None, selection: str, k: float) -> bool:
             f"normalize must be False for selection={selection!r}: the only expert of a token "
             "would have a gate of 1 that nothing can change; got True"
         )
-    if normalize and selection == "hard" and k == 1:
+    if normalize and selection in EACH_K and k == 1:
         raise ValueError(
             "normalize must be False for k = 1: a single gate divided by itself is always 1, and "
             "the router would learn nothing; got True"
         )
-    if normalize is None and selection == "hard" and k == 1:
+    if normalize is None and selection in EACH_K and k == 1:
         warnings.warn(
             "a single gate (k = 1) is not normalized, because it would always be 1; "
             "normalize=False says so without this warning",
             stacklevel=4,
         )
     if normalize is None:
-        return selection == "soft" or (selection == "hard" and k > 1)
+        return selection == "soft" or (selection in EACH_K and k > 1)
     return normalize
 
 
@@ -176,7 +178,7 @@ def _balance(balance: float | None, selection: str) -> float | None:
 
 def _width(most: int | None, selection: str, k: float, num_experts: int) -> int:
     if most is None:
-        return int(k) if selection == "hard" else num_experts
+        return int(k) if selection in EACH_K else num_experts
     _refuse("max_experts", most, selection, JOINT)
     least = math.ceil(k)
     allowed = f"an integer in [{least}, {num_experts}], at least k and at most num_experts"

@@ -12,6 +12,7 @@ jnp = jax.numpy
 
 V = np.random.default_rng(7).standard_normal((4, 3))
 X = np.random.default_rng(3).standard_normal((4, 3))
+COTANGENT = torch.tensor(V)
 
 
 def leaves(m=4, n=3):
@@ -122,7 +123,7 @@ def test_half_types_and_single_precision_have_the_gradient_of_float64():
 
 
 def loss(x):
-    return (soft_assignment(x, 1.5, temperature=0.5) ** 2 * torch.tensor(V)).sum()
+    return (soft_assignment(x, 1.5, temperature=0.5) ** 2 * COTANGENT).sum()
 
 
 def gradient(x):

@@ -3,7 +3,7 @@
 The rows' own thresholds α follow from the prices β by `soft_topk`. What is left is the root β of
 R(β) = Σ_i F((s_ij − α_i − β_j)/T) − c_j, the slope of a convex function, so R is monotone. Newton's
 step solves S·step = T·R with S = D_c − WᵀD_r⁻¹W, where W is F′ and D_r, D_c are its sums over rows
-and columns. docs/mathematics.md derives it.
+and columns. docs/maps_assignment.md derives it.
 
 Nothing here has a derivative; `implicit.py` attaches them.
 """

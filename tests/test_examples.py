@@ -1,6 +1,7 @@
 """The scripts of examples/ run, a few steps long; their tables take minutes."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,20 @@ def test_attention_beyond_the_lengths_trained_at(monkeypatch, capsys):
     assert [row.split()[0] for row in rows] == ["entmax", "soft_topk"]
 
 
+def test_reviewers_have_their_loads(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["reviewers.py", "--steps", "5"])
+    example("reviewers").main()
+    found = [re.search(r"paper +(\S+) +worst load +(\S+)%", line) for line in lines_of(capsys)]
+    values, worst = zip(*(map(float, each.groups()) for each in found), strict=True)
+    assert values[0] > values[1] > values[4] > values[3]
+    assert worst[0] > 100 > 20 > worst[2]
+    assert worst[1] == worst[3] == worst[4] == 0
+
+
+def lines_of(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
 def test_columns_in_one_process_are_chosen_alike(monkeypatch):
     from torch import distributed
 
@@ -139,10 +154,6 @@ def test_columns_in_one_process_are_chosen_alike(monkeypatch):
 
 @pytest.mark.full
 def test_columns_in_two_processes_are_chosen_as_the_guide_says():
-    import re
-    import subprocess
-    import sys
-
     page = (EXAMPLES.parent / "docs" / "guides" / "distributed.md").read_text(encoding="utf-8")
     arguments, promise = re.search(r"^\$ torchrun (.*)\n((?:[^`].*\n)+)", page, re.M).groups()
     done = subprocess.run(

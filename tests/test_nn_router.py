@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from kofn import nn, schedules, soft_topk, topk_gates
+from kofn import nn, schedules, soft_assignment, soft_topk, topk_gates
 from kofn.nn.routing.state import RunningThreshold
 
 T, H, E, K = 12, 16, 8, 2
@@ -18,6 +18,7 @@ WAYS = {
     "soft": dict(selection="soft"),
     "expert choice": dict(selection="expert_choice", inference_threshold=True),
     "budget": dict(selection="budget", inference_threshold=True, max_experts=4, balance=1e-2),
+    "assignment": dict(selection="assignment", inference_threshold=True),
     "annealed": dict(temperature=schedules.exponential(1.0, 0.1, steps=10), balance=1e-2),
 }
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -320,3 +321,27 @@ def test_a_wrong_mask_is_named():
         router()(torch.randn(3, 4, H), torch.ones(3, dtype=torch.bool))
     with pytest.raises(TypeError, match=r"mask must be boolean.* torch.float32"):
         router()(torch.randn(3, 4, H), torch.ones(3, 4))
+
+
+def test_an_assignment_balances_the_loads_of_each_call():
+    net = router("assignment", temperature=0.02)
+    with torch.no_grad():
+        net.weight.copy_(net.weight + torch.linspace(-1, 1, E)[:, None] / 4)
+    x = torch.randn(400, H) + 0.5
+    logits, weights, indices = net(x)
+    loads = torch.bincount(indices.flatten(), minlength=E)
+    assert (loads.sort().values[0] > 70) & (loads.max() < 130)  # 100 each
+    assert torch.bincount(logits.topk(K).indices.flatten(), minlength=E).max() > 200
+    assert torch.allclose(weights.sum(-1), torch.ones(400))
+    soft = soft_assignment(logits, K, temperature=0.02)
+    assert indices.shape == (400, K)
+    raw = router("assignment", gates="topk", normalize=False, temperature=0.02)
+    raw.load_state_dict(net.state_dict())
+    _, gates, chosen = raw(x)
+    assert torch.allclose(gates, soft.gather(-1, chosen))
+    # In eval a token is chosen by the prices that were seen, alone or not.
+    net.eval()
+    _, _, together = net(x)
+    alone = torch.cat([net(each)[2] for each in x[:5, None]])
+    assert torch.equal(together[:5], alone)
+    assert torch.bincount(together.flatten(), minlength=E).max() < 130

@@ -45,6 +45,8 @@ if _typing.TYPE_CHECKING:
     from kofn import projections as projections
     from kofn import schedules as schedules
     from kofn import streaming as streaming
+    from kofn.maps.assignment.weights import soft_assignment as soft_assignment
+    from kofn.maps.assignment.weights import soft_assignment_prices as soft_assignment_prices
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
     from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
     from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
@@ -81,6 +83,9 @@ __all__ = [
     "soft_knapsack",
     "soft_knapsack_threshold",
     "soft_knapsack_value",
+    # choosing with two margins
+    "soft_assignment",
+    "soft_assignment_prices",
     # the closest point of a set of choices
     "projections",
     # choosing one
@@ -135,6 +140,7 @@ _LATER = {
     name: module
     for name in __all__
     for part, module in (
+        ("assignment", "assignment.weights"),
         ("knapsack", "knapsack"),
         ("perturbed", "perturbed"),
         ("segment_", "segments"),

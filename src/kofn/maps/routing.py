@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
@@ -85,6 +86,21 @@ def gates_of_mixture(
 def sigmoids(scores: ArrayT) -> ArrayT:
     """Return sigmoids of scores, in float32 for half types."""
     return special(scores).expit(cast(scores, compute_dtype(scores)))
+
+
+def assigned(
+    scores: ArrayT, weights: Array, chosen: Array, k: int, gating: Gating, rows: Array | None
+) -> tuple[ArrayT, ArrayT]:
+    """Return (gates, indices) of the k entries of every row that are chosen, largest score first.
+
+    A row where the mask `rows` is False gets gates of 0.
+    """
+    xp = namespace(scores)
+    indices = top_indices(xp.where(chosen, stop_gradient(scores), -math.inf), k)
+    gates = take_along_last(weights, indices)
+    if gating.mixture:
+        return gates_of_mixture(scores, gates, indices, gating, rows), indices
+    return (normalized(gates) if gating.normalize else gates), indices  # type: ignore[return-value]  # of the kind of scores
 
 
 def gates_of_choice(

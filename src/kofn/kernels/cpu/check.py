@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,6 @@ def _right(n: int, dtype: type[np.floating]) -> bool:
     )
 
 
-def _near(found: np.ndarray, wanted: np.ndarray | float, most: float) -> bool:
+def _near(found: Any, wanted: Any, most: float) -> bool:
     """Return whether numbers are so near; np.allclose would take half of the time of it all."""
     return bool((np.abs(found - wanted) <= most).all())

@@ -10,12 +10,14 @@ from kofn.arrays.checks import check_choice, check_flag, check_integer, check_nu
 from kofn.maps.balance import Groups
 
 JOINT = ("expert_choice", "budget")
-"""The selections that look at all tokens of a call."""
+"""The selections that choose among all tokens of a call."""
+EACH_K = ("hard", "assignment")
+"""The selections in which each token has k experts."""
 BALANCED = ("hard", "budget")
 
 
 def k(k: Any, num_experts: int, selection: str) -> float:
-    if selection == "hard":
+    if selection in EACH_K:
         allowed = f"an integer in [1, num_experts] (here num_experts = {num_experts})"
         return check_integer("k", k, allowed, 1, num_experts)
     allowed = f"a number in (0, num_experts] (here num_experts = {num_experts})"
@@ -49,19 +51,19 @@ def normalize(normalize: bool | None, selection: str, k: float) -> bool:
             f"normalize must be False for selection={selection!r}: the only expert of a token "
             "would have a gate of 1 that nothing can change; got True"
         )
-    if normalize and selection == "hard" and k == 1:
+    if normalize and selection in EACH_K and k == 1:
         raise ValueError(
             "normalize must be False for k = 1: a single gate divided by itself is always 1, and "
             "the router would learn nothing; got True"
         )
-    if normalize is None and selection == "hard" and k == 1:
+    if normalize is None and selection in EACH_K and k == 1:
         warnings.warn(
             "a single gate (k = 1) is not normalized, because it would always be 1; "
             "normalize=False says so without this warning",
             stacklevel=4,
         )
     if normalize is None:
-        return selection == "soft" or (selection == "hard" and k > 1)
+        return selection == "soft" or (selection in EACH_K and k > 1)
     return normalize
 
 
@@ -138,7 +140,7 @@ def groups(
 
 def width(most: int | None, selection: str, k: float, num_experts: int) -> int:
     if most is None:
-        return int(k) if selection == "hard" else num_experts
+        return int(k) if selection in EACH_K else num_experts
     refuse("max_experts", most, selection, JOINT)
     least = math.ceil(k)
     allowed = f"an integer in [{least}, {num_experts}], at least k and at most num_experts"

@@ -26,13 +26,15 @@ class TopKRouter(Routing):
 
     Args:
         hidden_size, num_experts: integers ≥ 1.
-        k: experts per token, in [1, num_experts]. An integer for selection="hard"; otherwise a
-            number, the mean of experts per token.
+        k: experts per token, in [1, num_experts]. An integer for selection="hard" and
+            "assignment"; otherwise a number, the mean of experts per token.
         selection: "hard", each token's k largest logits; "soft", all experts with soft top-k
             weights; "expert_choice", each expert takes its k·tokens/num_experts largest; "budget",
-            the k·tokens largest of all logits, so that tokens have different numbers of experts.
-            These two look at later tokens too: in a causal model, set `inference_threshold`. (The
-            choice still leaks in training.)
+            the k·tokens largest of all logits, so that tokens have different numbers of experts;
+            "assignment", each token's k largest logits less prices at which all experts get equal
+            loads, roughly: see `soft_assignment`, whose gradient it has. These three look at later
+            tokens too: in a causal model, set `inference_threshold`. (The choice still leaks in
+            training.)
         gates: "mixture" as above, or "topk": the soft top-k weight itself. "topk" weights differ
             less between experts than the right mixture may need. Only "topk" for "soft".
         normalize: whether the weights of a token sum to 1. By default they do for "soft", and for
@@ -45,7 +47,7 @@ class TopKRouter(Routing):
             1e-3) at which it moves up for experts with less load than the mean and down for others.
             For "hard" and "budget".
         inference_threshold: choose in eval() by a running mean of the threshold, token by token.
-            For "expert_choice" and "budget".
+            For "expert_choice" and "budget"; "assignment" keeps a running mean of the prices.
         max_experts: of a token in "expert_choice" or "budget", else all; its smallest gates go.
         process_group: choose from the tokens of all processes of this torch.distributed group, all
             of which have to call the router. For "expert_choice" and "budget".
@@ -69,9 +71,9 @@ class TopKRouter(Routing):
 
     Outputs:
         logits [T, num_experts]; weights [T, w]; indices [T, w], int64, all valid. w is k for
-        "hard", num_experts for "soft", and `max_experts` for the others, where a token with fewer
-        experts has weights of 0 at the end. The weights have the dtype of the logits, but float32
-        inside torch.autocast.
+        "hard" and "assignment", num_experts for "soft", and `max_experts` for the others, where a
+        token with fewer experts has weights of 0 at the end. The weights have the dtype of the
+        logits, but float32 inside torch.autocast.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range.
@@ -98,7 +100,7 @@ class TopKRouter(Routing):
         num_experts: int,
         k: float,
         *,
-        selection: Literal["hard", "soft", "expert_choice", "budget"] = "hard",
+        selection: Literal["hard", "soft", "expert_choice", "budget", "assignment"] = "hard",
         gates: Literal["mixture", "topk"] | None = None,
         normalize: bool | None = None,
         link: LinkName | Link = "logistic",

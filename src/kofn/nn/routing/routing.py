@@ -80,11 +80,11 @@ class Routing(RouterBase):
             "inference_threshold",
             check_flag("inference_threshold", inference_threshold),
             selection,
-            JOINT,
+            (*JOINT, "assignment"),
         )
         self.processes = processes_of(process_group)
         checks.refuse("process_group", self.processes is not None, selection, JOINT)
-        shape = (num_experts,) if selection == "expert_choice" else ()
+        shape = () if selection == "budget" else (num_experts,)
         self.running = RunningThreshold(shape, device) if inference_threshold else None
 
     def choose(

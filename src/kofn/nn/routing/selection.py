@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn.maps import routing
+from kofn.maps.assignment.weights import soft_assignment, soft_assignment_prices
 from kofn.maps.balance import Groups, largest_indices, without_closed_groups
 from kofn.maps.routing import Gating
 from kofn.maps.topk import soft_topk
@@ -69,6 +70,21 @@ def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     among = torch.zeros_like(scores, dtype=torch.bool)
     among = among.scatter(-1, scores.detach().topk(math.ceil(how.k), -1).indices, True)
     return Routed(weights, indices.contiguous(), among if rows is None else among & rows)
+
+
+def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
+    """Each token chooses k experts by logits less prices, at which all experts get their share."""
+    if how.running is not None and _is_alone(how):
+        return hard(scores, mask, how._replace(bias=-how.running.threshold.to(scores.dtype)))
+    rows = None if mask is None else mask[:, None]
+    own: Any = dict(mask=rows, **how.gating.soft)
+    whole = soft_assignment(scores, how.k, hard=True, **own)
+    if how.learns and how.running is not None and len(scores):
+        prices = soft_assignment_prices(scores.detach(), how.k, **own)[1]
+        how.running.update(prices, prices)
+    weights = whole if how.gating.mixture else soft_assignment(scores, how.k, **own)
+    gates, indices = routing.assigned(scores, weights, whole > 0, int(how.k), how.gating, rows)
+    return Routed(gates, indices, None if rows is None else rows.expand_as(indices))
 
 
 def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
@@ -159,4 +175,10 @@ def _with_one(values: Tensor, dim: int) -> Tensor:
     return values.new_zeros(shape)
 
 
-SELECTIONS = {"hard": hard, "soft": soft, "expert_choice": expert_choice, "budget": budget}
+SELECTIONS = {
+    "hard": hard,
+    "soft": soft,
+    "expert_choice": expert_choice,
+    "budget": budget,
+    "assignment": assignment,
+}

@@ -1,0 +1,140 @@
+"""The checked arguments of the maps with two margins: matrices in the last two dimensions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kofn.arrays.checks import (
+    check_broadcasts,
+    check_mask,
+    check_number,
+    check_real,
+    check_same_kind,
+    check_scores,
+    check_temperature,
+)
+from kofn.arrays.kinds import (
+    Array,
+    adopt,
+    cast,
+    cast_like,
+    clip,
+    dtype_name,
+    framework,
+    full_like,
+    most_precise_dtype,
+    namespace,
+    quiet,
+)
+from kofn.inputs.given import TEMPERATURES, without_deleted
+from kofn.links.link import Link
+from kofn.maps.assignment.margins import TOLERANCE
+
+
+class Matrices(NamedTuple):
+    """Scores as matrices in the dtype of the computation, with numbers per row and column."""
+
+    x: Array  # (…, m, n), −inf where excluded
+    k: Array  # (…, m), NaN where out of range
+    c: Array  # (…, n)
+    t: Array  # (…,)
+    alpha: Any  # (…, 1), a number, or None
+
+
+def matrices(
+    scores: Array, k: object, capacity: object, link: Link, temperature: object, mask: object
+) -> Matrices:
+    """Check the arguments and bring them to a common form."""
+    check_scores(scores)
+    shape = tuple(scores.shape)
+    if len(shape) < 2:
+        raise ValueError(
+            f"scores must have at least two dimensions, (…, rows, columns); got shape {shape}"
+        )
+    x = cast(without_deleted(scores), most_precise_dtype(scores))
+    xp = namespace(x)
+    if mask is not None:
+        x = xp.where(adopt(check_mask(mask, scores), scores), x, -math.inf)
+    *batch, m, n = shape
+    of_rows = _margin("k", k, (*batch, m), n, x, "one number per row, scores.shape[:-1],")
+    if capacity is None:
+        of_columns = None
+    else:
+        what = "one number per column, scores.shape[:-2] and scores.shape[-1],"
+        of_columns = _margin("capacity", capacity, (*batch, n), m, x, what)
+        if framework(k) is framework(capacity) is mask is None:
+            _refuse_apart(float(k), float(capacity), m, n)  # type: ignore[arg-type]  # numbers
+    t = _temperature(temperature, tuple(batch), x)
+    alpha = link.alpha
+    if framework(alpha) is not None:
+        alpha = _spread("alpha", alpha, tuple(batch), x, BATCH)[..., None]
+    return _with_equal_sums(x, of_rows, of_columns, t, alpha)
+
+
+BATCH = "the batch shape (scores.shape[:-2])"
+
+
+def _margin(name: str, value: object, shape: tuple[int, ...], most: int, x: Array, of: str) -> Any:
+    if framework(value) is None:
+        entries = "columns" if name == "k" else "rows"
+        allowed = f"a number in [0, {most}], for there are {most} {entries}"
+        return full_like(x, shape, check_number(name, value, low=0.0, high=most, allowed=allowed))
+    return _spread(name, value, shape, x, of)
+
+
+def _refuse_apart(k: float, capacity: float, m: int, n: int) -> None:
+    rows, columns = m * k, n * capacity
+    if abs(rows - columns) > TOLERANCE * max(rows, columns):
+        raise ValueError(
+            f"capacity must be {rows / n:.6g} (or None), so that {n} columns take what {m} rows of "
+            f"k = {k:.6g} give, {rows:.6g}; got {capacity!r}"
+        )
+
+
+def _spread(name: str, value: Any, shape: tuple[int, ...], x: Array, what: str) -> Array:
+    """Return an array argument in the dtype and on the device of x, broadcast to a shape."""
+    array = check_same_kind(name, value, x)
+    check_real(name, array)
+    check_broadcasts(name, tuple(array.shape), shape, what)
+    array = np.asarray(array) if isinstance(array, np.generic) else array
+    return namespace(x).broadcast_to(cast_like(array, x), shape)
+
+
+def _temperature(temperature: object, batch: tuple[int, ...], x: Array) -> Array:
+    """Return T per matrix, limited as that of rows is; NaN where an array is not above 0."""
+    floor, ceiling = TEMPERATURES[dtype_name(x)]
+    if framework(temperature) is None:
+        return full_like(x, batch, min(max(check_temperature(temperature), floor), ceiling))
+    xp, t = namespace(x), _spread("temperature", temperature, batch, x, BATCH)
+    with quiet(x):
+        return xp.where((t > 0) & (t < math.inf), clip(t, floor, ceiling), math.nan)
+
+
+def _with_equal_sums(x: Array, k: Array, c: Array | None, t: Array, alpha: Any) -> Matrices:
+    """Return margins with equal sums, without those of rows and columns that are excluded.
+
+    Scores of +inf, and sums that are apart by more than rounding, give NaN.
+    """
+    xp = namespace(x)
+    live = x > -math.inf
+    live = live | xp.isnan(x)
+    rows, columns = xp.any(live, axis=-1), xp.any(live, axis=-2)
+    k = xp.where(rows, k, 0.0)
+    total = xp.sum(k, axis=-1)
+    if c is None:
+        number = cast(xp.sum(columns, axis=-1), x.dtype)
+        share = total / xp.where(number > 0, number, 1.0)
+        c = xp.where(columns, share[..., None], 0.0)
+    else:
+        c = xp.where(columns, c, 0.0)
+        other = xp.sum(c, axis=-1)
+        most = xp.maximum(xp.abs(total), xp.abs(other))
+        good = xp.abs(total - other) <= TOLERANCE * most
+        ratio = total / xp.where(other > 0, other, 1.0)
+        c = c * xp.where(good & (other > 0), ratio, xp.where(good, 1.0, math.nan))[..., None]
+    endless = xp.any(x == math.inf, axis=(-2, -1))
+    x = xp.where(endless[..., None, None], math.nan, x)
+    return Matrices(x, k, c, t, alpha)

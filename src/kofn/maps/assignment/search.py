@@ -1,0 +1,296 @@
+"""The search for the prices of columns at which soft top-k rows fill every column.
+
+The rows' own thresholds α follow from the prices β by `soft_topk`. What is left is the root β of
+R(β) = Σ_i F((s_ij − α_i − β_j)/T) − c_j, the slope of a convex function, so R is monotone. Newton's
+step solves S·step = T·R with S = D_c − WᵀD_r⁻¹W, where W is F′ and D_r, D_c are its sums over rows
+and columns. docs/maps_assignment.md derives it.
+
+Nothing here has a derivative; `implicit.py` attaches them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn.arrays.flow import only_if, while_loop
+from kofn.arrays.kinds import Array, full_like, namespace
+from kofn.arrays.operations import arange, solved
+from kofn.links import table
+from kofn.links.link import Link
+from kofn.maps.assignment.margins import Open, opened, settled
+from kofn.maps.topk import soft_topk, soft_topk_threshold
+
+NEWTON = 200
+"""Passes over the matrix at the temperature given; most need four to ten."""
+HOPELESS = 30
+"""The same where the rounding of scores is larger than the temperature."""
+WARMER = 60
+"""Passes at each temperature above it."""
+LEVELS = 4
+"""How many temperatures are tried then, up to the spread of the scores."""
+STALLED = 8
+"""Passes without progress after which an error that is small is taken."""
+
+LEAST_CURVED = 1e-2
+"""The least slope of a column, as a part of what it may still gain or lose.
+
+Columns whose entries all have weight 0 or 1 have no slope, and Newton's step would be infinite.
+"""
+SHORTEST = 0.2
+"""A shorter part of Newton's step makes less progress than a threshold of the columns alone."""
+
+
+class Prices(NamedTuple):
+    """What the search finds."""
+
+    beta: Array  # (…, n), of mean 0 over the columns that are open; NaN if there are no weights
+    t: Array  # (…,), the temperature: a greater one where floats cannot resolve the one given
+    live: Array  # (…, m, n), as in `Settled`
+    full: Array
+
+
+class _State(NamedTuple):
+    base: Array  # prices
+    step: Array  # from there
+    length: Array  # the part of the step that is tried
+    gain: Array  # R·step at `base`
+    damping: Array
+    retried: Array
+    best: Array  # the least error at this temperature
+    stalled: Array  # passes since it fell by half
+    passes: Array  # at this temperature
+    level: Array
+    active: Array
+    met: Array
+
+
+def prices(x: Array, k: Array, c: Array, t: Array, link: Link) -> Prices:
+    """Return the prices of columns at which they have their sums, and rows theirs."""
+    of = settled(x, k, c)
+    beta, warm, met = _searched(opened(x, k, c, t, of), link)
+    good = (of.possible & met)[..., None]
+    return Prices(namespace(x).where(good, beta, math.nan), warm, of.live, of.full)
+
+
+def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
+    """Return the prices of open columns, the temperature, and whether the sums are met."""
+    xp = namespace(p.x)
+    zero = xp.zeros_like(p.t)
+    none = xp.zeros_like(p.t, dtype=xp.bool)
+    nothing = xp.zeros_like(p.c)
+    state = _State(
+        *(nothing, nothing, zero, zero, zero + 1, none),
+        *(zero + float(xp.finfo(p.x.dtype).max), zero, zero, zero, ~none, none),
+    )
+    room = room_of(p)
+
+    def unfinished(s: _State) -> Array:
+        return xp.any(s.active)
+
+    def advance(s: _State) -> _State:
+        return _advanced(p, link, _temperature(p, s.level), room, s)
+
+    most = NEWTON + LEVELS * WARMER
+    s = while_loop(p.x, unfinished, advance, state, most)
+    return centred(p, s.base), _temperature(p, s.level), s.met
+
+
+def _temperature(p: Open, level: Array) -> Array:
+    """Return T, or one between T, at level 0, and that at which the scores hardly differ."""
+    xp, t = namespace(p.x), p.t
+
+    def warmer() -> Array:
+        most = xp.maximum(t, _spread(p) / 4)
+        least = xp.maximum(t, most * 1e-6)
+        between = xp.exp(xp.log(least) + level / LEVELS * (xp.log(most) - xp.log(least)))
+        return xp.where(level == 0, t, between)
+
+    return only_if(level > 0, warmer, t)
+
+
+def _spread(p: Open) -> Array:
+    """Return the difference between the greatest and the least score, half of the greatest float
+    at most; 0 if no entry is open.
+    """
+    xp = namespace(p.x)
+    high = xp.max(p.x, axis=(-2, -1))
+    low = xp.min(xp.where(p.x > -math.inf, p.x, math.inf), axis=(-2, -1))
+    most = float(xp.finfo(p.x.dtype).max) / 2
+    return xp.where(
+        high > low, xp.minimum(high / 2 - low / 2, full_like(high, (), most / 2)) * 2, 0.0
+    )
+
+
+def _advanced(p: Open, link: Link, t: Array, room: Array, s: _State) -> _State:
+    """Take one pass: look at the step that is tried, and accept, shorten or replace it."""
+    xp = namespace(p.x)
+    info = xp.finfo(p.x.dtype)
+    tolerance = 1e-12 if float(info.eps) < 1e-12 else 5e-7
+    beta = s.base + s.length[..., None] * s.step
+    y = p.x - beta[..., None, :]
+    weights = soft_topk(y, p.k, link=link, temperature=t[..., None])
+    excess = xp.sum(weights, axis=-2) - p.c
+    error = xp.max(xp.abs(excess) / room, axis=-1)
+    rest = xp.sum(excess * s.step, axis=-1)
+    # R·step falls along the step, to 0 where the convex function is least.
+    good = ~(rest < -s.gain / 2)
+    shorter = s.length * xp.clip(s.gain / xp.where(good, 1.0, s.gain - rest), 0.1, 0.5)
+    retry = ~good & ~s.retried & (shorter > SHORTEST)
+    far = (s.passes == 0) & (error > 1)
+    alone = (~good & ~retry) | far
+
+    stalled = xp.where(good & ~(error < s.best / 2), s.stalled + 1, xp.zeros_like(s.stalled))
+    best = xp.where(good & (error < s.best), error, s.best)
+    passes = s.passes + 1
+    spent = passes >= xp.where(s.level == 0, full_like(t, (), NEWTON), WARMER)
+    late = s.active & (s.level == 0) & (passes >= HOPELESS)
+    rounding = 64 * float(info.eps)
+    spent = spent | only_if(late, lambda: late & (t < rounding * _spread(p)), spent)
+    # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
+    close = (error < 4 * tolerance) & (stalled >= 1)
+    close = close | (error < 1e3 * tolerance) & (stalled >= 3)
+    close = close | (error < 1e5 * tolerance) & (stalled >= STALLED) | (error < 1e-4) & spent
+    met = good & ((error < tolerance) | close)
+    lost = ~met & (spent | xp.isnan(error))
+    warmer = s.active & lost & (s.level < LEVELS) & ~xp.isnan(error)
+    done = met | lost
+    goes_on = s.active & ~done
+    stay, by_columns, moving = goes_on & retry, goes_on & alone, goes_on & good & ~alone
+
+    full = good & (s.length == 1)
+    damping = xp.where(full, s.damping / 4, xp.where(good, s.damping, s.damping * 4))
+    damping = xp.clip(damping, 1e-3, 1e6)
+
+    def newton() -> tuple[Array, Array]:
+        slopes = slopes_of(link, weights, y, p.k, t)
+        step = _newton_step(p, slopes, excess, error, room, damping) * t[..., None]
+        return step, xp.sum(excess * step, axis=-1)
+
+    step, gain = only_if(moving, newton, (s.step, s.gain))
+
+    def columns() -> Array:
+        start = xp.where(far[..., None], beta, s.base)
+        return _alternated(p, link, t, start)
+
+    placed = only_if(by_columns, columns, s.base)
+
+    def pick(*cases: tuple[Array, Any], otherwise: Array) -> Array:
+        found = otherwise
+        for where, value in reversed(cases):
+            flags = where[..., None] if found.ndim > where.ndim else where
+            found = xp.where(flags, value, found)
+        return found
+
+    zero = xp.zeros_like(t)
+    return _State(
+        base=pick(
+            *((~s.active | stay, s.base), (warmer, 0.0), (by_columns, placed)), otherwise=beta
+        ),
+        step=pick((stay, s.step), (moving, step), otherwise=xp.zeros_like(step)),
+        length=pick((stay, shorter), (moving, 1.0), otherwise=zero),
+        gain=pick((stay, s.gain), (moving, gain), otherwise=zero),
+        damping=pick((warmer, 1.0), otherwise=damping),
+        retried=stay,
+        best=pick((warmer, float(info.max)), otherwise=best),
+        stalled=pick((warmer, 0.0), otherwise=stalled),
+        passes=pick((warmer, 0.0), otherwise=passes),
+        level=pick((warmer, s.level + 1), otherwise=s.level),
+        active=goes_on | warmer,
+        met=s.met | (s.active & met),
+    )
+
+
+def room_of(p: Open) -> Array:
+    """Return what the error of a column's sum is relative to; 1 for closed columns."""
+    xp = namespace(p.x)
+    room = xp.minimum(p.c, xp.maximum(p.number - p.c, 1e-4 * p.c))
+    return xp.where((p.number > 0) & (room > 0), room, 1.0)
+
+
+def _alternated(p: Open, link: Link, t: Array, beta: Array) -> Array:
+    """Return the prices by the columns' own thresholds, at the rows' thresholds for β.
+
+    This minimises the convex function over β alone: slower than Newton's method, but sure.
+    """
+    xp = namespace(p.x)
+    t = t[..., None]
+    alpha = soft_topk_threshold(p.x - beta[..., None, :], p.k, link=link, temperature=t)
+    alpha = xp.where(xp.isfinite(alpha), alpha, 0.0)
+    y = xp.moveaxis(p.x - alpha[..., :, None], (-1,), (-2,))
+    beta = soft_topk_threshold(y, p.c, link=link, temperature=t)
+    return centred(p, xp.where(xp.isfinite(beta), beta, 0.0))
+
+
+def centred(p: Open, beta: Array) -> Array:
+    """Return prices of mean 0 over the columns that are open, 0 for the others."""
+    xp = namespace(p.x)
+    some = p.number > 0
+    number = xp.sum(some, axis=-1)
+    mean = xp.sum(xp.where(some, beta, 0.0), axis=-1) / xp.where(number > 0, number, 1)
+    return xp.where(some, beta - mean[..., None], 0.0)
+
+
+def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array:
+    """Return F′ of each entry, for most links from the weights F; 0 where an entry is excluded."""
+    xp = namespace(y)
+    rest = 1 - weights
+    if link is table.logistic:
+        return weights * rest
+    if link is table.laplace:
+        return xp.minimum(weights, rest)
+    if hasattr(link.inner, "slope_at") and link is not table.normal:
+        inner: Any = link.inner.map_alpha(lambda alpha: alpha[..., None])
+        inside = (weights > 0) & (rest > 0)
+        return xp.where(inside, inner.slope_at(xp.where(inside, weights, 0.5), rest), 0.0)
+    return densities(link, y, k, t)
+
+
+def densities(link: Link, y: Array, k: Array, t: Array) -> Array:
+    """Return F′ of each entry at the rows' thresholds; 0 where an entry is excluded."""
+    xp = namespace(y)
+    theta = soft_topk_threshold(y, k, link=link, temperature=t[..., None])[..., None]
+    moving = xp.isfinite(y) & xp.isfinite(theta)
+    z = (xp.where(moving, y, 0.0) - xp.where(moving, theta, 0.0)) / t[..., None, None]
+    entries = link.map_alpha(lambda alpha: alpha[..., None])
+    return xp.where(moving, entries.pdf(z), 0.0)
+
+
+def schur(slopes: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
+    """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, and the scale.
+
+    Its diagonal is then at most 1. S is 0 along a constant, for β + 1 and α − 1 give the same
+    weights; there it is 1 instead.
+    """
+    xp = namespace(slopes)
+    rows, columns = xp.sum(slopes, axis=-1), xp.sum(slopes, axis=-2)
+    least = float(xp.finfo(slopes.dtype).smallest_normal)
+    inverse = xp.where(rows > least, 1 / xp.sqrt(xp.where(rows > least, rows, 1.0)), 0.0)
+    part = slopes * inverse[..., None]
+    size = xp.maximum(columns, least_curved * room)
+    size = xp.where(size > least, size, 1.0)
+    scale = xp.sqrt(size)
+    whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
+    level = scale / xp.sqrt(xp.sum(size, axis=-1))[..., None]
+    across = level[..., :, None] * level[..., None, :]
+    return whole / scale[..., :, None] / scale[..., None, :] + across, scale
+
+
+def diagonal(values: Array) -> Array:
+    """Return matrices with these diagonals."""
+    numbers = arange(values[..., :1], values.shape[-1])
+    return namespace(values).where(numbers[:, None] == numbers, values[..., None], 0.0)
+
+
+def _newton_step(
+    p: Open, slopes: Array, excess: Array, error: Array, room: Array, damping: Array
+) -> Array:
+    """Return S⁻¹·R, damped while R is large: S has no inverse where slopes are 0."""
+    xp = namespace(p.x)
+    least = float(xp.finfo(p.x.dtype).eps) * 16
+    damping = xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
+    matrix, scale = schur(slopes, room, LEAST_CURVED)
+    matrix = matrix + diagonal(xp.zeros_like(scale) + damping[..., None])
+    known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
+    matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
+    return centred(p, solved(matrix, excess / scale) / scale)

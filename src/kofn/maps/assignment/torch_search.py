@@ -1,0 +1,56 @@
+"""The search for prices as a custom torch operator for torch.compile and vmap.
+
+It has no derivative: as for `kofn::threshold` in `threshold/torch_operator.py`, these are attached
+afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.torch.operator import refuse_untranslated
+from kofn.arrays.torch.state import batched, is_plain
+from kofn.links.link import Link, by_id
+from kofn.maps.assignment.search import Prices, prices
+
+
+@torch.library.custom_op("kofn::assignment_prices", mutates_args=())
+def assignment_prices(
+    x: Tensor, k: Tensor, c: Tensor, t: Tensor, alpha: Tensor | None,
+    link: str, number: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Search for the prices of columns; the link's α is `alpha` (per matrix) or `number`."""
+    which = by_id(link, number if alpha is None else alpha)
+    with torch.no_grad():
+        found: Any = prices(x, k, c, t, which)
+    # The outputs of an operator may not share memory.
+    beta, warm, live, full = (each.clone() for each in found)
+    return beta, warm, live, full
+
+
+def prices_of(x: Tensor, k: Tensor, c: Tensor, t: Tensor, link: Link) -> Prices:
+    """Return the prices; by the operator only where something traces or transforms the scores."""
+    if is_plain(x):
+        with torch.no_grad():
+            return prices(x, k, c, t, link)
+    number, alpha = link.static_and_array_alpha()
+    found: Any = assignment_prices(x, k, c, t, alpha, link.id, number)
+    return Prices(*found)
+
+
+@assignment_prices.register_fake
+def _(x: Tensor, k: Tensor, c: Tensor, t: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    refuse_untranslated("assignment_prices")
+    live, full = (x.new_empty(x.shape, dtype=torch.bool) for _ in range(2))
+    return x.new_empty(c.shape), x.new_empty(t.shape), live, full
+
+
+@assignment_prices.register_vmap
+def _(info, in_dims, *arguments):  # type: ignore[no-untyped-def]
+    """Move batch dimensions to the front; repeat arguments that are not batched."""
+    *arrays, link, number = arguments
+    found = assignment_prices(*batched(arrays, in_dims, info.batch_size), link, number)
+    return found, (0,) * len(found)

@@ -1,0 +1,261 @@
+"""Soft assignment: weights of a matrix whose rows and columns sum to given numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.checks import check_flag
+from kofn.arrays.kinds import Array, cast, is_jax, is_torch, namespace, quiet
+from kofn.arrays.typing import ArrayT, LinkName
+from kofn.links import Link, table
+from kofn.links.link import by_id
+from kofn.maps.assignment.arguments import Matrices, matrices
+from kofn.maps.assignment.implicit import attached
+from kofn.maps.assignment.margins import Open, Settled, opened
+from kofn.maps.assignment.search import Prices, prices
+from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
+from kofn.threshold.compiled import whole
+
+__all__ = ["soft_assignment", "soft_assignment_prices"]
+
+
+def soft_assignment(
+    scores: ArrayT,
+    k: float | Array,
+    capacity: float | Array | None = None,
+    *,
+    link: LinkName | Link = "logistic",
+    temperature: float | Array = 1.0,
+    mask: Array | None = None,
+    hard: bool = False,
+) -> ArrayT:
+    """Return weights F((scores − α − β)/temperature): rows sum to k, columns to their capacity.
+
+    α is a price per row and β one per column, found so that both margins hold; each weight is in
+    [0, 1]. These weights maximise Σ w·scores − T ΣΩ(w) for the regulariser Ω of the link, which
+    is the optimal transport between two margins whose plan has no entry above 1.
+
+    Args:
+        scores: torch.Tensor, jax.Array or numpy.ndarray of floats, (…, m, n): batches of matrices
+            with m rows and n columns. −inf is never chosen, nor is a score at or below half of the
+            dtype's least number. +inf gives NaN: it has no finite price.
+        k: what each row sums to, in [0, n]: a number, or an array that broadcasts to
+            `scores.shape[:-1]`. A row without available entries takes nothing, whatever its k.
+        capacity: what each column sums to, in [0, m]: a number, or an array that broadcasts to
+            (…, n). By default, columns with available entries share Σk equally. Its sum has to be
+            Σk up to rounding (1e-5); it is then multiplied by Σk/Σcapacity. So where Σk changes
+            alone, all columns grow in proportion.
+        link: F, by name or as a kofn.Link, as for `soft_topk`; the α of links.entmax is a number or
+            broadcasts to the batch shape, `scores.shape[:-2]`.
+        temperature: > 0, in the units of the scores; a number, or an array that broadcasts to the
+            batch shape. Where scores are so far apart that prices as floats cannot meet the
+            margins, it is raised until they do.
+        mask: boolean, broadcasts to `scores`; False entries are never chosen.
+        hard: return 0 and 1 with the soft weights' gradient (straight-through): of each row, its k
+            entries that are largest less their columns' prices. Rows sum to k exactly; columns to
+            their capacity only roughly, the closer the lower the temperature is.
+
+    Returns:
+        Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
+        capacity, temperature and the link's alpha. They are computed in float64, but for JAX, whose
+        dtype is that of the scores. A matrix is NaN if it has a NaN, if arrays of margins do not
+        match, or if its mask leaves no weights with these margins. A row or column that takes
+        nothing, or all that is available, has weights of 0 or 1 without a gradient.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type, dtype or shape, a number is out of
+            range, or k and capacity are numbers that do not match. Entries of arrays are not
+            checked.
+
+    Source: Cuturi, "Sinkhorn distances" (2013), without the bound on entries; Blondel, Martins &
+    Niculae (2020) for the regularisers; Su, "MoE journey" 6 (2026), for prices of two margins.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import soft_assignment
+        >>> scores = np.array([[3.0, 1.0, 0.0], [2.5, 2.0, 0.0], [2.0, 0.5, 1.0], [3.0, 2.0, 1.5]])
+        >>> soft_assignment(scores, 1).round(3)  # each column takes 4/3
+        array([[0.469, 0.292, 0.24 ],
+               [0.309, 0.483, 0.208],
+               [0.274, 0.226, 0.5  ],
+               [0.282, 0.333, 0.386]])
+        >>> capacity = np.array([2.0, 1.0, 1.0])
+        >>> soft_assignment(scores, 1, capacity, temperature=0.1).round(3)
+        array([[0.998, 0.002, 0.   ],
+               [0.185, 0.815, 0.   ],
+               [0.184, 0.   , 0.815],
+               [0.633, 0.183, 0.185]])
+        >>> soft_assignment(scores, 1, capacity, temperature=0.1, hard=True)
+        array([[1., 0., 0.],
+               [0., 1., 0.],
+               [0., 0., 1.],
+               [1., 0., 0.]])
+    """
+    link, is_hard = table.resolve(link), check_flag("hard", hard)
+    given = matrices(scores, k, capacity, link, temperature, mask)
+    if 0 in given.x.shape[-2:]:
+        return namespace(scores).zeros_like(scores)
+    found = _called(_hard_weights if is_hard else _weights, given, link)
+    return cast(found, scores.dtype)
+
+
+def soft_assignment_prices(
+    scores: ArrayT,
+    k: float | Array,
+    capacity: float | Array | None = None,
+    *,
+    link: LinkName | Link = "logistic",
+    temperature: float | Array = 1.0,
+    mask: Array | None = None,
+) -> tuple[ArrayT, ArrayT]:
+    """Return α and β of soft_assignment: weights are F((scores − α − β)/T), and Σβ is 0.
+
+    They are the prices of a unit of each row's k and of each column's capacity: what the maximum
+    of Σ w·scores − T ΣΩ(w) gains by one more unit. An entry with a score above α + β has a weight
+    above F(0). Prices are for links shifted to mean zero, as θ of `soft_topk_threshold` is.
+
+    Args:
+        scores, k, capacity, link, temperature, mask: as for `soft_assignment`.
+
+    Returns:
+        α, of the shape `scores.shape[:-1]`, and β, (…, n), differentiable; float32 for
+        half-precision scores. The mean of the finite β is 0, for α + 1 and β − 1 give the same
+        weights. A price is +inf where a row or column takes nothing, and −inf where it takes all
+        that is available; NaN if it has no available entries, or is settled by others in part.
+
+    Raises:
+        TypeError, ValueError: as for `soft_assignment`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import soft_assignment_prices
+        >>> scores = np.array([[3.0, 1.0, 0.0], [2.5, 2.0, 0.0], [2.0, 0.5, 1.0], [3.0, 2.0, 1.5]])
+        >>> capacity = np.array([2.0, 1.0, 1.0])
+        >>> rows, columns = soft_assignment_prices(scores, 1, capacity, temperature=0.1)
+        >>> rows.round(3)
+        array([1.701, 1.95 , 1.451, 2.248])
+        >>> columns.round(3)
+        array([ 0.698, -0.098, -0.599])
+    """
+    link = table.resolve(link)
+    given = matrices(scores, k, capacity, link, temperature, mask)
+    if 0 in given.x.shape[-2:]:
+        nothing: Any = given.k * math.nan, given.c * math.nan
+        return nothing
+    alpha, beta = _called(_prices, given, link)
+    dtype = scores.dtype if scores.dtype.itemsize > 2 else namespace(scores).float32
+    return cast(alpha, dtype), cast(beta, dtype)
+
+
+def _called(function: Any, given: Matrices, link: Link) -> Any:
+    """Call a function of matrices, the wide side first, compiled as a whole for JAX."""
+    number = link.alpha if isinstance(link.alpha, float) else None
+    alpha = None if isinstance(link.alpha, float) else given.alpha
+    # NumPy has no arrays of one number, but scalars, which branches do not look at.
+    arrays = [each if each is None else each[None] for each in (*given[:4], alpha)]
+    if is_jax(given.x):
+        from kofn.arrays.jax.compile import bound
+
+        found = whole(bound(function, link_id=link.id, number=number), *arrays)
+    else:
+        with quiet(given.x):
+            found = function(*arrays, link_id=link.id, number=number)
+    return tuple(each[0] for each in found) if isinstance(found, tuple) else found[0]
+
+
+class _Solved(NamedTuple):
+    """The open part of matrices whose columns are the shorter side, and their prices."""
+
+    open: Open
+    beta: Array
+    full: Array  # entries whose weight the margins have settled as 1
+    link: Link
+    turned: bool  # the rows and columns are the caller's columns and rows
+
+
+def _solved(
+    arrays: tuple[Array, Array, Array, Array, Any], link_id: str, number: float | None
+) -> _Solved:
+    x, k, c, t, alpha = arrays
+    link = by_id(link_id, number if alpha is None else alpha)
+    turned = x.shape[-2] < x.shape[-1]
+    if turned:
+        x, k, c = _turned(x), c, k
+    fixed = [stop_gradient(each) for each in (x, k, c, t)]
+    beta, warm, live, full = _prices_of(fixed, link.map_alpha(stop_gradient))
+    # T times a constant: a raised temperature has the derivatives of the one given.
+    p = opened(x, k, c, t * (warm / stop_gradient(t)), Settled(live, full, full))
+    return _Solved(p, attached(p, beta, link), full, link, turned)
+
+
+def _prices_of(arrays: Any, link: Link) -> Prices:
+    x, k, c, t = arrays
+    if is_torch(x):
+        from kofn.maps.assignment.torch_search import prices_of
+
+        return prices_of(x, k, c, t, link)
+    return prices(x, k, c, t, link)
+
+
+def _turned(x: Array) -> Array:
+    return x.swapaxes(-1, -2)
+
+
+def _weights(*arrays: Any, link_id: str, number: float | None) -> Array:
+    return _weights_at(_solved(arrays, link_id, number))
+
+
+def _weights_at(s: _Solved) -> Array:
+    y = s.open.x - s.beta[..., None, :]
+    found = soft_topk(y, s.open.k, link=s.link, temperature=s.open.t[..., None])
+    found = namespace(y).where(s.full & ~namespace(y).isnan(s.beta)[..., None, :], 1.0, found)
+    return _turned(found) if s.turned else found
+
+
+def _hard_weights(*arrays: Any, link_id: str, number: float | None) -> Array:
+    s = _solved(arrays, link_id, number)
+    soft = _weights_at(s)
+    fixed = stop_gradient(soft)
+    xp, p = namespace(soft), Open(*map(stop_gradient, s.open))
+    beta, x, k, full = stop_gradient(s.beta), p.x, p.k, s.full
+    if s.turned:
+        y, link = p.x - beta[..., None, :], s.link.map_alpha(stop_gradient)
+        beta = soft_topk_threshold(y, p.k, link=link, temperature=p.t[..., None])
+        x, k, full = _turned(p.x), p.c, _turned(full)
+    live = x > -math.inf
+    y = xp.where(live, x - xp.where(xp.isfinite(beta), beta, 0.0)[..., None, :], -math.inf)
+    found = xp.where(full, 1.0, hard_topk(y, k))
+    return xp.where(xp.isnan(fixed), math.nan, found) + (soft - fixed)
+
+
+def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Array]:
+    s = _solved(arrays, link_id, number)
+    xp, p = namespace(s.beta), s.open
+    y = p.x - s.beta[..., None, :]
+    alpha = soft_topk_threshold(y, p.k, link=s.link, temperature=p.t[..., None])
+    x = _turned(arrays[0]) if s.turned else arrays[0]
+    live, still = x > -math.inf, p.x > -math.inf
+    known = ~xp.any(xp.isnan(x), axis=(-2, -1)) & ~xp.any(xp.isnan(s.beta), axis=-1)
+    ends = [_ends(live, still, s.full, known, axis) for axis in (-1, -2)]
+    pairs = zip((alpha, s.beta), ends, strict=True)
+    found = [xp.where(moving, each, end) for each, (moving, end) in pairs]
+    alpha, beta = reversed(found) if s.turned else found
+    finite = xp.isfinite(stop_gradient(beta))
+    number_open = xp.sum(finite, axis=-1)
+    mean = xp.sum(xp.where(finite, beta, 0.0), axis=-1) / xp.where(number_open > 0, number_open, 1)
+    mean = mean[..., None]
+    return alpha + mean, beta - mean
+
+
+def _ends(live: Array, still: Array, full: Array, known: Array, axis: int) -> tuple[Array, Array]:
+    """Return which rows, or columns, have a price by an equation, and the prices of the others.
+
+    A price is +∞ where nothing may be taken, and −∞ where everything is.
+    """
+    xp = namespace(live)
+    full_, live_ = xp.sum(full, axis=axis), xp.sum(live, axis=axis)
+    end = xp.where(full_ == 0, math.inf, xp.where(full_ == live_, -math.inf, math.nan))
+    end = xp.where(live_ == 0, math.nan, end)
+    return xp.any(still, axis=axis) | ~known[..., None], end

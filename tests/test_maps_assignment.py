@@ -1,0 +1,368 @@
+"""soft_assignment against other solvers, its laws, and its special cases."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import oracles_assignment as oracle
+from kofn import links, soft_assignment, soft_assignment_prices, soft_topk
+from support import LINKS, SMOOTH, Framework, every_link
+
+INF, NAN = math.inf, math.nan
+MARGINS = {"float64": 1e-9, "float32": 2e-6}
+EVERY = [*oracle.CDF]
+
+
+def matrix(m, n, seed=0):
+    return np.random.default_rng(seed).standard_normal((m, n))
+
+
+def margins(w, k, c):
+    """The greatest error of a sum of a row or column, relative to what it should be."""
+    w, k, c = np.asarray(w, np.float64), np.asarray(k), np.asarray(c)
+    assert np.all((w >= 0) & (w <= 1))
+    return max((abs(w.sum(-1) - k) / k).max(), (abs(w.sum(-2) - c) / c).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.full)])
+@every_link
+def test_rows_and_columns_have_their_sums(link, name, dtype):
+    framework = Framework(name)
+    for m, n, k in ((40, 6, 2), (6, 40, 9), (12, 12, 1)):
+        for t in (1.0, 0.1):
+            x = framework.array(matrix(m, n), dtype)
+            w = soft_assignment(x, k, link=link, temperature=t)
+            assert framework.is_kind(w)
+            assert framework.dtype(w) == dtype
+            assert margins(framework.numpy(w), k, m * k / n) < MARGINS[dtype]
+
+
+@pytest.mark.parametrize("link", EVERY)
+def test_weights_prices_and_values_are_those_of_a_general_solver(link):
+    x = matrix(7, 4)
+    k, c = np.array([1.0, 2, 0.5, 1.5, 3, 1, 1]), np.array([3.0, 2.5, 2, 2.5])
+    wanted, alpha, beta, value = oracle.minimised(x, k, c, 0.7, link)
+    options = dict(link=link, temperature=0.7)
+    w = soft_assignment(x, k, c, **options)
+    rows, columns = soft_assignment_prices(x, k, c, **options)
+    assert abs(w - wanted).max() < 2e-5
+    if link in SMOOTH:  # SciPy's search has fewer digits of the others' prices
+        assert max(abs(rows - alpha).max(), abs(columns - beta).max()) < 2e-4
+    assert abs(columns.sum()) < 1e-12
+    found, slopes = oracle.dual(np.concatenate([rows, columns]), x, k, c, 0.7, link)
+    assert abs(slopes).max() < 1e-9
+    assert value - 1e-6 < found < value + 1e-9
+    # No gap between it and the value of the weights: they are the optimum.
+    one = links.entmax(1.5) if link == "entmax" else getattr(links, link)
+    inside = np.where((w > 0) & (w < 1), w, 0.5)
+    regulariser = np.where((w > 0) & (w < 1), one.omega(inside), 0.0)
+    assert abs((w * x).sum() - 0.7 * regulariser.sum() - found) < 1e-8
+
+
+def test_without_a_bound_it_is_sinkhorns_plan():
+    """Where no entry comes to 1, the exponential link is the entropic transport."""
+    x, k, c = matrix(8, 6), np.full(8, 0.5), np.array([0.4, 0.9, 0.7, 0.6, 0.8, 0.6])
+    w = soft_assignment(x, k, c, link="exponential", temperature=0.8)
+    plan = oracle.sinkhorn(x, k, c, 0.8)
+    assert plan.max() < 1
+    assert abs(w - plan).max() < 1e-10
+    tight = soft_assignment(x, 4 * k, 4 * c, link="exponential", temperature=0.3)
+    assert oracle.sinkhorn(x, 4 * k, 4 * c, 0.3).max() > 1
+    assert margins(tight, 4 * k, 4 * c) < 1e-9
+
+
+@every_link
+def test_a_low_temperature_gives_the_linear_program(link):
+    x, k, c = matrix(9, 5, seed=2), np.full(9, 2.0), np.array([3.0, 4, 3, 4, 4])
+    wanted, value = oracle.linear_program(x, k, c)
+    w = soft_assignment(x, k, c, link=link, temperature=2e-3)
+    assert margins(w, k, c) < 1e-9
+    assert abs(w - wanted).max() < 2e-3
+    assert abs((w * x).sum() - value) < 1e-3
+    hard = soft_assignment(x, k, c, link=link, temperature=2e-3, hard=True)
+    assert np.array_equal(hard, wanted.round())
+
+
+def test_a_hard_choice_is_near_the_optimum_in_value_and_loads():
+    """What docs/maps_assignment.md says of 200×10 scores at T = 0.05."""
+    x, k, c = matrix(200, 10), np.full(200, 2.0), np.full(10, 40.0)
+    _, value = oracle.linear_program(x, k, c)
+    hard = soft_assignment(x, 2, temperature=0.05, hard=True)
+    assert set(np.unique(hard)) == {0, 1}
+    assert np.array_equal(hard.sum(1), k)
+    assert abs(hard.sum(0) / 40 - 1).max() < 0.15
+    assert abs((hard * x).sum() / value - 1) < 0.01
+    alone = soft_topk(x, 2, hard=True)
+    skewed = x + np.linspace(-1, 1, 10)
+    loads = soft_assignment(skewed, 2, temperature=0.05, hard=True).sum(0)
+    assert abs(loads / 40 - 1).max() < 0.15
+    assert abs(soft_topk(skewed, 2, hard=True).sum(0) / 40 - 1).max() > 0.5
+    assert alone.sum() == hard.sum()
+
+
+def test_prices_give_the_weights():
+    x, k = matrix(10, 6), 2.5
+    for y in (x, x.T.copy()):
+        alpha, beta = soft_assignment_prices(y, k, temperature=0.3)
+        w = soft_assignment(y, k, temperature=0.3)
+        assert abs(w - oracle.CDF["logistic"]((y - alpha[:, None] - beta) / 0.3)).max() < 1e-13
+        assert abs(beta.sum()) < 1e-13
+
+
+@every_link
+def test_it_does_not_matter_which_side_is_called_rows(link):
+    x, k, c = matrix(6, 9), np.linspace(1, 4, 6), np.full(9, 15 / 9)
+    w = soft_assignment(x, k, c, link=link, temperature=0.5)
+    assert np.array_equal(w.T, soft_assignment(x.T.copy(), c, k, link=link, temperature=0.5))
+
+
+def test_shifts_of_rows_and_columns_change_nothing():
+    x = matrix(9, 5)
+    w = soft_assignment(x, 2, temperature=0.2)
+    moved = x + np.arange(9.0)[:, None] * 3 - np.arange(5.0) * 7
+    assert abs(soft_assignment(moved, 2, temperature=0.2) - w).max() < 1e-11
+
+
+def test_batches_are_one_matrix_after_another(framework):
+    if framework.name == "jax":
+        pytest.skip("test_maps_assignment_gradients.py has vmap")
+    x, t = matrix(24, 5).reshape(2, 3, 4, 5), np.array([[1.0], [0.1]])
+    k = np.array([1.0, 2, 1, 3])
+    given = [framework.array(a) for a in (x, k, t)]
+    w = framework.numpy(soft_assignment(given[0], given[1], temperature=given[2]))
+    for i in range(2):
+        for j in range(3):
+            alone = soft_assignment(x[i, j], k, temperature=float(t[i, 0]))
+            assert abs(w[i, j] - alone).max() < 1e-10
+
+
+def test_alpha_per_matrix():
+    x, alpha = matrix(12, 4).reshape(2, 6, 4), np.array([1.2, 1.8])
+    w = soft_assignment(x, 2, link=links.entmax(alpha))
+    for i in range(2):
+        alone = soft_assignment(x[i], 2, link=links.entmax(float(alpha[i])))
+        assert abs(w[i] - alone).max() < 1e-9
+
+
+# Special cases.
+
+
+@every_link
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_scores_of_any_size_have_their_margins(link, size):
+    w = soft_assignment(matrix(8, 5) * size, 2, link=link)
+    assert abs(w.sum(1) - 2).max() < 1e-6
+    assert abs(w.sum(0) - 3.2).max() < 1e-3
+    if size < 1:
+        assert abs(w - 0.4).max() < 1e-12
+    else:
+        _, best = oracle.linear_program(matrix(8, 5), np.full(8, 2.0), np.full(5, 3.2))
+        assert (w * matrix(8, 5)).sum() > 0.8 * best
+
+
+@every_link
+def test_ties_share(link):
+    x = np.zeros((6, 4))
+    assert abs(soft_assignment(x, 2, link=link, temperature=1e-3) - 0.5).max() < 1e-12
+    x[:, 2:] = 1.0
+    w = soft_assignment(x, 1, np.array([1.0, 1, 2, 2]), link=link, temperature=0.1)
+    assert abs(w - np.array([1, 1, 2, 2]) / 6).max() < 1e-12
+
+
+def test_an_additive_mask_is_one_even_if_it_is_no_minimum():
+    x, rng = matrix(10, 6), np.random.default_rng(1)
+    mask = rng.random((10, 6)) < 0.7
+    w = soft_assignment(x, 1, mask=mask, temperature=0.2)
+    assert np.all(w[~mask] == 0)
+    far = soft_assignment(np.where(mask, x, x - 1e9), 1, temperature=0.2)
+    assert abs(w - far).max() < 1e-9
+    least = np.where(mask, x, np.finfo(x.dtype).min)
+    assert np.array_equal(w, soft_assignment(least, 1, temperature=0.2))
+    assert np.array_equal(w, soft_assignment(np.where(mask, x, -INF), 1, temperature=0.2))
+    hidden = np.where(mask, x, NAN)
+    assert np.array_equal(w, soft_assignment(hidden, 1, mask=mask, temperature=0.2))
+
+
+def test_margins_that_take_nothing_or_everything_decide_others(framework):
+    if framework.name == "jax":
+        pytest.skip("as slow to compile as all else; the code is the same")
+    x = matrix(4, 3)
+    k, c = np.array([0.0, 3, 1, 2]), np.array([3.0, 1, 2])
+    # Row 1 takes all, so column 1 is full; then of column 0 all but row 0 take it.
+    given = [framework.array(a) for a in (x, k, c)]
+    w = framework.numpy(soft_assignment(*given))
+    assert w.tolist() == [[0, 0, 0], [1, 1, 1], [1, 0, 0], [1, 0, 1]]
+    rows, columns = map(framework.numpy, soft_assignment_prices(*given))
+    assert rows[0] == INF
+    assert rows[1] == -INF
+    assert columns.tolist()[1:] == pytest.approx([NAN, NAN], nan_ok=True)
+    for k in (0, 3):
+        w = framework.numpy(soft_assignment(framework.array(x), k))
+        assert w.tolist() == np.full((4, 3), k / 3).tolist()
+
+
+def test_small_and_large_margins():
+    x = matrix(20, 5)
+    k = np.full(20, 1.0)
+    for share in (1e-30, 1e-9):
+        c = np.array([share, 5, 5, 5, 5 - share])
+        w = soft_assignment(x, k, c, temperature=0.3)
+        assert margins(w, k, c) < 1e-9
+    c = np.array([20 - 1e-9, 20 - 5.0, 2, 2, 1 + 1e-9])
+    assert abs(soft_assignment(x, k * 2, c, temperature=0.3).sum(0) - c).max() < 1e-9
+
+
+def test_padding_takes_nothing():
+    x, mask = matrix(8, 4), np.ones((8, 4), bool)
+    mask[6:] = False
+    w = soft_assignment(x, 1, mask=mask)
+    assert np.all(w[6:] == 0)
+    assert abs(w[:6] - soft_assignment(x[:6], 1)).max() < 1e-14
+    mask[:, 3] = False
+    w = soft_assignment(x, 1, mask=mask)
+    assert abs(w[:6, :3] - soft_assignment(x[:6, :3].copy(), 1)).max() < 1e-14
+    assert soft_assignment_prices(x, 1, mask=mask)[1][3] != 0
+
+
+def test_what_is_impossible_is_nan():
+    x = np.stack([matrix(4, 3)] * 2)
+    k = np.ones((2, 4))
+    apart = np.array([[2.0, 1, 1], [2, 1, 2]])
+    w = soft_assignment(x, k, apart)
+    assert margins(w[0], k[0], apart[0]) < 1e-9
+    assert np.isnan(w[1]).all()
+    # Three rows have nothing but column 0, which takes two.
+    mask = np.ones((2, 4, 3), bool)
+    mask[1, :3, 1:] = False
+    w = soft_assignment(x, k, apart[0], mask=mask)
+    assert np.isfinite(w[0]).all()
+    assert np.isnan(w[1]).all()
+    # No single row or column tells: rows 0 to 2 have two columns, which take two.
+    mask = np.ones((2, 4, 3), bool)
+    mask[1, :3, 2] = False
+    w = soft_assignment(x, k, np.array([1.0, 1, 2]), mask=mask)
+    assert np.isfinite(w[0]).all()
+    assert np.isnan(w[1]).all()
+    for bad in (np.array([1.0, NAN, 1, 1]), np.array([1.0, -1, 2, 2]), np.array([4.0, 0, 0, 0])):
+        assert np.isnan(soft_assignment(x[0], bad, np.array([1.0, 1, 2]))).all()
+    assert np.isnan(soft_assignment(x, 1, temperature=np.array([1.0, -1.0]))[1]).all()
+
+
+def test_a_nan_and_an_infinity_stay_in_their_matrix(framework):
+    if framework.name == "jax":
+        pytest.skip("the code is the same")
+    for bad in (NAN, INF):
+        x = np.stack([matrix(4, 3)] * 2)
+        x[1, 2, 1] = bad
+        for hard in (False, True):
+            w = framework.numpy(soft_assignment(framework.array(x), 1, hard=hard))
+            assert np.isfinite(w[0]).all()
+            assert np.isnan(w[1]).all()
+
+
+def test_edges_of_shapes(framework):
+    if framework.name == "jax":
+        pytest.skip("the code is the same")
+    for shape in ((0, 4, 3), (2, 0, 3), (2, 4, 0), (0, 0)):
+        w = soft_assignment(framework.array(np.zeros(shape)), 0)
+        assert tuple(w.shape) == shape
+    one = soft_assignment(framework.array(matrix(5, 1)), 0.4)
+    assert abs(framework.numpy(one) - 0.4).max() < 1e-12
+    one = soft_assignment(framework.array(matrix(1, 5)), 2)
+    assert abs(framework.numpy(one) - 0.4).max() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_float64_rounded(dtype):
+    x = torch.tensor(matrix(9, 4)).to(dtype)
+    wanted = soft_assignment(x.double(), 2, temperature=0.5)
+    assert torch.equal(soft_assignment(x, 2, temperature=0.5), wanted.to(dtype))
+    assert all(p.dtype is torch.float32 for p in soft_assignment_prices(x, 2))
+
+
+def test_numbers_that_cannot_be_are_refused_by_name():
+    x = matrix(4, 3)
+    cases = {
+        r"capacity must be 1.33333 \(or None\).*got 1": (ValueError, (x, 1, 1)),
+        r"capacity must be a number in \[0, 4\].*got 5": (ValueError, (x, 1, 5)),
+        r"k must be a number in \[0, 3\].*got 4": (ValueError, (x, 4)),
+        r"k must be a number in \[0, 3\].*got nan": (ValueError, (x, NAN)),
+        r"k has shape \(3,\)": (ValueError, (x, np.ones(3))),
+        r"capacity has shape \(4,\)": (ValueError, (x, 1, np.ones(4))),
+        r"k must be a number": (TypeError, (x, "1")),
+        r"capacity is a Tensor": (TypeError, (x, 1, torch.ones(3))),
+        r"scores must have at least two dimensions.*\(3,\)": (ValueError, (x[0], 1)),
+        r"scores must have dtype": (TypeError, (x.astype(int), 1)),
+    }
+    for message, (kind, given) in cases.items():
+        with pytest.raises(kind, match=message):
+            soft_assignment(*given)
+    options = {
+        r"temperature must be a finite number > 0": dict(temperature=0),
+        r"temperature has shape \(4,\)": dict(temperature=np.ones(4)),
+        r"link must be": dict(link="cubic"),
+        r"mask must be boolean": dict(mask=np.ones((4, 3))),
+        r"hard must be True or False": dict(hard="no"),
+        r"alpha has shape \(4,\)": dict(link=links.entmax(np.full(4, 1.5))),
+    }
+    for message, option in options.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            soft_assignment(x, 1, **option)
+
+
+# What it costs.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@every_link
+def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
+    """A pass is one soft_topk of all rows, or one of their thresholds; the last gives weights."""
+    from kofn.maps.assignment import search
+
+    passes = []
+    for name in ("soft_topk", "soft_topk_threshold"):
+        plain = getattr(search, name)
+
+        def counted(*given, plain=plain, name=name, **options):
+            passes.append(name)
+            return plain(*given, **options)
+
+        monkeypatch.setattr(search, name, counted)
+    x = matrix(4096, 64).astype(dtype)
+    for t, most in ((1.0, 4), (0.1, 5)):
+        passes.clear()
+        w = soft_assignment(x, 8, link=link, temperature=t)
+        assert margins(w, 8, 512) < {"float64": 1e-12, "float32": 1e-7}[dtype]
+        assert passes.count("soft_topk") <= most
+        assert len(passes) <= (12 if link in ("logistic", "normal") else 25)
+
+
+HARD = {
+    "skewed": lambda rng: (rng.standard_normal((60, 8)) + np.linspace(-9, 9, 8), 2.0, 15.0),
+    "square": lambda rng: (rng.standard_normal((16, 16)), 1.0, 1.0),
+    "integers": lambda rng: (rng.integers(0, 3, (30, 6)).astype(float), 2.0, 10.0),
+    "cubes": lambda rng: (rng.standard_normal((30, 6)) ** 3 * 10, 2.0, 10.0),
+    "unequal": lambda rng: (
+        rng.standard_normal((30, 5)),
+        (k := rng.uniform(0.01, 4.9, 30)),
+        np.full(5, k.sum() / 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@every_link
+def test_the_search_ends_at_low_temperatures(link, name):
+    x, k, c = HARD[name](np.random.default_rng(5))
+    k, c = np.broadcast_to(k, len(x)), np.broadcast_to(c, x.shape[1])
+    for t in (1.0, 0.1, 0.01, 1e-3):
+        w = soft_assignment(x, k, c, link=link, temperature=t)
+        assert abs(w.sum(-1) - k).max() < 1e-9 * np.max(k)
+        assert abs(w.sum(-2) - c).max() < 1e-6 * np.max(c)
+
+
+def test_links_are_all_those_of_the_table():
+    assert set(EVERY) == {str(link) for link in LINKS if isinstance(link, str)} | {"entmax"}

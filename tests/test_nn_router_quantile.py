@@ -131,7 +131,7 @@ def test_calls_count_by_their_tokens():
     scores, net = skewed(90, 6), routing(6, 2)
     biases = []
     for part in (scores[:30], scores[30:]):
-        net._observe(part)
+        net.balance.observe(part)
         biases.append(bias_of_share(required_bias(part, part, 2), 2, None)[0])
     net.step()
     wanted = (biases[0] + 2 * biases[1]) / 3

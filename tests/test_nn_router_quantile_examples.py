@@ -51,7 +51,7 @@ def test_torchtitan_counts_each_token_once_per_expert_and_nothing_in_eval():
     net = routing(4, 1, score_function="sigmoid", bins=20)
     scores = torch.tensor([[0.9, 0.7, 0.2, 0.1], [0.8, 0.6, 0.4, 0.3], [0.7, 0.5, 0.4, 0.2]])
     scores = torch.tensor(scores.tolist(), dtype=torch.float64).round(decimals=1)
-    net._observe(scores)  # some lie on the edge of a bin, and float64 has the others on its side
+    net.balance.observe(scores)  # some lie on the edge of a bin, and float64 has the others on its side
     assert net.balance.histogram.sum(1).tolist() == [3] * 4
     assert occupied(net.balance.histogram) == [
         {7: 2, 8: 1},
@@ -163,11 +163,11 @@ def test_histograms_of_parts_add_up_to_that_of_the_whole(way):
     scores = skewed(600, 8) * torch.logspace(-4, 1, 600)[:, None]
     parts = [scores[:7], scores[7:300], scores[:0], scores[300:]]
     whole = routing(8, 2, **WAYS[way])
-    whole._observe(scores)
+    whole.balance.observe(scores)
     for order in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)):
         net = routing(8, 2, **WAYS[way])
         for i in order:
-            net._observe(parts[i])
+            net.balance.observe(parts[i])
         assert torch.equal(net.balance.histogram, whole.balance.histogram)
         assert net.balance.histogram.sum(1).tolist() == [600] * 8
         twin = copy.deepcopy(whole)

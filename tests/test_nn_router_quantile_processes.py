@@ -47,7 +47,7 @@ def torchtitan_sums_the_histograms_of_two_layers():
     ):
         model = routers(4, 4, score_function="sigmoid", bins=10)
         for net, scores in zip(model, layers[:, rank()], strict=True):
-            net._observe(scores.expand(4, 4))
+            net.balance.observe(scores.expand(4, 4))
         with counted() as sizes:
             nn.step_routers(model, *group)
         # One message for both layers, after a comparison.
@@ -96,19 +96,19 @@ def exact_quantiles_are_averaged_by_tokens():
     net, wanted = routers(8)[0], 0.0
     for each, weight in ((scores[:10], 1 / 3), (scores[10:], 2 / 3)):
         alone = routers(8)[0]
-        alone._observe(each)
+        alone.balance.observe(each)
         alone.step(None)
         wanted = wanted + weight * alone.balance()
-    net._observe(part)
+    net.balance.observe(part)
     net.step()
     assert torch.allclose(net.balance(), wanted, atol=1e-6)
     # A process without tokens changes nothing.
     if rank() == 0:
-        net._observe(scores)
+        net.balance.observe(scores)
     net.step()
     alone = routers(8)[0]
     alone.balance.bias.copy_(wanted)
-    alone._observe(scores)
+    alone.balance.observe(scores)
     alone.step(None)
     assert torch.allclose(net.balance(), alone.balance(), atol=1e-5)
 

@@ -66,7 +66,7 @@ WRONG = {
     "keepdim": ("no", 1),
     "ignore_nan": ("no", 1),
 }
-ALLOWED = {"quantile": {"temperature": 0}}
+ALLOWED = {"quantile": {"temperature": 0}, "hard_topk": {"scores": np.arange(4)}}
 
 
 def functions():

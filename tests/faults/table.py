@@ -246,8 +246,8 @@ FAULTS = (
     Fault(
         "a router normalizes only from three experts per token on",
         "nn/routing/checks.py",
-        '(selection == "hard" and k > 1)',
-        '(selection == "hard" and k > 2)',
+        "(selection in EACH_K and k > 1)",
+        "(selection in EACH_K and k > 2)",
         ("test_nn_router.py",),
     ),
     Fault(

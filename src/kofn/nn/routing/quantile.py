@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.maps.balance import bias_of_share, known_tokens
+from kofn.maps.balance import Groups, bias_of_share, known_tokens, required_bias
 from kofn.nn.routing.histogram import Grid, counts_in_range, places_of_share, range_of
 from kofn.nn.routing.state import Tally, once, zero_counts
 
@@ -70,8 +70,19 @@ class QuantileBias(Tally):
         return self.bias
 
     @torch.no_grad()
-    def observe(self, required: Tensor, mask: Tensor | None) -> None:
-        """Count what tokens [T, E] require; a compiled program may do so inside a checkpoint."""
+    def observe(
+        self, scores: Tensor, mask: Tensor | None = None, groups: Groups | None = None
+    ) -> None:
+        """Count what tokens require of the bias, by the scores [T, E] to which it is added.
+
+        A compiled program may do so inside a checkpoint.
+        """
+        if self.k == len(self.bias):  # every token takes every expert
+            return
+        if self.centred:
+            required = required_bias(scores, scores + self.bias, int(self.k), groups)
+        else:
+            required = -scores  # an expert takes what is above its level
         self._settle(required.device)
         if not len(required):  # a row that does not count: the searches need one
             required, mask = required.new_zeros(1, required.shape[1]), None

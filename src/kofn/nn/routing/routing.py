@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_choice, check_flag
 from kofn.links import Link, table
 from kofn.maps import routing
-from kofn.maps.balance import Groups, required_bias
+from kofn.maps.balance import Groups
 from kofn.maps.routing import Gating
 from kofn.nn.routing import checks
 from kofn.nn.routing.base import RouterBase
@@ -96,29 +95,17 @@ class Routing(RouterBase):
         """
         learns = self.training and not is_recomputing()
         how = self._settings(learns)
-        compared = how.compared(scores) if isinstance(self.balance, QuantileBias) else None
-        if self.per_sequence and self.training and compared is not None:
-            bias = self.balance()  # type: ignore[misc]  # it is there
-            of_tokens = (compared, bias, int(self.k), length or 1, mask, self.groups)
+        quantile = self.balance if isinstance(self.balance, QuantileBias) else None
+        compared = scores if quantile is None else how.compared(scores)
+        if quantile is not None and self.per_sequence and self.training:
+            of_tokens = (compared, quantile(), int(self.k), length or 1, mask, self.groups)
             how = how._replace(bias=biases_of_sequences(*of_tokens))
         routed = SELECTIONS[self.selection](scores, mask, how)
         if learns:
-            if compared is not None:
-                self._observe(compared, mask)
+            if quantile is not None:
+                quantile.observe(compared, mask, self.groups)
             self._count(counts_of(routed.indices, routed.taken, self.num_experts))
         return routed.weights, routed.indices
-
-    @torch.no_grad()
-    def _observe(self, compared: Tensor, mask: Tensor | None = None) -> None:
-        """Count what tokens require of a bias by quantiles; `compared` is what it is added to."""
-        if not isinstance(self.balance, QuantileBias) or self.k == self.num_experts:
-            return
-        if self.selection == "budget":
-            required = -compared
-        else:
-            biased = compared + self.balance()
-            required = required_bias(compared, biased, int(self.k), self.groups)
-        self.balance.observe(required, mask)
 
     def gates_of(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:
         """Return gates for experts that something else has chosen, in the dtype of `shares`.

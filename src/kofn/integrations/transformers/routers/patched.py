@@ -71,8 +71,9 @@ class PatchedRouter(torch.nn.Module):
         scores = logits.float()
         sigmoid = self.routing.score_function == "sigmoid"
         if self.routing.selection == "hard" and (self.routing.balance is None or sigmoid):
-            if sigmoid and self.training and not is_recomputing():
-                self.routing._observe(scores.detach().sigmoid())
+            balance = self.routing.balance
+            if isinstance(balance, QuantileBias) and self.training and not is_recomputing():
+                balance.observe(scores.detach().sigmoid(), groups=self.routing.groups)
             shares = self._shares(scores, shares, indices)
             gates = self.routing.gates_of(scores, shares, indices)
             if self.routing.gates == "topk":

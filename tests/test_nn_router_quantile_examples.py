@@ -51,7 +51,9 @@ def test_torchtitan_counts_each_token_once_per_expert_and_nothing_in_eval():
     net = routing(4, 1, score_function="sigmoid", bins=20)
     scores = torch.tensor([[0.9, 0.7, 0.2, 0.1], [0.8, 0.6, 0.4, 0.3], [0.7, 0.5, 0.4, 0.2]])
     scores = torch.tensor(scores.tolist(), dtype=torch.float64).round(decimals=1)
-    net.balance.observe(scores)  # some lie on the edge of a bin, and float64 has the others on its side
+    net.balance.observe(
+        scores
+    )  # some lie on the edge of a bin, and float64 has the others on its side
     assert net.balance.histogram.sum(1).tolist() == [3] * 4
     assert occupied(net.balance.histogram) == [
         {7: 2, 8: 1},

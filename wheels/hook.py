@@ -19,7 +19,7 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Make the library; of an editable installation, `make library` does."""
-        if version == "editable":
+        if version == "editable" or self.target_name != "wheel":
             return
         for path in (self.root, str(Path(self.root, "src"))):
             if path not in sys.path:

@@ -44,7 +44,7 @@ class Form(NamedTuple, Generic[KindT]):
         """Return `values` with `dim` last and contiguous."""
         values = values if self.dim == -1 else move_axis(values, self.dim, -1)
         if self.kind == "torch":  # sooner than `contiguous`, which asks for it
-            return values.contiguous()  # type: ignore[attr-defined]
+            return values.contiguous()  # type: ignore[union-attr]  # of PyTorch
         return contiguous(values)
 
     def rows(self, values: ArrayT) -> ArrayT:

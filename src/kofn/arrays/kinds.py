@@ -138,7 +138,7 @@ def cast(x: ArrayT, dtype: DType) -> ArrayT:
     if is_torch(x):
         return namespace(x).astype(x, dtype)
     # NumPy 2.0's function refuses NumPy's own scalars; their method does not.
-    return x.astype(dtype)  # type: ignore[attr-defined]
+    return x.astype(dtype)  # type: ignore[union-attr, call-overload]  # of NumPy or JAX
 
 
 def adopt(x: Array, like: ArrayT) -> ArrayT:

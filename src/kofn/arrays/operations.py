@@ -233,7 +233,7 @@ def flattened(x: ArrayT) -> ArrayT:
         from kofn.arrays.jax import layout
 
         return layout.flattened(x)
-    return x.reshape(-1)
+    return x.reshape(-1)  # type: ignore[return-value]  # of its kind
 
 
 def at_labels(x: ArrayT, labels: Array) -> ArrayT:
@@ -241,7 +241,7 @@ def at_labels(x: ArrayT, labels: Array) -> ArrayT:
     found = take_along_last(x, labels[..., None])
     if hasattr(found, "device_mesh"):
         found = of_torch.state.without_partial(found)  # type: ignore[arg-type, assignment]  # of torch
-    return found[..., 0]
+    return found[..., 0]  # type: ignore[return-value]  # of its kind
 
 
 def take_along_first(x: Array, numbers: Array) -> Array:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+import numpy as np
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -116,7 +118,7 @@ class Array(ArrayOf["Array"], Protocol):
 
 
 Kind = TypeVar("Kind", bound=Array, covariant=True)
-Number = float | Array
+Number = float | Array | np.ndarray[Any, Any]
 """What stands for all entries or rows, or one for each."""
 Axis = int | tuple[int, ...] | None
 

@@ -83,7 +83,8 @@ def gumbel(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     """
     xp, u = namespace(like), _fine(rng, shape, like)
     tiny = float(xp.finfo(u.dtype).smallest_normal)
-    return cast(-xp.log(xp.clip(-xp.log1p(-u), tiny, None)), like.dtype)
+    noise: Any = -xp.log(xp.clip(-xp.log1p(-u), tiny, None))
+    return cast(noise, like.dtype)
 
 
 def halves(rng: Any, shape: tuple[int, ...], like: ArrayT) -> tuple[ArrayT, ArrayT]:
@@ -96,7 +97,8 @@ def halves(rng: Any, shape: tuple[int, ...], like: ArrayT) -> tuple[ArrayT, Arra
     below, side = split_rng(rng, 2)
     u = _fine(below, shape, like)
     tiny = float(xp.finfo(u.dtype).smallest_normal)
-    return xp.clip(u / 2, tiny, None), uniform(side, shape, u) < 0.5
+    flags: Any = uniform(side, shape, u) < 0.5
+    return xp.clip(u / 2, tiny, None), flags
 
 
 def _fine(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:

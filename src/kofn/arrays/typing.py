@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 if TYPE_CHECKING:
     from typing import Any
 
+    import numpy as np
+
     from kofn.arrays.protocols import Array as Array
     from kofn.arrays.protocols import ArrayOf as ArrayOf
     from kofn.arrays.protocols import Axis as Axis
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 else:  # to make protocols of so many methods takes a millisecond of every import of kofn
     Array = Axis = DType = FloatInfo = Namespace = Number = Special = object
 
-ArrayT = TypeVar("ArrayT", bound="ArrayOf[Any]")
+ArrayT = TypeVar("ArrayT", bound="ArrayOf[Any] | np.ndarray[Any, Any]")
 """The kind of the scores, which is that of the answer."""
-ArrayT_co = TypeVar("ArrayT_co", bound="ArrayOf[Any]", covariant=True)
+ArrayT_co = TypeVar("ArrayT_co", bound="ArrayOf[Any] | np.ndarray[Any, Any]", covariant=True)
 """The same for a class that only returns such arrays."""
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault

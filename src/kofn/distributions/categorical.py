@@ -203,7 +203,7 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         """Return −Σ P log P, with the batch shape."""
         with quiet(self.logits):
             log_p = self._log_probs()
-            return self._mean(log_p, -log_p)
+            return self._mean(log_p, -log_p)  # type: ignore[arg-type]  # of its kind
 
     def kl(self, other: Categorical[ArrayT]) -> ArrayT:
         """Return Σ P log(P/P_other), with the batch shape; ∞ if `other` excludes a possible entry.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import deleted, namespace, scalar
@@ -112,4 +113,5 @@ def _counted(target: Target) -> Array | None:
 
 def missed(values: ArrayT, target: Target, reduction: str) -> ArrayT:
     """Return minus the mean of values over a row's labels, weighted and reduced."""
-    return reduced(weighted(-mean_over_labels(target, values), target), target, reduction)
+    losses: Any = -mean_over_labels(target, values)
+    return reduced(weighted(losses, target), target, reduction)

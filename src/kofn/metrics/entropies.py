@@ -109,7 +109,8 @@ def _renyi(p: ArrayT, alpha: float) -> ArrayT:
     raised, terms = _powers(q, alpha)
     total, tsallis = xp.sum(q, axis=-1), xp.sum(terms, axis=-1)
     total = xp.where(total == 0, 1.0, total)
-    return -xp.log(unit) + _logarithm(xp.sum(raised, axis=-1) / total, tsallis / total, alpha - 1)
+    found: Any = _logarithm(xp.sum(raised, axis=-1) / total, tsallis / total, alpha - 1)
+    return -xp.log(unit) + found
 
 
 def _logarithm(ratio: Array, share: Array, e: float) -> Array:

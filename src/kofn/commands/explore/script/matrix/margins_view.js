@@ -117,6 +117,7 @@ function grip(store, knob, bar) {
     };
     event.preventDefault();
   };
+  knob.ontouchstart = (event) => event.preventDefault(); // or the page would scroll instead
   knob.onkeydown = (event) => pressed(store, bar, event);
 }
 

@@ -62,6 +62,7 @@ export function drawMargins(store, found, svg, at) {
       set: (from, x) => withColumn(from, j, x),
       move: (dx, dy) => (-dy / LENGTH) * at.m,
       upright: true,
+      tiny: at.step < 34,
     };
   });
   each(layer(svg, "letters"), "text", "tick", (narrow ? ["c", "β"] : []).map((text, line) => ({
@@ -79,7 +80,7 @@ function drawBars(store, group, bars) {
     return { ...bar.box, ...rect, [side]: Math.max(rect[side] - 1, 0) };
   })));
   each(group, "text", "margin-text", bars.flatMap((bar) => bar.texts.map((text) => ({
-    ...text, "data-upright": bar.upright || null,
+    ...text, "data-upright": bar.upright || null, "data-tiny": bar.tiny || null,
   }))));
   const knobs = each(group, "g", "margin-knob", bars.map((bar) => ({
     transform: `translate(${bar.knob[0]} ${bar.knob[1]})`,

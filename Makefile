@@ -76,7 +76,7 @@ faults: $(READY)  ## plant known faults in a copy of the sources, and see whethe
 
 test-explorer: $(READY)  ## drive the page of kofn explore, look at formulas, and search the site, in Chromium, which has to be there
 	$(PIP) playwright
-	$(BIN)/python -m pytest -m browser tests/test_commands_explore_browser.py tests/test_docs_site.py tests/test_docs_site_search.py
+	$(BIN)/python -m pytest -m browser tests/test_commands_explore_browser.py tests/test_commands_explore_matrix_browser.py tests/test_docs_site.py tests/test_docs_site_search.py
 
 dist: $(READY)  ## build the source archive and the wheel in dist, and check their contents
 	rm -rf dist

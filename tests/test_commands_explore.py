@@ -174,7 +174,7 @@ def shown():
     """For each state, what the page shows, and the code for each framework."""
     code = """
     const { answer } = modules.answer;
-    const { codeFor } = modules.code;
+    const { codeFor } = modules.matrix_code;
     const { START, changed } = modules.state;
     console.log(said(given.map((part) => {
       const change = part.scores ? { ...part, scores: heard(part.scores) } : part;
@@ -183,7 +183,7 @@ def shown():
       return { ...answer(state), link: null, codes: Object.fromEntries(codes) };
     })));
     """
-    names = (*page.SOLVER, "state", "code")
+    names = (*page.SOLVER, *page.STATE, *page.CODE)
     answers = run_script(code, explorer_golden.spelled(list(STATES.values())), names)
     return dict(zip(STATES, answers, strict=True))
 
@@ -257,6 +257,6 @@ def test_texts_and_addresses_are_read_as_they_were_written():
     console.log(said({ back, read: given.texts.map((text) => parseScores(text).scores ?? null) }));
     """
     given = {"states": explorer_golden.spelled(list(STATES.values())), "texts": list(ENTRIES)}
-    found = run_script(code, given, (*page.SOLVER, "state"))
+    found = run_script(code, given, (*page.SOLVER, *page.STATE))
     assert found["back"] == [True] * len(STATES)
     assert found["read"] == list(ENTRIES.values())

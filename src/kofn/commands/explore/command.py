@@ -25,8 +25,9 @@ def explore(
 ) -> None:
     """Open a page to move scores, k, temperature and link by hand.
 
-    It shows the weights, the threshold, gradients, and the Python code for them. The page is one
-    file and needs no network; its path is printed.
+    It shows the weights, the threshold, gradients, and the Python code for them; in a second view,
+    the weights and prices of a matrix whose rows and columns have sums. The page is one file and
+    needs no network; its path is printed.
     """
     if out is not None:
         _check(out, force)

@@ -9,14 +9,19 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 # In this order each script comes after those it imports.
-SOLVER = ("special", "links", "solver", "subset", "answer")
+SOLVER = ("special", "links", "solver", "subset", "answer", "matrix/flow", "matrix/assignment")
+STATE = ("numbers", "matrix/margins", "matrix/matrix_state", "state")
+CODE = ("code", "matrix/matrix_code")
 SCRIPTS = (
     *SOLVER,
-    *("state", "code", "dom", "frame"),
+    *STATE,
+    *CODE,
+    *("dom", "frame"),
     *("scores_view", "weights_view", "gradient_view", "curve_view", "cooling_view", "table_view"),
+    *("matrix/margins_view", "matrix/cells_view", "matrix/matrix_table", "matrix/matrix_controls"),
     *("controls", "main"),
 )
-STYLES = ("base", "controls", "pictures", "numbers")
+STYLES = ("base", "controls", "pictures", "numbers", "matrix")
 
 
 def page() -> str:
@@ -27,7 +32,10 @@ def page() -> str:
 
 
 def script(names: Iterable[str]) -> str:
-    """Join ECMAScript modules into one script, in which `modules.name` has what name.js exports."""
+    """Join ECMAScript modules into one script, in which `modules.name` has what name.js exports.
+
+    Names are paths below script/, without their ending.
+    """
     return "\n".join(["const modules = {};", *map(_module, names)])
 
 
@@ -37,12 +45,13 @@ def _module(name: str) -> str:
     exported = re.findall(r"^export (?:function|const) (\w+)", text, flags=re.MULTILINE)
     text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
     text = re.sub(
-        r"^import (\{[^}]*\}) from \"\./(\w+)\.js\";",
+        r"^import (\{[^}]*\}) from \"\.{1,2}/(?:matrix/)?(\w+)\.js\";",
         r"const \1 = modules.\2;",
         text,
         flags=re.MULTILINE,
     )
-    return f"modules.{name} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();"
+    own = name.rpartition("/")[2]
+    return f"modules.{own} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();"
 
 
 def _read(folder: str, name: str) -> str:

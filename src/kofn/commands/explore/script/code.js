@@ -2,10 +2,10 @@
 
 const NAMES = "KSubset, hard_topk, links, soft_topk, soft_topk_sum, soft_topk_threshold";
 
-const float = (x) =>
+export const float = (x) =>
   !Number.isFinite(x) ? (x > 0 ? "inf" : "-inf") : Number.isInteger(x) ? `${x}.0` : String(x);
-const truth = (each) => (each ? "True" : "False");
-const linkText = ({ link, alpha }) => (link === "entmax" ? `links.entmax(${alpha})` : `links.${link}`);
+export const truth = (each) => (each ? "True" : "False");
+export const linkText = ({ link, alpha }) => (link === "entmax" ? `links.entmax(${alpha})` : `links.${link}`);
 
 /** What all three have in common: texts for the values of the state. */
 function parts(state) {
@@ -137,6 +137,6 @@ export function numpyCode(state) {
   ];
 }
 
-/** The code for a framework, as text. */
-export const codeFor = (framework, state) =>
-  `${{ torch: torchCode, jax: jaxCode, numpy: numpyCode }[framework](state).join("\n")}\n`;
+/** The code of a row for a framework, line by line. */
+export const rowCode = (framework, state) =>
+  ({ torch: torchCode, jax: jaxCode, numpy: numpyCode })[framework](state);

@@ -2,7 +2,9 @@
 
 import { add, find, fixed, rounded3, set, short } from "./dom.js";
 import { LINK_NAMES, cdfOf, linkOf } from "./links.js";
-import { MOST_ENTRIES, numberOf, parseScores, writeScores } from "./state.js";
+import { setUpMatrix } from "./matrix/matrix_controls.js";
+import { numberOf } from "./numbers.js";
+import { MOST_ENTRIES, parseScores, writeScores } from "./state.js";
 
 /** A field shows the state, except while someone writes into it. */
 function show(field, text) {
@@ -67,7 +69,14 @@ export function setUpControls(store) {
   const alpha = pair(store, "alpha", (x) => x, (x) => x);
   const count = find("#count");
   const text = find("#scores-text");
-  setUpText(store, text);
+  const paste = setUpMatrix(store, normal);
+  setUpText(store, text, paste);
+  for (const radio of document.querySelectorAll("#views input")) {
+    radio.onchange = () => {
+      store.stop();
+      store.change({ view: radio.value });
+    };
+  }
   find("#random").onclick = () => store.glide({ scores: store.state.scores.map(normal) });
   find("#fewer").onclick = () => resize(store, store.state.scores.length - 1);
   find("#more").onclick = () => resize(store, store.state.scores.length + 1);
@@ -85,13 +94,15 @@ export function setUpControls(store) {
     set(find("#alpha-control"), { hidden: state.link === "entmax" ? null : "" });
     document.documentElement.dataset.link = state.link;
     set(count, { text: String(n) });
+    document.documentElement.dataset.view = state.view;
+    find(`#views [value=${state.view}]`).checked = true;
     find("#fewer").disabled = n <= 1;
     find("#more").disabled = n >= MOST_ENTRIES;
     show(text, writeScores(state.scores));
   };
 }
 
-function setUpText(store, text) {
+function setUpText(store, text, pasteMatrix) {
   const complaint = find("#scores-error");
   const take = (value) => {
     const { scores, error } = parseScores(value);
@@ -108,7 +119,7 @@ function setUpText(store, text) {
   document.addEventListener("paste", (event) => {
     if (event.target.closest?.("input, textarea")) return;
     const pasted = event.clipboardData.getData("text");
-    if (pasted.trim()) take(pasted);
+    if (pasted.trim()) (store.state.view === "matrix" ? pasteMatrix : take)(pasted);
   });
 }
 

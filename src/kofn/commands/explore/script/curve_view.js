@@ -8,9 +8,9 @@ const HEIGHT = 236;
 const [TOP, BOTTOM] = [26, HEIGHT - 26];
 const POINTS = 240;
 
-export function drawCurve(store, found) {
+export function drawCurve(store, found, place = "#curve") {
   const { state } = store;
-  const { svg, width } = canvas("#curve", HEIGHT);
+  const { svg, width } = canvas(place, HEIGHT);
   const domain = range(state.scores);
   const across = linearScale(domain, [LEFT, width - RIGHT]);
   const up = upright([0, 1], TOP, BOTTOM);

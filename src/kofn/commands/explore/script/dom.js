@@ -3,7 +3,7 @@
 export const find = (selector) => document.querySelector(selector);
 
 const SVG = "http://www.w3.org/2000/svg";
-const IN_HTML = new Set(["BUTTON", "TD", "TH", "TR", "INPUT", "LABEL", "SPAN"]);
+const IN_HTML = new Set(["BUTTON", "THEAD", "TBODY", "TFOOT", "TD", "TH", "TR", "INPUT", "LABEL", "SPAN"]);
 
 /** Set attributes; a null removes one. */
 export function set(element, attributes) {

@@ -1,13 +1,17 @@
 // The page: one state, and everything drawn from it.
 
 import { answer } from "./answer.js";
-import { codeFor } from "./code.js";
 import { drawCooling } from "./cooling_view.js";
 import { drawReadouts, setUpControls } from "./controls.js";
 import { drawCurve } from "./curve_view.js";
 import { each, find, fixed, onResize, rounded3, set } from "./dom.js";
 import { forgetWidths, widthOf } from "./frame.js";
 import { drawGradient } from "./gradient_view.js";
+import { assignment } from "./matrix/assignment.js";
+import { drawMatrix } from "./matrix/cells_view.js";
+import { codeFor } from "./matrix/matrix_code.js";
+import { drawMatrixCurve, drawMatrixReadouts } from "./matrix/matrix_controls.js";
+import { drawMatrixTable } from "./matrix/matrix_table.js";
 import { drawScores } from "./scores_view.js";
 import { LIMITS, START, changed, fromHash, toHash } from "./state.js";
 import { drawTable } from "./table_view.js";
@@ -22,6 +26,7 @@ let found = null;
 
 /** Take over a change and draw it, once per frame however many changes come. */
 function change(part) {
+  if (part.view && part.view !== store.state.view) forgetWidths(); // what was out of sight had none
   store.state = changed(store.state, part);
   if (!frame) frame = requestAnimationFrame(draw);
 }
@@ -32,18 +37,22 @@ function mask(i, off) {
 
 function reset() {
   stop();
-  store.state = START;
+  store.state = { ...START, view: store.state.view };
   set(find("#notice"), { text: "" });
   change({});
 }
 
+const VIEWS = {
+  row: [drawScores, drawWeights, drawGradient, drawCurve, drawCooling, drawTable, drawReadouts, drawMasks],
+  matrix: [drawMatrix, drawMatrixCurve, drawMatrixTable, drawMatrixReadouts],
+};
+
 function draw() {
   frame = 0;
-  found = answer(store.state);
+  const { state } = store;
+  found = state.view === "matrix" ? assignment(state) : answer(state);
   drawControls();
-  for (const view of [drawScores, drawWeights, drawGradient, drawCurve, drawCooling, drawTable]) view(store, found);
-  drawReadouts(store, found);
-  drawMasks();
+  for (const view of VIEWS[state.view]) view(store, found);
   drawCode();
   later(remember, 250);
   later(say, 900);
@@ -65,9 +74,20 @@ function remember() {
 
 /** Tell screen readers what came out, when it has come to rest. */
 function say() {
-  const { k, T, link, entry } = store.state;
+  const { view, k, T, link, entry } = store.state;
+  if (view === "matrix") return sayMatrix(store.state);
   const words = `${link}, k ${k}, temperature ${T}: threshold ${fixed(found.theta)}, `;
   set(find("#status"), { text: `${words}weight of entry ${entry} ${fixed(found.p[entry])}` });
+}
+
+function sayMatrix({ T, link, matrix }) {
+  const n = matrix.columns.length;
+  const [i, j] = [Math.floor(matrix.cell / n), matrix.cell % n];
+  const words = `weight of row ${i}, column ${j} ${fixed(found.p?.[i][j] ?? NaN)}, `
+    + `prices ${fixed(found.alpha[i])} and ${fixed(found.beta[j])}`;
+  set(find("#status"), {
+    text: found.p ? `${link}, temperature ${T}: ${words}` : "No weights from 0 to 1 have these sums.",
+  });
 }
 
 /** Buttons under the scores that take an entry out of the choice, where there is room. */
@@ -178,8 +198,9 @@ function setUpTheme() {
 
 /** Take over the state of the address, and say what in it cannot be used. */
 function readAddress() {
-  const { state, wrong } = fromHash(location.hash);
+  const { state, wrong } = fromHash(location.hash, store.state);
   if (state) store.state = state;
+  forgetWidths();
   set(find("#notice"), {
     text: wrong.length ? `This link has parts that cannot be used: ${wrong.join(", ")}.` : "",
   });

@@ -1,7 +1,8 @@
 // All numbers as a table, in which scores, masks and the chosen entry can be changed, too.
 
 import { add, find, fixed, set, short, weightText } from "./dom.js";
-import { numberOf, writeScores } from "./state.js";
+import { numberOf } from "./numbers.js";
+import { writeScores } from "./state.js";
 
 const COLUMNS = ["p", "hard", "marginal", "slope"];
 

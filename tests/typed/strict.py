@@ -5,6 +5,7 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import kofn
@@ -42,6 +43,10 @@ def estimated(logits: Tensor) -> Tensor:
 def first_weight(scores: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
     weights = kofn.soft_topk(scores, 1.5, link=links.entmax(1.2))
     return float(weights[0])
+
+
+def of_rows(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return kofn.soft_topk(scores, scores[:, 0], temperature=scores[:, 1:2])
 
 
 def routed(tokens: Tensor) -> Tensor:

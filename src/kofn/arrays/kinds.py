@@ -83,7 +83,7 @@ def special(x: ArrayT) -> Special[ArrayT]:
 def dtype_name(x: Array) -> str:
     name = str(x.dtype).rpartition(".")[2]
     # ">f8" is NumPy's float64 in the other byte order; it is copied before any computation.
-    return x.dtype.name if name[0] in "<>" else name  # type: ignore[attr-defined]
+    return x.dtype.name if name[0] in "<>" else name  # type: ignore[union-attr]
 
 
 def compute_dtype(x: Array) -> DType:

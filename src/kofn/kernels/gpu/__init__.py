@@ -12,8 +12,10 @@ SERVED = ("float32", "float16", "bfloat16")
 
 def serves(x: Array, framework: str) -> bool:
     """Return whether the array is a tensor on a device that Triton compiles for, but no float64."""
-    on_gpu = framework == "torch" and x.device.type == "cuda" and dtype_name(x) in SERVED
-    return on_gpu and _is_supported(x.device)
+    if framework != "torch" or dtype_name(x) not in SERVED:
+        return False
+    device: Any = x.device
+    return device.type == "cuda" and _is_supported(device)
 
 
 @lru_cache

@@ -164,6 +164,27 @@ def test_scores_of_any_size_have_their_margins(link, size):
 
 
 @every_link
+def test_a_temperature_that_floats_resolve_is_not_raised(link):
+    rng = np.random.default_rng(0)
+    x, k, c = rng.standard_normal((30, 7)), rng.uniform(0.2, 5, 30), rng.uniform(1, 3, 7)
+    c *= k.sum() / c.sum()
+    w = soft_assignment(x, k, c, link=link, temperature=1e-5)
+    assert abs(w.sum(0) / c - 1).max() < 1e-8
+    alpha, beta = soft_assignment_prices(x, k, c, link=link, temperature=1e-5)
+    assert abs(w - oracle.CDF[str(link)]((x - alpha[:, None] - beta) / 1e-5)).max() < 1e-6
+
+
+def test_single_precision_of_jax_has_the_margins_of_far_scores():
+    jax = pytest.importorskip("jax")
+    x = matrix(30, 7).astype(np.float32)
+    weights = jax.jit(lambda x: soft_assignment(x, 2))
+    for size in (1e10, 1e30):
+        w = np.asarray(weights(jax.numpy.asarray(x * np.float32(size))), np.float64)
+        assert abs(w.sum(-1) - 2).max() < 1e-5
+        assert abs(w.sum(-2) / (60 / 7) - 1).max() < 1e-4
+
+
+@every_link
 def test_ties_share(link):
     x = np.zeros((6, 4))
     assert abs(soft_assignment(x, 2, link=link, temperature=1e-3) - 0.5).max() < 1e-12
@@ -281,6 +302,16 @@ def test_half_precision_is_float64_rounded(dtype):
     wanted = soft_assignment(x.double(), 2, temperature=0.5)
     assert torch.equal(soft_assignment(x, 2, temperature=0.5), wanted.to(dtype))
     assert all(p.dtype is torch.float32 for p in soft_assignment_prices(x, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_capacities_in_half_precision_match_up_to_their_rounding(dtype):
+    x, k = torch.tensor(matrix(3, 5)).to(dtype), torch.tensor([1.0, 2, 1.5])
+    capacity = torch.full((5,), 0.9, dtype=dtype)
+    w = soft_assignment(x.double(), k, capacity)
+    assert margins(w, k, np.full(5, 0.9)) < 1e-9
+    assert soft_assignment(x, k, capacity + 0.1).isnan().all()
+    assert soft_assignment(x, k, capacity.float() + 1e-3).isnan().all()
 
 
 def test_numbers_that_cannot_be_are_refused_by_name():

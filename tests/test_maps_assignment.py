@@ -371,6 +371,25 @@ def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
         assert len(passes) <= (12 if link in ("logistic", "normal") else 25)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_conjugate_gradients_find_the_same_weights(framework, dtype, monkeypatch):
+    """They take the place of a factorised S where both sides of a matrix are large."""
+    from kofn.maps.assignment import search
+
+    x, found = framework.array(np.stack([matrix(40, 30), matrix(40, 30, 1)]), dtype), {}
+    calls, plain = [], search.conjugate
+    monkeypatch.setattr(search, "conjugate", lambda *a: calls.append(1) or plain(*a))
+    t = framework.array(np.array([1.0, 0.01]), dtype)
+    for most in (30, 29):
+        monkeypatch.setattr(search, "DENSE", most)
+        if framework.name == "jax":
+            pytest.importorskip("jax").clear_caches()
+        found[most] = framework.numpy(soft_assignment(x, 3, temperature=t))
+        assert bool(calls) == (most == 29)
+        assert margins(found[most], 3, 4) < {"float64": 1e-9, "float32": 2e-6}[dtype]
+    assert abs(found[29] - found[30]).max() < {"float64": 1e-8, "float32": 1e-3}[dtype]
+
+
 HARD = {
     "skewed": lambda rng: (rng.standard_normal((60, 8)) + np.linspace(-9, 9, 8), 2.0, 15.0),
     "square": lambda rng: (rng.standard_normal((16, 16)), 1.0, 1.0),

@@ -35,6 +35,11 @@ MOST = 4000
 STALLED = 8
 """Passes without progress after which an error that is small is taken."""
 
+DENSE = 256
+"""Columns up to which S is formed and factorised; above, conjugate gradients take less time."""
+PRODUCTS = 64
+"""Products with S for one step at most. If these do not suffice, at low T, S is formed."""
+
 LEAST_CURVED = 1e-2
 """The least slope of a column, as a part of what it may still gain or lose.
 
@@ -277,24 +282,67 @@ def densities(link: Link, y: Array, k: Array, t: Array) -> Array:
     return xp.where(moving, entries.pdf(z), 0.0)
 
 
+def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tuple[Array, Array]:
+    """Return (S + damping)⁻¹·R without S, and where the products do not suffice for it.
+
+    These are conjugate gradients with the diagonal of S as preconditioner: the scale of `schur`.
+    """
+    xp = namespace(slopes)
+    part, columns, scale, level = scaled(slopes, room, LEAST_CURVED)
+
+    def product(v: Array) -> Array:
+        w = v / scale
+        inner = part.swapaxes(-1, -2) @ (part @ w[..., None])
+        across = level * xp.sum(level * v, axis=-1)[..., None]
+        return (columns * w - inner[..., 0]) / scale + across + damping[..., None] * v
+
+    right = excess / scale
+    zero = xp.zeros_like(right)
+    size = xp.sum(right * right, axis=-1)
+    enough = size * float(xp.finfo(slopes.dtype).eps) ** 1.5
+
+    def unfinished(s: Any) -> Array:
+        return xp.any(s[3] > enough)
+
+    def advance(s: Any) -> Any:
+        found, rest, towards, left = s
+        along = product(towards)
+        curved = xp.sum(towards * along, axis=-1)
+        good = (left > enough) & (curved > 0)
+        length = xp.where(good, left / xp.where(good, curved, 1.0), 0.0)[..., None]
+        rest = rest - length * along
+        new = xp.where(good, xp.sum(rest * rest, axis=-1), 0.0)
+        ratio = xp.where(good, new / xp.where(good, left, 1.0), 0.0)[..., None]
+        return found + length * towards, rest, rest + ratio * towards, new
+
+    state: Any = (zero, right, right, size)
+    found, _, _, left = while_loop(slopes, unfinished, advance, state, PRODUCTS)
+    return found / scale, left > enough
+
+
 def schur(slopes: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
     """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, and the scale.
 
     Its diagonal is then at most 1. S is 0 along a constant, for β + 1 and α − 1 give the same
     weights; there it is 1 instead.
     """
+    part, columns, scale, level = scaled(slopes, room, least_curved)
+    whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
+    across = level[..., :, None] * level[..., None, :]
+    return whole / scale[..., :, None] / scale[..., None, :] + across, scale
+
+
+def scaled(slopes: Array, room: Array, least_curved: float) -> tuple[Array, ...]:
+    """Return D_r^−½·W, the diagonal of D_c, the scale of columns, and the constant in it."""
     xp = namespace(slopes)
     rows, columns = xp.sum(slopes, axis=-1), xp.sum(slopes, axis=-2)
     least = float(xp.finfo(slopes.dtype).smallest_normal)
     inverse = xp.where(rows > least, 1 / xp.sqrt(xp.where(rows > least, rows, 1.0)), 0.0)
-    part = slopes * inverse[..., None]
     size = xp.maximum(columns, least_curved * room)
     size = xp.where(size > least, size, 1.0)
     scale = xp.sqrt(size)
-    whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
     level = scale / xp.sqrt(xp.sum(size, axis=-1))[..., None]
-    across = level[..., :, None] * level[..., None, :]
-    return whole / scale[..., :, None] / scale[..., None, :] + across, scale
+    return slopes * inverse[..., None], columns, scale, level
 
 
 def diagonal(values: Array) -> Array:
@@ -310,8 +358,16 @@ def _newton_step(
     xp = namespace(p.x)
     least = float(xp.finfo(p.x.dtype).eps) * 16
     damping = xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
-    matrix, scale = schur(slopes, room, LEAST_CURVED)
-    matrix = matrix + diagonal(xp.zeros_like(scale) + damping[..., None])
-    known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
-    matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
-    return centred(p, solved(matrix, excess / scale) / scale)
+
+    def dense() -> Array:
+        matrix, scale = schur(slopes, room, LEAST_CURVED)
+        matrix = matrix + diagonal(xp.zeros_like(scale) + damping[..., None])
+        known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
+        matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
+        return solved(matrix, excess / scale) / scale
+
+    if p.x.shape[-1] <= DENSE:
+        return centred(p, dense())
+    step, short = conjugate(slopes, excess, room, damping)
+    step = xp.where(short[..., None], only_if(short, dense, step), step)
+    return centred(p, step)

@@ -63,8 +63,8 @@ test-levels: library  ## run the tests of kernels, accuracy and gradients with c
 test-older: $(READY)  ## run some of these with code for older processors only, as .ci/run does after `make test`
 	$(MAKE) test-levels LEVELS="$(OLDER)" OF_LEVELS="$(SAMPLE) -k 'not jax'"
 
-test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt) and test these
-	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench]"
+test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt, POT, cvxpy) and test these
+	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench,peers]"
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 

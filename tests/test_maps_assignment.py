@@ -164,6 +164,27 @@ def test_scores_of_any_size_have_their_margins(link, size):
 
 
 @every_link
+def test_a_temperature_that_floats_resolve_is_not_raised(link):
+    rng = np.random.default_rng(0)
+    x, k, c = rng.standard_normal((30, 7)), rng.uniform(0.2, 5, 30), rng.uniform(1, 3, 7)
+    c *= k.sum() / c.sum()
+    w = soft_assignment(x, k, c, link=link, temperature=1e-5)
+    assert abs(w.sum(0) / c - 1).max() < 1e-8
+    alpha, beta = soft_assignment_prices(x, k, c, link=link, temperature=1e-5)
+    assert abs(w - oracle.CDF[str(link)]((x - alpha[:, None] - beta) / 1e-5)).max() < 1e-6
+
+
+def test_single_precision_of_jax_has_the_margins_of_far_scores():
+    jax = pytest.importorskip("jax")
+    x = matrix(30, 7).astype(np.float32)
+    weights = jax.jit(lambda x: soft_assignment(x, 2))
+    for size in (1e10, 1e30):
+        w = np.asarray(weights(jax.numpy.asarray(x * np.float32(size))), np.float64)
+        assert abs(w.sum(-1) - 2).max() < 1e-5
+        assert abs(w.sum(-2) / (60 / 7) - 1).max() < 1e-4
+
+
+@every_link
 def test_ties_share(link):
     x = np.zeros((6, 4))
     assert abs(soft_assignment(x, 2, link=link, temperature=1e-3) - 0.5).max() < 1e-12
@@ -283,6 +304,16 @@ def test_half_precision_is_float64_rounded(dtype):
     assert all(p.dtype is torch.float32 for p in soft_assignment_prices(x, 2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_capacities_in_half_precision_match_up_to_their_rounding(dtype):
+    x, k = torch.tensor(matrix(3, 5)).to(dtype), torch.tensor([1.0, 2, 1.5])
+    capacity = torch.full((5,), 0.9, dtype=dtype)
+    w = soft_assignment(x.double(), k, capacity)
+    assert margins(w, k, np.full(5, 0.9)) < 1e-9
+    assert soft_assignment(x, k, capacity + 0.1).isnan().all()
+    assert soft_assignment(x, k, capacity.float() + 1e-3).isnan().all()
+
+
 def test_numbers_that_cannot_be_are_refused_by_name():
     x = matrix(4, 3)
     cases = {
@@ -338,6 +369,25 @@ def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
         assert margins(w, 8, 512) < {"float64": 1e-12, "float32": 1e-7}[dtype]
         assert passes.count("soft_topk") <= most
         assert len(passes) <= (12 if link in ("logistic", "normal") else 25)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_conjugate_gradients_find_the_same_weights(framework, dtype, monkeypatch):
+    """They take the place of a factorised S where both sides of a matrix are large."""
+    from kofn.maps.assignment import search
+
+    x, found = framework.array(np.stack([matrix(40, 30), matrix(40, 30, 1)]), dtype), {}
+    calls, plain = [], search.conjugate
+    monkeypatch.setattr(search, "conjugate", lambda *a: calls.append(1) or plain(*a))
+    t = framework.array(np.array([1.0, 0.01]), dtype)
+    for most in (30, 29):
+        monkeypatch.setattr(search, "DENSE", most)
+        if framework.name == "jax":
+            pytest.importorskip("jax").clear_caches()
+        found[most] = framework.numpy(soft_assignment(x, 3, temperature=t))
+        assert bool(calls) == (most == 29)
+        assert margins(found[most], 3, 4) < {"float64": 1e-9, "float32": 2e-6}[dtype]
+    assert abs(found[29] - found[30]).max() < {"float64": 1e-8, "float32": 1e-3}[dtype]
 
 
 HARD = {

@@ -71,7 +71,7 @@ def matrices(
     alpha = link.alpha
     if framework(alpha) is not None:
         alpha = _spread("alpha", alpha, tuple(batch), x, BATCH)[..., None]
-    return _with_equal_sums(x, of_rows, of_columns, t, alpha)
+    return _with_equal_sums(x, of_rows, of_columns, t, alpha, _tolerance(k, capacity))
 
 
 BATCH = "the batch shape (scores.shape[:-2])"
@@ -113,7 +113,21 @@ def _temperature(temperature: object, batch: tuple[int, ...], x: Array) -> Array
         return xp.where((t > 0) & (t < math.inf), clip(t, floor, ceiling), math.nan)
 
 
-def _with_equal_sums(x: Array, k: Array, c: Array | None, t: Array, alpha: Any) -> Matrices:
+def _tolerance(*margins: object) -> float:
+    """Return how far sums may be apart, relative: margins in half precision are rounded more."""
+    found = TOLERANCE
+    for each in margins:
+        if framework(each) is not None:
+            found = max(found, ROUNDED.get(dtype_name(each), 0.0))  # type: ignore[arg-type]
+    return found
+
+
+ROUNDED = {"float16": 2**-10, "bfloat16": 2**-7}
+
+
+def _with_equal_sums(
+    x: Array, k: Array, c: Array | None, t: Array, alpha: Any, tolerance: float
+) -> Matrices:
     """Return margins with equal sums, without those of rows and columns that are excluded.
 
     Scores of +inf, and sums that are apart by more than rounding, give NaN.
@@ -132,7 +146,7 @@ def _with_equal_sums(x: Array, k: Array, c: Array | None, t: Array, alpha: Any) 
         c = xp.where(columns, c, 0.0)
         other = xp.sum(c, axis=-1)
         most = xp.maximum(xp.abs(total), xp.abs(other))
-        good = xp.abs(total - other) <= TOLERANCE * most
+        good = xp.abs(total - other) <= tolerance * most
         ratio = total / xp.where(other > 0, other, 1.0)
         c = c * xp.where(good & (other > 0), ratio, xp.where(good, 1.0, math.nan))[..., None]
     endless = xp.any(x == math.inf, axis=(-2, -1))

@@ -21,16 +21,24 @@ from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, opened, settled
 from kofn.maps.topk import soft_topk, soft_topk_threshold
 
-NEWTON = 200
-"""Passes over the matrix at the temperature given; most need four to ten."""
-HOPELESS = 30
-"""The same where the rounding of scores is larger than the temperature."""
-WARMER = 60
-"""Passes at each temperature above it."""
-LEVELS = 4
-"""How many temperatures are tried then, up to the spread of the scores."""
+COLD = 30
+"""Passes over the matrix at the temperature given, from prices of 0; most need four to ten."""
+COOLING = 4.0
+"""Where these do not suffice, by what the temperature falls from stage to stage, from the spread of
+the scores to the one given. Each stage starts at the prices of the one before."""
+STAGE = 40
+"""Passes at each of these temperatures."""
+CLOSEST = 1.2
+"""A stage that fails is tried again nearer to the last that did not, down to this ratio."""
+MOST = 4000
+"""Passes in all."""
 STALLED = 8
 """Passes without progress after which an error that is small is taken."""
+
+DENSE = 256
+"""Columns up to which S is formed and factorised; above, conjugate gradients take less time."""
+PRODUCTS = 64
+"""Products with S for one step at most. If these do not suffice, at low T, S is formed."""
 
 LEAST_CURVED = 1e-2
 """The least slope of a column, as a part of what it may still gain or lose.
@@ -60,7 +68,9 @@ class _State(NamedTuple):
     best: Array  # the least error at this temperature
     stalled: Array  # passes since it fell by half
     passes: Array  # at this temperature
-    level: Array
+    t: Array  # the temperature of this stage
+    hot: Array  # the last at which the sums were met, 0 if none
+    kept: Array  # the prices there
     active: Array
     met: Array
 
@@ -77,11 +87,12 @@ def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
     """Return the prices of open columns, the temperature, and whether the sums are met."""
     xp = namespace(p.x)
     zero = xp.zeros_like(p.t)
+    largest = float(xp.finfo(p.x.dtype).max)
     none = xp.zeros_like(p.t, dtype=xp.bool)
     nothing = xp.zeros_like(p.c)
     state = _State(
         *(nothing, nothing, zero, zero, zero + 1, none),
-        *(zero + float(xp.finfo(p.x.dtype).max), zero, zero, zero, ~none, none),
+        *(zero + largest, zero, zero, p.t + 0, zero, nothing, ~none, none),
     )
     room = room_of(p)
 
@@ -89,24 +100,11 @@ def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
         return xp.any(s.active)
 
     def advance(s: _State) -> _State:
-        return _advanced(p, link, _temperature(p, s.level), room, s)
+        return _advanced(p, link, room, s)
 
-    most = NEWTON + LEVELS * WARMER
-    s = while_loop(p.x, unfinished, advance, state, most)
-    return centred(p, s.base), _temperature(p, s.level), s.met
-
-
-def _temperature(p: Open, level: Array) -> Array:
-    """Return T, or one between T, at level 0, and that at which the scores hardly differ."""
-    xp, t = namespace(p.x), p.t
-
-    def warmer() -> Array:
-        most = xp.maximum(t, _spread(p) / 4)
-        least = xp.maximum(t, most * 1e-6)
-        between = xp.exp(xp.log(least) + level / LEVELS * (xp.log(most) - xp.log(least)))
-        return xp.where(level == 0, t, between)
-
-    return only_if(level > 0, warmer, t)
+    s = while_loop(p.x, unfinished, advance, state, MOST)
+    # As they were tried: where prices are large, to centre them again would round them anew.
+    return s.base, s.t, s.met
 
 
 def _spread(p: Open) -> Array:
@@ -122,11 +120,11 @@ def _spread(p: Open) -> Array:
     )
 
 
-def _advanced(p: Open, link: Link, t: Array, room: Array, s: _State) -> _State:
+def _advanced(p: Open, link: Link, room: Array, s: _State) -> _State:
     """Take one pass: look at the step that is tried, and accept, shorten or replace it."""
     xp = namespace(p.x)
     info = xp.finfo(p.x.dtype)
-    tolerance = 1e-12 if float(info.eps) < 1e-12 else 5e-7
+    tolerance, t = 1e-12 if float(info.eps) < 1e-12 else 5e-7, s.t
     beta = s.base + s.length[..., None] * s.step
     y = p.x - beta[..., None, :]
     weights = soft_topk(y, p.k, link=link, temperature=t[..., None])
@@ -143,20 +141,37 @@ def _advanced(p: Open, link: Link, t: Array, room: Array, s: _State) -> _State:
     stalled = xp.where(good & ~(error < s.best / 2), s.stalled + 1, xp.zeros_like(s.stalled))
     best = xp.where(good & (error < s.best), error, s.best)
     passes = s.passes + 1
-    spent = passes >= xp.where(s.level == 0, full_like(t, (), NEWTON), WARMER)
-    late = s.active & (s.level == 0) & (passes >= HOPELESS)
-    rounding = 64 * float(info.eps)
-    spent = spent | only_if(late, lambda: late & (t < rounding * _spread(p)), spent)
+    cold = (s.hot == 0) & (t == p.t)
+    spent = passes >= xp.where(cold, xp.where(best < 1e-3, 2.0 * COLD, COLD), STAGE)
     # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
+    slow = s.active & (spent | (stalled >= 2) | (t > p.t))
+    rounding = only_if(slow, lambda: _rounding(p, beta, weights, t), xp.zeros_like(t))
     close = (error < 4 * tolerance) & (stalled >= 1)
     close = close | (error < 1e3 * tolerance) & (stalled >= 3)
-    close = close | (error < 1e5 * tolerance) & (stalled >= STALLED) | (error < 1e-4) & spent
+    close = close | (error < 1e5 * tolerance) & (stalled >= STALLED)
+    close = close | (error < 1e-4) & spent & ~cold
+    close = close | (error < xp.clip(rounding, 0.0, 1e-4)) & (stalled >= 2)
     met = good & ((error < tolerance) | close)
-    lost = ~met & (spent | xp.isnan(error))
-    warmer = s.active & lost & (s.level < LEVELS) & ~xp.isnan(error)
+    unknown = xp.isnan(error)
+    lost = ~met & (spent | unknown)
+    most = 1e-4 if float(info.eps) < 1e-12 else 2e-3
+    least = xp.maximum(p.t, t * rounding / most)  # the temperature that floats resolve
+    # A stage that fails is followed by the hottest, or by one between it and the last that did not.
+    cooler = s.active & met & (t > p.t) & ((t > least * CLOSEST) | (least == p.t))
+    nearer = lost & (s.hot > 0) & (s.hot > t * CLOSEST) & ~(rounding > most)
+    changed = cooler | (s.active & lost & ~unknown & (cold | nearer))
+    stops = lost & (s.hot > 0) & ~changed
     done = met | lost
     goes_on = s.active & ~done
     stay, by_columns, moving = goes_on & retry, goes_on & alone, goes_on & good & ~alone
+    hot, kept = xp.where(met, t, s.hot), xp.where(met[..., None], beta, s.kept)
+
+    def next_t() -> Array:
+        hottest = xp.maximum(COOLING * p.t, _spread(p) / 4)
+        between = xp.where(nearer, xp.sqrt(s.hot) * xp.sqrt(t), hottest)
+        return xp.where(cooler, xp.maximum(least, t / COOLING), between)
+
+    following = only_if(changed, next_t, t)
 
     full = good & (s.length == 1)
     damping = xp.where(full, s.damping / 4, xp.where(good, s.damping, s.damping * 4))
@@ -185,20 +200,31 @@ def _advanced(p: Open, link: Link, t: Array, room: Array, s: _State) -> _State:
     zero = xp.zeros_like(t)
     return _State(
         base=pick(
-            *((~s.active | stay, s.base), (warmer, 0.0), (by_columns, placed)), otherwise=beta
+            *((~s.active | stay, s.base), (changed | stops, kept), (by_columns, placed)),
+            otherwise=beta,
         ),
         step=pick((stay, s.step), (moving, step), otherwise=xp.zeros_like(step)),
         length=pick((stay, shorter), (moving, 1.0), otherwise=zero),
         gain=pick((stay, s.gain), (moving, gain), otherwise=zero),
-        damping=pick((warmer, 1.0), otherwise=damping),
+        damping=pick((changed, 1.0), otherwise=damping),
         retried=stay,
-        best=pick((warmer, float(info.max)), otherwise=best),
-        stalled=pick((warmer, 0.0), otherwise=stalled),
-        passes=pick((warmer, 0.0), otherwise=passes),
-        level=pick((warmer, s.level + 1), otherwise=s.level),
-        active=goes_on | warmer,
-        met=s.met | (s.active & met),
+        best=pick((changed, float(info.max)), otherwise=best),
+        stalled=pick((changed, 0.0), otherwise=stalled),
+        passes=pick((changed, 0.0), otherwise=passes),
+        t=pick((~s.active, s.t), (changed, following), (stops, s.hot), otherwise=t),
+        hot=pick((~s.active, s.hot), otherwise=hot),
+        kept=pick((~s.active, s.kept), otherwise=kept),
+        active=goes_on | changed,
+        met=s.met | (s.active & (met & ~changed | stops)),
     )
+
+
+def _rounding(p: Open, beta: Array, weights: Array, t: Array) -> Array:
+    """Return how far rounded prices move weights between 0 and 1, roughly."""
+    xp = namespace(p.x)
+    inside = (weights > 0) & (weights < 1) & (p.x > -math.inf)
+    size = xp.where(inside, xp.abs(p.x), 0.0) + xp.where(inside, xp.abs(beta)[..., None, :], 0.0)
+    return 8 * float(xp.finfo(p.x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
 
 
 def room_of(p: Open) -> Array:
@@ -256,24 +282,67 @@ def densities(link: Link, y: Array, k: Array, t: Array) -> Array:
     return xp.where(moving, entries.pdf(z), 0.0)
 
 
+def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tuple[Array, Array]:
+    """Return (S + damping)⁻¹·R without S, and where the products do not suffice for it.
+
+    These are conjugate gradients with the diagonal of S as preconditioner: the scale of `schur`.
+    """
+    xp = namespace(slopes)
+    part, columns, scale, level = scaled(slopes, room, LEAST_CURVED)
+
+    def product(v: Array) -> Array:
+        w = v / scale
+        inner = part.swapaxes(-1, -2) @ (part @ w[..., None])
+        across = level * xp.sum(level * v, axis=-1)[..., None]
+        return (columns * w - inner[..., 0]) / scale + across + damping[..., None] * v
+
+    right = excess / scale
+    zero = xp.zeros_like(right)
+    size = xp.sum(right * right, axis=-1)
+    enough = size * float(xp.finfo(slopes.dtype).eps) ** 1.5
+
+    def unfinished(s: Any) -> Array:
+        return xp.any(s[3] > enough)
+
+    def advance(s: Any) -> Any:
+        found, rest, towards, left = s
+        along = product(towards)
+        curved = xp.sum(towards * along, axis=-1)
+        good = (left > enough) & (curved > 0)
+        length = xp.where(good, left / xp.where(good, curved, 1.0), 0.0)[..., None]
+        rest = rest - length * along
+        new = xp.where(good, xp.sum(rest * rest, axis=-1), 0.0)
+        ratio = xp.where(good, new / xp.where(good, left, 1.0), 0.0)[..., None]
+        return found + length * towards, rest, rest + ratio * towards, new
+
+    state: Any = (zero, right, right, size)
+    found, _, _, left = while_loop(slopes, unfinished, advance, state, PRODUCTS)
+    return found / scale, left > enough
+
+
 def schur(slopes: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
     """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, and the scale.
 
     Its diagonal is then at most 1. S is 0 along a constant, for β + 1 and α − 1 give the same
     weights; there it is 1 instead.
     """
+    part, columns, scale, level = scaled(slopes, room, least_curved)
+    whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
+    across = level[..., :, None] * level[..., None, :]
+    return whole / scale[..., :, None] / scale[..., None, :] + across, scale
+
+
+def scaled(slopes: Array, room: Array, least_curved: float) -> tuple[Array, ...]:
+    """Return D_r^−½·W, the diagonal of D_c, the scale of columns, and the constant in it."""
     xp = namespace(slopes)
     rows, columns = xp.sum(slopes, axis=-1), xp.sum(slopes, axis=-2)
     least = float(xp.finfo(slopes.dtype).smallest_normal)
     inverse = xp.where(rows > least, 1 / xp.sqrt(xp.where(rows > least, rows, 1.0)), 0.0)
-    part = slopes * inverse[..., None]
     size = xp.maximum(columns, least_curved * room)
     size = xp.where(size > least, size, 1.0)
     scale = xp.sqrt(size)
-    whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
     level = scale / xp.sqrt(xp.sum(size, axis=-1))[..., None]
-    across = level[..., :, None] * level[..., None, :]
-    return whole / scale[..., :, None] / scale[..., None, :] + across, scale
+    return slopes * inverse[..., None], columns, scale, level
 
 
 def diagonal(values: Array) -> Array:
@@ -289,8 +358,16 @@ def _newton_step(
     xp = namespace(p.x)
     least = float(xp.finfo(p.x.dtype).eps) * 16
     damping = xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
-    matrix, scale = schur(slopes, room, LEAST_CURVED)
-    matrix = matrix + diagonal(xp.zeros_like(scale) + damping[..., None])
-    known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
-    matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
-    return centred(p, solved(matrix, excess / scale) / scale)
+
+    def dense() -> Array:
+        matrix, scale = schur(slopes, room, LEAST_CURVED)
+        matrix = matrix + diagonal(xp.zeros_like(scale) + damping[..., None])
+        known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
+        matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
+        return solved(matrix, excess / scale) / scale
+
+    if p.x.shape[-1] <= DENSE:
+        return centred(p, dense())
+    step, short = conjugate(slopes, excess, room, damping)
+    step = xp.where(short[..., None], only_if(short, dense, step), step)
+    return centred(p, step)

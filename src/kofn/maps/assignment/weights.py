@@ -45,8 +45,8 @@ def soft_assignment(
             `scores.shape[:-1]`. A row without available entries takes nothing, whatever its k.
         capacity: what each column sums to, in [0, m]: a number, or an array that broadcasts to
             (…, n). By default, columns with available entries share Σk equally. Its sum has to be
-            Σk up to rounding (1e-5); it is then multiplied by Σk/Σcapacity. So where Σk changes
-            alone, all columns grow in proportion.
+            Σk up to rounding (1e-5, more for half-precision arrays); it is then multiplied by
+            Σk/Σcapacity. So where Σk changes alone, all columns grow in proportion.
         link: F, by name or as a kofn.Link, as for `soft_topk`; the α of links.entmax is a number or
             broadcasts to the batch shape, `scores.shape[:-2]`.
         temperature: > 0, in the units of the scores; a number, or an array that broadcasts to the

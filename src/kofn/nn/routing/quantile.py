@@ -12,7 +12,34 @@ from kofn.nn.routing.histogram import Grid, counts_in_range, places_of_share, ra
 from kofn.nn.routing.state import Tally, once, zero_counts
 
 
-class QuantileBias(Tally):
+class ExpertBias(Tally):
+    """A bias per expert in float32, whatever the dtype of the model, that keeps its address."""
+
+    bias: Tensor
+
+    def _make_bias(self, num_experts: int, device: Any) -> None:
+        zeros = torch.zeros(num_experts, dtype=torch.float32, device=device)
+        self.register_buffer("bias", zeros)
+
+    def forward(self) -> Tensor:
+        """Return the bias [num_experts] in float32."""
+        return self.bias
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+        # A checkpoint of the sign rule: the first step finds the bias.
+        if state.pop(f"{prefix}net_steps", None) is not None:
+            state.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
+        super()._load_from_state_dict(state, prefix, *others)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ExpertBias:
+        bias = self.bias
+        super()._apply(fn, recurse)
+        if self.bias.dtype != bias.dtype:  # three digits are too few to tell experts apart
+            self.bias = bias.to(self.bias.device)
+        return self
+
+
+class QuantileBias(ExpertBias):
     """A bias per expert, with which each would have had k/E of the tokens of the last step.
 
     With `bins=None`, it is the mean of the biases of the micro-batches, by their tokens. Otherwise
@@ -26,7 +53,6 @@ class QuantileBias(Tally):
     Source: Su, "MoE journey 6" (kexue.fm/archives/11619, 2026); Kimi K3 for the histogram.
     """
 
-    bias: Tensor
     mean: Tensor
     tokens: Tensor
     histogram: Tensor
@@ -55,19 +81,11 @@ class QuantileBias(Tally):
             self.ends = torch.zeros(2, dtype=torch.float64, device=device)
         self._forget()
 
-    def _make_bias(self, num_experts: int, device: Any) -> None:
-        zeros = torch.zeros(num_experts, dtype=torch.float32, device=device)
-        self.register_buffer("bias", zeros)
-
     def _forget(self) -> None:
         """Set the sums to those of no token, in place."""
         super()._forget()
         if self.bins is not None:
             self.ends.fill_(-torch.inf)
-
-    def forward(self) -> Tensor:
-        """Return the bias [num_experts] in float32."""
-        return self.bias
 
     @torch.no_grad()
     def observe(
@@ -88,17 +106,9 @@ class QuantileBias(Tally):
             required, mask = required.new_zeros(1, required.shape[1]), None
             required = required * torch.nan
         if self.bins is None:
-            self._average(*bias_of_share(required, self.k, mask))
+            _average(self, *bias_of_share(required, self.k, mask))
         else:
             self._count(required, once(known_tokens(required, mask).to(torch.int64)))
-
-    def _average(self, bias: Tensor, tokens: Tensor) -> None:
-        finite = bias.isfinite()
-        added = once(torch.where(finite, tokens, 0).to(torch.int64))
-        self.tokens.add_(added)
-        # Of the mean, the step is less than the new number; so nothing overflows.
-        weight = (added / self.tokens.clamp(min=1)).to(torch.float32)
-        self.mean.add_(weight * torch.where(finite, bias - self.mean, 0))
 
     def _count(self, required: Tensor, weights: Tensor) -> None:
         bins = self.bins or 0
@@ -137,7 +147,7 @@ class QuantileBias(Tally):
 
     def move(self, load: Tensor) -> None:
         """Set the bias to what the load requires; an expert without tokens keeps its own."""
-        found = self._required(load)
+        found = _required(self, load)
         old = self.bias.to(found.dtype)
         if self.ema:
             averaged = self.ema * old + (1 - self.ema) * found
@@ -150,17 +160,6 @@ class QuantileBias(Tally):
         self.bias.copy_(torch.where(known.any(), found, old))
         self._forget()
 
-    def _required(self, load: Tensor) -> Tensor:
-        """Return the bias in float64, NaN for an expert without tokens."""
-        if self.bins is None:
-            total, tokens = load.double().chunk(2)
-            return total / tokens
-        places = places_of_share(load.view_as(self.histogram), self.k)
-        if not self.unit:
-            return Grid(self.ends, self.bins).values(places)
-        least, greatest = self.bias.min() - 1, self.bias.max() + 1
-        return least + places * ((greatest - least) / self.bins)
-
     def described(self) -> str:
         """Return the settings, in words that are the same where the loads fit."""
         return f"balance='quantile', k={self.k:g}, bins={self.bins}, ema={self.ema:g}"
@@ -170,15 +169,23 @@ class QuantileBias(Tally):
         named = [f"{name}={value:g}" for name, value in options.items() if value is not False]
         return ", ".join([f"{len(self.bias)} experts", *named])
 
-    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
-        # A checkpoint of the sign rule: the first step finds the bias.
-        if state.pop(f"{prefix}net_steps", None) is not None:
-            state.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
-        super()._load_from_state_dict(state, prefix, *others)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> QuantileBias:
-        bias = self.bias
-        super()._apply(fn, recurse)
-        if self.bias.dtype != bias.dtype:  # three digits are too few to tell experts apart
-            self.bias = bias.to(self.bias.device)
-        return self
+def _required(balance: QuantileBias, load: Tensor) -> Tensor:
+    """Return the bias in float64, NaN for an expert without tokens."""
+    if balance.bins is None:
+        total, tokens = load.double().chunk(2)
+        return total / tokens
+    places = places_of_share(load.view_as(balance.histogram), balance.k)
+    if not balance.unit:
+        return Grid(balance.ends, balance.bins).values(places)
+    least, greatest = balance.bias.min() - 1, balance.bias.max() + 1
+    return least + places * ((greatest - least) / balance.bins)
+
+
+def _average(balance: QuantileBias, bias: Tensor, tokens: Tensor) -> None:
+    finite = bias.isfinite()
+    added = once(torch.where(finite, tokens, 0).to(torch.int64))
+    balance.tokens.add_(added)
+    # Of the mean, the step is less than the new number; so nothing overflows.
+    weight = (added / balance.tokens.clamp(min=1)).to(torch.float32)
+    balance.mean.add_(weight * torch.where(finite, bias - balance.mean, 0))

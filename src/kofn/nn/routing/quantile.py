@@ -13,9 +13,19 @@ from kofn.nn.routing.state import Tally, once, zero_counts
 
 
 class ExpertBias(Tally):
-    """A bias per expert in float32, whatever the dtype of the model, that keeps its address."""
+    """A bias per expert in float32, whatever the dtype of the model, that keeps its address.
+
+    Args:
+        ema: the weight of the old bias in a new one.
+        centred: whether the mean of the bias is 0, where only its differences count.
+    """
 
     bias: Tensor
+
+    def __init__(self, num_experts: int, ema: float, centred: bool, device: Any) -> None:
+        super().__init__()
+        self.ema, self.centred = ema, centred
+        self._make_bias(num_experts, device)
 
     def _make_bias(self, num_experts: int, device: Any) -> None:
         zeros = torch.zeros(num_experts, dtype=torch.float32, device=device)
@@ -24,6 +34,19 @@ class ExpertBias(Tally):
     def forward(self) -> Tensor:
         """Return the bias [num_experts] in float32."""
         return self.bias
+
+    def move_to(self, found: Tensor) -> None:
+        """Set the bias to what is required; an expert whose number is NaN keeps its own."""
+        old = self.bias.to(found.dtype)
+        if self.ema:
+            averaged = self.ema * old + (1 - self.ema) * found
+            # A level would take long from 0 on; differences have a meaning there.
+            found = torch.where(old.any() | self.centred, averaged, found)
+        known = found.isfinite()
+        found = torch.where(known, found, old)
+        if self.centred:
+            found = found - found.mean()
+        self.bias.copy_(torch.where(known.any(), found, old))
 
     def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
         # A checkpoint of the sign rule: the first step finds the bias.
@@ -46,10 +69,6 @@ class QuantileBias(ExpertBias):
     a histogram counts what tokens require: in [min(bias) − 1, max(bias) + 1] for scores in [0, 1]
     (`unit`), or in as many bins of the grid that covers all of it.
 
-    Args:
-        centred: whether the mean of the bias is 0, where only its differences count.
-        ema: the weight of the old bias.
-
     Source: Su, "MoE journey 6" (kexue.fm/archives/11619, 2026); Kimi K3 for the histogram.
     """
 
@@ -68,9 +87,8 @@ class QuantileBias(ExpertBias):
         centred: bool = True,
         device: Any = None,
     ) -> None:
-        super().__init__()
-        self.k, self.bins, self.ema, self.unit, self.centred = k, bins, ema, unit, centred
-        self._make_bias(num_experts, device)
+        super().__init__(num_experts, ema, centred, device)
+        self.k, self.bins, self.unit = k, bins, unit
         if bins is None:
             self.SUMS = ("mean", "tokens")
             self.mean = torch.zeros(num_experts, dtype=torch.float32, device=device)
@@ -146,18 +164,8 @@ class QuantileBias(ExpertBias):
         return torch.cat([self.mean.double() * tokens, tokens])
 
     def move(self, load: Tensor) -> None:
-        """Set the bias to what the load requires; an expert without tokens keeps its own."""
-        found = _required(self, load)
-        old = self.bias.to(found.dtype)
-        if self.ema:
-            averaged = self.ema * old + (1 - self.ema) * found
-            # A level would take long from 0 on; differences have a meaning there.
-            found = torch.where(old.any() | self.centred, averaged, found)
-        known = found.isfinite()
-        found = torch.where(known, found, old)
-        if self.centred:
-            found = found - found.mean()
-        self.bias.copy_(torch.where(known.any(), found, old))
+        """Set the bias to what the load requires."""
+        self.move_to(_required(self, load))
         self._forget()
 
     def described(self) -> str:

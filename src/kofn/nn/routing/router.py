@@ -17,7 +17,44 @@ from kofn.links import Link
 from kofn.nn.routing.routing import Routing
 
 
-class TopKRouter(Routing):
+class LinearRouting(Routing):
+    """Routing by the logits of a linear layer: its parameters, and the way to its outputs."""
+
+    hidden_size: int
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def _make_parameters(self, hidden_size: int, bias: bool, device: Any, dtype: Any) -> None:
+        self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
+        empty = partial(torch.empty, device=device, dtype=dtype)
+        self.weight = nn.Parameter(empty(self.num_experts, self.hidden_size))
+        self.bias = nn.Parameter(empty(self.num_experts)) if check_flag("bias", bias) else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as torch.nn.Linear does; reset loads, steps and thresholds."""
+        super().reset_parameters()
+        bound = 1 / math.sqrt(self.hidden_size)
+        for each in self.parameters(recurse=False):
+            nn.init.uniform_(each, -bound, bound)
+
+    def forward(
+        self, hidden_states: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits, weights and indices; `TopKRouter` describes them."""
+        tokens = _tokens(hidden_states, self.hidden_size)
+        mask = None if mask is None else _mask(mask, hidden_states)
+        logits = functional.linear(tokens, self.weight, self.bias)
+        scores = logits.float() if torch.is_autocast_enabled(logits.device.type) else logits
+        length = hidden_states.shape[-2] if hidden_states.ndim > 1 else 1
+        return logits, *self.choose(scores, mask, length)
+
+    def extra_repr(self) -> str:
+        biased = "" if self.bias is None else ", bias=True"
+        return f"{self.hidden_size} to {super().extra_repr()}{biased}"
+
+
+class TopKRouter(LinearRouting):
     """Return (logits, weights, indices): each token's experts, with a gradient for every logit.
 
     logits = hidden_states·weightᵀ. An expert's gate is softmax(logits) times a factor that is
@@ -37,28 +74,27 @@ class TopKRouter(Routing):
             training.)
         gates: "mixture" as above, or "topk": the soft top-k weight itself. "topk" weights differ
             less between experts than the right mixture may need. Only "topk" for "soft".
-        normalize: whether the weights of a token sum to 1. By default they do for "soft", and for
-            "hard" with k ≥ 2. With k = 1 they do not, which gives a warning, and True is refused.
+        normalize: whether the weights of a token sum to 1. By default they do for "soft", and with
+            k ≥ 2 for "hard" and "assignment"; k = 1 gives a warning there, and True is refused.
         link, temperature: as for `soft_topk`. The temperature may be a function of the step, such
             as `schedules.exponential(1.0, 0.1, steps=1000)`; `step()` counts the steps.
         balance: None, "quantile" or a number. With either, `step()` moves a bias that is added to
             the logits for the choice alone. "quantile" sets it to that with which each expert would
-            have had k/num_experts of the tokens since the last step. A number is the rate (such as
-            1e-3) at which it moves up for experts with less load than the mean and down for others.
-            For "hard" and "budget".
+            have had k/num_experts of the tokens since the last step; a number, such as 1e-3, moves
+            it up where the load is below the mean, and down elsewhere. For "hard" and "budget".
         inference_threshold: choose in eval() by a running mean of the threshold, token by token.
             For "expert_choice" and "budget"; "assignment" keeps a running mean of the prices.
         max_experts: of a token in "expert_choice" or "budget", else all; its smallest gates go.
         process_group: choose from the tokens of all processes of this torch.distributed group, all
             of which have to call the router. For "expert_choice" and "budget".
         bias: add a learned bias to the logits. device, dtype: of the parameters.
-        bins: for "quantile": None takes the exact quantile of each call, and the mean of the calls
-            of a step by their tokens. A number ≥ 2, such as 1000, counts int64 histograms, which
-            add up exactly over calls and processes; their range follows from the scores.
+        bins: for "quantile": None takes the mean of the exact quantiles of a step's calls, by their
+            tokens. A number ≥ 2, such as 1000, counts int64 histograms, which add up exactly over
+            calls and processes; their range follows from the scores.
         ema: for "quantile": the weight of the old bias in the new one, in [0, 1).
-        per_sequence: for "quantile" and "hard": in training, the later tokens of a sequence have a
-            bias by what its earlier ones require, from 16·num_experts/k tokens on. The sequences
-            lie along the last dimension but one. In eval() the bias is that of all.
+        per_sequence: for "quantile" and "hard": in training, later tokens of a sequence (the last
+            dimension but one) have a bias by what its earlier ones require, from
+            16·num_experts/k tokens on. In eval() the bias is that of all.
         score_function: "softmax", or "sigmoid": the gates of a mixture are sigmoids (if normalized,
             divided by their sum), and a balance adds its bias to these. For "hard" and "budget".
         n_group, topk_group: for "hard": a token chooses from `topk_group` of `n_group` groups of
@@ -78,10 +114,9 @@ class TopKRouter(Routing):
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range.
 
-    Source: Shazeer et al. (2017) for the layer; Zhou et al., "Mixture-of-Experts with Expert Choice
-    Routing" (2022); Wang et al. (2024) for the balance by a rate; Su, "MoE journey" 6 and 7
-    (kexue.fm/archives/11619 and 11626, 2026) for quantiles; DeepSeek-AI, "DeepSeek-V3 Technical
-    Report" (2024) for groups.
+    Source: Shazeer et al. (2017); Zhou et al., "Mixture-of-Experts with Expert Choice Routing"
+    (2022); for the balance, Wang et al. (2024), and Su, "MoE journey" 6 and 7 (2026,
+    kexue.fm/archives/11619 and 11626); for groups, DeepSeek-AI, "DeepSeek-V3" (2024).
 
     Example:
         >>> import torch
@@ -90,8 +125,6 @@ class TopKRouter(Routing):
         >>> logits, weights, indices = router(torch.randn(3, 5, 16))
         >>> logits.shape, weights.shape, indices.shape
         (torch.Size([15, 8]), torch.Size([15, 2]), torch.Size([15, 2]))
-        >>> router
-        TopKRouter(16 to 8 experts, k=2, selection='hard', gates='mixture', normalize=True)
     """
 
     def __init__(
@@ -139,33 +172,7 @@ class TopKRouter(Routing):
             n_group=n_group,
             topk_group=topk_group,
         )
-        self.hidden_size = check_integer("hidden_size", hidden_size, "an integer ≥ 1", 1)
-        empty = partial(torch.empty, device=device, dtype=dtype)
-        self.weight = nn.Parameter(empty(num_experts, hidden_size))
-        self.bias = nn.Parameter(empty(num_experts)) if check_flag("bias", bias) else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights as torch.nn.Linear does; reset loads, steps and thresholds."""
-        super().reset_parameters()
-        bound = 1 / math.sqrt(self.hidden_size)
-        for each in self.parameters(recurse=False):
-            nn.init.uniform_(each, -bound, bound)
-
-    def forward(
-        self, hidden_states: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits, weights and indices; the docstring of the class describes them."""
-        tokens = _tokens(hidden_states, self.hidden_size)
-        mask = None if mask is None else _mask(mask, hidden_states)
-        logits = functional.linear(tokens, self.weight, self.bias)
-        scores = logits.float() if torch.is_autocast_enabled(logits.device.type) else logits
-        length = hidden_states.shape[-2] if hidden_states.ndim > 1 else 1
-        return logits, *self.choose(scores, mask, length)
-
-    def extra_repr(self) -> str:
-        biased = "" if self.bias is None else ", bias=True"
-        return f"{self.hidden_size} to {super().extra_repr()}{biased}"
+        self._make_parameters(hidden_size, bias, device, dtype)
 
 
 def _tokens(hidden_states: Tensor, size: int) -> Tensor:

@@ -351,17 +351,18 @@ def test_numbers_that_cannot_be_are_refused_by_name():
 @every_link
 def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
     """A pass is one soft_topk of all rows, or one of their thresholds; the last gives weights."""
-    from kofn.maps.assignment import search
+    from kofn.maps.assignment import newton, search
 
     passes = []
-    for name in ("soft_topk", "soft_topk_threshold"):
-        plain = getattr(search, name)
+    called = (search, "soft_topk"), (search, "soft_topk_threshold"), (newton, "soft_topk_threshold")
+    for module, name in called:
+        plain = getattr(module, name)
 
         def counted(*given, plain=plain, name=name, **options):
             passes.append(name)
             return plain(*given, **options)
 
-        monkeypatch.setattr(search, name, counted)
+        monkeypatch.setattr(module, name, counted)
     x = matrix(4096, 64).astype(dtype)
     for t, most in ((1.0, 4), (0.1, 5)):
         passes.clear()
@@ -374,14 +375,14 @@ def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_conjugate_gradients_find_the_same_weights(framework, dtype, monkeypatch):
     """They take the place of a factorised S where both sides of a matrix are large."""
-    from kofn.maps.assignment import search
+    from kofn.maps.assignment import newton
 
     x, found = framework.array(np.stack([matrix(40, 30), matrix(40, 30, 1)]), dtype), {}
-    calls, plain = [], search.conjugate
-    monkeypatch.setattr(search, "conjugate", lambda *a: calls.append(1) or plain(*a))
+    calls, plain = [], newton.conjugate
+    monkeypatch.setattr(newton, "conjugate", lambda *a: calls.append(1) or plain(*a))
     t = framework.array(np.array([1.0, 0.01]), dtype)
     for most in (30, 29):
-        monkeypatch.setattr(search, "DENSE", most)
+        monkeypatch.setattr(newton, "DENSE", most)
         if framework.name == "jax":
             pytest.importorskip("jax").clear_caches()
         found[most] = framework.numpy(soft_assignment(x, 3, temperature=t))

@@ -20,7 +20,7 @@ from kofn.arrays.kinds import Array, full_like, is_jax, namespace
 from kofn.arrays.operations import inverse
 from kofn.links.link import Link, by_id
 from kofn.maps.assignment.margins import Open
-from kofn.maps.assignment.search import centred, densities, diagonal, room_of, schur
+from kofn.maps.assignment.newton import centred, densities, diagonal, room_of, schur
 from kofn.maps.topk import soft_topk
 
 

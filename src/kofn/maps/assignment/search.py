@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
-from kofn.arrays.operations import arange, solved
-from kofn.links import table
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, opened, settled
+from kofn.maps.assignment.newton import centred, newton_step, room_of, slopes_of
 from kofn.maps.topk import soft_topk, soft_topk_threshold
 
 COLD = 30
@@ -35,16 +34,6 @@ MOST = 4000
 STALLED = 8
 """Passes without progress after which an error that is small is taken."""
 
-DENSE = 256
-"""Columns up to which S is formed and factorised; above, conjugate gradients take less time."""
-PRODUCTS = 64
-"""Products with S for one step at most. If these do not suffice, at low T, S is formed."""
-
-LEAST_CURVED = 1e-2
-"""The least slope of a column, as a part of what it may still gain or lose.
-
-Columns whose entries all have weight 0 or 1 have no slope, and Newton's step would be infinite.
-"""
 SHORTEST = 0.2
 """A shorter part of Newton's step makes less progress than a threshold of the columns alone."""
 
@@ -179,7 +168,7 @@ def _advanced(p: Open, link: Link, room: Array, s: _State) -> _State:
 
     def newton() -> tuple[Array, Array]:
         slopes = slopes_of(link, weights, y, p.k, t)
-        step = _newton_step(p, slopes, excess, error, room, damping) * t[..., None]
+        step = newton_step(p, slopes, excess, error, room, damping) * t[..., None]
         return step, xp.sum(excess * step, axis=-1)
 
     step, gain = only_if(moving, newton, (s.step, s.gain))
@@ -227,13 +216,6 @@ def _rounding(p: Open, beta: Array, weights: Array, t: Array) -> Array:
     return 8 * float(xp.finfo(p.x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
 
 
-def room_of(p: Open) -> Array:
-    """Return what the error of a column's sum is relative to; 1 for closed columns."""
-    xp = namespace(p.x)
-    room = xp.minimum(p.c, xp.maximum(p.number - p.c, 1e-4 * p.c))
-    return xp.where((p.number > 0) & (room > 0), room, 1.0)
-
-
 def _alternated(p: Open, link: Link, t: Array, beta: Array) -> Array:
     """Return the prices by the columns' own thresholds, at the rows' thresholds for β.
 
@@ -246,128 +228,3 @@ def _alternated(p: Open, link: Link, t: Array, beta: Array) -> Array:
     y = xp.moveaxis(p.x - alpha[..., :, None], (-1,), (-2,))
     beta = soft_topk_threshold(y, p.c, link=link, temperature=t)
     return centred(p, xp.where(xp.isfinite(beta), beta, 0.0))
-
-
-def centred(p: Open, beta: Array) -> Array:
-    """Return prices of mean 0 over the columns that are open, 0 for the others."""
-    xp = namespace(p.x)
-    some = p.number > 0
-    number = xp.sum(some, axis=-1)
-    mean = xp.sum(xp.where(some, beta, 0.0), axis=-1) / xp.where(number > 0, number, 1)
-    return xp.where(some, beta - mean[..., None], 0.0)
-
-
-def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array:
-    """Return F′ of each entry, for most links from the weights F; 0 where an entry is excluded."""
-    xp = namespace(y)
-    rest = 1 - weights
-    if link is table.logistic:
-        return weights * rest
-    if link is table.laplace:
-        return xp.minimum(weights, rest)
-    if hasattr(link.inner, "slope_at") and link is not table.normal:
-        inner: Any = link.inner.map_alpha(lambda alpha: alpha[..., None])
-        inside = (weights > 0) & (rest > 0)
-        return xp.where(inside, inner.slope_at(xp.where(inside, weights, 0.5), rest), 0.0)
-    return densities(link, y, k, t)
-
-
-def densities(link: Link, y: Array, k: Array, t: Array) -> Array:
-    """Return F′ of each entry at the rows' thresholds; 0 where an entry is excluded."""
-    xp = namespace(y)
-    theta = soft_topk_threshold(y, k, link=link, temperature=t[..., None])[..., None]
-    moving = xp.isfinite(y) & xp.isfinite(theta)
-    z = (xp.where(moving, y, 0.0) - xp.where(moving, theta, 0.0)) / t[..., None, None]
-    entries = link.map_alpha(lambda alpha: alpha[..., None])
-    return xp.where(moving, entries.pdf(z), 0.0)
-
-
-def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tuple[Array, Array]:
-    """Return (S + damping)⁻¹·R without S, and where the products do not suffice for it.
-
-    These are conjugate gradients with the diagonal of S as preconditioner: the scale of `schur`.
-    """
-    xp = namespace(slopes)
-    part, columns, scale, level = scaled(slopes, room, LEAST_CURVED)
-
-    def product(v: Array) -> Array:
-        w = v / scale
-        inner = part.swapaxes(-1, -2) @ (part @ w[..., None])
-        across = level * xp.sum(level * v, axis=-1)[..., None]
-        return (columns * w - inner[..., 0]) / scale + across + damping[..., None] * v
-
-    right = excess / scale
-    zero = xp.zeros_like(right)
-    size = xp.sum(right * right, axis=-1)
-    enough = size * float(xp.finfo(slopes.dtype).eps) ** 1.5
-
-    def unfinished(s: Any) -> Array:
-        return xp.any(s[3] > enough)
-
-    def advance(s: Any) -> Any:
-        found, rest, towards, left = s
-        along = product(towards)
-        curved = xp.sum(towards * along, axis=-1)
-        good = (left > enough) & (curved > 0)
-        length = xp.where(good, left / xp.where(good, curved, 1.0), 0.0)[..., None]
-        rest = rest - length * along
-        new = xp.where(good, xp.sum(rest * rest, axis=-1), 0.0)
-        ratio = xp.where(good, new / xp.where(good, left, 1.0), 0.0)[..., None]
-        return found + length * towards, rest, rest + ratio * towards, new
-
-    state: Any = (zero, right, right, size)
-    found, _, _, left = while_loop(slopes, unfinished, advance, state, PRODUCTS)
-    return found / scale, left > enough
-
-
-def schur(slopes: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
-    """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, and the scale.
-
-    Its diagonal is then at most 1. S is 0 along a constant, for β + 1 and α − 1 give the same
-    weights; there it is 1 instead.
-    """
-    part, columns, scale, level = scaled(slopes, room, least_curved)
-    whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
-    across = level[..., :, None] * level[..., None, :]
-    return whole / scale[..., :, None] / scale[..., None, :] + across, scale
-
-
-def scaled(slopes: Array, room: Array, least_curved: float) -> tuple[Array, ...]:
-    """Return D_r^−½·W, the diagonal of D_c, the scale of columns, and the constant in it."""
-    xp = namespace(slopes)
-    rows, columns = xp.sum(slopes, axis=-1), xp.sum(slopes, axis=-2)
-    least = float(xp.finfo(slopes.dtype).smallest_normal)
-    inverse = xp.where(rows > least, 1 / xp.sqrt(xp.where(rows > least, rows, 1.0)), 0.0)
-    size = xp.maximum(columns, least_curved * room)
-    size = xp.where(size > least, size, 1.0)
-    scale = xp.sqrt(size)
-    level = scale / xp.sqrt(xp.sum(size, axis=-1))[..., None]
-    return slopes * inverse[..., None], columns, scale, level
-
-
-def diagonal(values: Array) -> Array:
-    """Return matrices with these diagonals."""
-    numbers = arange(values[..., :1], values.shape[-1])
-    return namespace(values).where(numbers[:, None] == numbers, values[..., None], 0.0)
-
-
-def _newton_step(
-    p: Open, slopes: Array, excess: Array, error: Array, room: Array, damping: Array
-) -> Array:
-    """Return S⁻¹·R, damped while R is large: S has no inverse where slopes are 0."""
-    xp = namespace(p.x)
-    least = float(xp.finfo(p.x.dtype).eps) * 16
-    damping = xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
-
-    def dense() -> Array:
-        matrix, scale = schur(slopes, room, LEAST_CURVED)
-        matrix = matrix + diagonal(xp.zeros_like(scale) + damping[..., None])
-        known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
-        matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
-        return solved(matrix, excess / scale) / scale
-
-    if p.x.shape[-1] <= DENSE:
-        return centred(p, dense())
-    step, short = conjugate(slopes, excess, room, damping)
-    step = xp.where(short[..., None], only_if(short, dense, step), step)
-    return centred(p, step)

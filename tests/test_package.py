@@ -92,6 +92,23 @@ def test_version_is_the_one_installed():
     assert version("kofn") == kofn.__version__
 
 
+def test_names_are_loaded_when_a_compiled_function_uses_them_first():
+    """What is loaded late is loaded while PyTorch's compiler traces, without a break."""
+    code = (
+        "import sys, torch, kofn\n"
+        "late = {'kofn.losses', 'kofn.distributions.k_subset', 'kofn.maps.ordered.largest'}\n"
+        "assert not late & set(sys.modules)\n"
+        "def uses(x):\n"
+        "    loss = kofn.losses.fenchel_young_loss(x, kofn.topk(x, 2).values.sum() * 0 + x * 0)\n"
+        "    return loss + kofn.KSubset(x, 2).entropy()\n"
+        "x = torch.arange(4.0)\n"
+        "compiled = torch.compile(uses, fullgraph=True, backend='eager')(x)\n"
+        "assert late < set(sys.modules)\n"
+        "torch.testing.assert_close(compiled, uses(x))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
 def test_pytorch_s_compiler_is_not_imported_for_eager_calls():
     """It takes seconds: more than all the rest of kofn beside PyTorch."""
     code = (

@@ -12,39 +12,43 @@ Start with `soft_topk`; `topk_gates` has the indices of the chosen, too; `softma
 `entmax` choose one; `KSubset` is a distribution over subsets; `dir(kofn)` lists all names.
 
 `kofn.nn` has PyTorch modules, `kofn.distributed` the maps over several processes, and
-`kofn.streaming` those of rows that do not fit into memory; these and `kofn.estimators`,
-`projections`, `schedules` and `classic` are loaded when first used.
+`kofn.streaming` those of rows that do not fit into memory. Rooms and names that not everybody needs
+are loaded when they are first used.
 `kofn.feature_selection`, `kofn.onnx` and the modules of `kofn.integrations` need other libraries
 and are imported by their names.
 """
 
 import typing as _typing
 
-from kofn import links, losses, metrics
+from kofn import links
 from kofn.arrays.when_imported import import_after as _import_after
-from kofn.distributions.bernoulli import Bernoulli
-from kofn.distributions.categorical import Categorical, gumbel_max, gumbel_softmax
-from kofn.distributions.k_subset import KSubset
-from kofn.distributions.normal import Normal, normal_rsample
-from kofn.distributions.plackett_luce import PlackettLuce
-from kofn.distributions.relaxed_one_hot import RelaxedOneHot
 from kofn.links import Link
-from kofn.losses import fenchel_young_loss
 from kofn.maps.gates import topk_gates
 from kofn.maps.logarithms import log_entmax, log_soft_topk
 from kofn.maps.softmax import entmax, softmax, sparsemax
 from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
-from kofn.metrics.temperature import temperature_for
 
 if _typing.TYPE_CHECKING:
     from kofn import classic as classic
     from kofn import distributed as distributed
     from kofn import estimators as estimators
+    from kofn import losses as losses
+    from kofn import metrics as metrics
     from kofn import nn as nn
     from kofn import projections as projections
     from kofn import schedules as schedules
     from kofn import streaming as streaming
+    from kofn.distributions.bernoulli import Bernoulli as Bernoulli
+    from kofn.distributions.categorical import Categorical as Categorical
+    from kofn.distributions.categorical import gumbel_max as gumbel_max
+    from kofn.distributions.categorical import gumbel_softmax as gumbel_softmax
+    from kofn.distributions.k_subset import KSubset as KSubset
+    from kofn.distributions.normal import Normal as Normal
+    from kofn.distributions.normal import normal_rsample as normal_rsample
+    from kofn.distributions.plackett_luce import PlackettLuce as PlackettLuce
+    from kofn.distributions.relaxed_one_hot import RelaxedOneHot as RelaxedOneHot
+    from kofn.losses import fenchel_young_loss as fenchel_young_loss
     from kofn.maps.assignment.weights import soft_assignment as soft_assignment
     from kofn.maps.assignment.weights import soft_assignment_prices as soft_assignment_prices
     from kofn.maps.knapsack import soft_knapsack as soft_knapsack
@@ -62,6 +66,7 @@ if _typing.TYPE_CHECKING:
     from kofn.maps.segments import segment_soft_topk_threshold as segment_soft_topk_threshold
     from kofn.maps.segments import segment_softmax as segment_softmax
     from kofn.maps.segments import segment_sparsemax as segment_sparsemax
+    from kofn.metrics.temperature import temperature_for as temperature_for
 
 __version__ = "0.1.0"
 
@@ -135,9 +140,19 @@ __all__ = [
 ]
 
 
-_ROOMS = ("classic", "distributed", "estimators", "nn", "projections", "schedules", "streaming")
+_ROOMS = (
+    "classic",
+    "distributed",
+    "estimators",
+    "losses",
+    "metrics",
+    "nn",
+    "projections",
+    "schedules",
+    "streaming",
+)
 _LATER = {
-    name: module
+    name: f"maps.{module}"
     for name in __all__
     for part, module in (
         ("assignment", "assignment.weights"),
@@ -147,24 +162,35 @@ _LATER = {
     )
     if part in name
 } | {
-    "topk": "ordered.largest",
-    "quantile": "ordered.quantiles",
-    "segment_topk": "ordered.segments",
-    "segment_quantile": "ordered.segments",
+    "topk": "maps.ordered.largest",
+    "quantile": "maps.ordered.quantiles",
+    "segment_topk": "maps.ordered.segments",
+    "segment_quantile": "maps.ordered.segments",
+    "KSubset": "distributions.k_subset",
+    "PlackettLuce": "distributions.plackett_luce",
+    "Categorical": "distributions.categorical",
+    "Bernoulli": "distributions.bernoulli",
+    "Normal": "distributions.normal",
+    "RelaxedOneHot": "distributions.relaxed_one_hot",
+    "gumbel_max": "distributions.categorical",
+    "gumbel_softmax": "distributions.categorical",
+    "normal_rsample": "distributions.normal",
+    "fenchel_young_loss": "losses",
+    "temperature_for": "metrics.temperature",
 }
-"""Names whose module of maps is loaded when they are first used."""
+"""Names whose module is loaded when they are first used."""
 
 
 if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        """Load some rooms, two of which need PyTorch, and some maps, when they are first used."""
+        """Load most rooms and names when they are first used."""
         from importlib import import_module
 
         if name in _ROOMS:
             return import_module(f"kofn.{name}")
         if name in _LATER:
-            found = getattr(import_module(f"kofn.maps.{_LATER[name]}"), name)
+            found = getattr(import_module(f"kofn.{_LATER[name]}"), name)
             globals()[name] = found  # so that nobody asks again
             return found
         raise AttributeError(_missing(name))

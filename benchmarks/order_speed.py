@@ -2,8 +2,9 @@
 
     taskset -c 0 python benchmarks/order_speed.py
 
-Each line has the lower quartile of the times of functions that run in turns, in one process and by
-one thread. What they answer is compared first.
+Each line has the lower quartiles of the times of two functions that run in turns, in one process
+and by one thread: what others do in between would leave neither its memory in the cache. What they
+answer is compared first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("KOFN_NUM_THREADS", "1")
@@ -43,50 +45,51 @@ def times(functions: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: 1e3 * sorted(each)[ROUNDS // 4] for name, each in taken.items()}
 
 
-def told(title: str, found: dict[str, float], base: str) -> None:
-    parts = [f"{name} {each:.3f} ({found[base] / each:.1f}×)" for name, each in found.items()]
-    print(f"{title:24s}", ", ".join(parts))
+def told(title: str, base: tuple[str, Any], *others: tuple[str, Any]) -> None:
+    """Print each of the others beside the first."""
+    for name, function in others:
+        found = times({base[0]: base[1], name: function})
+        before, after = found[base[0]], found[name]
+        print(f"{title:22s} {base[0]:16s} {before:7.3f}   {name:16s} {after:7.3f} ", end="")
+        print(f"{after / before:5.2f} of it, {before / after:4.1f} times as fast")
 
 
 def with_backward(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
+    """Return a function that goes there and back, each time by the same cotangent."""
     leaf = x.clone().requires_grad_()
+    cotangent = torch.randn(function(x).shape, generator=torch.Generator().manual_seed(1))
 
     def run() -> None:
         leaf.grad = None
-        function(leaf).sum().backward()
+        function(leaf).backward(cotangent)
 
     return run
 
 
 def choices() -> None:
-    print("Milliseconds, and how many times as fast as torch.topk")
+    print("Milliseconds")
     for shape, k in TOPK:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         assert torch.equal(kofn.topk(x, k).values, x.topk(k).values)
-        functions = {
-            "torch.topk": lambda x=x, k=k: x.topk(k),
-            "topk": lambda x=x, k=k: kofn.topk(x, k),
-            "topk_gates": lambda x=x, k=k: kofn.topk_gates(x, k),
-            "soft_topk": lambda x=x, k=k: kofn.soft_topk(x, k),
-            "topk_gates, both": with_backward(lambda x, k=k: kofn.topk_gates(x, k)[0], x),
-            "soft_topk, both": with_backward(lambda x, k=k: kofn.soft_topk(x, k) ** 2, x),
-        }
-        told(f"{shape[0]}×{shape[1]}, k = {k}", times(functions), "torch.topk")
+        gates, indices = kofn.topk_gates(x, k)
+        assert torch.equal(gates, kofn.soft_topk(x, k).gather(-1, indices))
+        title = f"{shape[0]}×{shape[1]}, k = {k}"
+        soft, gates_of = partial(kofn.soft_topk, k=k), partial(kofn.topk_gates, k=k)
+        both, gates_both = with_backward(soft, x), with_backward(lambda x, f=gates_of: f(x)[0], x)
+        told(title, ("torch.topk", partial(x.topk, k)), ("topk", partial(kofn.topk, x, k)))
+        told(title, ("soft_topk", partial(soft, x)), ("topk_gates", partial(gates_of, x)))
+        told(title, ("soft_topk, both", both), ("topk_gates, both", gates_both))
 
 
 def quantiles() -> None:
-    print("\nMilliseconds, and how many times as fast as numpy.partition")
     for shape in QUANTILES:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        array = x.numpy()
+        array, title = x.numpy(), f"{shape[0]}×{shape[1]}, q = 0.5"
         assert np.allclose(kofn.quantile(array, 0.3, dim=-1), np.quantile(array, 0.3, -1))
-        functions = {
-            "numpy.partition": lambda x=array: np.partition(x, x.shape[-1] // 2, -1),
-            "quantile": lambda x=x: kofn.quantile(x, 0.5, dim=-1),
-            "quantile, NumPy": lambda x=array: kofn.quantile(x, 0.5, dim=-1),
-            "torch.quantile": lambda x=x: x.quantile(0.5, dim=-1),
-        }
-        told(f"{shape[0]}×{shape[1]}, q = 0.5", times(functions), "numpy.partition")
+        own = ("quantile", partial(kofn.quantile, x, 0.5, dim=-1))
+        base = ("numpy.partition", partial(np.partition, array, shape[-1] // 2, -1))
+        told(title, base, own, ("quantile, NumPy", partial(kofn.quantile, array, 0.5, dim=-1)))
+        told(title, ("torch.quantile", partial(x.quantile, 0.5, dim=-1)), own)
 
 
 def main() -> None:

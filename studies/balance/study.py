@@ -88,7 +88,7 @@ class Run(run.Run):
         bias = self.bias()
         step_routers(self.model)
         drift = (self.bias() - bias).square().mean().sqrt().item()
-        within = violations(indices.view(self.task.BATCH, -1), self.task.EXPERTS)
+        within = violations(indices.reshape(self.task.BATCH, -1), self.task.EXPERTS)
         violation = router.statistics()["max_violation"].item()
         self.seen.append((violation, within.mean().item(), drift))
 

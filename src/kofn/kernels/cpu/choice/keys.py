@@ -1,7 +1,7 @@
 """Numbers as keys, integers in their order, and the search for the k-th largest of these.
 
-The least key stands for what is out of play. Unlike floats, integers of any size are halved between
-until two are neighbours, so the search ends after as many counts as a key has bits.
+The least key stands for what is out of play. Integers of any size are halved between until two are
+neighbours, so the search ends after a few counts for each bit of a key.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from kofn.kernels.cpu.choice.layout import LANES
 from kofn.kernels.cpu.choice.search import middle
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.runtime.shares import plain
-from kofn.kernels.cpu.runtime.vector_math import ordered, real, widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
 
-HALVINGS = 64
-"""More than there are between the least and the greatest key."""
+HALVE = 3
+"""One of so many steps halves the keys between two, which ends wherever numbers lie; the others
+halve what the keys stand for: few steps where numbers lie about evenly."""
+STEPS = HALVE * 64
+"""No two keys have more between them than so many steps halve."""
 
 
 def types_of(number: Any) -> tuple[Any, int, Any]:
@@ -29,6 +32,19 @@ def types_of(number: Any) -> tuple[Any, int, Any]:
     integer = np.int32 if np.dtype(number).itemsize == 4 else np.int64
     make = of_floats if issubclass(number, np.floating) else of_integers
     return integer, int(np.iinfo(integer).min), make
+
+
+def half_way(number: Any) -> Any:
+    """Return what finds the key of the number half-way between those of two keys."""
+
+    @plain
+    def of_floats(low, high):
+        like = number(0)
+        a, b = unordered(low, like), unordered(high, like)
+        t = ordered(a + (b - a) * real(like, 0.5))
+        return t if low < t < high else middle(low, high)  # not by infinities, nor by NaN
+
+    return of_floats if issubclass(number, np.floating) else middle
 
 
 @plain
@@ -59,7 +75,9 @@ def leave_out(mask, out, keys):
 
 
 def _compared(how: str) -> Any:
-    """Return what compares LANES integers, from an address on, with a bound: a bit for each."""
+    """Return what compares LANES integers, from an address on, with a bound of their type: a bit
+    for each.
+    """
 
     @intrinsic
     def bits(typingctx, address, bound):
@@ -72,7 +90,7 @@ def _compared(how: str) -> Any:
             one = builder.insert_element(none, arguments[1], word(0))
             first = ir.Constant(ir.VectorType(word, LANES), [0] * LANES)
             flags = builder.icmp_signed(how, found, builder.shuffle_vector(one, none, first))
-            return builder.zext(builder.bitcast(flags, ir.IntType(LANES)), ir.IntType(64))
+            return builder.bitcast(flags, ir.IntType(LANES))
 
         return types.int64(types.int64, bound), codegen
 
@@ -94,10 +112,10 @@ def ones(typingctx, bits):
 
 @intrinsic
 def lowest(typingctx, bits):
-    """The place of the lowest bit that is set, of which there is one."""
+    """The place of the lowest bit that is set, or LANES if none is."""
 
     def codegen(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.IntType(1)(1))
+        return builder.cttz(arguments[0], ir.IntType(1)(0))
 
     return types.int64(types.int64), codegen
 
@@ -105,6 +123,7 @@ def lowest(typingctx, bits):
 @plain
 def reach_of(address, size, n, t):
     """How many of n keys, and of what stands behind them in the last LANES, are at least t."""
+    widest_vectors()
     count = np.int64(0)
     for start in range(0, n, LANES):
         count += ones(reaching(address + start * size, t))
@@ -123,10 +142,11 @@ def _ends(keys, out):
 
 
 @plain
-def bound(keys, address, size, k, out, slack):
+def bound(keys, address, size, k, out, slack, between):
     """(t, reach): a key that at least k reach, and at most k + slack if such a key is found.
 
     If fewer than k are in play, the least of these. Keys behind the last ones are out of play.
+    `between` is that of the numbers, see `half_way`.
     """
     n = keys.size
     low, high = _ends(keys, out)
@@ -137,8 +157,8 @@ def bound(keys, address, size, k, out, slack):
         return low, reach
     if top >= k:
         return high, top
-    for _ in range(HALVINGS):
-        t = middle(low, high)
+    for step in range(1, STEPS):
+        t = middle(low, high) if step % HALVE == 0 else between(low, high)
         if t == low:  # `low` and `high` are neighbours
             break
         count = reach_of(address, size, n, t)

@@ -2,9 +2,10 @@
 
 Numbers become keys, integers in their order. The row is taken in parts, each so many places apart,
 and the k-th largest of the parts' maxima is a bound: at least k numbers reach it, and hardly more
-where there are four times as many parts. Those are copied out, and the place of each is how many
-come before it. So a row is passed over three times, whatever its numbers; where the bound lets too
-many through, as it does among equal numbers, it is narrowed by counting.
+where there are four times as many parts. A short row is counted itself. What reaches the bound is
+copied out and sorted: the place of each of a few is how many come before it. So a row is passed
+over three times, whatever its numbers; where the bound lets too many through, as it does among
+equal numbers, it is narrowed by counting.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import ANY_ORDER
-from kofn.kernels.cpu.choice.keys import above, bound, leave_out, lowest, ones, reaching, types_of
+from kofn.kernels.cpu.choice.keys import (
+    above,
+    bound,
+    half_way,
+    leave_out,
+    lowest,
+    ones,
+    types_of,
+)
 from kofn.kernels.cpu.choice.layout import (
     LANES,
     MASK,
@@ -28,12 +37,15 @@ from kofn.kernels.cpu.choice.layout import (
     candidates_of,
     parts_of,
 )
-from kofn.kernels.cpu.choice.search import count_above
-from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 
-RUN = 4 * LANES  # candidates that are sorted by counting; longer runs are merged
+FEW_KEYS = 2 * LANES  # of fewer, the place of each is counted; others are sorted by their digits
+DIGIT = 8  # bits
+DIGITS = 1 << DIGIT
+ABREAST = 16  # candidates that are counted for at once
+FEW = 4  # numbers that are copied at once
 
 _parts_of, _candidates_of = plain(parts_of), plain(candidates_of)
 
@@ -63,96 +75,113 @@ def _maxima(row, out, best):
 
 
 @plain
-def _copy_out(row, address, size, t, ties, keys, indices):
-    """Copy the keys of a row that reach t, and their indices; of those equal to t only so many.
+def _copy_out(row, address, size, after, last, most, keys, indices):
+    """Copy the keys of a row above `after` up to `last`, and their indices, `most` of them.
 
-    Return how many they are: one more than there is room for if they do not fit.
+    Return how many they are: one more than `most` if there are more.
     """
-    found, room, limited = np.int64(0), indices.size, ties < row.size
+    widest_vectors()
+    found = np.int64(0)
     for start in range(0, row.size, LANES):
         at = address + start * size
-        bits = reaching(at, t)
-        while bits != 0:
-            i = start + lowest(bits)
-            bits &= bits - 1
-            if limited and row[i] == t:
-                ties -= 1
-                if ties < 0:
-                    continue
-            if found == room:
-                return found + 1
-            keys[found], indices[found] = row[i], i
-            found += 1
+        bits = above(at, after) & ~above(at, last)
+        here = ones(bits)
+        count = min(here, most - found)
+        # Some more are copied, and written over: a branch for each would seldom be foreseen.
+        for first in range(found, found + count, FEW):
+            for j in range(first, first + FEW):
+                i = start + lowest(bits)
+                bits &= bits - 1
+                keys[j], indices[j] = row[i], i
+        found += count
+        if count < here:
+            return most + 1
     return found
 
 
 @plain
-def _candidates(row, address, size, k, out, best, best_at, keys, indices):
+def _candidates(row, address, size, k, out, between, best, best_at, keys, indices):
     """Copy the k largest of a row and perhaps some more, in the order of the row; how many."""
-    first = real(out, out + 1)
-    if row.size <= RUN and best.size == 0:
-        return _copy_out(row, address, size, first, row.size, keys, indices)
+    last, room = real(out, ~out), np.int64(indices.size)
     if best.size > 0:
         _maxima(row, out, best)
-        t, _ = bound(best, best_at, size, k, out, k >> 2)
-        found = _copy_out(row, address, size, t, row.size, keys, indices)
-        if found <= indices.size:
-            return found
-    t, reach = bound(row, address, size, k, out, 0)
-    ties = row.size if reach <= k else k - count_above(row, t)
-    return _copy_out(row, address, size, t, ties, keys, indices)
+        t, _ = bound(best, best_at, size, k, out, k >> 2, between)
+    else:
+        t, _ = bound(row, address, size, k, out, k, between)
+    found = _copy_out(row, address, size, real(t, t - 1), last, room, keys, indices)
+    if found <= room:
+        return found
+    t, reach = bound(row, address, size, k, out, 0, between)
+    if reach <= k:
+        return _copy_out(row, address, size, real(t, t - 1), last, room, keys, indices)
+    # Those above t, and of those equal to it the first.
+    found = _copy_out(row, address, size, t, last, room, keys, indices)
+    _copy_out(row, address, size, real(t, t - 1), t, k - found, keys[found:], indices[found:])
+    return np.int64(k)
 
 
 @plain
-def _rank(key, i, address, size, count):
-    """How many of `count` keys come before the one at i: larger ones, and equal ones before it."""
-    at, rank, own = address, np.int64(0), i // LANES
-    for _ in range(own):
-        rank += ones(reaching(at, key))
-        at += LANES * size
-    before = (np.int64(1) << (i % LANES)) - 1
-    rank += ones(reaching(at, key) & before) + ones(above(at, key) & ~before)
-    for _ in range((count - 1) // LANES - own):
-        at += LANES * size
-        rank += ones(above(at, key))
-    return rank
+def _rank(keys, count, ranks):
+    """How many of `count` keys come before each: larger ones, and equal ones before it."""
+    widest_vectors()
+    zero = real(keys[0], 0)
+    own = carray(vectors(zero), (VECTORS, ABREAST), ranks.dtype)
+    for start in range(0, count, ABREAST):
+        for i in range(ABREAST):
+            own[0, i], own[1, i], own[2, i] = zero, keys[start + i], real(zero, start + i)
+        for j in range(count):
+            key, place = keys[j], real(zero, j)
+            for i in range(ABREAST):
+                least = real(zero, own[1, i] - real(zero, place < own[2, i]))
+                own[0, i] += real(zero, key > least)
+        for i in range(ABREAST):
+            ranks[start + i] = own[0, i]
+    never_unroll()
 
 
 @plain
-def _merge(keys, indices, middle, into, indices_into):
-    """The two sorted parts, before `middle` and from it on, as one; without a branch."""
-    a, b, last = np.int64(0), middle, np.int64(keys.size - 1)
-    for i in range(keys.size):
-        left, right = min(a, middle - 1), min(b, last)
-        second = (np.int64(keys[right] > keys[left]) & (b <= last)) | (a >= middle)
-        j = right if second else left
-        into[i], indices_into[i] = keys[j], indices[j]
-        b += second
-        a += 1 - second
+def _by_digits(keys, indices, spare, spare_indices, last, counts):
+    """Sort by falling keys, digit by digit from the lowest; equal ones keep their order.
 
-
-@plain
-def _sort(keys, address, size, indices, spare, spare_indices, k, into):
-    """Write the indices of the first k by falling keys: runs are sorted by counting, and merged.
-
-    All but the first `indices.size` keys are not in play.
+    Return whether what is sorted is in the spare memory.
     """
-    n, width = indices.size, RUN
-    for start in range(0, n, RUN):
-        count = min(RUN, n - start)
-        at = address + start * size
-        for i in range(count):
-            place = start + _rank(keys[start + i], i, at, size, count)
-            spare[place], spare_indices[place] = keys[start + i], indices[start + i]
-    while width < n:
-        _copy(spare, keys)
-        _copy(spare_indices, indices)
-        for i in range(0, n, 2 * width):
-            end, middle = min(i + 2 * width, n), min(width, n - i)
-            part, places = keys[i:end], indices[i:end]
-            _merge(part, places, middle, spare[i:end], spare_indices[i:end])
-        width *= 2
-    _copy(spare_indices[: min(k, n)], into)
+    n, moved = indices.size, False
+    for shift in range(0, 8 * keys.itemsize, DIGIT):
+        for i in range(DIGITS):
+            counts[i] = 0
+        for i in range(n):
+            counts[((keys[i] ^ last) >> shift) & (DIGITS - 1)] += 1
+        if counts[((keys[0] ^ last) >> shift) & (DIGITS - 1)] == n:  # all have the same
+            continue
+        place = np.int64(0)
+        for i in range(DIGITS):
+            counts[i], place = place, place + counts[i]
+        for i in range(n):
+            digit = ((keys[i] ^ last) >> shift) & (DIGITS - 1)
+            place = counts[digit]
+            counts[digit] = place + 1
+            spare[place], spare_indices[place] = keys[i], indices[i]
+        keys, spare = spare, keys
+        indices, spare_indices = spare_indices, indices
+        moved = not moved
+    return moved
+
+
+@plain
+def _sort(keys, indices, spare, spare_indices, last, counts_at, into):
+    """Write the first indices by falling keys; the first of equal ones first."""
+    n = indices.size
+    if n <= FEW_KEYS:
+        ranks = carray(pointer(counts_at), FEW_KEYS, keys.dtype)
+        _rank(keys, n, ranks)
+        for i in range(n):
+            spare_indices[ranks[i]] = indices[i]
+        moved = True
+    else:
+        counts = carray(pointer(counts_at), DIGITS, np.int64)
+        moved = _by_digits(keys, indices, spare, spare_indices, last, counts)
+    found = spare_indices if moved else indices
+    _copy(found[: min(into.size, n)], into)
 
 
 @plain
@@ -170,6 +199,7 @@ def _fill(row, mask, out, into, found):
 def largest(kind: int, number: Any) -> Any:
     """The work of a thread: the indices of the k largest numbers of rows."""
     size, (integer, least, keys_of) = np.dtype(number).itemsize, types_of(number)
+    between = half_way(number)
 
     @plain
     def work(job, own, first, last, _):
@@ -182,12 +212,14 @@ def largest(kind: int, number: Any) -> Any:
         padded = (n + LANES - 1) // LANES * LANES
         keys = carray(pointer(own), padded, integer)
         row = keys[:n]
-        best_at = own + 8 * (n + LANES)
+        # Of keys, a step may read a number after the last, and write some after the last found.
+        best_at = own + 8 * (n + 2 * LANES)
         best, at = carray(pointer(best_at), parts, integer), best_at + 8 * parts
         chosen = carray(pointer(at), room + LANES, integer)
-        places = carray(pointer(at + 8 * (room + LANES)), room, np.int64)
-        spare = carray(pointer(at + 8 * (2 * room + LANES)), room, integer)
-        spare_places = carray(pointer(at + 8 * (3 * room + LANES)), room, np.int64)
+        places = carray(pointer(at + 8 * (room + LANES)), room + LANES, np.int64)
+        spare = carray(pointer(at + 16 * (room + LANES)), room, integer)
+        spare_places = carray(pointer(at + 8 * (3 * room + 2 * LANES)), room, np.int64)
+        counts_at = at + 8 * (4 * room + 2 * LANES)
         _set(keys[n:], out)
         for r in range(first, last):
             x, into = xs[r * n : r * n + n], outs[r * k : r * k + k]
@@ -195,13 +227,14 @@ def largest(kind: int, number: Any) -> Any:
             mask = masks[r * n : r * n + n] if masks.size else masks
             if masks.size:
                 leave_out(mask, out, row)
-            found = _candidates(row, own, size, k, out, best, best_at, chosen, places[:room])
+            found = _candidates(
+                row, own, size, k, out, between, best, best_at, chosen, places[:room]
+            )
             if way & ANY_ORDER and found <= k:
                 _copy(places[:found], into)
             else:
-                _set(chosen[found : found + LANES], out)
-                some = chosen, at, size, places[:found]
-                _sort(*some, spare[:found], spare_places[:found], k, into)
+                some = chosen, places[:found], spare[:found], spare_places[:found]
+                _sort(*some, real(out, ~out), counts_at, into)
             if found < k:
                 _fill(row, mask, out, into, found)
 

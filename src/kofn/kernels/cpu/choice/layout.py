@@ -9,23 +9,23 @@ N, X, K, OUT, MASK, WAY = range(4, 10)
 RANKS = WAY
 WORDS = 10
 
-LANES = 16  # numbers that are compared at once
-FEWEST = 32  # parts of a row
+LANES = 64  # numbers that are compared at once: a bit of a word for each
+SHORTEST = 256  # rows that are taken in parts
 
 
 def parts_of(n: int, k: int) -> int:
     """Return in how many parts a row is taken, four times k or more; 0 where that is too many."""
-    parts = FEWEST
+    parts = LANES
     while parts < 4 * k:
         parts *= 2
-    return parts if 2 * parts <= n else 0
+    return parts if n >= SHORTEST and 2 * parts <= n else 0
 
 
 def candidates_of(k: int) -> int:
     """Return how many numbers are copied out at most: of four parts for each of k, 1.2 k."""
-    return 4 * k + 2 * FEWEST
+    return 4 * k + LANES
 
 
 def room_of(n: int, k: int) -> int:
-    """Return the words that a thread needs: keys of a row, maxima, candidates and two copies."""
-    return n + LANES + parts_of(n, k) + 4 * candidates_of(k) + LANES
+    """Return the words that a thread needs: keys of a row, maxima, candidates twice, counts."""
+    return n + 4 * LANES + parts_of(n, k) + 4 * candidates_of(k) + 4 * LANES

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.choice.keys import above, bound, leave_out, lowest, ones, reaching, types_of
+from kofn.kernels.cpu.choice.keys import (
+    above,
+    bound,
+    half_way,
+    leave_out,
+    lowest,
+    ones,
+    reaching,
+    types_of,
+)
 from kofn.kernels.cpu.choice.layout import LANES, MASK, OUT, RANKS, WORDS, K, N, X
 from kofn.kernels.cpu.choice.search import count_above, count_from
 from kofn.kernels.cpu.runtime.intrinsics import pointer
@@ -55,7 +64,7 @@ def _index(address, size, n, key, number):
 
 
 @plain
-def _find(row, address, size, ranks, out, most, into):
+def _find(row, address, size, ranks, out, most, between, into):
     """Write the indices of some ranks, each limited to those that there are."""
     live = count_above(row, out)
     key, below, equal = out, np.int64(0), np.int64(0)
@@ -65,7 +74,7 @@ def _find(row, address, size, ranks, out, most, into):
             key, below = _least_above(row, key, most), below + equal
             equal = live - below - count_above(row, key)
         elif not below <= rank < below + equal:
-            t, _ = bound(row, address, size, live - rank, out, 0)
+            t, _ = bound(row, address, size, live - rank, out, 0, between)
             key = _least_from(row, t, most)
             reach = count_from(row, key)
             below, equal = live - reach, reach - count_above(row, key)
@@ -75,6 +84,7 @@ def _find(row, address, size, ranks, out, most, into):
 def ranked(kind: int, number: Any) -> Any:
     """The work of a thread: the indices of numbers of some ranks, of each row."""
     size, (integer, least, keys_of) = np.dtype(number).itemsize, types_of(number)
+    between = half_way(number)
 
     @plain
     def work(job, own, first, last, _):
@@ -93,6 +103,6 @@ def ranked(kind: int, number: Any) -> Any:
             if masks.size:
                 leave_out(masks[r * n : r * n + n], out, row)
             here = slice(r * k, r * k + k)
-            _find(row, own, size, ranks[here], out, most, outs[here])
+            _find(row, own, size, ranks[here], out, most, between, outs[here])
 
     return served(work)

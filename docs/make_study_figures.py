@@ -49,6 +49,10 @@ STUDIES = {
         ),
         {},  # only a table
     ),
+    "sae_signed": Study(
+        "studies.sae " + methods("kofn-token-signed kofn-batch-signed abstopk"),
+        {},  # only a table
+    ),
 }
 
 

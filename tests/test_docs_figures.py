@@ -38,7 +38,8 @@ def test_the_results_of_studies_are_checkpoints_of_today() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "name", ["router", "attention", "prune_mlp", "prune_cnn", "sae", "sae_others"]
+    "name",
+    ["router", "balance", "attention", "prune_mlp", "prune_cnn", "sae", "sae_others", "sae_signed"],
 )
 def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) -> None:
     import make_study_figures
@@ -52,7 +53,7 @@ def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) ->
             assert abs(new.width - kept.width) <= 2
 
 
-@pytest.mark.parametrize("name", ["sae", "sae_others"])
+@pytest.mark.parametrize("name", ["sae", "sae_others", "sae_signed"])
 def test_the_tables_of_autoencoders_are_those_of_their_results(name: str) -> None:
     import torch
     from make_study_figures import STUDIES, methods
@@ -75,7 +76,7 @@ def test_the_tables_of_autoencoders_are_those_of_their_results(name: str) -> Non
         for task, columns in forms.items():
             key = {"task": task, "method": method}
             figures = report.summary_of(report.figures(**key), **key)
-            for column, form, spread in (*columns, ("l0", ".2f", name == "sae_others")):
+            for column, form, spread in (*columns, ("l0", ".2f", name != "sae")):
                 mean, deviation = figures[column].values()
                 cells.append(f"{mean:{form}}" + (f" ± {deviation:{form}}" if spread else ""))
         assert " | ".join(cells) in PAGES["nn_autoencoders.md"], (method, cells)

@@ -78,6 +78,23 @@ def test_anchors_exist(folder: str, name: str) -> None:
         assert anchor in anchors(text), f"{name}: {target}#{anchor}"
 
 
+def cells(line: str) -> int:
+    """How many cells a line of a table has: any bar ends one, within code too, but for `\\|`."""
+    return line.replace(r"\|", "").strip().strip("|").count("|") + 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [*(("docs", name) for name in PAGES), *(("", name) for name in FRONT)]
+)
+def test_lines_of_a_table_have_as_many_cells_as_its_head(folder: str, name: str) -> None:
+    """A table whose head is shorter or longer than the line below it is shown as text."""
+    page = re.sub(
+        r"^ *```.*?^ *```$", "", PAGES[name] if folder else FRONT[name], flags=re.S | re.M
+    )
+    for table in re.findall(r"(?:^ *\|.*\n)+", page, re.MULTILINE):
+        assert len({cells(line) for line in table.splitlines()}) == 1, table
+
+
 def test_commands_print_what_the_page_says(tmp_path, monkeypatch) -> None:
     from typer.testing import CliRunner
 

@@ -9,10 +9,12 @@ weights sum to k. It works on PyTorch tensors, JAX arrays and NumPy arrays:
     array([0.793, 0.585, 0.461, 0.16 ])
 
 Start with `soft_topk`; `topk_gates` has the indices of the chosen, too; `softmax`, `sparsemax` and
-`entmax` choose one; `KSubset` is a distribution over subsets; `dir(kofn)` lists all names.
+`entmax` choose one; `KSubset` is a distribution over subsets; `topk` and `quantile` find numbers
+exactly; `dir(kofn)` lists all names.
 
-`kofn.nn` has PyTorch modules, `kofn.distributed` the maps over several processes, and
-`kofn.streaming` those of rows that do not fit into memory. Rooms and names that not everybody needs
+`kofn.nn` has PyTorch modules, `kofn.projections` the closest points of sets of choices,
+`kofn.distributed` the maps over several processes, and `kofn.streaming` those of rows that do not
+fit into memory. Rooms and names that not everybody needs
 are loaded when they are first used.
 `kofn.feature_selection`, `kofn.onnx` and the modules of `kofn.integrations` need other libraries
 and are imported by their names.

@@ -116,6 +116,8 @@ def soft_knapsack_threshold(
     Raises:
         TypeError, ValueError: as for `soft_knapsack`.
 
+    Source: that of `soft_knapsack`.
+
     Example:
         >>> import numpy as np
         >>> from kofn import soft_knapsack_threshold

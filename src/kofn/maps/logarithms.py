@@ -39,6 +39,8 @@ def log_soft_topk(
     Raises:
         TypeError, ValueError: as for `soft_topk`.
 
+    Source: that of `soft_topk`.
+
     Example:
         >>> import numpy as np
         >>> from kofn import log_soft_topk
@@ -72,6 +74,8 @@ def log_entmax(
 
     Raises:
         TypeError, ValueError: as for `entmax`.
+
+    Source: that of `entmax`.
 
     Example:
         >>> import numpy as np

@@ -118,6 +118,8 @@ def segment_soft_topk_threshold(
     Raises:
         TypeError, ValueError: as for `segment_soft_topk`.
 
+    Source: that of `soft_topk`.
+
     Example:
         >>> import numpy as np
         >>> from kofn import segment_soft_topk_threshold
@@ -157,6 +159,8 @@ def segment_soft_topk_sum(
     Raises:
         TypeError, ValueError: as for `segment_soft_topk`; ValueError for a link without an
             integral.
+
+    Source: that of `soft_topk_sum`.
 
     Example:
         >>> import numpy as np

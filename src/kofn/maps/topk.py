@@ -114,6 +114,8 @@ def soft_topk_threshold(
     Raises:
         TypeError, ValueError: as for `soft_topk`.
 
+    Source: that of `soft_topk`.
+
     Example:
         >>> import numpy as np
         >>> from kofn import soft_topk_threshold

@@ -30,7 +30,10 @@ LARGEST = Operation(
     kernel=lambda chooser, x, k: chooser.largest(x, k),
     plain=choice.largest,
     functions="topk_gates",
-    lacks={"JAX": "array code, by XLA's top-k", "segments": "no function for segments"},
+    lacks={
+        "JAX": "the weights by a primitive, the choice by XLA's top-k",
+        "segments": "no function for segments",
+    },
 )
 FIRST = Operation(
     name="first",

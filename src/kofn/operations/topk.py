@@ -64,7 +64,7 @@ WEIGHTS = Operation(
     pullback=pullbacks.of_weights,
     xla=lambda: ["weights"],
     each_alpha="WEIGHTS",
-    functions="soft_topk, softmax, sparsemax, entmax, topk_gates",
+    functions="soft_topk, softmax, sparsemax, entmax",
 )
 SINGLE_WEIGHTS = replace(
     WEIGHTS,

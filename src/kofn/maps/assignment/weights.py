@@ -128,6 +128,8 @@ def soft_assignment_prices(
     Raises:
         TypeError, ValueError: as for `soft_assignment`.
 
+    Source: that of `soft_assignment`.
+
     Example:
         >>> import numpy as np
         >>> from kofn import soft_assignment_prices

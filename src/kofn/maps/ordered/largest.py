@@ -36,8 +36,8 @@ def topk(
     """Return (values, indices) of the k largest entries along `dim`, exactly.
 
     Like torch.topk, with the same answer on every device and in every framework: ties go to the
-    lowest index. Only the k entries that are found are sorted, so it is several times as fast as
-    torch.topk on a CPU.
+    lowest index. On a CPU, only the k entries that are found are sorted, so it is several times as
+    fast as torch.topk there.
 
     Args:
         x: torch.Tensor, jax.Array or numpy.ndarray of floats or integers, any shape.

@@ -44,14 +44,14 @@ def quantile(
 ) -> ArrayT:
     """Return the q-quantile of each row: the number at place (n − 1)·q of its sorted numbers.
 
-    Like numpy.quantile and torch.quantile, of rows of any size. A row is not sorted: one search
-    finds its two numbers next to that place.
+    Like numpy.quantile and torch.quantile, of rows of any size. On a CPU, rows of NumPy and
+    PyTorch are not sorted: one search finds the two numbers next to that place.
 
     Args:
         x: torch.Tensor, jax.Array or numpy.ndarray of floats or integers, any shape.
         q: a number in [0, 1], or an array without or with one dimension, which may be learned. An
             entry outside of [0, 1] gives NaN.
-        dim: the dimension that rows lie along; None takes all of `x` as one row.
+        dim: the dimension that rows lie along; None, the default, takes all of `x` as one row.
         keepdim: keep `dim` with size 1 (with dim=None, every dimension).
         interpolation: between the numbers at the places next to (n − 1)·q: "linear"; "lower",
             "higher" and "nearest" (of two as near the one at the even place) take one of them;

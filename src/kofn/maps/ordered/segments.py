@@ -120,6 +120,8 @@ def segment_quantile(
     Raises:
         TypeError, ValueError: as for `quantile` and `segment_soft_topk`.
 
+    Source: that of `quantile`.
+
     Example:
         >>> import numpy as np
         >>> from kofn import segment_quantile

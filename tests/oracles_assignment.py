@@ -2,7 +2,8 @@
 
 `sinkhorn` is the usual scaling of a kernel, without a bound on entries. `projected` minimises the
 convex function of α and β by L-BFGS of SciPy, with tails of the links as simple as can be.
-`linear_program` is the hard optimum by SciPy's linprog.
+`linear_program` is the hard optimum by SciPy's linprog. `matrix` and `margins` are what tests of
+several files draw and measure.
 """
 
 import numpy as np
@@ -24,6 +25,17 @@ INTEGRAL = {
     "linear": lambda z: np.clip(z + 0.5, 0, 1) ** 2 / 2 + np.maximum(z - 0.5, 0),
     "entmax": lambda z: 2 / 3 * np.clip((z + 4 / 3) / 2, 0, 1) ** 3 + np.maximum(z - 2 / 3, 0),
 }
+
+
+def matrix(m, n, seed=0):
+    return np.random.default_rng(seed).standard_normal((m, n))
+
+
+def margins(w, k, c):
+    """The greatest error of a sum of a row or column, relative to what it should be."""
+    w, k, c = np.asarray(w, np.float64), np.asarray(k), np.asarray(c)
+    assert np.all((w >= 0) & (w <= 1))
+    return max((abs(w.sum(-1) - k) / k).max(), (abs(w.sum(-2) - c) / c).max())
 
 
 def dual(prices, x, k, c, t, link):

@@ -194,7 +194,7 @@ def check_count(k: object, n: int, also: str = "") -> int:
         raise TypeError(message)
     number = check_integer("k", k, lambda: allowed() + also)
     if not 0 <= number <= n:
-        raise ValueError(f"k must be {allowed()}; got {k!r}")
+        raise ValueError(f"k must be {allowed()}{also}; got {k!r}")
     return number
 
 

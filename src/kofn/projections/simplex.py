@@ -10,7 +10,7 @@ from kofn.arrays.operations import power_of_two
 from kofn.arrays.typing import ArrayT
 from kofn.maps.softmax import sparsemax
 from kofn.maps.topk import hard_topk, soft_topk
-from kofn.projections.vectors import Vectors, along, vectors
+from kofn.projections.vectors import Vectors, vectors
 
 __all__ = ["projection_capped_simplex", "projection_simplex", "projection_sparse_simplex"]
 
@@ -135,10 +135,11 @@ def on_simplex(
         return size * sparsemax(rows, temperature=size, mask=mask)
     # In units of the scale, and less the maximum: what overflows then is far below the others.
     xp = given.form.xp
-    number = full_like(rows, given.batch, size) if isinstance(size, float) else size
-    unit = along(power_of_two(stop_gradient(number)))
+    each = (*given.batch, 1)
+    number = full_like(rows, each, size) if isinstance(size, float) else xp.reshape(size, each)
+    unit = power_of_two(stop_gradient(number))
     known = stop_gradient(rows if mask is None else xp.where(mask, rows, -math.inf))
     top = xp.max(known, axis=-1)[..., None] if known.shape[-1] else unit
     away = rows - xp.where(xp.isfinite(top), top, 0.0)
-    share = sparsemax(away / unit, temperature=number / unit[..., 0], mask=mask)
-    return along(number) * share
+    share = sparsemax(away / unit, temperature=(number / unit)[..., 0], mask=mask)
+    return number * share

@@ -75,7 +75,7 @@ class Vectors(NamedTuple, Generic[KindT]):
     def count(self, k: object) -> Any:
         """Return a number of entries in [0, n], or an array of them, NaN where it is no integer."""
         if framework(k) is None:
-            return check_count(k, self.rows.shape[-1])
+            return check_count(k, self.rows.shape[-1], also=", or an array")
         xp, count = self.form.xp, self.per_vector("k", k, positive=False)
         return xp.where(xp.floor(count) == count, count, math.nan)  # type: ignore[arg-type]  # an array
 

@@ -28,7 +28,9 @@ from kofn.arrays.kinds import (
     most_precise_dtype,
     namespace,
     quiet,
+    to_numpy,
 )
+from kofn.arrays.tracing import is_at_hand, is_known
 from kofn.inputs.given import TEMPERATURES, without_deleted
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import TOLERANCE
@@ -59,14 +61,15 @@ def matrices(
     if mask is not None:
         x = xp.where(adopt(check_mask(mask, scores), scores), x, -math.inf)
     *batch, m, n = shape
-    of_rows = _margin("k", k, (*batch, m), n, x, "one number per row, scores.shape[:-1],")
+    of_rows = _margin("k", k, (*batch, m), n, x, "one number per row, scores.shape[:-1]")
     if capacity is None:
         of_columns = None
     else:
-        what = "one number per column, scores.shape[:-2] and scores.shape[-1],"
+        what = "one number per column, scores.shape[:-2] and scores.shape[-1]"
         of_columns = _margin("capacity", capacity, (*batch, n), m, x, what)
-        if framework(k) is framework(capacity) is mask is None:
-            _refuse_apart(float(k), float(capacity), m, n)  # type: ignore[arg-type]  # numbers
+    if framework(k) is framework(capacity) is None and 0 not in shape:
+        number = None if capacity is None else float(capacity)  # type: ignore[arg-type]  # a number
+        _refuse_impossible(x, float(k), number, mask is None)  # type: ignore[arg-type]  # a number
     t = _temperature(temperature, tuple(batch), x)
     alpha = link.alpha
     if framework(alpha) is not None:
@@ -85,12 +88,48 @@ def _margin(name: str, value: object, shape: tuple[int, ...], most: int, x: Arra
     return _spread(name, value, shape, x, of)
 
 
-def _refuse_apart(k: float, capacity: float, m: int, n: int) -> None:
-    rows, columns = m * k, n * capacity
-    if abs(rows - columns) > TOLERANCE * max(rows, columns):
+def _refuse_impossible(x: Array, k: float, capacity: float | None, whole: bool) -> None:
+    """Refuse numbers that the entries of a matrix cannot meet, −inf being none.
+
+    Entries are read where they are at hand, and on other devices where an error is at stake. Where
+    a compiler hides them, numbers are held to all rows and columns, if no mask excludes any.
+    """
+    m, n = x.shape[-2:]
+    apart = capacity is not None and _are_apart(m * k, n * capacity)
+    if is_at_hand(x) or (apart and is_known(x)):
+        xp = namespace(x)
+        live = (x > -math.inf) | xp.isnan(x)
+        of_rows = to_numpy(xp.sum(live, axis=-1)).reshape(-1, m)
+        of_columns = to_numpy(xp.sum(live, axis=-2)).reshape(-1, n)
+        counts = zip((of_rows > 0).sum(-1).tolist(), (of_columns > 0).sum(-1).tolist(), strict=True)
+        for rows, columns in sorted({(r, c) for r, c in counts if r}):
+            share = rows * k / columns
+            if capacity is not None and _are_apart(rows * k, columns * capacity):
+                _refuse_capacity(k, capacity, rows, columns)
+            _refuse_more("k", k, of_rows, "row")
+            _refuse_more("capacity", share if capacity is None else capacity, of_columns, "column")
+    elif apart and whole:
+        _refuse_capacity(k, capacity, m, n)  # type: ignore[arg-type]  # a number
+
+
+def _are_apart(rows: float, columns: float) -> bool:
+    return abs(rows - columns) > TOLERANCE * max(rows, columns)
+
+
+def _refuse_capacity(k: float, capacity: float, rows: int, columns: int) -> None:
+    raise ValueError(
+        f"capacity must be {rows * k / columns:.6g} (or None), so that {columns} columns take what "
+        f"{rows} rows of k = {k:.6g} give, {rows * k:.6g} (without those that a mask or −inf "
+        f"excludes); got {capacity!r}"
+    )
+
+
+def _refuse_more(name: str, number: float, available: np.ndarray, what: str) -> None:
+    least = int(available[available > 0].min())
+    if number > least + TOLERANCE * (1 + least):
         raise ValueError(
-            f"capacity must be {rows / n:.6g} (or None), so that {n} columns take what {m} rows of "
-            f"k = {k:.6g} give, {rows:.6g}; got {capacity!r}"
+            f"{name} must be at most {least}, for there is a {what} in which the mask and −inf "
+            f"leave {least} entries; got {number:.6g}"
         )
 
 

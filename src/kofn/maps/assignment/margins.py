@@ -53,15 +53,16 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
 
     def decided(s: _State) -> tuple[Array, ...]:
         """Return rows that take nothing, and all, and such columns."""
-        # What rounding may leave of a margin from which whole numbers were taken.
+        # What rounding may leave of a margin from which whole numbers were taken; and by what one
+        # that takes all may be short of it, for columns were scaled to sum to what rows do.
         row, column = eps * (k - s.k), eps * (c - s.c)
         rows = (s.of_rows > 0) & ~bad[..., None]
         columns = (s.of_columns > 0) & ~bad[..., None]
         return (
             rows & (s.k <= row),
-            rows & (s.k >= s.of_rows - row),
+            rows & (s.k >= s.of_rows - eps * k),
             columns & (s.c <= column),
-            columns & (s.c >= s.of_columns - column),
+            columns & (s.c >= s.of_columns - eps * c),
         )
 
     def unfinished(s: _State) -> Array:

@@ -83,13 +83,13 @@ def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
         *(nothing, nothing, zero, zero, zero + 1, none),
         *(zero + largest, zero, zero, p.t + 0, zero, nothing, ~none, none),
     )
-    room = room_of(p)
+    room, spread = room_of(p), _spread(p)
 
     def unfinished(s: _State) -> Array:
         return xp.any(s.active)
 
     def advance(s: _State) -> _State:
-        return _advanced(p, link, room, s)
+        return _advanced(p, link, room, spread, s)
 
     s = while_loop(p.x, unfinished, advance, state, MOST)
     # As they were tried: where prices are large, to centre them again would round them anew.
@@ -109,7 +109,7 @@ def _spread(p: Open) -> Array:
     )
 
 
-def _advanced(p: Open, link: Link, room: Array, s: _State) -> _State:
+def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _State:
     """Take one pass: look at the step that is tried, and accept, shorten or replace it."""
     xp = namespace(p.x)
     info = xp.finfo(p.x.dtype)
@@ -156,7 +156,7 @@ def _advanced(p: Open, link: Link, room: Array, s: _State) -> _State:
     hot, kept = xp.where(met, t, s.hot), xp.where(met[..., None], beta, s.kept)
 
     def next_t() -> Array:
-        hottest = xp.maximum(COOLING * p.t, _spread(p) / 4)
+        hottest = xp.maximum(COOLING * p.t, spread / 4)
         between = xp.where(nearer, xp.sqrt(s.hot) * xp.sqrt(t), hottest)
         return xp.where(cooler, xp.maximum(least, t / COOLING), between)
 
@@ -169,6 +169,10 @@ def _advanced(p: Open, link: Link, room: Array, s: _State) -> _State:
     def newton() -> tuple[Array, Array]:
         slopes = slopes_of(link, weights, y, p.k, t)
         step = newton_step(p, slopes, excess, error, room, damping) * t[..., None]
+        # On flat ground, where S is nearly singular, it would leap far beyond all prices.
+        length = xp.max(xp.abs(step), axis=-1)
+        reach = xp.minimum(1.0, (spread + 2 * t) / xp.where(length > 0, length, 1.0))
+        step = xp.where(length > 0, reach, 1.0)[..., None] * step
         return step, xp.sum(excess * step, axis=-1)
 
     step, gain = only_if(moving, newton, (s.step, s.gain))

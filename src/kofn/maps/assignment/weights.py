@@ -54,20 +54,23 @@ def soft_assignment(
             margins, it is raised until they do.
         mask: boolean, broadcasts to `scores`; False entries are never chosen.
         hard: return 0 and 1 with the soft weights' gradient (straight-through): of each row, its k
-            entries that are largest less their columns' prices. Rows sum to k exactly; columns to
-            their capacity only roughly, the closer the lower the temperature is.
+            entries that are largest less their columns' prices; of a fractional k, one entry is its
+            fraction. Rows sum to k exactly; columns to their capacity only roughly, the closer the
+            lower the temperature is.
 
     Returns:
         Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
         capacity, temperature and the link's alpha. They are computed in float64, but for JAX, whose
         dtype is that of the scores. A matrix is NaN if it has a NaN, if arrays of margins do not
-        match, or if its mask leaves no weights with these margins. A row or column that takes
-        nothing, or all that is available, has weights of 0 or 1 without a gradient.
+        match, or if its mask or −inf leave no weights with these margins. A row or column that
+        takes nothing, or all that is available, has weights of 0 or 1 without a gradient.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type, dtype or shape, a number is out of
-            range, or k and capacity are numbers that do not match. Entries of arrays are not
-            checked.
+            range, or k and capacity are numbers that do not match, or that no row or column with
+            as few entries as mask and −inf leave can meet. This is seen of NumPy arrays and of
+            eager tensors on a CPU; elsewhere such numbers give NaN, but for those that do not match
+            without a mask. Entries of arrays of margins are not checked.
 
     Source: Cuturi, "Sinkhorn distances" (2013), without the bound on entries; Blondel, Martins &
     Niculae (2020) for the regularisers; Su, "MoE journey" 6 (2026), for prices of two margins.

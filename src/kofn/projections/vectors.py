@@ -47,7 +47,7 @@ class Vectors(NamedTuple, Generic[KindT]):
         if framework(value) is None:
             number = value if infinite and value in (math.inf, -math.inf) else None
             if number is None:
-                allowed = "a number" if infinite else "a finite number"
+                allowed = "a number or ±inf, not NaN" if infinite else "a finite number"
                 number = check_number(name, value, low=-math.inf, strict=True, allowed=allowed)
             return self.form.xp.zeros_like(self.rows) + number
         array = check_same_kind(name, value, self.x, "x")

@@ -150,9 +150,7 @@ def _numbers(name: str, bias: Any) -> Tensor:
     try:
         found = torch.as_tensor(bias)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"{name} must be an array of numbers; got {type(bias).__name__}"
-        ) from error
+        raise TypeError(f"{name} must be an array of numbers; got {type(bias).__name__}") from error
     if found.is_complex() or found.dtype == torch.bool:
         raise TypeError(f"{name} must be an array of real numbers; got {found.dtype}")
     return found

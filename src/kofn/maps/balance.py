@@ -104,8 +104,8 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
     It is the number at the place m·k/E of what the m tokens require of the expert, in rising order
     from place 0 on; between two places, it is interpolated. So m·k/E tokens require less, if that
     is a whole number and none are equal. `required` is [..., T, E]; tokens with a NaN do not count,
-    nor those where `playing` [..., T] is False. Where fewer tokens may use an expert, it gets those
-    and the others more: see `even_places`. The bias is NaN if no finite number is known.
+    nor those where `playing` [..., T] is False. If fewer may use an expert, or more must, it gets
+    those, and the others what is left: see `even_places`. The bias is NaN if no finite number is known.
     """
     xp, experts = namespace(required), required.shape[-1]
     known = known_tokens(required, playing)
@@ -117,7 +117,7 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
         xp.sum(as_numbers(which & known[..., None, :], tokens.dtype), axis=-1)
         for which in (moved == -math.inf, moved < math.inf)
     )
-    place = even_places(usable, tokens, k)
+    place = even_places(forced, usable, tokens, k)
     last = xp.maximum(usable - 1, xp.zeros_like(usable))
     ranks = [
         xp.minimum(xp.maximum(each, forced), last) for each in (xp.floor(place), xp.ceil(place))
@@ -129,20 +129,31 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
     return xp.where(usable > forced, bias, math.nan), tokens
 
 
-def even_places(usable: Array, tokens: Array, k: float) -> Any:
-    """Return how many tokens each expert gets where they are even: min(usable, level), [..., E].
+def even_places(forced: Array, usable: Array, tokens: Array, k: float) -> Any:
+    """Return how many tokens each expert gets where they are even: a level in its limits, [..., E].
 
-    The sum over experts is k·tokens, if they can have as many. `usable` [..., E] says how many
-    tokens may use an expert, and `tokens` [..., 1] how many there are. If all may use it, the
-    number is tokens·k/E.
+    The sum over experts is k·tokens, if they can have as many. `forced` and `usable` [..., E] say
+    how many tokens take an expert whatever its bias, and how many may; `tokens` [..., 1], how many
+    there are. If all may use each, and none must, the level is tokens·k/E.
     """
-    xp, experts = namespace(usable), usable.shape[-1]
-    # Any set of experts that get all of theirs leaves the others at most this level; it is the
-    # greatest one, and that of experts with fewer than some expert.
-    fewer = as_numbers(usable[..., None, :] < usable[..., :, None], usable.dtype)
-    full, theirs = (xp.sum(each, axis=-1) for each in (fewer, fewer * usable[..., None, :]))
-    level: Any = xp.max((tokens * k - theirs) / (experts - full), axis=-1)
-    return xp.minimum(usable, level[..., None])
+    xp, whole = namespace(usable), tokens * k
+    points: Any = xp.concat([forced, usable], axis=-1)
+    # The sum rises with the level, and is linear from one of the limits to the next.
+    sums = xp.sum(_clipped(points[..., None], forced, usable), axis=-1)
+    reached = xp.max(xp.where(sums <= whole, points, 0), axis=-1)[..., None]
+    rising = as_numbers((forced <= reached) & (reached < usable), usable.dtype)
+    lacking = whole - xp.sum(_clipped(reached, forced, usable), axis=-1)[..., None]
+    count = xp.sum(rising, axis=-1)[..., None]
+    level = reached + lacking / xp.maximum(count, xp.ones_like(count))
+    return _clipped(level, forced, usable)
+
+
+def _clipped(level: Any, forced: Any, usable: Any) -> Any:
+    """Return the level, or the nearest number in the limits; those of more levels are the same."""
+    if level.ndim > forced.ndim:
+        forced, usable = forced[..., None, :], usable[..., None, :]
+    xp = namespace(level)
+    return xp.minimum(xp.maximum(level, forced), usable)
 
 
 def known_tokens(required: ArrayT, playing: ArrayT | None) -> ArrayT:

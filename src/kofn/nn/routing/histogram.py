@@ -34,7 +34,7 @@ def places_of_share(histogram: Tensor, k: float, infinite: Tensor | None = None)
         infinite = torch.zeros_like(counts.expand(-1, 2).T)
     usable = counts[:, 0] + infinite[0]
     tokens = (usable + infinite[1]).amax(keepdim=True).double()
-    target = (even_places(usable.double(), tokens, k) - infinite[0])[:, None]
+    target = (even_places(infinite[0].double(), usable.double(), tokens, k) - infinite[0])[:, None]
     reached = (below.double() < target.ceil().clamp(min=1)).sum(-1, keepdim=True)
     reached = reached.clamp(max=histogram.shape[-1] - 1)
     inside = histogram.gather(-1, reached)
@@ -118,17 +118,17 @@ def without_outliers(values: Tensor, center: Tensor) -> Tensor:
     """Return values [T, E] that are not much farther from the centers [E] than others of the token.
 
     The limit is a multiple of the greatest distance of the half of its experts that are nearest (of
-    three quarters, with fewer than 8 experts). It depends on this token alone, so that histograms
+    three quarters, with fewer than 16 experts). It depends on this token alone, so that histograms
     add up; and it is so large that usual numbers stay as they are, bit for bit.
     """
     experts = values.shape[-1]
-    left_out = experts // 2 if experts >= 8 else experts // 4
+    left_out = experts // 2 if experts >= 16 else experts // 4
     if not left_out:
         return values
     apart = values - center
     size = apart.abs()
     usual = size.topk(left_out + 1, -1).values[..., -1:]
     # One of those that count is 0, and all others would have to be as near by chance.
-    limit = usual * max(64.0, 2.0 ** (20 / (experts - left_out - 1)))
+    limit = usual * max(64.0, 2.0 ** (24 / (experts - left_out - 1)))
     beyond = (size > limit) & (limit > 0) & size.isfinite()
     return torch.where(beyond, center + apart.sign() * limit, values)

@@ -217,7 +217,7 @@ def _required(balance: QuantileBias, load: Tensor) -> Tensor:
     if balance.bins is None:
         total, tokens = load.double().chunk(2)
         return total / tokens
-    counts, infinite = load.split([balance.histogram.numel(), balance.infinite.numel()])
+    counts, infinite = torch.split(load, [balance.histogram.numel(), balance.infinite.numel()])
     places = places_of_share(
         counts.view_as(balance.histogram), balance.k, infinite.view_as(balance.infinite)
     )
@@ -236,9 +236,7 @@ def _with_ties(found: Tensor, required: Tensor, share: Tensor, mask: Tensor | No
     Without tokens it would get no gradient that could separate them.
     """
     known = known_tokens(required, mask)[:, None]
-    less, most = (
-        (each & known).sum(0) for each in (required < found, required <= found)
-    )
+    less, most = ((each & known).sum(0) for each in (required < found, required <= found))
     return torch.where((2 * less < share) & (most > less + 1), _just_above(found), found)
 
 

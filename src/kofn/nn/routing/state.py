@@ -65,7 +65,7 @@ class Tally(nn.Module):
         self._forget()
 
     def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
-        super()._load_from_state_dict(state, prefix, *others)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state, prefix, *others)
         # With assign=True, a module that was made on the device "meta" is on another now.
         for each in (*self.parameters(recurse=False), *self.buffers(recurse=False)):
             self._settle(each.device)

@@ -21,12 +21,20 @@ def with_bias(**options):
     return net
 
 
-@pytest.mark.parametrize("form", ["torchtitan", "megatron", "megatron-histogram", "deepseek"])
+SIGMOIDS = dict(score_function="sigmoid")
+OF_SIGMOIDS = ("torchtitan", "megatron-histogram", "deepseek")
+
+
+def fitting(form):
+    return SIGMOIDS if form in OF_SIGMOIDS else {}
+
+
+@pytest.mark.parametrize("form", ["megatron", *OF_SIGMOIDS])
 def test_a_state_goes_both_ways(form):
-    net = with_bias()
+    net = with_bias(**fitting(form))
     state = export_expert_bias(net, form)
     assert all(each.dtype == torch.float32 for each in state.values())
-    other = router()
+    other = router(**fitting(form))
     load_expert_bias(other, state)
     assert torch.equal(other.balance(), BIAS)
     again = export_expert_bias(other, form)
@@ -66,12 +74,42 @@ def test_megatron_has_the_ends_of_the_bins_in_its_state():
 
 
 def test_the_sign_rule_is_exported_alone():
-    net = nn.TopKRouter(4, E, K, balance=0.5)
+    net = nn.TopKRouter(4, E, K, balance=0.5, **SIGMOIDS)
     net.balance.net_steps.copy_(torch.arange(E))
     state = export_expert_bias(net, "torchtitan")
     assert torch.equal(state["expert_bias_E"], 0.5 * (torch.arange(E) - 2.5))
-    with pytest.raises(ValueError, match="router must have balance='quantile'"):
+    with pytest.raises(ValueError, match=r"router must have balance='quantile'.*balance=0\.5"):
         load_expert_bias(net, state)
+    with pytest.raises(ValueError, match=r"router must have balance='quantile'.*balance=None"):
+        load_expert_bias(router(balance=None), state)
+
+
+@pytest.mark.parametrize("form", ["megatron", *OF_SIGMOIDS])
+def test_biases_of_logits_and_of_sigmoids_are_not_exchanged(form):
+    fits = fitting(form)
+    wanted, other = ("sigmoid", {}) if fits else ("softmax", SIGMOIDS)
+    state = export_expert_bias(with_bias(**fits), form)
+    message = f"router must have score_function='{wanted}' for {next(iter(state))}.*; got 's"
+    net = with_bias(**other)
+    with pytest.raises(ValueError, match=message):
+        export_expert_bias(net, form)
+    with pytest.raises(ValueError, match=message):
+        load_expert_bias(net, state)
+    levels = with_bias(selection="budget", normalize=False, **fits)
+    with pytest.raises(ValueError, match=r"router must choose k experts per token.*got 'budget'"):
+        export_expert_bias(levels, form)
+    with pytest.raises(ValueError, match=r"router must choose k experts per token.*got 'budget'"):
+        load_expert_bias(levels, state)
+    assert torch.equal(net.balance(), BIAS)
+
+
+@pytest.mark.parametrize("bins", [None, 50])
+def test_what_was_observed_before_a_state_is_not_used_after_it(bins):
+    net = router(bins=bins)
+    net.choose(torch.randn(40, E, generator=torch.Generator().manual_seed(0)))
+    load_expert_bias(net, {"qb_beta": -BIAS})
+    net.step()
+    assert torch.equal(net.balance(), BIAS)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +119,9 @@ def test_the_sign_rule_is_exported_alone():
         ({"expert_bias_E": BIAS, "qb_beta": BIAS}, "state must have one of"),
         ({"qb_bin_bounds": BIAS[:2]}, "state must have one of"),
         ({"qb_beta": BIAS[:2]}, r"qb_beta must have shape \(6,\); got \(2,\)"),
+        ({"qb_beta": BIAS / 0}, r"qb_beta must have finite numbers; got \[inf, -inf, nan"),
+        ({"qb_beta": 1e60 * BIAS.double()}, "qb_beta must have finite numbers; got"),
+        ({1: 2, "a": 3}, "state must have one of .*; got 'a', 1"),
     ],
 )
 def test_a_wrong_state_is_named(state, message):
@@ -93,5 +134,13 @@ def test_wrong_arguments_are_named():
         export_expert_bias(router(), "keras")
     with pytest.raises(ValueError, match="router must have a balance; got one with balance=None"):
         export_expert_bias(router(balance=None), "torchtitan")
+    for state, message in (
+        ({"qb_beta": None}, "qb_beta must be an array of numbers; got NoneType"),
+        ({"qb_beta": BIAS > 0}, "qb_beta must be an array of real numbers; got torch.bool"),
+        (BIAS, "state must be a mapping of names to biases; got Tensor"),
+        ([1, 2], "state must be a mapping of names to biases; got list"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            load_expert_bias(router(), state)
     with pytest.raises(TypeError, match="router must be a TopKRouter or a patched router; got"):
         load_expert_bias(torch.nn.Linear(2, 2), {"qb_beta": BIAS})

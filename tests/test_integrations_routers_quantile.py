@@ -156,9 +156,23 @@ def test_the_state_goes_to_other_libraries(model):
     from kofn.integrations.expert_bias import export_expert_bias, load_expert_bias
 
     router = routers(patched(model, options=QUANTILE))[0]
-    load_expert_bias(router, {"qb_beta": torch.arange(EXPERTS)})
-    bias = export_expert_bias(router, "torchtitan")["expert_bias_E"]
-    assert torch.equal(bias, -torch.arange(EXPERTS).float())
+    wanted = torch.arange(EXPERTS).float()
+    form, name = ("torchtitan", "expert_bias_E") if model in GROUPED else ("megatron", "qb_beta")
+    load_expert_bias(router, {name: wanted})
+    assert torch.equal(export_expert_bias(router, form)[name], wanted)
+    assert torch.equal(router.routing.balance(), wanted if model in GROUPED else -wanted)
+
+
+@pytest.mark.parametrize("model", GROUPED)
+def test_the_correction_bias_of_a_model_in_bfloat16_is_float32(model):
+    net = patched(model, options=QUANTILE).train().bfloat16()
+    stepped(net)
+    for router in routers(net):
+        bias = router.e_score_correction_bias
+        assert router.weight.dtype == torch.bfloat16
+        assert bias.dtype == torch.float32
+        assert router.routing.balance.bias is bias
+        assert not torch.equal(bias, bias.bfloat16().float())
 
 
 def test_evaluation_observes_nothing():

@@ -51,7 +51,7 @@ def torchtitan_sums_the_histograms_of_two_layers():
         with counted() as sizes:
             nn.step_routers(model, *group)
         # One message for both layers, after a comparison.
-        assert sizes == ([] if group else [16, 8 * 2 * 4 * 10])
+        assert sizes == ([] if group else [16, 8 * 2 * 4 * (10 + 2)])
         for net, bias in zip(model, wanted, strict=True):
             assert torch.allclose(net.balance(), bias, atol=1e-6)
             assert not net.balance.histogram.any()
@@ -82,7 +82,7 @@ def the_histograms_of_both_are_that_of_all_tokens():
             with counted() as sizes:
                 nn.step_routers(model)
             found = "score_function" not in options
-            assert sizes == [16, *([8 * 2 * 2] if found else []), 8 * 50 * (8 + 4)]
+            assert sizes == [16, *([8 * 2 * 2] if found else []), 8 * (50 + 2) * (8 + 4)]
             nn.step_routers(alone, None)
             for net, one in zip(model, alone, strict=True):
                 assert torch.equal(net.balance(), one.balance()), options
@@ -127,7 +127,7 @@ def rules_may_be_mixed():
     with counted() as sizes:
         nn.step_routers(model)
     nn.step_routers(alone, None)
-    assert sizes == [16, 8 * 2, 8 * (16 + 8 + 8 * 20)]
+    assert sizes == [16, 8 * 2, 8 * (16 + 8 + 8 * (20 + 2))]
     assert torch.allclose(model[0].balance(), alone[0].balance(), atol=1e-6)
     assert torch.equal(model[1].balance(), alone[1].balance())
     assert torch.equal(model[2].balance(), alone[2].balance())
@@ -138,6 +138,11 @@ def a_mismatch_is_an_error_in_every_process():
         (routers(8, bins=10 + rank()), r"1 of 8 experts with balance='quantile', .*bins=11"),
         (routers(8, bins=None if rank() else 10), r"bins=None"),
         (routers(8, ema=0.5 * rank()), r"ema=0\.5"),
+        (
+            routers(8, bins=10, score_function="sigmoid" if rank() else "softmax"),
+            "unit=True",
+        ),
+        (routers(8, selection="budget" if rank() else "hard"), "centred=False"),
     ):
         with pytest.raises(ValueError, match=rf"^nn\.step_routers: .*{words}.*Step the same"):
             nn.step_routers(mine)

@@ -115,11 +115,35 @@ def a_process_that_stays_local_ends_the_others_by_the_timeout():
         nn.step_routers(routers(8), group)
 
 
+def where_reading_waits_a_change_of_one_process_is_no_mixture_of_messages():
+    from kofn.nn.routing import together
+
+    group, usual = distributed.new_group(timeout=timedelta(seconds=2)), together._waits
+    together._waits = lambda device: True
+    try:
+        for model in (routers(8, 4), routers(8, 4), routers(6), routers(6)):
+            with counted() as sizes:
+                nn.step_routers(model, group)
+            assert sizes == [16, 8 * sum(each.num_experts for each in model)]
+        error, message = (
+            (ValueError, r"^nn\.step_routers: this process stepped routers: 1 of 8.*Step the same")
+            if distributed.get_rank() == 0
+            else (RuntimeError, r"^nn\.step_routers")
+        )
+        with pytest.raises(error, match=message):
+            nn.step_routers(routers(6 + 2 * (distributed.get_rank() == 0)), group)
+        distributed.barrier()
+    finally:
+        together._waits = usual
+        together._agreed.pop(group, None)
+
+
 TASKS = [
     the_tokens_of_all_processes_count,
     a_router_with_a_step_of_its_own_keeps_it,
     a_mismatch_is_an_error_in_every_process,
     test_nn_ddp.sharded,
+    where_reading_waits_a_change_of_one_process_is_no_mixture_of_messages,
     a_process_that_stays_local_ends_the_others_by_the_timeout,
 ]
 

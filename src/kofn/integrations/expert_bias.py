@@ -34,6 +34,8 @@ def _bounds(bias: Tensor) -> Tensor:
     return torch.stack([bias.min() - 1, bias.max() + 1])
 
 
+SIGMOID, LOGITS = "sigmoid", "softmax"
+"""The score functions of routers whose bias is added to sigmoids, and to logits."""
 FORMATS: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
     "torchtitan": {"expert_bias_E": Tensor.clone},
     "megatron": {"qb_beta": torch.neg},
@@ -41,9 +43,13 @@ FORMATS: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
     "deepseek": {"e_score_correction_bias": Tensor.clone},
 }
 """What each library calls the bias, or what follows from it."""
-KNOWN = {name: name == "qb_beta" for form in FORMATS.values() for name in form}
-"""Whether the bias is subtracted from the scores there."""
-EXTRA = ("qb_bin_bounds",)
+KNOWN = {
+    "expert_bias_E": SIGMOID,
+    "qb_beta": LOGITS,
+    "qb_bias": SIGMOID,
+    "e_score_correction_bias": SIGMOID,
+}
+"""Of which routers it is the bias; qb_beta is subtracted."""
 
 
 def export_expert_bias(router: Any, format: str) -> dict[str, Tensor]:  # as torch.onnx has it
@@ -51,27 +57,31 @@ def export_expert_bias(router: Any, format: str) -> dict[str, Tensor]:  # as tor
 
     Args:
         router: a `TopKRouter`, or a router of a patched model, with a balance.
-        format: "torchtitan": expert_bias_E, added to the scores. "megatron", its mode
+        format: "torchtitan": expert_bias_E, added to the sigmoids. "megatron", its mode
             "micro_batch": qb_beta, subtracted from the logits. "megatron-histogram", its mode
             "global_batch": qb_bias, added to the sigmoids, and qb_bin_bounds, the least bias − 1
-            and the greatest + 1. "deepseek": e_score_correction_bias, as in transformers.
+            and the greatest + 1. "deepseek": e_score_correction_bias, as in transformers, added to
+            the sigmoids.
 
     Raises:
-        ValueError: another format; the router has no balance.
+        ValueError: another format; the router has no balance, or selection="budget"; its
+            score_function is not "sigmoid", or for "megatron" not "softmax".
 
     Example:
         >>> import torch
         >>> from kofn import nn
         >>> from kofn.integrations.expert_bias import export_expert_bias, load_expert_bias
-        >>> router = nn.TopKRouter(16, 3, 2, balance="quantile")
-        >>> load_expert_bias(router, {"qb_beta": torch.tensor([-0.5, 0.0, 0.5])})
-        >>> export_expert_bias(router, "torchtitan")
-        {'expert_bias_E': tensor([ 0.5000, -0.0000, -0.5000])}
+        >>> router = nn.TopKRouter(16, 3, 2, balance="quantile", score_function="sigmoid")
+        >>> load_expert_bias(router, {"expert_bias_E": torch.tensor([0.5, 0.0, -0.5])})
+        >>> export_expert_bias(router, "deepseek")
+        {'e_score_correction_bias': tensor([ 0.5000,  0.0000, -0.5000])}
     """
     check_choice("format", format, tuple(FORMATS))
-    balance = _router(router).balance
+    found = _router(router)
+    balance = found.balance
     if balance is None:
         raise ValueError("router must have a balance; got one with balance=None")
+    _check_fits(found, next(iter(FORMATS[format])))
     bias = balance().detach().float()
     return {name: made(bias) for name, made in FORMATS[format].items()}
 
@@ -85,22 +95,65 @@ def load_expert_bias(router: Any, state: Mapping[str, Any]) -> None:
         state: one of expert_bias_E, qb_beta, qb_bias and e_score_correction_bias, as
             `export_expert_bias` explains them, [num_experts]. qb_bin_bounds follow from qb_bias.
 
+    What the router has observed since its last step is forgotten.
+
     Raises:
-        ValueError: another balance; no bias in the state, or several; another shape.
+        TypeError: the state is no mapping, or its bias no array of numbers.
+        ValueError: another balance, or selection="budget"; a score_function other than that of the
+            bias ("softmax" for qb_beta, otherwise "sigmoid"); no bias in the state, or several;
+            another shape; NaN or an infinite number.
     """
-    balance = _router(router).balance
+    found = _router(router)
+    balance = found.balance
     if not isinstance(balance, QuantileBias):
-        raise ValueError("router must have balance='quantile', whose bias is a state of its own")
-    named = [name for name in state if name in KNOWN and name not in EXTRA]
+        rule = "None" if balance is None else f"{balance.rate:g}"
+        raise ValueError(
+            "router must have balance='quantile', whose bias is a state of its own; "
+            f"got balance={rule}"
+        )
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be a mapping of names to biases; got {type(state).__name__}")
+    named = [name for name in KNOWN if name in state]
     if len(named) != 1:
-        allowed = ", ".join(name for name in KNOWN if name not in EXTRA)
-        raise ValueError(f"state must have one of {allowed}; got {sorted(state)}")
-    bias = torch.as_tensor(state[named[0]])
+        given = sorted(map(repr, state))
+        raise ValueError(f"state must have one of {', '.join(KNOWN)}; got {', '.join(given)}")
+    name = named[0]
+    _check_fits(found, name)
+    bias = _numbers(name, state[name])
     if bias.shape != balance.bias.shape:
         raise ValueError(
-            f"{named[0]} must have shape {tuple(balance.bias.shape)}; got {tuple(bias.shape)}"
+            f"{name} must have shape {tuple(balance.bias.shape)}; got {tuple(bias.shape)}"
         )
-    balance.bias.copy_(-bias if KNOWN[named[0]] else bias)
+    bias = bias.to(balance.bias.dtype)
+    if not bias.isfinite().all():
+        raise ValueError(f"{name} must have finite numbers; got {bias.tolist()}")
+    balance.bias.copy_(-bias if name == "qb_beta" else bias)
+    balance._forget()
+
+
+def _check_fits(router: Any, name: str) -> None:
+    """Check that a router adds its bias to the scores to which the other library adds it."""
+    wanted, to = KNOWN[name], "logits" if KNOWN[name] == LOGITS else "sigmoids"
+    if router.score_function != wanted:
+        raise ValueError(
+            f"router must have score_function={wanted!r} for {name}, a bias of {to}; "
+            f"got {router.score_function!r}"
+        )
+    if router.selection == "budget":
+        raise ValueError(
+            f"router must choose k experts per token for {name}, with selection='hard'; "
+            "got 'budget', whose biases are levels"
+        )
+
+
+def _numbers(name: str, bias: Any) -> Tensor:
+    try:
+        found = torch.as_tensor(bias)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} must be an array of numbers; got {type(bias).__name__}") from error
+    if found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"{name} must be an array of real numbers; got {found.dtype}")
+    return found
 
 
 def _router(router: Any) -> RouterBase:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kofn.adapters import route
 from kofn.arrays.kinds import Array, cast, move_axis, namespace
-from kofn.arrays.operations import arange, take_along_last
+from kofn.arrays.operations import arange, as_numbers, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.maps.ordered.quantiles import DenseRows
 from kofn.operations.choice import LARGEST
@@ -48,18 +48,27 @@ def required_bias(scores: ArrayT, biased: ArrayT, k: int, groups: Groups | None 
     It is the (k + 1)-th largest of the token's scores + bias, less the expert's score. With groups,
     it is at least the expert's bias, raised by what all experts of its group would have to be
     raised by for the group to be chosen. `biased` is scores + bias; there are more than k experts.
+
+    It is +∞ for an expert that the token may not use, with a score of −∞ or in a group without two
+    other scores; and −∞ for those of a token that may use k or fewer.
     """
     xp = namespace(scores)
     if groups is None or groups.chosen == groups.number:
-        return _kth_largest(biased, k + 1) - scores
-    score, which = _group_scores(biased, groups)
-    rival = take_along_last(score, which)[..., -1:]  # the first group that is not chosen
-    cutoff = biased + _of_members((rival - score) / 2, biased)
-    size = biased.shape[-1] // groups.number
-    if k < groups.chosen * size:  # otherwise a token takes all experts of its groups
-        opened = xp.where(_opened(which, biased, groups), biased, -math.inf)
-        cutoff = xp.maximum(cutoff, _kth_largest(opened, k + 1))
-    return cutoff - scores
+        cutoff: Any = _kth_largest(biased, k + 1)
+    else:
+        score, which = _group_scores(biased, groups)
+        opened = _opened(which, biased, groups)
+        rival = take_along_last(score, which)[..., -1:]  # the first group that is not chosen
+        # Between sums of −∞, the order of the groups decides, whatever the bias.
+        never = xp.where(opened, -math.inf, math.inf)
+        lacks = _of_members((rival - score) / 2, biased)
+        lost = _of_members((rival == -math.inf) & (score == -math.inf), biased)
+        cutoff = biased + xp.where(lost, never, lacks)
+        size = biased.shape[-1] // groups.number
+        if k < groups.chosen * size:  # otherwise a token takes all experts of its groups
+            of_opened = xp.where(opened, biased, -math.inf)
+            cutoff = xp.maximum(cutoff, _kth_largest(of_opened, k + 1))
+    return xp.where(scores == -math.inf, math.inf, cutoff - scores)
 
 
 def _group_scores(biased: ArrayT, groups: Groups) -> tuple[ArrayT, ArrayT]:
@@ -95,20 +104,56 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
     It is the number at the place m·k/E of what the m tokens require of the expert, in rising order
     from place 0 on; between two places, it is interpolated. So m·k/E tokens require less, if that
     is a whole number and none are equal. `required` is [..., T, E]; tokens with a NaN do not count,
-    nor those where `playing` [..., T] is False. Without tokens the bias is NaN or any number.
+    nor those where `playing` [..., T] is False. If fewer may use an expert, or more must, it gets
+    those, and the others what is left: see `even_places`. The bias is NaN if no finite number is known.
     """
     xp, experts = namespace(required), required.shape[-1]
     known = known_tokens(required, playing)
     shape = (*required.shape[:-2], experts, required.shape[-2])
-    rows = DenseRows(move_axis(required, -1, -2), xp.broadcast_to(known[..., None, :], shape))
+    moved = move_axis(required, -1, -2)
+    rows = DenseRows(moved, xp.broadcast_to(known[..., None, :], shape))
     tokens: Any = rows.counts[..., :1, 0]
-    place = tokens * k / experts
-    last = xp.maximum(tokens - 1, xp.zeros_like(tokens))
-    low, high = xp.minimum(xp.floor(place), last), xp.minimum(xp.ceil(place), last)
-    ranks = xp.stack([low, high], axis=-1)
-    found: Any = rows.ranked(xp.broadcast_to(ranks, (*required.shape[:-2], experts, 2)))
-    low, high, between = found[..., 0], found[..., 1], cast(place - low, found.dtype)
-    return xp.where(low == high, low, low + (high - low) * between), tokens
+    forced, usable = (
+        xp.sum(as_numbers(which & known[..., None, :], tokens.dtype), axis=-1)
+        for which in (moved == -math.inf, moved < math.inf)
+    )
+    place = even_places(forced, usable, tokens, k)
+    last = xp.maximum(usable - 1, xp.zeros_like(usable))
+    ranks = [
+        xp.minimum(xp.maximum(each, forced), last) for each in (xp.floor(place), xp.ceil(place))
+    ]
+    low_high = xp.stack(ranks, axis=-1)
+    found: Any = rows.ranked(xp.broadcast_to(low_high, (*required.shape[:-2], experts, 2)))
+    low, high, between = found[..., 0], found[..., 1], cast(place - ranks[0], found.dtype)
+    bias = xp.where(low == high, low, low + (high - low) * between)
+    return xp.where(usable > forced, bias, math.nan), tokens
+
+
+def even_places(forced: Array, usable: Array, tokens: Array, k: float) -> Any:
+    """Return how many tokens each expert gets where they are even: a level in its limits, [..., E].
+
+    The sum over experts is k·tokens, if they can have as many. `forced` and `usable` [..., E] say
+    how many tokens take an expert whatever its bias, and how many may; `tokens` [..., 1], how many
+    there are. If all may use each, and none must, the level is tokens·k/E.
+    """
+    xp, whole = namespace(usable), tokens * k
+    points: Any = xp.concat([forced, usable], axis=-1)
+    # The sum rises with the level, and is linear from one of the limits to the next.
+    sums = xp.sum(_clipped(points[..., None], forced, usable), axis=-1)
+    reached = xp.max(xp.where(sums <= whole, points, 0), axis=-1)[..., None]
+    rising = as_numbers((forced <= reached) & (reached < usable), usable.dtype)
+    lacking = whole - xp.sum(_clipped(reached, forced, usable), axis=-1)[..., None]
+    count = xp.sum(rising, axis=-1)[..., None]
+    level = reached + lacking / xp.maximum(count, xp.ones_like(count))
+    return _clipped(level, forced, usable)
+
+
+def _clipped(level: Any, forced: Any, usable: Any) -> Any:
+    """Return the level, or the nearest number in the limits; those of more levels are the same."""
+    if level.ndim > forced.ndim:
+        forced, usable = forced[..., None, :], usable[..., None, :]
+    xp = namespace(level)
+    return xp.minimum(xp.maximum(level, forced), usable)
 
 
 def known_tokens(required: ArrayT, playing: ArrayT | None) -> ArrayT:

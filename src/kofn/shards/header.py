@@ -69,13 +69,18 @@ def agree(
 
 
 def _are_equal(ranks: Ranks, arguments: Arguments, device: torch.device) -> bool:
+    greatest, least = ends_of_digests(ranks, arguments, device).tolist()
+    return bool(greatest == -least)
+
+
+def ends_of_digests(ranks: Ranks, arguments: Arguments, device: torch.device) -> Tensor:
+    """Return the greatest digest of all ranks, and the negative of the least, on the device."""
     words = hashlib.blake2b(f"{ranks.name} {arguments.words}".encode(), digest_size=8).digest()
     digest = torch.full((), int.from_bytes(words, "little") >> 2, dtype=torch.int64, device=device)
     for place, numbers in enumerate(arguments.numbers):
         digest = digest ^ _digest_of(numbers, place).to(device)
     digest = digest >> 2  # so that its negative is a number too
-    greatest, least = ranks.max(torch.stack([digest, -digest])).tolist()
-    return bool(greatest == -least)
+    return ranks.max(torch.stack([digest, -digest]))
 
 
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # of linear congruential generators; odd

@@ -72,11 +72,9 @@ def rate(balance: Any, selection: str) -> float | None:
     if balance is None:
         return None
     refuse("balance", balance, selection, BALANCED)
+    allowed = "None, 'quantile' or a finite number > 0"
     if isinstance(balance, str):
-        raise ValueError(
-            f"balance must be None, 'quantile' or a finite number > 0; got {balance!r}"
-        )
-    allowed = "None or a finite number > 0"
+        raise ValueError(f"balance must be {allowed}; got {balance!r}")
     return check_number("balance", balance, low=0.0, strict=True, allowed=allowed, arrays=False)
 
 
@@ -101,7 +99,7 @@ def quantile(
         ("ema", ema, 0.0),
         ("per_sequence", per_sequence, False),
     ):
-        if value != usual:
+        if type(value) not in (type(usual), int, float) or value != usual:
             raise ValueError(f"{name} is for balance='quantile'; got {value!r} with {balance!r}")
     return None
 

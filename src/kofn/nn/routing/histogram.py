@@ -7,27 +7,35 @@ import math
 import torch
 from torch import Tensor
 
+from kofn.maps.balance import even_places
+
 
 def counts_in_range(
     values: Tensor, weights: Tensor, least: Tensor, greatest: Tensor, bins: int
 ) -> Tensor:
     """Return how many of the values [T, E] are in each of `bins` equal parts of a range, [E, bins].
 
-    What is outside of it counts in the first or the last. `weights` [T] is int64.
+    What is outside of it counts in the first or the last, and infinite numbers nowhere. `weights`
+    [T] is int64.
     """
     width = (greatest - least) / bins
     return _counted(torch.floor((values - least) / width), weights, bins)
 
 
-def places_of_share(histogram: Tensor, k: float) -> Tensor:
-    """Return where k/E of the counts of each expert are reached, in bins from the left, [E].
+def places_of_share(histogram: Tensor, k: float, infinite: Tensor | None = None) -> Tensor:
+    """Return where each expert has its share of the counts, in bins from the left, [E].
 
-    In a bin, its counts lie evenly. Experts without a count have NaN.
+    It is k/E of them, or what `even_places` says. `infinite` [2, E] are the counts of −∞ and +∞. In
+    a bin, its counts lie evenly. Experts without a count in a bin have NaN.
     """
     below = histogram.cumsum(-1)
     counts = below[:, -1:]
-    target = counts.double() * k / len(histogram)
-    reached = (below.double() < target.ceil()).sum(-1, keepdim=True)
+    if infinite is None:
+        infinite = torch.zeros_like(counts.expand(-1, 2).T)
+    usable = counts[:, 0] + infinite[0]
+    tokens = (usable + infinite[1]).amax(keepdim=True).double()
+    target = (even_places(infinite[0].double(), usable.double(), tokens, k) - infinite[0])[:, None]
+    reached = (below.double() < target.ceil().clamp(min=1)).sum(-1, keepdim=True)
     reached = reached.clamp(max=histogram.shape[-1] - 1)
     inside = histogram.gather(-1, reached)
     before = below.gather(-1, reached) - inside
@@ -93,10 +101,34 @@ def _log2(numbers: Tensor) -> Tensor:
 def _counted(places: Tensor, weights: Tensor, bins: int) -> Tensor:
     """Return the counts of places in [0, bins), [E, bins], of places [T, E]; others are clamped."""
     experts = places.shape[-1]
-    # A NaN belongs to a token whose weight is 0.
-    places = places.nan_to_num(0.0, bins - 1, 0.0).clamp(0, bins - 1).to(torch.int64)
+    weights = weights[:, None] * places.isfinite()
+    places = places.nan_to_num(0.0, 0.0, 0.0).clamp(0, bins - 1).to(torch.int64)
     places = places + bins * torch.arange(experts, device=places.device)
     zeros = weights.new_zeros(experts * bins)
-    return zeros.scatter_add(
-        0, places.flatten(), weights[:, None].expand_as(places).flatten()
-    ).view(experts, bins)
+    return zeros.scatter_add(0, places.flatten(), weights.flatten()).view(experts, bins)
+
+
+def counts_of_infinite(values: Tensor, weights: Tensor) -> Tensor:
+    """Return how many of the values [T, E] are −∞, and how many +∞, [2, E]."""
+    infinite = torch.stack([values == -math.inf, values == math.inf])
+    return (weights[:, None] * infinite).sum(1)
+
+
+def without_outliers(values: Tensor, center: Tensor) -> Tensor:
+    """Return values [T, E] that are not much farther from the centers [E] than others of the token.
+
+    The limit is a multiple of the greatest distance of the half of its experts that are nearest (of
+    three quarters, with fewer than 16 experts). It depends on this token alone, so that histograms
+    add up; and it is so large that usual numbers stay as they are, bit for bit.
+    """
+    experts = values.shape[-1]
+    left_out = experts // 2 if experts >= 16 else experts // 4
+    if not left_out:
+        return values
+    apart = values - center
+    size = apart.abs()
+    usual = size.topk(left_out + 1, -1).values[..., -1:]
+    # One of those that count is 0, and all others would have to be as near by chance.
+    limit = usual * max(64.0, 2.0 ** (24 / (experts - left_out - 1)))
+    beyond = (size > limit) & (limit > 0) & size.isfinite()
+    return torch.where(beyond, center + apart.sign() * limit, values)

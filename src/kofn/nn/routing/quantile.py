@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from kofn.maps.balance import Groups, bias_of_share, known_tokens, required_bias
-from kofn.nn.routing.histogram import Grid, counts_in_range, places_of_share, range_of
+from kofn.nn.routing.histogram import (
+    Grid,
+    counts_in_range,
+    counts_of_infinite,
+    places_of_share,
+    range_of,
+    without_outliers,
+)
 from kofn.nn.routing.state import Tally, once, zero_counts
 
 
@@ -42,17 +49,17 @@ class ExpertBias(Tally):
             averaged = self.ema * old + (1 - self.ema) * found
             # A level would take long from 0 on; differences have a meaning there.
             found = torch.where(old.any() | self.centred, averaged, found)
-        known = found.isfinite()
-        found = torch.where(known, found, old)
-        if self.centred:
-            found = found - found.mean()
-        self.bias.copy_(torch.where(known.any(), found, old))
+        self.bias.copy_(moved_bias(found, old, self.bias.dtype, self.centred))
 
     def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
         # A checkpoint of the sign rule: the first step finds the bias.
-        if state.pop(f"{prefix}net_steps", None) is not None:
-            state.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
+        steps, name = state.pop(f"{prefix}net_steps", None), f"{prefix}bias"
+        if steps is not None:
+            state.setdefault(name, torch.zeros_like(steps, dtype=torch.float32))
+        if isinstance(state.get(name), Tensor):  # with assign=True, it takes the place of the bias
+            state[name] = state[name].float()
         super()._load_from_state_dict(state, prefix, *others)
+        self._forget()  # what the old bias was observed with
 
     def _apply(self, fn: Any, recurse: bool = True) -> ExpertBias:
         bias = self.bias
@@ -60,6 +67,25 @@ class ExpertBias(Tally):
         if self.bias.dtype != bias.dtype:  # three digits are too few to tell experts apart
             self.bias = bias.to(self.bias.device)
         return self
+
+
+def moved_bias(found: Tensor, old: Tensor, dtype: torch.dtype, centred: bool) -> Tensor:
+    """Return the bias [..., E] that was found, or the old one of experts for which none was.
+
+    If it is centred, the others are shifted so that the mean of all is 0.
+    """
+    known = found.to(dtype).isfinite()
+    new = torch.where(known, found, old)
+    if centred:
+        # An expert that nobody may use keeps its bias, and would be raised with the mean.
+        whole, count = new.sum(-1, keepdim=True), known.sum(-1, keepdim=True)
+        new = torch.where(known, new - whole / count, new)
+    else:
+        # A bias of zeros says that there was no step; and this is as good as 0.
+        tiny = torch.finfo(torch.float32).tiny
+        new = torch.where(new.any(-1, keepdim=True), new, tiny)
+    fits = known.any(-1, keepdim=True) & new.to(dtype).isfinite().all(-1, keepdim=True)
+    return torch.where(fits, new, old)
 
 
 class QuantileBias(ExpertBias):
@@ -75,6 +101,7 @@ class QuantileBias(ExpertBias):
     mean: Tensor
     tokens: Tensor
     histogram: Tensor
+    infinite: Tensor
     ends: Tensor
 
     def __init__(
@@ -94,8 +121,9 @@ class QuantileBias(ExpertBias):
             self.mean = torch.zeros(num_experts, dtype=torch.float32, device=device)
             self.tokens = zero_counts(num_experts, device)
         else:
-            self.SUMS = ("histogram", "ends")
+            self.SUMS = ("histogram", "infinite", "ends")
             self.histogram = torch.zeros(num_experts, bins, dtype=torch.int64, device=device)
+            self.infinite = torch.zeros(2, num_experts, dtype=torch.int64, device=device)
             self.ends = torch.zeros(2, dtype=torch.float64, device=device)
         self._forget()
 
@@ -124,17 +152,22 @@ class QuantileBias(ExpertBias):
             required, mask = required.new_zeros(1, required.shape[1]), None
             required = required * torch.nan
         if self.bins is None:
-            _average(self, *bias_of_share(required, self.k, mask))
+            found, tokens = bias_of_share(required, self.k, mask)
+            if not self.centred:
+                found = _with_ties(found, required, tokens * self.k / len(self.bias), mask)
+            _average(self, found, tokens)
         else:
             self._count(required, once(known_tokens(required, mask).to(torch.int64)))
 
     def _count(self, required: Tensor, weights: Tensor) -> None:
         bins = self.bins or 0
+        self.infinite.add_(counts_of_infinite(required, weights))
         if self.unit:
             bias = self.bias.to(required.dtype)
             least, greatest = bias.min() - 1, bias.max() + 1
             self.histogram.add_(counts_in_range(required, weights, least, greatest, bins))
             return
+        required = without_outliers(required, self.bias)
         whole = torch.maximum(self.ends, range_of(required, weights))
         grid = self._widen(whole)
         self.histogram.add_(grid.counts(required, weights))
@@ -158,7 +191,7 @@ class QuantileBias(ExpertBias):
     def load(self) -> Tensor:
         """Return what is summed over processes: counts, or sums and tokens in float64."""
         if self.bins is not None:
-            return self.histogram.flatten()
+            return torch.cat([self.histogram.flatten(), self.infinite.flatten()])
         # Sums in float64 hold counts up to 2^53.
         tokens = self.tokens.double()
         return torch.cat([self.mean.double() * tokens, tokens])
@@ -170,7 +203,8 @@ class QuantileBias(ExpertBias):
 
     def described(self) -> str:
         """Return the settings, in words that are the same where the loads fit."""
-        return f"balance='quantile', k={self.k:g}, bins={self.bins}, ema={self.ema:g}"
+        numbers = f"k={self.k:g}, bins={self.bins}, ema={self.ema:g}"
+        return f"balance='quantile', {numbers}, unit={self.unit}, centred={self.centred}"
 
     def extra_repr(self) -> str:
         options = dict(bins=self.bins or False, ema=self.ema or False)
@@ -183,15 +217,38 @@ def _required(balance: QuantileBias, load: Tensor) -> Tensor:
     if balance.bins is None:
         total, tokens = load.double().chunk(2)
         return total / tokens
-    places = places_of_share(load.view_as(balance.histogram), balance.k)
+    counts, infinite = torch.split(load, [balance.histogram.numel(), balance.infinite.numel()])
+    places = places_of_share(
+        counts.view_as(balance.histogram), balance.k, infinite.view_as(balance.infinite)
+    )
     if not balance.unit:
-        return Grid(balance.ends, balance.bins).values(places)
+        found = Grid(balance.ends, balance.bins).values(places)
+        # Equal scores are in one bin, at its left end if it is as narrow as can be.
+        lower = found.float() < found
+        return found if balance.centred else torch.where(lower, _just_above(found), found)
     least, greatest = balance.bias.min() - 1, balance.bias.max() + 1
     return least + places * ((greatest - least) / balance.bins)
 
 
+def _with_ties(found: Tensor, required: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
+    """Return levels, raised where an expert would get less than half of its share for ties.
+
+    Without tokens it would get no gradient that could separate them.
+    """
+    known = known_tokens(required, mask)[:, None]
+    less, most = ((each & known).sum(0) for each in (required < found, required <= found))
+    return torch.where((2 * less < share) & (most > less + 1), _just_above(found), found)
+
+
+def _just_above(values: Tensor) -> Tensor:
+    """Return the next greater float32, in the dtype of the values, but no denormal number."""
+    above = torch.nextafter(values.float(), torch.full_like(values, torch.inf).float())
+    tiny = torch.finfo(torch.float32).tiny
+    return torch.where(above.abs() < tiny, tiny, above).to(values.dtype)
+
+
 def _average(balance: QuantileBias, bias: Tensor, tokens: Tensor) -> None:
-    finite = bias.isfinite()
+    finite = bias.to(torch.float32).isfinite()
     added = once(torch.where(finite, tokens, 0).to(torch.int64))
     balance.tokens.add_(added)
     # Of the mean, the step is less than the new number; so nothing overflows.

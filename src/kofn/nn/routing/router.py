@@ -45,7 +45,8 @@ class LinearRouting(Routing):
         tokens = _tokens(hidden_states, self.hidden_size)
         mask = None if mask is None else _mask(mask, hidden_states)
         logits = functional.linear(tokens, self.weight, self.bias)
-        scores = logits.float() if torch.is_autocast_enabled(logits.device.type) else logits
+        kind = logits.device.type  # "meta" has no autocast, and raises an error
+        scores = logits.float() if kind != "meta" and torch.is_autocast_enabled(kind) else logits
         length = hidden_states.shape[-2] if hidden_states.ndim > 1 else 1
         return logits, *self.choose(scores, mask, length)
 

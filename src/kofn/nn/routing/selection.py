@@ -37,10 +37,16 @@ class Settings(NamedTuple):
     """Whether "budget" takes what is above 0 with the bias, once there is one."""
 
     def compared(self, scores: Tensor) -> Tensor:
-        """Return what a bias is added to, in float32 for half types: scores, or their sigmoids."""
+        """Return what a bias is added to, in float32 for half types: scores, or their sigmoids.
+
+        It is −∞ where the score is that, or at or below half of the least number of its dtype; a
+        bias could lift a sigmoid of 0.
+        """
         scores = scores.detach()
+        excluded = scores <= torch.finfo(scores.dtype).min / 2
         wide = torch.promote_types(scores.dtype, torch.float32)
-        return routing.sigmoids(scores) if self.gating.sigmoid else scores.to(wide)
+        compared = routing.sigmoids(scores) if self.gating.sigmoid else scores.to(wide)
+        return compared.masked_fill(excluded, -math.inf)
 
 
 class Routed(NamedTuple):

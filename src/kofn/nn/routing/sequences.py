@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kofn.maps.balance import Groups, bias_of_share, required_bias
+from kofn.nn.routing.quantile import moved_bias
 
 TOKENS_PER_EXPERT = 16
 """How many tokens an expert has got, in the mean, before a sequence has a bias of its own."""
@@ -25,7 +26,8 @@ def biases_of_sequences(
     """Return a bias per token, [T, E]; sequences of `length` tokens lie in `scores`, [T, E].
 
     The first part of a sequence has the bias of all, [E]. A part is as long as all before it, and
-    has the bias that these require, so no token is chosen by itself or by a later one.
+    has the bias that these require, so no token is chosen by itself or by a later one. As long as
+    a sequence has fewer tokens than the first part without padding, it keeps the bias of all.
     """
     experts = scores.shape[-1]
     start = math.ceil(TOKENS_PER_EXPERT * experts / k)
@@ -40,9 +42,8 @@ def biases_of_sequences(
         counted = None if playing is None else playing[:, :start]
         required = required_bias(before, before + own, k, groups)
         found, tokens = (each[:, None] for each in bias_of_share(required, k, counted))
-        enough = (tokens * k >= experts) & found.isfinite()
-        own = torch.where(enough, found, own)
-        own = own - own.mean(-1, keepdim=True)
+        enough = tokens * k >= TOKENS_PER_EXPERT * experts  # without padding
+        own = torch.where(enough, moved_bias(found, own, own.dtype, centred=True), own)
         stop = min(2 * start, length)
         parts.append(own.expand(-1, stop - start, -1))
         start = stop

@@ -64,6 +64,12 @@ class Tally(nn.Module):
             setattr(self, name, torch.empty_like(getattr(self, name), device=device))
         self._forget()
 
+    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+        super()._load_from_state_dict(state, prefix, *others)
+        # With assign=True, a module that was made on the device "meta" is on another now.
+        for each in (*self.parameters(recurse=False), *self.buffers(recurse=False)):
+            self._settle(each.device)
+
     def reset_parameters(self) -> None:
         """Forget all: a module that was made on the device "meta" needs this after `to_empty`."""
         self._forget()

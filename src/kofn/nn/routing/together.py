@@ -56,23 +56,47 @@ _agreed: dict[Any, str] = {}
 """What was stepped last, by group, on devices for which one has to wait."""
 
 
+def _waits(device: torch.device) -> bool:
+    """Return whether reading a number waits for the work that was given to the device."""
+    return device.type != "cpu"
+
+
+def _agree(ranks: Any, like: Any, described: str, group: Any) -> None:
+    """Compare what all processes step.
+
+    Where reading the answer waits for a device, it is read only by a process that steps something
+    else than last time. But it is sent in every process: another one may do so.
+    """
+    from kofn.shards.header import Arguments, ends_of_digests, handshake
+
+    device = ranks.device_for(like)
+    if group not in _agreed or not _waits(device):
+        handshake(ranks, like, lambda: None, lambda _: Arguments(described), ADVICE)
+    else:
+        ends = ends_of_digests(ranks, Arguments(described), device)
+        if _agreed[group] == described:
+            return
+        greatest, least = ends.tolist()
+        if greatest != -least:  # processes that go on cannot be asked what they step
+            raise ValueError(
+                f"{ranks.name}: this process {described}, which it did not do at the last step, "
+                f"and another process of the group steps something else. {ADVICE}"
+            )
+    if _waits(device):
+        _agreed[group] = described
+
+
 def _summed(biases: Sequence[Any], described: str, group: Any, name: str) -> list[Tensor]:
     """Return loads summed over the group in one message, after a small one that compares them.
 
     Messages of different sizes might never end. Grids of histograms are made the same before, by
     another small message.
     """
-    from kofn.shards.header import Arguments, handshake
     from kofn.shards.ranks import Ranks
 
     ranks = Ranks((group,), name)
     like = biases[0].load() if biases else None
-    # Reading the answer waits for a device, so there it is read only when it may differ.
-    waits = ranks.device_for(like).type != "cpu"
-    if not (waits and _agreed.get(group) == described):
-        handshake(ranks, like, lambda: None, lambda _: Arguments(described), ADVICE)
-        if waits:
-            _agreed[group] = described
+    _agree(ranks, like, described, group)
     if like is None:
         return []
     on_grids = [each for each in biases if each.span() is not None]

@@ -82,6 +82,16 @@ class PatchedRouter(torch.nn.Module):
             gates, indices = self.routing.choose(scores)
         return logits, gates.to(shares.dtype), indices
 
+    def _apply(self, fn: Any, recurse: bool = True) -> PatchedRouter:
+        # Three digits are too few to tell experts apart: it stays float32, as other biases do.
+        before = getattr(self, "e_score_correction_bias", None)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if isinstance(self.routing.balance, CorrectionBias) and before is not None:
+            now = self.e_score_correction_bias
+            if now.dtype != before.dtype:
+                self.e_score_correction_bias = before.to(now.device)
+        return self
+
     def _shares(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:
         """Return the stock router's gates, without normalization where it has no such choice."""
         if self.always_normalizes and not self.routing.normalize:

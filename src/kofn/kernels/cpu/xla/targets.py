@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import jax.ffi
-import jaxlib
+import jaxlib.version
 import numpy as np
 
 from kofn.kernels import missing
@@ -68,7 +68,7 @@ def available(
     except Exception as error:  # XLA has another version of the interface
         warnings.warn(
             "kofn runs its array code in JAX's programs, tens of times slower than its compiled "
-            f"code, because jaxlib {jaxlib.__version__} refuses it: {error}",
+            f"code, because jaxlib {jaxlib.version.__version__} refuses it: {error}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -95,7 +95,7 @@ test-dist: $(READY)  ## install the wheel in fresh environments and try it there
 test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; an hour, and downloads
 	$(PIP) ziglang
 	$(BIN)/python -m wheels linux-aarch64
-	wheels/arm.sh dist/kofn-*-manylinux*_aarch64.whl
+	wheels/arm.sh "$$(ls -t dist/kofn-*-manylinux*_aarch64.whl | head -n 1)"
 
 test-pythons: dist  ## try the wheel for this machine on each Python, free-threaded too; an hour, and downloads
 	wheels/pythons.sh dist/kofn-*.whl
@@ -158,7 +158,7 @@ kernels: $(READY)  ## translate the CPU kernels anew, after a change to them, an
 	$(BIN)/python -m wheels.library --own
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv .venv-lowest build dist src/kofn/kernels/cpu/kofn.so src/kofn/kernels/cpu/kofn.dylib site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-lowest build dist $(addprefix src/kofn/kernels/cpu/kofn.,so dylib dll) site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src studies tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

@@ -126,6 +126,35 @@ def test_without_a_library_functions_are_compiled_or_array_code_serves(alone, tm
     assert native._compiled(launch.pass_code("loops", "total", 0, 4)) != 0
 
 
+REASONS = {
+    "none": "no library of kernels for this platform",
+    "damaged": "cannot be loaded (",
+    "another": "cannot be loaded (",
+    "stale": "made of other sources",
+    "level": "not for KOFN_CPU=x86-64-v9",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_it_is_known_why_there_is_no_library(name, alone, tmp_path):
+    path = tmp_path / "kofn.so"
+    if name == "damaged":
+        path.write_bytes(b"no library")
+    if name == "another":  # of a program that has nothing of kofn's
+        import _ctypes
+
+        path.symlink_to(_ctypes.__file__)
+    if name in ("none", "damaged", "another"):
+        alone.setattr(library, "FILE", path)
+    if name == "stale":
+        alone.setattr(library, "sources", lambda *_: "other")
+    if name == "level":
+        alone.setattr(library, "_level", lambda *_: "v9")
+        alone.setenv("KOFN_CPU", "x86-64-v9")
+    assert library.found() is None
+    assert REASONS[name] in library.why_none()
+
+
 def test_levels_are_those_that_llvm_finds():
     assert library.served() == target.served()
 
@@ -146,7 +175,7 @@ print(abs(kofn.soft_topk(x, 9.5).sum(-1) - 9.5).max() < 1e-12, library.found() i
 
 
 def test_a_library_that_answers_wrongly_is_not_used(monkeypatch):
-    check.holds.cache_clear()
+    check._holds.cache_clear()
     weights = launch.weights
 
     def wrong(*given):
@@ -158,33 +187,141 @@ def test_a_library_that_answers_wrongly_is_not_used(monkeypatch):
     with pytest.warns(RuntimeWarning, match="gives wrong answers on this machine"):
         assert not check.holds()
     monkeypatch.undo()
-    check.holds.cache_clear()
+    check._holds.cache_clear()
     assert check.holds()
 
 
-def test_then_array_code_serves():
-    program = """
+def test_nor_is_one_that_does_not_answer(monkeypatch):
+    check._holds.cache_clear()
+
+    def lacking(*given):
+        raise AttributeError("function 'kofn_rows' not found")
+
+    monkeypatch.setattr(launch, "weights", lacking)
+    with pytest.warns(RuntimeWarning, match="does not work on this machine.*'kofn_rows' not found"):
+        assert not check.holds()
+    monkeypatch.undo()
+    check._holds.cache_clear()
+    assert check.holds()
+
+
+@pytest.mark.parametrize("fault", ["0", "1 / 0"])
+def test_then_array_code_serves(fault):
+    program = (
+        f"FAULT = {fault!r}"
+        + """
 import warnings
 import numpy as np
 import kofn
 from kofn import kernels
 from kofn.kernels.cpu import check
-check._right = lambda *_: False
+check._right = lambda *_: bool(eval(FAULT))
 with warnings.catch_warnings(record=True) as heard:
     warnings.simplefilter("always")
     p = kofn.soft_topk(np.arange(9.0), 2)
     kofn.hard_topk(np.arange(9.0), 2)
-assert len(heard) == 1 and "wrong answers" in str(heard[0].message), heard
+said = "wrong answers" if FAULT == "0" else "ZeroDivisionError"
+assert len(heard) == 1 and said in str(heard[0].message), heard
 assert kernels.found("rows", p, "numpy") is None
 print(abs(p.sum() - 2) < 1e-12)
 """
+    )
     assert answered(program) == "True\n"
 
 
+def test_threads_that_begin_at_once_hear_one_warning():
+    program = """
+import threading, time, warnings
+import numpy as np
+import kofn
+from kofn.kernels.cpu import check
+def wrong(*_):
+    time.sleep(0.02)
+    return False
+check._right = wrong
+together = threading.Barrier(8)
+def call():
+    together.wait()
+    kofn.soft_topk(np.arange(9.0), 2)
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+print(len(heard))
+"""
+    assert answered(program) == "1\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_does_not_wait_for_a_thread_of_its_parent():
+    program = """
+import os, signal, threading, time
+from kofn.kernels.cpu import check
+held = threading.Event()
+def hold():
+    with check._lock:
+        held.set()
+        time.sleep(30)
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(0 if check.holds() else 1)
+print(os.waitpid(child, 0)[1], flush=True)
+os._exit(0)
+"""
+    assert (
+        answered(
+            program.replace(
+                "import os", "import warnings; warnings.simplefilter('ignore')\nimport os", 1
+            )
+        )
+        == "0\n"
+    )
+
+
 def test_the_check_meets_no_special_number():
-    check.holds.cache_clear()
+    check._holds.cache_clear()
     before = np.seterr(all="raise")
     try:
         assert check.holds()
     finally:
         np.seterr(**before)
+
+
+def test_the_handler_says_the_version_of_the_xla_that_asks_it():
+    """XLA refuses a newer one than its own, and calls with other questions are calls."""
+
+    class Version(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("next", ctypes.c_void_p)]
+        _fields_ += [("major", ctypes.c_int), ("minor", ctypes.c_int)]
+
+    class Metadata(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("version", Version), ("traits", ctypes.c_uint32)]
+
+    class Question(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("kind", ctypes.c_int), ("next", ctypes.c_void_p)]
+        _fields_ += [("metadata", ctypes.POINTER(Metadata))]
+
+    class Api(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("next", ctypes.c_void_p), ("version", Version)]
+
+    class Frame(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("question", ctypes.POINTER(Question))]
+        _fields_ += [("api", ctypes.POINTER(Api)), ("more", 64 * ctypes.c_int64)]
+
+    def answer(minor):
+        metadata = Metadata(version=Version(minor=-1))
+        question = Question(kind=1, metadata=ctypes.pointer(metadata))
+        frame = Frame(question=ctypes.pointer(question))
+        if minor is not None:
+            frame.api = ctypes.pointer(Api(version=Version(minor=minor)))
+        serve = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+        address = ctypes.cast(library.found().kofn_xla_serve, ctypes.c_void_p).value
+        assert serve(address)(ctypes.addressof(frame)) is None
+        return metadata.version.minor
+
+    assert [answer(minor) for minor in (None, 0, 1, 2)] == [1, 1, 1, 2]
+    assert 2 <= answer(1000) < 1000

@@ -100,3 +100,40 @@ def test_another_reason_is_not_taken_for_it():
     missing.note(ImportError("no jax.ffi", name="jax.ffi"))
     assert heard(missing.tell) == []
     """)
+
+
+@pytest.mark.usefixtures("kernels_on")
+@pytest.mark.parametrize(
+    ("file", "why"), [("none", "no library of kernels"), (__file__, "cannot be loaded")]
+)
+def test_the_warning_says_why_there_is_no_library(file, why):
+    run(f"""
+    library.FILE = Path({file!r})
+    ((_, said),) = heard(lambda: {FIRST["numpy"]})
+    assert {why!r} in said and "Numba is not installed" in said, said
+    """)
+
+
+@pytest.mark.usefixtures("kernels_on")
+def test_jax_is_told_that_numba_does_not_serve_it():
+    program = """
+import warnings
+from pathlib import Path
+from kofn.kernels.cpu.runtime import library
+library.FILE = Path("none")
+import jax, kofn
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    for n in (5, 6):
+        jax.jit(lambda x: kofn.soft_topk(x, 2))(jax.numpy.arange(float(n)))
+((said,)) = [str(each.message) for each in heard if each.category is RuntimeWarning]
+assert "in JAX's programs" in said and "Numba does not serve JAX" in said, said
+assert "kofn[jit]" not in said, said
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+    )
+    assert done.returncode == 0, done.stderr

@@ -13,17 +13,29 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+NEEDED = "jaxlib>=0.7", "numba>=0.62,<0.69"
+"""What compiles kernels: Numba, up to the last release that is known; XLA's header is in jaxlib."""
+ZIG = "ziglang>=0.14"
+"""What links them where there is no C compiler."""
+
 
 class Library(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the library, and says in the wheel's name for which platform it is."""
+
+    def dependencies(self) -> list[str]:
+        """Return what compiles the library, where it can be installed."""
+        self._find_wheels()
+        from wheels.platforms import c_compiler, can_compile
+
+        if self.target_name != "wheel" or not can_compile():
+            return []
+        return [*NEEDED] if c_compiler() else [*NEEDED, ZIG]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Make the library; of an editable installation, `make library` does."""
         if version == "editable" or self.target_name != "wheel":
             return
-        for path in (self.root, str(Path(self.root, "src"))):
-            if path not in sys.path:
-                sys.path.insert(0, path)
+        self._find_wheels()
         from wheels.platforms import PLATFORMS, own
 
         wanted = os.environ.get("KOFN_PLATFORM")
@@ -34,18 +46,23 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
             allowed = ", ".join(map(repr, PLATFORMS))
             raise ValueError(f"KOFN_PLATFORM must be one of {allowed}, or 'none'; got {name!r}")
         platform = PLATFORMS[name]
-        made = Path(self.directory, "libraries", name, platform.library)
+        made = Path(self.root, "build", "libraries", name, platform.library)
         try:
             from wheels.library import build, is_portable
 
             build(name, made)
-        except (ImportError, RuntimeError) as error:
+        except Exception as error:  # of the compiler, of Numba, of a full disk
             if wanted:
                 raise
             # Whoever installs kofn from its sources gets it, and is told at the first call.
-            self.app.display_warning(f"kofn is built without its library of kernels: {error}")
+            self.app.display_warning(f"kofn is built without its library of kernels: {error!r}")
             return
         build_data["force_include"][str(made)] = f"kofn/kernels/cpu/{platform.library}"
         build_data["pure_python"] = False
         tags = platform.tags if is_portable() else platform.local_tag
         build_data["tag"] = f"py3-none-{tags}"
+
+    def _find_wheels(self) -> None:
+        for path in (self.root, str(Path(self.root, "src"))):
+            if path not in sys.path:
+                sys.path.insert(0, path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -32,7 +31,7 @@ from kofn.kernels.cpu.rows.layout import SERVED
 from kofn.kernels.cpu.runtime import library
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.runtime.sources import digest
-from wheels.platforms import PLATFORMS, Platform, own
+from wheels.platforms import PLATFORMS, Platform, c_compiler, own
 
 KERNELS = Path(library.__file__).parents[1]
 LAYOUTS = {
@@ -81,7 +80,8 @@ def _object(name: str, level: str, function: Code) -> Path:
     symbol = function.symbol
     code = machine.for_target(now.translated(function), platform.triple, target)
     known, made_by = library.name_of(symbol, level), Path(machine.__file__).read_bytes()
-    parts = code, *platform.levels[level], llvmlite.__version__
+    storage = ["dllexport"] if "windows" in platform.triple else []
+    parts = code, *platform.levels[level], llvmlite.__version__, *storage
     path = (
         OBJECTS
         / platform.triple
@@ -89,7 +89,10 @@ def _object(name: str, level: str, function: Code) -> Path:
     )
     if not path.exists():
         module = machine.optimised(code, symbol, target)
-        module.get_function(symbol).name = known
+        compiled = module.get_function(symbol)
+        compiled.name = known
+        if storage:  # what C exports has marks there, and then a linker exports nothing else
+            (compiled.storage_class,) = storage
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_bytes(target.emit_object(module))
         os.replace(temporary, path)
@@ -142,8 +145,12 @@ def _link(
     ]
     listed = place / "objects"
     listed.write_text("\n".join(map(str, objects)), encoding="utf-8")
-    mathematics = ["-lm"] if name.startswith("linux") else []
-    _run([*_compiler(name, platform.target), *options, *sources, f"@{listed}", *mathematics])
+    of_system: list[str] = []
+    if name.startswith("linux"):
+        of_system = ["-lm"]
+    elif name.startswith("macos"):  # its name for programs, which else has the path it is made at
+        of_system = [f"-Wl,-install_name,@rpath/{platform.library}"]
+    _run([*_compiler(name, platform.target), *options, *sources, f"@{listed}", *of_system])
 
 
 def is_portable() -> bool:
@@ -155,13 +162,13 @@ def _compiler(name: str, target: str) -> list[str]:
     """Return the command of a C compiler for a platform."""
     if is_portable():
         return [sys.executable, "-m", "ziglang", "cc", "-target", target]
-    found = shutil.which(os.environ.get("CC") or "cc")
-    if found is None or name != own():
+    command = c_compiler()
+    if command is None or name != own():
         raise RuntimeError(
             f"a library for {name} needs zig; install it with: pip install ziglang"
             + (" (or a C compiler)" if name == own() else "")
         )
-    return [found]
+    return command
 
 
 def _run(command: Sequence[str]) -> None:
@@ -180,13 +187,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make a library, as the command line says."""
     parser = argparse.ArgumentParser(description="Make the library of compiled kernels.")
     parser.add_argument("platform", nargs="?", default=own(), choices=[*PLATFORMS])
-    parser.add_argument("--out", type=Path, help="the file; where kofn finds it, by default")
+    parser.add_argument("--out", type=Path, help="the file; this machine's: where kofn finds it")
     parser.add_argument("--levels", nargs="*", help="only these, such as v3; all by default")
     parser.add_argument("--own", action="store_true", help="only this machine's own level")
     parser.add_argument("--jobs", type=int, default=0, help="processes; one per processor")
     chosen = parser.parse_args(arguments)
     if chosen.platform is None:
         parser.error(f"kofn has no library for {sysconfig.get_platform()}")
+    if chosen.out is None and chosen.platform != own():
+        parser.error(f"--out must name a file for {chosen.platform}, which is not this machine's")
     out = chosen.out or library.FILE
     levels = _own_levels(chosen.platform) if chosen.own else chosen.levels
     build(chosen.platform, out, levels, chosen.jobs)

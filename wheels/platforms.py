@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shlex
+import shutil
 import sys
 import sysconfig
 from typing import NamedTuple
@@ -75,3 +78,21 @@ def own() -> str | None:
         system = "musl"
     name = f"{system}-{kind}"
     return name if name in PLATFORMS else None
+
+
+COMPILE = "linux-x86_64", "linux-aarch64", "macos-arm64", "windows-x86_64"
+"""Where pip finds all that compiles a library: not on musl, nor on Intel's Macs."""
+
+
+def can_compile() -> bool:
+    """Return whether Numba and jaxlib have wheels for this Python."""
+    ordinary = sys.implementation.name == "cpython" and not sysconfig.get_config_var(
+        "Py_GIL_DISABLED"
+    )
+    return own() in COMPILE and ordinary and sys.version_info < (3, 15)
+
+
+def c_compiler() -> list[str] | None:
+    """Return the command of this machine's own C compiler, or None if there is none."""
+    command = shlex.split(os.environ.get("CC") or "cc")  # it may have options, as `gcc -m64`
+    return command if shutil.which(command[0]) else None

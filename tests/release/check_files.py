@@ -1,4 +1,4 @@
-"""Check the source archive and the wheel of a release: `python check_files.py dist`.
+"""Check the source archive and the wheels of a release: `python check_files.py dist`.
 
 Raises AssertionError with what is wrong.
 """
@@ -9,6 +9,7 @@ import zipfile
 from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
+import exported
 from packaging.metadata import Metadata
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
@@ -64,6 +65,37 @@ def check_metadata(text: bytes, version: str) -> None:
     assert needed == {"array-api-compat", "numpy"}, needed
 
 
+def kernels(platform: str) -> set[str]:
+    """The names that a library of a platform should export, from the checkout."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+    from kofn.kernels.cpu import every
+    from kofn.kernels.cpu.rows.layout import SERVED
+    from kofn.kernels.cpu.runtime.library import name_of
+    from wheels.platforms import PLATFORMS
+
+    codes = every.functions(SERVED, (4, 8))
+    levels = PLATFORMS[platform].levels
+    own = {"kofn_level", "kofn_levels", "kofn_sources", "kofn_xla_serve", "kofn_xla_table"}
+    return own | {name_of(code.symbol, level) for code in codes for level in levels}
+
+
+def platform_of(tags: set[str]) -> str:
+    """The platform of a wheel; one with a tag that is not listed is for this machine alone."""
+    sys.path[:0] = [str(ROOT)]
+    from wheels.platforms import PLATFORMS, own
+
+    listed = {frozenset(each.tags.split(".")): name for name, each in PLATFORMS.items()}
+    name = listed.get(frozenset(tags)) or own()
+    assert name is not None, f"no platform of wheels/platforms.py has the tags {sorted(tags)}"
+    return name
+
+
+def check_library(data: bytes, platform: str) -> None:
+    """It exports each kernel for each level, so that a process finds it."""
+    missing = kernels(platform) - exported.names(data)
+    assert not missing, f"{len(missing)} missing for {platform}, such as {sorted(missing)[:3]}"
+
+
 def check_wheel(path: Path) -> None:
     name, version, _, tags = parse_wheel_filename(path.name)
     assert name == "kofn"
@@ -76,6 +108,10 @@ def check_wheel(path: Path) -> None:
         check_metadata(wheel.read(f"{info}/METADATA"), str(version))
         about = BytesParser().parsebytes(wheel.read(f"{info}/WHEEL"))
         entries = wheel.read(f"{info}/entry_points.txt").decode()
+        for each in names:
+            if each.startswith("kofn/kernels/cpu/kofn."):
+                platform = platform_of({tag.platform for tag in tags})
+                check_library(wheel.read(each), platform)
     assert about["Root-Is-Purelib"] == str(pure).lower()
     assert "kofn = kofn.commands.entry:main" in entries
     assert f"{info}/licenses/LICENSE" in names
@@ -104,6 +140,9 @@ def check_sdist(path: Path) -> None:
 def main(folder: Path) -> None:
     wheels, sdist = sorted(folder.glob("*.whl")), only(folder, "*.tar.gz")
     assert wheels, f"{folder} has no wheel"
+    # All that is in the folder is published.
+    others = sorted({*folder.iterdir()} - {*wheels, sdist})
+    assert not others, f"{folder} should have archives only, has {[path.name for path in others]}"
     for wheel in wheels:
         check_wheel(wheel)
     check_sdist(sdist)

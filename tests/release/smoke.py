@@ -87,12 +87,14 @@ def check_no_torch() -> None:
     assert 'pip install "kofn[torch]"' in refused.stderr, refused
 
 
-def check_jax() -> None:
+def check_jax(*, kernels: bool) -> None:
     import jax
 
     def second(scores: jax.Array) -> jax.Array:
         return kofn.soft_topk(scores, 2)[1]
 
+    program = jax.jit(second).lower(jax.numpy.asarray(SCORES)).as_text()
+    assert ("kofn_rows" in program) == kernels, "XLA calls no kernel"
     slopes = jax.jit(jax.grad(second))(jax.numpy.asarray(SCORES))
     assert float(slopes[1]) > 0.1
     assert abs(float(slopes.sum())) < 1e-5
@@ -141,7 +143,7 @@ def main(names: list[str]) -> None:
     if "-torch" in names:
         check_no_torch()
     if "jax" in names:
-        check_jax()
+        check_jax(kernels=not alone)
     check_command(there="typer" in names)
     if {"typer", "-torch"} <= {*names}:
         check_command_without_torch()

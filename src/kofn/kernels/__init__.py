@@ -288,13 +288,13 @@ def module(name: str) -> Any:
 
 @lru_cache
 def _imported(name: str) -> Any:
-    try:
-        found = import_module(name)
-    except ImportError as error:  # no library, and Numba, or Triton, is not installed
-        missing.note(error)
-        return None
     if name.startswith(f"{cpu.__name__}."):
         from kofn.kernels.cpu.check import holds
 
-        return found if holds() else None
-    return found
+        if not holds():
+            return None
+    try:
+        return import_module(name)
+    except ImportError as error:  # no library, and Numba, or Triton, is not installed
+        missing.note(error)
+        return None

@@ -1,20 +1,24 @@
-"""A warning, once per process, where there is neither a library of kernels nor Numba."""
+"""A warning, once per process, where array code serves because there is no library of kernels."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 
-NEEDED = ("numba", "llvmlite")
+NUMBA = "numba", "llvmlite"
+LIBRARY = "kofn.so"
+"""The `name` of the ImportError of a module that needs the library, with Numba or without it."""
 
 _reasons: list[str] = []
 _warned = False
 
 
 def note(error: ImportError) -> None:
-    """Remember that kernels could not be imported for want of Numba, if that is why."""
-    if error.name is not None and error.name.partition(".")[0] in NEEDED:
-        _reasons.append(error.name)
+    """Remember that kernels could not be imported for want of Numba or a library, if it is that."""
+    if error.name == LIBRARY:
+        _reasons.append(LIBRARY)
+    elif (error.name or "").partition(".")[0] in NUMBA:
+        _reasons.append(NUMBA[0])
 
 
 def tell() -> None:
@@ -23,10 +27,17 @@ def tell() -> None:
     if _warned or not _reasons or sys.platform == "emscripten":  # which has no Numba to install
         return
     _warned = True
+    from kofn.kernels.cpu.runtime import library
+
+    why = library.why_none()
+    if NUMBA[0] in _reasons:
+        where, why = "", f"{why}, and Numba is not installed"
+        cure = 'install it with: pip install "kofn[jit]", which serves NumPy and PyTorch '
+    else:
+        where, cure = " in JAX's programs", "Numba does not serve JAX "
     warnings.warn(
-        "kofn runs its array code, tens of times slower than its compiled code, because it has no "
-        "library for this platform and Numba is not installed; install it with: pip install "
-        '"kofn[jit]" (or set the environment variable KOFN_KERNELS=reference to choose the array '
+        f"kofn runs its array code{where}, tens of times slower than its compiled code, because "
+        f"{why}; {cure}(or set the environment variable KOFN_KERNELS=reference to choose the array "
         "code without this warning)",
         RuntimeWarning,
         stacklevel=2,

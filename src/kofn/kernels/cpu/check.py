@@ -1,11 +1,13 @@
 """A few rows by the library of kernels, before it is used in a process.
 
-A library that gives other answers than NumPy is not used: it may be for a kind of machine on which
-nobody has tried it.
+A library that gives other answers than NumPy, or none, is not used: it may be for a kind of machine
+on which nobody has tried it.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 from functools import cache
 from typing import Any
@@ -18,22 +20,37 @@ from kofn.links import logistic
 _SCORES = (2.0, -1.0, 0.5, 0.0, 1.0, -2.0, 0.25, 4.0), (-3.0, 30.0, 0.0, 0.0, -9.0, 2.0, 1.0, 3.0)
 _SIZES = 8, 160
 """Entries of rows that are computed abreast, and one by one."""
+_lock = threading.RLock()
+
+
+def holds() -> bool:
+    """Return whether kernels may be used, and warn once if they may not."""
+    with _lock:
+        return _holds()
 
 
 @cache
-def holds() -> bool:
-    """Return whether kernels may be used, and warn if they may not."""
+def _holds() -> bool:
     if library.found() is None:  # code that is compiled here is not in doubt
         return True
-    found = all(_right(n, dtype) for n in _SIZES for dtype in (np.float32, np.float64))
-    if not found:
+    wrong = _fault()
+    if wrong is not None:
         warnings.warn(
-            f"kofn's library of kernels ({library.FILE}) gives wrong answers on this machine; the "
-            "slower array code serves instead; please report it",
+            f"kofn's library of kernels ({library.FILE}) {wrong}; the slower array code serves "
+            "instead; please report it",
             RuntimeWarning,
             stacklevel=2,
         )
-    return found
+    return wrong is None
+
+
+def _fault() -> str | None:
+    """Return what is wrong with the library on this machine, if anything is."""
+    try:
+        right = all(_right(n, dtype) for n in _SIZES for dtype in (np.float32, np.float64))
+    except Exception as error:  # such as a function that it lacks
+        return f"does not work on this machine ({error!r})"
+    return None if right else "gives wrong answers on this machine"
 
 
 def _right(n: int, dtype: type[np.floating]) -> bool:
@@ -62,3 +79,13 @@ def _right(n: int, dtype: type[np.floating]) -> bool:
 def _near(found: Any, wanted: Any, most: float) -> bool:
     """Return whether numbers are so near; np.allclose would take half of the time of it all."""
     return bool((np.abs(found - wanted) <= most).all())
+
+
+def _forget() -> None:
+    """Have a lock of its own in a forked child: another thread may have held this one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -68,6 +68,26 @@ def is_stale() -> bool:
     return library is not None and not is_of_these_sources(library)
 
 
+def why_none() -> str:
+    """Return why `found` answers None, as the end of a sentence."""
+    if not FILE.exists():
+        return "it has no library of kernels for this platform (in a checkout, run: make library)"
+    try:
+        library = _load()
+    except (OSError, AttributeError) as error:
+        return f"its library of kernels cannot be loaded ({error})"
+    if not is_of_these_sources(library):
+        return f"its library of kernels, {FILE}, is made of other sources (run: make library)"
+    has = ", ".join(map(repr, _levels(library)))
+    return f"its library of kernels, {FILE}, has code for {has} only, not for {_wanted_level()}"
+
+
+def _wanted_level() -> str:
+    chosen = os.environ.get("KOFN_CPU")
+    reached = ", ".join(map(repr, served() or []))
+    return f"KOFN_CPU={chosen}" if chosen else f"this processor, which reaches {reached or 'none'}"
+
+
 def is_of_these_sources(library: ctypes.CDLL) -> bool:
     """Return whether a library was made of the sources that are here, if any are."""
     return not are_here() or _text(library, "kofn_sources") == made_of()
@@ -90,9 +110,17 @@ def served() -> list[str] | None:
 @cache
 def _loaded() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(str(FILE))
-    except OSError:  # there is none, or it is one of another system
+        return _load()
+    except (OSError, AttributeError):  # there is none, or one of another system, or another's
         return None
+
+
+def _load() -> ctypes.CDLL:
+    """Return the library, or raise OSError or AttributeError."""
+    found = ctypes.CDLL(str(FILE))
+    for name in ("kofn_sources", "kofn_levels", "kofn_level"):
+        getattr(found, name)
+    return found
 
 
 def _text(library: ctypes.CDLL, name: str) -> str:

@@ -243,19 +243,27 @@ static XLA_FFI_Error *deal(const XLA_FFI_CallFrame *frame, const Word *plan, Wor
   return problem;
 }
 
-/* Answer XLA's question which version of the interface this is. */
-static void tell_version(XLA_FFI_Extension_Base *extension) {
-  if (extension->type != XLA_FFI_Extension_Metadata) return;
+/* Answer XLA's question which version of the interface this is.
+
+   XLA refuses a minor version that is newer than its own, as that of the header may be, and one day
+   the oldest ones: so this says XLA's own, down to that of jaxlib 0.7.0, which asks without saying
+   its own, and up to the header's. All that is used here is the same in each; only XLA_FFI_Metadata
+   has grown, by a last field for handlers that keep a state. */
+static void tell_version(const XLA_FFI_CallFrame *frame, XLA_FFI_Extension_Base *extension) {
+  enum { OLDEST = 1 };
+  int minor = frame->api == 0 ? OLDEST : frame->api->api_version.minor_version;
   XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)extension)->metadata;
   metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-  metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+  if (minor > XLA_FFI_API_MINOR) minor = XLA_FFI_API_MINOR;
+  metadata->api_version.minor_version = minor < OLDEST ? OLDEST : minor;
   metadata->traits = 0;
 }
 
 /* Answer a call from XLA: null, or its error. */
 PUBLIC XLA_FFI_Error *kofn_xla_serve(XLA_FFI_CallFrame *frame) {
-  if (frame->extension_start != 0) {
-    tell_version(frame->extension_start);
+  XLA_FFI_Extension_Base *extension = frame->extension_start;
+  if (extension != 0 && extension->type == XLA_FFI_Extension_Metadata) {
+    tell_version(frame, extension);
     return 0;
   }
   const XLA_FFI_Array *numbers = frame->attrs.attrs[CALL_PLAN_AT];

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import traceback
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 import jax.ffi
+import jaxlib.version
 import numpy as np
 
+from kofn.kernels import missing
 from kofn.kernels.contract import KINDS, POWER, kind_of
 from kofn.kernels.cpu.knapsack import launch as knapsack_launch
 from kofn.kernels.cpu.knapsack import layout as knapsack
@@ -29,7 +32,7 @@ ROWS = "kofn_rows"
 
 _LIBRARY = library.found()
 if _LIBRARY is None:  # handler.c is nowhere else
-    raise ImportError("there is no library of compiled kernels")
+    raise ImportError("there is no library of compiled kernels", name=missing.LIBRARY)
 
 _SERVE = _LIBRARY.kofn_xla_serve
 _TABLE = (ctypes.c_int64 * layout.TABLE).in_dll(_LIBRARY, layout.SYMBOL)
@@ -62,7 +65,13 @@ def available(
         _KEPT.append(message)
     try:
         jax.ffi.register_ffi_target(ROWS, jax.ffi.pycapsule(_SERVE), platform="cpu")
-    except Exception:  # of another version
+    except Exception as error:  # XLA has another version of the interface
+        warnings.warn(
+            "kofn runs its array code in JAX's programs, tens of times slower than its compiled "
+            f"code, because jaxlib {jaxlib.version.__version__} refuses it: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return False
     _have(layout.FORWARD, weights)
     _have(layout.COMPARE, losses)

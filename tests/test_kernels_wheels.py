@@ -244,3 +244,15 @@ def test_nothing_is_published_before_every_wheel_was_tried():
     assert "needs: [build, native, musl]" in text[text.index("  publish:") :]
     assert "python -m wheels.shipped" in text[: text.index("  native:")]
     assert '--index-url "$TORCH_INDEX"' in text
+
+
+def test_a_translation_that_is_another_one_ends_a_release(monkeypatch):
+    from wheels import shipped as compared
+
+    code = SMALL
+    monkeypatch.setattr(compared.every, "functions", lambda *_: [code])
+    compared.main([code.symbol])
+    text = compared.shipped.find(code.symbol)
+    monkeypatch.setattr(compared.now, "by_numba", lambda _: text.replace("fadd", "fsub"))
+    with pytest.raises(SystemExit, match=f"1 functions are not as Numba has them: {code.symbol}"):
+        compared.main([code.symbol])

@@ -149,8 +149,7 @@ class QuantileBias(ExpertBias):
             required = -scores  # an expert takes what is above its level
         self._settle(required.device)
         if not len(required):  # a row that does not count: the searches need one
-            required, mask = required.new_zeros(1, required.shape[1]), None
-            required = required * torch.nan
+            required, mask = required.new_full((1, required.shape[1]), torch.nan), None
         if self.bins is None:
             found, tokens = bias_of_share(required, self.k, mask)
             if not self.centred:
@@ -168,8 +167,7 @@ class QuantileBias(ExpertBias):
             self.histogram.add_(counts_in_range(required, weights, least, greatest, bins))
             return
         required = without_outliers(required, self.bias)
-        whole = torch.maximum(self.ends, range_of(required, weights))
-        grid = self._widen(whole)
+        grid = self._widen(torch.maximum(self.ends, range_of(required, weights)))
         self.histogram.add_(grid.counts(required, weights))
 
     def _widen(self, whole: Tensor) -> Grid:
@@ -189,10 +187,9 @@ class QuantileBias(ExpertBias):
         self._widen(span)
 
     def load(self) -> Tensor:
-        """Return what is summed over processes: counts, or sums and tokens in float64."""
+        """Return what is summed over processes: counts, or sums and tokens in float64, exact to 2⁵³."""
         if self.bins is not None:
             return torch.cat([self.histogram.flatten(), self.infinite.flatten()])
-        # Sums in float64 hold counts up to 2^53.
         tokens = self.tokens.double()
         return torch.cat([self.mean.double() * tokens, tokens])
 

@@ -256,3 +256,29 @@ def test_a_translation_that_is_another_one_ends_a_release(monkeypatch):
     monkeypatch.setattr(compared.now, "by_numba", lambda _: text.replace("fadd", "fsub"))
     with pytest.raises(SystemExit, match=f"1 functions are not as Numba has them: {code.symbol}"):
         compared.main([code.symbol])
+
+
+def test_no_address_of_the_translating_process_is_read(monkeypatch, tmp_path):
+    """Where a function is given to another, Numba writes one: it has to fall away."""
+    from kofn.kernels.cpu.choice import launch as choice
+    from wheels import shipped as compared
+
+    monkeypatch.setattr(build, "OBJECTS", tmp_path)
+    (tmp_path / platforms.PLATFORMS["linux-x86_64"].triple).mkdir()
+    (code,) = (each for each in choice.codes(4) if each.symbol.endswith("ranked_ranked_0_float32"))
+    text = now.translated(code)
+    assert "@numba.dynamic.globals" in text
+    assert build._object("linux-x86_64", "v2", code).exists()
+    other = re.sub(r"inttoptr \(i64 \d+", "inttoptr (i64 1234", text)
+    assert other != text
+    assert compared.renamed(other) == compared.renamed(text)
+    reads = """
+@numba.dynamic.globals.7f = internal global ptr inttoptr (i64 1234 to ptr)
+define i64 @{0}() {{
+  %a = load volatile ptr, ptr @numba.dynamic.globals.7f
+  %b = ptrtoint ptr %a to i64
+  ret i64 %b
+}}"""
+    monkeypatch.setattr(now, "translated", lambda code: reads.format(code.symbol))
+    with pytest.raises(RuntimeError, match="must not read objects of the process"):
+        build._object("linux-x86_64", "v2", SMALL)

@@ -89,6 +89,8 @@ def _object(name: str, level: str, function: Code) -> Path:
     )
     if not path.exists():
         module = machine.optimised(code, symbol, target)
+        if any("dynamic.globals" in each.name for each in module.global_variables):
+            raise RuntimeError(f"{symbol} must not read objects of the process that translated it")
         compiled = module.get_function(symbol)
         compiled.name = known
         if storage:  # what C exports has marks there, and then a linker exports nothing else

@@ -18,6 +18,8 @@ _NAME = re.compile(
     r"""(?P<sign>[@%])(?P<name>"[^"]*"|[\w.$]+)|^(?P<label>"[^"]*"|[\w.$]+)(?=:)|(?P<text>"[^"]*")""",
     re.MULTILINE,
 )
+_OF_PROCESS = re.compile(r"(@numba\.dynamic\.globals\.\w+ = .*inttoptr \(i64 )\d+")
+"""Where a function that another is given is in Python; library.py refuses code that reads it."""
 _IN_TEXT = re.compile(r"_ZN[\w.$]+|%[\w.$]+")
 
 
@@ -37,7 +39,7 @@ def renamed(text: str) -> str:
             return _IN_TEXT.sub(lambda part: name_of("@" + part[0].lstrip("%")), found["text"])
         return name_of((found["sign"] or "%") + (found["name"] or found["label"]))
 
-    return _NAME.sub(of, text)
+    return _NAME.sub(of, _OF_PROCESS.sub(r"\g<1>0", text))
 
 
 def other(symbols: Sequence[str] = ()) -> list[str]:

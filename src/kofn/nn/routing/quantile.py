@@ -187,7 +187,7 @@ class QuantileBias(ExpertBias):
         self._widen(span)
 
     def load(self) -> Tensor:
-        """Return what is summed over processes: counts, or sums and tokens in float64, exact to 2⁵³."""
+        """Return what processes sum: counts, or sums and tokens in float64, exact to 2⁵³."""
         if self.bins is not None:
             return torch.cat([self.histogram.flatten(), self.infinite.flatten()])
         tokens = self.tokens.double()

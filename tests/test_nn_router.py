@@ -298,7 +298,11 @@ def test_one_expert_is_not_normalized_and_says_so():
         (dict(normalize=True, selection="budget"), ValueError, "normalize must be False"),
         (dict(link="cauchy"), ValueError, "link must be a kofn.Link or one of .*; got 'cauchy'"),
         (dict(temperature=0), ValueError, "temperature must be .*; got 0"),
-        (dict(balance=-1.0), ValueError, "balance must be None or a finite number > 0; got -1.0"),
+        (
+            dict(balance=-1.0),
+            ValueError,
+            "balance must be None, 'quantile' or a finite number > 0; got -1.0",
+        ),
         (dict(balance=0.1, selection="soft"), ValueError, "balance is for selection='hard' or"),
         (dict(inference_threshold=True), ValueError, "inference_threshold is for .*'hard'"),
         (dict(max_experts=4), ValueError, "max_experts is for selection='expert_choice' or"),

@@ -105,7 +105,8 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
     from place 0 on; between two places, it is interpolated. So m·k/E tokens require less, if that
     is a whole number and none are equal. `required` is [..., T, E]; tokens with a NaN do not count,
     nor those where `playing` [..., T] is False. If fewer may use an expert, or more must, it gets
-    those, and the others what is left: see `even_places`. The bias is NaN if no finite number is known.
+    those, and the others what is left: see `even_places`. The bias is NaN if no finite number is
+    known.
     """
     xp, experts = namespace(required), required.shape[-1]
     known = known_tokens(required, playing)

@@ -117,8 +117,8 @@ def counts_of_infinite(values: Tensor, weights: Tensor) -> Tensor:
 def without_outliers(values: Tensor, center: Tensor) -> Tensor:
     """Return values [T, E] that are not much farther from the centers [E] than others of the token.
 
-    The limit is a multiple of the greatest distance of the half of its experts that are nearest (of
-    three quarters, with fewer than 16 experts). It depends on this token alone, so that histograms
+    The limit is a multiple of the greatest distance among the half of its experts that are nearest
+    (three quarters, with fewer than 16 experts). It depends on this token alone, so that histograms
     add up; and it is so large that usual numbers stay as they are, bit for bit.
     """
     experts = values.shape[-1]

@@ -91,7 +91,7 @@ class TopKRouter(LinearRouting):
         bias: add a learned bias to the logits. device, dtype: of the parameters.
         bins: for "quantile": None takes the mean of the exact quantiles of a step's calls, by their
             tokens. A number ≥ 2, such as 1000, counts int64 histograms, which add up exactly over
-            calls and processes; their range follows from the scores.
+            calls and processes; their range follows from the scores. Fewer than 10 tell little.
         ema: for "quantile": the weight of the old bias in the new one, in [0, 1).
         per_sequence: for "quantile" and "hard": in training, later tokens of a sequence (the last
             dimension but one) have a bias by what its earlier ones require, from

@@ -91,6 +91,9 @@ def test_numbers_that_masks_make_impossible_are_refused(convert):
     mask = convert(np.array([[True, False, True]] * 3 + [[True, True, True]]))
     with pytest.raises(ValueError, match=r"capacity must be at most 1, for .* column .* got 1.33"):
         soft_assignment(convert(x), 1, mask=mask)
+    rows = np.arange(10)[:, None] < np.array([10, 2])[:, None, None]  # of a batch, each its own
+    w = np.asarray(soft_assignment(convert(matrix(20, 2).reshape(2, 10, 2)), 1, mask=convert(rows)))
+    assert abs(w.sum(-2) - [[5, 5], [1, 1]]).max() < 1e-9
     padding = convert(np.array([True, True, True, False])[:, None])
     with pytest.raises(ValueError, match=r"capacity must be 1 .*what 3 rows.* got 1.33"):
         soft_assignment(convert(x), 1, 4 / 3, mask=padding)

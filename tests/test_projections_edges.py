@@ -20,19 +20,20 @@ from support import Framework
 
 FRAMEWORKS = ["numpy", "torch", "jax"]
 INF, NAN = math.inf, math.nan
+EVERY = [
+    (projection_simplex, 2.0),
+    (projection_capped_simplex, 3),
+    (projection_l1_ball, 2.0),
+    (projection_sparse_vector, 3),
+    (projection_sparse_simplex, 3, 2.0),
+    (projection_box_section, -1.0, 1.0, 1.0, 2.0),
+]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_types_are_computed_in_float32(dtype):
     x = torch.tensor(np.random.default_rng(0).standard_normal((3, 40)), dtype=getattr(torch, dtype))
-    for function, *more in [
-        (projection_simplex, 2.0),
-        (projection_capped_simplex, 3),
-        (projection_l1_ball, 2.0),
-        (projection_sparse_vector, 3),
-        (projection_sparse_simplex, 3, 2.0),
-        (projection_box_section, -1.0, 1.0, 1.0, 2.0),
-    ]:
+    for function, *more in EVERY:
         found = function(x, *more)
         assert found.dtype == x.dtype
         assert torch.equal(found, function(x.float(), *more).to(x.dtype))
@@ -42,14 +43,7 @@ def test_half_types_are_computed_in_float32(dtype):
 def test_dim_says_what_a_vector_is(framework):
     one = Framework(framework)
     x = np.random.default_rng(0).standard_normal((3, 4, 5))
-    for function, *more in [
-        (projection_simplex, 2.0),
-        (projection_capped_simplex, 3),
-        (projection_l1_ball, 2.0),
-        (projection_sparse_vector, 3),
-        (projection_sparse_simplex, 3, 2.0),
-        (projection_box_section, -1.0, 1.0, 1.0, 2.0),
-    ]:
+    for function, *more in EVERY:
         found = one.numpy(function(one.array(x, "float32"), *more, dim=1))
         last = one.numpy(function(one.array(np.moveaxis(x, 1, -1), "float32"), *more))
         close(np.moveaxis(found, 1, -1), last, dtype="float32")

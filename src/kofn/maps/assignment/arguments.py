@@ -99,17 +99,25 @@ def _refuse_impossible(x: Array, k: float, capacity: float | None, whole: bool) 
     if is_at_hand(x) or (apart and is_known(x)):
         xp = namespace(x)
         live = (x > -math.inf) | xp.isnan(x)
-        of_rows = to_numpy(xp.sum(live, axis=-1)).reshape(-1, m)
-        of_columns = to_numpy(xp.sum(live, axis=-2)).reshape(-1, n)
-        counts = zip((of_rows > 0).sum(-1).tolist(), (of_columns > 0).sum(-1).tolist(), strict=True)
-        for rows, columns in sorted({(r, c) for r, c in counts if r}):
-            share = rows * k / columns
+        of_rows = to_numpy(xp.sum(live, axis=-1)).reshape(-1, m).astype(np.int64)
+        of_columns = to_numpy(xp.sum(live, axis=-2)).reshape(-1, n).astype(np.int64)
+        # Matrices of a batch may have other numbers of rows and columns: padding.
+        each = np.stack([*_number_and_least(of_rows), *_number_and_least(of_columns)], axis=-1)
+        for rows, of_row, columns, of_column in np.unique(each[each[:, 0] > 0], axis=0).tolist():
             if capacity is not None and _are_apart(rows * k, columns * capacity):
                 _refuse_capacity(k, capacity, rows, columns)
-            _refuse_more("k", k, of_rows, "row")
-            _refuse_more("capacity", share if capacity is None else capacity, of_columns, "column")
+            _refuse_more("k", k, of_row, "row")
+            share = rows * k / columns if capacity is None else capacity
+            _refuse_more("capacity", share, of_column, "column")
     elif apart and whole:
         _refuse_capacity(k, capacity, m, n)  # type: ignore[arg-type]  # a number
+
+
+def _number_and_least(available: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many rows (or columns) of each matrix have entries, and the fewest one has."""
+    some = available > 0
+    least = np.where(some, available, np.iinfo(np.int64).max).min(-1)
+    return some.sum(-1), least
 
 
 def _are_apart(rows: float, columns: float) -> bool:
@@ -124,8 +132,7 @@ def _refuse_capacity(k: float, capacity: float, rows: int, columns: int) -> None
     )
 
 
-def _refuse_more(name: str, number: float, available: np.ndarray, what: str) -> None:
-    least = int(available[available > 0].min())
+def _refuse_more(name: str, number: float, least: int, what: str) -> None:
     if number > least + TOLERANCE * (1 + least):
         raise ValueError(
             f"{name} must be at most {least}, for there is a {what} in which the mask and −inf "

@@ -15,11 +15,13 @@ import torch
 from matplotlib.axes import Axes
 
 from kofn import hard_topk, metrics, schedules, soft_topk, temperature_for
-from kofn.commands.compare.report import COLOURS, FAINT
+from kofn.commands.compare.report import COLOURS as OF_MAPS
+from kofn.commands.compare.report import FAINT
 from kofn.commands.results import INK
 from kofn.links import table
 
 IMAGES = Path(__file__).parent / "images"
+COLOURS = {name: OF_MAPS[name] for name in table.TABLE}
 N, K = 32, 4
 ROWS = np.random.default_rng(0).normal(size=(100, N))
 CONSTANT = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -131,7 +133,6 @@ def tables(found: dict[str, list[float]]) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    assert list(COLOURS) == list(table.TABLE)
     plt.rcParams.update({"font.size": 10.5, "text.color": INK, "axes.spines.top": False})
     plt.rcParams.update({"axes.spines.right": False, "axes.titleweight": "bold"})
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
@@ -25,6 +26,27 @@ def test_make_draws_every_figure() -> None:
 def test_every_figure_is_on_a_page() -> None:
     pages = "".join(PAGES.values())
     assert {path.name for path in (DOCS / "images").iterdir() if path.name not in pages} == set()
+
+
+SMALLER = {"links": {}, "subsets": {"N": 40, "SIZES": [1, 2, 5]}, "maps": {"STEPS": 3}}
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_a_figure_is_drawn_by_its_script(name: str, tmp_path, monkeypatch) -> None:
+    """As `make docs` runs it; what takes long is made smaller."""
+    import matplotlib
+
+    script = importlib.import_module(f"make_{name}_figure")
+    for constant, value in {"IMAGES": tmp_path, **SMALLER[name]}.items():
+        monkeypatch.setattr(script, constant, value)
+    if name == "maps":
+        monkeypatch.setattr(script, "ROWS", script.ROWS[:4])
+    if name == "subsets":
+        monkeypatch.setattr(script, "differences", lambda: None)
+        monkeypatch.setattr(script, "first_failures", lambda: [9])
+    with matplotlib.rc_context():
+        script.main()
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
 def test_the_results_of_studies_are_checkpoints_of_today() -> None:

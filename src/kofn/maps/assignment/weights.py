@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
-from kofn.arrays.kinds import Array, cast, is_jax, is_torch, namespace, quiet
+from kofn.arrays.kinds import Array, cast, contiguous, is_jax, is_torch, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.links.link import by_id
@@ -188,6 +188,7 @@ def _solved(
     turned = x.shape[-2] < x.shape[-1]
     if turned:
         x, k, c = _turned(x), c, k
+    x = contiguous(x)  # NumPy's functions may round otherwise where numbers lie apart in memory
     fixed = [stop_gradient(each) for each in (x, k, c, t)]
     beta, warm, live, full = _prices_of(fixed, link.map_alpha(stop_gradient))
     # T times a constant: a raised temperature has the derivatives of the one given.

@@ -16,7 +16,6 @@ from torch import distributed
 from torch.distributed.tensor.experimental import register_sharding
 
 import kofn
-import test_adapters_sharded
 from kofn import links, losses
 from kofn.adapters import route
 from kofn.adapters.torch_operators import REGISTERED, register
@@ -29,6 +28,7 @@ from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
 from kofn.segments.given import segment_given
 from kofn.solver.reductions import DENSE
+from ranks import joined
 
 INF, NAN = np.inf, np.nan
 COSTS = np.array([1.0, 2.0, 0.5, 1.5, 3.0, 0.7, 1.2])
@@ -162,7 +162,7 @@ def sharded():
     from torch.distributed.tensor import Shard, distribute_tensor
 
     kernels = os.environ.get("KOFN_KERNELS", "on")
-    with test_adapters_sharded.joined(distributed.HashStore(), 0, 1, kernels):
+    with joined(distributed.HashStore(), 0, 1, kernels):
         mesh = init_device_mesh("cpu", (1,))
         yield lambda x: distribute_tensor(torch.tensor(x), mesh, [Shard(0)])
 

@@ -1,6 +1,5 @@
 """DTensor: sharded scores have the answers and gradients of whole ones, on two processes."""
 
-import multiprocessing
 import traceback
 
 import pytest
@@ -9,46 +8,11 @@ from torch import distributed
 
 import kofn
 from kofn import losses
-from test_distributed import joined
+from ranks import joined, run_on_ranks
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"
 )
-PROCESSES = 2
-
-
-def run_on_ranks(path, task=None, processes=PROCESSES, kernels="reference"):
-    """`task` in each of several processes joined by gloo; the first failure is raised."""
-    spawn = multiprocessing.get_context("spawn")
-    said = spawn.Queue()
-    ranks = [
-        spawn.Process(
-            target=_on_rank,
-            args=(rank, str(path), said, task or same_as_whole, processes, kernels),
-            daemon=True,
-        )
-        for rank in range(processes)
-    ]
-    for rank in ranks:
-        rank.start()
-    try:
-        for _ in ranks:
-            failure = said.get(timeout=300)
-            assert failure is None, failure
-    finally:
-        for rank in ranks:
-            rank.join(timeout=10)
-            rank.kill()
-
-
-def _on_rank(rank, path, said, task, processes, kernels):
-    torch.set_num_threads(1)
-    try:
-        with joined(distributed.FileStore(path, processes), rank, processes, kernels):
-            task()
-        said.put(None)
-    except BaseException:
-        said.put(traceback.format_exc())
 
 
 def maps():
@@ -157,7 +121,7 @@ def test_samples_of_distributed_scores_are_refused():
 @pytest.mark.full
 @pytest.mark.parametrize("kernels", ["reference", "on"])
 def test_sharded_scores_have_the_answers_of_whole_ones(tmp_path, kernels):
-    run_on_ranks(tmp_path / "store", kernels=kernels)
+    run_on_ranks(tmp_path / "store", 2, same_as_whole, kernels=kernels)
 
 
 def _operator_calls():

@@ -1,9 +1,7 @@
 """kofn.distributed: rows in several processes have the answers and gradients of whole ones."""
 
 import contextlib
-import multiprocessing
 import os
-import traceback
 
 import numpy as np
 import pytest
@@ -12,58 +10,13 @@ from torch import distributed
 
 import kofn
 from kofn import links
+from ranks import joined, run_on_ranks
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"
 )
 
 CUTS = {1: (0, 40), 2: (0, 13, 40), 4: (0, 0, 7, 30, 40)}  # uneven, and one shard empty
-
-
-def run_on_ranks(path, size, *tasks, dead=0):
-    """The tasks, one after another, in each of `size` processes joined by gloo."""
-    spawn = multiprocessing.get_context("spawn")
-    said = spawn.Queue()
-    ranks = [
-        spawn.Process(target=_on_rank, args=(rank, size, str(path), said, tasks), daemon=True)
-        for rank in range(size)
-    ]
-    for rank in ranks:
-        rank.start()
-    try:
-        failures = [said.get(timeout=900) for _ in ranks[dead:]]
-        assert not any(failures), "\n".join(filter(None, failures))
-    finally:
-        for rank in ranks:
-            rank.join(timeout=10)
-            rank.kill()
-
-
-def _on_rank(rank, size, path, said, tasks):
-    torch.set_num_threads(1)
-    failures = []
-    with joined(distributed.FileStore(path, size), rank, size):
-        for task in tasks:
-            try:
-                task()
-            except BaseException:
-                failures.append(f"rank {rank}, {task.__name__}: {traceback.format_exc()}")
-                break  # the other ranks are in the middle of something
-    said.put("\n".join(failures))
-
-
-@contextlib.contextmanager
-def joined(store, rank, size, kernels="reference"):
-    """A process group, and by default the array code for whole rows, as for shards."""
-    before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "KOFN_KERNELS")}
-    os.environ.update(GLOO_SOCKET_IFNAME="lo", KOFN_KERNELS=kernels)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def mine(x, dim=-1):

@@ -10,6 +10,7 @@ from torch import distributed
 import kofn
 import test_distributed
 from kofn import losses
+from ranks import joined, run_on_ranks
 from test_distributed import mine
 
 pytestmark = test_distributed.pytestmark
@@ -137,11 +138,11 @@ TASKS = (
 @pytest.mark.parametrize("task", TASKS)
 def test_far_scores_of_shards(task, monkeypatch):
     monkeypatch.setitem(test_distributed.CUTS, 1, (0, 40))
-    with test_distributed.joined(distributed.HashStore(), 0, 1):
+    with joined(distributed.HashStore(), 0, 1):
         task()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
 def test_far_scores_of_shards_of_more_processes(tmp_path, processes):
-    test_distributed.run_on_ranks(tmp_path / "store", processes, *TASKS)
+    run_on_ranks(tmp_path / "store", processes, *TASKS)

@@ -6,6 +6,7 @@ from torch import distributed
 
 import kofn
 import test_distributed
+from ranks import joined, run_on_ranks
 from test_distributed import close, counted, mine, rows
 
 pytestmark = pytest.mark.skipif(
@@ -96,11 +97,11 @@ TASKS = [same_as_whole, special_rows, counts_messages, dtensors]
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
 def test_k_subsets_of_shards(tmp_path, processes):
-    test_distributed.run_on_ranks(tmp_path / "store", processes, *TASKS)
+    run_on_ranks(tmp_path / "store", processes, *TASKS)
 
 
 def test_k_subsets_in_one_process(monkeypatch):
     monkeypatch.setitem(test_distributed.CUTS, 1, (0, 40))
-    with test_distributed.joined(distributed.HashStore(), 0, 1):
+    with joined(distributed.HashStore(), 0, 1):
         same_as_whole()
         special_rows()

@@ -5,8 +5,8 @@ import torch
 from torch import distributed
 
 import kofn
-import test_distributed
 from kofn import losses
+from ranks import run_on_ranks
 from test_distributed import close, counted, mine, rows
 
 pytestmark = pytest.mark.skipif(
@@ -242,4 +242,4 @@ TASKS = [
 @pytest.mark.parametrize("processes", [2, 4])
 def test_losses_of_shards_are_those_of_whole_rows(tmp_path, processes):
     """A few of them run with the ordinary tests of `test_distributed.py`."""
-    test_distributed.run_on_ranks(tmp_path / "store", processes, *TASKS)
+    run_on_ranks(tmp_path / "store", processes, *TASKS)

@@ -7,7 +7,8 @@ from torch import distributed
 
 import kofn
 from kofn.maps.ordered.interpolated import INTERPOLATIONS
-from test_distributed import counted, joined, mine, run_on_ranks, special_rows
+from ranks import joined, run_on_ranks
+from test_distributed import counted, mine, special_rows
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"

@@ -6,8 +6,8 @@ import torch
 from torch import distributed
 
 import kofn.distributed
+from ranks import joined
 from support import GRADIENT
-from test_distributed import joined
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import test_distributed
+from ranks import run_on_ranks
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -179,7 +179,7 @@ def several_processes():
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
 def test_examples_of_several_processes_run(tmp_path, processes):
-    test_distributed.run_on_ranks(tmp_path / "store", processes, several_processes)
+    run_on_ranks(tmp_path / "store", processes, several_processes)
 
 
 @pytest.mark.full

@@ -30,13 +30,13 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "marked", ["not full", pytest.param("full", marks=pytest.mark.full)], ids=["part", "rest"]
 )
-@pytest.mark.parametrize("name", ["rows", "odd_rows", "bounds", "subsets"])
-def test_interpreted(name, marked):
-    """In a process of its own: Triton must be told before it is imported."""
+@pytest.mark.parametrize("names", [("rows", "odd_rows"), ("bounds", "subsets")], ids="-".join)
+def test_interpreted(names, marked):
+    """In a process of their own: Triton must be told before it is imported."""
     run = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"),
-            *("-m", marked, str(HERE / "interpreted" / f"{name}.py")),
+            *("-m", marked, *(str(HERE / "interpreted" / f"{name}.py") for name in names)),
         ],
         env={
             **{key: v for key, v in os.environ.items() if not key.startswith("PYTEST")},

@@ -7,8 +7,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-import test_adapters_sharded
 from kofn import nn
+from ranks import run_on_ranks
 
 pytestmark = [
     pytest.mark.full,
@@ -90,4 +90,4 @@ def several_forward_passes():
 
 @pytest.mark.parametrize("task", [replicated, sharded, several_forward_passes])
 def test_two_processes_train_as_one(tmp_path, task):
-    test_adapters_sharded.run_on_ranks(tmp_path / "store", task)
+    run_on_ranks(tmp_path / "store", 2, task)

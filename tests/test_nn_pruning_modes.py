@@ -7,8 +7,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-import test_adapters_sharded
 from kofn import nn
+from ranks import run_on_ranks
 
 COOL = nn.PruningSchedule(10, temperature=(0.02, 0.01))
 X = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -153,4 +153,4 @@ def sharded():
 @pytest.mark.skipif(not distributed.is_available(), reason="PyTorch without torch.distributed")
 @pytest.mark.parametrize("task", [replicated, sharded])
 def test_two_processes(tmp_path, task):
-    test_adapters_sharded.run_on_ranks(tmp_path / "store", task)
+    run_on_ranks(tmp_path / "store", 2, task)

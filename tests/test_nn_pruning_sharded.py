@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import distributed
 
-import test_adapters_sharded
 from kofn import nn
+from ranks import joined, run_on_ranks
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"
@@ -377,11 +377,11 @@ def replicates_shards():
 
 
 def test_it_masks_the_shards_of_one_process():
-    with test_adapters_sharded.joined(distributed.HashStore(), 0, 1):
+    with joined(distributed.HashStore(), 0, 1):
         ordinary()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
 def test_every_way_is_that_of_one_process(tmp_path, processes):
-    test_adapters_sharded.run_on_ranks(tmp_path / "store", every, processes)
+    run_on_ranks(tmp_path / "store", processes, every)

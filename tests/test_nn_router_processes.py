@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import distributed
 
-import test_distributed
 from kofn import nn
+from ranks import joined, run_on_ranks
 from test_distributed import close
 
 pytestmark = pytest.mark.skipif(
@@ -94,12 +94,12 @@ TASKS = [expert_choice, budget, copies]
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
 def test_tokens_of_all_processes(tmp_path, processes):
-    test_distributed.run_on_ranks(tmp_path / "store", processes, *TASKS)
+    run_on_ranks(tmp_path / "store", processes, *TASKS)
 
 
 def test_it_is_the_usual_choice_in_one_process():
     """What the choice of several processes does, in a group of one."""
-    with test_distributed.joined(distributed.HashStore(), 0, 1):
+    with joined(distributed.HashStore(), 0, 1):
         for selection in ("expert_choice", "budget"):
             options = dict(selection=selection, temperature=0.7)
             alone = router(**options)

@@ -7,8 +7,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-import test_distributed
 from kofn import nn
+from ranks import run_on_ranks
 from test_distributed import counted
 
 pytestmark = pytest.mark.skipif(
@@ -192,4 +192,4 @@ TASKS = [
 
 
 def test_two_processes(tmp_path):
-    test_distributed.run_on_ranks(tmp_path / "store", 2, *TASKS)
+    run_on_ranks(tmp_path / "store", 2, *TASKS)

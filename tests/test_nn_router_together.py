@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import distributed
 
-import test_distributed
 import test_nn_ddp
 from kofn import nn
+from ranks import joined, run_on_ranks
 from test_distributed import counted
 
 pytestmark = pytest.mark.skipif(
@@ -149,14 +149,14 @@ TASKS = [
 
 
 def test_two_processes(tmp_path):
-    test_distributed.run_on_ranks(tmp_path / "store", 2, *TASKS)
+    run_on_ranks(tmp_path / "store", 2, *TASKS)
 
 
 def test_a_process_by_itself_sends_no_message():
     torch.manual_seed(0)
     batches = torch.randn(3, 12, H)
     wanted = stepped(routers(8), batches)
-    with test_distributed.joined(distributed.HashStore(), 0, 1), counted() as sizes:
+    with joined(distributed.HashStore(), 0, 1), counted() as sizes:
         assert torch.equal(stepped(routers(8), batches)[0], wanted[0])
     assert not sizes
 

@@ -1,4 +1,4 @@
-"""Rows in main memory, by Numba."""
+"""Rows in main memory, by code that Numba translated when the package was built, or does now."""
 
 from __future__ import annotations
 

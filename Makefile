@@ -16,11 +16,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt -c .venv-lowest/others.txt
 CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
 
-# XLA compiles thousands of programs for tests, which it does once: they are kept in build/xla.
-KEPT_PROGRAMS := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+# XLA compiles thousands of programs for tests, and the processes that tests start import PyTorch a hundred times. What
+# was compiled, programs and byte code, is kept in build for the next process, and the next run.
+KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode PYTHONDONTWRITEBYTECODE=
 # One thread per test process, because there are as many processes as cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(KEPT) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And
 # what is tested at each, all of it or a sample.
@@ -48,7 +49,7 @@ test: $(READY)  ## run the test suite
 test-all: test-full test-reference  ## run all tests (marker `full` too), then most of them again without kernels
 
 test-full: $(READY)  ## run all tests, programs compiled as users compile them; hours the first time
-	XLA_FLAGS= $(KEPT_PROGRAMS) $(PYTEST) -m "not extras and not dist and not browser"
+	XLA_FLAGS= $(PYTEST) -m "not extras and not dist and not browser"
 
 test-reference: $(READY)  ## run all tests but those of JAX without kernels
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist and not browser" -k "not jax" \

@@ -93,12 +93,12 @@ wheels: $(READY)  ## build the wheels of all platforms in dist by zig, and check
 test-dist: $(READY)  ## install the wheel in fresh environments and try it there; minutes, and downloads
 	$(BIN)/python -m pytest -m dist tests/test_package_release.py
 
-test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; an hour, and downloads
+test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; ten minutes, and downloads
 	$(PIP) ziglang
 	$(BIN)/python -m wheels linux-aarch64
 	wheels/arm.sh "$$(ls -t dist/kofn-*-manylinux*_aarch64.whl | head -n 1)"
 
-test-pythons: dist  ## try the wheel for this machine on each Python, free-threaded too; an hour, and downloads
+test-pythons: dist  ## try the wheel for this machine on each Python, free-threaded too; twenty minutes, and downloads
 	wheels/pythons.sh dist/kofn-*.whl
 
 test-lowest:  ## run the core of the tests on the lowest versions that pyproject.toml allows

@@ -1,6 +1,8 @@
 """Wrong arguments: the error names the argument, its value and what is allowed."""
 
+import ast
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -257,3 +259,13 @@ def test_either_order_of_bytes_is_taken(dtype, rng):
         fenchel_young_loss(swapped, np.arange(3).astype(">i4")),
         fenchel_young_loss(native, np.arange(3)),
     )
+
+
+def test_the_lesser_of_two_is_of_two_arrays():
+    """The lowest version of array-api-compat takes no numbers there; `clip` does."""
+    for path in Path(kofn.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("xp"), "minimum" | "maximum"), arguments):
+                    numbers = [each for each in arguments if isinstance(each, ast.Constant)]
+                    assert not numbers, (path.name, node.lineno)

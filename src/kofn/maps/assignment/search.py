@@ -171,7 +171,7 @@ def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _St
         step = newton_step(p, slopes, excess, error, room, damping) * t[..., None]
         # On flat ground, where S is nearly singular, it would leap far beyond all prices.
         length = xp.max(xp.abs(step), axis=-1)
-        reach = xp.minimum(1.0, (spread + 2 * t) / xp.where(length > 0, length, 1.0))
+        reach = xp.clip((spread + 2 * t) / xp.where(length > 0, length, 1.0), 0.0, 1.0)
         step = xp.where(length > 0, reach, 1.0)[..., None] * step
         return step, xp.sum(excess * step, axis=-1)
 

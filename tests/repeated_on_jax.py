@@ -36,6 +36,7 @@ REPEATED = (
     "test_integers_are_one_hot_and_ignored_rows_leave",
     "test_scores_equal_to_the_last_one_kept_are_kept",
     "test_edges_of_the_sparse_loss",
+    "test_temperatures_down_to_the_exact_quantile",
 )
 """Tests; each takes seconds on JAX, and the same lines are compiled for another one."""
 

@@ -44,8 +44,14 @@ def alone(x, mask, k, largest):
     return values, indices
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("framework", "masked"),
+    [(name, True) for name in FRAMEWORKS]
+    + [
+        pytest.param(name, False, marks=pytest.mark.full if name == "jax" else [])
+        for name in FRAMEWORKS
+    ],
+)
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

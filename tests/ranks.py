@@ -3,13 +3,15 @@
 import contextlib
 import multiprocessing
 import os
+import sys
 import traceback
 
 import torch
 from torch import distributed
 
-# Processes that have imported PyTorch already start a hundred times as fast.
-START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+# Forks of a process that has imported PyTorch start a hundred times as fast; elsewhere than on
+# Linux, its libraries may not survive a fork.
+START = "forkserver" if sys.platform == "linux" else "spawn"
 PRELOADED = ["torch.distributed", "kofn"]
 
 

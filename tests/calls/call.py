@@ -19,7 +19,7 @@ TORCH = ("torch",)
 FLOAT, INTEGER, BOOLEAN = "f", "i", "b"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """How to call a function with every argument that may be an array as one.
 

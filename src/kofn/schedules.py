@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from kofn.arrays.checks import check_integer, check_number, check_real
-from kofn.arrays.kinds import Array, framework, namespace
+from kofn.arrays.kinds import Array, cast, default_float, dtype_name, framework, namespace
 from kofn.arrays.typing import ArrayT
 
 __all__ = ["Schedule", "UntilHard", "constant", "cosine", "exponential", "linear", "until_hard"]
@@ -49,7 +49,8 @@ class Schedule:
         Args:
             step: a number ≥ 0, whole or not (epochs may be counted in parts). Or an array, which
                 a compiled training step may hold: the answer is then an array of the same
-                framework, elementwise, and what is below 0 counts as 0.
+                framework, elementwise, and what is below 0 counts as 0. It has the dtype of the
+                steps; of whole numbers the framework's default, but float32 for a half type.
 
         Returns:
             A Python float for a number, `start` and `end` exactly where the schedule is there.
@@ -62,7 +63,7 @@ class Schedule:
             return self._at(min(number / self.steps, 1.0), math)
         check_real("step", step)
         xp = namespace(step)
-        return self._at(xp.clip(step / self.steps, 0.0, 1.0), xp)
+        return self._at(xp.clip(_floats(step) / self.steps, 0.0, 1.0), xp)
 
     def _at(self, done: Any, xp: Any) -> Any:
         """Return the value after a share `done` of the steps; exact at 0 and 1."""
@@ -222,6 +223,14 @@ def until_hard(start: float, end: float, steps: int, *, gap: float = 0.05) -> Un
     low, high = _positive("start", start), _positive("end", end)
     wanted = check_number("gap", gap, low=0.0, allowed="a finite number ≥ 0", arrays=False)
     return UntilHard("exponential", low, high, _steps(steps), wanted)
+
+
+def _floats(step: Array) -> Array:
+    """Return steps as floats: half types have not the digits of a count, nor of its share."""
+    if "float" in dtype_name(step):
+        return step
+    dtype, xp = default_float(step), namespace(step)
+    return cast(step, dtype if dtype == xp.float64 else xp.float32)
 
 
 def _finite(name: str, value: Any) -> float:

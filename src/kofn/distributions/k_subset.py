@@ -23,6 +23,7 @@ from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
     Array,
     adopt,
+    as_array,
     cast,
     dtype_name,
     framework,
@@ -126,7 +127,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         with form.quiet():
             target = cast(stop_gradient(pi), most_precise_dtype(pi))
             total = xp.sum(target, axis=dim)
-            k = xp.asarray(xp.round(total))
+            k = as_array(xp.round(total))
             good = xp.all((target >= 0) & (target <= 1), axis=dim)
             good = good & (xp.abs(total - k) <= xp.clip(4 * eps * k, math.sqrt(eps), None))
             if is_known(good) and not bool(xp.all(good)):

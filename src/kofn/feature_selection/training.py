@@ -11,6 +11,9 @@ import torch
 from kofn import schedules
 from kofn.feature_selection.choices import Choice
 
+_OWN: dict[str, Any] = dict(dtype=torch.float32, device="cpu")
+"""Of the tensors made here, whatever the process has for a default: columns are so."""
+
 
 def train(
     options: Any,  # a SoftTopKSelector
@@ -32,7 +35,7 @@ def train(
     factors = None if importance is None else torch.from_numpy(importance)
     rows = len(inputs)
     # Equal scores would leave the first gradient alone to break the tie between twin columns.
-    start = 0.01 * torch.randn(options.ensemble, choice.groups, generator=rng)
+    start = 0.01 * torch.randn(options.ensemble, choice.groups, generator=rng, **_OWN)
     scores = start.requires_grad_()
     cool, shrink = _schedules(options, choice)
     opened = len(choice.members) * shrink(0) / choice.everything
@@ -44,10 +47,10 @@ def train(
         ]
     )
     size = min(rows, options.batch_size)
-    order, first, loss_now = torch.randperm(rows, generator=rng), 0, math.nan
+    order, first, loss_now = torch.randperm(rows, generator=rng, device="cpu"), 0, math.nan
     for step in range(options.steps):
         if first + size > rows:
-            order, first = torch.randperm(rows, generator=rng), 0
+            order, first = torch.randperm(rows, generator=rng, device="cpu"), 0
         batch, first = order[first : first + size], first + size
         weights = choice.weights(scores, shrink(step), options.link, cool(step))
         answers = network(inputs[batch], weights[:, members])
@@ -90,7 +93,7 @@ class _Networks:
         self.options, self.rng = options, rng
 
         def normal(*shape: int, scale: float) -> torch.Tensor:
-            return (scale * torch.randn(*shape, generator=rng)).requires_grad_()
+            return (scale * torch.randn(*shape, generator=rng, **_OWN)).requires_grad_()
 
         self.parameters: list[torch.Tensor] = []
         if width:
@@ -100,16 +103,16 @@ class _Networks:
         # A linear model needs no randomness to start, and its sign would mislead the scores.
         last = 1 / math.sqrt(width) if width else 0.0
         self.parameters.append(normal(count, width or n, outputs, scale=last))
-        self.parameters.append(torch.zeros(count, 1, outputs, requires_grad=True))
+        self.parameters.append(torch.zeros(count, 1, outputs, requires_grad=True, **_OWN))
 
     def __call__(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         options = self.options
-        blur = options.noise * torch.randn(rows.shape, generator=self.rng)
+        blur = options.noise * torch.randn(rows.shape, generator=self.rng, **_OWN)
         values = rows * weights[:, None, :] + blur
         if options.hidden:
             values = torch.relu(torch.baddbmm(self.parameters[1], values, self.parameters[0]))
             if options.dropout:
-                kept = torch.rand(values.shape, generator=self.rng) >= options.dropout
+                kept = torch.rand(values.shape, generator=self.rng, **_OWN) >= options.dropout
                 values = values * kept / (1 - options.dropout)
         return torch.baddbmm(self.parameters[-1], values, self.parameters[-2])
 

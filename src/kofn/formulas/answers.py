@@ -63,7 +63,7 @@ def log_weights(
     p = place(rows, over, found)
     xp = namespace(p.z)
     answer = log_of(p, reached(rows, p), rows.live)
-    answer = answer + xp.where(p.upper, p.correction, 0.0)  # p is 1 there
+    answer = answer + xp.where(p.upper, p.correction, scalar(answer, 0.0))  # p is 1 there
     answer = xp.where(p.over.expand(p.every), 0.0, answer)
     answer = xp.where(p.over.expand(p.none), -math.inf, answer)
     answer = nan_where(answer, p.over.expand(p.has_nan))

@@ -16,6 +16,7 @@ from kofn.arrays.kinds import (
     clip,
     deleted,
     dtype_name,
+    framework,
     is_jax,
     is_torch,
     namespace,
@@ -136,7 +137,8 @@ def _by_order_of_masked(x: Array, ranks: Array, mask: Array) -> Array:
 
 def _limited(ranks: Array, last: Number) -> Array:
     xp = namespace(ranks)
-    return xp.maximum(xp.minimum(ranks, xp.asarray(last, dtype=ranks.dtype)), scalar(ranks, 0))
+    most = scalar(ranks, last) if framework(last) is None else cast(last, ranks.dtype)
+    return xp.maximum(xp.minimum(ranks, most), scalar(ranks, 0))
 
 
 def _order_of_masked(x: Array, mask: Array, descending: bool) -> Array:

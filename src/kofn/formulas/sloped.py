@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from kofn.arrays.autodiff import nan_where
-from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.formulas import answers
 from kofn.formulas.implicit import Placed, place
 from kofn.inputs.settled import Rows
@@ -114,7 +114,7 @@ def likelihood(
     loss = xp.where(some, -at_top * xp.log(among), loss)
     loss = xp.where((wrong > 0) | (some & (whole > 0)), math.inf, loss)
     # A row without weight has no loss, whatever its scores.
-    loss = xp.where(has_nan, xp.where(whole == 0, 0.0, math.nan), loss)
+    loss = xp.where(has_nan, xp.where(whole == 0, scalar(whole, 0.0), math.nan), loss)
     loss = xp.where(some & xp.isnan(at_top) & ~xp.isnan(whole), math.nan, loss)
     loss = cast(loss, rows.scores.dtype)
     slope = cast(xp.where(some, 0.0, -(whole * lever / total - chosen) / t), loss.dtype)

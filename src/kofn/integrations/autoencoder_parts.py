@@ -70,11 +70,12 @@ def autoencoder(
         k,
         selection="token" if threshold is None else "batch",
         decoder_norm="free",
+        device=weights["W_enc"].device,
         dtype=dtype,
     )
     with torch.no_grad():
         for name in WEIGHTS:
             getattr(sae, name).copy_(weights[name])
         if sae.running is not None and threshold is not None:
-            sae.running.fix(torch.tensor(threshold))
+            sae.running.fix(sae.running.cut.new_tensor(threshold))
     return sae.eval()

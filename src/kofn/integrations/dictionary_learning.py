@@ -50,8 +50,8 @@ def to_dictionary_learning(
     k = parts.whole_k(sae) if sae.selection == "token" else _whole(sae)
     threshold = parts.threshold_of(sae) if sae.selection == "batch" else -1.0  # none
     state = {
-        "k": torch.tensor(k, dtype=torch.int32),
-        "threshold": torch.tensor(threshold, dtype=torch.float32),
+        "k": torch.tensor(k, dtype=torch.int32, device="cpu"),
+        "threshold": torch.tensor(threshold, dtype=torch.float32, device="cpu"),
         "encoder.weight": weights["W_enc"].T.contiguous(),
         "encoder.bias": weights["b_enc"],
         "decoder.weight": weights["W_dec"].T.contiguous(),

@@ -16,6 +16,7 @@ except ImportError as error:
         'kofn.integrations.expert_bias needs PyTorch; install it with: pip install "kofn[torch]"'
     ) from error
 
+import numpy as np
 from torch import Tensor
 
 from kofn.arrays.checks import check_choice
@@ -148,7 +149,8 @@ def _check_fits(router: Any, name: str) -> None:
 
 def _numbers(name: str, bias: Any) -> Tensor:
     try:
-        found = torch.as_tensor(bias)
+        # Through NumPy, numbers of Python are float64, whatever PyTorch's default dtype is.
+        found = bias if isinstance(bias, Tensor) else torch.tensor(np.asarray(bias), device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must be an array of numbers; got {type(bias).__name__}") from error
     if found.is_complex() or found.dtype == torch.bool:

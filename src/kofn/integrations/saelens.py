@@ -68,7 +68,7 @@ def to_saelens(
     if sae.selection == "batch":
         kind: dict[str, Any] = {"architecture": "jumprelu"}
         threshold = parts.threshold_of(sae)
-        weights["threshold"] = torch.full((sae.d_sae,), threshold, dtype=sae.W_enc.dtype)
+        weights["threshold"] = weights["W_enc"].new_full((sae.d_sae,), threshold)
         described["kofn_k"] = _number(sae)
     else:
         kind = {"architecture": "topk", "k": parts.whole_k(sae)}

@@ -78,11 +78,8 @@ class Target(NamedTuple):
         xp, like = namespace(self.scores), self.like()
         entry = arange(like, self.scores.shape[-1]) == cast_like(self.labels, like)[..., None]
         each = cast(entry, self.dtype)
-        each = (
-            each
-            if self.valid is None
-            else each + xp.where(self.valid == 1, 0.0, math.nan)[..., None]
-        )
+        if self.valid is not None:
+            each = each + xp.where(self.valid == 1, scalar(like, 0.0), math.nan)[..., None]
         return each if self.used is None else xp.where(self.used[..., None], each, 0.0)
 
     def number(self) -> Array:
@@ -175,9 +172,9 @@ def labelled(target: Array, scores: Array, x: Array, ignored: int, n: int) -> Ta
             f"got {int(index[wrong][0])}"
         )
     labels, used = adopt(xp.where(used & inside, index, 0), scores), adopt(used, scores)
-    valid = None if at_hand else namespace(scores).where(adopt(wrong, scores), math.nan, 1.0)
-    # A `where` of two numbers has the framework's default dtype, not that of the rows.
-    valid = None if valid is None else cast(valid, compute_dtype(x))
+    bad = adopt(wrong, scores)
+    one = full_like(cast(x[:0], compute_dtype(x)), (), 1.0)
+    valid = None if at_hand else namespace(scores).where(bad, math.nan, one)
     return Target(x, labels=labels, used=used, valid=valid, integers=True)
 
 

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from kofn.adapters import route
-from kofn.arrays.kinds import Array, cast, move_axis, namespace
+from kofn.arrays.kinds import Array, cast, move_axis, namespace, scalar
 from kofn.arrays.operations import arange, as_numbers, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.maps.ordered.quantiles import DenseRows
@@ -60,7 +60,7 @@ def required_bias(scores: ArrayT, biased: ArrayT, k: int, groups: Groups | None 
         opened = _opened(which, biased, groups)
         rival = take_along_last(score, which)[..., -1:]  # the first group that is not chosen
         # Between sums of −∞, the order of the groups decides, whatever the bias.
-        never = xp.where(opened, -math.inf, math.inf)
+        never = xp.where(opened, scalar(biased, -math.inf), math.inf)
         lacks = _of_members((rival - score) / 2, biased)
         lost = _of_members((rival == -math.inf) & (score == -math.inf), biased)
         cutoff = biased + xp.where(lost, never, lacks)

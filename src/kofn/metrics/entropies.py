@@ -9,7 +9,7 @@ import numpy as np
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
-from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.kinds import Array, namespace, scalar
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import weights_in_play
 
@@ -98,7 +98,7 @@ def _renyi(p: ArrayT, alpha: float) -> ArrayT:
     xp = namespace(p)
     if alpha >= HUGE:
         greatest = xp.max(p, axis=-1)
-        bad = xp.sum(xp.where(p >= 0, 0.0, math.nan), axis=-1)
+        bad = xp.sum(xp.where(p >= 0, scalar(p, 0.0), math.nan), axis=-1)
         return bad - xp.log(xp.where(greatest == 0, 1.0, greatest))
     # H does not depend on the units, so they are a constant.
     unit = stop_gradient(xp.max(p, axis=-1))

@@ -10,7 +10,7 @@ from typing import Literal
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_number, check_same_kind, check_scores
-from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import weights_in_play, without_deleted
@@ -244,7 +244,7 @@ def order_violations(
     rounding = 2 * float(namespace(weights).finfo(weights.dtype).eps)
     with form.quiet():
         over = ordered[..., 1:] > least * (1 + rounding)
-        bad = xp.where(playing & xp.isnan(x), math.nan, 0.0)
+        bad = xp.where(playing & xp.isnan(x), scalar(p, math.nan), 0.0)
         return xp.sum(cast(over, p.dtype), axis=-1) + _nan_of(p + bad)
 
 

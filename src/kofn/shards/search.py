@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.arrays.kinds import quiet
+from kofn.arrays.kinds import quiet, scalar
 from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.shards.reductions import GroupRows
@@ -137,7 +137,8 @@ def solve(statistics: Statistics, rows: Rows, over: GroupRows) -> tuple[Tensor, 
         start, low, high = bracket(p, statistics, open_)
         has_nan = k.isnan() | statistics.has_nan | ((p.n > 0) & (t.isnan() | low.isnan()))
         search, hard = _searched(p, open_ & ~has_nan, start, low, high)
-        closed = torch.where(k <= 0, math.inf, torch.where(k >= p.n, -math.inf, math.nan))
+        closed = torch.where(k >= p.n, scalar(k, -math.inf), math.nan)
+        closed = torch.where(k <= 0, math.inf, closed)
         hi = torch.where(has_nan, math.nan, torch.where(open_, search.at.anchor, closed))
         lo = torch.where(open_ & ~has_nan, search.at.offset, 0.0)
         hi, lo = in_dtype(hi, torch.where(hi.isfinite(), lo, 0.0), x.dtype)

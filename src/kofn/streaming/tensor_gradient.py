@@ -246,7 +246,7 @@ def place_traced(
     """Return the threshold where a program is compiled or exported."""
     tensors = [wide(x) for x in pieces.tensors]
     costs = [
-        cost if isinstance(cost, Tensor) else torch.tensor(cost, dtype=torch.float64)
+        cost if isinstance(cost, Tensor) else torch.tensor(cost, dtype=torch.float64, device="cpu")
         for cost in pieces.costs
     ]
     fixed = [x.detach() for x in tensors]

@@ -139,7 +139,7 @@ class Pieces(NamedTuple):
     ) -> tuple[float, float, float, float]:
         """Return the sums of both tails apart, with their slopes."""
         theta += rest
-        sums = torch.zeros(4, dtype=torch.float64)
+        sums = torch.zeros(4, dtype=torch.float64, device="cpu")
         for chunk in self.chunks():
             upper: Any
             upper, tail, density = how.link.tails(standardized(chunk, theta, how.temperature))

@@ -52,7 +52,7 @@ def marginals(shards: Shards) -> Tensor:
     answer = torch.where((at.theta == -math.inf)[..., None] & at.rows.live, 1.0, answer)
     answer = torch.where(at.z.isneginf() & ~(at.theta == -math.inf)[..., None], 0.0, answer)
     has_nan = at.chosen.isnan()[..., None] & at.rows.live
-    answer = torch.where(has_nan, at.rows.scores, answer) * _nan_at(has_nan)
+    answer = torch.where(has_nan, at.rows.scores, answer) * _nan_at(has_nan, answer)
     share = torch.where(at.rows.top, at.rows.top_weight[..., None], 0.0)
     return torch.where(at.rows.live, answer, share)
 
@@ -90,7 +90,7 @@ def _placed(shards: Shards) -> Placed:
     chosen = torch.where((upper | every | has_nan) & rows.live, rows.scores, 0.0)
     sums = over.sums(
         upper.to(x.dtype),
-        chosen * _nan_at(has_nan),
+        chosen * _nan_at(has_nan, chosen),
         torch.where(play, torch.log1p(torch.exp(-size)), 0.0),
         coin.w,
         coin.sign * coin.tail,
@@ -98,9 +98,9 @@ def _placed(shards: Shards) -> Placed:
     return Placed(statistics, rows, hi + lo, z, coin, *sums)
 
 
-def _nan_at(flags: Tensor) -> Tensor:
+def _nan_at(flags: Tensor, like: Tensor) -> Tensor:
     """Return NaN there, 1 elsewhere; a factor, so that derivatives are NaN too."""
-    return torch.where(flags, math.nan, 1.0)
+    return torch.where(flags, math.nan, like.new_ones(()))
 
 
 def _spectrum(at: Placed, over: GroupRows) -> tuple[Any, Tensor, Tensor]:

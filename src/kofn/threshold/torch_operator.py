@@ -106,4 +106,5 @@ for operator in (threshold, price):
 @constant_result
 def integral_ends(link: str) -> tuple[float, float, float]:
     with torch.no_grad():
-        return by_id(link, None).integral_ends(torch.tensor(2.0**26, dtype=torch.float64))
+        far = torch.tensor(2.0**26, dtype=torch.float64, device="cpu")
+        return by_id(link, None).integral_ends(far)

@@ -110,7 +110,7 @@ def _check_name(name: str) -> None:
 def _try(options: dict[str, Any]) -> None:
     """Raise here what the options would raise in the first call of a model."""
     heads = [value for value in options.values() if isinstance(value, Tensor)]
-    like = heads[0] if heads else torch.zeros(())
+    like = heads[0] if heads else torch.zeros((), dtype=torch.float32, device="cpu")
     count = max([value.shape[0] for value in heads if value.ndim == 2], default=1)
     with torch.no_grad():
         zeros = like.new_zeros((1, count, 2, 1), dtype=torch.float32)

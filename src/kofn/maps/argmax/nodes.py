@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import stacked
-from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, namespace
+from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, namespace, scalar
 from kofn.arrays.operations import arange, take_along_last
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
@@ -288,7 +288,8 @@ def _inverse(levels: Array, at: Array, seen: Array) -> Array:
     rise, run = seen[1:] - seen[:-1], at[1:] - at[:-1]
     steep = xp.where(rise > 0, rise, 1.0)
     part = (levels[:, None] - seen[:-1][None]) / steep[None]
-    part = xp.where((rise > 0)[None], xp.clip(part, 0.0, 1.0), xp.where(part >= 0, 1.0, 0.0))
+    jump = xp.where(part >= 0, scalar(part, 1.0), 0.0)
+    part = xp.where((rise > 0)[None], xp.clip(part, 0.0, 1.0), jump)
     return at[0][None] + xp.sum(part * run[None], axis=1)
 
 

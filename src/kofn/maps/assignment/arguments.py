@@ -28,6 +28,7 @@ from kofn.arrays.kinds import (
     most_precise_dtype,
     namespace,
     quiet,
+    scalar,
     to_numpy,
 )
 from kofn.arrays.tracing import is_at_hand, is_known
@@ -194,7 +195,8 @@ def _with_equal_sums(
         most = xp.maximum(xp.abs(total), xp.abs(other))
         good = xp.abs(total - other) <= tolerance * most
         ratio = total / xp.where(other > 0, other, 1.0)
-        c = c * xp.where(good & (other > 0), ratio, xp.where(good, 1.0, math.nan))[..., None]
+        ratio = xp.where(good & (other > 0), ratio, xp.where(good, scalar(c, 1.0), math.nan))
+        c = c * ratio[..., None]
     endless = xp.any(x == math.inf, axis=(-2, -1))
     x = xp.where(endless[..., None, None], math.nan, x)
     return Matrices(x, k, c, t, alpha)

@@ -14,7 +14,7 @@ import math
 from typing import Any, NamedTuple
 
 from kofn.arrays.flow import only_if, while_loop
-from kofn.arrays.kinds import Array, full_like, namespace
+from kofn.arrays.kinds import Array, full_like, namespace, scalar
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, opened, settled
 from kofn.maps.assignment.newton import centred, newton_step, room_of, slopes_of
@@ -131,7 +131,8 @@ def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _St
     best = xp.where(good & (error < s.best), error, s.best)
     passes = s.passes + 1
     cold = (s.hot == 0) & (t == p.t)
-    spent = passes >= xp.where(cold, xp.where(best < 1e-3, 2.0 * COLD, COLD), STAGE)
+    last = xp.where(best < 1e-3, scalar(best, 2.0 * COLD), COLD)
+    spent = passes >= xp.where(cold, last, STAGE)
     # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
     slow = s.active & (spent | (stalled >= 2) | (t > p.t))
     rounding = only_if(slow, lambda: _rounding(p, beta, weights, t), xp.zeros_like(t))

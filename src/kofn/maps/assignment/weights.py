@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
-from kofn.arrays.kinds import Array, cast, contiguous, is_jax, is_torch, namespace, quiet
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    contiguous,
+    is_jax,
+    is_torch,
+    namespace,
+    quiet,
+    scalar,
+)
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.links.link import by_id
@@ -244,7 +253,7 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
     x = _turned(arrays[0]) if s.turned else arrays[0]
     live, still = x > -math.inf, p.x > -math.inf
     known = ~xp.any(xp.isnan(x), axis=(-2, -1)) & ~xp.any(xp.isnan(s.beta), axis=-1)
-    ends = [_ends(live, still, s.full, known, axis) for axis in (-1, -2)]
+    ends = [_ends(x, live, still, s.full, known, axis) for axis in (-1, -2)]
     pairs = zip((alpha, s.beta), ends, strict=True)
     found = [xp.where(moving, each, end) for each, (moving, end) in pairs]
     alpha, beta = reversed(found) if s.turned else found
@@ -255,13 +264,16 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
     return alpha + mean, beta - mean
 
 
-def _ends(live: Array, still: Array, full: Array, known: Array, axis: int) -> tuple[Array, Array]:
+def _ends(
+    like: Array, live: Array, still: Array, full: Array, known: Array, axis: int
+) -> tuple[Array, Array]:
     """Return which rows, or columns, have a price by an equation, and the prices of the others.
 
     A price is +∞ where nothing may be taken, and −∞ where everything is.
     """
     xp = namespace(live)
     full_, live_ = xp.sum(full, axis=axis), xp.sum(live, axis=axis)
-    end = xp.where(full_ == 0, math.inf, xp.where(full_ == live_, -math.inf, math.nan))
+    end = xp.where(full_ == live_, scalar(like, -math.inf), math.nan)
+    end = xp.where(full_ == 0, math.inf, end)
     end = xp.where(live_ == 0, math.nan, end)
     return xp.any(still, axis=axis) | ~known[..., None], end

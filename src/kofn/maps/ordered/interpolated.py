@@ -143,7 +143,7 @@ def _places(at: Array, last: Array, interpolation: str) -> tuple[Array, Array, A
         return below, above, at - below
     share = fixed - below
     if interpolation == "midpoint":
-        return below, above, xp.where(share > 0, 0.5, 0.0)
+        return below, above, xp.where(share > 0, scalar(share, 0.5), 0.0)
     if interpolation == "nearest":
         below = xp.round(fixed)
     elif interpolation == "higher":

@@ -64,7 +64,7 @@ class PerHead(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Start from the given numbers."""
-        start = torch.tensor(self.start, dtype=torch.float64)[:, None]
+        start = torch.tensor(self.start, dtype=torch.float64, device="cpu")[:, None]
         if self.is_learned:
             self.raw.copy_(RANGES[self.name].to_real(start))
         elif self.number is None:

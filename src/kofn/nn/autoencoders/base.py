@@ -165,7 +165,8 @@ class Autoencoder(Reporting):
             for part in torch.split(inputs, batch_size)
         )
         everything = wanted == len(inputs) * self.d_sae
-        self.running.fix(torch.zeros(()) if everything else cut_below(parts, wanted))
+        cut = torch.zeros_like(self.running.cut) if everything else cut_below(parts, wanted)
+        self.running.fix(cut)
 
     def _scores(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the scores, the same as rows [T, d_sae], and the mask [T]."""

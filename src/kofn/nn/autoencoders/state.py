@@ -41,7 +41,8 @@ class RunningCut(nn.Module):
         new = ((least.float() + greatest.float()) / 2).clamp(min=0).reshape(())
         first = once(new.isfinite().to(self.updates.dtype))
         self.updates.add_(first)
-        rate = (2 / (self.updates + 1)).clamp(min=self.RATE, max=1).to(self.cut.dtype)
+        number = (self.updates + 1).to(self.cut.dtype)
+        rate = (2 / number).clamp(min=self.RATE, max=1)
         moved = torch.where(self.updates > 1, self.cut + rate * (new - self.cut), new)
         self.cut.copy_(torch.where(first > 0, moved, self.cut))
 
@@ -91,7 +92,7 @@ class Firing(nn.Module):
         counts, tokens = self.fired.counts[:-1].clone(), self.fired.counts[-1].clone()
         if reset:
             self.fired.counts.zero_()
-        frequency = counts / tokens.clamp(min=1)
+        frequency = counts.to(torch.float32) / tokens.clamp(min=1)
         return {
             "tokens": tokens,
             "l0": frequency.sum(),
@@ -103,7 +104,7 @@ class Firing(nn.Module):
 
 def cut_below(parts: Iterable[Tensor], wanted: int) -> Tensor:
     """Return a cut that `wanted` of all scores exceed; where several tie with the next, fewer."""
-    largest = torch.zeros(0)
+    largest = torch.zeros(0, dtype=torch.float32, device="cpu")
     for part in parts:
         found = torch.cat([largest.to(part.device), part.float().flatten()])
         largest = found.topk(min(wanted + 1, len(found))).values

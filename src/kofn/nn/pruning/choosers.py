@@ -154,7 +154,8 @@ class GroupChoice:
 
 
 def _bits(numbers: Any, like: Tensor) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64).view(torch.int64).to(like.device)
+    bits = torch.tensor(numbers, dtype=torch.float64, device="cpu").view(torch.int64)
+    return bits.to(like.device)
 
 
 def _layout(member: PrunedWeight) -> Groups:

@@ -138,7 +138,7 @@ def local(tensor: Tensor) -> Tensor:
 def sharded_like(values: Tensor, like: DTensor, shape: tuple[int, ...] | None = None) -> DTensor:
     """Return a shard as a DTensor placed as another, of its shape or of one with as many rows."""
     size = torch.Size(like.shape if shape is None else shape)
-    stride = torch.empty(size, device="meta").stride()
+    stride = torch.empty(size, dtype=like.dtype, device="meta").stride()
     return DTensor.from_local(
         values, like.device_mesh, like.placements, run_check=False, shape=size, stride=stride
     )

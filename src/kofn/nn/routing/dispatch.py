@@ -122,7 +122,7 @@ def dispatch_plan(
         experts = torch.where(place < most, experts, n)
         order, counts = _sorted(experts, n)
     kept = (experts < n).reshape(indices.shape)
-    inverse = torch.empty_like(order).scatter(0, order, torch.arange(len(order)).to(order))
+    inverse = torch.empty_like(order).scatter(0, order, _numbers(order))
     offsets = counts.cumsum(0).to(torch.int32)
     tokens = order // max(1, indices.shape[1])
     return DispatchPlan(order, inverse, tokens, offsets, counts.int(), kept, dropped.int())
@@ -136,8 +136,12 @@ def _sorted(experts: Tensor, n: int) -> tuple[Tensor, Tensor]:
 def _places(experts: Tensor, order: Tensor, counts: Tensor) -> Tensor:
     """Return how many earlier pairs each pair's expert has."""
     starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    ranks = torch.arange(len(order), device=order.device)
-    return torch.empty_like(order).scatter(0, order, ranks - starts[experts[order]])
+    ranks = _numbers(order) - starts[experts[order]]
+    return torch.empty_like(order).scatter(0, order, ranks)
+
+
+def _numbers(order: Tensor) -> Tensor:
+    return torch.arange(len(order), device=order.device)
 
 
 def _mask(mask: Tensor, indices: Tensor) -> Tensor:

@@ -41,8 +41,9 @@ def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = N
     live = _live(logits, mask)
     num_experts = logits.shape[-1]
     counts = counts_of(indices, None if live is None else live[:, None], num_experts)
-    share = counts / counts.sum().clamp(min=1)
-    return num_experts * (share * _mean(_wide(logits).softmax(-1), live)).sum()
+    shares = _mean(_wide(logits).softmax(-1), live)
+    load = counts.to(shares.dtype) / counts.sum().clamp(min=1)
+    return num_experts * (load * shares).sum()
 
 
 def router_z_loss(logits: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -153,7 +153,8 @@ class QuantileBias(ExpertBias):
         if self.bins is None:
             found, tokens = bias_of_share(required, self.k, mask)
             if not self.centred:
-                found = _with_ties(found, required, tokens * self.k / len(self.bias), mask)
+                share = tokens.to(torch.float32) * self.k / len(self.bias)
+                found = _with_ties(found, required, share, mask)
             _average(self, found, tokens)
         else:
             self._count(required, once(known_tokens(required, mask).to(torch.int64)))
@@ -249,5 +250,5 @@ def _average(balance: QuantileBias, bias: Tensor, tokens: Tensor) -> None:
     added = once(torch.where(finite, tokens, 0).to(torch.int64))
     balance.tokens.add_(added)
     # Of the mean, the step is less than the new number; so nothing overflows.
-    weight = (added / balance.tokens.clamp(min=1)).to(torch.float32)
+    weight = added.to(torch.float32) / balance.tokens.clamp(min=1)
     balance.mean.add_(weight * torch.where(finite, bias - balance.mean, 0))

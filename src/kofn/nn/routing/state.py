@@ -111,7 +111,7 @@ class Counting(Tally):
 def load_statistics(counts: Tensor) -> dict[str, Tensor]:
     """Return the shares of a load and what describes their spread."""
     total = counts.sum()
-    load = counts / total.clamp(min=1)
+    load = counts.to(torch.float32) / total.clamp(min=1)
     entropy = torch.special.entr(load).sum()
     return {
         "assignments": total,
@@ -196,7 +196,7 @@ class RunningThreshold(nn.Module):
         # In place: a compiled program may do so inside a checkpoint.
         first = once(torch.ones_like(self.updates))
         self.updates.add_(first)
-        rate = first * (1 / self.updates).clamp(min=self.RATE)
+        rate = first * (1 / self.updates.to(torch.float32)).clamp(min=self.RATE)
         for mean, new in ((self.cut, cut), (self.threshold, threshold)):
             new = torch.where(new.isfinite(), new.to(mean.dtype), mean)
             mean.add_(rate.to(mean.dtype) * (new - mean))

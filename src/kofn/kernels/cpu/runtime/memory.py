@@ -38,7 +38,9 @@ def _of_torch() -> Memory:
     torch = sys.modules["torch"]
 
     def empty(like: Any, shape: tuple[int, ...]) -> Any:
-        return torch.empty(shape, dtype=torch.float32 if like.itemsize == 2 else like.dtype)
+        # Of torch.empty, the memory would be where the default device is.
+        half = like.itemsize == 2
+        return like.new_empty(shape, dtype=torch.float32) if half else like.new_empty(shape)
 
     return Memory(
         lambda x: x.resolve_neg().contiguous(), torch.Tensor.data_ptr, empty, torch.empty_like

@@ -16,6 +16,6 @@ def in_alpha(x: Tensor, cotangent: Tensor, theta: Tensor, temperature: Any, link
     t = temperature if isinstance(temperature, float) else temperature[..., None]
     p = link.map_alpha(lambda alpha: alpha[..., None]).cdf(((x - high) - low) / t)
     p = p.masked_fill(high.isinf() | (x == torch.inf), 1.0)
-    alpha = torch.as_tensor(link.alpha, device=x.device)
+    alpha = torch.as_tensor(link.alpha, dtype=torch.float64, device=x.device)
     found: Tensor = by_weights(p, cotangent.double() * p, alpha)
     return found.to(cotangent.dtype)

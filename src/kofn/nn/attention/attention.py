@@ -15,6 +15,7 @@ from kofn.nn.attention.heads import SparseHeads
 from kofn.nn.attention.key_value_cache import KeyValueCache
 from kofn.nn.attention.mask import taking_part
 from kofn.nn.attention.per_head import Numbers
+from kofn.nn.tensors import check_tensors
 
 
 class SparseAttention(nn.Module):
@@ -173,6 +174,7 @@ def _width(name: str, width: int | None, embed_dim: int) -> int:
 
 
 def _check_shapes(inputs: tuple[Tensor, ...], sizes: tuple[int, ...]) -> None:
+    check_tensors(**dict(zip(("query", "key", "value"), inputs, strict=True)))
     dims = inputs[0].ndim
     for name, given, size in zip(("query", "key", "value"), inputs, sizes, strict=True):
         if given.ndim not in (2, 3) or given.ndim != dims or given.shape[-1] != size:

@@ -16,6 +16,7 @@ from kofn.links import Link
 from kofn.maps.attention import fitting_topk
 from kofn.maps.softmax import entmax, sparsemax
 from kofn.nn.attention.mask import widened
+from kofn.nn.tensors import check_boolean, check_tensors
 
 WEIGHTS = ("entmax", "sparsemax", "soft_topk")
 
@@ -89,6 +90,8 @@ def sparse_attention(
     """
     check_choice("weights", weights, WEIGHTS)
     groups = groups_of(query, key, value)
+    if attn_mask is not None:
+        check_boolean(attn_mask, "True where a position takes part", "attn_mask", or_floats=True)
     allowed = "a number in [0, 1)"
     check_number("dropout_p", dropout_p, low=0.0, below=1.0, allowed=allowed, arrays=False)
     check_hard(hard, weights)
@@ -153,12 +156,15 @@ def check_hard(hard: bool, weights: str) -> None:
 
 def groups_of(query: Tensor, key: Tensor, value: Tensor) -> int:
     """Return how many query heads share a key head, after a check of the shapes."""
+    check_tensors(query=query, key=key, value=value)
     shapes = {"query": query.shape, "key": key.shape, "value": value.shape}
     for name, shape in shapes.items():
         if len(shape) < 3:
             raise ValueError(
                 f"{name} must have shape [..., heads, positions, features]; got {tuple(shape)}"
             )
+    if not query.shape[-1]:
+        raise ValueError(f"query must have features; got {tuple(query.shape)}")
     heads = key.shape[-3]
     if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
         raise ValueError(
@@ -204,11 +210,6 @@ def _masked(
     check_broadcasts("attn_mask", tuple(attn_mask.shape), tuple(scores.shape), "the scores")
     if attn_mask.dtype == torch.bool:
         return scores, attn_mask if mask is None else attn_mask & mask
-    if not attn_mask.is_floating_point():
-        raise TypeError(
-            "attn_mask must be boolean, True where a position takes part, or floats to add; "
-            f"got {attn_mask.dtype}"
-        )
     if attn_mask.dtype != scores.dtype:
         attn_mask = widened(attn_mask, scores.dtype)
     return scores + attn_mask, mask

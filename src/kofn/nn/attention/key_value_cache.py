@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kofn.nn.tensors import check_tensors
+
 
 class KeyValueCache:
     """The keys and values of earlier positions, for generating one position after the other.
@@ -38,6 +40,13 @@ class KeyValueCache:
 
     def extended(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values [N, heads, positions, features]; return all of them."""
+        check_tensors(key=key, value=value)
+        for name, given in (("key", key), ("value", value)):
+            if given.ndim < 2:
+                raise ValueError(
+                    f"{name} must have shape [N, heads, positions, features]; "
+                    f"got {tuple(given.shape)}"
+                )
         if self.key is not None and self.value is not None:
             key, value = torch.cat([self.key, key], -2), torch.cat([self.value, value], -2)
         self.key, self.value = key, value

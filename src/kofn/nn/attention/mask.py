@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.kinds import deleted
+from kofn.nn.tensors import check_boolean
+
+IGNORED = "True where a position is ignored"
 
 
 def taking_part(
@@ -31,7 +34,7 @@ def taking_part(
 
 
 def _padding(mask: Tensor, batch: int, positions: int) -> Tensor:
-    _check_dtype("key_padding_mask", mask)
+    check_boolean(mask, IGNORED, "key_padding_mask", or_floats=True)
     mask = mask[None] if mask.ndim == 1 else mask
     if tuple(mask.shape) != (batch, positions):
         raise ValueError(
@@ -42,7 +45,7 @@ def _padding(mask: Tensor, batch: int, positions: int) -> Tensor:
 
 
 def _attention(mask: Tensor, shape: tuple[int, ...], positions: int) -> Tensor:
-    _check_dtype("attn_mask", mask)
+    check_boolean(mask, IGNORED, "attn_mask", or_floats=True)
     batch, heads, length = shape
     if tuple(mask.shape) == (length, positions):
         return mask
@@ -68,11 +71,3 @@ def widened(mask: Tensor, dtype: torch.dtype) -> Tensor:
     What deletes is −inf there: the least number of float16 is an ordinary one in float32.
     """
     return mask.masked_fill(deleted(mask), -math.inf).to(dtype)
-
-
-def _check_dtype(name: str, mask: Tensor) -> None:
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise TypeError(
-            f"{name} must be boolean, True where a position is ignored, or floats to add; "
-            f"got {mask.dtype}"
-        )

@@ -15,6 +15,7 @@ from kofn.nn.autoencoders.learned_k import LatentsPerToken
 from kofn.nn.autoencoders.settings import USUAL, Settings
 from kofn.nn.autoencoders.state import Firing, RunningCut, cut_below
 from kofn.nn.scheduled import temperature_at
+from kofn.nn.tensors import check_boolean, check_tensors
 
 TINY = 1e-12  # the least norm of a decoder row that is divided by
 
@@ -115,6 +116,11 @@ class Autoencoder(Reporting):
 
     def decode(self, code: Tensor) -> Tensor:
         """Return the reconstructions [..., d_in] of codes [..., d_sae]."""
+        check_tensors(code=code)
+        if tuple(code.shape[-1:]) != (self.d_sae,):
+            raise ValueError(
+                f"code must have shape [..., d_sae] (here {self.d_sae}); got {tuple(code.shape)}"
+            )
         return code @ self.decoder() + self.b_dec
 
     def decoder(self) -> Tensor:
@@ -170,8 +176,9 @@ class Autoencoder(Reporting):
 
     def _scores(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the scores, the same as rows [T, d_sae], and the mask [T]."""
+        inputs = tokens_of(x, self.d_in)
         live = None if mask is None else flat_mask(mask, x)
-        scores = (tokens_of(x, self.d_in) - self.b_dec) @ self.W_enc + self.b_enc
+        scores = (inputs - self.b_dec) @ self.W_enc + self.b_enc
         return scores.view(*x.shape[:-1], self.d_sae), scores, live
 
 
@@ -192,6 +199,7 @@ def unit_rows(weight: Tensor) -> Tensor:
 
 
 def tokens_of(x: Tensor, d_in: int) -> Tensor:
+    check_tensors(x=x)
     if tuple(x.shape[-1:]) != (d_in,):
         raise ValueError(f"x must have shape [..., d_in] (here {d_in}); got {tuple(x.shape)}")
     return x.reshape(-1, d_in)
@@ -199,8 +207,7 @@ def tokens_of(x: Tensor, d_in: int) -> Tensor:
 
 def flat_mask(mask: Tensor, x: Tensor) -> Tensor:
     shape = tuple(x.shape[:-1])
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, False for padding; got {mask.dtype}")
+    check_boolean(mask, "False for padding")
     if tuple(mask.shape) != shape:
         raise ValueError(
             f"mask must have the shape of x without the last dimension, {shape}; "

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kofn.arrays.checks import check_broadcasts, check_integer
 from kofn.nn.routing.state import counts_of
+from kofn.nn.tensors import check_boolean, check_tensors
 
 
 class DispatchPlan(NamedTuple):
@@ -37,6 +38,7 @@ class DispatchPlan(NamedTuple):
 
         It is 0 for pairs that were not kept. Raises a ValueError if the shape is another.
         """
+        check_tensors(hidden_states=hidden_states)
         if hidden_states.ndim != 2 or len(hidden_states) != len(self.kept):
             raise ValueError(
                 f"hidden_states must have shape [T, H] with T = {len(self.kept)}; "
@@ -52,6 +54,7 @@ class DispatchPlan(NamedTuple):
         Pairs that were not kept count as 0, whatever is in their rows. The sum is taken in the
         wider dtype of the two; the result has that of `outputs`.
         """
+        check_tensors(outputs=outputs, weights=weights)
         if outputs.ndim != 2 or len(outputs) != len(self.inverse):
             raise ValueError(
                 f"outputs must have shape [N, H] with N = {len(self.inverse)}; "
@@ -104,6 +107,7 @@ def dispatch_plan(
         torch.Size([3, 16])
     """
     n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
+    check_tensors(indices=indices, integers=True)
     if indices.ndim != 2 or indices.is_floating_point() or indices.dtype == torch.bool:
         raise TypeError(
             f"indices must be integers of shape [T, k]; got {indices.dtype} of shape "
@@ -145,7 +149,6 @@ def _numbers(order: Tensor) -> Tensor:
 
 
 def _mask(mask: Tensor, indices: Tensor) -> Tensor:
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True for pairs to dispatch; got {mask.dtype}")
+    check_boolean(mask, "True for pairs to dispatch")
     check_broadcasts("mask", tuple(mask.shape), tuple(indices.shape), "the shape of indices")
     return mask

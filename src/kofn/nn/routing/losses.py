@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kofn.nn.routing.state import counts_of
+from kofn.nn.tensors import check_boolean, check_tensors
 
 
 def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -86,17 +87,21 @@ def _mean(values: Tensor, live: Tensor | None) -> Tensor:
 def _live(logits: Tensor, mask: Tensor | None) -> Tensor | None:
     if mask is None:
         return None
-    if mask.dtype != torch.bool or mask.numel() != logits.shape[0]:
+    check_boolean(mask, "False for padding")
+    if mask.numel() != logits.shape[0]:
         raise ValueError(
             f"mask must be boolean with one entry per token (here {logits.shape[0]}); "
-            f"got {mask.dtype} of shape {tuple(mask.shape)}"
+            f"got the shape {tuple(mask.shape)}"
         )
     return mask.flatten()
 
 
 def _check(logits: Tensor, indices: Tensor | None = None) -> None:
+    check_tensors(logits=logits)
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape [T, num_experts]; got {tuple(logits.shape)}")
+    if indices is not None:
+        check_tensors(indices=indices, integers=True)
     if indices is not None and (indices.ndim != 2 or len(indices) != len(logits)):
         raise ValueError(
             f"indices must have shape [T, k] with T = {len(logits)}, as the logits have; "

@@ -15,6 +15,7 @@ from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.nn.routing.routing import Routing
+from kofn.nn.tensors import check_boolean, check_tensors
 
 
 class LinearRouting(Routing):
@@ -177,6 +178,7 @@ class TopKRouter(LinearRouting):
 
 
 def _tokens(hidden_states: Tensor, size: int) -> Tensor:
+    check_tensors(hidden_states=hidden_states)
     if tuple(hidden_states.shape[-1:]) != (size,):
         raise ValueError(
             f"hidden_states must have shape [..., hidden_size] (here {size}); "
@@ -187,8 +189,7 @@ def _tokens(hidden_states: Tensor, size: int) -> Tensor:
 
 def _mask(mask: Tensor, hidden_states: Tensor) -> Tensor:
     shape = tuple(hidden_states.shape[:-1])
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, False for padding; got {mask.dtype}")
+    check_boolean(mask, "False for padding")
     if tuple(mask.shape) != shape:
         raise ValueError(
             f"mask must have the shape of hidden_states without the last dimension, {shape}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_choice, check_flag
@@ -20,6 +21,7 @@ from kofn.nn.routing.quantile import QuantileBias
 from kofn.nn.routing.selection import SELECTIONS, Settings
 from kofn.nn.routing.sequences import biases_of_sequences
 from kofn.nn.routing.state import RunningThreshold, SelectionBias, counts_of, is_recomputing
+from kofn.nn.tensors import check_tensors
 
 
 class Routing(RouterBase):
@@ -114,6 +116,9 @@ class Routing(RouterBase):
             scores: [T, num_experts]. indices: [T, k].
             shares: [T, k], the values of the gates; those of gates="topk" do not depend on them.
         """
+        check_tensors(scores=scores, shares=shares)
+        check_tensors(indices=indices, integers=True)
+        indices = indices.to(torch.int64)
         if self.training and not is_recomputing():
             self._count(counts_of(indices, None, self.num_experts))
         return routing.gates_of_choice(scores, shares, indices, self.k, self._gating())

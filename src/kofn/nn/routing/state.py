@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kofn.arrays.torch.private import backward_pass
+from kofn.nn.tensors import check_tensors
 
 
 def is_recomputing() -> bool:
@@ -104,8 +105,9 @@ class Counting(Tally):
     @torch.no_grad()
     def add(self, counts: Tensor) -> None:
         """Add to the counts; a compiled program may do so inside a checkpoint."""
+        check_tensors(counts=counts, integers=True)
         self._settle(counts.device)
-        self.counts.add_(counts)
+        self.counts.add_(counts.to(torch.int64))
 
 
 def load_statistics(counts: Tensor) -> dict[str, Tensor]:
@@ -218,6 +220,7 @@ def zero_counts(num_experts: int, device: Any) -> Tensor:
 
 def counts_of(indices: Tensor, taken: Tensor | None, num_experts: int) -> Tensor:
     """Return how many of the indices that are taken name each expert."""
+    indices = indices.to(torch.int64)
     ones = torch.ones_like(indices) if taken is None else taken.to(torch.int64)
     zeros = indices.new_zeros(num_experts)
     return zeros.scatter_add(0, indices.flatten(), ones.expand_as(indices).flatten())

@@ -1,0 +1,31 @@
+"""Checks of what modules are given: dense tensors of floats or integers, and masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.checks import check_scores
+
+
+def check_tensors(*, integers: bool = False, **given: Any) -> None:
+    """Check that each argument is a dense tensor of floats, or of integers, of any shape."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor; got a {type(value).__qualname__}")
+        check_scores(value, name, integers, scalars=True)
+
+
+def check_boolean(mask: Any, meaning: str, name: str = "mask", *, or_floats: bool = False) -> None:
+    """Check that a mask is a dense tensor of booleans, or of floats to add."""
+    allowed = f"boolean, {meaning}" + ", or floats to add" * or_floats
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{name} must be {allowed}; got a {type(mask).__qualname__}")
+    if mask.dtype == torch.bool and (mask.layout is not torch.strided or mask.is_nested):
+        raise TypeError(f"{name} must be a dense tensor; got layout {mask.layout}")
+    if mask.dtype != torch.bool and not (or_floats and mask.is_floating_point()):
+        raise TypeError(f"{name} must be {allowed}; got {mask.dtype}")
+    if mask.dtype != torch.bool:
+        check_scores(mask, name, scalars=True)

@@ -212,7 +212,7 @@ def computed(block: Array) -> Array:
 def in_memory(block: Any) -> np.ndarray:
     """Return a block as a NumPy array, which shares its memory if it is there."""
     if is_torch(block):
-        return block.cpu().numpy()
+        return block.numpy(force=True)  # of a view with the other sign, a copy
     found: np.ndarray = block
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.checks import check_integer, check_number, check_scores
-from kofn.arrays.kinds import Array, is_numpy, namespace, to_numpy
+from kofn.arrays.kinds import Array, is_numpy, is_torch, namespace, to_numpy
 from kofn.arrays.random import split_rng
 from kofn.distributions.categorical import Categorical
 from kofn.estimators.pathwise import reparameterized
@@ -130,6 +131,11 @@ def study(
     """
     run = _named(estimator)
     _check(logits, draws, enumerate_up_to, confidence)
+    if is_torch(logits) and sys.modules["torch"].is_inference_mode_enabled():
+        given = dict(distribution=distribution, samples=samples, rng=rng, draws=draws, exact=exact)
+        given |= dict(enumerate_up_to=enumerate_up_to, confidence=confidence)
+        with sys.modules["torch"].inference_mode(False):  # in which every gradient would be 0
+            return study(estimator, f, logits.clone(), **given, **options)
     counted = Counted(f)
     if isinstance(options.get("baseline"), RunningMean):
         options["baseline"] = float(to_numpy(options["baseline"].mean))
@@ -245,6 +251,8 @@ def _check(logits: Any, draws: Any, most: Any, confidence: Any) -> None:
     check_scores(logits, "logits")
     if is_numpy(logits):
         raise TypeError("study needs a torch.Tensor or jax.Array: NumPy arrays have no gradients")
+    if 0 in logits.shape:
+        raise ValueError(f"logits must have entries; got the shape {tuple(logits.shape)}")
     for name, value, low in (("draws", draws, 2), ("enumerate_up_to", most, 0)):
         check_integer(name, value, f"an integer, at least {low}", low)
     check_number("confidence", confidence, low=0.0, below=1.0, allowed="in (0, 1)", strict=True)

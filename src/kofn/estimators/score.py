@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_broadcasts, check_number, check_same_kind
-from kofn.arrays.kinds import Array, cast, framework, namespace
+from kofn.arrays.checks import (
+    check_broadcasts,
+    check_number,
+    check_same_kind,
+    check_scores,
+    shown,
+)
+from kofn.arrays.kinds import FLOATS, Array, cast, framework, most_precise_dtype, namespace
 from kofn.arrays.tracing import is_known
 from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import (
@@ -53,11 +59,16 @@ class RunningMean:
 
     def update(self, values: Array) -> None:
         """Add the mean of all `values` to the running mean."""
+        _, dtype = check_scores(values, "values", integers=True, scalars=True)
         if not is_known(values):
             raise TypeError(
-                "a RunningMean cannot be updated while jax.jit or torch.compile traces it; keep "
-                "the mean outside and pass it as baseline"
+                f"values must be a plain array; got {shown(values)}: a RunningMean cannot be "
+                "updated while jax.jit or torch.compile traces it, nor by a subclass of tensors; "
+                "keep the mean outside and pass it as baseline"
             )
+        if 0 in values.shape:
+            raise ValueError(f"values must have entries; got the shape {tuple(values.shape)}")
+        values = values if dtype in FLOATS else cast(values, most_precise_dtype(values))
         new = namespace(values).mean(stop_gradient(values))
         self.total = self.decay * self.total + (1 - self.decay) * new
         self.weight = self.decay * self.weight + (1 - self.decay)
@@ -103,6 +114,7 @@ def surrogate(
         >>> bool(one == cost.mean())
         True
     """
+    check_scores(log_prob, "log_prob", scalars=True)
     log_prob = together(log_prob, values)
     if values.ndim == 0 or values.shape[0] < 1:
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 
-from kofn.arrays.checks import check_dim, check_mask, check_scores, check_shape
+from kofn.arrays.checks import check_dim, check_mask, check_same_kind, check_scores, check_shape
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -145,6 +145,10 @@ class Discrete(Distribution[ArrayT]):
     @abstractmethod
     def _choices(self) -> np.ndarray:
         """Return all choices of one row, with the entries last."""
+
+    def _own(self, perturbed: Array) -> ArrayT:
+        """Return perturbed logits as an array of the framework of the logits."""
+        return adopt(check_same_kind("perturbed", perturbed, self.logits, "logits"), self.logits)
 
     def support(self, factors: int | None = 0, *, enumerate_up_to: int = ENUMERATE_UP_TO) -> ArrayT:
         """Return every choice, (choices,) + logits.shape; for small numbers of choices.

@@ -161,18 +161,19 @@ class Bernoulli(Discrete[ArrayT]):
 
     def perturb_given(self, sample: Array, rng: Any = None) -> ArrayT:
         """Draw perturbed logits given their choice: differentiable, in the shape of `sample`."""
-        rng = check_rng(rng, self.logits)
+        rng, sample = check_rng(rng, self.logits), as_array(sample)
+        check_ends("sample", sample, self.logits)
         xp = namespace(self.logits)
         with quiet(self.logits):
             y = self._settled()
             noise = _logistic(rng, tuple(sample.shape), y)
             # Pr(z > t | z > 0) = σ(y − t)/σ(y), inverted.
             up, down = softplus(softplus(y) + noise), -softplus(softplus(-y) + noise)
-            return xp.where(sample == 1, up, down)
+            return xp.where(adopt(sample, y) == 1, up, down)
 
     def conditioned(self, perturbed: ArrayT) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise."""
-        xp = namespace(perturbed)
+        perturbed, xp = self._own(perturbed), namespace(self.logits)
         with quiet(perturbed):
             z, y = stop_gradient(perturbed), self._settled()
             up = z > 0
@@ -182,7 +183,7 @@ class Bernoulli(Discrete[ArrayT]):
 
     def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return 1 where `perturbed` > 0, without a gradient."""
-        xp, z = namespace(perturbed), stop_gradient(perturbed)
+        xp, z = namespace(self.logits), stop_gradient(self._own(perturbed))
         return xp.where(xp.isnan(z), math.nan, cast(z > 0, z.dtype))
 
     def relax(self, perturbed: ArrayT, temperature: float | Array) -> ArrayT:
@@ -192,7 +193,7 @@ class Bernoulli(Discrete[ArrayT]):
             temperature: > 0; a number, or an array that broadcasts to `perturbed` and may carry a
                 gradient.
         """
-        xp = namespace(perturbed)
+        perturbed, xp = self._own(perturbed), namespace(self.logits)
         t = temperature_of(temperature, tuple(perturbed.shape), perturbed)
         with quiet(perturbed):
             z = perturbed / t

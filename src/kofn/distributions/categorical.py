@@ -307,12 +307,12 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         The largest of all is logits' logsumexp + noise, whichever it is; the others are below it.
         Source: Maddison, Tarlow & Minka (2014).
         """
-        rng = check_rng(rng, self.logits)
-        xp = namespace(self.logits)
+        rng, xp = check_rng(rng, self.logits), namespace(self.logits)
+        check_ends("sample", sample, self.logits)
         with quiet(self.logits):
             y, log_total = self._normalised()
             noise = gumbel(rng, tuple(sample.shape), y)
-            chosen, possible = sample == 1, y != -math.inf
+            chosen, possible = adopt(sample, y) == 1, y != -math.inf
             own = xp.sum(xp.where(chosen, noise, 0.0), axis=self.dim)
             top = xp.expand_dims(log_total + own, axis=self.dim)
             free = xp.where(possible, y, 0.0) + noise
@@ -325,10 +325,11 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         Given the choice, its own entry moves with logsumexp alone, and one below it by what is
         between: a = 1 − e^{−(top − z)} with its logit, 1 − a with logsumexp.
         """
-        xp = namespace(perturbed)
+        perturbed, xp = self._own(perturbed), namespace(self.logits)
         with quiet(perturbed):
-            z = stop_gradient(perturbed)
-            y, log_total = self._normalised()
+            z, (y, log_total) = stop_gradient(perturbed), self._normalised()
+            if z.shape[self.dim] == 0:
+                return z + moving(y)
             possible = (y != -math.inf) & (z != -math.inf)
             top = xp.max(z, axis=self.dim, keepdims=True)
             a = xp.where(possible, -xp.expm1(xp.where(possible, z, top) - top), 0.0)
@@ -337,11 +338,11 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
 
     def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return the one-hot vector of the largest entry along dim, without a gradient."""
-        return hard_topk(perturbed, self._one(), dim=self.dim)
+        return hard_topk(self._own(perturbed), self._one(), dim=self.dim)
 
     def relax(self, perturbed: ArrayT, temperature: float | Array) -> ArrayT:
         """Return softmax(perturbed/temperature), whose limit at temperature 0 is `choose`."""
-        return softmax(perturbed, temperature=temperature, dim=self.dim)
+        return softmax(self._own(perturbed), temperature=temperature, dim=self.dim)
 
     def _one(self) -> int:
         return min(1, self.logits.shape[self.dim])

@@ -256,11 +256,11 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
 
     def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return the k-hot vector of the k largest entries along dim, without a gradient."""
-        return hard_topk(perturbed, self.k, dim=self.dim)
+        return hard_topk(self._own(perturbed), self.k, dim=self.dim)
 
     def relax(self, perturbed: ArrayT, temperature: float | Array) -> ArrayT:
         """Return soft_topk(perturbed, k, temperature), whose limit at 0 is `choose`."""
-        return soft_topk(perturbed, self.k, temperature=temperature, dim=self.dim)
+        return soft_topk(self._own(perturbed), self.k, temperature=temperature, dim=self.dim)
 
     def covariance_vector_product(self, v: Array) -> ArrayT:
         """Return H v for H = Cov(1[i ∈ S], 1[j ∈ S]) = ∂π/∂logits, in O(n) without building H.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,15 +65,16 @@ class Call:
             return ""
         return INTEGER if value.dtype.kind == "u" else value.dtype.kind
 
-    def made(self, framework: str, dtype: str = "float64") -> dict[str, Any]:
-        """The arguments, with arrays of a framework; `dtype` is that of its floats."""
+    def made(self, framework: str, dtype: str = "float64", but: Iterable[str] = ()) -> dict:
+        """The arguments, with arrays of a framework, but for some; `dtype` is that of floats."""
         return {
             name: array_of(framework, value, dtype) if isinstance(value, np.ndarray) else value
             for name, value in self.arguments.items()
+            if name not in but
         }
 
     def __call__(self, framework: str, /, dtype: str = "float64", **changed: Any) -> tuple:
-        given = {**self.made(framework, dtype), **changed}
+        given = {**self.made(framework, dtype, changed), **changed}
         if self.random:
             given = {"rng": generator(framework), **given}
         return flat(self.function(**given))

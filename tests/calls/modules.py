@@ -18,10 +18,11 @@ def of_module(make: Callable, use: Callable) -> Callable:
     """What a method of a module answers: of one with the same parameters in every call."""
 
     def function(**given: Any) -> Any:
-        floats = [x.dtype for x in given.values() if hasattr(x, "dtype") and x.is_floating_point()]
+        own = {getattr(x, "dtype", None) for x in given.values()}
+        dtype = torch.float32 if torch.float32 in own else torch.float64
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            module = make(device="cpu", dtype=floats[0])
+            module = make(device="cpu", dtype=dtype)
         return use(module, **given)
 
     return function

@@ -24,6 +24,7 @@ from zoo.form import (
     never,
     not_in_parts,
     one_number,
+    zeros_and_ones,
 )
 from zoo.of_numpy import INTEGERS, swapped
 
@@ -53,6 +54,14 @@ def without_x64() -> contextlib.AbstractContextManager[Any]:
     return jax_x64(False)
 
 
+def turned(x: Any) -> np.ndarray:
+    return swapped(np.asarray(x))
+
+
+def first(x: Any) -> Any:
+    return x.ravel()[0]
+
+
 def narrow(x: Any) -> Any:
     with jax_x64(False):
         return jnp.asarray(np.asarray(x))
@@ -78,11 +87,17 @@ RIGHT = (
     form("weak type", weak, FLOAT + INTEGER),
     form("committed", committed),
     form("on a mesh", placed, of=not_of_processes),
-    form("NumPy", np.asarray, of=beside),
-    form("other byte order", lambda x: swapped(np.asarray(x)), FLOAT + INTEGER, of=beside),
+    form("NumPy beside JAX", np.asarray, of=beside),
+    form("NumPy beside JAX, other byte order", turned, FLOAT + INTEGER, of=beside),
     form("without float64", narrow, around=without_x64, dtype="float32", wide=False),
-    form("array without dimensions", lambda x: x.ravel()[0], of=may_be_a_number, values=one_number),
-    form("scalar of NumPy", lambda x: np.asarray(x).flat[0], of=may_be_a_number, values=one_number),
+    form("array without dimensions", first, of=may_be_a_number, values=one_number, learned=False),
+    form(
+        *("scalar of NumPy", lambda x: np.asarray(x).flat[0]),
+        of=may_be_a_number,
+        values=one_number,
+        refused=always,
+        learned=False,
+    ),
 )
 """Arrays that functions take."""
 
@@ -98,7 +113,7 @@ OTHERS = (
     other("float8", lambda x: x.astype(jnp.float8_e4m3fn), FLOAT),
     other("int4", lambda x: x.astype(jnp.int4), INTEGER),
     other("uint4", lambda x: x.astype(jnp.uint4), INTEGER),
-    other("booleans for numbers", lambda x: x > 0, FLOAT + INTEGER),
+    other("booleans for numbers", lambda x: x > 0, FLOAT, values=zeros_and_ones),
     other("numbers for booleans", lambda x: x.astype(int), BOOLEAN),
     other("masked array", lambda x: np.ma.masked_array(x), of=beside),
     other("objects", lambda x: np.asarray(x).astype(object), of=beside),

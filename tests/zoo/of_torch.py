@@ -18,12 +18,13 @@ from zoo.form import (
     any_argument,
     as_it_is,
     beside,
-    by_processes,
     first_row,
     may_be_a_number,
     not_in_parts,
     of_rows,
     one_number,
+    plain_alone,
+    zeros_and_ones,
 )
 from zoo.of_numpy import INTEGERS
 
@@ -168,13 +169,13 @@ DENSE = (
     Form("in shared memory", "torch", lambda x: x.clone().share_memory_(), learned=False),
     Form("parameter", "torch", lambda x: torch.nn.Parameter(x.detach()), FLOAT, learned=False),
     Form("view of a parameter", "torch", view_of_parameter, FLOAT, learned=False),
-    Form("inference", "torch", inferred, learned=False),
-    Form("subclass", "torch", lambda x: x.as_subclass(Own), refused=by_processes),
+    Form("inference", "torch", inferred, learned=False, around=torch.no_grad),
+    Form("subclass", "torch", lambda x: x.as_subclass(Own), refused=plain_alone),
     Form(
-        "subclass that sees functions", "torch", lambda x: x.as_subclass(Seen), refused=by_processes
+        "subclass that sees functions", "torch", lambda x: x.as_subclass(Seen), refused=plain_alone
     ),
     Form(
-        *("tensor without dimensions", "torch", lambda x: x.flatten()[0]),
+        *("array without dimensions", "torch", lambda x: x.flatten()[0]),
         of=may_be_a_number,
         values=one_number,
         refused=always,
@@ -236,7 +237,7 @@ OTHERS = (
     other("scalar of NumPy", lambda x: x.numpy().flat[0], of=may_be_a_number, values=one_number),
     other("complex", lambda x: x.to(torch.complex64), FLOAT),
     other("float8", lambda x: x.to(torch.float8_e4m3fn), FLOAT),
-    other("booleans for numbers", lambda x: x > 0, FLOAT + INTEGER),
+    other("booleans for numbers", lambda x: x > 0, FLOAT, values=zeros_and_ones),
     other("numbers for booleans", lambda x: x.long(), BOOLEAN),
 )
 """What most functions refuse."""

@@ -1,40 +1,148 @@
-"""Every function of the table of calls with every form of arrays: right, or refused by name."""
+"""Every function of the table of calls with every form of arrays: right, or refused by name.
 
+In the ordinary run each function meets each form once, in one of its frameworks in turn. For JAX,
+which compiles each pair for seconds, that is so for one function of eight; the full run has every
+function, form, framework and dtype, for all arguments at once and for each alone.
+"""
+
+from functools import partial
+
+import numpy as np
 import pytest
 
-from calls import CALLS
-from zoo import of_numpy
+from calls import CALLS, FLOAT, Call
+from zoo import of_jax, of_numpy, of_torch, sizes
 from zoo.form import Wrong, hold
 
-FORMS = (*of_numpy.FORMS,)
+FORMS = {"numpy": of_numpy.FORMS, "torch": of_torch.FORMS, "jax": of_jax.FORMS}
 DTYPES = ("float64", "float32")
+EVERY_JAX = 8
 
 
 def tried(call, forms, dtypes, each_alone=False):
-    """What is wrong with a call, by form."""
-    wrong, count = {}, 0
+    """What is wrong with a call, by form, and how many pairs were tried."""
+    pairs = {}
     for form in forms:
         names = form.arguments_of(call)
-        choices = [names] * bool(names) + [(name,) for name in names] * (
-            each_alone and len(names) > 1
-        )
+        choices = [names] * bool(names)
+        if each_alone and len(names) > 1:
+            choices += [(name,) for name in names]
         for chosen in choices:
             for dtype in dtypes:
-                count += 1
-                try:
-                    hold(call, form, chosen, dtype)
-                except Exception as error:
-                    said = str(error) if isinstance(error, Wrong) else f"{error!r}"
-                    wrong[f"{form.name}, {dtype}, {', '.join(chosen)}"] = said
-    return wrong, count
+                what = f"{form.name}, {dtype}, {', '.join(chosen)}"
+                pairs[what] = partial(hold, call, form, chosen, dtype)
+    return failed(pairs), len(pairs)
 
 
-def served(framework):
-    calls = [call for call in CALLS if framework in call.frameworks]
-    return pytest.mark.parametrize("call", calls, ids=[call.name for call in calls])
+def failed(checks):
+    wrong = {}
+    for what, check in checks.items():
+        try:
+            check()
+        except Exception as error:
+            wrong[what] = str(error) if isinstance(error, Wrong) else repr(error)
+    return wrong
 
 
-@served("numpy")
-def test_numpy(call):
-    wrong, _ = tried(call, of_numpy.FORMS, DTYPES[:1])
-    assert not wrong, "\n".join(f"{form}: {what}" for form, what in wrong.items())
+def named(wrong):
+    return "\n".join(f"{what}: {said}" for what, said in wrong.items())
+
+
+def frameworks_of(call, place):
+    return [f for f in call.frameworks if f != "jax" or place % EVERY_JAX == 0]
+
+
+def met(call, place):
+    """The forms that the ordinary run has for a call, each in one framework."""
+    by_name = {}
+    for framework in frameworks_of(call, place):
+        for form in FORMS[framework]:
+            by_name.setdefault(form.name, []).append(form)
+    return [forms[(place + i) % len(forms)] for i, forms in enumerate(by_name.values())]
+
+
+every_call = pytest.mark.parametrize(
+    ("place", "call"), list(enumerate(CALLS)), ids=[call.name for call in CALLS]
+)
+
+
+@every_call
+def test_each_form_is_met_once(place, call):
+    forms = met(call, place)
+    wrong, _ = tried(call, forms[::2], DTYPES[:1])
+    wrong |= tried(call, forms[1::2], DTYPES[1:])[0]
+    assert not wrong, named(wrong)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("framework", FORMS)
+@every_call
+def test_every_pair(place, call, framework):
+    if framework in call.frameworks:
+        wrong, count = tried(call, FORMS[framework], DTYPES, each_alone=True)
+        print(count, "pairs")
+        assert not wrong, named(wrong)
+
+
+def of_sizes(call, framework):
+    """Checks of arrays with little in them, and of numbers at the ends of types."""
+    checks = {}
+    for dtype in DTYPES:
+        checks[f"no rows, {dtype}"] = partial(sizes.hold_empty, call, framework, dtype, 0)
+        checks[f"one number, {dtype}"] = partial(sizes.hold_one_number, call, framework, dtype)
+        # The cost of the examples of estimators has three entries.
+        if ".estimators." not in call.name:
+            checks[f"no entries, {dtype}"] = partial(sizes.hold_empty, call, framework, dtype, -1)
+    # Modules have other parameters in float32 than in float64.
+    if call.kind_of(call.first) == FLOAT and not call.random and ".nn." not in call.name:
+        checks["subnormal"] = partial(sizes.hold_subnormal, call, framework)
+    if call.integers:
+        for dtype in of_numpy.INTEGERS:
+            checks[f"ends of {dtype}"] = partial(sizes.hold_ends, call, framework, dtype)
+    return checks
+
+
+@every_call
+def test_sizes_and_ends(place, call):
+    served = [name for name in call.frameworks if name != "jax"]
+    wrong = failed(of_sizes(call, served[place % len(served)]))
+    assert not wrong, named(wrong)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("framework", FORMS)
+@every_call
+def test_sizes_and_ends_in_every_framework(place, call, framework):
+    if framework in call.frameworks:
+        wrong = failed(of_sizes(call, framework))
+        assert not wrong, named(wrong)
+
+
+def reads_memory(x):
+    """As code does that takes the address of an array and no strides."""
+    base = x if x.base is None else x.base
+    return np.frombuffer(base.tobytes(), x.dtype)[: x.size].reshape(x.shape)
+
+
+def writes(x):
+    x[0] = x[1]
+    return x[1]
+
+
+@pytest.mark.parametrize(
+    ("function", "form"),
+    [
+        (lambda x: x.view(x.dtype.newbyteorder("=")) + 0.0, "other byte order"),
+        (reads_memory, "backwards"),
+        (writes, "with gaps"),
+        (lambda x: x + 0.0 if x.flags.aligned else x.astype("f4"), "unaligned"),
+        (lambda x: x + 0.0, "objects"),
+        (lambda x: np.sqrt(x), "text"),
+    ],
+)
+def test_a_fault_is_seen(function, form):
+    x = np.array([[4.0, 1.0], [2.0, 9.0]])
+    call = Call("planted", function, {"x": x}, frameworks=("numpy",))
+    form = next(each for each in FORMS["numpy"] if each.name == form)
+    with np.errstate(all="ignore"), pytest.raises(Wrong):
+        hold(call, form, ("x",), "float64")

@@ -183,3 +183,56 @@ def test_k_and_mask_of_integers_are_checked():
         kofn.hard_topk(x, 2, mask=np.ones(4))
     with pytest.raises(ValueError, match="dim must be in"):
         kofn.hard_topk(x, 2, dim=1)
+
+
+def at_ends(dtype, seed=0):
+    """Rows of the numbers at both ends of an integer type, with ties, some of one number alone."""
+    info, rng = np.iinfo(dtype), np.random.default_rng(seed)
+    ends = np.array([info.min, info.min + 1, info.max - 1, info.max], dtype)
+    x = ends[rng.integers(0, 4, (8, 9))]
+    x[0], x[1], x[2, 1:] = info.min, info.max, info.max
+    mask = rng.random((8, 9)) < 0.6
+    mask[:2, :2] = [[True, False], [False, True]]
+    mask[3] = False
+    return x, mask
+
+
+def in_order(x, mask, largest):
+    """Of one row the places in play, in their order."""
+    places = [i for i in range(len(x)) if mask is None or mask[i]]
+    return sorted(places, key=lambda i: (-int(x[i]) if largest else int(x[i]), i))
+
+
+@pytest.mark.parametrize("kernels", ["on", "reference"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_numbers_at_the_ends_of_their_type_are_in_play(name, dtype, kernels, monkeypatch):
+    """The least key of a kernel stands for what is not."""
+    monkeypatch.setenv("KOFN_KERNELS", kernels)
+    x, some = at_ends(dtype)
+    read, given = np.asarray, of(name, x)
+    for mask in (None, some):
+        m = {} if mask is None else {"mask": of(name, mask)}
+        rows = [(x[i], None if mask is None else mask[i]) for i in range(len(x))]
+        for largest in (True, False):
+            found = kofn.topk(given, 5, largest=largest, **m)
+            for (row, playing), values, at in zip(rows, *map(read, found), strict=True):
+                wanted = in_order(row, playing, largest)[:5]
+                assert at[: len(wanted)].tolist() == wanted
+                assert values[: len(wanted)].tolist() == row[wanted].tolist()
+        hard = read(kofn.hard_topk(given, 3, **m))
+        assert hard.tolist() == [by_sorting(row, 3, playing).tolist() for row, playing in rows]
+        for interpolation in ("lower", "higher"):
+            found = read(kofn.quantile(given, 0.4, dim=-1, interpolation=interpolation, **m))
+            for (row, playing), number in zip(rows, found, strict=True):
+                order = in_order(row, playing, largest=False)
+                place = 0.4 * (len(order) - 1)
+                place = np.floor(place) if interpolation == "lower" else np.ceil(place)
+                wanted = float(row[order[int(place)]]) if order else np.nan
+                assert number == pytest.approx(wanted, rel=1e-6, nan_ok=True)
+
+
+def test_quantile_of_the_least_number_of_a_type():
+    assert kofn.quantile(np.arange(5, dtype=np.uint64), 0.5) == 2.0
+    for dtype in ("int32", "int64"):
+        assert kofn.quantile(np.array([np.iinfo(dtype).min, 0, 1], dtype), 0.5) == 0.0

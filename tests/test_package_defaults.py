@@ -18,8 +18,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 import kofn
-from calls_of_torch import CALLS, X, names, tensors
-from kofn import nn
+from calls import CALLS, Call, flat
+from kofn import nn, schedules, streaming
+from kofn.feature_selection import SoftTopKSelector
+from kofn.integrations import expert_bias
 from ranks import joined
 
 PACKAGE = Path(kofn.__file__).parent
@@ -161,29 +163,102 @@ DEFAULTS = {
 
 
 def answers(call, default=contextlib.nullcontext):
-    """All that a call gives, and the gradient of it in the scores."""
-    x = X.clone().requires_grad_()
+    """All that a call gives, and the gradients in what is learned."""
+    given = call.made("torch", "float32") if isinstance(call, Call) else {}
+    leaves = [given[name].requires_grad_() for name in getattr(call, "learned", ())]
     with torch.random.fork_rng(), default():
         torch.manual_seed(0)
-        found = tensors(call(x))
+        found = [*call("torch", "float32", **given)] if given else [*flat(call())]
         learned = [each for each in found if getattr(each, "requires_grad", False)]
-        if learned:
+        if leaves:
             sum(each.square().sum() for each in learned).backward()
-            found.append(x.grad)
-    return found
+    return found + [leaf.grad for leaf in leaves]
 
 
-@pytest.fixture(scope="module")
-def plain():
-    """What each call gives by itself, found once."""
-    kept = {}
+def router():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        cool = schedules.linear(1, 0.1, 7)
+        net = nn.TopKRouter(4, 6, 2, balance="quantile", temperature=cool, **OWN)
+    first = net(ROWS)
+    nn.step_routers(net)
+    return first, net(ROWS), net.statistics(), net.state_dict(), net.current_temperature()
 
-    def of(name):
-        if name not in kept:
-            kept[name] = answers(CALLS[name])
-        return kept[name]
 
-    return of
+def autoencoder():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        cool = schedules.linear(1, 0.1, 7)
+        net = nn.TopKSAE(4, 6, 2, selection="batch", temperature=cool, **OWN)
+    for _ in range(3):
+        net(ROWS)
+        net.step()
+    found = net(ROWS), net.statistics(), net.state_dict(), net.current_temperature()
+    net.calibrate(ROWS)
+    return found, net.eval()(ROWS)
+
+
+def pruned():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8, **OWN), torch.nn.Linear(8, 4, **OWN))
+    pruner = nn.prune(net, 0.5, schedule=nn.PruningSchedule(4))
+    found = []
+    for _ in range(3):
+        found.append(net(ROWS).detach())
+        pruner.step()
+    masks = pruner.masks()
+    pruner.finalize()
+    return found, masks, net(ROWS)
+
+
+def selected():
+    labels = (TABLE[:, 1] > 0).astype(int)
+    ways = dict(k=2), dict(costs=np.ones(6), budget=2.0)
+    made = (SoftTopKSelector(**how, steps=4, ensemble=2, random_state=0) for how in ways)
+    return [each.fit(TABLE, labels).scores_ for each in made]
+
+
+def biased():
+    net = nn.TopKRouter(4, 6, 2, balance="quantile", score_function="sigmoid", **OWN)
+    expert_bias.load_expert_bias(net, {"expert_bias_E": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]})
+    return net.balance.bias, expert_bias.export_expert_bias(net, "deepseek")
+
+
+def heads():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.SparseAttention(4, 2, learned=("alpha",), batch_first=True, **OWN)
+    net.reset_parameters()
+    return net(*(ROWS[None],) * 3)[0]
+
+
+def until_hard():
+    schedule = schedules.until_hard(1.0, 0.1, 7)
+    return schedule(STEP), schedule.next(STEP, GAP)
+
+
+OWN = dict(device="cpu", dtype=torch.float32)
+"""Of modules: what they are made with does not come from a default."""
+ROWS = torch.randn(7, 4, generator=torch.Generator().manual_seed(5))
+STEP, GAP = torch.tensor(3), torch.tensor(0.3)
+TABLE = np.random.default_rng(5).normal(size=(40, 6))
+OTHERS = {
+    "nn.TopKRouter, over steps": router,
+    "nn.TopKSAE, over steps": autoencoder,
+    "nn.prune": pruned,
+    "nn.SparseAttention with learned alpha": heads,
+    "schedules.until_hard": until_hard,
+    **{
+        f"schedules.{name}": lambda name=name: getattr(schedules, name)(1.0, 0.1, 7)(STEP)
+        for name in ("cosine", "exponential", "linear")
+    },
+    "feature_selection.SoftTopKSelector": selected,
+    "integrations.expert_bias": biased,
+    "streaming of tensors": lambda: streaming.soft_topk([ROWS[0].clone(), ROWS[1].clone()], 2),
+}
+"""What has steps or a state, which the table of calls leaves out."""
+EVERY = {call.name: call for call in CALLS if "torch" in call.frameworks} | OTHERS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -192,14 +267,14 @@ def group():
         yield
 
 
-@pytest.mark.parametrize("name", names())
-def test_answers_do_not_depend_on_a_default(name, plain):
-    wanted = plain(name)
+@pytest.mark.parametrize("name", EVERY)
+def test_answers_do_not_depend_on_a_default(name):
+    wanted = answers(EVERY[name])
     for default, made in DEFAULTS.items():
-        found = answers(CALLS[name], made)
+        found = answers(EVERY[name], made)
         assert len(found) == len(wanted)
         # A schedule has the default dtype for whole steps, if it is wide.
-        counted = default == "float64" and ("schedules" in name or "nn" in name)
+        counted = default == "float64" and name in OTHERS
         for one, other in zip(found, wanted, strict=True):
             _check_same(one, other, default, 1e-6 if counted else 0.0)
 
@@ -218,10 +293,10 @@ def _check_same(one, other, default, tolerance):
 
 
 @pytest.mark.full
-def test_answers_of_array_code_do_not_depend_on_a_default(monkeypatch):
+@pytest.mark.parametrize("name", EVERY)
+def test_answers_of_array_code_do_not_depend_on_a_default(name, monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", "reference")
-    for name in names():
-        test_answers_do_not_depend_on_a_default(name, lambda name: answers(CALLS[name]))
+    test_answers_do_not_depend_on_a_default(name)
 
 
 def test_parameters_go_where_the_default_says():

@@ -82,7 +82,7 @@ def special(x: ArrayT) -> Special[ArrayT]:
 
 def dtype_name(x: Array) -> str:
     name = str(x.dtype).rpartition(".")[2]
-    # ">f8" is NumPy's float64 in the other byte order; it is copied before any computation.
+    # ">f8" is NumPy's float64 in the other order of bytes; `contiguous` makes it native.
     return x.dtype.name if name[0] in "<>" else name  # type: ignore[union-attr]
 
 
@@ -145,7 +145,7 @@ def adopt(x: Array, like: ArrayT) -> ArrayT:
     """Return `x` as an array of the framework of `like`; only JAX converts NumPy arrays."""
     if not (is_jax(like) and is_numpy(x)):
         return x  # type: ignore[return-value]  # checked to be of one framework
-    return namespace(like).asarray(x.astype(x.dtype.newbyteorder("="), copy=False))
+    return namespace(like).asarray(native(x))
 
 
 def as_array(x: Any) -> Any:
@@ -190,10 +190,18 @@ def clip(x: ArrayT, low: float, high: float) -> ArrayT:
 
 
 def contiguous(x: ArrayT) -> ArrayT:
-    """Return `x` with a contiguous last dimension; NumPy sums other layouts less accurately."""
+    """Return `x` with a contiguous last dimension; NumPy sums other layouts less accurately.
+
+    NumPy's numbers are in the order of bytes of this machine, as kernels read them.
+    """
     if is_torch(x):
         return x.contiguous()  # type: ignore[return-value]  # of the kind of x
-    return np.ascontiguousarray(x) if is_numpy(x) else x  # type: ignore[return-value]
+    return native(np.ascontiguousarray(x)) if is_numpy(x) else x  # type: ignore[return-value]
+
+
+def native(x: np.ndarray) -> np.ndarray:
+    """Return numbers in the order of bytes of this machine."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def is_jit_tracing() -> bool:

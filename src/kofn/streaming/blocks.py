@@ -20,6 +20,7 @@ from kofn.arrays.kinds import (
     Array,
     cast,
     compute_dtype,
+    contiguous,
     deleted,
     dtype_name,
     is_torch,
@@ -200,8 +201,7 @@ class Pages:
 
 def computed(block: Array) -> Array:
     """Return scores in the dtype to compute in, −inf where the given dtype's least masks them."""
-    if isinstance(block, np.ndarray):
-        block = np.ascontiguousarray(block, block.dtype.newbyteorder("="))
+    block = contiguous(block)
     dtype = compute_dtype(block)
     if block.dtype == dtype:
         return block

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kofn.arrays.kinds import cast, dtype_name, namespace
+from kofn.arrays.kinds import cast, contiguous, dtype_name, namespace
 from kofn.maps.ordered.largest import topk
 from kofn.streaming.blocks import Blocks, OfArray, Part, Shared, added, in_memory
 from kofn.streaming.sketch import DIGIT, count, scores_of
@@ -35,9 +35,7 @@ class OfNumbers(OfArray):
 
 def _numbers_at(flat: Any, start: int, stop: int, wide: bool) -> Any:
     """Return numbers as they are, floats in float32 or float64."""
-    block = flat[start:stop]
-    if isinstance(block, np.ndarray):
-        block = np.ascontiguousarray(block, block.dtype.newbyteorder("="))
+    block = contiguous(flat[start:stop])
     if "float" not in dtype_name(block):
         return block
     xp = namespace(block)

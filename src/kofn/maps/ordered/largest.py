@@ -8,7 +8,7 @@ from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_count, check_flag
 from kofn.arrays.form import Form, form_of
-from kofn.arrays.kinds import Array, move_axis, quiet
+from kofn.arrays.kinds import Array, cast, move_axis, quiet
 from kofn.arrays.operations import comparable, outermost, take_along_last
 from kofn.arrays.typing import ArrayT, KindT
 from kofn.inputs.given import last_mask
@@ -82,7 +82,7 @@ def topk(
             kept = take_along_last(playing, indices)
             found = take_along_last(rows, indices)
             values = form.xp.where(kept, found, outermost(rows, greatest=smallest))
-    return TopK(_back(values, form), _back(indices, form))  # type: ignore[arg-type]  # of its kind
+    return TopK(_back(cast(values, x.dtype), form), _back(indices, form))  # type: ignore[arg-type]  # of its kind
 
 
 def _back(values: ArrayT, form: Form) -> ArrayT:

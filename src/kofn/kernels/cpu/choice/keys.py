@@ -1,6 +1,7 @@
 """Numbers as keys, integers in their order, and the search for the k-th largest of these.
 
-The least key stands for what is out of play. Integers of any size are halved between until two are
+The least key stands for what is out of play; it is also the least integer of its type, or, where
+the smallest come first, the greatest. Integers of any size are halved between until two are
 neighbours, so the search ends after a few counts for each bit of a key.
 """
 

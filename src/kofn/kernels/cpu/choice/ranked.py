@@ -1,7 +1,7 @@
 """The work of one thread: the indices of numbers of its rows by their ranks, as order statistics.
 
-Rank 0 is the smallest number, and of equal ones the first; NaN is the largest. What is out of play
-has no rank.
+Rank 0 is the smallest number, and of equal ones the first; NaN is the largest. What a mask leaves
+out has no rank; its key is the least, which is also that of the least integer of its type.
 """
 
 from __future__ import annotations
@@ -64,10 +64,32 @@ def _index(address, size, n, key, number):
 
 
 @plain
-def _find(row, address, size, ranks, out, most, between, into):
+def _index_of_least(row, mask, out, number):
+    """The place of the least key that is in play and has so many such ones before it."""
+    for i in range(row.size):
+        if row[i] == out and (mask.size == 0 or mask[i]):
+            if number == 0:
+                return np.int64(i)
+            number -= 1
+    return np.int64(0)
+
+
+@plain
+def _in_play(mask, n):
+    widest_vectors()
+    if mask.size == 0:
+        return np.int64(n)
+    count = np.int32(0)
+    for i in range(mask.size):
+        count = np.int32(count + np.int32(mask[i]))
+    return np.int64(count)
+
+
+@plain
+def _find(row, mask, address, size, ranks, out, most, between, into):
     """Write the indices of some ranks, each limited to those that there are."""
-    live = count_above(row, out)
-    key, below, equal = out, np.int64(0), np.int64(0)
+    live = _in_play(mask, row.size)
+    key, below, equal = out, np.int64(0), live - count_above(row, out)
     for i in range(ranks.size):
         rank = max(min(ranks[i], live - 1), np.int64(0))
         if rank == below + equal and equal > 0:
@@ -78,7 +100,10 @@ def _find(row, address, size, ranks, out, most, between, into):
             key = _least_from(row, t, most)
             reach = count_from(row, key)
             below, equal = live - reach, reach - count_above(row, key)
-        into[i] = _index(address, size, row.size, key, rank - below)
+        if key == out:
+            into[i] = _index_of_least(row, mask, out, rank - below)
+        else:
+            into[i] = _index(address, size, row.size, key, rank - below)
 
 
 def ranked(kind: int, number: Any) -> Any:
@@ -100,9 +125,9 @@ def ranked(kind: int, number: Any) -> Any:
             keys[i] = out
         for r in range(first, last):
             keys_of(xs[r * n : r * n + n], 0, out, row)
-            if masks.size:
-                leave_out(masks[r * n : r * n + n], out, row)
+            mask = masks[r * n : r * n + n] if masks.size else masks
+            leave_out(mask, out, row)
             here = slice(r * k, r * k + k)
-            _find(row, own, size, ranks[here], out, most, between, outs[here])
+            _find(row, mask, own, size, ranks[here], out, most, between, outs[here])
 
     return served(work)

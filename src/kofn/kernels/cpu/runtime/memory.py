@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kofn.arrays.kinds import native
 from kofn.arrays.typing import Array
 from kofn.kernels.cpu.runtime.layout import REGISTER
 
@@ -18,7 +19,7 @@ class Memory(NamedTuple):
     """What a launch does with arrays of a framework."""
 
     packed: Callable[[Any], Array]
-    """An array in rows without gaps: itself, or one copy."""
+    """An array in rows without gaps, of native numbers: itself, or one copy."""
     address: Callable[[Any], int]
     empty: Callable[[Any, tuple[int, ...]], Array]
     """empty(like, shape), of the numbers that there are per row; float32 for 16-bit scores"""
@@ -26,7 +27,7 @@ class Memory(NamedTuple):
 
 
 _NUMPY = Memory(
-    lambda x: np.asarray(x, order="C"),
+    lambda x: native(np.asarray(x, order="C")),
     lambda x: x.__array_interface__["data"][0],
     lambda like, shape: np.empty(shape, np.float32 if like.itemsize == 2 else like.dtype),
     np.empty_like,

@@ -45,12 +45,24 @@ FUNCTIONS = OF_FLOATS | {
     "integers": lambda x: kofn.topk(whole_of(x), 5),
     "smallest integers": lambda x: kofn.topk(whole_of(x), 5, largest=False),
     "masked integers": lambda x: kofn.topk(whole_of(x), 5, mask=MASK[:, : x.shape[-1]]),
+    "quantile of integers": lambda x: kofn.quantile(whole_of(x), Q, dim=-1),
+    "quantile of masked integers": lambda x: kofn.quantile(
+        whole_of(x), Q, dim=-1, mask=MASK[:, : x.shape[-1]]
+    ),
+    "subnormal": lambda x: kofn.topk(subnormal(x), 5),
+    "hard subnormal": lambda x: kofn.hard_topk(subnormal(x), 5),
 }
 
 
 def whole_of(x):
     """Integers that lie as x does."""
     return WHOLE[:, : x.shape[-1]] + (0 * jnp.nan_to_num(x, posinf=0, neginf=0)).astype("int32")
+
+
+def subnormal(x):
+    """Numbers of which XLA takes each for 0; their bits lie as x does."""
+    bits = whole_of(x) % 2**20
+    return jax.lax.bitcast_convert_type(bits, "float32")
 
 
 def uneven(f):

@@ -18,7 +18,6 @@ from kofn.arrays.kinds import (
     is_jax,
     is_torch,
     namespace,
-    scalar,
 )
 from kofn.arrays.typing import ArrayT, DType
 
@@ -138,8 +137,10 @@ def top_indices(x: ArrayT, k: int) -> ArrayT:
     if is_jax(x):
         from jax import lax
 
+        from kofn.arrays.jax.axes import without_negative_zeros
+
         # JAX's top_k orders −0 below 0.
-        return lax.top_k(namespace(x).where(x == 0, scalar(x, 0), x), k)[1]  # type: ignore[return-value]  # of its kind
+        return lax.top_k(without_negative_zeros(x), k)[1]  # type: ignore[return-value]  # of its kind
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]  # type: ignore[return-value]  # of the kind of x
 
 
@@ -151,7 +152,9 @@ def stable_order(x: Array, descending: bool = False) -> Array:
     if is_torch(x):
         return x.sort(dim=-1, descending=descending, stable=True).indices
     if is_jax(x):
-        return namespace(x).argsort(x, axis=-1, stable=True, descending=descending)
+        from kofn.arrays.jax.axes import keys_of
+
+        return namespace(x).argsort(keys_of(x), axis=-1, stable=True, descending=descending)
     if descending:
         return x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return np.argsort(x, axis=-1, kind="stable")

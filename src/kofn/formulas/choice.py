@@ -168,11 +168,15 @@ def _by_indices(x: Array, k: Array, whole: int) -> Array:
 
 def _by_count(x: Array, k: Array, whole: int | None) -> Array:
     """Find the score of the last entry chosen, and count the entries that share this score."""
-    xp = namespace(x)
+    xp, dtype = namespace(x), x.dtype
+    if is_jax(x):
+        from kofn.arrays.jax.axes import keys_of
+
+        x = keys_of(x)
     last = kth_largest(x, whole)[..., None] if whole is not None else _at_rank(x, k)
     above, tie = x > last, x == last
-    left = k[..., None] - xp.sum(cast(above, x.dtype), axis=-1)[..., None]
-    place = cumulative_sums(cast(tie, x.dtype)) - 1
+    left = k[..., None] - xp.sum(cast(above, dtype), axis=-1)[..., None]
+    place = cumulative_sums(cast(tie, dtype)) - 1
     share = xp.where(tie, xp.clip(left - place, 0.0, 1.0), 0.0)
     return xp.where(above, 1.0, share)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax, numpy
 
-from kofn.arrays.jax.axes import as_integers
+from kofn.arrays.jax.axes import keys_of
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold.jax_axis import AxisRows
 from kofn.threshold.jax_operators import Operator, Settings, bind
@@ -123,9 +123,11 @@ def _last_key(keys: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
 
 def _keys(x: jax.Array, nan: int = -1) -> jax.Array:
     """Return integers ≥ 0 in the order of the numbers, NaN before all (−1) or after all (1)."""
-    ordered = as_integers(numpy.where(x == 0, 0.0, x), nan)
-    kind = f"uint{8 * x.dtype.itemsize}"
-    return lax.bitcast_convert_type(ordered ^ numpy.iinfo(ordered.dtype).min, kind)
+    ordered = keys_of(x, nan)
+    least = numpy.iinfo(ordered.dtype).min
+    if least == 0:
+        return ordered
+    return lax.bitcast_convert_type(ordered ^ least, f"uint{8 * x.dtype.itemsize}")
 
 
 def first_in_shards(
@@ -157,7 +159,8 @@ def ranked_in_shards(
     Equal numbers are ranked by their place. No numbers are sent: counts of them are summed.
     """
     left_out = numpy.zeros(x.shape, bool) if playing is None else ~playing
-    keys = _keys(numpy.where(left_out, numpy.nan, x), 1)
+    keys = _keys(x, 1)
+    keys = numpy.where(left_out, ~numpy.zeros_like(keys), keys)
     order = numpy.lexsort((keys, left_out), axis=-1)
     ordered = numpy.take_along_axis(keys, order, -1)
     count = (~left_out).sum(-1, dtype="int32")[..., None]

@@ -41,6 +41,22 @@ def as_integers(x: jax.Array, nan: int) -> jax.Array:
     return jax.numpy.where(jax.numpy.isnan(x), info.max if nan > 0 else info.min, ordered)
 
 
+def without_negative_zeros(x: jax.Array) -> jax.Array:
+    """Return x with 0 for −0, by the bits: XLA may take a subnormal number for 0 and compare so."""
+    if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
+        return x
+    bits = lax.bitcast_convert_type(x, _INTEGERS[x.dtype.itemsize])
+    bits = jax.numpy.where(bits == jax.numpy.iinfo(bits.dtype).min, 0, bits)
+    return lax.bitcast_convert_type(bits, x.dtype)
+
+
+def keys_of(x: jax.Array, nan: int = 1) -> jax.Array:
+    """Return integers in the order of numbers of any type, equal where these are equal."""
+    if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
+        return x
+    return as_integers(without_negative_zeros(x), nan)
+
+
 def as_numbers(ordered: jax.Array, dtype: Any) -> jax.Array:
     """Return the numbers of `as_integers`."""
     bits = jax.numpy.where(ordered < 0, ordered ^ jax.numpy.iinfo(ordered.dtype).max, ordered)

@@ -68,6 +68,10 @@ def one_number(call: Call, name: str, value: np.ndarray) -> np.ndarray:
     return np.full_like(value, value.flat[0])
 
 
+def is_matrix(call: Call, name: str) -> bool:
+    return call.arguments[name].ndim == 2
+
+
 def of_rows(call: Call, name: str) -> bool:
     return call.arguments[name].ndim > 1
 

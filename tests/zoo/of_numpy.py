@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from calls import BOOLEAN, FLOAT, INTEGER
-from zoo.form import Form, always, first_row, may_be_a_number, not_in_parts, of_rows, one_number
+from zoo.form import (
+    Form,
+    always,
+    first_row,
+    is_matrix,
+    may_be_a_number,
+    not_in_parts,
+    of_rows,
+    one_number,
+)
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -116,7 +125,7 @@ FORMS = (
     Form("list", "numpy", lambda x: x.tolist(), refused=always),
     Form("tuple of rows", "numpy", tuple, of=not_in_parts, refused=always),
     Form("masked array", "numpy", np.ma.masked_array, refused=always),
-    Form("matrix", "numpy", matrix, refused=always),
+    Form("matrix", "numpy", matrix, of=is_matrix, refused=always),
     Form("objects", "numpy", lambda x: x.astype(object), refused=always),
     Form("text", "numpy", lambda x: x.astype(str), refused=always),
     Form("complex", "numpy", lambda x: x.astype(complex), FLOAT, refused=always),

@@ -19,6 +19,7 @@ from zoo.form import (
     as_it_is,
     beside,
     first_row,
+    is_matrix,
     may_be_a_number,
     not_in_parts,
     of_rows,
@@ -149,10 +150,6 @@ def threads() -> Iterator[None]:
 def anomaly() -> Iterator[None]:
     with quietly(), torch.autograd.set_detect_anomaly(True):
         yield
-
-
-def is_matrix(call: Call, name: str) -> bool:
-    return call.arguments[name].ndim == 2
 
 
 def has_rows(call: Call, name: str) -> bool:

@@ -148,7 +148,9 @@ class Discrete(Distribution[ArrayT]):
 
     def _own(self, perturbed: Array) -> ArrayT:
         """Return perturbed logits as an array of the framework of the logits."""
-        return adopt(check_same_kind("perturbed", perturbed, self.logits, "logits"), self.logits)
+        check_same_kind("perturbed", perturbed, self.logits, "logits")
+        check_scores(perturbed, "perturbed", scalars=True)
+        return adopt(perturbed, self.logits)
 
     def support(self, factors: int | None = 0, *, enumerate_up_to: int = ENUMERATE_UP_TO) -> ArrayT:
         """Return every choice, (choices,) + logits.shape; for small numbers of choices.

@@ -12,7 +12,15 @@ from kofn.arrays.checks import (
     check_scores,
     shown,
 )
-from kofn.arrays.kinds import FLOATS, Array, cast, framework, most_precise_dtype, namespace
+from kofn.arrays.kinds import (
+    FLOATS,
+    Array,
+    cast,
+    dtype_name,
+    framework,
+    most_precise_dtype,
+    namespace,
+)
 from kofn.arrays.tracing import is_known
 from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import (
@@ -116,6 +124,8 @@ def surrogate(
     """
     check_scores(log_prob, "log_prob", scalars=True)
     log_prob = together(log_prob, values)
+    if dtype_name(values) != "bool":
+        check_scores(values, "values", integers=True, scalars=True)
     if values.ndim == 0 or values.shape[0] < 1:
         raise ValueError(
             "values must have at least 1 sample on the first axis; "

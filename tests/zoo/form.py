@@ -54,7 +54,9 @@ def may_be_a_number(call: Call, name: str) -> bool:
 
 
 def zeros_and_ones(call: Call, name: str, value: np.ndarray) -> np.ndarray:
-    return value if call.kind_of(name) != FLOAT else (value > 0).astype(float)
+    if call.kind_of(name) != FLOAT or ".to_torch" in call.name:  # which looks at the numbers
+        return value
+    return (value > 0).astype(float)
 
 
 def not_in_parts(call: Call, name: str) -> bool:

@@ -41,7 +41,8 @@ def failed(checks):
         try:
             check()
         except Exception as error:
-            wrong[what] = str(error) if isinstance(error, Wrong) else repr(error)
+            said = str(error) if isinstance(error, Wrong) else repr(error)
+            wrong[what] = said.partition("\n")[0][:300]
     return wrong
 
 

@@ -45,7 +45,9 @@ def probabilities(y: Array, noise: Noise) -> Array:
     if not has_gradients(y):
         return p
     link = noise.link
-    return p + with_gradients_of(partial(_slope, link.id, link.alpha, noise.kinks), y)
+    change = with_gradients_of(partial(_slope, link.id, link.alpha, noise.kinks), y)
+    # What no noise chooses does not move, and may carry any cotangent: an entropy's is infinite.
+    return p + namespace(p).where(p == 0, 0.0, change)
 
 
 def _slope(link_id: str, alpha: float | None, kinks: Kinks, y: Array) -> Array:

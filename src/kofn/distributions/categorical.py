@@ -329,6 +329,8 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         with quiet(perturbed):
             z = stop_gradient(perturbed)
             y, log_total = self._normalised()
+            if not self._one():  # no class, and no greatest
+                return z + moving(y)
             possible = (y != -math.inf) & (z != -math.inf)
             top = xp.max(z, axis=self.dim, keepdims=True)
             a = xp.where(possible, -xp.expm1(xp.where(possible, z, top) - top), 0.0)

@@ -20,13 +20,14 @@ from kofn.solver.equation import far
 def weights(rows: Rows, kinks: Kinks) -> Array:
     """Return p of rows with k = 1, with softmax's rules for ±inf, masks and NaN."""
     xp = namespace(rows.scores)
-    some = xp.any(rows.live, axis=-1)
-    greatest = xp.where(some, xp.max(stop_gradient(rows.scores), axis=-1), 0.0)[..., None]
+    some = xp.any(rows.live, axis=-1)[..., None]
+    greatest = xp.where(some, xp.max(stop_gradient(rows.scores), axis=-1)[..., None], 0.0)
     distance = xp.where(rows.live, rows.scores, greatest) - greatest
     y = distance / rows.temperature[..., None]
     limit = far(xp.finfo(y.dtype))
     y = xp.where(stop_gradient(y) < -limit, scalar(y, -limit), y)
-    y = xp.where(rows.live, y, -math.inf)
+    # A row without available entries has any numbers: of none there is no greatest.
+    y = xp.where(rows.live | ~some, y, -math.inf)
     p = xp.where((rows.k <= 0)[..., None], 0.0, probabilities(y, Noise(rows.link, kinks)))
     # A NaN in the row gives NaN even if a score of +inf takes all the weight.
     p = xp.where(rows.live & xp.isnan(rows.scores), math.nan, p)

@@ -9,6 +9,7 @@ from kofn.adapters import route
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.kinds import Array, is_torch, namespace, scalar
+from kofn.arrays.without_onnx import refuse
 from kofn.inputs.settled import Rows
 from kofn.links.link import by_id
 from kofn.maps.argmax.nodes import Kinks, Noise
@@ -19,6 +20,7 @@ from kofn.solver.equation import far
 
 def weights(rows: Rows, kinks: Kinks) -> Array:
     """Return p of rows with k = 1, with softmax's rules for ±inf, masks and NaN."""
+    refuse("perturbed_argmax", "losses.perturbed_accuracy_loss")
     xp = namespace(rows.scores)
     some = xp.any(rows.live, axis=-1)[..., None]
     greatest = xp.where(some, xp.max(stop_gradient(rows.scores), axis=-1)[..., None], 0.0)

@@ -9,6 +9,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array, cast, contiguous, is_jax, is_torch, namespace, quiet
 from kofn.arrays.typing import ArrayT, LinkName
+from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
 from kofn.links.link import by_id
 from kofn.maps.assignment.arguments import Matrices, matrices
@@ -96,6 +97,7 @@ def soft_assignment(
                [0., 0., 1.],
                [1., 0., 0.]])
     """
+    refuse("soft_assignment")
     link, is_hard = table.resolve(link), check_flag("hard", hard)
     given = matrices(scores, k, capacity, link, temperature, mask)
     if 0 in given.x.shape[-2:]:
@@ -144,6 +146,7 @@ def soft_assignment_prices(
         >>> columns.round(3)
         array([ 0.698, -0.098, -0.599])
     """
+    refuse("soft_assignment_prices")
     link = table.resolve(link)
     given = matrices(scores, k, capacity, link, temperature, mask)
     if 0 in given.x.shape[-2:]:

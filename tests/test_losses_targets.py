@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from calls import CALLS, array_of
 from kofn.arrays.operations import as_numbers
 from kofn.losses import accuracy_loss, softmax_loss, topk_loss
 from rows_of_users import least_in_play
@@ -114,3 +115,32 @@ def test_smoothing_of_weights_skips_entries_out_of_play(dtype):
         torch.testing.assert_close(found, wanted)
     weights = hot.float() * 0.8 + 0.2 * 2 / 4
     torch.testing.assert_close(wanted, topk_loss(x.float(), weights))
+
+
+LABELLED = [
+    call
+    for call in CALLS
+    if ".losses." in call.name and np.asarray(call.arguments["target"]).dtype.kind == "i"
+]
+
+
+@pytest.mark.parametrize("call", LABELLED, ids=lambda call: call.name)
+def test_a_label_out_of_range_is_named_where_it_can_be_read(call, framework):
+    for wrong in (5, -1):
+        target = np.array(call.arguments["target"])
+        target[-1] = wrong
+        with pytest.raises(
+            ValueError, match=rf"target must have indices in \[0, 5\).*got {wrong}$"
+        ):
+            call(framework.name, target=array_of(framework.name, target))
+    target[-1] = -100  # ignored
+    (loss,) = call(framework.name, target=array_of(framework.name, target))[:1]
+    assert np.isfinite(framework.numpy(loss)).all()
+
+
+def test_a_traced_label_out_of_range_makes_its_row_nan():
+    scores, target = jnp.zeros((2, 3)), jnp.asarray([0, 9])
+    loss = jax.jit(lambda target: softmax_loss(scores, target, reduction="none"))(target)
+    assert np.array_equal(np.isnan(loss), [False, True])
+    with pytest.raises(ValueError, match="got 9"):  # a constant of the trace
+        jax.jit(lambda scores: softmax_loss(scores, target))(scores)

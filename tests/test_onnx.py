@@ -1,11 +1,17 @@
 """torch.onnx.export: the exported model meets the eager one in onnxruntime, at another batch."""
 
+import re
+from pathlib import Path
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 
 import kofn
+from calls import CALLS
 from kofn.arrays.torch import operator as torch_operator
+from kofn.arrays.without_onnx import WITHOUT_ONNX
 from kofn.links import table
 from support import LINKS
 
@@ -206,3 +212,95 @@ def test_without_translations_the_error_names_the_remedy(name, function, monkeyp
     )
     with pytest.raises(torch.onnx.errors.OnnxExporterError, match=messages):
         torch.onnx.export(Of(function).eval(), (normal(3, 7),), dynamo=True, verbose=False)
+
+
+REFUSED = [call for call in CALLS if call.public.removeprefix("kofn.") in WITHOUT_ONNX]
+
+
+def test_every_function_without_a_translation_has_a_call_and_is_in_the_docs():
+    names = {f"kofn.{name}" for name in WITHOUT_ONNX}
+    assert {call.public for call in REFUSED} == names
+    page = Path(__file__).parents[1].joinpath("docs/arrays.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| `torch.onnx.export"))
+    for name in names:
+        short = name.rpartition(".")[2]
+        assert f"`{short}`" in row or ("segment_" in name and "`segment_*`" in row), name
+
+
+@pytest.mark.parametrize("call", REFUSED, ids=lambda call: call.name)
+def test_a_function_without_a_translation_says_so_by_name(call, monkeypatch):
+    if "temperature_for" in call.name:
+        pytest.skip("its operator refuses: test_the_export_says_why_it_refuses")
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    name = re.escape(call.public)
+    with pytest.raises(ValueError, match=f"{name}\\b.* cannot be exported to ONNX: "):
+        call("torch")
+
+
+@pytest.mark.full
+def test_the_export_of_a_function_without_a_translation_names_it():
+    with pytest.raises(torch.onnx.OnnxExporterError) as raised:
+        exported(lambda x: kofn.perturbed_argmax(x), normal(3, 7))
+    messages, error = [], raised.value
+    while error is not None:
+        messages.append(str(error))
+        error = error.__cause__
+    assert "kofn.perturbed_argmax" in "".join(messages)
+
+
+def test_prices_are_found_in_brackets_of_any_width(monkeypatch):
+    """The arithmetic of the translation, by NumPy in the place of ONNX's operators."""
+    monkeypatch.setattr(kofn_onnx, "op", ByNumPy())
+    x = [
+        [3, 2, 1, 0, -1e30],
+        [1e30, 2, 1, 0, -1e30],
+        [3e6, 2e6 + 1, 2e6, 0, -1e30],
+        [1, 2, 3, 4, 5],
+    ]
+    costs = [[1, 2, 1, 1, 1]] * 3 + [[1e-18, 1e15, 1, 3, 1e-7]]
+    given = [np.array(each, "f4") for each in (x, costs, [2, 2, 3, 4], np.ones(4))]
+    for link in table.TABLE.values():
+        number = link.inner.alpha if isinstance(link.inner.alpha, float) else None
+        with np.errstate(all="ignore"):
+            *_, away, _ = kofn_onnx._price(*given, None, link=link.inner.id, number=number)
+        wanted = kofn.soft_knapsack(*given[:3], link=link)
+        assert link.inner.cdf(away.astype(float)) == pytest.approx(wanted, abs=2e-6), link
+
+
+class ByNumPy:
+    """What `_price` asks of ONNX's operators."""
+
+    NAMES: ClassVar = {
+        **dict(Add="add", Sub="subtract", Mul="multiply", Div="divide", Where="where", Abs="abs"),
+        **dict(Less="less", Greater="greater", LessOrEqual="less_equal", Not="logical_not"),
+        **dict(GreaterOrEqual="greater_equal", And="logical_and", Or="logical_or", Sign="sign"),
+        **dict(Exp="exp", Log="log", Neg="negative", IsInf="isinf", IsNaN="isnan", Clip="clip"),
+        **dict(Reciprocal="reciprocal", Min="minimum", Pow="power"),
+    }
+
+    def __getattr__(self, name):
+        return getattr(np, self.NAMES[name])
+
+    def Constant(self, value_ints=None, value_float=None):
+        return value_ints if value_float is None else np.float32(value_float)
+
+    def CastLike(self, x, like):
+        return np.asarray(x).astype(np.asarray(like).dtype)
+
+    def Cast(self, x, to):
+        return np.asarray(x).astype({11: np.float64, 9: np.bool_}[to])
+
+    def Sigmoid(self, z):
+        return 1 / (1 + np.exp(-z))
+
+    def Unsqueeze(self, x, axes):
+        return np.expand_dims(x, tuple(axes))
+
+    def ReduceSum(self, x, axes, keepdims):
+        return np.sum(x, tuple(axes), keepdims=bool(keepdims))
+
+    def ReduceMax(self, x, axes, keepdims):
+        return np.max(x, tuple(axes), keepdims=bool(keepdims))
+
+    def ReduceMin(self, x, axes, keepdims):
+        return np.min(x, tuple(axes), keepdims=bool(keepdims))

@@ -154,7 +154,7 @@ def _iterative(rows: Rows, k: int) -> Array:
     xp = namespace(plain.scores)
     least = xp.min(xp.where(rows.live, plain.scores, math.inf), axis=-1)[..., None]
     x = xp.where(rows.live, plain.scores - xp.where(least == math.inf, 0.0, least), 0.0)
-    p = xp.zeros_like(x)
+    p = x * 0.0  # in the graph of the scores, also for k = 0
     for _ in range(k):
         step = xp.where(rows.live, (1 - p) * x, -math.inf)
         p = p + answers.softmax(plain._replace(scores=step))
@@ -164,12 +164,13 @@ def _iterative(rows: Rows, k: int) -> Array:
 def _weighted(rows: Rows, k: int) -> Array:
     plain = _plain(rows)
     xp = namespace(plain.scores)
-    p = xp.zeros_like(plain.scores)
     once = answers.softmax(plain)  # e^x over the largest one, up to a number per row
+    p = once * 0.0  # in the graph of the scores, also for k = 0
     for _ in range(k):
         part = (1 - p) * once
         total = xp.sum(part, axis=-1)[..., None]
-        p = p + part / xp.where(total == 0, 1.0, total)
+        # The weight 0 is a constant: an infinite cotangent there must not meet the other scores.
+        p = p + xp.where(rows.live, part / xp.where(total == 0, 1.0, total), 0.0)
     return xp.where(xp.any(rows.top, axis=-1)[..., None], math.nan, p)
 
 
@@ -177,7 +178,7 @@ def _ones(rows: Rows, k: int) -> Array:
     plain = _plain(rows)
     xp = namespace(plain.scores)
     if k == 0:
-        return xp.zeros_like(plain.scores)
+        return answers.softmax(plain) * 0.0  # in the graph of the scores
     first = marked(plain.scores, top_indices(stop_gradient(plain.scores), k - 1)) & rows.live
     rest = plain._replace(scores=xp.where(first, -math.inf, plain.scores), live=rows.live & ~first)
     p = xp.where(first, full_like(plain.scores, (), 1.0), answers.softmax(rest))

@@ -58,8 +58,10 @@ op: Operators = opset18
 
 HALVINGS = 44
 """From 256 temperatures down to a rounding of float32; what is wider is a gap without a root."""
-HALVINGS_OF_PRICES = 90
-"""The same in float64, from a bracket that costs of very different sizes make wide."""
+HALVINGS_OF_LOGARITHMS = 48
+"""From ±160, which is every price of float32, to a relative distance of 1e-12."""
+HALVINGS_OF_PRICES = 20
+"""From there to a rounding of float64."""
 REACH = 128.0
 """Every link is 0 or 1 to rounding so many temperatures away."""
 
@@ -69,12 +71,12 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     The threshold is found by halving a bracket a fixed number of times, for the links of
     `kofn.links` with a number for alpha; the batch may be dynamic. Refused, by name, are links of
-    your own, an alpha per row, and `temperature_for`.
+    your own, an alpha per row, and the functions that docs/arrays.md lists.
 
     Returns:
         Operators of PyTorch and their translations: a new dictionary, to add your own to.
 
-    Weights meet eager ones to 2e-6 in float32; prices of `soft_knapsack` are found in float64. In a
+    Weights meet eager ones to 2e-6; prices of `soft_knapsack` are found in float64. In a
     gap between scores that is so wide that every threshold in it gives the same weights,
     `soft_topk_threshold` may be another of those.
     """
@@ -105,24 +107,22 @@ def _threshold(
     n = op.ReduceSum(op.CastLike(live, x), last, keepdims=0)
     has_nan = op.ReduceMax(op.CastLike(op.IsNaN(x), x), last, keepdims=0)
     has_nan = op.Or(op.Cast(has_nan, to=9), op.Or(op.IsNaN(k), op.IsNaN(temperature)))
-    open_ = op.And(op.Greater(k, 0.0), op.Less(k, n))
+    open_ = op.And(op.Greater(k, _like(k, 0.0)), op.Less(k, n))
 
-    anchor = _ranked(sort, op.Sub(op.Ceil(k), 1.0), open_)
+    anchor = _ranked(sort, op.Sub(op.Ceil(k), _like(k, 1.0)), open_)
     below = op.Sub(_ranked(sort, op.Floor(k), open_), anchor)
-    reach = op.Mul(temperature, REACH)
+    reach = op.Mul(temperature, _like(temperature, REACH))
     low, high = op.Sub(below, reach), reach
     x = op.Sub(op.Where(live, x, _wide(anchor)), _wide(anchor))
     for _ in range(HALVINGS):
-        middle = op.Mul(op.Add(low, high), 0.5)
+        middle = op.Mul(op.Add(low, high), _like(low, 0.5))
         z = op.Div(op.Sub(x, _wide(middle)), _wide(temperature))
-        excess = op.Sub(_sum(tail, z, live, last), k)
-        low = op.Where(op.Less(excess, 0.0), low, middle)
-        high = op.Where(op.Greater(excess, 0.0), high, middle)
+        low, high = _halved(low, middle, high, op.Sub(_sum(tail, z, live, last), k))
 
-    infinite = op.Where(op.LessOrEqual(k, 0.0), _like(k, math.inf), _like(k, -math.inf))
+    infinite = op.Where(op.LessOrEqual(k, _like(k, 0.0)), _like(k, math.inf), _like(k, -math.inf))
     hi = op.Where(has_nan, _like(k, math.nan), op.Where(open_, anchor, infinite))
     usable = op.And(open_, op.Not(has_nan))
-    return hi, op.Where(usable, op.Mul(op.Add(low, high), 0.5), _like(k, 0.0))
+    return hi, op.Where(usable, op.Mul(op.Add(low, high), _like(low, 0.5)), _like(k, 0.0))
 
 
 def _price(
@@ -151,12 +151,21 @@ def _price(
     low = op.ReduceMin(op.Where(pays, ends[0], _like(cost, 1e38)), last, keepdims=0)
     high = op.ReduceMax(op.Where(pays, ends[1], _like(cost, -1e38)), last, keepdims=0)
     inside = op.Where(pays, scores, _like(scores, 0.0))
+
+    def excess(price: Any) -> Any:
+        z = op.Div(op.Sub(inside, op.Mul(cost, _wide(price))), _wide(t))
+        return op.Sub(_spent(tail, z, cost, last), limit)
+
+    # A score of −1e30, or costs of very different sizes, make a bracket that no number of halvings
+    # closes. The logarithm of a price, in temperatures, is halved first.
+    low, high = _logarithm(op.Div(low, t)), _logarithm(op.Div(high, t))
+    for _ in range(HALVINGS_OF_LOGARITHMS):
+        middle = op.Mul(op.Add(low, high), _like(low, 0.5))
+        low, high = _halved(low, middle, high, excess(op.Mul(_price_of(middle), t)))
+    low, high = op.Mul(_price_of(low), t), op.Mul(_price_of(high), t)
     for _ in range(HALVINGS_OF_PRICES):
         middle = op.Mul(op.Add(low, high), _like(low, 0.5))
-        z = op.Div(op.Sub(inside, op.Mul(cost, _wide(middle))), _wide(t))
-        excess = op.Sub(_spent(tail, z, cost, last), limit)
-        low = op.Where(op.Less(excess, _like(excess, 0.0)), low, middle)
-        high = op.Where(op.Greater(excess, _like(excess, 0.0)), high, middle)
+        low, high = _halved(low, middle, high, excess(middle))
 
     settled = op.Or(has_nan, op.Or(none, every))
     theta = op.Where(settled, _like(limit, 0.0), op.Mul(op.Add(low, high), _like(low, 0.5)))
@@ -167,6 +176,22 @@ def _price(
     hi = op.Where(has_nan, _like(budget, math.nan), op.Where(settled, infinite, first))
     ones = op.Add(op.Mul(first, _like(first, 0.0)), _like(first, 1.0))
     return hi, rest, op.CastLike(distance, x), ones
+
+
+def _halved(low: Any, middle: Any, high: Any, excess: Any) -> tuple[Any, Any]:
+    """Return the half of a bracket in which what is chosen, or spent, is as it should be."""
+    zero = _like(excess, 0.0)
+    low = op.Where(op.Less(excess, zero), low, middle)
+    return low, op.Where(op.Greater(excess, zero), high, middle)
+
+
+def _logarithm(price: Any) -> TensorType:
+    """Return ±log(1 + |price|)."""
+    return op.Mul(op.Sign(price), op.Log(op.Add(op.Abs(price), _like(price, 1.0))))
+
+
+def _price_of(logarithm: Any) -> TensorType:
+    return op.Mul(op.Sign(logarithm), op.Sub(op.Exp(op.Abs(logarithm)), _like(logarithm, 1.0)))
 
 
 def _spent(tail: Callable[[Any], tuple[Any, Any]], z: Any, cost: Any, last: Any) -> TensorType:
@@ -219,7 +244,7 @@ def _where(condition: TensorType, self: TensorType, other: TensorType) -> Tensor
 def _erfc(self: TensorType) -> TensorType:
     """Return erfc; the exporter's own is 1 − Erf, which is 0 from 4 on."""
     y = _erfc_above_0(op.Abs(self))
-    return op.Where(op.Less(self, 0.0), op.Sub(2.0, y), y)
+    return op.Where(op.Less(self, _like(self, 0.0)), op.Sub(_like(y, 2.0), y), y)
 
 
 def _erfc_above_0(x: Any) -> TensorType:

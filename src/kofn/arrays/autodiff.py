@@ -183,6 +183,13 @@ def quotient(x: ArrayT, y: ArrayT, wanted: Array) -> ArrayT:
     return _quotient(x, y) if in_jax else x / y
 
 
+def divided(x: ArrayT, y: ArrayT) -> ArrayT:
+    """Return x/y for y > 0, where x = ±inf is a constant: it would make a NaN of y's gradient."""
+    xp = namespace(x)
+    finite = ~xp.isinf(stop_gradient(x))
+    return xp.where(finite, quotient(xp.where(finite, x, 0.0), y, finite), stop_gradient(x))
+
+
 def _quotient(x: ArrayT, y: ArrayT) -> ArrayT:
     import jax
 

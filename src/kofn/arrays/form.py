@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from kofn.arrays.checks import check_dim, check_scores
-from kofn.arrays.kinds import Array, cast, contiguous, full_like, move_axis, namespace_of
+from kofn.arrays.kinds import Array, cast, contiguous, move_axis, namespace_of
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
 
 _AS_IT_IS = contextlib.nullcontext()
@@ -57,7 +57,7 @@ class Form(NamedTuple, Generic[KindT]):
     def entries(self, values: ArrayT) -> ArrayT:
         """Return `values` with `dim` last; one entry, 0, in a row without any, as rows have."""
         values = self.last(values)
-        return values if self.n else full_like(values, (*values.shape[:-1], 1), 0.0)
+        return values if self.n else self.xp.sum(values, axis=-1)[..., None]
 
     def restored(self, values: Array) -> KindT:
         """Return values of rows in the caller's dtype, with the last dimension back at `dim`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
+
 from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch
 
@@ -29,6 +31,19 @@ def is_at_hand(x: Array) -> bool:
     if is_torch(x):
         return x.device.type == "cpu" and of_torch.state.is_eager(x)
     return is_numpy(x)
+
+
+def at_hand(x: Array) -> Array | None:
+    """Return `x`, or a NumPy array of its numbers, if reading them waits for no device; else None.
+
+    To ask `is_at_hand` of JAX would wait for a CPU as well, which no caller there does often.
+    """
+    if not is_jax(x):
+        return x if is_at_hand(x) else None
+    here = is_known(x) and x.is_fully_addressable
+    if not here or any(device.platform != "cpu" for device in x.devices()):
+        return None
+    return np.asarray(x)
 
 
 def greatest(x: Array) -> int | None:

@@ -328,7 +328,7 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         perturbed, xp = self._own(perturbed), namespace(self.logits)
         with quiet(perturbed):
             z, (y, log_total) = stop_gradient(perturbed), self._normalised()
-            if z.shape[self.dim] == 0:
+            if not self._one():  # no class, and no greatest
                 return z + moving(y)
             possible = (y != -math.inf) & (z != -math.inf)
             top = xp.max(z, axis=self.dim, keepdims=True)

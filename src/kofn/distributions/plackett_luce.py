@@ -157,7 +157,7 @@ def _sum_of(y: Array) -> _Sums:
     y = xp.concat([y, full_like(y, (*y.shape[:-1], 1), -math.inf)], axis=-1)
     largest = xp.clip(stop_gradient(xp.max(y, axis=-1)), float(xp.finfo(y.dtype).min), None)
     possible = y != -math.inf
-    distance = xp.where(possible, y, 0.0) - largest[..., None]
+    distance = xp.where(possible, y, largest[..., None]) - largest[..., None]
     total = xp.sum(xp.where(possible, xp.exp(distance), 0.0), axis=-1)
     return _Sums(largest, xp.log(xp.where(total == 0, 1.0, total)))
 

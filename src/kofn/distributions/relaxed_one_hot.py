@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.autodiff import divided, stop_gradient
 from kofn.arrays.checks import check_ends, check_per_row, check_same_kind, check_temperature
 from kofn.arrays.kinds import Array, adopt, cast, framework, namespace, quiet, special
 from kofn.arrays.typing import ArrayT
@@ -72,7 +72,8 @@ class RelaxedOneHot(OverRows[ArrayT]):
         """Draw logarithms of weights, none of which rounds to 0; differentiable."""
         with quiet(self.logits):
             noisy = self._choice.perturb(shape, rng)
-            scaled = noisy / namespace(noisy).expand_dims(self._temperature(noisy), axis=-1)
+            t = namespace(noisy).expand_dims(self._temperature(noisy), axis=-1)
+            scaled = divided(noisy, t)
             return cast(Categorical(scaled)._log_probs(), self.logits.dtype)
 
     def log_prob(self, value: Array, *, logs: bool = False) -> ArrayT:

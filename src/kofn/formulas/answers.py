@@ -32,11 +32,15 @@ def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | Non
     """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
     p = place(rows, over, found)
     xp = namespace(p.z)
-    chosen = _chosen(p, rows.live) + p.correction
+    chosen = _chosen(p, rows.live)
     if has_gradients(p.z, p.k, p.costs):
         number, alpha = p.link.static_and_array_alpha()
         arguments = p.z, p.k, p.open, alpha, over_argument(p.over), p.costs
+        # What does not move may carry any cotangent, infinity and NaN included: an entropy's.
+        slope = p.link.map_alpha(stop_gradient).pdf(stop_gradient(p.z))
+        chosen = xp.where(p.outside | (slope == 0), stop_gradient(chosen), chosen)
         chosen = chosen + with_gradients_of(Equation(p.link.id, number).remainder, *arguments)
+        chosen = chosen + p.correction
     if rows.costs is None and not is_in_parts(over):
         chosen = mended(chosen, p, rows)
     none, every = p.closed(p.none, rows.live), p.closed(p.every, rows.live)
@@ -183,7 +187,9 @@ def shares(rows: Rows, over: Reductions, greatest: Array) -> tuple[Array, Array]
     raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
     (total,) = wide_sums_of(over, raised)
     divisor = cast(xp.where(total == 0, 1.0, total), x.dtype)
-    share = xp.where(rows.live, raised / over.expand(divisor), 0.0)  # also in a row with a NaN
+    # Also in a row with a NaN. What is 0 does not move, and may carry any cotangent.
+    still = ~rows.live | ((raised == 0) & over.expand(total == total))
+    share = xp.where(still, 0.0, raised / over.expand(divisor))
     return xp.where(rows.top, over.expand(rows.top_weight), share), total
 
 

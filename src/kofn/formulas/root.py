@@ -109,7 +109,8 @@ class Equation(NamedTuple):
         if terms.costs is not None:
             dearer = _weights(link, z, terms.live) * (moving.costs - terms.costs)
             change = change - over.sum(dearer)
-        return only_if(~solvable, moved, zeros) * over.expand(change)
+        share = only_if(~solvable, moved, zeros)
+        return _shared(share, over.expand(change))
 
     def carried(self, zeros: Array, x: Array, *row: Any) -> Array:
         """Return 0, with dθ = Σ dx·F′/ΣF′ in rows in which z is a constant.
@@ -146,8 +147,7 @@ class Equation(NamedTuple):
         slope = fixed.pdf(stop_gradient(z))
         slope = slope if costs is None else costs * slope
         slope = namespace(z).where(live & over.expand(solvable), slope, 0.0)
-        found: Array = slope / over.expand(weight) * over.expand(rest - stop_gradient(rest))
-        return found
+        return _shared(slope / over.expand(weight), over.expand(rest - stop_gradient(rest)))
 
     def _at(self, delta: Array, terms: Terms) -> tuple[Link, Array]:
         expand = _reductions(terms.over).expand
@@ -155,6 +155,11 @@ class Equation(NamedTuple):
         delta = moved(expand(delta), terms.costs, terms.shift, _reductions(terms.over))
         z = capped(terms.z, terms.distance, expand(terms.t), delta, outside, beyond)
         return by_id(self.link_id, self.number if terms.alpha is None else terms.alpha), z
+
+
+def _shared(share: Array, change: Array) -> Array:
+    """Return share·change; what has no share may carry any cotangent, infinity and NaN included."""
+    return namespace(share).where(share != 0, share * change, 0.0)
 
 
 def moved(delta: Array, costs: Array | None, shift: Array | None, over: Reductions) -> Array:

@@ -170,8 +170,8 @@ def given(
     if mask is not None:
         x = form.xp.where(last_mask(mask, scores, form), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
-    if n == 0:  # one excluded entry, so that a row has a minimum
-        x = full_like(x, (*batch, 1), -math.inf)
+    if n == 0:  # one excluded entry, so that a row has a minimum; in the graph of the scores
+        x = form.xp.sum(x, axis=-1)[..., None] - math.inf
     # Numbers per row get the dtype of `like`, which is never of half precision.
     link, like = link.inner, form.rows(x[:0]) if half else x
     if link.alpha is not None:
@@ -277,7 +277,7 @@ def costs_of(costs: object, scores: Array, x: Array, form: Form) -> Array:
     check_broadcasts("costs", tuple(costs.shape), shape, "the shape of scores")
     spread = form.xp.broadcast_to(cast_like(adopt(costs, scores), x), shape)
     spread = spread if form.dim == -1 else move_axis(spread, form.dim, -1)
-    return spread if form.n else full_like(x, tuple(x.shape), 0.0)
+    return spread if form.n else form.xp.sum(spread, axis=-1)[..., None]
 
 
 def budget_of(budget: object, batch: tuple[int, ...], x: Array, dim: int) -> Array:

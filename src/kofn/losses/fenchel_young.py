@@ -103,9 +103,9 @@ def softmax_loss(
 
     Raises:
         TypeError, ValueError: as for `soft_topk`; a target, weight or option of the wrong kind or
-            shape; an index that is neither in [0, n) nor `ignore_index`. In JAX arrays, arrays on
-            other devices, and compiled or transformed code, such a row is NaN instead, because
-            reading the index would wait for the device.
+            shape; an index that is neither in [0, n) nor `ignore_index`. In arrays on other
+            devices than a CPU, and in code that JAX or PyTorch traces, such a row is NaN instead,
+            because reading the index would wait for the device.
 
     Example:
         >>> import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.autodiff import divided, stop_gradient
 from kofn.arrays.checks import check_mask, check_number, check_same_kind
 from kofn.arrays.form import form_of
 from kofn.arrays.kinds import (
@@ -160,7 +160,8 @@ def _with_margin(
         m = _margin(margin, cosines, form.n, x)
         move = _moved if labels.labels is None or not form.n else _moved_label
         t = checked.temperature
-        logits = move(at_target, x, m, labels) / (t if type(t) is float else t[..., None])
+        moved = move(at_target, x, m, labels)
+        logits = moved / t if type(t) is float else divided(moved, t[..., None])
         logits = logits if dim == -1 else move_axis(logits, -1, dim)
         loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, cast(logits, cosines.dtype)

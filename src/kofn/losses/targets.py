@@ -28,7 +28,7 @@ from kofn.arrays.kinds import (
     scalar,
 )
 from kofn.arrays.operations import arange, as_numbers, at_labels
-from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.tracing import at_hand, is_at_hand
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import ONE, Given, given
 from kofn.links import Link
@@ -158,24 +158,28 @@ def labelled(target: Array, scores: Array, x: Array, ignored: int, n: int) -> Ta
 
     A label out of range is an error if reading it does not wait for a device.
     """
-    xp, at_hand = namespace(target), is_at_hand(target)
+    xp, known = namespace(target), at_hand(target)
     index = target if is_jax(target) else cast(target, xp.int64)
-    if at_hand and math.prod(index.shape) > 0:
-        least, most = int(index.min()), int(index.max())
+    if known is not None and math.prod(known.shape) > 0:
+        least, most = int(known.min()), int(known.max())
         if least >= 0 and most < n and not least <= ignored <= most:
             return Target(x, labels=adopt(index, scores), integers=True)
+        _check_labels(known, ignored, n)
     used, inside = index != ignored, (index >= 0) & (index < n)
-    wrong = used & ~inside
-    if at_hand and bool(xp.any(wrong)):
+    wrong = adopt(used & ~inside, scores)
+    labels, used = adopt(xp.where(used & inside, index, 0), scores), adopt(used, scores)
+    one = full_like(cast(x[:0], compute_dtype(x)), (), 1.0)
+    valid = None if known is not None else namespace(scores).where(wrong, math.nan, one)
+    return Target(x, labels=labels, used=used, valid=valid, integers=True)
+
+
+def _check_labels(known: Array, ignored: int, n: int) -> None:
+    wrong = (known != ignored) & ((known < 0) | (known >= n))
+    if wrong.any():
         raise ValueError(
             f"target must have indices in [0, {n}), or ignore_index, {ignored}; "
-            f"got {int(index[wrong][0])}"
+            f"got {int(known[wrong][0])}"
         )
-    labels, used = adopt(xp.where(used & inside, index, 0), scores), adopt(used, scores)
-    bad = adopt(wrong, scores)
-    one = full_like(cast(x[:0], compute_dtype(x)), (), 1.0)
-    valid = None if at_hand else namespace(scores).where(bad, math.nan, one)
-    return Target(x, labels=labels, used=used, valid=valid, integers=True)
 
 
 def _weighted(target: Target, by_class: Array) -> Target:

@@ -137,10 +137,12 @@ def _polynomial(rows: Rows, order: int) -> Array:
         if i and i % 4 == 0:  # four factors do not overflow; a product that underflows counts as 0
             raised = raised / _largest(raised, live)
         raised = raised * ((x - real * t) ** 2 + (imaginary * t) ** 2)
-    raised = xp.where(live | xp.isnan(rows.scores), raised, 0.0)
+    some = live | xp.isnan(rows.scores)
+    raised = xp.where(some, raised, 0.0)
     total = xp.sum(raised, axis=-1)[..., None]
     share = raised / xp.where(total == 0, 1.0, total)
-    return xp.where(rows.top, rows.top_weight[..., None], share)
+    # The weight 0 is a constant: an infinite cotangent there must not meet the other scores.
+    return xp.where(rows.top, rows.top_weight[..., None], xp.where(some, share, 0.0))
 
 
 def _largest(values: Array, live: Array) -> Array:

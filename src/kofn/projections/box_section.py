@@ -9,6 +9,7 @@ from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, full_like, namespace, scalar
 from kofn.arrays.operations import in_parts, power_of_two, take_along_last
 from kofn.arrays.typing import ArrayT
+from kofn.arrays.without_onnx import refuse
 from kofn.projections.vectors import vectors
 from kofn.solver.costs import less_product
 from kofn.solver.reductions import DENSE
@@ -78,6 +79,7 @@ def projection_box_section(
         >>> projection_box_section(x, 0.0, np.array([1.0, 2.0, 2.0]), 1.0, 2.0)
         array([1., 1., 0.])
     """
+    refuse("projections.projection_box_section")
     given = vectors(x, dim)
     bounds = (
         given.per_entry("lower", lower, infinite=True),

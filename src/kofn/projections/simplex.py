@@ -132,7 +132,7 @@ def on_simplex(
     """Return `rows`, in the form of `given`, projected onto the simplex of that scale."""
     size = given.per_vector("scale", scale, positive=True)
     if isinstance(size, float) and USUAL[0] <= size <= USUAL[1]:
-        return size * sparsemax(rows, temperature=size, mask=mask)
+        return size * sparsemax(rows, temperature=size, mask=mask)  # size has no gradient
     # In units of the scale, and less the maximum: what overflows then is far below the others.
     xp = given.form.xp
     each = (*given.batch, 1)
@@ -142,4 +142,4 @@ def on_simplex(
     top = xp.max(known, axis=-1)[..., None] if known.shape[-1] else unit
     away = rows - xp.where(xp.isfinite(top), top, 0.0)
     share = sparsemax(away / unit, temperature=(number / unit)[..., 0], mask=mask)
-    return number * share
+    return xp.where(share == 0, 0.0, number * share)  # which may carry any cotangent

@@ -21,9 +21,11 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
     namespace_of,
+    quiet_for,
 )
 from kofn.arrays.operations import arange, cumulative_min, same
 from kofn.arrays.tracing import greatest, is_at_hand
+from kofn.arrays.without_onnx import WITHOUT_ONNX, refuse
 from kofn.segments.order import Order, as_index
 from kofn.solver.segments import SegmentRows
 
@@ -114,7 +116,7 @@ class SegmentForm(NamedTuple):
         return move_axis(values.reshape(*columns, size), -1, 0) if columns else values
 
     def quiet(self) -> contextlib.AbstractContextManager[Any]:
-        return np.errstate(all="ignore") if self.kind == "numpy" else contextlib.nullcontext()
+        return quiet_for(self.kind)
 
 
 def form_of_segments(
@@ -129,6 +131,7 @@ def form_of_segments(
 
     `of` is what the caller calls the scores; `integers` says whether they may be integers.
     """
+    refuse(*(name for name in WITHOUT_ONNX if "segment" in name))
     offsets = None
     if hasattr(scores, "device_mesh"):
         raise TypeError(

@@ -101,7 +101,7 @@ def marginals(rows: Rows) -> Array:
     xp = namespace(rows.z)
     tail = routes.tails(rows.z, rows.k)
     answer = xp.where(rows.z > 0, 1 - tail, tail)
-    return _entries_or_nan(rows, xp.where(rows.must, 1.0, answer))
+    return _entries_or_nan(rows, answer, 1.0)
 
 
 def variance(rows: Rows) -> Array:
@@ -171,9 +171,13 @@ def _or_nan(rows: Rows, per_row: Array) -> Array:
     return namespace(per_row).where(rows.has_nan, math.nan, per_row)
 
 
-def _entries_or_nan(rows: Rows, per_entry: Array) -> Array:
+def _entries_or_nan(rows: Rows, per_entry: Array, sure: float = 0.0) -> Array:
+    """Fill in what is settled, constants that may carry any cotangent: `sure`, 0 and NaN."""
+    xp = namespace(per_entry)
+    settled = xp.where(rows.must, scalar(per_entry, sure), 0.0)
+    answer = xp.where(rows.z == -math.inf, settled, per_entry)
     bad = rows.has_nan[..., None] & (rows.logits != -math.inf)
-    return namespace(per_entry).where(bad, math.nan, per_entry)
+    return xp.where(bad, math.nan, answer)
 
 
 def _finite(y: Array) -> Array:

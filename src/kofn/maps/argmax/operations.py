@@ -55,10 +55,18 @@ def _evaluate(_: Any, rows: Noisy) -> tuple[Array | None, ...]:
     return p, *(found or (None, None, None))
 
 
-def _back(_: Any, rows: Noisy, cotangent: Array, *found: Array | None) -> Array:
+def _back(_: Any, rows: Noisy, cotangent: Array, p: Array, *found: Array | None) -> Array:
     known: Any = found
     measure = None if found[0] is None else Measure(*known)
-    return quadrature.jacobian_product(rows.y, rows.noise, cotangent, measure)
+    return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), measure)
+
+
+def _of_moving(cotangent: Array, p: Array) -> Array:
+    """Return the cotangents without those of entries that no noise chooses: these do not move.
+
+    They may be infinite or NaN, as an entropy's.
+    """
+    return namespace(p).where(p == 0, 0.0, cotangent)
 
 
 EAGER = Operation(
@@ -70,7 +78,10 @@ EAGER = Operation(
     back=(
         Operation(
             name="",
-            takes="cotangent n, y n, at **, mass **, total **, link, kinks float[], shares float[]",
+            takes=(
+                "cotangent n, y n, p n, at **, mass **, total **, link, kinks float[], "
+                "shares float[]"
+            ),
             gives="y n",
             of=ROWS,
             kernel=_back,
@@ -101,12 +112,12 @@ def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
     return p, kept
 
 
-def _from_nodes(_: Any, rows: Noisy, cotangent: Array, kept: Tensor) -> Array:
+def _from_nodes(_: Any, rows: Noisy, cotangent: Array, p: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
     found: Any = Measure(*kept[:, :count])
     if not count:
         found = quadrature.evaluate(*rows)[1] or None
-    return quadrature.jacobian_product(rows.y, rows.noise, cotangent, found)
+    return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), found)
 
 
 COMPILED = Operation(
@@ -118,7 +129,7 @@ COMPILED = Operation(
     back=(
         Operation(
             name="noisy_argmax_backward",
-            takes="cotangent n, y n, kept **, link, kinks float[], shares float[]",
+            takes="cotangent n, y n, p n, kept **, link, kinks float[], shares float[]",
             gives="y n",
             of=ROWS,
             kernel=_from_nodes,

@@ -9,6 +9,7 @@ from kofn.adapters import route
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.kinds import Array, is_torch, namespace, scalar
+from kofn.arrays.without_onnx import refuse
 from kofn.inputs.settled import Rows
 from kofn.links.link import by_id
 from kofn.maps.argmax.nodes import Kinks, Noise
@@ -19,14 +20,16 @@ from kofn.solver.equation import far
 
 def weights(rows: Rows, kinks: Kinks) -> Array:
     """Return p of rows with k = 1, with softmax's rules for ±inf, masks and NaN."""
+    refuse("perturbed_argmax", "losses.perturbed_accuracy_loss")
     xp = namespace(rows.scores)
-    some = xp.any(rows.live, axis=-1)
-    greatest = xp.where(some, xp.max(stop_gradient(rows.scores), axis=-1), 0.0)[..., None]
+    some = xp.any(rows.live, axis=-1)[..., None]
+    greatest = xp.where(some, xp.max(stop_gradient(rows.scores), axis=-1)[..., None], 0.0)
     distance = xp.where(rows.live, rows.scores, greatest) - greatest
     y = distance / rows.temperature[..., None]
     limit = far(xp.finfo(y.dtype))
     y = xp.where(stop_gradient(y) < -limit, scalar(y, -limit), y)
-    y = xp.where(rows.live, y, -math.inf)
+    # A row without available entries has any numbers: of none there is no greatest.
+    y = xp.where(rows.live | ~some, y, -math.inf)
     p = xp.where((rows.k <= 0)[..., None], 0.0, probabilities(y, Noise(rows.link, kinks)))
     # A NaN in the row gives NaN even if a score of +inf takes all the weight.
     p = xp.where(rows.live & xp.isnan(rows.scores), math.nan, p)
@@ -45,7 +48,9 @@ def probabilities(y: Array, noise: Noise) -> Array:
     if not has_gradients(y):
         return p
     link = noise.link
-    return p + with_gradients_of(partial(_slope, link.id, link.alpha, noise.kinks), y)
+    change = with_gradients_of(partial(_slope, link.id, link.alpha, noise.kinks), y)
+    # What no noise chooses does not move, and may carry any cotangent: an entropy's is infinite.
+    return p + namespace(p).where(p == 0, 0.0, change)
 
 
 def _slope(link_id: str, alpha: float | None, kinks: Kinks, y: Array) -> Array:

@@ -18,6 +18,7 @@ from kofn.arrays.kinds import (
     scalar,
 )
 from kofn.arrays.typing import ArrayT, LinkName
+from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
 from kofn.links.link import by_id
 from kofn.maps.assignment.arguments import Matrices, matrices
@@ -105,6 +106,7 @@ def soft_assignment(
                [0., 0., 1.],
                [1., 0., 0.]])
     """
+    refuse("soft_assignment")
     link, is_hard = table.resolve(link), check_flag("hard", hard)
     given = matrices(scores, k, capacity, link, temperature, mask)
     if 0 in given.x.shape[-2:]:
@@ -153,6 +155,7 @@ def soft_assignment_prices(
         >>> columns.round(3)
         array([ 0.698, -0.098, -0.599])
     """
+    refuse("soft_assignment_prices")
     link = table.resolve(link)
     given = matrices(scores, k, capacity, link, temperature, mask)
     if 0 in given.x.shape[-2:]:

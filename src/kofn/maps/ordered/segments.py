@@ -174,7 +174,8 @@ class _Rows(NamedTuple):
     def numbers(self, entries: Array) -> Array:
         """Return the numbers of entries."""
         if not self.x.shape[0]:
-            return full_like(self.x, tuple(entries.shape), 0)
+            none = cast(namespace(self.x).sum(self.x), self.x.dtype)  # 0, in the graph of x
+            return full_like(self.x, tuple(entries.shape), 0) + none
         found: Array = self.x[entries]
         return found
 

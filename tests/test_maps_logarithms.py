@@ -148,3 +148,22 @@ def test_they_compile_and_map():
     want = log_soft_topk(x, 2, temperature=0.5)
     assert torch.allclose(compiled(x), want)
     assert torch.allclose(torch.func.vmap(lambda x: log_soft_topk(x, 2, temperature=0.5))(x), want)
+
+
+@pytest.mark.parametrize("apart", [50.0, 56.0, 60.0, 70.0])
+def test_second_derivatives_in_k_are_right_or_not_finite_where_slopes_are_tiny(apart):
+    """Two scores ±z from θ, k = 1: W = 2φ(z), and with h = φ/F at −z, ∂² log p/∂x∂k = −h²/(4φ)."""
+    x = torch.tensor([apart, 0.0], dtype=torch.float64, requires_grad=True)
+    k, t = (torch.tensor(1.0, dtype=torch.float64, requires_grad=True) for _ in "kt")
+    low = log_soft_topk(x, k, link="normal", temperature=t)[1]
+    in_x, in_k, in_t = torch.autograd.grad(low, (x, k, t), create_graph=True)
+    z = apart / 2
+    hazard = z + 1 / z - 2 / z**3  # of φ/F in the far tail
+    slope = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    (mixed,) = torch.autograd.grad(in_x[1], k, retain_graph=True)
+    wanted = -(hazard**2) / (4 * slope)
+    assert mixed.item() == pytest.approx(wanted, rel=1e-4)
+    (of_t,) = torch.autograd.grad(in_t, k, retain_graph=True)
+    assert math.isfinite(of_t)
+    (again,) = torch.autograd.grad(in_k, x)
+    assert not again.isfinite().any() or again[1].item() == pytest.approx(mixed.item(), rel=1e-9)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kofn.arrays import torch as of_torch
 from kofn.arrays.flow import zeros_of
-from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, scalar
+from kofn.arrays.kinds import Array, is_jax, is_numpy, is_torch, namespace, promoting, scalar
 from kofn.arrays.typing import ArrayT
 
 
@@ -97,6 +97,7 @@ def with_gradients_of(function: Callable[..., Any], *arguments: Any) -> Any:
         return zeros_of(arguments[0])
 
     @zeros.defjvp
+    @promoting
     def _(primals: Any, tangents: Any) -> Any:
         return zeros(*primals), jax.jvp(function, primals, tangents)[1]
 
@@ -117,6 +118,7 @@ def root_with_rule(
         return root
 
     @of.defjvp
+    @promoting
     def _(primals: Any, tangents: Any) -> Any:
         (start, terms), (_, changes) = primals, tangents
         root = of(start, terms)
@@ -142,6 +144,7 @@ def function_by_slopes(
         return function(z, k, constants)
 
     @of.defjvp
+    @promoting
     def _(primals: Any, tangents: Any) -> Any:
         z, _, constants = primals
         return of(*primals), change(z, constants, *tangents[:2])
@@ -166,6 +169,7 @@ def reciprocal(x: Array) -> Array:
     custom = jax.custom_jvp(lambda x: 1 / x)
 
     @custom.defjvp
+    @promoting
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         inverse = reciprocal(*primals)
         return inverse, -inverse * (tangents[0] * inverse)
@@ -196,6 +200,7 @@ def _quotient(x: ArrayT, y: ArrayT) -> ArrayT:
     custom = jax.custom_jvp(lambda x, y: x / y)
 
     @custom.defjvp
+    @promoting
     def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
         ratio, (dx, dy) = _quotient(*primals), tangents
         return ratio, _quotient(dx - ratio * dy, primals[1])

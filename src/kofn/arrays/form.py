@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Generic, NamedTuple
 
-import numpy as np
-
 from kofn.arrays.checks import check_dim, check_scores
-from kofn.arrays.kinds import Array, cast, contiguous, move_axis, namespace_of
+from kofn.arrays.kinds import Array, cast, contiguous, move_axis, namespace_of, quiet_for
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
-
-_AS_IT_IS = contextlib.nullcontext()
 
 
 class Form(NamedTuple, Generic[KindT]):
@@ -68,8 +64,8 @@ class Form(NamedTuple, Generic[KindT]):
         return found  # of the kind of the caller's array
 
     def quiet(self) -> contextlib.AbstractContextManager[Any]:
-        """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
-        return np.errstate(all="ignore") if self.kind == "numpy" else _AS_IT_IS
+        """Return `kinds.quiet` for the caller's array."""
+        return quiet_for(self.kind)
 
 
 def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = False) -> Form[ArrayT]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -211,5 +213,30 @@ def is_jit_tracing() -> bool:
 
 
 def quiet(x: Array) -> contextlib.AbstractContextManager[Any]:
-    """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
-    return np.errstate(all="ignore") if is_numpy(x) else contextlib.nullcontext()
+    """Silence NumPy's warnings about intended infinities, and JAX's strict rules of promotion."""
+    return quiet_for(framework(x))
+
+
+def quiet_for(kind: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Return `quiet` for arrays of a framework."""
+    if kind == "numpy":
+        return np.errstate(all="ignore")
+    if kind == "jax":
+        from kofn.arrays.jax.promotion import usual
+
+        return usual()
+    return _AS_IT_IS
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
+def promoting(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a rule, which JAX calls when kofn has returned, run as `quiet` code does."""
+
+    @wraps(rule)
+    def whole(*arguments: Any, **named: Any) -> Any:
+        with quiet_for("jax"):
+            return rule(*arguments, **named)
+
+    return whole

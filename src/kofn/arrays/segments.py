@@ -21,6 +21,7 @@ from kofn.arrays.kinds import (
     is_torch,
     most_precise_dtype,
     namespace,
+    promoting,
 )
 
 
@@ -62,6 +63,7 @@ def _jax_expand() -> Callable[[Array, Array], Array]:
         return per_row[ids]
 
     @expand.defjvp
+    @promoting
     def _(primals: Any, tangents: Any) -> Any:
         per_row, ids = primals
         wide, change = _wide(per_row), tangents[0]

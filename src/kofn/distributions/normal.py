@@ -98,7 +98,8 @@ class Normal(Distribution[ArrayT]):
         shape, rng = check_shape(shape), check_rng(rng, self.mean)
         mean, scale = self._parameters()
         noise = standard_normal(rng, (*shape, *mean.shape), mean)
-        return cast(mean + scale * noise, self.mean.dtype)
+        with quiet(mean):
+            return cast(mean + scale * noise, self.mean.dtype)
 
     def sample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Draw as `rsample`, without a gradient."""

@@ -113,7 +113,7 @@ class Given(NamedTuple, Generic[KindT]):
         return found
 
     def quiet(self) -> contextlib.AbstractContextManager[object]:
-        """Silence NumPy's warnings about intended infinities; the other frameworks give none."""
+        """Return `kinds.quiet` for the caller's array."""
         silence: contextlib.AbstractContextManager[object] = self.form.quiet()
         return silence
 

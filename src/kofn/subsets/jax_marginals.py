@@ -14,6 +14,7 @@ import jax
 from kofn import links
 from kofn.adapters.jax_linear import Linear, Pull, differentiate
 from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import promoting
 from kofn.kernels.contract import COVARIANCE, MARGINALS
 from kofn.threshold.jax_operators import Operator, Settings, Site, bind, wanted
 from kofn.threshold.route import threshold
@@ -28,6 +29,7 @@ def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.
 
 
 @partial(jax.jit, static_argnums=0)
+@promoting
 def _marginals(settings: Settings, y: jax.Array, k: jax.Array, found: Any) -> jax.Array:
     if found is None:
         found = threshold(stop_gradient(y), k, jax.numpy.ones_like(k), links.logistic)

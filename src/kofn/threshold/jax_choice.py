@@ -10,6 +10,7 @@ import jax
 from jax import lax, numpy
 
 from kofn.arrays.jax.axes import keys_of
+from kofn.arrays.kinds import promoting
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold.jax_axis import AxisRows
 from kofn.threshold.jax_operators import Operator, Settings, bind
@@ -48,6 +49,7 @@ def ranked(x: jax.Array, ranks: jax.Array, rule: Rule, mask: jax.Array | None = 
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+@promoting
 def _call(operator: Operator, settings: Settings, *arrays: jax.Array) -> Any:
     return bind(operator, *arrays, settings=settings)
 

@@ -18,6 +18,7 @@ from jax.extend.core import Primitive
 from kofn import kernels
 from kofn.arrays.jax.layout import is_exported, is_whole, with_devices
 from kofn.arrays.jax.private import ad, batching, mlir
+from kofn.arrays.kinds import promoting
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link, by_id
 from kofn.threshold import jax_repair, jax_spread
@@ -138,15 +139,15 @@ def primitive_of(operator: Operator) -> Primitive:
     primitive.multiple_results = True
     primitive.def_impl(partial(_run, primitive))
     primitive.def_abstract_eval(partial(_abstract, operator))
-    batching.primitive_batchers[primitive] = partial(_batched, operator)
-    mlir.register_lowering(primitive, partial(_lowered, primitive, operator))
-    for_cpu = partial(_lowered_for_cpu, primitive, operator)
+    batching.primitive_batchers[primitive] = promoting(partial(_batched, operator))
+    mlir.register_lowering(primitive, promoting(partial(_lowered, primitive, operator)))
+    for_cpu = promoting(partial(_lowered_for_cpu, primitive, operator))
     mlir.register_lowering(primitive, for_cpu, platform="cpu")
     if operator in RULES:
         jvp, transpose = RULES[operator]
-        ad.primitive_jvps[primitive] = jvp
+        ad.primitive_jvps[primitive] = promoting(jvp)
         if transpose is not None:
-            ad.primitive_transposes[primitive] = transpose
+            ad.primitive_transposes[primitive] = promoting(transpose)
     return primitive
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from kofn.arrays.kinds import promoting
 from kofn.arrays.operations import power_of_two
 from kofn.links.link import Link
 from kofn.solver.neighbours import Place
@@ -25,6 +26,7 @@ def price_of(
 
 
 @partial(jax.jit, static_argnums=0)
+@promoting
 def _price(settings: Settings, x: Any, costs: Any, budget: Any, *per_row: Any) -> Any:
     scale = power_of_two(jax.numpy.where(x > -jax.numpy.inf, costs, 0.0).max(-1, initial=0.0))
     rows = x, costs / scale[..., None], budget / scale

@@ -17,6 +17,7 @@ try:
 except ImportError:  # JAX before 0.8
     from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
 
+from kofn.arrays.kinds import promoting
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows
 from kofn.links.link import Link, by_id
@@ -40,6 +41,7 @@ def evaluate(
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
+@promoting
 def _evaluate(
     function: Callable[..., jax.Array],
     link: str,
@@ -62,6 +64,7 @@ def threshold(
 
 
 @partial(jax.jit, static_argnums=0)
+@promoting
 def _threshold(settings: Settings, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
     high, low = bind(_OPERATOR, *arrays, settings=settings)
     return high, low

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from kofn.arrays.jax.layout import is_exported, is_whole, layout_of, with_devices
 from kofn.arrays.jax.private import batching, mlir
+from kofn.arrays.kinds import promoting
 
 _primitive = Primitive("kofn_any")
 
@@ -71,5 +72,5 @@ def _lowered(context: Any, flags: Any) -> Any:
 
 _primitive.def_impl(jax.jit(_primitive.bind))
 _primitive.def_abstract_eval(_abstract)
-batching.primitive_batchers[_primitive] = _batched
-mlir.register_lowering(_primitive, _lowered)
+batching.primitive_batchers[_primitive] = promoting(_batched)
+mlir.register_lowering(_primitive, promoting(_lowered))

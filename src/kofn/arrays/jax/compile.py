@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from kofn.arrays.kinds import promoting
+
 
 @cache
 def bound(function: Callable[..., jax.Array], **settings: Hashable) -> Callable[..., jax.Array]:
@@ -17,6 +19,7 @@ def bound(function: Callable[..., jax.Array], **settings: Hashable) -> Callable[
 
 
 @partial(jax.jit, static_argnums=0)
+@promoting
 def whole(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 

@@ -23,6 +23,8 @@ takes a symbolic size for a fixed one once it is printed.
 
 LONGEST = 80  # most characters of a value in a message
 REALS = ("float", "bfloat", "int", "uint")  # prefixes of the names of real dtypes
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+"""Of those, what is taken as numbers to compare: JAX has smaller ones, which it cannot sort."""
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """What Python or NumPy counts among the integers, and a caller hardly means."""
 
@@ -115,23 +117,24 @@ def check_scores(
         )
     if kind == "numpy":
         _refuse_unfit(name, scores)
-    if kind == "torch" and scores.layout is not sys.modules["torch"].strided:
-        raise TypeError(f"{name} must be a dense tensor; got layout {scores.layout}")
+    if kind == "torch":
+        _refuse_unfit_tensor(name, scores)
     dtype = dtype_name(scores)
-    if dtype not in FLOATS and not (integers and dtype.startswith(("int", "uint"))):
-        allowed = ", ".join(FLOATS) + " or one of integers" * integers
-        raise TypeError(
-            f"{name} must have dtype {allowed}; got {scores.dtype}{_cast_hint(name, kind, dtype)}"
-        )
+    if dtype not in FLOATS and not (integers and dtype in INTEGERS):
+        allowed = ", ".join(FLOATS) + " or one of integers of 8 to 64 bits" * integers
+        hint = _cast_hint(name, kind, dtype, integers)
+        raise TypeError(f"{name} must have dtype {allowed}; got {scores.dtype}{hint}")
     if scores.ndim == 0 and not scalars:
         raise ValueError(f"{name} must have at least one dimension; got a single number")
     return kind, dtype
 
 
-def _cast_hint(name: str, kind: str, dtype: str) -> str:
-    """Return how integers and booleans become floats; nothing for other dtypes."""
+def _cast_hint(name: str, kind: str, dtype: str, integers: bool) -> str:
+    """Return how integers and booleans become what is allowed; nothing for other dtypes."""
     if not dtype.startswith(("int", "uint", "bool")):
         return ""
+    if integers and not dtype.startswith("bool"):
+        return f'; cast it, as in {name}.astype("int8")'
     how = {"torch": "float()", "jax": 'astype("float32")', "numpy": "astype(float)"}[kind]
     return f"; cast it, as in {name}.{how}"
 
@@ -155,6 +158,22 @@ def _refuse_unfit(name: str, value: np.ndarray) -> None:
             f"{name} must not be a numpy.matrix, which always has two dimensions; pass "
             "numpy.asarray of it"
         )
+
+
+def _refuse_unfit_tensor(name: str, value: Any) -> None:
+    """Refuse tensors that are not one array of numbers."""
+    if type(value).__name__ == "MaskedTensor":
+        raise TypeError(
+            f"{name} must not be a torch.masked.MaskedTensor; pass its get_data(), and its "
+            "get_mask() as mask"
+        )
+    if value.is_nested:
+        raise TypeError(
+            f"{name} must be a dense tensor; got a nested one of layout {value.layout}. The "
+            "functions of segments take those of layout torch.jagged"
+        )
+    if value.layout is not sys.modules["torch"].strided:
+        raise TypeError(f"{name} must be a dense tensor; got layout {value.layout}")
 
 
 def check_integer(
@@ -299,6 +318,8 @@ def _check_framework(name: str, value: object, scores: Array, of: str) -> Array:
         )
     if kind == "numpy":
         _refuse_unfit(name, value)  # type: ignore[arg-type]  # of NumPy
+    if kind == "torch":
+        _refuse_unfit_tensor(name, value)
     return value  # type: ignore[return-value]  # `framework` says so
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kofn import links
@@ -111,7 +112,8 @@ def quantile(
     counts of their bits: no numbers are sent. For each row it seeks two numbers per q, and the
     greatest, to know of a NaN. It takes 4 all-reduces, a gather, and an all-reduce of 56 bytes for
     each of these numbers per round, of which there are up to 11 in float32 and 22 in float64. With
-    a temperature, it takes the messages of two thresholds per q instead.
+    a temperature, it takes the messages of two thresholds per q instead. A row with a NaN, or of
+    nothing but −inf with a temperature, may take a message more.
 
     Args:
         x: as for `kofn.distributed.topk`, of floats.
@@ -257,3 +259,13 @@ class _Rows(NamedTuple):
         k = namespace(k).broadcast_to(namespace(k).minimum(k, most), batch)
         rows = layout.checked(layout.over.shared(k), links.logistic, temperature, mask)
         return layout.answer(THETA, rows)
+
+    def greatest(self) -> Array:
+        return self.layout.over.max(self._in_play(stop_gradient(self.x), -math.inf))
+
+    def total(self, rows: Array) -> Array:
+        x = namespace(self.x).where(rows, self._in_play(self.x, 0.0), 0.0)
+        return self.layout.over.sum(x)[..., None]
+
+    def _in_play(self, x: Array, otherwise: float) -> Array:
+        return x if self.playing is None else namespace(x).where(self.playing, x, otherwise)

@@ -122,6 +122,12 @@ class _Row:
         blocks = Blocks([WithoutNaN(each) for each in self.arrays], self.progress)
         return np.asarray(solved(blocks, float(k), temperature, links.logistic.inner).theta)
 
+    def greatest(self) -> np.ndarray:
+        return self.ranked(np.array([self.numbers.size - 1.0]))[0]
+
+    def total(self, rows: Any) -> np.ndarray:
+        raise NotImplementedError("rows with a NaN have no quantile here, and nothing a gradient")
+
 
 def _checked(x: Scores, integers: bool) -> list[Any]:
     arrays = each_of(x)

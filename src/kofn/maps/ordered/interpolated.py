@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, Protocol
 
-from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.autodiff import has_gradients, nan_where, stop_gradient
 from kofn.arrays.checks import (
     check_choice,
     check_number,
@@ -24,6 +24,7 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
+from kofn.arrays.tracing import is_at_hand
 
 Interpolation = Literal["linear", "lower", "higher", "midpoint", "nearest"]
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -48,6 +49,15 @@ class Rows(Protocol):
 
     def threshold(self, k: Array, temperature: float) -> Array:
         """Return θ of soft top-k, (…), for a number of entries, (…) or ()."""
+
+    def greatest(self) -> Array:
+        """Return the greatest number of each row, (…), NaN if there is one; −inf if there is none.
+
+        Without a derivative.
+        """
+
+    def total(self, rows: Array) -> Array:
+        """Return the sum of the numbers of these rows, given as flags (…, 1); 0 of the others."""
 
 
 class Wanted(NamedTuple):
@@ -95,21 +105,35 @@ def quantiles(rows: Rows, of: Wanted) -> Array:
     low, high, share = _places(at, last, interpolation)
     if temperature > 0:
         first, second = (_thresholds(rows, count - each - 0.5, temperature) for each in (low, high))
-        bad = count <= 0
+        top = first[..., :1]  # NaN if there is one
     else:
         low, high = (xp.broadcast_to(each, at.shape) for each in (low, high))
         end = xp.broadcast_to(last, (*at.shape[:-1], 1))
         values = rows.ranked(xp.concat((low, high, end), axis=-1))
         many = q.shape[0]
         first, second, top = values[..., :many], values[..., many:-1], values[..., -1:]
-        bad = (count <= 0) | xp.isnan(top)
     found = _between(first, second, cast(share, first.dtype))
-    return xp.where(bad | xp.isnan(q), math.nan, found)
+    found = _with_nan(found, q, (count > 0) & xp.isnan(top), rows)
+    return xp.where((count <= 0) | xp.isnan(q), math.nan, found)
+
+
+def _with_nan(found: Array, q: Array, bad: Array, rows: Rows) -> Array:
+    """Return NaN for rows that have one; so are their derivatives, in each number and in q."""
+    if is_at_hand(bad) and not bad.any():
+        return found
+    if has_gradients(found):
+        every = rows.total(bad) + cast(q, found.dtype)
+        found = found + namespace(found).where(bad, every, 0.0)
+    return nan_where(found, bad)
 
 
 def _thresholds(rows: Rows, k: Array, temperature: float) -> Array:
-    each = (rows.threshold(k[..., i], temperature) for i in range(k.shape[-1]))
-    return namespace(k).stack(tuple(each), axis=-1)
+    xp, each = namespace(k), (rows.threshold(k[..., i], temperature) for i in range(k.shape[-1]))
+    found = xp.stack(tuple(each), axis=-1)
+    if is_at_hand(found) and not xp.isnan(found).any():
+        return found
+    # Soft top-k chooses no −inf, and of a row of nothing else it has no threshold.
+    return xp.where((rows.greatest() == -math.inf)[..., None], -math.inf, found)
 
 
 def mirrored(k: Array, count: Array) -> tuple[Array, Array]:

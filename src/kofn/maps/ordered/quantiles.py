@@ -21,7 +21,13 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
-from kofn.arrays.operations import as_numbers, comparable, flattened, take_along_last
+from kofn.arrays.operations import (
+    as_numbers,
+    comparable,
+    flattened,
+    greatest,
+    take_along_last,
+)
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import last_mask
 from kofn.maps.ordered.interpolated import LONG, Interpolation, Wanted, mirrored, quantiles, wanted
@@ -69,7 +75,8 @@ def quantile(
         floats of the framework's default dtype: the places are found exactly, and what lies between
         two numbers in float64 (on JAX in its default).
         Differentiable in x, and with "linear" in q: exactly, the gradient goes to the one or two
-        numbers that were found. NaN for a row without numbers.
+        numbers that were found. NaN for a row without numbers. In a row with a NaN, the gradient
+        is NaN, too.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -93,6 +100,8 @@ def quantile(
         np.float64(2.5)
     """
     ignore_nan, keepdim = check_flag("ignore_nan", ignore_nan), check_flag("keepdim", keepdim)
+    if dim is None and getattr(x, "ndim", 1) == 0:  # a row of one number
+        x, keepdim = namespace(x).reshape(x, (1,)), False
     form = form_of(x, -1 if dim is None else dim, "x", integers=True)
     floats = "float" in form.dtype_name
     rows, playing = form.last(x), None if mask is None else last_mask(mask, x, form, "x")
@@ -151,6 +160,16 @@ class DenseRows(NamedTuple):
         k, sign = mirrored(k, self.counts[..., 0])
         x = x * cast(sign, x.dtype)[..., None]
         return soft_topk_threshold(x, cast(k, x.dtype), **how) * cast(sign, x.dtype)
+
+    def greatest(self) -> Array:
+        x = cast(stop_gradient(self.x), compute_dtype(self.x))
+        return greatest(
+            x if self.playing is None else namespace(x).where(self.playing, x, -math.inf)
+        )
+
+    def total(self, rows: Array) -> Array:
+        x, some = self.x, rows if self.playing is None else rows & self.playing
+        return namespace(x).sum(namespace(x).where(some, x, 0), axis=-1)[..., None]
 
 
 def _shaped(found: Array, form: Form[ArrayT], dim: int | None, keepdim: bool, lead: int) -> ArrayT:

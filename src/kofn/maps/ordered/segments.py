@@ -204,6 +204,18 @@ class _Rows(NamedTuple):
         found = route.answer(THETA, given)
         return found if sign is None else sign * found
 
+    def greatest(self) -> Array:
+        return self.form.over.max(self._in_play(stop_gradient(self.x), -math.inf))
+
+    def total(self, rows: Array) -> Array:
+        over, xp = self.form.over, namespace(self.x)
+        return over.sum(xp.where(over.expand(rows[..., 0]), self._in_play(self.x, 0.0), 0.0))[
+            ..., None
+        ]
+
+    def _in_play(self, x: Array, otherwise: float) -> Array:
+        return x if self.states is None else namespace(x).where(self.states == 0, x, otherwise)
+
 
 def _flat(values: Array) -> Array:
     """Return numbers per entry or per segment, (…, columns), as one axis, in their own dtype."""

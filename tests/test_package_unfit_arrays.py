@@ -1,0 +1,72 @@
+"""Arrays that kofn does not take end in an error of its own, which names the argument."""
+
+import jax.numpy as jnp
+import pytest
+import torch
+from torch.masked import masked_tensor
+
+import kofn
+from calls import CALLS, surroundings
+
+OF_LAYERS = ("kofn.nn.", "kofn.estimators.")  # layers of PyTorch and functions of users come first
+SERVED = [call for call in CALLS if not call.name.startswith(OF_LAYERS)]
+OWN = {
+    *("kofn.Categorical.conditioned", "kofn.Bernoulli.choose", "kofn.Bernoulli.relax"),
+    *("kofn.Bernoulli.conditioned", "kofn.Categorical.perturb_given"),
+    *("kofn.Bernoulli.perturb_given", "kofn.Normal.to_torch", "kofn.RelaxedOneHot.to_torch"),
+}
+"""Methods that take what another method of the same distribution gave."""
+
+
+def nested(x):
+    return torch.nested.nested_tensor(list(x) if x.ndim > 1 else [x], dtype=x.dtype)
+
+
+def masked(x):
+    return masked_tensor(x.clone(), torch.ones_like(x, dtype=torch.bool))
+
+
+def refused(call, framework, unfit):
+    given = call.made(framework, "float32")[call.first]
+    with (
+        surroundings(call),
+        pytest.raises((TypeError, ValueError), match=r" (must|takes plain|defines|is a) "),
+    ):
+        call(framework, "float32", **{call.first: unfit(given)})
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch says that these are prototypes
+@pytest.mark.parametrize("unfit", [nested, masked])
+@pytest.mark.parametrize(
+    "call", [call for call in SERVED if "torch" in call.frameworks], ids=lambda call: call.name
+)
+def test_tensors_that_are_no_array_of_numbers(call, unfit):
+    if call.public not in OWN:
+        refused(call, "torch", unfit)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        call
+        for call in SERVED
+        if "jax" in call.frameworks
+        and call.kind_of(call.first) == "f"
+        and "surrogate" not in call.name
+    ],
+    ids=lambda call: call.name,
+)
+def test_integers_that_jax_cannot_sort(call):
+    if call.public not in OWN:
+        refused(call, "jax", lambda x: x.astype("int4"))
+
+
+def test_the_error_says_what_to_pass():
+    x = torch.ones(2, 3)
+    for function in (lambda y: kofn.topk(y, 1), lambda y: kofn.soft_topk(y, 1)):
+        with pytest.raises(TypeError, match=r"(x|scores) must be a dense tensor; got a nested one"):
+            function(nested(x))
+    with pytest.raises(TypeError, match="mask must be a dense tensor; got a nested one"):
+        kofn.soft_topk(x, 1, mask=nested(x > 0))
+    with pytest.raises(TypeError, match=r"x must have .* of 8 to 64 bits; .*x\.astype\(\"int8\"\)"):
+        kofn.topk(jnp.ones(3, "int4"), 1)

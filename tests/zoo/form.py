@@ -188,7 +188,7 @@ def names_what_is_wrong(message: str, call: Call) -> bool:
     if message.startswith("Expected value argument") and "to_torch" in call.name:
         return True  # torch.distributions checks it
     named = {*call.arguments, "logits", "scores", "other.logits", "other.mean", "rng", "k"}
-    named |= {call.public, call.public.rpartition(".")[2]}
+    named |= {"a nested tensor", call.public, call.public.rpartition(".")[2]}
     return bool(re.match(rf"({'|'.join(map(re.escape, sorted(named, reverse=True)))})\b", message))
 
 

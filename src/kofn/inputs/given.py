@@ -286,7 +286,7 @@ def budget_of(budget: object, batch: tuple[int, ...], x: Array, dim: int) -> Arr
         if not (isinstance(budget, float) and budget == math.inf):
             budget = check_number("budget", budget, low=0.0, allowed="a number ≥ 0")
         return full_like(x, batch, budget)
-    one, xp = _per_row("budget", budget, batch, x, dim), namespace(x)
+    one, xp = adopt(_per_row("budget", budget, batch, x, dim), x), namespace(x)
     return _spread(xp.where(one >= 0, one, math.nan), batch, x)
 
 

@@ -158,8 +158,9 @@ def labelled(target: Array, scores: Array, x: Array, ignored: int, n: int) -> Ta
 
     A label out of range is an error if reading it does not wait for a device.
     """
-    xp, known = namespace(target), at_hand(target)
+    xp = namespace(target)
     index = target if is_jax(target) else cast(target, xp.int64)
+    known = at_hand(index)
     if known is not None and math.prod(known.shape) > 0:
         least, most = int(known.min()), int(known.max())
         if least >= 0 and most < n and not least <= ignored <= most:

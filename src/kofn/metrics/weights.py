@@ -10,7 +10,7 @@ from typing import Literal
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_number, check_same_kind, check_scores
-from kofn.arrays.kinds import Array, cast, namespace, scalar
+from kofn.arrays.kinds import Array, adopt, cast, namespace, scalar
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import weights_in_play, without_deleted
@@ -222,7 +222,7 @@ def order_violations(
         np.float64(2.0)
     """
     check_scores(scores)
-    check_same_kind("weights", weights, scores)
+    weights = adopt(check_same_kind("weights", weights, scores), scores)
     p, playing, form = weights_in_play(weights, dim, mask)
     if tuple(weights.shape) != tuple(scores.shape):
         raise ValueError(

@@ -10,6 +10,8 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,8 @@ from typer.testing import CliRunner
 from ended import Running, ended
 from kofn import soft_topk
 from kofn.commands import app
-from kofn.commands.apply import partial
+from kofn.commands.apply.partial import Partial
+from kofn.commands.bench import cases, contenders
 from studies.frame.command import app as app_of
 from studies.table import STUDIES
 
@@ -79,11 +82,25 @@ def typed(name, *more, out=True):
 
 
 def target_of(name):
-    return _study if name.startswith("studies") else app.app
+    """What a process calls with the arguments."""
+    if name.startswith("studies"):
+        return partial(_study, name.removeprefix("studies."))
+    return _command
 
 
-def _study(arguments):
-    app_of(STUDIES["vae"])(arguments)
+def _study(name, arguments):
+    app_of(STUDIES[name])(arguments)
+
+
+def _command(arguments):
+    less_to_time(setattr)
+    app.app(arguments)
+
+
+def less_to_time(patch):
+    """Let `kofn bench` time little: JAX compiles for minutes."""
+    patch(cases, "CASES", [replace(case, shape=(4, 64), k=2) for case in cases.CASES[:1]])
+    patch(contenders, "_jax", lambda k, versions: iter(()))
 
 
 def run(name, *more, **how):
@@ -112,6 +129,7 @@ def here(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    less_to_time(monkeypatch.setattr)
     rng = np.random.default_rng(0)
     np.save("x.npy", rng.normal(size=(4, 50)))
     rows = rng.normal(size=(40, 3)).round(3).tolist()
@@ -428,7 +446,7 @@ def test_a_damaged_record_is_refused_and_kept(name, numbers, here, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(partial.Partial, "finish", stop)
+        patch.setattr(Partial, "finish", stop)
         patch.setattr("studies.frame.report.Report.contents", stop)
         stopped = run(name)
     told(stopped.exit_code, stopped.stderr, (130,))
@@ -465,7 +483,7 @@ def test_a_record_that_says_what_cannot_be_is_refused(here, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(partial.Partial, "finish", stop)
+        patch.setattr(Partial, "finish", stop)
         assert run("apply").exit_code == 130
     record = here / "w.npy.progress"
     good = json.loads(record.read_text())

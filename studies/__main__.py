@@ -2,12 +2,25 @@
 
 import sys
 
+import typer
+
+from kofn.commands import starting
+from kofn.commands.terminal import status_of
 from studies.table import STUDIES
 
-if sys.argv[1:] not in ([], ["--help"]):
-    print("studies: name the study with a dot, as in python -m studies.router", file=sys.stderr)
-    raise SystemExit(2)
-print("Small models, trained by several methods and compared:\n")
-for study in STUDIES.values():
-    print(f"  python -m studies.{study.name:<11}{study.help.splitlines()[0]}")
-print("\n--quick takes about a minute; --help lists the options of a study.")
+
+def show() -> None:
+    """Print the list."""
+    if sys.argv[1:] not in ([], ["--help"]):
+        line = "studies: name the study with a dot, as in python -m studies.router"
+        typer.echo(line, err=True)
+        raise typer.Exit(2)
+    typer.echo("Small models, trained by several methods and compared:\n")
+    for study in STUDIES.values():
+        typer.echo(f"  python -m studies.{study.name:<11}{study.help.splitlines()[0]}")
+    typer.echo("\n--quick takes about a minute; --help lists the options of a study.")
+
+
+if __name__ == "__main__":
+    starting.begin()
+    sys.exit(status_of(show))

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kofn import hard_topk, soft_topk, soft_topk_threshold, softmax, streaming
-from kofn.commands import app
+from kofn.commands import app, files
 from kofn.commands.apply import by_blocks, partial
 from kofn.streaming import blocks
 
@@ -265,13 +265,13 @@ def test_a_file_that_cannot_get_its_name(here, monkeypatch):
     how = ["x.npy", "-k", 2, "--out", "w.npy"]
     with monkeypatch.context() as patch:
         patch.setattr(partial.Partial, "reached", lambda *now: None)
-        patch.setattr(partial.os, "replace", full)
+        patch.setattr(files, "place", full)
         assert failed(*how).endswith(": No space left on device; nothing was written")
     assert os.listdir() == ["x.npy"]
-    replace = os.replace
+    place = files.place
     with monkeypatch.context() as patch:
         patch.setattr(
-            partial.os, "replace", lambda a, b: full() if str(b) == "w.npy" else replace(a, b)
+            files, "place", lambda a, b, may: full() if str(b) == "w.npy" else place(a, b, may)
         )
         assert failed(*how).endswith(": No space left on device; --resume continues w.npy.partial")
     assert sorted(os.listdir()) == ["w.npy.partial", "w.npy.progress", "x.npy"]
@@ -279,29 +279,49 @@ def test_a_file_that_cannot_get_its_name(here, monkeypatch):
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
 
 
-@pytest.mark.parametrize("options", [[], ["--resume"]])
-def test_a_file_without_a_record_is_begun_anew(here, options):
-    (here / "w.npy.partial").write_bytes(b"of a run that was killed")
-    assert answered("x.npy", "-k", 2, "--out", "w.npy", *options) == "Wrote w.npy\n"
-    np.testing.assert_allclose(np.load("w.npy"), soft_topk(X, 2), atol=1e-6)
+@pytest.mark.parametrize("options", [[], ["--resume"], ["--force"]])
+@pytest.mark.parametrize("name", ["w.npy.partial", "w.npy.progress"])
+def test_a_file_of_somebody_else_is_in_the_way(here, name, options):
+    """A run writes its record first, so that a partial file without one is not of kofn."""
+    (here / name).write_bytes(b"precious")
+    line = refused("x.npy", "-k", 2, "--out", "w.npy", *options)
+    asks = "--resume" in options and name.endswith("partial")
+    assert ("--resume needs w.npy.progress" if asks else f"{name} is in the way") in line
+    assert (here / name).read_bytes() == b"precious"
+    assert sorted(os.listdir()) == [name, "x.npy"]
+
+
+@pytest.mark.parametrize("options", [[], ["--resume"], ["--force"]])
+def test_a_run_that_was_killed_before_its_file_was_there_is_begun_anew(here, monkeypatch, options):
+    def stop(*now, **how):
+        raise SystemExit(9)
+
+    how = ["x.npy", "-k", 2, "--out", "w.npy"]
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "create", stop)
+        patch.setattr(files, "replace", lambda path, content, **_: path.write_bytes(content))
+        patch.setattr(partial.Partial, "discard", lambda self: None)
+        assert run(*how).exit_code == 9
+    assert sorted(os.listdir()) == ["w.npy.progress", "x.npy"]
+    answered(*how, *options)
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
-    (here / "w.npy.partial").write_bytes(b"of a run that was killed")
-    (here / "w.npy").write_bytes(b"precious")
-    assert "w.npy exists" in refused("x.npy", "-k", 2, "--out", "w.npy", *options)
-    assert (here / "w.npy").read_bytes() == b"precious"
 
 
 def test_a_new_run_takes_no_record_of_an_older_one(here, monkeypatch):
-    """A run that is killed before its first record must not go on from that of another."""
+    """A run that is killed before its first block must not go on from the record of another."""
     (here / "w.npy.partial").write_bytes(b"of an older run")
     (here / "w.npy.progress").write_text("{}")
 
     def stop(*now):
         raise SystemExit(9)
 
-    monkeypatch.setattr(by_blocks, "write", stop)
-    assert run("x.npy", "-k", 2, "--out", "w.npy", "--force").exit_code == 9
-    assert sorted(os.listdir()) == ["w.npy.partial", "x.npy"]
+    how = ["x.npy", "-k", 2, "--out", "w.npy"]
+    with monkeypatch.context() as patch:
+        patch.setattr(by_blocks, "write", stop)
+        assert run(*how, "--force").exit_code == 9
+    assert sorted(os.listdir()) == ["w.npy.partial", "w.npy.progress", "x.npy"]
+    answered(*how, "--resume")
+    np.testing.assert_allclose(np.load("w.npy"), soft_topk(X, 2), atol=1e-6)
 
 
 def test_k_is_asked_for(here):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from kofn import entmax, hard_topk, metrics, soft_topk, softmax
 from kofn.commands import app
+from kofn.commands.apply import by_blocks
 from kofn.commands.apply import command as commands
 from kofn.commands.compare import table
 from kofn.commands.compare.compare import compare
@@ -212,6 +213,7 @@ BAD = {
         b"a,b\n\n1,2,3\n",
         "has rows of different lengths: 3 in line 3, 2 in the header",
     ),
+    "an index": (b",a,b\n0,1,2\n", "column 1 of bad has no name (a saved index?)"),
     "words": (b"1,2\n3,x\n", "line 2 of bad, column 2: 'x' is not a number"),
     "underscores": (b"1,2\n3,1_0\n", "'1_0' is not a number"),
     "missing": (b"1,,2\n", "line 1 of bad, column 2: a score is missing"),
@@ -281,6 +283,40 @@ def test_bad_scores_are_refused_in_one_line(here, command, name):
 )
 def test_bad_arguments_are_refused_in_one_line(here, arguments, words):
     assert words in refused(*arguments)
+
+
+BEYOND = 2**53 + np.array([[1, 0, 2, 3], [0, 2, 1, -5]])
+"""Integers of which float64 does not have all."""
+
+
+@pytest.mark.parametrize("form", ["csv", "int64", "uint64", "long rows"])
+def test_integers_are_compared_exactly_or_refused(here, monkeypatch, form):
+    """--hard asks for their order alone; soft weights would be those of rounded scores."""
+    name = "x.csv" if form == "csv" else "big.npy"
+    if form == "csv":
+        np.savetxt(name, BEYOND, fmt="%d", delimiter=",")
+    else:
+        np.save(name, BEYOND.astype("uint64" if form == "uint64" else "int64"))
+    if form == "long rows":
+        monkeypatch.setattr(by_blocks, "LONG", 3)
+    wanted = [[0, 0, 1, 1], [0, 1, 1, 0]]
+    for out in ("w.npy", "w.csv"):
+        run("apply", name, "-k", 2, "--hard", "--out", out, "--force")
+    assert np.array_equal(np.load("w.npy"), wanted)
+    assert np.array_equal(np.loadtxt("w.csv", delimiter=","), wanted)
+    for more in (["--out", "w.npy"], ["--out", "w.csv"], ["--threshold-only"]):
+        line = refused("apply", name, "-k", 2, *more, *(["--force"] if len(more) > 1 else []))
+        assert "has the integer 9007199254740993, which float64 rounds" in line
+    assert "which float64 rounds" in refused("compare", name, "-k", 2)
+    np.save("big.npy", BEYOND // 2**20 * 2**20)  # float64 has these
+    assert run("apply", "big.npy", "-k", 2, "--out", "w.npy", "--force").exit_code == 0
+
+
+def test_a_long_row_of_integers_that_are_far_apart_is_refused(here, monkeypatch):
+    monkeypatch.setattr(by_blocks, "LONG", 3)
+    np.save("x.npy", np.array([-(2**62), 5, 2**62, 3]))
+    line = refused("apply", "x.npy", "-k", 2, "--hard", "--out", "w.npy")
+    assert "integers from -4611686018427387904 to 4611686018427387904 in one row" in line
 
 
 def test_a_cube_is_no_table(here):

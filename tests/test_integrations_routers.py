@@ -260,7 +260,7 @@ def test_what_does_not_fit_a_configuration_is_refused_when_the_model_is_made(
     patch_routers("mixtral", verbose=False, **options)
     with pytest.raises(ValueError, match=message):
         made("mixtral", **changes)
-    assert modeling_mixtral.MixtralTopKRouter is stock  # apply_patches leaves ours there
+    assert modeling_mixtral.MixtralTopKRouter is stock
     unpatch_routers()
     with pytest.raises(ValueError, match=message):
         patched("mixtral", options=options, **changes)

@@ -3,6 +3,8 @@
 import copy
 import inspect
 import pickle
+import sys
+import types
 
 import pytest
 import torch
@@ -281,7 +283,7 @@ def test_the_patch_ends_after_an_error_elsewhere_in_a_model():
 
     patch_routers("mixtral", verbose=False)
     with pytest.raises(KeyError):
-        made("mixtral", hidden_act="unknown")  # apply_patches leaves our class in its place
+        made("mixtral", hidden_act="unknown")
     unpatch_routers()
     assert modeling_mixtral.MixtralTopKRouter is class_of("mixtral")[1]
 
@@ -316,6 +318,45 @@ def test_a_replacement_by_someone_else_is_left_alone():
     unpatch_routers()
     assert monkey_patching.get_patch_mapping() == {"OlmoeTopKRouter": other}
     monkey_patching.unregister_patch_mapping(["OlmoeTopKRouter"])
+
+
+def test_making_a_model_asks_no_module_of_transformers_for_its_names(monkeypatch):
+    """That takes a second per model, and one of them may fail."""
+    from transformers import MixtralForCausalLM
+
+    from kofn.integrations.transformers import patch_routers
+
+    class Broken(types.ModuleType):
+        def __dir__(self):
+            raise RuntimeError("a module that cannot be listed")
+
+        def __getattr__(self, name):
+            raise RuntimeError(f"a module without {name}")
+
+    monkeypatch.setitem(sys.modules, "transformers.broken", Broken("transformers.broken"))
+    with patch_routers("mixtral", verbose=False):
+        for net in (MixtralForCausalLM(config("mixtral")), made("mixtral")):
+            assert type(routers(net)[0]) is class_of("mixtral")[0]
+    assert type(routers(made("mixtral"))[0]) is class_of("mixtral")[1]
+
+
+def test_one_thread_ends_while_another_makes_a_model():
+    from transformers import modeling_utils
+
+    from kofn.integrations.transformers import patch_routers, unpatch_routers
+
+    stock_apply = modeling_utils.apply_patches
+    patch_routers("mixtral", verbose=False)
+    first, second = modeling_utils.apply_patches(), modeling_utils.apply_patches()
+    module = inspect.getmodule(class_of("mixtral")[1])
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert module.MixtralTopKRouter is class_of("mixtral")[0]
+    second.__exit__(None, None, None)
+    assert module.MixtralTopKRouter is class_of("mixtral")[1]
+    unpatch_routers()
+    assert modeling_utils.apply_patches is stock_apply
 
 
 def test_a_second_patch_replaces_the_first():

@@ -13,7 +13,7 @@ from kofn.kernels.cpu import check, every
 from kofn.kernels.cpu.compiler import target
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows.layout import SERVED
-from kofn.kernels.cpu.runtime import library, native, sources
+from kofn.kernels.cpu.runtime import library, native, sources, whole
 from kofn.kernels.cpu.xla import layout as call
 
 needs_library = pytest.mark.skipif(
@@ -87,6 +87,58 @@ def test_a_library_of_other_sources_is_refused(alone):
     assert library.is_stale()
     assert library.found() is None
     assert library.address(launch.FORWARD.symbol) == 0
+
+
+@pytest.mark.parametrize("share", [0, 1e-6, 1e-4, 0.01, 0.5, 0.9, 1 - 1e-6])
+def test_a_library_that_was_cut_is_not_loaded(alone, tmp_path, share):
+    """A copy that was interrupted; whoever touches what is not there gets SIGBUS."""
+    whole_file = library.FILE.read_bytes()
+    cut = tmp_path / library.FILE.name
+    cut.write_bytes(whole_file[: int(share * len(whole_file))])
+    alone.setattr(library, "FILE", cut)
+    assert library.found() is None
+    assert f"{cut} is cut: it has {cut.stat().st_size} of " in library.why_none()
+    cut.write_bytes(whole_file)
+    library._loaded.cache_clear()
+    assert library._loaded() is not None
+
+
+def _elf():
+    return library.FILE.read_bytes()
+
+
+def _mach_o():
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    code = llvm.parse_assembly("define i64 @f() {\n  ret i64 1\n}\n@x = global [999 x i64] undef")
+    machine = llvm.Target.from_triple("x86_64-apple-macosx12").create_target_machine()
+    return machine.emit_object(code)
+
+
+def _pe():
+    """A header of a signature at byte 64, no options, and two sections of 512 bytes."""
+    head = bytearray(1536)
+    head[:2], head[60:64], head[64:68] = b"MZ", (64).to_bytes(4, "little"), b"PE\0\0"
+    head[70:72] = (2).to_bytes(2, "little")
+    for i, place in enumerate((88, 128)):
+        head[place + 16 : place + 20] = (512).to_bytes(4, "little")
+        head[place + 20 : place + 24] = (512 * (i + 1)).to_bytes(4, "little")
+    return bytes(head)
+
+
+@pytest.mark.parametrize("made", [_elf, _mach_o, _pe])
+def test_headers_of_every_system_tell_the_size(tmp_path, made):
+    if made is _elf and sys.platform != "linux":
+        pytest.skip("the library has another format here")
+    data, path = made(), tmp_path / "library"
+    path.write_bytes(data)
+    whole.check(path)
+    for size in (0, 1, 3, 30, 70, 100, 150, len(data) // 3):
+        path.write_bytes(data[:size])
+        with pytest.raises(OSError, match=f"is cut: it has {size} of "):
+            whole.check(path)
 
 
 def test_an_application_that_is_packed_without_sources_has_a_library(alone, tmp_path):

@@ -22,6 +22,10 @@ and are imported by their names.
 
 import typing as _typing
 
+# The command may be interrupted while the rest is imported. In other processes this does nothing.
+from kofn.commands import starting as _starting  # noqa: F401
+
+# isort: split
 from kofn import links
 from kofn.arrays.when_imported import import_after as _import_after
 from kofn.links import Link

@@ -1,5 +1,6 @@
 """What is saved from time to time, so that --resume continues a study."""
 
+import hashlib
 import io
 import math
 import time
@@ -14,14 +15,17 @@ from studies.frame.options import Settings
 
 BETWEEN_WRITES = 5.0  # seconds
 CHECKPOINT = "checkpoint.pt"
-VERSION = 3
+VERSION = 4
+KEY = f"checkpoint {VERSION}".encode()
+DIGEST = 32
+"""Bytes at the end that tell a checkpoint from one in which anything has changed."""
 
 
 class Checkpoint:
     """The finished work, kept in memory and saved to disk from time to time."""
 
-    def __init__(self, out: Path, settings: Settings) -> None:
-        self.out, self.settings = out, settings
+    def __init__(self, to: files.Outputs, settings: Settings) -> None:
+        self.to, self.settings = to, settings
         self.finished: list[dict[str, Any]] = []
         self.current: dict[str, Any] | None = None
         self.written = -math.inf
@@ -29,7 +33,7 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        return self.out / CHECKPOINT
+        return self.to.folder / CHECKPOINT
 
     def keep(self, current: dict[str, Any] | None) -> None:
         """Record a part; save if the last save is long ago or a run is finished."""
@@ -42,8 +46,8 @@ class Checkpoint:
             return
         buffer = io.BytesIO()
         work = {"finished": self.finished, "current": self.current}
-        torch.save({"version": VERSION, "settings": vars(self.settings), **work}, buffer)
-        files.write(self.out, {CHECKPOINT: buffer.getvalue()}, force=True)
+        torch.save({"settings": vars(self.settings), **work}, buffer)
+        self.to.write({CHECKPOINT: buffer.getvalue() + _digest(buffer.getvalue())})
         self.written, self.fresh = time.monotonic(), False
 
     def read(self) -> None:
@@ -51,16 +55,15 @@ class Checkpoint:
         path = self.path
         if not path.is_file():
             raise InputError(f"--resume needs {path}, which does not exist")
-        try:
-            # Load tensors and plain values only, so that an untrusted file runs no code.
-            found = torch.load(path, weights_only=True)
-            version, settings = found["version"], found["settings"]
-            finished, current = found["finished"], found["current"]
-        except Exception as error:
-            reason = " ".join(str(error).split())[:80] or type(error).__name__
-            raise InputError(f"{path} is not a checkpoint: {reason}") from None
-        if version != VERSION:
-            raise InputError(f"{path} has version {version}; these studies read version {VERSION}")
+        content = files.read_bytes(path, "a checkpoint", "read")
+        if content[-DIGEST:] != _digest(content[:-DIGEST]):
+            raise InputError(
+                f"{path} is not a checkpoint of these studies, which have version {VERSION}, or it "
+                "is damaged; --force starts anew"
+            )
+        # Load tensors and plain values only, so that an untrusted file runs no code.
+        found = torch.load(io.BytesIO(content[:-DIGEST]), weights_only=True)
+        settings, finished, current = found["settings"], found["finished"], found["current"]
         for name, wanted in vars(self.settings).items():
             if settings.get(name) != wanted:
                 raise InputError(
@@ -69,3 +72,7 @@ class Checkpoint:
                 )
         self.finished, self.current = finished, current
         self.written = 0.0
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, key=KEY, digest_size=DIGEST).digest()

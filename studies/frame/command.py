@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from kofn.commands import starting
 from kofn.commands.examples import shown
-from kofn.commands.terminal import GuardedCommand, end_on_sigterm
+from kofn.commands.terminal import GuardedCommand
 from studies.frame.options import Option, Study
 from studies.table import STUDIES
 
 
 def main(name: str) -> None:
     """Run a study by the arguments of this process."""
-    end_on_sigterm()
+    starting.begin()
     app(STUDIES[name])(prog_name=f"python -m studies.{name}")
 
 

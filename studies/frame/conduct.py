@@ -1,5 +1,6 @@
 """What every study does: check, train with a progress bar and checkpoints, write, print."""
 
+import contextlib
 import math
 import time
 from importlib import import_module
@@ -9,7 +10,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from kofn.commands import files
-from kofn.commands.files import InputError
+from kofn.commands.files import InputError, OutputError
 from kofn.commands.terminal import bar, prepare_kernels, printed
 from studies.frame.checkpoint import CHECKPOINT, Checkpoint
 from studies.frame.options import Settings, Study
@@ -25,23 +26,23 @@ def conduct(study: Study, settings: Settings, out: Path, *, resume: bool, force:
         raise InputError(
             "--resume continues the saved run, --force overwrites it; give only one of them"
         )
-    files.check_out(out, (CHECKPOINT, *report.files()), force or resume)
-    checkpoint = Checkpoint(out, settings)
-    if resume:
-        checkpoint.read()
-    prepare_kernels()
-    try:
-        train(code.Run, keys, checkpoint)
-        report.results = checkpoint.finished
-        contents = report.contents(time.monotonic() - began)
-        files.write(out, contents, force=True)
-    except KeyboardInterrupt as stop:
-        checkpoint.write()
-        resumable = checkpoint.written > -math.inf
-        left = f"--resume continues from {checkpoint.path}" if resumable else "nothing was written"
-        stop.args = (left,)
-        raise
-    printed(report.table(), files=[out / name for name in (*contents, CHECKPOINT)])
+    with files.opened(out, (CHECKPOINT, *report.files()), force or resume) as to:
+        checkpoint = Checkpoint(to, settings)
+        if resume:
+            checkpoint.read()
+        prepare_kernels()
+        try:
+            train(code.Run, keys, checkpoint)
+            report.results = checkpoint.finished
+            written = to.write(report.contents(time.monotonic() - began))
+        except KeyboardInterrupt as stop:
+            with contextlib.suppress(OutputError):  # what was saved before is right, too
+                checkpoint.write()
+            resumable = checkpoint.written > -math.inf
+            resumes = f"--resume continues from {checkpoint.path}"
+            stop.args = (resumes if resumable else "nothing was written",)
+            raise
+    printed(report.table(), files=[*written, checkpoint.path])
 
 
 def train(kind: type[Run], keys: list[Any], checkpoint: Checkpoint) -> None:

@@ -13,14 +13,14 @@ if _missing is not None:
 import typer  # noqa: E402
 
 import kofn  # noqa: E402
-from kofn.commands import moved  # noqa: E402
+from kofn.commands import moved, starting  # noqa: E402
 from kofn.commands.apply.command import apply  # noqa: E402
 from kofn.commands.bench.command import bench  # noqa: E402
 from kofn.commands.compare.command import compare  # noqa: E402
 from kofn.commands.examples import EXAMPLES, FIRST  # noqa: E402
 from kofn.commands.explore.command import explore  # noqa: E402
 from kofn.commands.select.command import select  # noqa: E402
-from kofn.commands.terminal import Guarded, end_on_sigterm  # noqa: E402
+from kofn.commands.terminal import Guarded  # noqa: E402
 from kofn.commands.warm import warm  # noqa: E402
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the `kofn` command, whose packages are there."""
-    end_on_sigterm()
+    starting.begin()
     app(prog_name="kofn")
 
 

@@ -8,6 +8,7 @@ A bug keeps its traceback.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -31,7 +32,9 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from kofn.commands import files as _files
+from kofn.commands import starting
 from kofn.commands.files import OF_OUTPUT, InputError, OutputError
+from kofn.commands.starting import Terminated as Terminated
 
 FAILED, REFUSED, INTERRUPTED, TERMINATED = 1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM
 
@@ -40,10 +43,6 @@ OF_MEMORY = ("allocate memory", "failed to map segment")
 
 # From version 0.26 on, Typer contains its own copy of click.
 UsageError: Any = typer.BadParameter.__mro__[2]
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like an interrupt: clean up, report, exit."""
 
 
 class _Guard:
@@ -143,15 +142,6 @@ def _tell_of_compiling() -> None:
         now.tell = lambda: print(now.COMPILING, file=sys.stderr)
 
 
-def end_on_sigterm() -> None:
-    """Let SIGTERM unwind the stack, so that temporary files are removed."""
-
-    def stop(number: int, frame: object) -> NoReturn:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, stop)
-
-
 def print_result(as_json: bool, content: bytes, parts: Iterable[Any], written: list[Path]) -> None:
     """Print the results of a command: as JSON, or as tables with the names of the files."""
     if as_json:
@@ -179,6 +169,7 @@ def printed(*parts: Any, files: Any = ()) -> None:
 def bar(total: int, width: int) -> Iterator[Callable[..., None]]:
     """Show a temporary progress bar on standard error; yield its `update`."""
     columns = (BarColumn(width), MofNCompleteColumn(), TimeElapsedColumn())
+    starting.over()  # the bar has to be removed
     console = Console(stderr=True)
     progress = Progress(*columns, TextColumn("{task.description}"), console=console)
     # Without Live, Progress prints an empty line at the end if there is no terminal.
@@ -217,6 +208,7 @@ class TwoBars:
         self.live = Live(Group(self.work, self.training), console=console, transient=True)
 
     def __enter__(self) -> TwoBars:
+        starting.over()
         self.live.__enter__()
         return self
 
@@ -244,10 +236,23 @@ def _check_streams() -> None:
         raise InputError(
             "standard output is closed; redirect it to /dev/null if you do not need it"
         )
+    sys.stdout, sys.stderr = _whole(sys.stdout), _whole(sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         # A character missing from the terminal's encoding must not stop the command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+def _whole(stream: Any) -> Any:
+    """Return a stream that writes all it is given, or raises.
+
+    With PYTHONUNBUFFERED, Python hands everything to the system in one call and ignores how much of
+    it that took.
+    """
+    raw = getattr(stream, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        return stream
+    return open(raw.fileno(), "w", 1, stream.encoding, closefd=False)
 
 
 def _say(message: str, status: int) -> int:

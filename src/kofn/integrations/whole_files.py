@@ -14,10 +14,11 @@ def write(folder: str | os.PathLike[str], contents: dict[str, bytes], overwrite:
     The bytes go to temporary files in the folder first, which are renamed when all are on disk.
 
     Raises:
-        FileExistsError: a file is there already and `overwrite` is False.
+        FileExistsError: a file is there already, be it a link that leads nowhere, and `overwrite` is
+            False.
     """
     out = Path(folder)
-    taken = [out / name for name in contents if (out / name).exists()]
+    taken = [out / name for name in contents if os.path.lexists(out / name)]
     if taken and not overwrite:
         raise FileExistsError(f"{taken[0]} exists; pass overwrite=True to replace it")
     out.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kofn.commands.apply.partial import Partial
-from kofn.commands.compare import table
+from kofn.commands.compare import integers, table
 from kofn.commands.files import InputError, shortened
 from kofn.streaming import resumable
 from kofn.streaming.blocks import Blocks, OfArray
@@ -53,9 +53,13 @@ class Scores:
         """Return whether a row is to be read by blocks."""
         return self.n > LONG
 
-    def read(self, first: int, last: int) -> np.ndarray:
-        """Return some rows; InputError for a NaN."""
-        found = self.rows[first:last].astype(self.dtype)
+    def read(self, first: int, last: int, exact: bool) -> np.ndarray:
+        """Return some rows, integers as they are if `exact`; InputError for a NaN."""
+        found = self.rows[first:last]
+        if found.dtype.kind == "f":
+            found = found.astype(self.dtype)
+        else:
+            found = np.array(found) if exact else integers.as_floats(self.name, found)
         self.every.release(first * self.n, last * self.n)
         bad = np.isnan(found)
         if bad.any():
@@ -67,23 +71,25 @@ class Scores:
         """Raise InputError for a NaN."""
         raise InputError(table.nan_in(self.name, np.unravel_index(place, self.shape)))
 
-    def blocks(self, row: int, tell: Any) -> Blocks:
-        """Return a row by blocks."""
-        source = OfArray(self.rows[row])
-        if self.rows.dtype.kind != "f":
-            source = _OfIntegers(self.rows[row])
+    def blocks(self, row: int, tell: Any, exact: bool) -> Blocks:
+        """Return a row by blocks; of integers only the order counts, if `exact`."""
+        values, source = self.rows[row], OfArray(self.rows[row])
+        if values.dtype.kind != "f":
+            less = integers.offset(self.name, values, LONG) if exact else 0
+            source = _OfIntegers(self.name, values, less)
         return Blocks([source], tell)
 
 
 class _OfIntegers(OfArray):
-    """Integers, which are taken for float64."""
+    """Integers, which are taken for float64, less a number."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, name: str, array: np.ndarray, less: int) -> None:
         super().__init__(array)
         self.is_double = True
+        self.name, self.less = name, array.dtype.type(less)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        return np.asarray(self.flat[start:stop], np.float64)
+        return integers.as_floats(self.name, self.flat[start:stop] - self.less)
 
 
 def opened(name: str) -> Scores | None:
@@ -117,7 +123,7 @@ def write(scores: Scores, job: Job, to: Partial, update: Update) -> None:
             _write_row(scores, row, job, to, update, inside if row == first else 0)
         return
     for begin, end in _some_rows(scores, first):
-        to.write(begin * n, job.weights(scores.read(begin, end)))
+        to.write(begin * n, job.weights(scores.read(begin, end, job.hard)))
         to.reached(end * n, None)
         update(completed=_shown(end * n), description="")
 
@@ -126,10 +132,10 @@ def _write_row(scores: Scores, row: int, job: Job, to: Partial, update: Update, 
     start, which = row * scores.n, f"row {row + 1} of {len(scores.rows)}: "
     which = which if len(scores.rows) > 1 else ""
     if job.link is None and not job.hard:  # a map that needs the whole row
-        to.write(start, job.weights(scores.read(row, row + 1)))
+        to.write(start, job.weights(scores.read(row, row + 1, exact=False)))
         to.reached(start + scores.n, None)
         return
-    blocks = scores.blocks(row, _teller(update, which))
+    blocks = scores.blocks(row, _teller(update, which), job.hard)
     state = to.state if first else _solved(scores, row, blocks, job)
     into = _At(to, start)
     for done, now in resumable.write(blocks, state, job.link, into, first):
@@ -159,11 +165,12 @@ def thresholds(scores: Scores, job: Job, update: Update) -> list[float]:
     if scores.is_long:
         tell = _teller(update, "")
         every = range(len(scores.rows))
-        return [_solved(scores, row, scores.blocks(row, tell), job)["theta"] for row in every]
+        solved = (_solved(scores, row, scores.blocks(row, tell, False), job) for row in every)
+        return [each["theta"] for each in solved]
     found: list[float] = []
     update(total=len(scores.rows))
     for begin, end in _some_rows(scores, 0):
-        found += np.atleast_1d(job.thresholds(scores.read(begin, end))).tolist()
+        found += np.atleast_1d(job.thresholds(scores.read(begin, end, False))).tolist()
         update(completed=end)
     return found
 

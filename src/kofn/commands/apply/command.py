@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kofn.commands import files
 from kofn.commands.apply.options import Options, check_hard, given_k, no_thresholds
 from kofn.commands.files import InputError
 from kofn.commands.options import Force, Gap, Source, Support, Temperature, check_k, softness
@@ -107,7 +105,7 @@ def _by_blocks(name: str, scores: Scores, options: Options) -> None:
     import numpy as np
 
     from kofn.commands.apply import by_blocks
-    from kofn.commands.apply.partial import Partial, identity
+    from kofn.commands.apply.partial import Partial, identity, names
 
     began, out = time.monotonic(), options.out
     check_k(options.k, scores.n, "at most the number of scores per row", strict=False)
@@ -122,15 +120,13 @@ def _by_blocks(name: str, scores: Scores, options: Options) -> None:
     dtype = np.dtype(options.dtype) if options.dtype else scores.dtype
     settings = {"scores": identity(name), **options.about(), "dtype": dtype.name}
     to = Partial(out, scores.shape, dtype, settings)
-    for path in (out, to.path, to.record_path):
-        if path.exists() and os.path.samefile(path, name):
-            raise InputError(f"--out {out} would overwrite the scores, {name}; choose another")
-    if options.resume:
-        to.resume()
-    else:
-        to.begin(options.force)
-    with to.kept(), bar(1, 20) as update:
-        by_blocks.write(scores, job, to, update)
+    with options.opened(name, names(out)[1:]):
+        if options.resume:
+            to.resume()
+        else:
+            to.begin(options.force)
+        with to.kept(), bar(1, 20) as update:
+            by_blocks.write(scores, job, to, update)
     about = {"shape": scores.shape, "dtype": dtype.name, "out": str(out)}
     seconds = round(time.monotonic() - began, 2)
     print_result(options.as_json, _json(name, options, {**about, "seconds": seconds}), (), [out])
@@ -139,7 +135,7 @@ def _by_blocks(name: str, scores: Scores, options: Options) -> None:
 def _in_memory(source: str, options: Options) -> None:
     from kofn.commands.compare import table
 
-    given, out = table.read(source), options.out
+    given, out = table.read(source, exact=options.hard), options.out
     values, n = given.values, given.values.shape[-1]
     check_k(options.k, n, "at most the number of scores per row", strict=False)
     rows = values.reshape(-1, n)
@@ -156,7 +152,8 @@ def _in_memory(source: str, options: Options) -> None:
         )
     content = table.write_npy(weights) if binary else table.write_csv(weights, given)
     if out is not None:
-        files.write(out.parent, {out.name: content}, options.force, option=out)
+        with options.opened(source) as to:
+            to.write({out.name: content})
         about = {"shape": weights.shape, "dtype": weights.dtype.name, "out": str(out)}
         print_result(options.as_json, _json(given.name, options, about), (), [out])
         return

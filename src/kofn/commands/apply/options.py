@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,6 +75,15 @@ class Options:
             raise InputError(
                 "--resume continues the interrupted run, --force starts anew; give only one of them"
             )
+
+    def opened(
+        self, source: str, beside: Sequence[str] = ()
+    ) -> AbstractContextManager[files.Outputs]:
+        """Return the file of --out, for weights of the scores that `source` names."""
+        out = self.out
+        assert out is not None
+        may = self.force or self.resume
+        return files.opened(out.parent, [out.name], may, option=out, source=source, beside=beside)
 
     def job(self, rows: np.ndarray | None) -> Job:
         """Return what to do with rows; those given tell the temperature, if it is not given."""

@@ -1,16 +1,20 @@
 """An .npy file that is written block by block, and can be continued after an interrupt.
 
 FILE.npy.partial grows beside the file it is to become, and FILE.npy.progress says how far it is,
-what the scores were, and which options were given.
+what the scores were, and which options were given. The record is there first, so that a partial
+file without one is somebody else's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
+import re
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -19,11 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from kofn.commands import files
-from kofn.commands.files import InputError, OutputError, shortened
+from kofn.commands import files, starting
+from kofn.commands.files import InputError, shortened
+from kofn.commands.locks import NOFOLLOW
 
 BETWEEN_RECORDS = 5.0  # seconds
-VERSION = 1
+VERSION = 2
+LONGEST = 1 << 20
+"""Bytes of a record, at most."""
+MARK = re.compile(rb'\s*(\{\}\s*$|\{"version": (\d+), |$)')
+"""How a record begins, be it damaged."""
 
 
 class Partial:
@@ -31,9 +40,12 @@ class Partial:
 
     def __init__(self, out: Path, shape: tuple[int, ...], dtype: np.dtype, settings: Any) -> None:
         self.out, self.shape, self.dtype, self.settings = out, shape, dtype, settings
-        self.path = out.with_name(f"{out.name}.partial")
-        self.record_path = out.with_name(f"{out.name}.progress")
-        self.next_record = out.with_name(f".{out.name}.progress")
+        self.path, self.record_path = (out.with_name(name) for name in names(out)[1:])
+        form = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {**form, "shape": shape})
+        self.header = header.getvalue()
+        self.file: Any = None
         self.done = 0
         self.state: Any = None
         self.force = False
@@ -41,60 +53,55 @@ class Partial:
         self.lock = threading.Lock()
 
     def begin(self, force: bool) -> None:
-        """Start anew; InputError if there is an interrupted run."""
-        # Without its record, nobody can continue the file.
-        if self.path.exists() and self.record_path.exists() and not force:
-            raise InputError(
-                f"{self.path} belongs to an interrupted run; add --resume to continue it, or "
-                "--force to start anew"
-            )
+        """Start anew; InputError if there is an interrupted run, or somebody else's file."""
+        version = self._version()
+        if os.path.lexists(self.path):
+            if version is None or not _is_file(self.path):
+                raise InputError(_foreign(self.path))
+            if not force:
+                raise InputError(
+                    f"{self.path} belongs to an interrupted run; add --resume to continue it, or "
+                    "--force to start anew"
+                )
         self.force = force
-        form = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
         try:
-            self.record_path.unlink(missing_ok=True)  # of the run that this one replaces
-            self.file: Any = open(self.path, "wb", buffering=0)  # noqa: SIM115  open to the end
+            self.path.unlink(missing_ok=True)
+            self.record_path.unlink(missing_ok=True)
+            files.replace(self.record_path, self._record(), may_replace=False)
+            try:
+                self.file = files.create(self.path, buffering=0)
+                self._write(self.header)
+            except BaseException:
+                self.discard()
+                raise
         except OSError as error:
             raise files.unwritten(self.out, error) from None
-        try:
-            np.lib.format.write_array_header_1_0(self.file, {**form, "shape": self.shape})
-        except OSError as error:
-            self.discard()
-            raise files.unwritten(self.out, error) from None
-        self.offset = self.file.tell()
 
     def resume(self) -> None:
         """Continue an interrupted run; InputError unless scores and options are the same.
 
-        A run that was killed before it noted how far it was starts anew.
+        A run that was killed before it wrote anything starts anew.
         """
-        if self.path.exists() and not self.record_path.exists():
-            files.check_out(self.out.parent, [self.out.name], force=False)
-            self.begin(force=False)
-            return
-        try:
-            found = json.loads(self.record_path.read_text())
-            settings, done, state = found["asked"], found["done"], found["state"]
-            offset, version = found["offset"], found["version"]
-            size = self.path.stat().st_size
-        except FileNotFoundError as error:
-            name = shortened(error.filename)
-            raise InputError(f"--resume needs {name}, which does not exist") from None
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"{self.record_path} is damaged; --force starts anew") from None
-        if version != VERSION:
+        found = self._read()
+        if found["version"] != VERSION:
             raise InputError(
                 f"{self.record_path} was written by another version of kofn; --force starts anew"
             )
-        self.force = bool(found.get("force"))
-        if self.out.exists() and not self.force:
+        self.force = found["force"]
+        if os.path.lexists(self.out) and not self.force:
             raise InputError(f"--out {self.out} exists; move it away to continue the run")
         for name, wanted in self.settings.items():
-            if settings.get(name) != wanted:
-                raise InputError(_differs(self.record_path, name, settings.get(name), wanted))
-        if size < offset + done * self.dtype.itemsize:
+            if found["asked"].get(name) != wanted:
+                raise InputError(_differs(self.record_path, name, found["asked"].get(name), wanted))
+        if not os.path.lexists(self.path) and found["done"] == 0:
+            self.begin(self.force)
+            return
+        self.file = self._opened()
+        if os.fstat(self.file.fileno()).st_size < self._place(found["done"]):
             raise InputError(f"{self.path} is shorter than it was; --force starts anew")
-        self.file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
-        self.offset, self.done, self.state = offset, done, state
+        if self.file.read(len(self.header)) != self.header:
+            raise InputError(f"{self.path} is damaged; --force starts anew")
+        self.done, self.state = found["done"], found["state"]
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -106,31 +113,25 @@ class Partial:
             self.discard()
             raise
         except KeyboardInterrupt as stop:
-            self.record()
-            stop.args = (f"--resume continues {self.path}",)
+            if self.path.exists():  # otherwise it has its name
+                with contextlib.suppress(OSError):  # the record before says less, but is right
+                    self.record()
+                stop.args = (f"--resume continues {self.path}",)
             raise
         except OSError as error:
             with contextlib.suppress(OSError):  # a full disk may hold this much
                 self.record()
-            if not self.record_path.exists():
-                self.discard()
-                raise files.unwritten(self.out, error) from None
-            raise OutputError(
-                f"--out {shortened(self.out)} cannot be written: {error.strerror or error}; "
-                f"--resume continues {shortened(self.path)}"
-            ) from None
+            left = f"--resume continues {shortened(self.path)}"
+            raise files.unwritten(self.out, error, left) from None
         finally:
             self.file.close()
 
     def write(self, start: int, values: np.ndarray) -> None:
         """Write weights from an entry on; threads may call this at once."""
         packed: Any = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8)
-        data = memoryview(packed)
-        place = self.offset + start * self.dtype.itemsize
         with self.lock:
-            self.file.seek(place)
-            while data:
-                data = data[self.file.write(data) :]
+            self.file.seek(self._place(start))
+            self._write(packed)
 
     def reached(self, done: int, state: Any) -> None:
         """Note how many entries are written, on disk from time to time."""
@@ -142,25 +143,100 @@ class Partial:
         """Save how far the file is, once that much is on disk."""
         if not self.file.closed:  # `finish` closes it once all of it is on disk
             os.fsync(self.file.fileno())
-        known = {"version": VERSION, "asked": self.settings, "done": self.done, "state": self.state}
-        text = json.dumps({**known, "offset": self.offset, "force": self.force})
-        self.next_record.write_text(text)
-        os.replace(self.next_record, self.record_path)
+        files.replace(self.record_path, self._record())
         self.recorded = time.monotonic()
 
     def finish(self) -> None:
         """Give the file its name."""
         os.fsync(self.file.fileno())
         self.file.close()
-        os.replace(self.path, self.out)
-        self.record_path.unlink(missing_ok=True)
-        files.WRITTEN.append(self.out)
+        with starting.deferred():
+            files.place(self.path, self.out, self.force)
+            self.record_path.unlink(missing_ok=True)
+            files.WRITTEN.append(self.out)
 
     def discard(self) -> None:
         """Remove what was written: the scores cannot be used."""
-        self.file.close()
-        for path in (self.path, self.record_path, self.next_record):
-            path.unlink(missing_ok=True)
+        if self.file is not None:
+            self.file.close()
+            self.path.unlink(missing_ok=True)
+        self.record_path.unlink(missing_ok=True)
+
+    def _place(self, entry: int) -> int:
+        """Return where an entry is in the file."""
+        return len(self.header) + entry * self.dtype.itemsize
+
+    def _write(self, content: Any) -> None:
+        data = memoryview(content)
+        while data:
+            data = data[self.file.write(data) :]
+
+    def _record(self) -> bytes:
+        known = {"version": VERSION, "asked": self.settings, "done": self.done, "state": self.state}
+        known |= {"force": self.force}
+        return json.dumps({**known, "digest": _digest(known)}).encode()
+
+    def _read(self) -> dict[str, Any]:
+        """Return what the record says; InputError if it is not as it was written."""
+        if self._version() is None:
+            name = shortened(self.record_path)
+            raise InputError(f"--resume needs {name}, which does not exist")
+        try:
+            found = json.loads(self.record_path.read_bytes())
+            if found["version"] == VERSION and found.pop("digest") != _digest(found):
+                raise ValueError("a digest that is another's")
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise InputError(f"{self.record_path} is damaged; --force starts anew") from None
+        except OSError as error:
+            raise InputError(f"{self.record_path} cannot be read: {error.strerror}") from None
+        return found
+
+    def _version(self) -> int | None:
+        """Return the version of kofn's record, 0 if it is damaged, None if there is none.
+
+        Raises:
+            InputError: there is a file that is no record.
+        """
+        if not os.path.lexists(self.record_path):
+            return None
+        with contextlib.suppress(OSError):
+            if _is_file(self.record_path):
+                with open(self.record_path, "rb") as file:
+                    found = MARK.match(file.read(LONGEST))
+                if found is not None:
+                    return int(found[2] or 0)
+        raise InputError(_foreign(self.record_path))
+
+    def _opened(self) -> Any:
+        """Return the partial file, to continue it."""
+        if not os.path.lexists(self.path):
+            name = shortened(self.path)
+            raise InputError(f"--resume needs {name}, which does not exist")
+        if not _is_file(self.path):
+            raise InputError(_foreign(self.path))
+        try:
+            return os.fdopen(os.open(self.path, os.O_RDWR | NOFOLLOW), "r+b", 0)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be continued: {error.strerror}") from None
+
+
+def names(out: Path) -> list[str]:
+    """Return the names of all files of a run: the last, the partial one and its record."""
+    return [out.name, f"{out.name}.partial", f"{out.name}.progress"]
+
+
+def _is_file(path: Path) -> bool:
+    return stat.S_ISREG(os.lstat(path).st_mode)
+
+
+def _foreign(path: Path) -> str:
+    return f"{shortened(path)} is in the way, which is not of kofn; move it away, or change --out"
+
+
+def _digest(known: dict[str, Any]) -> str:
+    """Return what tells a record from one in which anything has changed."""
+    text = json.dumps(known, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _differs(path: Path, name: str, was: Any, wanted: Any) -> str:

@@ -68,13 +68,14 @@ def bench(
     if out is not None:
         files.check_out(out, report.FILES, force)
     prepare_kernels()
-    results = _timed(cases, dtypes if dtype else None, rounds)
-    about = report.machine(torch.get_num_threads())
-    written: list[Path] = []
-    content = report.as_json(about, results)
-    if out is not None:
-        contents = (content, report.as_markdown(about, results))
-        written = files.write(out, dict(zip(report.FILES, contents, strict=True)), force)
+    with files.results(out, report.FILES, force) as to:
+        results = _timed(cases, dtypes if dtype else None, rounds)
+        about = report.machine(torch.get_num_threads())
+        content = report.as_json(about, results)
+        written = []
+        if to is not None:
+            contents = (content, report.as_markdown(about, results))
+            written = to.write(dict(zip(report.FILES, contents, strict=True)))
     parts = (
         escape(report.headline(about)),
         report.SHORT_EXPLANATION,

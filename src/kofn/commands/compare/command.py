@@ -40,13 +40,16 @@ def compare(
     options.check_k(k, rows.shape[-1], "so that there is a choice to make", strict=True)
     prepare_kernels()
     options.check_softness(rows, k, measure, value)
-    with progress_bar(2 * len(serving(k)) + 1) as tell:
+    with (
+        files.results(out, report.FILES, force, scores) as to,
+        progress_bar(2 * len(serving(k)) + 1) as tell,
+    ):
         comparison = compared(rows, k, measure, value, tell)
         tell("picture")
         content = report.as_json(comparison, given)
         written = []
-        if out is not None:
+        if to is not None:
             pictured = {"compare.json": content, "compare.png": report.as_png(comparison, given)}
-            written = files.write(out, pictured, force)
+            written = to.write(pictured)
     tables = report.weights_table(comparison, given), report.metrics_table(comparison)
     print_result(as_json, content, tables, written)

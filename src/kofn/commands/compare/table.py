@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from kofn.commands import files
-from kofn.commands.files import InputError, shortened
+from kofn.commands.compare import integers
+from kofn.commands.files import STDIN, InputError, shortened
 
-STDIN = "-"
 SEPARATORS = (",", "\t", ";")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Rows of scores along the last axis, as float16, float32 or float64."""
+    """Rows of scores along the last axis, as float16, float32 or float64, or as integers."""
 
     name: str
     values: np.ndarray
@@ -30,8 +30,12 @@ class Scores:
     one_column: bool = False  # a CSV with one score per line, read as one row
 
 
-def read(source: str) -> Scores:
+def read(source: str, exact: bool = False) -> Scores:
     """Read scores from the file `source`, or from standard input for "-".
+
+    Args:
+        source: name of the file, or "-".
+        exact: leave integers as they are, not as float64, which has not all of them.
 
     Raises:
         InputError: the input cannot be read as scores.
@@ -42,7 +46,8 @@ def read(source: str) -> Scores:
         if source == STDIN
         else files.read_bytes(Path(source), "a CSV or .npy file", "read")
     )
-    scores = _array(name, content) if content.startswith(b"\x93NUMPY") else _csv(name, content)
+    form = _array if content.startswith(b"\x93NUMPY") else _csv
+    scores = form(name, content, exact)
     bad = np.argwhere(np.isnan(scores.values))
     if len(bad):
         raise InputError(nan_in(name, bad[0]))
@@ -111,14 +116,14 @@ def loaded(name: str, source: Any, **how: Any) -> np.ndarray:
     return values
 
 
-def _array(name: str, content: bytes) -> Scores:
+def _array(name: str, content: bytes, exact: bool) -> Scores:
     values = loaded(name, io.BytesIO(content))
-    if values.dtype.kind in "iu":
-        values = values.astype(np.float64)
+    if values.dtype.kind in "iu" and not exact:
+        values = integers.as_floats(name, values)
     return Scores(name, values.astype(values.dtype.newbyteorder("=")), [], binary=True)
 
 
-def _csv(name: str, content: bytes) -> Scores:
+def _csv(name: str, content: bytes, exact: bool) -> Scores:
     if content.startswith(b"PK\x03\x04"):
         raise InputError(f"{name} is an archive (.npz?); save one array with numpy.save")
     try:
@@ -133,6 +138,7 @@ def _csv(name: str, content: bytes) -> Scores:
     if not any(_is_number(field) for field in rows[0][1]):
         # A single name, even if it has several words.
         columns = [lines[0][1].strip()] if not _separated(lines[0][1]) else rows[0][1]
+        files.check_columns(columns, name)
         rows = rows[1:]
         if not rows:
             raise InputError(f"{name} has a header but no scores")
@@ -149,7 +155,7 @@ def _csv(name: str, content: bytes) -> Scores:
             if not _is_number(field):
                 what = f"{shortened(field)!r} is not a number" if field else "a score is missing"
                 raise InputError(f"line {number} of {name}, column {place}: {what}")
-    values = np.array([[float(field) for field in fields] for _, fields in rows])
+    values = integers.of_text(name, [fields for _, fields in rows], exact)
     one_column = wanted == 1 and len(rows) > 1
     return Scores(name, values.T if one_column else values, columns, False, one_column)
 

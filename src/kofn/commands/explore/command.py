@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 import webbrowser
 from pathlib import Path
@@ -35,7 +36,7 @@ def explore(
         typer.echo(out)
         return
     # A directory of its own: the browser may read the file when this process has long ended.
-    path = Path(tempfile.mkdtemp(prefix="kofn-")) / NAME
+    path = Path(tempfile.gettempdir()) / f"kofn-{secrets.token_hex(4)}" / NAME
     files.write(path.parent, {NAME: page().encode()}, force)
     typer.echo(path)
     if not _opened(path):

@@ -69,13 +69,14 @@ def select(
     out = files.chosen_out(out, "kofn-select", report.FILES, force, as_json)
     prepare_kernels()
     tables = _load(data, target, k, task, missing, seed)
-    outcomes = _work(tables, seed=seed, splits=splits, steps=steps)
-    seconds = time.monotonic() - began
-    content = report.as_json(outcomes, seed=seed, missing=missing, seconds=seconds)
-    written = []
-    if out is not None:
-        pictured = {"selection.json": content, "selection.png": report.as_png(outcomes)}
-        written = files.write(out, pictured, force)
+    with files.results(out, report.FILES, force, data, "the table") as to:
+        outcomes = _work(tables, seed=seed, splits=splits, steps=steps)
+        seconds = time.monotonic() - began
+        content = report.as_json(outcomes, seed=seed, missing=missing, seconds=seconds)
+        written = []
+        if to is not None:
+            pictured = {"selection.json": content, "selection.png": report.as_png(outcomes)}
+            written = to.write(pictured)
     parts = (part for outcome in outcomes for part in report.as_rich(outcome))
     print_result(as_json, content, parts, written)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn.commands.files import InputError, read_bytes, shortened
+from kofn.commands.files import InputError, check_columns, read_bytes, shortened
 from kofn.feature_selection.targets import find_task
 
 TASKS = ("auto", "classification", "regression")
@@ -102,7 +103,8 @@ def read_table(path: Path, target: str, task: str, missing: str = "refuse") -> T
     Raises:
         InputError: the file cannot be read, or its table cannot be used for training.
     """
-    frame = _read(path)
+    target = _composed(target)
+    frame = _read(path, target)
     names = [str(name) for name in frame.columns]
     if target not in names:
         close = difflib.get_close_matches(target, names, n=3)
@@ -149,34 +151,45 @@ def check_k(k: int, table: Table) -> None:
         raise InputError(f"k must be in 1..{n - 1} (one less than the {n} columns); got {k}")
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, target: str) -> Any:
     import pandas as pd
+    from pandas.api.types import is_numeric_dtype
 
     # Read once: a pipe, such as <(…), can be read only once.
     content = read_bytes(path, "a CSV file", "read as CSV")
-    compression: Any = COMPRESSIONS.get(path.suffix)
+
+    def parsed(**options: Any) -> Any:
+        kind: Any = COMPRESSIONS.get(path.suffix)
+        return pd.read_csv(io.BytesIO(content), compression=kind, low_memory=False, **options)
+
+    plain = {"dtype": str, "keep_default_na": False}  # no word stands for a missing value
     try:
-        header, frame = (
-            pd.read_csv(io.BytesIO(content), compression=compression, low_memory=False, **options)
-            for options in ({"header": None, "nrows": 1, "dtype": str}, {})
-        )
+        # The first row, too, as pandas takes an index from rows that are longer than the header.
+        header, frame = parsed(header=None, nrows=2, **plain), parsed()
+        names = frame.columns = header.iloc[0].map(_composed)
+        check_columns([*names], str(path))
+        twice = [*names[names.duplicated()].unique()]
+        if twice:
+            raise InputError(f"repeated column names in {path}: {_listed(twice)}; rename them")
+        if target in frame and not is_numeric_dtype(frame[target].dtype):
+            # A class may be called NA: only an empty field has no class.
+            word = parsed(usecols=[names.to_list().index(target)], **plain).iloc[:, 0]
+            frame[target] = frame[target].where(frame[target].notna() | (word == ""), word)
+    except (InputError, MemoryError):
+        raise
     except pd.errors.EmptyDataError:
         raise InputError(f"{path} is empty; it needs a header and rows") from None
-    except MemoryError:
-        raise
     except Exception as error:  # the parsers of CSV and of archives raise their own exceptions
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read as CSV: {reason}") from None
-    names = header.iloc[0]
-    if names.isna().any():
-        number = int(np.argmax(names.isna())) + 1
-        raise InputError(f"column {number} of {path} has no name (a saved index?); name or drop it")
-    twice = list(names[names.duplicated()].unique())
-    if twice:
-        raise InputError(f"repeated column names in {path}: {_listed(twice)}; rename them")
     if frame.empty:
         raise InputError(f"{path} has a header but no rows")
     return frame
+
+
+def _composed(name: str) -> str:
+    """Return a name in composed Unicode: é may be one character or two."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _numbers(frame: Any, columns: list[str]) -> np.ndarray:

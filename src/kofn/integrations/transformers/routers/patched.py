@@ -50,18 +50,17 @@ class PatchedRouter(torch.nn.Module):
     """The model's name in `patch_routers`."""
 
     def __init__(self, config: Any) -> None:
-        with table.restored_on_error(self.model_type):
-            super().__init__(config)
-            options = table.options_of(self.model_type)
-            k, experts = self.top_k, self.num_experts
-            options["normalize"] = self._normalize(options["normalize"], options["selection"], k)
-            if table.MODELS[self.model_type].groups and options["balance"] is not None:
-                groups = dict(n_group=self.num_group, topk_group=self.topk_group)
-                options |= dict(score_function="sigmoid", **groups)
-            self.routing = Routing(experts, k, **options)
-            if self.routing.score_function == "sigmoid":
-                bins, ema = options["bins"], options["ema"]
-                self.routing.balance = CorrectionBias(self, k, bins, ema)
+        super().__init__(config)
+        options = table.options_of(self.model_type)
+        k, experts = self.top_k, self.num_experts
+        options["normalize"] = self._normalize(options["normalize"], options["selection"], k)
+        if table.MODELS[self.model_type].groups and options["balance"] is not None:
+            groups = dict(n_group=self.num_group, topk_group=self.topk_group)
+            options |= dict(score_function="sigmoid", **groups)
+        self.routing = Routing(experts, k, **options)
+        if self.routing.score_function == "sigmoid":
+            bins, ema = options["bins"], options["ema"]
+            self.routing.balance = CorrectionBias(self, k, bins, ema)
         # The stock routers that can do both read this; `_shares` does it for the others.
         self.norm_topk_prob = self.routing.normalize
 

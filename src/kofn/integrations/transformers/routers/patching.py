@@ -10,7 +10,7 @@ from typing import Any, Literal
 from transformers import monkey_patching
 
 from kofn.arrays.typing import LinkName
-from kofn.integrations.transformers.routers import table
+from kofn.integrations.transformers.routers import classes, table
 from kofn.links import Link
 from kofn.nn.routing.routing import JOINT, Routing
 
@@ -32,10 +32,8 @@ class RouterPatch:
                     f"this patch of {model!r} is in use, has ended or has been replaced; "
                     "call patch_routers again"
                 )
-        self._classes = monkey_patching.apply_patches()
+        self._classes = classes.replaced(self.models)
         self._classes.__enter__()
-        for patch in self._patches.values():
-            patch.is_entered = True
         return self
 
     def __exit__(
@@ -44,7 +42,6 @@ class RouterPatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Without the error: apply_patches restores nothing after one.
         if self._classes is not None:
             self._classes.__exit__(None, None, None)
         for model, patch in self._patches.items():
@@ -123,14 +120,13 @@ def patch_routers(
         ema=ema,
     )
     _check(models, options)
-    mapping = {table.MODELS[model].stock: table.router_class(model) for model in models}
-    for stock, ours in mapping.items():
-        _check_free(stock, ours)
-    monkey_patching.register_patch_mapping(mapping, overwrite=True)
+    for model in models:
+        _check_free(table.MODELS[model].stock)
     patches = {model: table.Patch(options, table.ACTIVE.get(model)) for model in models}
     for model in models:
         table.record_as(model, table.stock_or_ours(model))
     table.ACTIVE.update(patches)
+    classes.serve(table.ACTIVE)
     if verbose:
         print(_summary(models, options))
     return RouterPatch(patches)
@@ -150,11 +146,9 @@ def unpatch_routers(*models: str) -> None:
     for model in models or tuple(table.ACTIVE):
         if table.ACTIVE.pop(model, None) is None:
             continue
-        stock = table.MODELS[model].stock
-        if monkey_patching.get_patch_mapping().get(stock) is table.router_class(model):
-            monkey_patching.unregister_patch_mapping([stock])
-        table.restore_class(model)
+        classes.restore(model)
         table.record_as(model, table.stock_class(model))
+    classes.serve(table.ACTIVE)
 
 
 def _check(models: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -189,9 +183,9 @@ def _check_names(models: tuple[str, ...]) -> None:
             raise ValueError(f"models must be among {tuple(table.MODELS)}; got {model!r}")
 
 
-def _check_free(stock: str, ours: type) -> None:
-    now = monkey_patching.get_patch_mapping().get(stock, ours)
-    if now is not ours:
+def _check_free(stock: str) -> None:
+    now = monkey_patching.get_patch_mapping().get(stock)
+    if now is not None:
         raise ValueError(
             f"{stock} is already replaced by {now.__name__}; "
             "end that with transformers.monkey_patching.unregister_patch_mapping first"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from abc import ABCMeta
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -52,8 +50,6 @@ class Patch:
         self.before = before
         """The patch that this one replaces, until a `with` block ends."""
         self.has_warned = False
-        self.is_entered: bool = before is not None and before.is_entered
-        """Whether plain constructors are patched, too, by a `with` block."""
 
 
 ACTIVE: dict[str, Patch] = {}
@@ -82,26 +78,6 @@ def router_class(model: str) -> type:
 def stock_class(model: str) -> type:
     ours = router_class(model)
     return next(each for each in ours.__mro__ if each.__name__ == MODELS[model].stock)
-
-
-@contextmanager
-def restored_on_error(model: str) -> Iterator[None]:
-    """Undo apply_patches after an error in a constructor, since it does not do so itself."""
-    try:
-        yield
-    except Exception:
-        if model not in ACTIVE or not ACTIVE[model].is_entered:
-            restore_class(model)
-        raise
-
-
-def restore_class(model: str) -> None:
-    """Put the stock class back wherever transformers names it."""
-    name, ours, stock = MODELS[model].stock, router_class(model), stock_class(model)
-    for place, module in list(sys.modules.items()):
-        of_transformers = place.partition(".")[0] == "transformers" and module is not None
-        if of_transformers and vars(module).get(name) is ours:
-            setattr(module, name, stock)
 
 
 def record_as(model: str, target: type) -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kofn.kernels.cpu.runtime import whole
 from kofn.kernels.cpu.runtime.sources import are_here, sources
 
 FILE = (
@@ -117,6 +118,7 @@ def _loaded() -> ctypes.CDLL | None:
 
 def _load() -> ctypes.CDLL:
     """Return the library, or raise OSError or AttributeError."""
+    whole.check(FILE)
     found = ctypes.CDLL(str(FILE))
     for name in ("kofn_sources", "kofn_levels", "kofn_level"):
         getattr(found, name)

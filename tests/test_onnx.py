@@ -304,3 +304,18 @@ class ByNumPy:
 
     def ReduceMin(self, x, axes, keepdims):
         return np.min(x, tuple(axes), keepdims=bool(keepdims))
+
+
+@pytest.mark.full
+def test_models_of_float64_scores_are_valid_and_have_the_eager_answer():
+    """With the row of scores of a knapsack that once spent 5 of 2."""
+    x = torch.tensor([[3.0, 2, 1, 0, -1e30], [0.5, 2, 1, 0, 3]], dtype=torch.float64)
+    costs = torch.tensor([1.0, 2, 1, 1, 1], dtype=torch.float64)
+
+    def function(x):
+        return kofn.soft_topk(x, 2, link="linear"), kofn.soft_knapsack(x, costs, 2.0)
+
+    answers = run(exported(function, x), x)
+    for ours, theirs in zip(answers, function(x), strict=True):
+        assert ours.dtype == np.float64
+        assert torch.allclose(torch.tensor(ours), theirs, atol=2e-6, rtol=0)

@@ -156,8 +156,9 @@ class Bernoulli(Discrete[ArrayT]):
     def perturb(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
         """Return differentiable logits + logistic noise, shape + logits.shape; float32 for half."""
         shape, rng = check_shape(shape), check_rng(rng, self.logits)
-        y = self._settled()
-        return y + _logistic(rng, (*shape, *y.shape), y)
+        with quiet(self.logits):
+            y = self._settled()
+            return y + _logistic(rng, (*shape, *y.shape), y)
 
     def perturb_given(self, sample: Array, rng: Any = None) -> ArrayT:
         """Draw perturbed logits given their choice: differentiable, in the shape of `sample`."""

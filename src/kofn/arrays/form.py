@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_dim, check_scores
 from kofn.arrays.kinds import Array, cast, contiguous, full_like, move_axis, namespace_of
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
@@ -22,6 +23,7 @@ class Form(NamedTuple, Generic[KindT]):
     dtype_name: str
     shape: tuple[int, ...]
     dim: int  # counted from the end
+    cut: tuple[int, ...] = ()  # the dimensions of a DTensor's mesh over which rows are cut
 
     @property
     def xp(self) -> Namespace[KindT]:
@@ -42,10 +44,17 @@ class Form(NamedTuple, Generic[KindT]):
 
     def last(self, values: ArrayT) -> ArrayT:
         """Return `values` with `dim` last and contiguous."""
-        values = values if self.dim == -1 else move_axis(values, self.dim, -1)
+        values = self.turned(values)
         if self.kind == "torch":  # sooner than `contiguous`, which asks for it
             return values.contiguous()  # type: ignore[union-attr]  # of PyTorch
         return contiguous(values)
+
+    def turned(self, values: ArrayT) -> ArrayT:
+        """Return `values` with `dim` last; of a DTensor, with whole rows."""
+        values = values if self.dim == -1 else move_axis(values, self.dim, -1)
+        if hasattr(values, "device_mesh"):
+            return of_torch.state.with_whole_rows(values)  # type: ignore[arg-type, return-value]
+        return values
 
     def rows(self, values: ArrayT) -> ArrayT:
         """Return `values` in the compute dtype with `dim` last."""
@@ -64,6 +73,8 @@ class Form(NamedTuple, Generic[KindT]):
         values = values if values.dtype == self.dtype else cast(values, self.dtype)
         if self.shape[self.dim] == 0:
             values = values[..., :0]
+        if self.cut:
+            values = of_torch.state.with_cut_rows(values, self.cut)  # type: ignore[arg-type, assignment]
         found: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
         return found  # of the kind of the caller's array
 
@@ -75,4 +86,6 @@ class Form(NamedTuple, Generic[KindT]):
 def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = False) -> Form[ArrayT]:
     """Check an array of floats, or of integers, and the dimension of its rows; return its form."""
     kind, dtype_name = check_scores(scores, name, integers)
-    return Form(kind, scores.dtype, dtype_name, scores.shape, check_dim(dim, scores.ndim))
+    dim = check_dim(dim, scores.ndim)
+    cut = of_torch.state.rows_are_cut(scores, dim) if hasattr(scores, "device_mesh") else ()
+    return Form(kind, scores.dtype, dtype_name, scores.shape, dim, cut)

@@ -41,8 +41,11 @@ def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
 
 
 def cumulative_sums(x: ArrayT) -> ArrayT:
-    """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
-    return x.cumsum(-1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
+    """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's.
+
+    A DTensor does not count axes from the end here: with −1, each shard of a row is summed alone.
+    """
+    return x.cumsum(x.ndim - 1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
 
 
 def cumulative_min(x: Array) -> Array:
@@ -238,10 +241,7 @@ def flattened(x: ArrayT) -> ArrayT:
 
 def at_labels(x: ArrayT, labels: Array) -> ArrayT:
     """Return the entry of each row that its label names."""
-    found = take_along_last(x, labels[..., None])
-    if hasattr(found, "device_mesh"):
-        found = of_torch.state.without_partial(found)  # type: ignore[arg-type, assignment]  # of torch
-    return found[..., 0]  # type: ignore[return-value]  # of its kind
+    return take_along_last(x, labels[..., None])[..., 0]  # type: ignore[return-value]  # of its kind
 
 
 def take_along_first(x: Array, numbers: Array) -> Array:

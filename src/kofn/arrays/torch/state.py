@@ -97,14 +97,34 @@ def is_sharded(x: Tensor) -> bool:
     return not any(way.is_partial() or way.is_shard(last) for way in x.placements)  # type: ignore[attr-defined]
 
 
-def without_partial(x: Tensor) -> Tensor:
-    """Return a DTensor without placements that wait for a sum.
+def rows_are_cut(x: Tensor, dim: int) -> tuple[int, ...]:
+    """Return the dimensions of a DTensor's mesh whose processes have parts of the rows along `dim`."""
+    ways = enumerate(x.placements)  # type: ignore[attr-defined]
+    return tuple(place for place, way in ways if way.is_shard(dim % x.ndim))
 
-    A gather from shards of rows has one with a mask, and loses it with the dimension that it took.
+
+def with_whole_rows(x: Tensor) -> Tensor:
+    """Return a DTensor with whole rows along the last dimension, and nothing that waits for a sum.
+
+    PyTorch's functions of a cut dimension are not all right: `cumsum(-1)` sums each part alone, and
+    a maximum may lose the NaN of another process.
     """
     from torch.distributed.tensor import Replicate
 
-    ways = [Replicate() if way.is_partial() else way for way in x.placements]  # type: ignore[attr-defined]
+    cut = rows_are_cut(x, -1)
+    ways = [
+        Replicate() if place in cut or way.is_partial() else way
+        for place, way in enumerate(x.placements)  # type: ignore[attr-defined]
+    ]
+    return x if ways == list(x.placements) else x.redistribute(placements=ways)  # type: ignore[attr-defined]
+
+
+def with_cut_rows(x: Tensor, cut: Sequence[int]) -> Tensor:
+    """Return a DTensor whose rows are cut again, over these dimensions of its mesh."""
+    from torch.distributed.tensor import Shard
+
+    placements = enumerate(x.placements)  # type: ignore[attr-defined]
+    ways = [Shard(x.ndim - 1) if place in cut else way for place, way in placements]
     return x.redistribute(placements=ways)  # type: ignore[attr-defined]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_dim, check_scores
 from kofn.arrays.kinds import Array, cast, contiguous, full_like, move_axis, namespace_of
+from kofn.arrays.operations import whole_rows
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
 
 _AS_IT_IS = contextlib.nullcontext()
@@ -51,10 +52,7 @@ class Form(NamedTuple, Generic[KindT]):
 
     def turned(self, values: ArrayT) -> ArrayT:
         """Return `values` with `dim` last; of a DTensor, with whole rows."""
-        values = values if self.dim == -1 else move_axis(values, self.dim, -1)
-        if hasattr(values, "device_mesh"):
-            return of_torch.state.with_whole_rows(values)  # type: ignore[arg-type, return-value]
-        return values
+        return whole_rows(values if self.dim == -1 else move_axis(values, self.dim, -1))
 
     def rows(self, values: ArrayT) -> ArrayT:
         """Return `values` in the compute dtype with `dim` last."""

@@ -40,12 +40,16 @@ def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
     return namespace(like).asarray(values, dtype=like.dtype)
 
 
-def cumulative_sums(x: ArrayT) -> ArrayT:
-    """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's.
+def whole_rows(x: ArrayT, dim: int = -1) -> ArrayT:
+    """Return `x`; a DTensor without a cut along `dim`."""
+    if not hasattr(x, "device_mesh"):
+        return x
+    return of_torch.state.with_whole_rows(x, dim)  # type: ignore[arg-type, return-value]  # of torch
 
-    A DTensor does not count axes from the end here: with −1, each shard of a row is summed alone.
-    """
-    return x.cumsum(x.ndim - 1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
+
+def cumulative_sums(x: ArrayT) -> ArrayT:
+    """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
+    return x.cumsum(-1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
 
 
 def cumulative_min(x: Array) -> Array:

@@ -103,20 +103,17 @@ def rows_are_cut(x: Tensor, dim: int) -> tuple[int, ...]:
     return tuple(place for place, way in ways if way.is_shard(dim % x.ndim))
 
 
-def with_whole_rows(x: Tensor) -> Tensor:
-    """Return a DTensor with whole rows along the last dimension, and nothing that waits for a sum.
+def with_whole_rows(x: Tensor, dim: int = -1) -> Tensor:
+    """Return a DTensor with whole rows along `dim`, and nothing that waits for a sum.
 
-    PyTorch's functions of a cut dimension are not all right: `cumsum(-1)` sums each part alone, and
-    a maximum may lose the NaN of another process.
+    PyTorch's functions along a cut dimension are not all right: `cumsum(-1)` sums each part alone,
+    a maximum loses the NaN of another process, and `any` as numbers counts processes.
     """
     from torch.distributed.tensor import Replicate
 
-    cut = rows_are_cut(x, -1)
-    ways = [
-        Replicate() if place in cut or way.is_partial() else way
-        for place, way in enumerate(x.placements)  # type: ignore[attr-defined]
-    ]
-    return x if ways == list(x.placements) else x.redistribute(placements=ways)  # type: ignore[attr-defined]
+    cut, old = rows_are_cut(x, dim), x.placements  # type: ignore[attr-defined]
+    ways = [Replicate() if i in cut or way.is_partial() else way for i, way in enumerate(old)]
+    return x if ways == list(old) else x.redistribute(placements=ways)  # type: ignore[attr-defined]
 
 
 def with_cut_rows(x: Tensor, cut: Sequence[int]) -> Tensor:

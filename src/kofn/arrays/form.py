@@ -45,8 +45,10 @@ class Form(NamedTuple, Generic[KindT]):
 
     def last(self, values: ArrayT) -> ArrayT:
         """Return `values` with `dim` last and contiguous."""
-        values = self.turned(values)
+        values = values if self.dim == -1 else move_axis(values, self.dim, -1)
         if self.kind == "torch":  # sooner than `contiguous`, which asks for it
+            if hasattr(values, "device_mesh"):
+                values = whole_rows(values)
             return values.contiguous()  # type: ignore[union-attr]  # of PyTorch
         return contiguous(values)
 

@@ -42,7 +42,6 @@ from kofn.arrays.kinds import (
     full_like,
     is_jax,
     is_torch,
-    move_axis,
     namespace,
     quiet,
 )

@@ -98,7 +98,7 @@ def is_sharded(x: Tensor) -> bool:
 
 
 def rows_are_cut(x: Tensor, dim: int) -> tuple[int, ...]:
-    """Return the dimensions of a DTensor's mesh whose processes have parts of the rows along `dim`."""
+    """Return the dimensions of a DTensor's mesh over which its rows along `dim` are cut."""
     ways = enumerate(x.placements)  # type: ignore[attr-defined]
     return tuple(place for place, way in ways if way.is_shard(dim % x.ndim))
 

@@ -47,6 +47,24 @@ def whole_rows(x: ArrayT, dim: int = -1) -> ArrayT:
     return of_torch.state.with_whole_rows(x, dim)  # type: ignore[arg-type, return-value]  # of torch
 
 
+def with_undivided_rows(x: ArrayT) -> ArrayT:
+    """Return `x`; with rows that no explicit mesh of JAX divides, which refuses to sort those."""
+    if not is_jax(x):
+        return x
+    from kofn.arrays.jax import layout
+
+    return layout.with_whole_rows(x)  # type: ignore[no-any-return]
+
+
+def divided_as(x: ArrayT, like: Array) -> ArrayT:
+    """Return `x`, divided by an explicit mesh of JAX as another array of its shape."""
+    if not is_jax(x):
+        return x
+    from kofn.arrays.jax import layout
+
+    return layout.laid_as(x, like)  # type: ignore[no-any-return]
+
+
 def cumulative_sums(x: ArrayT) -> ArrayT:
     """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
     return x.cumsum(-1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x

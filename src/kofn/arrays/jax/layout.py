@@ -34,6 +34,23 @@ def flattened(x: Any) -> Any:
     return jax.numpy.reshape(x, -1, out_sharding=PartitionSpec(None))
 
 
+def with_whole_rows(x: Any) -> Any:
+    """Return x with rows that an explicit mesh does not divide: what sorts or sums along needs."""
+    spec = _explicit(x)
+    return _laid(x, x, (*spec[:-1], None)) if spec and spec[-1] is not None else x
+
+
+def laid_as(x: Any, like: Any) -> Any:
+    """Return x, divided by an explicit mesh as another array of its shape."""
+    spec = _explicit(like)
+    return _laid(x, like, spec) if any(spec) else x
+
+
+def _laid(x: Any, like: Any, spec: tuple[Any, ...]) -> Any:
+    mesh = jax.typeof(like).sharding.mesh
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
 def _explicit(x: Any) -> tuple[Any, ...]:
     """Return by which axes of an explicit mesh each dimension is divided."""
     kind = jax.typeof(x) if hasattr(jax, "typeof") else None  # JAX before 0.6 has no such meshes

@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P
 
 from calls import CALLS
 
-# What draws, what has meshes of its own, and whole models.
-OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection")
+# What draws, what has meshes of its own, whole models, and what is told the shape of the batch.
+OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
 
 
 def calls():

@@ -19,7 +19,10 @@ from jax.sharding import PartitionSpec as P
 from calls import CALLS
 
 # What draws, what has meshes of its own, whole models, and what is told the shape of the batch.
-OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
+OTHERS = (
+    *(".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand"),
+    "soft_assignment",  # its matrices have to lie whole on a device
+)
 
 
 def calls():
@@ -53,7 +56,9 @@ def places(call, given, along):
 
 def check(call, along):
     """Say what is wrong with a call on a mesh."""
-    given = {name: even(value) for name, value in call.arguments.items()}
+    given = dict(call.arguments)
+    if "segments" not in call.together:  # those have ten entries
+        given = {name: even(value) for name, value in given.items()}
     arrays = {name: jnp.asarray(given[name]) for name in call.arrays}
     rest = {name: value for name, value in given.items() if name not in arrays}
     learned = {name: arrays[name] for name in call.learned if name in arrays}

@@ -19,10 +19,8 @@ from jax.sharding import PartitionSpec as P
 from calls import CALLS
 
 # What draws, what has meshes of its own, whole models, and what is told the shape of the batch.
-OTHERS = (
-    *(".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand"),
-    "soft_assignment",  # its matrices have to lie whole on a device
-)
+OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
+REFUSED = ("segment_", "soft_assignment")
 
 
 def calls():
@@ -88,6 +86,9 @@ def check(call, along):
             with jax.set_mesh(mesh):
                 found = jax.jit(f)(learned, others)
         except Exception as error:
+            named = "is divided by an explicit mesh" in str(error)
+            if named and any(name in call.name for name in REFUSED):
+                continue
             print(call.name, along, f.__name__, type(error).__name__, str(error)[:300])
             continue
         for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):

@@ -29,9 +29,14 @@ def take_along_last(x: Any, indices: Any) -> Any:
 
 def flattened(x: Any) -> Any:
     """Return x with one dimension, which an explicit mesh does not divide."""
-    if not any(_explicit(x)):
+    if not is_divided(x):
         return x.reshape(-1)
     return jax.numpy.reshape(x, -1, out_sharding=PartitionSpec(None))
+
+
+def is_divided(x: Any) -> bool:
+    """Return whether an explicit mesh divides an array."""
+    return any(_explicit(x))
 
 
 def with_whole_rows(x: Any) -> Any:

@@ -18,8 +18,10 @@ from jax.sharding import PartitionSpec as P
 
 from calls import CALLS
 
-# What draws, what has meshes of its own, whole models, and what is told the shape of the batch.
+# What draws, what has meshes of its own, whole models, what is told the shape of the batch; losses
+# are in test_adapters_jax_meshes.py.
 OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
+OTHERS += (".losses.", "_loss")
 REFUSED = ("segment_", "soft_assignment")
 
 

@@ -74,7 +74,7 @@ class Form(NamedTuple, Generic[KindT]):
         if self.shape[self.dim] == 0:
             values = values[..., :0]
         if self.cut:
-            values = of_torch.state.with_cut_rows(values, self.cut)  # type: ignore[arg-type, assignment]
+            values = of_torch.state.with_cut_rows(values, self.cut)  # type: ignore[arg-type]
         found: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
         return found  # of the kind of the caller's array
 
@@ -87,5 +87,7 @@ def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = Fal
     """Check an array of floats, or of integers, and the dimension of its rows; return its form."""
     kind, dtype_name = check_scores(scores, name, integers)
     dim = check_dim(dim, scores.ndim)
-    cut = of_torch.state.rows_are_cut(scores, dim) if hasattr(scores, "device_mesh") else ()
+    cut = ()
+    if hasattr(scores, "device_mesh"):
+        cut = of_torch.state.rows_are_cut(scores, dim)  # type: ignore[arg-type, assignment]
     return Form(kind, scores.dtype, dtype_name, scores.shape, dim, cut)

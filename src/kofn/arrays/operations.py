@@ -53,7 +53,7 @@ def with_undivided_rows(x: ArrayT) -> ArrayT:
         return x
     from kofn.arrays.jax import layout
 
-    return layout.with_whole_rows(x)  # type: ignore[no-any-return]
+    return layout.with_whole_rows(x)
 
 
 def divided_as(x: ArrayT, like: Array) -> ArrayT:
@@ -62,7 +62,7 @@ def divided_as(x: ArrayT, like: Array) -> ArrayT:
         return x
     from kofn.arrays.jax import layout
 
-    return layout.laid_as(x, like)  # type: ignore[no-any-return]
+    return layout.laid_as(x, like)
 
 
 def cumulative_sums(x: ArrayT) -> ArrayT:

@@ -154,3 +154,28 @@ def sharded():
 @pytest.mark.parametrize("task", [replicated, sharded])
 def test_two_processes(tmp_path, task):
     run_on_ranks(tmp_path / "store", 2, task)
+
+
+@pytest.mark.parametrize("scores", ["learned", "magnitude"])
+def test_an_average_goes_on_when_the_mask_is_fixed(scores):
+    """As docs/nn_pruning.md says."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    pruner = nn.prune(model, 0.5, schedule=3, scores=scores)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.module, twin = copy.deepcopy((model, pruner))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    weights = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).pow(2).sum().backward()
+        optimizer.step()
+        pruner.step()
+        if pruner.frozen and not twin.frozen:
+            twin.freeze()
+        averaged.update_parameters(model)
+        weights.append(pruner.members[0].original.detach().clone())
+    masks = pruner.masks()
+    assert all(torch.equal(mask, masks[name]) for name, mask in twin.masks().items())
+    mean = torch.stack(weights).mean(0)
+    assert torch.allclose(averaged.module[0].weight, mean * masks["0.weight"], atol=1e-6)

@@ -165,3 +165,24 @@ def test_weights_that_change_in_evaluation_need_no_step():
     for _ in range(4):
         model.load_state_dict(model.state_dict())
         model(torch.randn(8, 16))
+
+
+@pytest.mark.parametrize(
+    "options", [{"amount": 0.5}, {"amount": 0.5, "scope": "layer"}, {"pattern": "2:4"}]
+)
+def test_vmap_over_soft_masks_is_refused_by_name_and_fixed_ones_are_right(options):
+    models = [two_layers() for _ in range(2)]
+    pruners = [nn.prune(each, schedule=3, **options) for each in models]
+    x = torch.randn(3, 16)
+
+    def of_all():
+        state = torch.func.stack_module_state(models)
+        one = lambda *own: torch.func.functional_call(models[0], own, (x,))  # noqa: E731
+        return torch.func.vmap(one)(*state)
+
+    with pytest.raises(RuntimeError, match=r"vmap cannot map over models whose masks are soft"):
+        of_all()
+    for each in pruners:
+        each.freeze()
+    for found, model in zip(of_all(), models, strict=True):
+        assert torch.allclose(found, model(x), atol=1e-6)

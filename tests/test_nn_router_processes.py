@@ -68,6 +68,25 @@ def choose_as_one(selection):
         assert close(net(mine(X))[1], mine(alone(X)[1]), 1e-6)
 
 
+def a_nan_is_masked(selection):
+    """For the tokens of all processes, and in its own row it is NaN."""
+    nets = [router(selection=selection, process_group=distributed.group.WORLD) for _ in range(2)]
+    x, rest = X.clone(), torch.ones(24, dtype=torch.bool)
+    x[5], rest[5] = torch.nan, False
+    found, wanted = nets[0](mine(x)), nets[1](mine(X), mine(rest))
+    here = mine(rest)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(ours[here], theirs[here])
+    assert found[1][~here].isnan().all()
+    for name, buffer in nets[0].named_buffers():
+        assert torch.equal(buffer, dict(nets[1].named_buffers())[name]), name
+
+
+def nan_tokens():
+    for selection in ("expert_choice", "budget"):
+        a_nan_is_masked(selection)
+
+
 def expert_choice():
     choose_as_one("expert_choice")
 
@@ -88,13 +107,17 @@ def copies():
         router(selection="expert_choice", process_group=True)
 
 
-TASKS = [expert_choice, budget, copies]
+TASKS = [nan_tokens, expert_choice, budget, copies]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
 def test_tokens_of_all_processes(tmp_path, processes):
     run_on_ranks(tmp_path / "store", processes, *TASKS)
+
+
+def test_a_token_with_a_nan_is_masked_for_the_other_process(tmp_path):
+    run_on_ranks(tmp_path / "store", 2, nan_tokens)
 
 
 def test_it_is_the_usual_choice_in_one_process():

@@ -246,15 +246,23 @@ def test_what_was_observed_before_a_load_is_not_used_after_it(way):
 
 
 def test_a_sequence_has_a_bias_from_enough_tokens_without_padding_on():
-    scores = torch.randn(1, 1024, 8)
-    mask = torch.ones(1, 1024, dtype=torch.bool)
-    mask[:, :60] = False
-    found = biases_of_sequences(scores[0], torch.zeros(8), 2, 1024, mask.flatten())
-    assert not found[:128].any()  # 4 tokens, and 16·8/2 = 64 are needed
-    assert found[128:].any(-1).all()
-    usual = biases_of_sequences(scores[0], torch.zeros(8), 2, 1024)
-    assert usual[64:].any(-1).all()
-    assert not usual[:64].any()
+    scores, mask = torch.randn(1024, 8), torch.ones(1024, dtype=torch.bool)
+    mask[:60] = False
+    found = biases_of_sequences(scores, torch.zeros(8), 2, 1024, mask)
+    assert not found[mask][:64].any()  # 16·8/2 = 64 tokens are needed
+    assert found[mask][64:].any(-1).all()
+
+
+@pytest.mark.parametrize("where", ["left", "right", "between"])
+def test_padding_of_a_sequence_changes_nothing(where):
+    scores, length = torch.randn(200, 8), 300
+    mask = torch.ones(length, dtype=torch.bool)
+    mask[{"left": range(100), "right": range(200, 300), "between": range(0, 200, 2)}[where]] = False
+    padded = torch.full((length, 8), torch.nan)
+    padded[mask] = scores
+    found = biases_of_sequences(padded, torch.zeros(8), 2, length, mask)
+    alone = torch.ones(200, dtype=torch.bool)
+    assert torch.equal(found[mask], biases_of_sequences(scores, torch.zeros(8), 2, 200, alone))
 
 
 @pytest.mark.parametrize("bins", [None, 100])

@@ -129,9 +129,9 @@ FAULTS = (
     ),
     Fault(
         "a mask of three dimensions is turned the wrong way",
-        "inputs/given.py",
-        "return spread if form.dim == -1 else move_axis(spread, form.dim, -1)",
-        "return spread if form.dim == -1 else move_axis(spread, -1, form.dim)",
+        "arrays/form.py",
+        "return whole_rows(values if self.dim == -1 else move_axis(values, self.dim, -1))",
+        "return whole_rows(values if self.dim == -1 else move_axis(values, -1, self.dim))",
         ("test_maps_masks.py",),
     ),
     # Numbers: types, ranges, digits.

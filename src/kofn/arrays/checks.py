@@ -97,6 +97,19 @@ def check_temperature(temperature: object) -> float:
     return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
 
 
+def refuse_divided(name: str, x: Any, what: str) -> None:
+    """Refuse a JAX array that an explicit mesh divides."""
+    if "jax" not in sys.modules or framework(x) != "jax":
+        return
+    from kofn.arrays.jax import layout
+
+    if layout.is_divided(x):
+        raise TypeError(
+            f"{name} is divided by an explicit mesh, and its {what} have to lie whole on a device; "
+            "use a mesh with AxisType.Auto, or jax.sharding.reshard it to PartitionSpec()"
+        )
+
+
 def check_scores(
     scores: Any, name: str = "scores", integers: bool = False, scalars: bool = False
 ) -> tuple[str, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Generic, NamedTuple
 
+from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_dim, check_scores
 from kofn.arrays.kinds import Array, cast, contiguous, move_axis, namespace_of, quiet_for
+from kofn.arrays.operations import whole_rows
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
 
 
@@ -18,6 +20,7 @@ class Form(NamedTuple, Generic[KindT]):
     dtype_name: str
     shape: tuple[int, ...]
     dim: int  # counted from the end
+    cut: tuple[int, ...] = ()  # the dimensions of a DTensor's mesh over which rows are cut
 
     @property
     def xp(self) -> Namespace[KindT]:
@@ -40,8 +43,14 @@ class Form(NamedTuple, Generic[KindT]):
         """Return `values` with `dim` last and contiguous."""
         values = values if self.dim == -1 else move_axis(values, self.dim, -1)
         if self.kind == "torch":  # sooner than `contiguous`, which asks for it
+            if hasattr(values, "device_mesh"):
+                values = whole_rows(values)
             return values.contiguous()  # type: ignore[union-attr]  # of PyTorch
         return contiguous(values)
+
+    def turned(self, values: ArrayT) -> ArrayT:
+        """Return `values` with `dim` last; of a DTensor, with whole rows."""
+        return whole_rows(values if self.dim == -1 else move_axis(values, self.dim, -1))
 
     def rows(self, values: ArrayT) -> ArrayT:
         """Return `values` in the compute dtype with `dim` last."""
@@ -60,6 +69,8 @@ class Form(NamedTuple, Generic[KindT]):
         values = values if values.dtype == self.dtype else cast(values, self.dtype)
         if self.shape[self.dim] == 0:
             values = values[..., :0]
+        if self.cut:
+            values = of_torch.state.with_cut_rows(values, self.cut)  # type: ignore[arg-type]
         found: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
         return found  # of the kind of the caller's array
 
@@ -71,4 +82,8 @@ class Form(NamedTuple, Generic[KindT]):
 def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = False) -> Form[ArrayT]:
     """Check an array of floats, or of integers, and the dimension of its rows; return its form."""
     kind, dtype_name = check_scores(scores, name, integers)
-    return Form(kind, scores.dtype, dtype_name, scores.shape, check_dim(dim, scores.ndim))
+    dim = check_dim(dim, scores.ndim)
+    cut = ()
+    if hasattr(scores, "device_mesh"):
+        cut = of_torch.state.rows_are_cut(scores, dim)  # type: ignore[arg-type, assignment]
+    return Form(kind, scores.dtype, dtype_name, scores.shape, dim, cut)

@@ -39,6 +39,31 @@ def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
     return namespace(like).asarray(values, dtype=like.dtype)
 
 
+def whole_rows(x: ArrayT, dim: int = -1) -> ArrayT:
+    """Return `x`; a DTensor without a cut along `dim`."""
+    if not hasattr(x, "device_mesh"):
+        return x
+    return of_torch.state.with_whole_rows(x, dim)  # type: ignore[arg-type, return-value]  # of torch
+
+
+def with_undivided_rows(x: ArrayT) -> ArrayT:
+    """Return `x`; with rows that no explicit mesh of JAX divides, which refuses to sort those."""
+    if not is_jax(x):
+        return x
+    from kofn.arrays.jax import layout
+
+    return layout.with_whole_rows(x)
+
+
+def divided_as(x: ArrayT, like: Array) -> ArrayT:
+    """Return `x`, divided by an explicit mesh of JAX as another array of its shape."""
+    if not is_jax(x):
+        return x
+    from kofn.arrays.jax import layout
+
+    return layout.laid_as(x, like)
+
+
 def cumulative_sums(x: ArrayT) -> ArrayT:
     """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
     return x.cumsum(-1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
@@ -241,10 +266,7 @@ def flattened(x: ArrayT) -> ArrayT:
 
 def at_labels(x: ArrayT, labels: Array) -> ArrayT:
     """Return the entry of each row that its label names."""
-    found = take_along_last(x, labels[..., None])
-    if hasattr(found, "device_mesh"):
-        found = of_torch.state.without_partial(found)  # type: ignore[arg-type, assignment]  # of torch
-    return found[..., 0]  # type: ignore[return-value]  # of its kind
+    return take_along_last(x, labels[..., None])[..., 0]  # type: ignore[return-value]  # of its kind
 
 
 def take_along_first(x: Array, numbers: Array) -> Array:

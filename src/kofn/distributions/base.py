@@ -21,6 +21,7 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
+from kofn.arrays.operations import whole_rows
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.enumeration import ENUMERATE_UP_TO, every_choice
 from kofn.inputs.given import without_deleted
@@ -228,7 +229,8 @@ class OverRows(Distribution[ArrayT]):
         """Return the logits in the compute dtype, −inf where masked or deleted."""
         xp = namespace(self.logits)
         y = cast(without_deleted(self.logits), compute_dtype(self.logits))
-        return y if self.mask is None else xp.where(adopt(self.mask, y), y, -math.inf)
+        y = y if self.mask is None else xp.where(adopt(self.mask, y), y, -math.inf)
+        return whole_rows(y, self.dim)
 
 
 def _in_words(value: Any) -> str:

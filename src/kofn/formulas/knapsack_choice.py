@@ -12,9 +12,11 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, most_precise_dtype, namespace
 from kofn.arrays.operations import (
     cumulative_sums,
+    divided_as,
     put_along_last,
     take_along_last,
     top_indices,
+    with_undivided_rows,
 )
 from kofn.inputs.given import Given, with_costs
 from kofn.inputs.settled import rows_of
@@ -46,12 +48,13 @@ def fill(given: Given, over: Reductions = DENSE, buy: Callable[..., Array] | Non
 
 def _bought(x: Array, costs: Array, pays: Array, budget: Array) -> Array:
     """Return 1 for the entries that fit into the budget in the order of their densities."""
+    like, (x, costs, pays) = x, map(with_undivided_rows, (x, costs, pays))
     xp, (density, price) = namespace(x), densities(x, costs, pays)
     limit = cast(budget, price.dtype)[..., None]
     order = top_indices(density, x.shape[-1])
     spent = cumulative_sums(take_along_last(price, order))
     fits = (spent <= limit) | (xp.sum(price, axis=-1)[..., None] <= limit)
-    return put_along_last(x, order, cast(fits, x.dtype))
+    return divided_as(put_along_last(x, order, cast(fits, x.dtype)), like)
 
 
 def densities(x: Array, costs: Array, pays: Array) -> tuple[Array, Array]:

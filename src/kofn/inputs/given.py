@@ -42,7 +42,6 @@ from kofn.arrays.kinds import (
     full_like,
     is_jax,
     is_torch,
-    move_axis,
     namespace,
     quiet,
 )
@@ -243,7 +242,7 @@ def last_mask(mask: object, scores: Array, form: Form, of: str = "scores") -> Ar
     """Return where an entry may be chosen, with the dimension of the rows last."""
     mask = adopt(check_mask(mask, scores, of), scores)
     spread: Array = form.xp.broadcast_to(mask, scores.shape)
-    return spread if form.dim == -1 else move_axis(spread, form.dim, -1)
+    return form.turned(spread)
 
 
 def weights_in_play(
@@ -275,8 +274,7 @@ def costs_of(costs: object, scores: Array, x: Array, form: Form) -> Array:
     check_real("costs", costs)
     shape = tuple(scores.shape)
     check_broadcasts("costs", tuple(costs.shape), shape, "the shape of scores")
-    spread = form.xp.broadcast_to(cast_like(adopt(costs, scores), x), shape)
-    spread = spread if form.dim == -1 else move_axis(spread, form.dim, -1)
+    spread = form.turned(form.xp.broadcast_to(cast_like(adopt(costs, scores), x), shape))
     return spread if form.n else form.xp.sum(spread, axis=-1)[..., None]
 
 

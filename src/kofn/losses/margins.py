@@ -155,16 +155,15 @@ def _with_margin(
     )
     form, dim = checked.form, checked.form.dim
     with form.quiet():
-        x = cast(without_deleted(cosines), compute_dtype(cosines))
-        x = x if dim == -1 else move_axis(x, dim, -1)
+        x = form.turned(cast(without_deleted(cosines), compute_dtype(cosines)))
         m = _margin(margin, cosines, form.n, x)
         move = _moved if labels.labels is None or not form.n else _moved_label
         t = checked.temperature
         moved = move(at_target, x, m, labels)
         logits = moved / t if type(t) is float else divided(moved, t[..., None])
-        logits = logits if dim == -1 else move_axis(logits, -1, dim)
-        loss = softmax_loss(logits, target, dim=dim, mask=mask, reduction=reduction, **options)
-        return loss, cast(logits, cosines.dtype)
+        turned = logits if dim == -1 else move_axis(logits, -1, dim)
+        loss = softmax_loss(turned, target, dim=dim, mask=mask, reduction=reduction, **options)
+        return loss, form.restored(logits)
 
 
 def _moved(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:

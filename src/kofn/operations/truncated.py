@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
-from kofn.arrays.operations import at_labels, cumulative_sums, kth_largest, marked
+from kofn.arrays.operations import (
+    at_labels,
+    cumulative_sums,
+    kth_largest,
+    marked,
+    with_undivided_rows,
+)
 from kofn.formulas import answers
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
@@ -42,7 +48,7 @@ def supported(given: Given, k: int | None, p: float | None) -> Given:
     if k is not None:
         last = kth_largest(fixed, k)
     else:
-        ordered = xp.flip(xp.sort(fixed, axis=-1), axis=-1)
+        ordered = xp.flip(xp.sort(with_undivided_rows(fixed), axis=-1), axis=-1)
         share = evaluate(answers.softmax, rows_of(given._replace(scores=ordered)))
         # An entry is kept while the total weight of those before it is below p.
         before = cumulative_sums(share) - share

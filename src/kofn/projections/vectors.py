@@ -14,7 +14,7 @@ from kofn.arrays.checks import (
     check_same_kind,
 )
 from kofn.arrays.form import Form, form_of
-from kofn.arrays.kinds import Array, cast_like, framework, move_axis
+from kofn.arrays.kinds import Array, cast_like, framework
 from kofn.arrays.typing import ArrayT, KindT, Number
 from kofn.inputs.given import last_mask
 
@@ -55,7 +55,7 @@ class Vectors(NamedTuple, Generic[KindT]):
         shape = tuple(self.form.shape)
         check_broadcasts(name, tuple(array.shape), shape, "the shape of x")
         spread = self.form.xp.broadcast_to(cast_like(array, self.rows), shape)
-        return self._lined(move_axis(spread, self.form.dim, -1))
+        return self._lined(self.form.turned(spread))
 
     def per_vector(self, name: str, value: object, *, positive: bool) -> Number:
         """Return a number, or an array of the batch shape, NaN where it must be > 0 and is not."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kofn.arrays import torch as of_torch
-from kofn.arrays.checks import check_integer, check_same_kind, check_scores
+from kofn.arrays.checks import check_integer, check_same_kind, check_scores, refuse_divided
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -138,6 +138,7 @@ def form_of_segments(
             f"{of} is a DTensor, whose segments may lie in several processes; call the function "
             "on its full_tensor(), or on to_local() where every process has whole segments"
         )
+    refuse_divided(of, scores, "segments")
     if getattr(scores, "is_nested", False):
         if segment_ids is not None or ptr is not None or num_segments is not None:
             raise ValueError(

@@ -29,9 +29,31 @@ def take_along_last(x: Any, indices: Any) -> Any:
 
 def flattened(x: Any) -> Any:
     """Return x with one dimension, which an explicit mesh does not divide."""
-    if not any(_explicit(x)):
+    if not is_divided(x):
         return x.reshape(-1)
     return jax.numpy.reshape(x, -1, out_sharding=PartitionSpec(None))
+
+
+def is_divided(x: Any) -> bool:
+    """Return whether an explicit mesh divides an array."""
+    return any(_explicit(x))
+
+
+def with_whole_rows(x: Any) -> Any:
+    """Return x with rows that an explicit mesh does not divide: what sorts or sums along needs."""
+    spec = _explicit(x)
+    return _laid(x, x, (*spec[:-1], None)) if spec and spec[-1] is not None else x
+
+
+def laid_as(x: Any, like: Any) -> Any:
+    """Return x, divided by an explicit mesh as another array of its shape."""
+    spec = _explicit(like)
+    return _laid(x, like, spec) if any(spec) else x
+
+
+def _laid(x: Any, like: Any, spec: tuple[Any, ...]) -> Any:
+    mesh = jax.typeof(like).sharding.mesh
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
 def _explicit(x: Any) -> tuple[Any, ...]:

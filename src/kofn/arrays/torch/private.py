@@ -39,6 +39,14 @@ def is_transformed() -> bool:
     return _transforms_active() or not _tells_level or forward_ad._current_level >= 0
 
 
+_is_mapped = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", None)
+
+
+def is_mapped(x: Tensor) -> bool:
+    """Return whether torch.func.vmap maps over a tensor; without the name, errors are PyTorch's."""
+    return _is_mapped is not None and is_transformed() and bool(_is_mapped(x))
+
+
 def is_left_alone(x: Tensor) -> bool:
     """Return whether nothing traces or transforms operations on a tensor, but a compiler."""
     return (

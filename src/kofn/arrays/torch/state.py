@@ -97,14 +97,31 @@ def is_sharded(x: Tensor) -> bool:
     return not any(way.is_partial() or way.is_shard(last) for way in x.placements)  # type: ignore[attr-defined]
 
 
-def without_partial(x: Tensor) -> Tensor:
-    """Return a DTensor without placements that wait for a sum.
+def rows_are_cut(x: Tensor, dim: int) -> tuple[int, ...]:
+    """Return the dimensions of a DTensor's mesh over which its rows along `dim` are cut."""
+    ways = enumerate(x.placements)  # type: ignore[attr-defined]
+    return tuple(place for place, way in ways if way.is_shard(dim % x.ndim))
 
-    A gather from shards of rows has one with a mask, and loses it with the dimension that it took.
+
+def with_whole_rows(x: Tensor, dim: int = -1) -> Tensor:
+    """Return a DTensor with whole rows along `dim`, and nothing that waits for a sum.
+
+    PyTorch's functions along a cut dimension are not all right: `cumsum(-1)` sums each part alone,
+    a maximum loses the NaN of another process, and `any` as numbers counts processes.
     """
     from torch.distributed.tensor import Replicate
 
-    ways = [Replicate() if way.is_partial() else way for way in x.placements]  # type: ignore[attr-defined]
+    cut, old = rows_are_cut(x, dim), x.placements  # type: ignore[attr-defined]
+    ways = [Replicate() if i in cut or way.is_partial() else way for i, way in enumerate(old)]
+    return x if ways == list(old) else x.redistribute(placements=ways)  # type: ignore[attr-defined]
+
+
+def with_cut_rows(x: Tensor, cut: Sequence[int]) -> Tensor:
+    """Return a DTensor whose rows are cut again, over these dimensions of its mesh."""
+    from torch.distributed.tensor import Shard
+
+    placements = enumerate(x.placements)  # type: ignore[attr-defined]
+    ways = [Shard(x.ndim - 1) if place in cut else way for place, way in placements]
     return x.redistribute(placements=ways)  # type: ignore[attr-defined]
 
 

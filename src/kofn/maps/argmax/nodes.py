@@ -11,7 +11,7 @@ from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import stacked
 from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, namespace, scalar
-from kofn.arrays.operations import arange, take_along_last
+from kofn.arrays.operations import arange, greatest, take_along_last, with_undivided_rows
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
 from kofn.maps.argmax.kernels import serving as noise_kernels
@@ -246,7 +246,8 @@ def _quantiles(y: Array, noise: Noise, scale: Any) -> Array:
     count = grid.looks_at_jumps if jumps else grid.looks
     if not isinstance(noise.link, BuiltIn):
         count = _AT_A_STRANGER
-    first = _first_looks(y, noise.link, count) + xp.zeros_like(stop_gradient(y[..., :1]))
+    of_rows = xp.zeros_like(greatest(stop_gradient(y))[..., None])
+    first = _first_looks(y, noise.link, count) + of_rows
     at = first = scale.coordinate(first)
     seen = look(at)
     for _ in range(grid.rounds_at_jumps if jumps else grid.rounds):
@@ -351,7 +352,7 @@ def _largest(y: Array, count: int) -> Array:
     places = route.by_kernel(LARGEST, known, settings=(count,)) if is_at_hand(y) else None
     if places is not None:
         return take_along_last(known, places)
-    return xp.flip(xp.sort(known, axis=-1), axis=-1)[..., :count]
+    return xp.flip(xp.sort(with_undivided_rows(known), axis=-1), axis=-1)[..., :count]
 
 
 def _along_first(like: Array, values: Sequence[float]) -> Array:

@@ -15,6 +15,7 @@ from kofn.arrays.checks import (
     check_same_kind,
     check_scores,
     check_temperature,
+    refuse_divided,
 )
 from kofn.arrays.kinds import (
     Array,
@@ -52,6 +53,7 @@ def matrices(
 ) -> Matrices:
     """Check the arguments and bring them to a common form."""
     check_scores(scores)
+    refuse_divided("scores", scores, "matrices")
     shape = tuple(scores.shape)
     if len(shape) < 2:
         raise ValueError(

@@ -14,6 +14,7 @@ from kofn.links.link import Link
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.nn.pruning.layout import Blocks, Groups
 from kofn.nn.pruning.schedule import PruningSchedule
+from kofn.nn.pruning.targets import refuse_mapped
 from kofn.nn.pruning.weight import PrunedWeight
 from kofn.streaming import tensor_gradient as gradient
 from kofn.streaming.equation import Equation
@@ -30,7 +31,10 @@ class Clock:
     def now(self) -> Any:
         """Return the step: a number, or a tensor where a program is compiled."""
         steps = self.owner.steps
-        return steps.double() if is_compiling() else int(steps)
+        if is_compiling():
+            return steps.double()
+        refuse_mapped([steps])
+        return int(steps)
 
 
 class SharedRow:
@@ -76,8 +80,9 @@ class SharedRow:
             budget, temperature = like + budget, like + temperature
             pieces = Pieces(scores, self.costs)
             return gradient.place_traced(pieces, budget, self.total, temperature, self.link)
-        step = self.clock.now()
         trail = self.members[0].trail
+        refuse_mapped([trail, *scores])
+        step = self.clock.now()
         (last, theta), (_, earlier) = trail.cpu().view(torch.float64).tolist()
         # θ as it would be if it went on as in the last two steps.
         ahead = step > last and math.isfinite(earlier)

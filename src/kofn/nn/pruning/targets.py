@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from kofn.arrays.checks import shown
+from kofn.arrays.torch.private import is_mapped
 from kofn.streaming.tensors import Cost, Over
 
 LAYERS = (
@@ -122,6 +123,15 @@ def is_sharded(tensor: Tensor) -> bool:
     if type(tensor) is nn.Parameter or type(tensor) is Tensor:
         return False
     return "DTensor" in {kind.__name__ for kind in type(tensor).__mro__}
+
+
+def refuse_mapped(tensors: Iterable[Tensor]) -> None:
+    """Refuse torch.func.vmap over what has to be read as numbers."""
+    if any(map(is_mapped, tensors)):
+        raise RuntimeError(
+            "torch.func.vmap cannot map over models whose masks are soft, because their steps and "
+            "thresholds are read one by one; call each model, or freeze() their pruners before"
+        )
 
 
 def refuse_sharded(name: str, tensor: Tensor) -> None:

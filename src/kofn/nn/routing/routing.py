@@ -18,7 +18,7 @@ from kofn.nn.routing.base import RouterBase
 from kofn.nn.routing.checks import JOINT as JOINT
 from kofn.nn.routing.processes import processes_of
 from kofn.nn.routing.quantile import QuantileBias
-from kofn.nn.routing.selection import SELECTIONS, Settings
+from kofn.nn.routing.selection import SELECTIONS, Settings, known_tokens
 from kofn.nn.routing.sequences import biases_of_sequences
 from kofn.nn.routing.state import RunningThreshold, SelectionBias, counts_of, is_recomputing
 from kofn.nn.tensors import check_tensors
@@ -100,13 +100,16 @@ class Routing(RouterBase):
         quantile = self.balance if isinstance(self.balance, QuantileBias) else None
         compared = scores if quantile is None else how.compared(scores)
         if quantile is not None and self.per_sequence and self.training:
-            of_tokens = (compared, quantile(), int(self.k), length or 1, mask, self.groups)
+            known = known_tokens(scores, mask)
+            of_tokens = (compared, quantile(), int(self.k), length or 1, known, self.groups)
             how = how._replace(bias=biases_of_sequences(*of_tokens))
         routed = SELECTIONS[self.selection](scores, mask, how)
         if learns:
             if quantile is not None:
                 quantile.observe(compared, mask, self.groups)
-            self._count(counts_of(routed.indices, routed.taken, self.num_experts))
+            known = known_tokens(scores, mask)[:, None]
+            taken = known if routed.taken is None else known & routed.taken
+            self._count(counts_of(routed.indices, taken, self.num_experts))
         return routed.weights, routed.indices
 
     def gates_of(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:
@@ -120,7 +123,8 @@ class Routing(RouterBase):
         check_tensors(indices=indices, integers=True)
         indices = indices.to(torch.int64)
         if self.training and not is_recomputing():
-            self._count(counts_of(indices, None, self.num_experts))
+            known = known_tokens(scores, None)[:, None]
+            self._count(counts_of(indices, known, self.num_experts))
         return routing.gates_of_choice(scores, shares, indices, self.k, self._gating())
 
     def _gating(self) -> Gating:

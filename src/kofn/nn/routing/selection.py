@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +58,9 @@ class Routed(NamedTuple):
     """Which entries are choices; all, if None. The others are padding, with weight 0."""
 
 
+Selection = Callable[[Tensor, Tensor | None, Settings], Routed]
+
+
 def hard(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each token chooses k experts."""
     k, limited = int(how.k), how.groups is not None or how.gating.sigmoid
@@ -78,6 +83,33 @@ def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return Routed(weights, indices.contiguous(), among if rows is None else among & rows)
 
 
+def known_tokens(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Return which tokens count, [T]: those that play and have no NaN."""
+    known = ~scores.isnan().any(-1)
+    return known if mask is None else known & mask
+
+
+def _among_tokens(choose: Selection) -> Selection:
+    """Return a selection in which tokens meet: one with a NaN counts as masked for the others."""
+
+    @functools.wraps(choose)
+    def routed(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
+        known = known_tokens(scores, mask)
+        found = choose(scores.masked_fill(~known[:, None], 0.0), known, how)
+        bad = ~known if mask is None else ~known & mask
+        return found._replace(weights=found.weights + _nan_of(scores, bad))
+
+    return routed
+
+
+def _nan_of(scores: Tensor, bad: Tensor) -> Tensor:
+    """Return 0 for each token, [T, 1]; NaN, with a gradient of NaN, where it is bad."""
+    own = scores.masked_fill(~bad[:, None], 0.0)
+    factor = torch.zeros_like(own[:, :1]).masked_fill(bad[:, None], math.nan)
+    return (own * factor).sum(-1, keepdim=True)
+
+
+@_among_tokens
 def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each token chooses k experts by logits less prices, at which all experts get their share."""
     if how.running is not None and _is_alone(how):
@@ -93,6 +125,7 @@ def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return Routed(gates, indices, None if rows is None else rows.expand_as(indices))
 
 
+@_among_tokens
 def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each expert chooses its share, k/num_experts, of the tokens."""
     tokens = _live_tokens(scores, mask, how)
@@ -101,6 +134,7 @@ def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return _jointly(scores, capacity, 0, rows, mask, how)
 
 
+@_among_tokens
 def budget(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """The k·tokens largest of all scores are chosen, whichever token they belong to."""
     total = (_live_tokens(scores, mask, how) * how.k).floor()
@@ -181,7 +215,7 @@ def _with_one(values: Tensor, dim: int) -> Tensor:
     return values.new_zeros(shape)
 
 
-SELECTIONS = {
+SELECTIONS: dict[str, Selection] = {
     "hard": hard,
     "soft": soft,
     "expert_choice": expert_choice,

@@ -20,31 +20,37 @@ def biases_of_sequences(
     bias: Tensor,
     k: int,
     length: int,
-    mask: Tensor | None = None,
+    known: Tensor,
     groups: Groups | None = None,
 ) -> Tensor:
     """Return a bias per token, [T, E]; sequences of `length` tokens lie in `scores`, [T, E].
 
-    The first part of a sequence has the bias of all, [E]. A part is as long as all before it, and
-    has the bias that these require, so no token is chosen by itself or by a later one. As long as
-    a sequence has fewer tokens than the first part without padding, it keeps the bias of all.
+    Only tokens count where `known` [T] is true; padding may stand anywhere. The first part of a
+    sequence has the bias of all, [E]. A part has as many tokens as all before it, and the bias that
+    these require, so no token is chosen by itself or by a later one.
     """
     experts = scores.shape[-1]
     start = math.ceil(TOKENS_PER_EXPERT * experts / k)
     if start >= length or not len(scores) or k == experts:
         return bias.expand_as(scores)
-    rows = scores.reshape(-1, length, experts)
-    playing = None if mask is None else mask.reshape(-1, length)
+    rows, playing = scores.reshape(-1, length, experts), known.reshape(-1, length)
+    # What does not count comes last.
+    order = (~playing).to(torch.uint8).argsort(dim=-1, stable=True)
+    rows, playing = rows.gather(1, _each(order, rows)), playing.gather(1, order)
     own = bias.expand(len(rows), 1, experts)
     parts = [own.expand(-1, start, -1)]
     while start < length:
         before = rows[:, :start]
-        counted = None if playing is None else playing[:, :start]
         required = required_bias(before, before + own, k, groups)
-        found, tokens = (each[:, None] for each in bias_of_share(required, k, counted))
-        enough = tokens * k >= TOKENS_PER_EXPERT * experts  # without padding
-        own = torch.where(enough, moved_bias(found, own, own.dtype, centred=True), own)
+        found = bias_of_share(required, k, playing[:, :start])[0][:, None]
+        own = moved_bias(found, own, own.dtype, centred=True)
         stop = min(2 * start, length)
         parts.append(own.expand(-1, stop - start, -1))
         start = stop
-    return torch.cat(parts, 1).reshape(-1, experts)
+    whole = torch.cat(parts, 1)
+    return whole.gather(1, _each(order.argsort(-1), whole)).reshape(-1, experts)
+
+
+def _each(order: Tensor, rows: Tensor) -> Tensor:
+    """Return the order of tokens for each of their numbers."""
+    return order[..., None].expand_as(rows)

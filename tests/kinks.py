@@ -43,7 +43,7 @@ def kinks(call: Call) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     yield "whole numbers of other scores", whole
     yield "halves", {call.first: np.round(2 * x) / 2, **whole}
     yield "equal scores", {call.first: like(x, [0.5])}
-    if of(CLOSED):
+    if of(CLOSED) and "capacity" not in given:
         yield "closed rows", {**whole, **of(CLOSED)}
     if "capacity" in given:
         closed = {

@@ -120,13 +120,27 @@ class Point:
         return found
 
     def nearby(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Slopes at places next to this one, where there is no kink."""
-        for seed in range(12):
+        """Slopes at places next to this one, where there is no kink, and which can be."""
+        for seed in range(64):
             rng, given = np.random.default_rng(seed), dict(self.given)
             for name in self.call.learned:
                 noise = torch.as_tensor(rng.uniform(-NEAR, NEAR, given[name].shape))
                 given[name] = given[name] + noise
-            yield self.slopes(given)
+            if torch.isfinite(self.total(given)):
+                yield self.slopes(given)
+
+
+class Remembered:
+    """What an iterator gives, each made once and when it is asked for."""
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self.source, self.known = source, []
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.known
+        for each in self.source:
+            self.known.append(each)
+            yield each
 
 
 def judged(slope: float, one: list[float], other: list[float]) -> str:
@@ -152,7 +166,7 @@ def wrong_at(
     kink, as that of the i-th largest of equal numbers is, or is documented.
     """
     point = Point(call, changed, **({} if link is None else {"link": link}))
-    wrong, limits = [], None
+    wrong, limits = [], Remembered(point.nearby())
     for name, slopes in point.slopes(point.given).items():
         ways = list(directions(call, name, point.given[name], point.rng))
         if not every:
@@ -167,11 +181,9 @@ def wrong_at(
             if found == "between" or is_documented(place, name, slope, link, call, found):
                 continue
             # A derivative of no side may be the limit of derivatives next to the kink.
-            near = []
-            if found == "kink":
-                limits = limits or list(point.nearby())
-                near = [torch.where(along == 0, 0.0, one[name] * along).sum() for one in limits]
-            if not any(abs(slope - float(one)) <= 1e-3 * (1 + abs(slope)) for one in near):
+            places = limits if found == "kink" else ()
+            near = (float(torch.where(along == 0, 0.0, one[name] * along).sum()) for one in places)
+            if not any(abs(slope - one) <= 1e-3 * (1 + abs(slope)) for one in near):
                 where = int(along.abs().argmax())
                 wrong.append(f"{call.name} {link}: {place}: {name}[{where}]: {slope}, {both}")
     return wrong

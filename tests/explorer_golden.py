@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from kofn import KSubset, hard_topk, links, soft_topk, soft_topk_sum, soft_topk_threshold
+from kofn.links.table import TABLE
 
 FILE = Path(__file__).parent / "data" / "explorer.json"
 
 LINKS = [
-    *((name, 1.5) for name in ("logistic", "laplace", "normal", "exponential", "linear", "entmax")),
+    *((name, 1.5) for name in TABLE),
     *(("entmax", alpha) for alpha in (1.0, 1.03, 2.0, 3.0)),
 ]
 FIVE = [3.1, 1.0, -2.0, 0.5, 1.7]
@@ -90,7 +91,7 @@ def answered(case):
     whole = case["k"].is_integer()
     marginals = KSubset(x / T, int(k), mask=mask).marginals().tolist() if whole else None
     certain = bool(((weights == 0) | (weights == 1)).all())
-    unlimited = case["link"] in ("logistic", "laplace", "normal")
+    unlimited = TABLE[case["link"]].inner._infinite_tails
     unique = unlimited or not (theta.isfinite() and certain)
     return {
         **case,

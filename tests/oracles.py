@@ -117,29 +117,67 @@ def vjp(x: np.ndarray, k: float, temperature: float, link: str, v: np.ndarray) -
     return Vjp((u, mean, -(u * (x - theta) / t).sum()), sizes)
 
 
-MP_TAIL: dict[str, Callable] = {  # F(z) for z ≤ 0; these links are symmetric
-    "logistic": lambda z: mpmath.exp(z) / (1 + mpmath.exp(z)),
-    "laplace": lambda z: mpmath.exp(z) / 2,
-    "normal": mpmath.ncdf,
+class Logs(NamedTuple):
+    """log F, log(1 − F) and log F′ in mpmath, of a link whose F is nowhere exactly 0."""
+
+    cdf: Callable
+    sf: Callable
+    pdf: Callable
+
+
+def _log_normal(z: mpmath.mpf) -> mpmath.mpf:
+    if z < -100:
+        series = mpmath.fsum((-1) ** j * mpmath.fac2(2 * j - 1) / z ** (2 * j) for j in range(9))
+        return -z * z / 2 - mpmath.log(-z * mpmath.sqrt(2 * mpmath.pi)) + mpmath.log(series)
+    return mpmath.log(mpmath.ncdf(z)) if z < 0 else mpmath.log1p(-mpmath.ncdf(-z))
+
+
+def _log_logistic(z: mpmath.mpf) -> mpmath.mpf:
+    return min(z, 0) - mpmath.log1p(mpmath.exp(-abs(z)))
+
+
+def _log_laplace(z: mpmath.mpf) -> mpmath.mpf:
+    return z - mpmath.log(2) if z < 0 else mpmath.log1p(-mpmath.exp(-z) / 2)
+
+
+def _symmetric(cdf: Callable, pdf: Callable) -> Logs:
+    return Logs(cdf, lambda z: cdf(-z), pdf)
+
+
+LOGS: dict[str, Logs] = {
+    "logistic": _symmetric(_log_logistic, lambda z: _log_logistic(z) + _log_logistic(-z)),
+    "laplace": _symmetric(_log_laplace, lambda z: -abs(z) - mpmath.log(2)),
+    "normal": _symmetric(_log_normal, lambda z: -z * z / 2 - mpmath.log(2 * mpmath.pi) / 2),
+    "exponential": Logs(
+        lambda z: min(z - 1, mpmath.mpf(0)),
+        lambda z: mpmath.log(-mpmath.expm1(z - 1)) if z < 1 else -mpmath.inf,
+        lambda z: z - 1 if z < 1 else -mpmath.inf,
+    ),
 }
+
+
+def excess(zs: list, k: float, logs: Logs) -> mpmath.mpf:
+    """ΣF − k in mpmath, from the smaller tails."""
+    half = -mpmath.log(2)
+    above = [logs.cdf(z) > half for z in zs]
+    short = mpmath.fsum(mpmath.exp(logs.cdf(z)) for z, up in zip(zs, above, strict=True) if not up)
+    long = mpmath.fsum(mpmath.exp(logs.sf(z)) for z, up in zip(zs, above, strict=True) if up)
+    return (sum(above) - k) + (short - long)
 
 
 @functools.cache
 def exact_threshold(x: tuple[float, ...], k: float, temperature: float, link: str) -> float:
     """θ by bisection on two tails of any exponent: sees a plateau that no float does."""
     with mpmath.workdps(30):
-        xs, t, tail = [mpmath.mpf(v) for v in x], mpmath.mpf(temperature), MP_TAIL[link]
-
-        def excess(theta: mpmath.mpf) -> mpmath.mpf:
-            z = [(v - theta) / t for v in xs]
-            below = mpmath.fsum(tail(v) for v in z if v <= 0)
-            above = mpmath.fsum(tail(-v) for v in z if v > 0)
-            return (sum(v > 0 for v in z) - k) + (below - above)
-
+        xs, t = [mpmath.mpf(v) for v in x], mpmath.mpf(temperature)
         low, high = min(xs) - 100 * t, max(xs) + 100 * t
         for _ in range(100):
             middle = (low + high) / 2
-            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+            low, high = (
+                (middle, high)
+                if excess([(v - middle) / t for v in xs], k, LOGS[link]) > 0
+                else (low, middle)
+            )
         return float(low)
 
 

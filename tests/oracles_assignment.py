@@ -9,22 +9,18 @@ several files draw and measure.
 import numpy as np
 from scipy import optimize, sparse, special
 
-CDF = {
-    "logistic": special.expit,
-    "normal": special.ndtr,
-    "laplace": lambda z: np.where(z < 0, np.exp(np.minimum(z, 0)) / 2, 1 - np.exp(-abs(z)) / 2),
-    "exponential": lambda z: np.exp(np.minimum(z - 1, 0)),
-    "linear": lambda z: np.clip(z + 0.5, 0, 1),
-    "entmax": lambda z: np.clip((z + 4 / 3) / 2, 0, 1) ** 2,
-}
-INTEGRAL = {
-    "logistic": lambda z: np.logaddexp(0, z),
-    "normal": lambda z: z * special.ndtr(z) + np.exp(-z * z / 2) / np.sqrt(2 * np.pi),
-    "laplace": lambda z: np.maximum(z, 0) + np.exp(-abs(z)) / 2,
-    "exponential": lambda z: np.where(z < 1, np.exp(np.minimum(z - 1, 0)), z),
-    "linear": lambda z: np.clip(z + 0.5, 0, 1) ** 2 / 2 + np.maximum(z - 0.5, 0),
-    "entmax": lambda z: 2 / 3 * np.clip((z + 4 / 3) / 2, 0, 1) ** 3 + np.maximum(z - 2 / 3, 0),
-}
+import oracles
+
+
+def cdf(z, link):
+    with np.errstate(over="ignore"):
+        return oracles.CDF[link](z.astype(oracles.LD))
+
+
+def integral(z, link):
+    """∫F, from that of F⁻¹."""
+    p = cdf(z, link)
+    return z * p - oracles.OMEGA[link](p, z)
 
 
 def matrix(m, n, seed=0):
@@ -42,8 +38,8 @@ def dual(prices, x, k, c, t, link):
     """The convex function of (α, β), which is least at the prices, and its slopes."""
     alpha, beta = prices[: len(k)], prices[len(k) :]
     z = (x - alpha[:, None] - beta) / t
-    w = CDF[link](z)
-    value = k @ alpha + c @ beta + t * INTEGRAL[link](z).sum()
+    w = cdf(z, link).astype(float)
+    value = k @ alpha + c @ beta + t * float(integral(z, link).sum())
     return value, np.concatenate([k - w.sum(1), c - w.sum(0)])
 
 
@@ -55,7 +51,7 @@ def minimised(x, k, c, t, link):
         dual, start, (x, k, c, t, link), jac=True, method="L-BFGS-B", options=options
     )
     alpha, beta = found.x[: len(k)], found.x[len(k) :]
-    weights = CDF[link]((x - alpha[:, None] - beta) / t)
+    weights = cdf((x - alpha[:, None] - beta) / t, link).astype(float)
     return weights, alpha + beta.mean(), beta - beta.mean(), found.fun
 
 

@@ -15,15 +15,16 @@ from scipy import special
 
 
 class Tails(NamedTuple):
-    """F and 1 − F of a link counted from where it bends most, and log F where both are infinite."""
+    """F and 1 − F of a link counted from where it bends most; the logs where both are infinite."""
 
     cdf: Callable[[np.ndarray], np.ndarray]
     sf: Callable[[np.ndarray], np.ndarray]
     log_cdf: Callable[[np.ndarray], np.ndarray] | None = None
+    log_sf: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def _symmetric(cdf: Callable, log_cdf: Callable) -> Tails:
-    return Tails(cdf, lambda z: cdf(-z), log_cdf)
+    return Tails(cdf, lambda z: cdf(-z), log_cdf, lambda z: log_cdf(-z))
 
 
 def _laplace(z: np.ndarray) -> np.ndarray:
@@ -37,15 +38,13 @@ def _log_laplace(z: np.ndarray) -> np.ndarray:
 def entmax_tails(alpha: float) -> Tails:
     """From the lower end of its support, where the slope is infinite for α > 2."""
     if alpha == 1:
-        return Tails(
-            lambda z: np.exp(np.minimum(z, 0)), lambda z: -np.expm1(np.minimum(z, 0)), None
-        )
+        return Tails(lambda z: np.exp(np.minimum(z, 0)), lambda z: -np.expm1(np.minimum(z, 0)))
     base = alpha - 1
 
     def log_cdf(z: np.ndarray) -> np.ndarray:
         return np.log(np.clip(base * z, 0, 1)) / base
 
-    return Tails(lambda z: np.exp(log_cdf(z)), lambda z: -np.expm1(log_cdf(z)), None)
+    return Tails(lambda z: np.exp(log_cdf(z)), lambda z: -np.expm1(log_cdf(z)))
 
 
 TAILS: dict[str, Tails] = {
@@ -69,11 +68,11 @@ def _excess(z: np.ndarray, k: np.ndarray, tails: Tails) -> np.ndarray:
     missing = upper.sum(-1) - k
     low, high = np.where(upper, 0, cdf), np.where(upper, tails.sf(z), 0)
     excess = missing + (low.sum(-1) - high.sum(-1))
-    if tails.log_cdf is not None:
+    if tails.log_cdf is not None and tails.log_sf is not None:
         flat = np.flatnonzero((missing == 0) & (k > 0))
         z, upper = z[flat], upper[flat]
         below = _log_total(tails.log_cdf(z), ~upper)
-        excess[flat] = below - _log_total(tails.log_cdf(-z), upper)
+        excess[flat] = below - _log_total(tails.log_sf(z), upper)
     return excess
 
 

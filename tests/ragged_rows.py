@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+import support
 from kofn import links
 from kofn.inputs.given import Given
 from kofn.links import table
@@ -43,7 +44,7 @@ HARD = [
     ([1e8, 1e6, 3e2, 1.0, 1e-10, 0.0], 2.0, 1.0),
 ]
 ALPHA = (1.5, 1.3, 1.7, 1.0, 1.05, 2.0, 3.0)
-LINKS = ["logistic", "laplace", "normal", "exponential", "linear", "entmax", "alpha", "cauchy"]
+LINKS = [*support.LINKS, "alpha", "cauchy"]
 
 
 class Ragged:
@@ -94,7 +95,7 @@ class Ragged:
 
 
 def rows_for(link, *others):
-    return TAME + ODD + WIDE + ([] if link in ("linear", "entmax", "alpha", *others) else HARD)
+    return TAME + ODD + WIDE + ([] if link in (*support.BOUNDED, "alpha", *others) else HARD)
 
 
 BEYOND = 1e40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,9 +17,26 @@ import torch
 
 from kofn import Link, soft_topk
 from kofn.links import table
+from kofn.links.symmetric import _Symmetric
 
 LINKS = tuple(table.TABLE)
-SMOOTH = ("logistic", "laplace", "normal")
+"""The names of all links. Those below have a trait, which the link itself states: no test lists
+links by hand (tests/test_package_listed.py), so that a new one meets every test of its kind."""
+INNER = {name: link.inner for name, link in table.TABLE.items()}  # as the solver sees them
+SMOOTH = tuple(name for name in LINKS if INNER[name].smooth)
+TWO_TAILS = tuple(name for name in LINKS if INNER[name]._infinite_tails)  # 0 < F < 1 everywhere
+BOUNDED = tuple(name for name in LINKS if INNER[name].order)  # weights of exactly 0
+SYMMETRIC = tuple(name for name in LINKS if isinstance(INNER[name], _Symmetric))
+ENDLESS = tuple(name for name in LINKS if name not in BOUNDED)  # F is 0 only by underflow
+CAPPED = tuple(name for name in ENDLESS if name not in TWO_TAILS)  # and is 1 from an end on
+ONE_OF_EACH = TWO_TAILS[0], CAPPED[0], BOUNDED[0]
+
+
+def full_but(ordinary: Iterable[Any], every: Iterable[Any] = LINKS) -> list[Any]:
+    """Parameters of a test: the ordinary run has some of them, the full run all."""
+    full = pytest.mark.full
+    return [pytest.param(one, marks=() if one in ordinary else full, id=str(one)) for one in every]
+
 
 every_link = pytest.mark.parametrize("link", LINKS)
 with_gradients = pytest.mark.parametrize("name", ["torch", "jax"])

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import kofn
-from support import LINKS
+from support import LINKS, ONE_OF_EACH
 
 RNG = np.random.default_rng(5)
 NAME = "kofn_rows"  # how XLA knows the kernels
@@ -285,7 +285,7 @@ QUICK = ("hessian", "grad of vmap", "vmap over k")
     [
         (t, n) if n == "logistic" and t in QUICK else pytest.param(t, n, marks=full)
         for t in TRANSFORMS
-        for n in ("logistic", "exponential", "entmax")
+        for n in ONE_OF_EACH
     ],
 )
 def test_transforms_are_those_of_the_array_code(transform, link, monkeypatch):

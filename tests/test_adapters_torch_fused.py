@@ -10,8 +10,8 @@ from torch.func import grad, hessian, jacfwd, jvp, vmap
 
 import kofn
 from kofn import losses
+from support import LINKS
 
-LINKS = ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
 OPERATORS = (
     "kofn.weights",
     "kofn.value",

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import kofn
 from kofn import links, losses
+from kofn.links.table import TABLE
 
 X = torch.tensor([[2.0, 1.0, 0.5, -1.0], [0.0, 3.0, 0.25, 1.0], [1.0, 1.0, 0.0, -2.0]])
 
@@ -118,7 +119,7 @@ def pdf(z):
 
 
 OWN = kofn.Link(cdf, pdf)
-LINKS = [links.logistic, links.linear, links.entmax(1.3), links.entmax(torch.tensor(1.7)), OWN]
+LINKS = [*TABLE.values(), links.entmax(1.3), links.entmax(torch.tensor(1.7)), OWN]
 
 
 @pytest.mark.parametrize("link", LINKS, ids=str)

@@ -15,6 +15,7 @@ import pytest
 
 from kofn import links, soft_topk
 from kofn.commands.explore.page import page as explorer
+from support import LINKS
 
 pytestmark = pytest.mark.browser
 
@@ -126,9 +127,7 @@ def test_it_opens_in_less_than_a_second(browser, address):
     assert min(times) < 1
 
 
-@pytest.mark.parametrize(
-    "link", ["logistic", "laplace", "normal", "exponential", "linear", "entmax"]
-)
+@pytest.mark.parametrize("link", LINKS)
 def test_sliders_move_and_numbers_follow(visit, link):
     tab = visit()
     tab.locator(f"[data-link={link}].link").click()
@@ -245,9 +244,7 @@ def test_the_keyboard_suffices(visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "link", ["logistic", "laplace", "normal", "exponential", "linear", "entmax"]
-)
+@pytest.mark.parametrize("link", LINKS)
 def test_text_is_readable_in_both_colour_schemes(visit, scheme, link):
     tab = visit(f"#link={link}", color_scheme=scheme)
     dark = scheme == "dark"

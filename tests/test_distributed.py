@@ -11,6 +11,7 @@ from torch import distributed
 import kofn
 from kofn import links
 from ranks import joined, run_on_ranks
+from support import BOUNDED, LINKS, TWO_TAILS
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="PyTorch without torch.distributed"
@@ -51,7 +52,7 @@ T = torch.tensor([[1.0, 0.3], [1.0, 2.0], [0.05, 1.0]])
 MAPS = {
     **{
         link: lambda f, x, k, t, link=link: f.soft_topk(x, k, temperature=t, link=link)
-        for link in ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
+        for link in LINKS
     },
     "hard": lambda f, x, k, t: f.soft_topk(x, k, temperature=t, hard=True),
     "threshold": lambda f, x, k, t: f.soft_topk_threshold(x, k, temperature=t, link="normal"),
@@ -415,7 +416,7 @@ def messages_of_cold_rows():
 def equal_on_all_ranks():
     """What there is per row, bit for bit."""
     f, x = kofn.distributed, rows(5.0)
-    for link in ("logistic", "laplace", "normal", "linear"):
+    for link in (*TWO_TAILS, BOUNDED[0]):
         k = K.clone().requires_grad_()
         mine_of = mine(x).clone().requires_grad_()
         theta = f.soft_topk_threshold(mine_of, k, link=link)

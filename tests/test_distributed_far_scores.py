@@ -11,6 +11,7 @@ import kofn
 import test_distributed
 from kofn import losses
 from ranks import joined, run_on_ranks
+from support import LINKS
 from test_distributed import mine
 
 pytestmark = test_distributed.pytestmark
@@ -24,10 +25,7 @@ def loss_of(name):
 
 
 MAPS = {
-    **{
-        link: lambda f, x, link=link: f.soft_topk(x, 3, link=link)
-        for link in ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
-    },
+    **{link: lambda f, x, link=link: f.soft_topk(x, 3, link=link) for link in LINKS},
     "hard": lambda f, x: f.soft_topk(x, 3, hard=True),
     "threshold": lambda f, x: f.soft_topk_threshold(x, 3),
     "sum": lambda f, x: f.soft_topk_sum(x, 3),

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+import support
 from kofn import Categorical, Link, links, perturbed_argmax
+from kofn.links import table
+from kofn.maps import perturbed
 from support import Framework, jax_x64
 
 X = np.array([1.0, 0.4, 0.0, -0.7])
-NOISES = ["normal", "uniform", "logistic", "laplace", "gumbel"]
-LINKS = [links.normal, links.laplace, links.linear, links.exponential, links.entmax(1.5)]
+NOISES = [*perturbed.NOISES, perturbed.GUMBEL]
+LINKS = [table.TABLE[name] for name in support.LINKS]
 
 
 def rng_of(name, seed=0):

@@ -12,6 +12,7 @@ from torch.distributions import RelaxedOneHotCategorical
 from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
 from kofn import RelaxedOneHot
+from support import Framework
 from test_subsets_sampling import rng_of
 
 INF = math.inf
@@ -112,3 +113,23 @@ def test_jax_and_errors():
     with pytest.raises(ValueError, match="value has shape"):
         RelaxedOneHot(Y, 1.0).log_prob(np.zeros(4))
     assert repr(RelaxedOneHot(Y, 1.0)) == "RelaxedOneHot(logits of shape (2, 4))"
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_an_entry_that_is_left_out_leaves_the_gradient_in_the_temperature(name):
+    """It was NaN in that row: −∞/T has an infinite slope, times a cotangent of 0."""
+    framework = Framework(name)
+    logits = framework.array([[1.0, -np.inf, 0.3], [0.2, 0.5, -1.0]])
+
+    def drawn(x, t):
+        rng = torch.Generator().manual_seed(0) if name == "torch" else jax.random.key(0)
+        return RelaxedOneHot(x, t).log_rsample((), rng)
+
+    t, v = framework.array([0.7, 1.0]), framework.array([[1.0, 0, 2], [1, -1, 2]])
+    in_x, in_t = framework.vjp(drawn, (logits, t), v)
+    step = 1e-6
+    ways = [framework.numpy(drawn(logits, t + sign * step)) for sign in (1, -1)]
+    moved = np.where(np.isfinite(ways[0]), ways[0] - np.where(np.isfinite(ways[1]), ways[1], 0), 0)
+    wanted = (moved * framework.numpy(v)).sum(-1) / (2 * step)
+    assert in_t == pytest.approx(wanted, rel=1e-6)
+    assert np.isfinite(in_x).all()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import kofn
-from support import GRADIENT
+from support import ENDLESS, GRADIENT, SYMMETRIC
 
 THIRD = math.log(3)
 # Scores and k; dp/dk = dθ/dx, the same numbers, of the links whose tails are e^−|z| and normal.
@@ -27,7 +27,7 @@ ROWS = {
 }
 CASES = [
     (link, row)
-    for link in ("logistic", "laplace", "normal")
+    for link in SYMMETRIC
     for row, parts in ROWS.items()
     if parts[3] or link != "normal"  # θ of the normal link is a constant at |z| > 3e17
 ]
@@ -75,7 +75,7 @@ def test_slopes_keep_the_ratios_that_scores_give_on_jax(link, row):
 
 
 @pytest.mark.parametrize("far", [1e17, 3e20, 3e30])
-@pytest.mark.parametrize("link", ["logistic", "laplace", "normal", "exponential"])
+@pytest.mark.parametrize("link", ENDLESS)
 def test_no_derivative_is_nan_where_z_is_capped(link, far):
     def theta(x, k, t):
         return kofn.soft_topk_threshold(x, k, temperature=t, link=link)

@@ -9,12 +9,12 @@ import torch
 import kofn
 from kofn import losses
 from kofn.arrays.operations import greatest, least
+from support import LINKS
 
 X = np.random.default_rng(0).standard_normal((3, 12))
 X[1, 4], X[1, 7] = np.nan, -np.inf
 LIVE = np.arange(12) != 7
 TARGET = np.tile(np.arange(12) < 4, (3, 1))
-LINKS = ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
 MAPS = {
     **{
         link: lambda x, k, t, link=link: kofn.soft_topk(x, k, temperature=t, link=link)

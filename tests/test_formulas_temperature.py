@@ -6,7 +6,7 @@ import pytest
 import kofn
 from kofn.formulas.pivot import pivot_of
 from kofn.solver.reductions import DENSE
-from support import GRADIENT, LINKS
+from support import BOUNDED, GRADIENT, LINKS, full_but
 
 N, T = 1000, 5.0
 
@@ -54,15 +54,13 @@ def gradient(framework, answer, spread, dtype):
     indirect=["framework"],
 )
 @pytest.mark.parametrize("code", ["on", "reference"])
-@pytest.mark.parametrize(
-    "link", [LINKS[0], *(pytest.param(name, marks=pytest.mark.full) for name in LINKS[1:])]
-)
+@pytest.mark.parametrize("link", full_but(LINKS[:1]))
 @pytest.mark.parametrize("what", list(answers(None, None)))
 def test_what_rounding_leaves_of_a_sum_of_0_does_not_reach_it(
     framework, code, spread, link, what, monkeypatch
 ):
     """It is multiplied by the distance of what stands for θ, which here is the mean score."""
-    if what == "logarithms" and link in ("linear", "entmax"):
+    if what == "logarithms" and link in BOUNDED:
         pytest.skip("log F is as steep as it likes next to the end of a support")
     monkeypatch.setenv("KOFN_KERNELS", code)
     answer = answers(link, framework)[what]

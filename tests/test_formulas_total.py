@@ -6,7 +6,7 @@ import pytest
 import kofn
 from kofn.formulas import total
 from kofn.solver.reductions import DENSE
-from support import LINKS, TOTAL, TOTAL_BOUND, Framework
+from support import LINKS, TOTAL, TOTAL_BOUND, Framework, full_but
 
 POWERS = [kofn.links.entmax(alpha) for alpha in (1.1, 1.2, 1.3, 1.7, 3.0)]
 TEMPERATURE = 10.0
@@ -55,7 +55,7 @@ def test_the_promise_holds_with_a_margin_of_2():
         assert 2 * bound <= TOTAL[dtype]
 
 
-@pytest.mark.parametrize("link", ["logistic", "normal", kofn.links.entmax(1.3)], ids=str)
+@pytest.mark.parametrize("link", full_but(("logistic", "normal", POWERS[0]), (*LINKS, *POWERS)))
 def test_on_jax(link, rng, monkeypatch):
     """In array code, where no number is a float64."""
     import jax
@@ -69,7 +69,7 @@ def test_on_jax(link, rng, monkeypatch):
 
 
 def test_long_rows(rng):
-    for link in ("logistic", "normal", kofn.links.entmax(1.3)):
+    for link in (*LINKS, *POWERS):
         x, k = rows(200_000, 1, rng)
         p = kofn.soft_topk(x, k, link=link, temperature=TEMPERATURE)
         assert missed(p, k) <= TOTAL_BOUND["float32"]

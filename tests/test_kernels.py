@@ -9,7 +9,16 @@ from kofn.kernels import contract
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
-from support import GRADIENT, LINKS, TOTAL_BOUND, WEIGHTS
+from support import (
+    GRADIENT,
+    LINKS,
+    ONE_OF_EACH,
+    SYMMETRIC,
+    TOTAL_BOUND,
+    TWO_TAILS,
+    WEIGHTS,
+    full_but,
+)
 
 INF, NAN = np.inf, np.nan
 SERVED = [link for link in LINKS if contract.kind_of(kofn.links.TABLE[link].inner) is not None]
@@ -54,7 +63,7 @@ def test_the_variable_that_turns_kernels_off_knows_two_values(monkeypatch):
 
 
 def test_the_links_that_are_served():
-    assert {"logistic", "laplace", "normal", "exponential", "linear", "entmax"} <= set(SERVED)
+    assert set(LINKS) <= set(SERVED)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -84,7 +93,7 @@ def test_the_threshold_alone_is_the_references(link, spread, reference, kernels_
     x = (spread * rng.standard_normal((5, 300))).astype(np.float32)
     x[1, :40] = -INF
     # Between the scores of a wide row any θ chooses 7 by a link with bounded support.
-    part = 0 if link in ("logistic", "laplace", "normal") else 0.5
+    part = 0 if link in TWO_TAILS else 0.5
     k = np.array([7 + part, 200 + part, 0, 300, NAN], np.float32)
     exact = reference(
         kofn.soft_topk_threshold, x.astype(np.float64), k.astype(np.float64), link=link
@@ -130,7 +139,7 @@ def test_a_plateau_of_one_point_has_its_weights(dtype):
     assert kofn.soft_topk(x, 3, link="linear").tolist() == [1, 1, 0, 0, 1]
 
 
-@pytest.mark.parametrize("link", ["logistic", "laplace", "normal"])
+@pytest.mark.parametrize("link", SYMMETRIC)
 def test_one_entry_with_all_the_slope_keeps_its_small_difference_from_the_mean(link, reference):
     """Σ F′(g − ḡ) = 0, where g − ḡ of that entry is below the rounding of ḡ."""
     far = 4 if link == "normal" else 9
@@ -209,7 +218,7 @@ def of_all_sorts(n, count, dtype, rng):
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "link",
-    ["logistic", *(pytest.param(a, marks=pytest.mark.full) for a in ("exponential", "entmax"))],
+    full_but(LINKS[:1], ONE_OF_EACH),
 )
 @pytest.mark.parametrize("n", AROUND)
 def test_a_row_does_not_depend_on_the_others(n, link, dtype, rng):

@@ -39,7 +39,7 @@ def loops_of(kind):
         pytest.param(
             kind, marks=() if kind in (formulas.NORMAL, formulas.POWER) else pytest.mark.full
         )
-        for kind in range(7)
+        for kind in layout.SERVED
     ],
 )
 def test_loops_are_vectors_of_the_precision_they_are_given(kind):

@@ -122,11 +122,15 @@ def constants_of(kernel, kind, n):
 
 
 SHAPES = [(16, 80), (64, 90), (1024, 90), (4096, 80), (4096, 90)]
-ORDINARY = {("NORMAL", 4096, 80, "*fp32"), ("LOGISTIC", 4096, 90, "*bf16")}
-KINDS = ("LOGISTIC", "LAPLACE", "NORMAL", "EXPONENTIAL", "LINEAR", "SQUARE", "POWER")
+ORDINARY = {(contract.NORMAL, 4096, 80, "*fp32"), (contract.LOGISTIC, 4096, 90, "*bf16")}
 HALVES = ("*bf16", "*fp16")
-EVERY = [(kind, n, sm, "*fp32") for kind in KINDS for n, sm in SHAPES]
-EVERY += [(kind, n, sm, e) for kind in ("LOGISTIC", "POWER") for n, sm in SHAPES for e in HALVES]
+EVERY = [(kind, n, sm, "*fp32") for kind in formulas.SERVED for n, sm in SHAPES]
+EVERY += [
+    (kind, n, sm, e)
+    for kind in (contract.LOGISTIC, contract.POWER)
+    for n, sm in SHAPES
+    for e in HALVES
+]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +151,7 @@ def test_an_alpha_per_row_takes_no_memory(n, capability, compiled):
 def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled):
     """No stack, no local memory: what does not fit would be kept in memory, at its speed."""
     for kernel in (one_program.forward, one_program.backward):
-        number = getattr(formulas, kind).value
-        warps, constants = constants_of(kernel, number, n)
+        warps, constants = constants_of(kernel, kind, n)
         found, code = compiled(kernel, capability, warps, entries=entries, **constants)
         assert found["STACK"] == found["LOCAL"] == 0
         assert found["REG"] <= 80  # 24 warps to a multiprocessor

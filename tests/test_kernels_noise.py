@@ -10,10 +10,11 @@ from torch.autograd import gradgradcheck
 from kofn import links, perturbed_argmax
 from kofn.maps.argmax import nodes as argmax_nodes
 from kofn.maps.argmax import quadrature as argmax_quadrature
+from kofn.maps.perturbed import NOISES
 
 SHAPES, WIDE = [(2, 1.0), (30, 0.05)], [(700, 1.0), (700, 30.0)]
 """Entries of a row, and their spread."""
-KERNELS = ("normal", "logistic", "laplace", "uniform", links.entmax(1.5))
+KERNELS = (*NOISES, links.entmax(1.5))
 
 
 @pytest.mark.parametrize("noise", KERNELS, ids=str)

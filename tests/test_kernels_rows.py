@@ -13,7 +13,7 @@ from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.kernels.cpu.rows import frame, loops
 from kofn.kernels.cpu.runtime import intrinsics
 from rows_of_users import draw, hold, hold_gradients
-from support import LINKS, SMOOTH
+from support import BOUNDED, ENDLESS, LINKS
 
 INF = np.inf
 LOWEST = float(np.finfo("float32").min)
@@ -81,7 +81,7 @@ def test_many_scores_at_the_end_of_the_support(dtype, rng, kernels_alone):
                 assert p.sum(dtype=float) == pytest.approx(k, rel=bound)
 
 
-@pytest.mark.parametrize("link", ["linear", "entmax", "logistic"])
+@pytest.mark.parametrize("link", [LINKS[0], *BOUNDED])
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
 def test_a_step_that_was_the_last_too_soon(link, spread, rng, kernels_alone):
     """One score in 1,000 rows enters the support, or reaches the weight 1: the search goes on."""
@@ -206,7 +206,7 @@ def test_gradients_of_odd_rows_are_those_in_float64(count, link, rng, monkeypatc
     hold_gradients(rows, v, ours, lambda *given: cotangents(*given, link), link)
 
 
-@pytest.mark.parametrize("link", [*SMOOTH, "exponential"])
+@pytest.mark.parametrize("link", ENDLESS)
 @pytest.mark.parametrize("temperature", [1e30, 3e31])
 def test_a_threshold_beyond_the_greatest_float_is_finite(link, temperature):
     """θ is T·ln(4/k) above equal scores of finfo.max; the gradient is that of equal zeros."""

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from kofn import fenchel_young_loss, log_soft_topk, soft_topk
+from kofn.kernels import contract
+from kofn.kernels.cpu.rows.layout import KNOWS_OMEGA
 from kofn.losses import topk_loss
-from support import GRADIENT, SMOOTH, every_link
+from support import ENDLESS, GRADIENT, INNER, every_link
 
 spreads = pytest.mark.parametrize("spread", [1.0, 0.01, 1e-3, 1e-4])
 
@@ -44,7 +46,7 @@ def test_rounding_of_the_mean_cotangent_does_not_reach_it(kernels_on, link, n, s
     assert_close(gradient(weighed, x), gradient(weighed, x.double()))
 
 
-@pytest.mark.parametrize("link", [*SMOOTH, "exponential"])  # a log has no bound next to an end
+@pytest.mark.parametrize("link", ENDLESS)  # a log has no bound next to an end
 @spreads
 @pytest.mark.parametrize("n", [100, 1000])
 def test_nor_does_that_of_the_mean_slope_of_logarithms(kernels_on, link, spread, n):
@@ -74,7 +76,10 @@ def test_nor_does_that_of_weights_reach_losses(kernels_on, link, spread, n, kind
     assert_close(gradient(loss, x, 5.0), gradient(loss, x.double(), 5.0))
 
 
-@pytest.mark.parametrize("link", ["logistic", "laplace", "exponential"])
+SOFT = [name for name in ENDLESS if contract.kind_of(INNER[name]) in KNOWS_OMEGA]
+
+
+@pytest.mark.parametrize("link", SOFT)
 @pytest.mark.parametrize("spread", [1e-3, 1e-4])
 @pytest.mark.parametrize("k", [3, 100])
 def test_nor_does_the_rounding_of_many_weights_alike_reach_losses(kernels_on, link, spread, k):

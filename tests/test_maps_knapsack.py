@@ -220,7 +220,7 @@ def test_masked_entries_cost_nothing_and_count_as_deleted(framework):
     assert framework.numpy(soft_knapsack_value(x, costs, 3.0, mask=mask))[1] == 0
 
 
-@pytest.mark.parametrize("link", ["logistic", "laplace", "linear"])
+@pytest.mark.parametrize("link", LINKS)
 def test_scores_more_temperatures_large_than_there_are_numbers_give_weights(link, framework):
     x = framework.array([4.25353e37, 4.253531e37, 4.253532e37, 4.253529e37], "float32")
     c = framework.array([0.67, 2.79, 265443.0, 1.5e-4], "float32")

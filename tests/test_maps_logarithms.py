@@ -8,12 +8,19 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from kofn import entmax, links, log_entmax, log_soft_topk, soft_topk
-from support import Framework, every_link, with_gradients
+from support import (
+    ENDLESS,
+    LINKS,
+    ONE_OF_EACH,
+    Framework,
+    every_link,
+    full_but,
+    with_gradients,
+)
 
 X = np.random.default_rng(5).standard_normal((2, 5)) * 2
 K = torch.tensor([1.3, 2.6], dtype=torch.float64, requires_grad=True)
 T = torch.tensor([1.3, 0.8], dtype=torch.float64, requires_grad=True)
-ENDLESS = ("logistic", "laplace", "normal", "exponential")
 
 
 @every_link
@@ -92,12 +99,7 @@ def test_where_the_logarithm_itself_is_too_large_it_stays_finite():
 
 @pytest.mark.parametrize(
     "link",
-    ["logistic", "linear", "exponential"]
-    + [
-        pytest.param(n, marks=pytest.mark.full)
-        for n in ("laplace", "normal", "entmax", links.entmax(1.05))
-    ],
-    ids=str,
+    full_but(ONE_OF_EACH, (*LINKS, links.entmax(1.05))),
 )
 def test_derivatives_are_exact_to_the_second(link):
     def f(x, k, t):

@@ -207,6 +207,25 @@ def test_the_gradient_goes_to_the_numbers_next_to_the_place(name):
     close(in_q, [3 * (3.0 - 2.0)])
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.3])
+@with_gradients
+def test_at_the_last_place_q_has_the_slope_below_it(name, temperature):
+    """It was 0 there, so a learned q that had come to 1 stayed there."""
+    framework = Framework(name)
+    x, q = framework.array([[3.0, 1.0, 7.0, 2.0], [1.0, 5.0, -INF, 5.5]]), np.array([0.0, 1.0])
+
+    def of(q):
+        return kofn.quantile(x, q, dim=-1, temperature=temperature)
+
+    slope = sum(framework.vjp(of, (framework.array(q),), framework.array(np.eye(2)))[0])
+    step = 1e-6
+    up, down = (framework.numpy(of(framework.array(each))) for each in ([step, 1], [0, 1 - step]))
+    at = framework.numpy(of(framework.array(q)))
+    wanted = (up[0][0] - at[0][0]) / step, (at[1][1] - down[1][1]) / step
+    assert slope == pytest.approx(sum(wanted), rel=1e-4)
+    assert framework.numpy(kofn.quantile(framework.array([4.0]), framework.array(1.0))) == 4
+
+
 @pytest.mark.parametrize("temperature", [0, 0.3])
 def test_derivatives_of_both_orders(temperature):
     generator = torch.Generator().manual_seed(0)

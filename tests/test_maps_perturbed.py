@@ -10,9 +10,9 @@ from scipy import integrate, special, stats
 
 import kofn
 from kofn import Link, links, perturbed_argmax
+from kofn.maps.perturbed import NOISES
 from support import GRADIENT, WEIGHTS
 
-NOISES = ("normal", "uniform", "logistic", "laplace")
 ACCURACY = {"float64": 1e-11, "float32": 1e-6}
 SCIPY = {
     "normal": stats.norm,
@@ -161,7 +161,7 @@ def test_of_thirty_it_meets_another_integrator(noise, spread, rng):
 
 @pytest.mark.parametrize(
     ("noise", "spread"),
-    [("normal", 1.0), ("logistic", 1.0), ("laplace", 3.0), ("uniform", 1.0)]
+    [(n, 3.0 if n == "laplace" else 1.0) for n in NOISES]
     + [pytest.param(n, s, marks=pytest.mark.full) for n in NOISES for s in (0.02, 0.3, 20.0)],
 )
 def test_of_a_thousand_it_meets_another_integrator(noise, spread, rng):

@@ -7,7 +7,8 @@ gradients with a dense twin of it: the same softmax of modified scores, as plain
 import pytest
 import torch
 
-from kofn import links, nn, soft_topk
+from kofn import nn, soft_topk
+from kofn.links.table import TABLE
 from kofn.nn.attention import flex as flex_attention
 
 N, HEADS, L, S, D = 2, 4, 6, 9, 4
@@ -123,7 +124,7 @@ def test_gradients_are_those_of_the_dense_weights(kind, masked, monkeypatch):
         assert torch.allclose(a, b, atol=1e-11)
 
 
-@pytest.mark.parametrize("link", [links.logistic, links.linear, links.laplace])
+@pytest.mark.parametrize("link", TABLE.values(), ids=str)
 def test_the_gradient_through_the_threshold_is_f_over_its_sum(link):
     """∂(w_i/k) = (f_i ∂s_i − f_i/Σf Σ f_j ∂s_j)/k, against automatic differentiation."""
     s, k = torch.randn(7, dtype=torch.float64), 2.5

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kofn import losses
+from support import LINKS
 
 pytestmark = pytest.mark.usefixtures("kernels_on")  # array code keeps what its steps need
 
@@ -35,7 +36,7 @@ LOSSES = {
     **{
         f"{kind} {link}": of("topk_loss", target, link=link)
         for kind, target in (("label", LABELS), ("hot", HOT), ("soft", SOFT))
-        for link in ("logistic", "laplace", "normal", "exponential", "linear", "entmax")
+        for link in LINKS
     },
 }
 BY_ARRAY_CODE = ("entmax 1.05", "entmax 3", "hot entmax", "soft entmax")

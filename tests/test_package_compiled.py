@@ -13,6 +13,7 @@ import torch
 
 import kofn
 from kofn import classic, links, losses, metrics
+from support import LINKS
 
 HEADS, N, ROWS = 3, 8, 6
 """Heads and entries of rows; the segments of ROWS entries cut the heads of two batches."""
@@ -86,10 +87,7 @@ def lost(name, target=labels, **options):
 
 
 MAPS = {
-    **{
-        f"soft_topk, {link}": (by_link("soft_topk", link), (K, T))
-        for link in ("logistic", "exponential", "laplace", "normal", "linear")
-    },
+    **{f"soft_topk, {link}": (by_link("soft_topk", link), (K, T)) for link in LINKS},
     **{
         f"{name}, {link}": (by_link(name, link), (K, T))
         for name in ("soft_topk_threshold", "soft_topk_sum", "log_soft_topk")

@@ -19,7 +19,16 @@ from kofn.losses import segment_topk_loss, topk_loss
 from kofn.segments import form as segment_form
 from kofn.segments import order as segment_order
 from rows_of_users import DTYPES, draw
-from support import CAUCHY, GRADIENT, LINKS, WEIGHTS, Framework, jax_x64
+from support import (
+    CAUCHY,
+    GRADIENT,
+    LINKS,
+    ONE_OF_EACH,
+    WEIGHTS,
+    Framework,
+    full_but,
+    jax_x64,
+)
 
 INF, NAN = math.inf, math.nan
 
@@ -83,7 +92,7 @@ def kernels(request, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("link", [*LINKS, "cauchy", "alpha"])
 def test_weights_are_those_of_the_rows(framework, link, dtype):
-    if framework.name == "jax" and link not in ("logistic", "entmax"):
+    if framework.name == "jax" and link not in ONE_OF_EACH:
         pytest.skip("the same array code is tested on NumPy")
     ragged = Ragged(framework, dtype=dtype)
     of = {"cauchy": CAUCHY["numpy"], "alpha": links.entmax(1.3)}.get(link, link)
@@ -168,7 +177,7 @@ def test_a_learned_alpha_for_each_segment(low):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("link", ["logistic", "normal", "entmax", "exponential"])
+@pytest.mark.parametrize("link", full_but(ONE_OF_EACH))
 def test_formulas_of_users(link, dtype):
     """The dense rows are tested against oracles; segments of other lengths must not differ."""
     rows = draw(np.random.default_rng(5), 300, 24, dtype)

@@ -12,7 +12,7 @@ import oracles
 from kofn import Link, links, soft_topk, soft_topk_threshold
 from kofn.links import table
 from kofn.solver.threshold import solve
-from support import Framework, every_link
+from support import BOUNDED, CAPPED, LINKS, TWO_TAILS, Framework, every_link
 
 F32 = np.float32
 PLATEAU = [10, 9.5, 9.2, -9, -10, -9.5, -9.9]
@@ -55,7 +55,7 @@ def test_beyond_the_support_weights_are_0_exactly(link, kernels, rng, monkeypatc
             assert np.abs(p.sum(-1) - 3).max() <= 4e-6 * np.finfo(dtype).eps / 1.2e-7
 
 
-@pytest.mark.parametrize("link", ["linear", "exponential", "entmax"])
+@pytest.mark.parametrize("link", LINKS)
 def test_the_residual_is_split_at_one_half_and_not_at_zero(link):
     """Below F = ½ counted as F, above as 1 − F, also where F(0) is not ½."""
     x = np.array([[0.31, 0.29, 0.05, -0.2, -0.4, 0.11]], F32)
@@ -65,7 +65,7 @@ def test_the_residual_is_split_at_one_half_and_not_at_zero(link):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 0.1])
-@pytest.mark.parametrize("link", ["logistic", "laplace", "normal"])
+@pytest.mark.parametrize("link", TWO_TAILS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_plateau_is_balanced_on_a_logarithmic_scale(framework, link, temperature, dtype):
     """ΣF − k is flat between 9.2 and −9; the threshold still has a definite place there."""
@@ -193,7 +193,7 @@ def test_the_solver_asks_a_row_only_for_its_reductions(rng):
 
     x = rng.standard_normal(lengths.sum())
     k, temperature = np.array([1.0, 2.5, 0.5, 4.0]), np.array([1.0, 0.3, 2.0, 0.01])
-    for link in ("logistic", "exponential", "linear"):
+    for link in LINKS:
         hi, lo = solve(x, k, temperature, table.TABLE[link].inner, Ragged())
         for row in range(4):
             alone = (x[segment == row], k[row], temperature[row])
@@ -208,8 +208,8 @@ def test_rounds_stay_few(rng, monkeypatch):
     looks = []
     balance = threshold.balance
     monkeypatch.setattr(threshold, "balance", lambda p, z: looks.append(1) or balance(p, z))
-    most = {"logistic": 4, "normal": 5, "laplace": 5, "linear": 10, "exponential": 12, "entmax": 10}
-    for link, limit in most.items():
+    for link in LINKS:
+        limit = 12 if link in CAPPED else 10 if link in BOUNDED else 5 - (link == "logistic")
         counts = []
         for n, k in [(8, 2), (64, 8), (1024, 32), (32768, 64)]:
             for spread in (0.1, 1.0, 5.0):
@@ -253,19 +253,9 @@ def test_jax_takes_rows_in_groups(rng, shape):
     )
 
 
-@pytest.mark.parametrize(
-    ("link", "most"),
-    [
-        ("logistic", 2),
-        ("laplace", 2),
-        ("normal", 3),
-        ("exponential", 3),
-        ("linear", 4),
-        ("entmax", 4),
-    ],
-)
+@pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
-def test_a_normal_sample_takes_few_looks(monkeypatch, link, most, spread):
+def test_a_normal_sample_takes_few_looks(monkeypatch, link, spread):
     from kofn.solver import threshold
 
     looks = []
@@ -273,6 +263,7 @@ def test_a_normal_sample_takes_few_looks(monkeypatch, link, most, spread):
     monkeypatch.setattr(threshold, "balance", lambda p, z: looks.append(1) or balance(p, z))
     x = np.random.default_rng(0).normal(size=1024).astype(F32) * F32(spread)
     solve(x[None], np.array([64], F32), np.ones(1, F32), table.TABLE[link].inner)
+    most = 4 if link in BOUNDED else 3 if link in CAPPED else 2 + (link == "normal")
     assert len(looks) <= most
 
 

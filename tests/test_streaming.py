@@ -10,7 +10,7 @@ import kofn
 from kofn import hard_topk, links, soft_topk, soft_topk_threshold, streaming
 from kofn.streaming import blocks
 from kofn.streaming import choice as hard_choice
-from support import every_link
+from support import BOUNDED, LINKS, ONE_OF_EACH, every_link, full_but
 
 full = pytest.mark.full
 
@@ -54,8 +54,6 @@ def test_theta_and_weights_are_those_of_the_row(link, temperature, dtype):
             assert abs(theta - soft_topk_threshold(exact, k, **how)) <= 10 * tolerance * scale
 
 
-OTHERS = [pytest.param(link, marks=full) for link in ("linear", "normal", "laplace")]
-
 EDGES = {
     "one": [2.0],
     "ties": [1.0] * 200,
@@ -75,7 +73,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("name", EDGES)
-@pytest.mark.parametrize("link", ["logistic", "exponential", "entmax", *OTHERS])
+@pytest.mark.parametrize("link", full_but(ONE_OF_EACH))
 def test_edges_are_those_of_the_row(name, link):
     x = np.array(EDGES[name], np.float32)
     for k in {0, 1, 2.5, 3, len(x)}:
@@ -88,7 +86,7 @@ def test_edges_are_those_of_the_row(name, link):
         np.testing.assert_array_equal(streaming.hard_topk(x, k), hard_topk(x, k), err_msg=str(k))
         theta = soft_topk_threshold(x, k, link=link)
         found = streaming.soft_topk_threshold(x, k, link=link)
-        bounded = link in ("entmax", "linear") and not ((wanted > 0) & (wanted < 1)).any()
+        bounded = link in BOUNDED and not ((wanted > 0) & (wanted < 1)).any()
         if not (math.isfinite(theta) and bounded):
             np.testing.assert_allclose(found, theta, rtol=1e-5, atol=1e-5, err_msg=str(k))
 
@@ -224,7 +222,7 @@ def test_bad_use_is_named(call, error, words):
         call(np.arange(4.0))
 
 
-@pytest.mark.parametrize("link", ["linear", "entmax"])
+@pytest.mark.parametrize("link", BOUNDED)
 def test_a_threshold_that_is_not_unique(link):
     x = np.array([10, 9, 8.5, -5, -7, -9])
     weights = soft_topk(x, 3, link=link)
@@ -286,8 +284,7 @@ def hard_row(rng, dtype):
 
 @pytest.mark.parametrize("count", [25, pytest.param(1000, marks=full)])
 def test_no_numbers_of_a_row_raise(rng, count):
-    names = "logistic", "laplace", "normal", "exponential", "linear", "entmax"
-    chosen = (*names, links.entmax(1.001), links.entmax(1.3), links.entmax(2.5))
+    chosen = (*LINKS, links.entmax(1.001), links.entmax(1.3), links.entmax(2.5))
     for _ in range(count):
         dtype = (np.float16, np.float32, np.float64)[rng.integers(3)]
         x, k, temperature = hard_row(rng, dtype)

@@ -164,7 +164,10 @@ def _places(at: Array, last: Array, interpolation: str) -> tuple[Array, Array, A
     below = xp.floor(fixed)
     above = xp.minimum(below + 1, last)
     if interpolation == "linear":
-        return below, above, at - below
+        # Next to the last place is the one before it: q = 1 moves the other way.
+        end = below >= last
+        above = xp.where(end, xp.where(last > 0, last - 1, 0.0), above)
+        return below, above, xp.where(end, below - at, at - below)
     share = fixed - below
     if interpolation == "midpoint":
         return below, above, xp.where(share > 0, scalar(share, 0.5), 0.0)

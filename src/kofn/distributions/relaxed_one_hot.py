@@ -72,11 +72,8 @@ class RelaxedOneHot(OverRows[ArrayT]):
         """Draw logarithms of weights, none of which rounds to 0; differentiable."""
         with quiet(self.logits):
             noisy = self._choice.perturb(shape, rng)
-            xp, t = namespace(noisy), self._temperature(noisy)
-            # −∞/T has a slope of ∞ in T, which a cotangent of 0 would make NaN.
-            some = noisy != -math.inf
-            scaled = divided(xp.where(some, noisy, 0.0), xp.expand_dims(t, axis=-1))
-            scaled = xp.where(some, scaled, -math.inf)
+            t = namespace(noisy).expand_dims(self._temperature(noisy), axis=-1)
+            scaled = divided(noisy, t)
             return cast(Categorical(scaled)._log_probs(), self.logits.dtype)
 
     def log_prob(self, value: Array, *, logs: bool = False) -> ArrayT:

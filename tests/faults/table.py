@@ -167,8 +167,8 @@ FAULTS = (
     Fault(
         "equal scores are chosen from the highest index on",
         "formulas/choice.py",
-        "place = cumulative_sums(cast(tie, x.dtype)) - 1",
-        "place = xp.flip(cumulative_sums(xp.flip(cast(tie, x.dtype), axis=-1)), axis=-1) - 1",
+        "place = cumulative_sums(cast(tie, dtype)) - 1",
+        "place = xp.flip(cumulative_sums(xp.flip(cast(tie, dtype), axis=-1)), axis=-1) - 1",
         ("test_maps_hard.py", "test_formulas_choice.py"),
     ),
     Fault(

@@ -63,7 +63,7 @@ class Map:
         with np.errstate(over="ignore"):
             spread = float(np.ptp(finite)) if finite.size else 0.0
         # Logarithms, because the greatest temperature may be more than a float can be.
-        most = np.log(np.finfo(np.float64).max)
+        most = np.log(np.finfo(np.float64).max) - 1
         low, high = np.minimum(np.log(spread or 1.0) + np.log([1e-9, 1e6]), most)
         for _ in range(ROUNDS):
             middle = (low + high) / 2

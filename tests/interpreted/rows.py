@@ -472,3 +472,22 @@ def test_what_has_no_kernel_takes_half_precision(rng):
         lambda x: kofn.KSubset(x, 3).marginals(),
     ):
         assert torch.equal(function(x), function(x.float()).half())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_hard_choice_has_the_gradient_of_the_weights(dtype, reference, rng):
+    """The choice is array code, θ the kernel's."""
+    x = torch.tensor(rng.standard_normal((3, 20)), dtype=getattr(torch, dtype))
+    x[0, 3:5] = x[0, 2]  # ties
+    v = torch.tensor(rng.standard_normal((3, 20)), dtype=x.dtype)
+
+    def both(x, v):
+        x = x.clone().requires_grad_()
+        p = kofn.soft_topk(x, 5, hard=True)
+        return p.detach(), torch.autograd.grad(p, x, v)[0]
+
+    ours, wanted = both(x, v), reference(both, x.double(), v.double())
+    assert ours[0].dtype == x.dtype
+    assert torch.equal(ours[0].double(), wanted[0])
+    bound = 1e-5 if dtype == "float32" else 2e-2
+    assert (ours[1] - wanted[1]).norm() <= bound * wanted[1].norm()

@@ -19,6 +19,7 @@ from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
+from kofn.kernels.gpu.rows.values import values as values
 
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
@@ -47,7 +48,6 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
-values = None  # S_k goes by θ
 gaps = None
 LOGARITHMS = ()
 

@@ -304,7 +304,6 @@ def _softmax_of_torch(x: Tensor) -> Tensor:
 
 
 SEARCH = "an array-code search reads whether rows are open, once per few passes"
-SAMPLER = "a sampler that needs numbers on the host"
 
 
 def _table() -> Iterator[Function]:
@@ -382,7 +381,8 @@ def _of_segments() -> Iterator[Function]:
         ("segment_sparsemax", ()),
         ("segment_entmax", ()),
     ):
-        yield Function(name, _segments(getattr(kofn, name), *more), 0, SEARCH)
+        waits = "" if name == "segment_softmax" else SEARCH
+        yield Function(name, _segments(getattr(kofn, name), *more), 0, waits)
     function = partial(kofn.segment_soft_topk, hard=True)
     yield Function("segment_soft_topk, hard", _segments(function, 3), 0, SEARCH)
     yield Function(
@@ -449,7 +449,7 @@ def _of_distributions() -> Iterator[Function]:
     mode = _k_subset("mode")
     yield Function("KSubset.mode", mode, learns=False, halves=False, exact=True)
     sample = _k_subset("sample")
-    yield Function("KSubset.sample", sample, 0, SAMPLER, True, learns=False, halves=False)
+    yield Function("KSubset.sample", sample, random=True, learns=False, halves=False)
     for method in ("entropy", "marginals"):
         yield Function(f"Categorical.{method}", _categorical(method), halves=False)
     for name, function in (
@@ -459,14 +459,14 @@ def _of_distributions() -> Iterator[Function]:
         ("gumbel_max", kofn.gumbel_max),
     ):
         options = dict(learns=False, halves=False)
-        yield Function(name, _drawn(function), 0, SAMPLER, True, **options)
+        yield Function(name, _drawn(function), random=True, **options)
     for name, function in (
         ("gumbel_softmax", lambda x, rng: kofn.gumbel_softmax(x, rng=rng)),
         ("gumbel_softmax, hard", lambda x, rng: kofn.gumbel_softmax(x, hard=True, rng=rng)),
         ("normal_rsample", lambda x, rng: kofn.normal_rsample(x, torch.ones_like(x), rng=rng)),
         ("RelaxedOneHot.rsample", lambda x, rng: kofn.RelaxedOneHot(x, 1.0).rsample(rng=rng)),
     ):
-        yield Function(name, _drawn(function), 0, SAMPLER, True, halves=False)
+        yield Function(name, _drawn(function), random=True, halves=False)
 
 
 def _modules() -> Iterator[Function]:
@@ -475,10 +475,10 @@ def _modules() -> Iterator[Function]:
     yield Function("TopKRouter, balance by quantiles", _router(balance="quantile"))
     yield Function("TopKRouter, sigmoid", _router(score_function="sigmoid", balance=1e-3), 50)
     yield Function("TopKRouter, soft", _router(selection="soft"), 50)
-    yield Function("TopKRouter, expert choice", _router(selection="expert_choice"), 0, SAMPLER)
-    yield Function("TopKRouter, budget", _router(selection="budget"), 0, SAMPLER)
+    yield Function("TopKRouter, expert choice", _router(selection="expert_choice"))
+    yield Function("TopKRouter, budget", _router(selection="budget"))
     yield Function("TopKRouter, assignment", _router(selection="assignment"), 0, SEARCH)
-    yield Function("dispatch_plan", _plan, 0, "its groups have sizes that the host must know")
+    yield Function("dispatch_plan", _plan)
     yield Function("load_balancing_loss", _balancing)
     yield Function("router_z_loss", _of_scores(nn.router_z_loss))
     yield Function("TopKSAE", _sae())

@@ -126,7 +126,7 @@ def ranked_of_masked(x: Array, mask: Array, ranks: Array) -> Array:
 
 
 def _by_order(x: Array, ranks: Array) -> Array:
-    return take_along_last(stable_order(x), _limited(ranks, x.shape[-1] - 1))
+    return take_along_last(stable_order(x), _limited(ranks, scalar(ranks, x.shape[-1] - 1)))
 
 
 def _by_order_of_masked(x: Array, ranks: Array, mask: Array) -> Array:
@@ -134,9 +134,9 @@ def _by_order_of_masked(x: Array, ranks: Array, mask: Array) -> Array:
     return take_along_last(_order_of_masked(x, mask, False), _limited(ranks, last))
 
 
-def _limited(ranks: Array, last: Number) -> Array:
+def _limited(ranks: Array, last: Array) -> Array:
     xp = namespace(ranks)
-    return xp.maximum(xp.minimum(ranks, xp.asarray(last, dtype=ranks.dtype)), scalar(ranks, 0))
+    return xp.maximum(xp.minimum(ranks, last), scalar(ranks, 0))
 
 
 def _order_of_masked(x: Array, mask: Array, descending: bool) -> Array:

@@ -31,7 +31,6 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
-from kofn.arrays.typing import Number
 from kofn.inputs.given import NUMBERS, Given
 from kofn.kernels.contract import SMALLEST
 from kofn.solver.reductions import DENSE, Reductions

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kofn import soft_assignment
-from support import every_link
+from support import BOUNDED, LINKS, every_link
 
 STEP = 1e-6
 
@@ -74,14 +74,14 @@ def test_gradients_of_whole_margins_are_not_those_of_rounding_errors():
     r = torch.Generator().manual_seed(2)
     x, v = (torch.randn(4, 3, dtype=torch.float64, generator=r) for _ in range(2))
     k, c = torch.ones(4, dtype=torch.float64), torch.tensor([2.0, 1, 1], dtype=torch.float64)
-    for link in ("linear", "entmax", "normal"):
+    for link in LINKS:
         for t in (0.3, 0.03, 0.01):
             leaves = [each.clone().requires_grad_() for each in (x, k, c)]
             slopes = torch.autograd.grad(loss(v, link)(*leaves, t), leaves)
             assert all(slope.abs().max() < 2.5 for slope in slopes[1:])
 
 
-@pytest.mark.parametrize("link", ["linear", "entmax"])
+@pytest.mark.parametrize("link", BOUNDED)
 def test_second_derivatives_are_those_of_the_first(link):
     x, v, k, c = drawn(5, 4, 3, 1.0)
     t = torch.tensor(0.5, dtype=torch.float64)

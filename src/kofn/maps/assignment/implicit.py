@@ -85,7 +85,12 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     found = inverse(matrix + diagonal(full_like(scale, tuple(scale.shape), 64 * eps)))
     # One step of Schulz takes back what the addition changed.
     found = 2 * found - found @ matrix @ found
-    near = ~(xp.sum(found**2, axis=(-2, -1)) < eps**-0.5)
+    size = xp.sum(found**2, axis=(-2, -1))
+    near = ~(size < eps**-0.5)
+    # Rounding of what joins a strong column and a weak one is their ratio times as large in S⁺.
+    most, least = (xp.where(still, end, scale) for end in (0.0, math.inf))
+    ratio = xp.max(most, axis=-1) / xp.min(least, axis=-1)
+    even = ratio < xp.where(near, eps**-0.25, eps**-0.5 / xp.where(near, 1.0, size))
 
     def by_parts() -> tuple[Array, Array]:
         values, vectors = eigh(matrix)
@@ -95,6 +100,7 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
         return xp.where(near[..., None, None], pseudo, found), ~near | xp.all(some, axis=-1)
 
     found, joined = only_if(near, by_parts, (found, ~near))
+    joined = joined & even
     found = xp.where(known, found, math.nan)
     return found / scale[..., :, None] / scale[..., None, :] * p.t[..., None, None], joined
 

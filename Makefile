@@ -34,8 +34,14 @@ OF_LEVELS ?= tests/test_kernels*.py tests/test_maps_accuracy.py tests/test_maps_
 SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_formulas_total.py tests/test_maps_accuracy.py \
 	tests/test_formulas_gradients.py
 
+# For `make gpu`: where it writes, and what it needs beside PyTorch, Triton and NumPy. All of it is Python alone.
+OUT ?= benchmarks/results
+DEVICE ?= cuda
+GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest-xdist execnet typer rich click shellingham \
+	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest signatures dist wheels lint format bench studies docs explorer-figure site library kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -122,6 +128,15 @@ format: $(READY)  ## format the code and fix what can be fixed
 bench: $(READY)  ## time the maps against softmax and other libraries; writes benchmarks/results
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
+
+gpu:  ## test, then time on a GPU, in six minutes; PYTHON= with PyTorch, Triton and NumPy, OUT=, DEVICE=cpu rehearses
+	$(PYTHON) -m benchmarks.gpu --out "$(OUT)" --device $(DEVICE) $(HOW)
+
+gpu-wheels:  ## put the other packages that `make gpu` needs into build/gpu-wheels, for Python 3.12 on Linux
+	rm -rf build/gpu-wheels build/gpu-site
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest build/gpu-wheels \
+		--python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
+		$(GPU_WHEELS)
 
 studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/estimators.md; an hour or two
 	$(BIN)/python -m studies.router --force

@@ -182,9 +182,11 @@ def edited(text, changes):
 
 
 def plant(house, root, *steps):
-    """Copy the sources to a folder, and take steps there."""
+    """Copy the sources and the tests to a folder, and take steps there."""
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(house / "src" / "kofn", root / "src" / "kofn", ignore=ignored)
+    for folder in ("src/kofn", "tests"):
+        shutil.copytree(house / folder, root / folder, ignore=ignored)
+    shutil.copy(house / "pyproject.toml", root)
     (root / NEW).write_text(LINK, encoding="utf-8")
     for changes in steps:
         for name, change in changes.items():

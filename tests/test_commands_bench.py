@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import kofn
 from kofn.commands import app
-from kofn.commands.bench import cases, contenders, measure, report, special
+from kofn.commands.bench import cases, contenders, devices, measure, report, special
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,7 @@ def test_bench_times_nothing_that_is_wrong(monkeypatch):
         (["--dtype", "float8"], "--dtype must be one of float32, bfloat16"),
         (["--rounds", "1"], "--rounds must be at least 2; got 1"),
         (["--threads", "0"], "--threads must be at least 1; got 0"),
+        (["--device", "tpu"], "--device must be one of cpu, cuda, mps, xpu; got 'tpu'"),
     ],
 )
 def test_bench_refuses_what_it_does_not_have(arguments, message):
@@ -149,7 +151,7 @@ def test_other_backends_are_right(name):
     found = [one for one in contenders.contenders(small) if one.name in wanted]
     assert len(found) == len(wanted)
     for one in found:
-        assert measure._check(one, x, measure._passes(one, x)) == ""
+        assert measure._check(one, small, x, measure._passes(one, [x]), None) == ""
 
 
 def test_with_one_thread_other_work_on_the_machine_does_not_count():
@@ -157,5 +159,79 @@ def test_with_one_thread_other_work_on_the_machine_does_not_count():
     assert measure.clock()[0] == "time"
     torch.set_num_threads(1)
     assert measure.clock()[0] == "processor time"
-    took = measure._runner({"forward": lambda: time.sleep(0.05)})("forward")
+    took = measure._runner({"forward": lambda: time.sleep(0.05)}, None)("forward")
     assert took < 0.04
+
+
+class Event:
+    """One on the host's clock."""
+
+    def __init__(self):
+        self.at = 0.0
+
+    def record(self):
+        self.at = time.perf_counter()
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return 1e3 * (end.at - self.at)
+
+
+@pytest.fixture
+def stood_in(monkeypatch):
+    """The CPU in place of a GPU with a small cache."""
+    held = [0, 1000]
+    gpu = devices.Device(
+        "cpu", Event, lambda: None, 2048, 2, lambda: held[0], lambda: held[1], lambda: None
+    )
+    monkeypatch.setattr(devices, "of", lambda name: None if name == "cpu" else gpu)
+    monkeypatch.setattr(devices, "COPIED", 4096)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    on_device = cases.on_device
+    monkeypatch.setattr(cases, "on_device", lambda case, name: on_device(case, "cpu"))
+    return gpu
+
+
+@pytest.mark.parametrize("name", [case.name for case in cases.CASES if case.name != "jax"])
+def test_every_case_is_timed_on_a_device(name, stood_in, tmp_path, monkeypatch):
+    small = [cases.replace(c, shape=(8, 16), k=2) for c in cases.CASES if c.name == name]
+    monkeypatch.setattr(cases, "CASES", small)
+    monkeypatch.setattr(contenders, "_jax", lambda k, versions: iter(()))
+    nothing = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr(special, "importlib", nothing)
+    monkeypatch.setattr(contenders, "PEERS", dict.fromkeys(contenders.PEERS, "no_module"))
+    result = run("--device", "cuda", "--rounds", "2", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert found["machine"]["device"] == "cpu"
+    for case in found["results"]:
+        for each in case["contenders"]:
+            assert each["trouble"] is None, each
+            assert each["extra_bytes"]["forward"] == 1000
+
+
+def test_scores_on_a_device_are_none_that_its_cache_has(stood_in):
+    x = torch.randn(8, 16)
+    pool = stood_in.fresh(x)
+    assert sum(each.numel() * 4 for each in pool) > 2 * stood_in.cache
+    passes = measure._torch_passes(lambda x: x.clone(), pool, x.dtype)
+    seen = {tuple(passes["forward"]().flatten().tolist()) for _ in pool}
+    assert len(seen) == len(pool)
+
+
+def test_large_shapes_are_for_devices():
+    for case in cases.CASES:
+        assert [each.name for each in cases.on_device(case, "cpu")] == [case.name]
+        there = list(cases.on_device(case, "cuda"))
+        assert len(there) == 1 + (case.name in cases.LARGE)
+        assert all(each.device == "cuda" for each in there)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there_is_an_error_by_name():
+    result = run("--device", "cuda")
+    assert result.exit_code == 2
+    assert "--device cuda: PyTorch" in result.output
+    assert "finds no such device here" in result.output

@@ -9,7 +9,7 @@ from calls import CALLS, array_of, flat, surroundings
 LEARNED = [
     call for call in CALLS if call.learned and not call.name.endswith((".expand", ".to_torch"))
 ]
-ROOMS = (".nn.", ".distributed.", ".estimators.", "soft_assignment")  # have tests of their own
+ROOMS = (".nn.", ".distributed.", ".estimators.")  # have tests of their own
 OF_ROWS = [call for call in LEARNED if not any(room in call.name for room in ROOMS)]
 PER_CLASS = ("bias", "weight", "margin")
 

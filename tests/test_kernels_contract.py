@@ -25,7 +25,7 @@ HOUSE = Path(__file__).parents[1]
 def copy(tmp_path_factory):
     """The library with one more link."""
     root = tmp_path_factory.mktemp("copy")
-    planted.plant(HOUSE, root, planted.SLOW, planted.FAST)
+    planted.plant(HOUSE, root, planted.SLOW, planted.FAST, planted.ORACLES)
     return root
 
 
@@ -205,3 +205,30 @@ def test_kernels_serve_a_new_link(copy):
         for got, exactly in zip(one[3:], other[3:], strict=True):  # in T; second ones; the sum
             scale = 1 + np.abs(exactly).max()
             np.testing.assert_allclose(got, exactly, rtol=0, atol=1e-4 * scale)
+
+
+MET = {
+    # Tests that a new link with two tails has to meet by itself.
+    "test_solver_plateau.py": "torch-squared-float64-True",  # plateaus
+    "test_maps_accuracy.py": "squared",  # oracles
+    "test_kernels_code.py": f"vectors_of_the_precision_they_are_given[{len(contract.KINDS)}]",
+    "test_kernels_bounds.py": f"a_plateau_takes_few_steps[80.0-{len(contract.KINDS)}]",
+    "test_distributions_categorical_noise.py": "squared",
+    "test_maps_assignment_gradients.py": "squared",
+}
+
+
+@pytest.mark.full
+def test_a_new_link_meets_the_tests_of_its_kind(copy):
+    """No test names it: they take links and kinds from the table."""
+    code = f"""
+import contextlib, io, json, pytest
+files = ["tests/" + name for name in {list(MET)}]
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider", "-m", "full or not full"]
+    assert pytest.main([*options, *files]) == 0
+print(json.dumps(out.getvalue()))
+"""
+    found = ran(copy, code).splitlines()
+    for file, part in MET.items():
+        assert any(file in line and part in line for line in found), (file, part)

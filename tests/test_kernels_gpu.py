@@ -52,19 +52,20 @@ def test_interpreted(names, marked):
 
 
 NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
+PER_ROW = ("k", "temperature")
 
 
-def described(kernel, sums, entries, alpha):
+def described(kernel, sums, entries, alpha, per_row):
     """(the types of its arguments, which of them are multiples of 16), as a launch would say.
 
     A NamedTuple is one argument with a type for each of its fields.
     """
     kinds, aligned = {}, []
     special = dict(sums_at=sums, x_at=entries, g_at=entries, out_at=entries)
-    numbers = {**NUMBERS, "alpha": alpha}
+    numbers = {**NUMBERS, "alpha": alpha, **dict.fromkeys(PER_ROW, per_row)}
 
     def kind_of(name, *place):
-        if name == "n" or name.endswith("_at"):
+        if name == "n" or name.endswith("_at") or (name in PER_ROW and per_row == "*fp32"):
             aligned.append(place)
         return numbers.get(name) or special.get(name, "*fp32")
 
@@ -87,9 +88,9 @@ def compiled(tmp_path, monkeypatch):
 
     def compile_(
         kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", entries="*fp32",
-        alpha="fp32", **constants,
+        alpha="fp32", per_row="*fp32", **constants,
     ):  # fmt: skip
-        kinds, aligned = described(kernel, sums, entries, alpha)
+        kinds, aligned = described(kernel, sums, entries, alpha, per_row)
         places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
         attributes = {place: [["tt.divisibility", 16]] for place in aligned}
         source = ASTSource(kernel, kinds, constexprs=places, attrs=attributes)
@@ -141,6 +142,17 @@ def test_an_alpha_per_row_takes_no_memory(n, capability, compiled):
     for kernel in (one_program.forward, one_program.backward):
         warps, constants = constants_of(kernel, formulas.POWER.value, n)
         found, _ = compiled(kernel, capability, warps, alpha="*fp32", **constants)
+        assert found["STACK"] == found["LOCAL"] == 0
+
+
+@pytest.mark.parametrize(
+    ("n", "capability"),
+    [pytest.param(*one, marks=() if one == SHAPES[1] else pytest.mark.full) for one in SHAPES],
+)
+def test_numbers_for_all_rows_take_no_memory(n, capability, compiled):
+    for kernel in (one_program.forward, one_program.backward):
+        warps, constants = constants_of(kernel, formulas.LOGISTIC.value, n)
+        found, _ = compiled(kernel, capability, warps, per_row="fp32", **constants)
         assert found["STACK"] == found["LOCAL"] == 0
 
 

@@ -24,7 +24,7 @@ NO_SLOPE = {
     "kofn.integrations.": "modules, made of functions that stand here",
     "kofn.distributed.": "one process has the answers of the functions that stand here",
     "conditioned": "noise is drawn given the sample",
-    "perturb_given": "noise is drawn given the sample",
+    ".perturb": "noisy logits less a constant of the row, their greatest, which has no derivative",
     "RelaxedOneHot.to_torch": "torch refuses values next to the simplex",
 }
 CALLS = [

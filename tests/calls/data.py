@@ -6,7 +6,7 @@ X = np.array(
     [[1.3, -0.4, 0.6, -1.7, 0.1], [0.2, 0.9, -1.1, 1.6, -0.5], [-0.8, 2.1, 0.4, -0.3, 1.2]]
 )
 K = np.array([2.0, 1.5, 2.4])
-T = np.array([0.7, 1.0, 1.4])
+T = np.array([0.75, 1.0, 1.4])  # no score is at the end of a support
 ALPHA = np.array([1.5, 1.7, 2.3])
 MASK = np.array([[True] * 5, [True, True, False, True, True], [True] * 5])
 COSTS = np.array([[1.0, 0.5, 2.0, 1.5, 1.0], [0.7, 1.2, 1.0, 0.4, 2.0], [1.0, 1.5, 0.8, 1.1, 0.6]])

@@ -167,8 +167,8 @@ FAULTS = (
     Fault(
         "equal scores are chosen from the highest index on",
         "formulas/choice.py",
-        "place = cumulative_sums(cast(tie, x.dtype)) - 1",
-        "place = xp.flip(cumulative_sums(xp.flip(cast(tie, x.dtype), axis=-1)), axis=-1) - 1",
+        "place = cumulative_sums(cast(tie, dtype)) - 1",
+        "place = xp.flip(cumulative_sums(xp.flip(cast(tie, dtype), axis=-1)), axis=-1) - 1",
         ("test_maps_hard.py", "test_formulas_choice.py"),
     ),
     Fault(
@@ -267,8 +267,8 @@ FAULTS = (
     Fault(
         "the load of experts is divided by the tokens, not by the choices",
         "nn/routing/losses.py",
-        "share = counts / counts.sum().clamp(min=1)",
-        "share = counts / max(1, len(logits))",
+        "load = counts.to(shares.dtype) / counts.sum().clamp(min=1)",
+        "load = counts.to(shares.dtype) / max(1, len(logits))",
         ("test_nn_router_load.py",),
     ),
     Fault(
@@ -281,8 +281,8 @@ FAULTS = (
     Fault(
         "a schedule of an array reaches its end a step late",
         "schedules.py",
-        "xp.clip(step / self.steps, 0.0, 1.0)",
-        "xp.clip(step / (self.steps + 1), 0.0, 1.0)",
+        "xp.clip(_floats(step) / self.steps, 0.0, 1.0)",
+        "xp.clip(_floats(step) / (self.steps + 1), 0.0, 1.0)",
         ("test_schedules.py",),
     ),
     Fault(

@@ -478,3 +478,53 @@ def test_what_has_no_kernel_takes_half_precision(rng):
         lambda x: kofn.KSubset(x, 3).marginals(),
     ):
         assert torch.equal(function(x), function(x.float()).half())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_hard_choice_has_the_gradient_of_the_weights(dtype, reference, rng):
+    """The choice is array code, θ the kernel's."""
+    x = torch.tensor(rng.standard_normal((3, 20)), dtype=getattr(torch, dtype))
+    x[0, 3:5] = x[0, 2]  # ties
+    v = torch.tensor(rng.standard_normal((3, 20)), dtype=x.dtype)
+
+    def both(x, v):
+        x = x.clone().requires_grad_()
+        p = kofn.soft_topk(x, 5, hard=True)
+        return p.detach(), torch.autograd.grad(p, x, v)[0]
+
+    ours, wanted = both(x, v), reference(both, x.double(), v.double())
+    assert ours[0].dtype == x.dtype
+    assert torch.equal(ours[0].double(), wanted[0])
+    bound = 1e-5 if dtype == "float32" else 2e-2
+    assert (ours[1] - wanted[1]).norm() <= bound * wanted[1].norm()
+
+
+@pytest.mark.parametrize("link", SERVED, ids=str)
+def test_smoothed_sums_and_their_gradients(link, reference):
+    """By θ of the kernel and sums in float64: rows with masks, ties, infinities and a NaN, too."""
+    x = torch.randn((12, 20), generator=torch.Generator().manual_seed(0))
+    x[1], x[3], x[7] = 40 * x[1], x[3].round(), 1e20 * x[7]
+    x[2, :7], x[6] = -INF, -INF
+    x[4, 3], x[5, 2], x[8, :4] = INF, NAN, INF
+    k = torch.tensor([20, 2.5, 13, 3, 3, 3, 0, 3, 3, 0, 19.5, 3])
+    t = torch.tensor([1, 1, 1, 1e-3, 1, 1, 1, 1e10, 1, 1, 1, 1e4])
+    k = k.clamp(max=1) if link == "exponential" else k
+
+    def sums(x, k, t):
+        leaves = [one.clone().requires_grad_() for one in (x, k, t)]
+        found = kofn.soft_topk_sum(leaves[0], leaves[1], link=link, temperature=leaves[2])
+        return found.detach(), *torch.autograd.grad(found.sum(), leaves)
+
+    ours, wanted = sums(x, k, t), reference(sums, *double(x, k, t))
+    for place, (got, exact) in enumerate(zip(ours, wanted, strict=True)):
+        same = (got == exact) | (got.isnan() & exact.isnan())
+        error = (got - exact).abs() / exact.abs().clamp(min=1)
+        error = error.masked_fill(same, 0.0).reshape(12, -1).amax(-1)
+        if place == 2:
+            error[7] = 0.0  # every θ between two scores is right
+        assert error.max() <= 2e-5, (place, error)
+    whole = kofn.soft_topk_sum(x[:2], 2.0, link=link if link != "exponential" else "logistic")
+    exact = reference(
+        kofn.soft_topk_sum, x[:2].double(), 2.0, link=link if link != "exponential" else "logistic"
+    )
+    assert whole.numpy() == pytest.approx(exact.numpy(), rel=1e-6, abs=1e-6)

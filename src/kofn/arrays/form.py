@@ -62,7 +62,10 @@ class Form(NamedTuple, Generic[KindT]):
     def entries(self, values: ArrayT) -> ArrayT:
         """Return `values` with `dim` last; one entry, 0, in a row without any, as rows have."""
         values = self.last(values)
-        return values if self.n else self.xp.sum(values, axis=-1)[..., None]
+        if self.n:
+            return values
+        none: Any = self.xp.sum(values, axis=-1)[..., None]  # in the graph of the values
+        return none  # of their kind
 
     def restored(self, values: Array) -> KindT:
         """Return values of rows in the caller's dtype, with the last dimension back at `dim`."""

@@ -339,6 +339,12 @@ def inverse(a: Array) -> Array:
     return _linalg(a).inv(a)
 
 
+def eigh(a: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues and eigenvectors of symmetric matrices."""
+    values, vectors = _linalg(a).eigh(a)
+    return values, vectors
+
+
 def _linalg(a: Array) -> Any:
     if is_torch(a):
         return sys.modules["torch"].linalg

@@ -16,7 +16,6 @@ from kofn.arrays.kinds import (
     clip,
     deleted,
     dtype_name,
-    framework,
     is_jax,
     is_torch,
     namespace,
@@ -32,7 +31,6 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
-from kofn.arrays.typing import Number
 from kofn.inputs.given import NUMBERS, Given
 from kofn.kernels.contract import SMALLEST
 from kofn.solver.reductions import DENSE, Reductions
@@ -127,7 +125,7 @@ def ranked_of_masked(x: Array, mask: Array, ranks: Array) -> Array:
 
 
 def _by_order(x: Array, ranks: Array) -> Array:
-    return take_along_last(stable_order(x), _limited(ranks, x.shape[-1] - 1))
+    return take_along_last(stable_order(x), _limited(ranks, scalar(ranks, x.shape[-1] - 1)))
 
 
 def _by_order_of_masked(x: Array, ranks: Array, mask: Array) -> Array:
@@ -135,10 +133,9 @@ def _by_order_of_masked(x: Array, ranks: Array, mask: Array) -> Array:
     return take_along_last(_order_of_masked(x, mask, False), _limited(ranks, last))
 
 
-def _limited(ranks: Array, last: Number) -> Array:
+def _limited(ranks: Array, last: Array) -> Array:
     xp = namespace(ranks)
-    most = scalar(ranks, last) if framework(last) is None else cast(last, ranks.dtype)
-    return xp.maximum(xp.minimum(ranks, most), scalar(ranks, 0))
+    return xp.maximum(xp.minimum(ranks, cast(last, ranks.dtype)), scalar(ranks, 0))
 
 
 def _order_of_masked(x: Array, mask: Array, descending: bool) -> Array:

@@ -14,7 +14,7 @@ def write(folder: str | os.PathLike[str], contents: dict[str, bytes], overwrite:
     The bytes go to temporary files in the folder first, which are renamed when all are on disk.
 
     Raises:
-        FileExistsError: a file is there already, be it a link that leads nowhere, and `overwrite` is
+        FileExistsError: a file is there already, or a link that leads nowhere, and `overwrite` is
             False.
     """
     out = Path(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, is_torch
+from kofn.arrays.kinds import Array, cast, is_torch
 from kofn.formulas import answers, choice
 from kofn.inputs.given import Given, without_bad_temperatures
 from kofn.kernels.contract import ANY_ORDER, SMALLEST
@@ -89,11 +89,14 @@ def way_of(smallest: bool, in_order: bool) -> int:
 def _hard_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return the hard choice, and θ as two floats for its gradient, which is that of the weights.
 
-    The weights themselves are not needed.
+    The weights themselves are not needed. Not every backend has kernels of choices.
     """
-    x = given.scores
+    x, fixed = given.scores, without_bad_temperatures(given)
     chooser = kernels.found("choice", x, "torch" if is_torch(x) else "numpy")
-    chosen = chooser.hard(without_bad_temperatures(given).scores, given.k)
+    if chooser is None:
+        chosen = cast(choice.hard(fixed, given.k), x.dtype)
+    else:
+        chosen = chooser.hard(fixed.scores, given.k)
     return chosen, threshold_of(backend, given)
 
 

@@ -37,7 +37,10 @@ def placed_like(x: Tensor, values: Tensor) -> Tensor:
 
 def constant(like: Tensor, values: np.ndarray) -> Tensor:
     """Return `values` with the dtype and device of `like`, in every process that `like` is in."""
-    return placed_like(like, torch.as_tensor(values, dtype=like.dtype, device=like.device))
+    where: Any = dict(dtype=like.dtype, device=like.device)
+    if values.size == 1:  # a device would be waited for until it has copied memory of the host
+        return placed_like(like, torch.full(values.shape, values.item(), **where))
+    return placed_like(like, torch.as_tensor(values, **where))
 
 
 SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}

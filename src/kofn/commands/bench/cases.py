@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Map = Callable[[Any], Any]
@@ -17,6 +17,7 @@ class Case:
     shape: tuple[int, int]
     k: int
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # unless the user chooses
+    device: str = "cpu"
 
 
 CASES = (
@@ -31,6 +32,23 @@ CASES = (
     Case("knapsack", (512, 1024), 100, ("float32",)),
     Case("segments", (1024, 64), 8, ("float32",)),
 )
+
+LARGE = {
+    "router": (1 << 20, 64),
+    "attention": (1 << 16, 1024),
+    "vocabulary": (1 << 11, 32768),
+    "pruning": (1, 1 << 26),
+}
+"""Shapes of 256 MB in float32, beside which the cost of a launch is nothing."""
+
+
+def on_device(case: Case, device: str) -> Iterator[Case]:
+    """Yield the case on a device, and as large scores where it stands for a shape."""
+    yield replace(case, device=device)
+    if device != "cpu" and case.name in LARGE:
+        shape = LARGE[case.name]
+        k = case.k * shape[1] // case.shape[1]
+        yield replace(case, name=f"{case.name}, large", shape=shape, k=k, device=device)
 
 
 @dataclass(frozen=True)

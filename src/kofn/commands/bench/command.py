@@ -16,6 +16,7 @@ from kofn.commands.terminal import prepare_kernels, print_result, progress_bar
 
 if TYPE_CHECKING:
     from kofn.commands.bench.cases import Case
+    from kofn.commands.bench.devices import Device
     from kofn.commands.bench.report import Result
 
 
@@ -35,6 +36,14 @@ def bench(
             metavar="NAME", help="float32, bfloat16 or float16; by default those of the case."
         ),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="cpu; or cuda, mps or xpu, where every call has scores that are not in the "
+            "device's cache, and large shapes are timed, too.",
+        ),
+    ] = "cpu",
     threads: Annotated[
         int | None, typer.Option(help="Number of threads; PyTorch's default if not given.")
     ] = None,
@@ -57,20 +66,23 @@ def bench(
     require_torch("bench")
     import torch
 
-    from kofn.commands.bench import report
-    from kofn.commands.bench.cases import CASES
+    from kofn.commands.bench import devices, report
+    from kofn.commands.bench.cases import CASES, on_device
 
     cases = chosen("case", case, {each.name: each for each in CASES})
     dtypes = chosen("dtype", dtype, {name: name for name in ("float32", "bfloat16", "float16")})
     at_least("rounds", rounds, 2)
+    timed_on = devices.of(device)
+    cases = [each for one in cases for each in on_device(one, device)]
     if threads is not None:
         torch.set_num_threads(at_least("threads", threads, 1))
     if out is not None:
         files.check_out(out, report.FILES, force)
-    prepare_kernels()
+    if timed_on is None:
+        prepare_kernels()
     with files.results(out, report.FILES, force) as to:
-        results = _timed(cases, dtypes if dtype else None, rounds)
-        about = report.machine(torch.get_num_threads())
+        results = _timed(cases, dtypes if dtype else None, rounds, timed_on)
+        about = report.machine(torch.get_num_threads(), timed_on)
         content = report.as_json(about, results)
         written = []
         if to is not None:
@@ -84,7 +96,9 @@ def bench(
     print_result(as_json, content, parts, written)
 
 
-def _timed(cases: list[Case], dtypes: list[str] | None, rounds: int) -> list[Result]:
+def _timed(
+    cases: list[Case], dtypes: list[str] | None, rounds: int, device: Device | None
+) -> list[Result]:
     from kofn.commands.bench.measure import count, measure
     from kofn.commands.bench.report import Result
 
@@ -96,6 +110,6 @@ def _timed(cases: list[Case], dtypes: list[str] | None, rounds: int) -> list[Res
             def show(name: str, where: str = f"{case.name} {dtype}") -> None:
                 tell(f"{where}: {name}")
 
-            timings, copy_rate = measure(case, dtype, rounds, show)
+            timings, copy_rate = measure(case, dtype, rounds, show, device)
             results.append(Result(case, dtype, copy_rate, timings))
     return results

@@ -21,13 +21,15 @@ from kofn.commands.bench import special
 from kofn.commands.bench.cases import Case, Contender, Map, ours
 
 PEERS = {"entmax": "entmax", "jaxopt": "jaxopt", "ott-jax": "ott", "optax": "optax"}
+ON_GPU = {"liger-kernel": "liger_kernel"}
 """Other libraries: the name to install, the name to import."""
 
 
-def installed() -> dict[str, str | None]:
+def installed(device: str = "cpu") -> dict[str, str | None]:
     """Return the version of each other library, None if it is not installed."""
-    found = {name: importlib.util.find_spec(module) for name, module in PEERS.items()}
-    return {name: importlib.metadata.version(name) if found[name] else None for name in PEERS}
+    peers = PEERS if device == "cpu" else PEERS | ON_GPU
+    found = {name: importlib.util.find_spec(module) for name, module in peers.items()}
+    return {name: importlib.metadata.version(name) if found[name] else None for name in peers}
 
 
 def contenders(case: Case) -> Iterator[Contender]:
@@ -44,10 +46,15 @@ def contenders(case: Case) -> Iterator[Contender]:
     sigmoid = partial(kofn.soft_topk, k=k)
     yield Contender("sigmoid, bisected", "recipe", lambda x: Bisected.apply(x, k), sigmoid)
     yield Contender("sparsemax, sorted", "recipe", sorted_sparsemax, kofn.sparsemax)
-    versions = installed()
+    versions = installed(case.device)
     if versions["entmax"]:
         yield from _entmax()
-    if importlib.util.find_spec("jax"):
+    if case.device != "cpu":
+        compiled = torch.compile(special.softmax)
+        yield Contender("torch.softmax, compiled", "baseline", compiled, special.softmax)
+        if versions["liger-kernel"]:
+            yield from _liger()
+    elif importlib.util.find_spec("jax"):
         yield from _jax(k, versions)
 
 
@@ -101,6 +108,12 @@ def _entmax() -> Iterator[Contender]:
         yield Contender(f"entmax.{name}", "peer", partial(getattr(entmax, name), dim=-1), exact)
     bisect = partial(entmax.entmax_bisect, alpha=1.5, dim=-1)
     yield Contender("entmax.entmax_bisect", "peer", bisect, kofn.entmax)
+
+
+def _liger() -> Iterator[Contender]:
+    from liger_kernel.transformers.functional import liger_sparsemax
+
+    yield Contender("liger_sparsemax", "peer", liger_sparsemax, kofn.sparsemax)
 
 
 def _jax(k: int, versions: dict[str, str | None]) -> Iterator[Contender]:

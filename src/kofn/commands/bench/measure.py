@@ -5,16 +5,18 @@ The speed of a shared machine varies; the ratio of two consecutive timings varie
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 
 from kofn.commands.bench.cases import Case, Contender, Map
 from kofn.commands.bench.contenders import contenders
+from kofn.commands.bench.devices import Device
 
 ERROR = {"float32": 3e-6, "bfloat16": 8e-3, "float16": 1e-3}
 """How far weights may be from the float64 ones, and numbers above 1, relatively; half of
@@ -27,6 +29,7 @@ coarse scores often do, and may take either of its two slopes.
 """
 
 SECONDS = 1.5  # seconds per contender for all rounds; at least two rounds are run
+SECONDS_ON_DEVICE = 0.1  # the same on a GPU, whose times differ less
 LONGEST = 10.0  # a call that takes longer is not repeated
 PASSES = ("forward", "forward + backward")
 Passes = dict[str, Callable[[], Any]]
@@ -47,11 +50,19 @@ class Timing:
 
 
 def measure(
-    case: Case, dtype: str, rounds: int, tell: Callable[[str], None]
+    case: Case,
+    dtype: str,
+    rounds: int,
+    tell: Callable[[str], None],
+    device: Device | None = None,
 ) -> tuple[list[Timing], float]:
-    """Return the timings of all contenders, and the bytes per second of a copy of the scores."""
+    """Return the timings of all contenders, and the bytes per second of a copy of the scores.
+
+    On a device every call has other scores than those before it, which its cache no longer has.
+    """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(case.shape, generator=generator).to(getattr(torch, dtype))
+    x = torch.randn(case.shape, generator=generator).to(getattr(torch, dtype)).to(case.device)
+    pool = [x] if device is None else device.fresh(x)
     found: list[Timing] = []
     baselines: dict[str, Runner] = {}
     for contender in contenders(case):
@@ -61,27 +72,37 @@ def measure(
         timing = Timing(contender)
         found.append(timing)
         try:
-            passes = _passes(contender, x)
-            timing.trouble = _check(contender, x, passes) or _patience(passes)
+            passes = _passes(contender, pool)
+            timing.trouble = _check(contender, case, x, _passes(contender, [x]), device)
+            timing.trouble = timing.trouble or _patience(passes, device)
             if not timing.trouble:
-                run = _runner(passes)
+                run = _runner(passes, device if contender.framework == "torch" else None)
                 baseline = baselines.setdefault(contender.framework, run)
                 for what in PASSES:
-                    _time(timing, what, run, baseline, rounds)
+                    _time(timing, what, run, baseline, rounds, device)
+                    held = None
                     if contender.framework == "torch":
-                        timing.memory[what] = _memory(run, what)
+                        held = device.memory(passes[what]) if device else _memory(run, what)
+                    if held is not None:
+                        timing.memory[what] = held
         except Exception as error:  # another library failed: report it and continue
             timing.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
-    return found, _copy_rate(x, rounds)
+    return found, _copy_rate(x, rounds) if device is None else device.copy_rate(rounds)
 
 
-def _check(contender: Contender, x: torch.Tensor, passes: Passes) -> str:
+def _check(
+    contender: Contender, case: Case, x: torch.Tensor, passes: Passes, device: Device | None
+) -> str:
     """Describe the error in the weights or the gradient; empty if both are right."""
     if contender.exact is None:
         return ""
-    exact = _torch_passes(contender.exact, x.double(), x.dtype)
+    function = contender.exact
+    if device is not None and not device.has_float64:
+        x, on_cpu = x.cpu(), contenders(replace(case, device="cpu"))
+        function = next(c.exact for c in on_cpu if c.name == contender.name) or function
+    exact = _torch_passes(function, [x.double()], x.dtype)
     dtype = str(x.dtype).removeprefix("torch.")
-    weights, gradient = (_to_torch(passes[what]()).double() for what in PASSES)
+    weights, gradient = (_to_torch(passes[what]()).to(x.device).double() for what in PASSES)
     answer = exact["forward"]()
     error = ((weights - answer).abs() / answer.abs().clamp(min=1)).max().item()
     if not error <= ERROR[dtype]:
@@ -92,21 +113,24 @@ def _check(contender: Contender, x: torch.Tensor, passes: Passes) -> str:
     return "" if error <= ERROR_OF_GRADIENT[dtype] else f"gradient wrong by {error:.1e}"
 
 
-def _patience(passes: Passes) -> str:
+def _patience(passes: Passes, device: Device | None) -> str:
     """Time the second call, which compiles nothing; describe it if it is too slow to repeat."""
-    passes["forward"]()
+    wait = (lambda: None) if device is None else device.synchronize
+    passes["forward"](), wait()
     start = time.perf_counter()
-    passes["forward"]()
+    passes["forward"](), wait()
     taken = time.perf_counter() - start
     return f"{taken:.0f} s per call" if taken > LONGEST else ""
 
 
-def _time(timing: Timing, what: str, run: Runner, baseline: Runner, rounds: int) -> None:
+def _time(
+    timing: Timing, what: str, run: Runner, baseline: Runner, rounds: int, device: Device | None
+) -> None:
     run(what)
     baseline(what)
     seconds: list[float] = []
     baselines: list[float] = []
-    end = time.perf_counter() + SECONDS
+    end = time.perf_counter() + (SECONDS if device is None else SECONDS_ON_DEVICE)
     while len(seconds) < rounds and (len(seconds) < 2 or time.perf_counter() < end):
         baselines.append(baseline(what))
         seconds.append(run(what))
@@ -114,8 +138,10 @@ def _time(timing: Timing, what: str, run: Runner, baseline: Runner, rounds: int)
     timing.ratios[what] = [own / softmax for own, softmax in zip(seconds, baselines, strict=True)]
 
 
-def _runner(passes: Passes) -> Runner:
+def _runner(passes: Passes, device: Device | None) -> Runner:
     """Return a function that runs one pass and returns the seconds it took."""
+    if device is not None:
+        return lambda what: device.seconds(passes[what])
     now = clock()[1]
 
     def run(what: str) -> float:
@@ -137,32 +163,36 @@ def clock() -> tuple[str, Callable[[], float]]:
     return "time", time.perf_counter
 
 
-def _passes(contender: Contender, x: torch.Tensor) -> Passes:
-    """Return two functions: one computes the weights, the other the gradient too."""
+def _passes(contender: Contender, pool: list[torch.Tensor]) -> Passes:
+    """Return two functions: one computes the weights, the other the gradient too.
+
+    Each call takes the next scores of the pool.
+    """
     make = _jax_passes if contender.framework == "jax" else _torch_passes
-    return make(contender.function, x, x.dtype)
+    return make(contender.function, pool, pool[0].dtype)
 
 
 def _cotangent(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-def _torch_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
-    leaf = x.clone().requires_grad_()
-    cotangent = _cotangent(function(x).shape, dtype).to(x.dtype)
+def _torch_passes(function: Map, pool: list[torch.Tensor], dtype: torch.dtype) -> Passes:
+    x = pool[0]
+    cotangent = _cotangent(function(x).shape, dtype).to(x.device, x.dtype)
+    scores = itertools.cycle(pool)
 
     def both() -> torch.Tensor:
+        leaf = next(scores).detach().requires_grad_()
         function(leaf).backward(cotangent)
-        gradient, leaf.grad = leaf.grad, None
-        return cast(torch.Tensor, gradient)
+        return cast(torch.Tensor, leaf.grad)
 
-    return {"forward": lambda: function(x), "forward + backward": both}
+    return {"forward": lambda: function(next(scores)), "forward + backward": both}
 
 
-def _jax_passes(function: Map, x: torch.Tensor, dtype: torch.dtype) -> Passes:
+def _jax_passes(function: Map, pool: list[torch.Tensor], dtype: torch.dtype) -> Passes:
     import jax
 
-    scores = jax.numpy.asarray(x.numpy())
+    scores = jax.numpy.asarray(pool[0].cpu().numpy())
     shape = torch.Size(jax.eval_shape(function, scores).shape)
     cotangent = jax.numpy.asarray(_cotangent(shape, dtype).numpy())
     forward = jax.jit(function)

@@ -20,6 +20,7 @@ from rich.table import Table
 import kofn
 from kofn.commands.bench.cases import Case
 from kofn.commands.bench.contenders import installed
+from kofn.commands.bench.devices import Device, described
 from kofn.commands.bench.measure import PASSES, Timing, clock, quartiles, slowdown
 
 FILES = ("bench.json", "bench.md")
@@ -83,14 +84,15 @@ def _row(
     return timing.contender.name, *ratios, f"{1e3 * seconds:{form}}", rate, memory
 
 
-def machine(threads: int) -> dict[str, Any]:
+def machine(threads: int, device: Device | None = None) -> dict[str, Any]:
     """Describe the machine and the versions that the figures depend on."""
     return {
         "kofn": kofn.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
-        "peers": installed(),
+        "device": described(device),
+        "peers": installed("cpu" if device is None else device.name),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": threads,
@@ -111,11 +113,12 @@ def _processor() -> str:
 
 def headline(about: dict[str, Any]) -> str:
     absent = [name for name, version in about["peers"].items() if version is None]
+    place = f"{about['processor']}, {about['threads']} of {about['cores']} cores"
     said = (
-        f"{about['processor']}, {about['threads']} of {about['cores']} cores; "
+        f"{about['device'] or place}; "
         f"kofn {about['kofn']}, PyTorch {about['torch']}, Python {about['python']}."
     )
-    if about["clock"] != "time":
+    if about["clock"] != "time" and not about["device"]:
         said += " Times are those of the processor."
     if absent:
         said += f" Not installed, so not timed: {', '.join(absent)}."

@@ -79,13 +79,13 @@ def knapsack(case: Case) -> Iterator[Contender]:
 def _knapsacks(case: Case, links: tuple[LinkName, ...]) -> dict[str, Map]:
     n = case.shape[1]
     costs = 0.1 + 3 * torch.rand(n, generator=torch.Generator().manual_seed(3))
-    given = costs, costs.sum() * case.k / n
+    given = costs.to(case.device), (costs.sum() * case.k / n).to(case.device)
 
     def of(function: Any, **options: Any) -> Map:
         def knapsack(x: Any) -> Any:
             is_torch = isinstance(x, torch.Tensor)
             return function(
-                x, *(a.to(x.dtype) if is_torch else a.numpy() for a in given), **options
+                x, *(a.to(x.dtype) if is_torch else a.cpu().numpy() for a in given), **options
             )
 
         return knapsack
@@ -126,6 +126,7 @@ def segments(case: Case) -> Iterator[Contender]:
     yield from ours({"soft_topk, dense": partial(kofn.soft_topk, k=case.k)})
     for name, ptr, order in _ragged(case.shape):
         ids = torch.repeat_interleave(torch.arange(len(ptr) - 1), ptr.diff())[order]
+        ptr, ids = ptr.to(case.device), ids.to(case.device)
         of: dict[str, Any] = dict(ptr=ptr) if name.endswith("ptr") else dict(segment_ids=ids)
         maps: dict[str, Map] = {
             f"segment_soft_topk, {name}": _flat(partial(kofn.segment_soft_topk, k=case.k, **of)),
@@ -208,10 +209,12 @@ def cross_entropy(target: torch.Tensor) -> Map:
 def labels(case: Case) -> torch.Tensor:
     """Draw the index of an entry for each row."""
     rows, n = case.shape
-    return torch.randint(n, (rows,), generator=torch.Generator().manual_seed(2))
+    drawn = torch.randint(n, (rows,), generator=torch.Generator().manual_seed(2))
+    return drawn.to(case.device)
 
 
 def chosen(case: Case) -> torch.Tensor:
     """Draw k entries of each row, as booleans."""
     drawn = torch.rand(case.shape, generator=torch.Generator().manual_seed(2))
-    return torch.zeros(case.shape, dtype=torch.bool).scatter(-1, drawn.topk(case.k).indices, True)
+    found = torch.zeros(case.shape, dtype=torch.bool)
+    return found.scatter(-1, drawn.topk(case.k).indices, True).to(case.device)

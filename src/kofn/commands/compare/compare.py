@@ -42,6 +42,7 @@ class Comparison:
     maps: list[Measured]
 
 
+@np.errstate(over="ignore")  # scores next to the greatest float; what overflows tends to a limit
 def compare(
     scores: np.ndarray,
     k: float,

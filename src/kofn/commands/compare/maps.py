@@ -60,8 +60,11 @@ class Map:
             return float(temperature_for(scores, k, link=self.link, **softness))
         measure = partial(metrics.hard_gap, k=k) if name == "gap" else metrics.effective_support
         finite = scores[np.isfinite(scores)]
-        spread = float(np.ptp(finite)) if finite.size else 0.0
-        low, high = np.log((spread or 1.0) * np.array([1e-9, 1e6]))
+        with np.errstate(over="ignore"):
+            spread = float(np.ptp(finite)) if finite.size else 0.0
+        # Logarithms, because the greatest temperature may be more than a float can be.
+        most = np.log(np.finfo(np.float64).max) - 1
+        low, high = np.minimum(np.log(spread or 1.0) + np.log([1e-9, 1e6]), most)
         for _ in range(ROUNDS):
             middle = (low + high) / 2
             soft = measure(self.weights(scores, k, float(np.exp(middle)))).mean() > wanted

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_broadcasts,
     check_mask,
@@ -63,6 +64,10 @@ def matrices(
     xp = namespace(x)
     if mask is not None:
         x = xp.where(adopt(check_mask(mask, scores), scores), x, -math.inf)
+    if is_sharded(x):
+        from kofn.arrays.torch.matrices import whole_matrices
+
+        x = whole_matrices(x)
     *batch, m, n = shape
     of_rows = _margin("k", k, (*batch, m), n, x, "one number per row, scores.shape[:-1]")
     if capacity is None:
@@ -78,6 +83,11 @@ def matrices(
     if framework(alpha) is not None:
         alpha = _spread("alpha", alpha, tuple(batch), x, BATCH)[..., None]
     return _with_equal_sums(x, of_rows, of_columns, t, alpha, _tolerance(k, capacity))
+
+
+def is_sharded(x: Any) -> bool:
+    """Return whether x is a DTensor."""
+    return hasattr(x, "device_mesh")
 
 
 BATCH = "the batch shape (scores.shape[:-2])"
@@ -179,26 +189,27 @@ def _with_equal_sums(
 ) -> Matrices:
     """Return margins with equal sums, without those of rows and columns that are excluded.
 
-    Scores of +inf, and sums that are apart by more than rounding, give NaN.
+    Scores of +inf, and sums that are apart by more than rounding, give NaN. By what columns grow is
+    a constant here: `implicit.py` gives it the derivatives that it has.
     """
     xp = namespace(x)
     live = x > -math.inf
     live = live | xp.isnan(x)
     rows, columns = xp.any(live, axis=-1), xp.any(live, axis=-2)
     k = xp.where(rows, k, 0.0)
-    total = xp.sum(k, axis=-1)
+    total = stop_gradient(xp.sum(k, axis=-1))
     if c is None:
         number = cast(xp.sum(columns, axis=-1), x.dtype)
         share = total / xp.where(number > 0, number, 1.0)
         c = xp.where(columns, share[..., None], 0.0)
     else:
         c = xp.where(columns, c, 0.0)
-        other = xp.sum(c, axis=-1)
+        other = stop_gradient(xp.sum(c, axis=-1))
         most = xp.maximum(xp.abs(total), xp.abs(other))
         good = xp.abs(total - other) <= tolerance * most
         ratio = total / xp.where(other > 0, other, 1.0)
         ratio = xp.where(good & (other > 0), ratio, xp.where(good, scalar(c, 1.0), math.nan))
         c = c * ratio[..., None]
-    endless = xp.any(x == math.inf, axis=(-2, -1))
+    endless = xp.any(xp.any(x == math.inf, axis=-1), axis=-1)  # of a turned DTensor, not of both
     x = xp.where(endless[..., None, None], math.nan, x)
     return Matrices(x, k, c, t, alpha)

@@ -37,8 +37,10 @@ def newton_step(
     damping = xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
 
     def dense() -> Array:
-        matrix, scale = schur(slopes, room, LEAST_CURVED)
-        matrix = matrix + diagonal(xp.zeros_like(scale) + damping[..., None])
+        part, columns, scale, level = scaled(slopes, room, LEAST_CURVED)
+        matrix = schur(part, columns, scale, level) + diagonal(
+            xp.zeros_like(scale) + damping[..., None]
+        )
         known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
         matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
         return solved(matrix, excess / scale) / scale
@@ -88,16 +90,16 @@ def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tupl
     return found / scale, left > enough
 
 
-def schur(slopes: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
-    """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, and the scale.
+def schur(part: Array, columns: Array, scale: Array, level: Array) -> Array:
+    """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, of `scaled`.
 
     Its diagonal is then at most 1. S is 0 along a constant, for β + 1 and α − 1 give the same
     weights; there it is 1 instead.
     """
-    part, columns, scale, level = scaled(slopes, room, least_curved)
     whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
     across = level[..., :, None] * level[..., None, :]
-    return whole / scale[..., :, None] / scale[..., None, :] + across, scale
+    found: Array = whole / scale[..., :, None] / scale[..., None, :] + across
+    return found
 
 
 def scaled(slopes: Array, room: Array, least_curved: float) -> tuple[Array, ...]:
@@ -111,6 +113,15 @@ def scaled(slopes: Array, room: Array, least_curved: float) -> tuple[Array, ...]
     scale = xp.sqrt(size)
     level = scale / xp.sqrt(xp.sum(size, axis=-1))[..., None]
     return slopes * inverse[..., None], columns, scale, level
+
+
+def curvature(slopes: Array, step: Array) -> Array:
+    """Return stepᵀ·S·step."""
+    xp = namespace(slopes)
+    rows = xp.sum(slopes, axis=-1)
+    mean = (slopes @ step[..., None])[..., 0] / xp.where(rows > 0, rows, 1.0)
+    away = step[..., None, :] - mean[..., None]
+    return xp.sum(slopes * away**2, axis=(-2, -1))
 
 
 def diagonal(values: Array) -> Array:

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
+from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import (
     Array,
     cast,
     contiguous,
+    full_like,
     is_jax,
     is_torch,
     namespace,
@@ -21,10 +23,10 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
 from kofn.links.link import by_id
-from kofn.maps.assignment.arguments import Matrices, matrices
+from kofn.maps.assignment.arguments import Matrices, is_sharded, matrices
 from kofn.maps.assignment.implicit import attached
 from kofn.maps.assignment.margins import Open, Settled, opened
-from kofn.maps.assignment.search import Prices, prices
+from kofn.maps.assignment.search import Prices, prices, spread_of
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
 from kofn.threshold.compiled import whole
 
@@ -73,7 +75,9 @@ def soft_assignment(
         capacity, temperature and the link's alpha. They are computed in float64, but for JAX, whose
         dtype is that of the scores. A matrix is NaN if it has a NaN, if arrays of margins do not
         match, or if its mask or −inf leave no weights with these margins. A row or column that
-        takes nothing, or all that is available, has weights of 0 or 1 without a gradient.
+        takes nothing, or all that is available, has weights of 0 or 1 without a gradient. Where
+        links have ends and the entries between 0 and 1 leave the matrix in parts without a row or
+        column in common, as whole margins may, the gradients of k and capacity are 0.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type, dtype or shape, a number is out of
@@ -110,9 +114,13 @@ def soft_assignment(
     link, is_hard = table.resolve(link), check_flag("hard", hard)
     given = matrices(scores, k, capacity, link, temperature, mask)
     if 0 in given.x.shape[-2:]:
-        return namespace(scores).zeros_like(scores)
-    found = _called(_hard_weights if is_hard else _weights, given, link)
-    return cast(found, scores.dtype)
+        return cast(_empty(given), scores.dtype)
+    found = cast(_called(_hard_weights if is_hard else _weights, given, link), scores.dtype)
+    if is_sharded(scores):
+        from kofn.arrays.torch.matrices import placed_as
+
+        return placed_as(found, scores)  # type: ignore[no-any-return]
+    return found
 
 
 def soft_assignment_prices(
@@ -159,17 +167,38 @@ def soft_assignment_prices(
     link = table.resolve(link)
     given = matrices(scores, k, capacity, link, temperature, mask)
     if 0 in given.x.shape[-2:]:
-        nothing: Any = given.k * math.nan, given.c * math.nan
-        return nothing
-    alpha, beta = _called(_prices, given, link)
+        alpha, beta = _no_prices(given)
+    else:
+        alpha, beta = _called(_prices, given, link)
     dtype = scores.dtype if scores.dtype.itemsize > 2 else namespace(scores).float32
     return cast(alpha, dtype), cast(beta, dtype)
 
 
+def _empty(given: Matrices) -> Array:
+    """Return weights of matrices without entries; every argument has a derivative of 0 in them."""
+    xp, parts = namespace(given.x), [each for each in given if isinstance(each, type(given.x))]
+    return given.x + sum(xp.sum(each) * 0.0 for each in parts[1:])
+
+
+def _no_prices(given: Matrices) -> tuple[Array, Array]:
+    """Return the prices of matrices without entries, NaN."""
+    xp, nothing = namespace(given.x), _empty(given)
+    pairs = ((given.k, xp.sum(nothing, axis=-1)), (given.c, xp.sum(nothing, axis=-2)))
+    alpha, beta = (
+        xp.where(xp.zeros_like(margin, dtype=xp.bool), margin + zero, math.nan)
+        for margin, zero in pairs
+    )
+    return alpha, beta
+
+
 def _called(function: Any, given: Matrices, link: Link) -> Any:
-    """Call a function of matrices, the wide side first, compiled as a whole for JAX."""
+    """Call a function of matrices, compiled as a whole for JAX, by process for DTensors."""
     number = link.alpha if isinstance(link.alpha, float) else None
     alpha = None if isinstance(link.alpha, float) else given.alpha
+    if is_sharded(given.x):
+        from kofn.arrays.torch.matrices import locally
+
+        return locally(lambda *own: _called(function, Matrices(*own), link), *given[:4], alpha)
     # NumPy has no arrays of one number, but scalars, which branches do not look at.
     arrays = [each if each is None else each[None] for each in (*given[:4], alpha)]
     if is_jax(given.x):
@@ -190,6 +219,7 @@ class _Solved(NamedTuple):
     full: Array  # entries whose weight the margins have settled as 1
     link: Link
     turned: bool  # the rows and columns are the caller's columns and rows
+    unit: Array  # of the scores, temperature and prices; 1 but for scores of extreme size
 
 
 def _solved(
@@ -201,11 +231,26 @@ def _solved(
     if turned:
         x, k, c = _turned(x), c, k
     x = contiguous(x)  # NumPy's functions may round otherwise where numbers lie apart in memory
+    x, t, unit = _in_units(x, t)
     fixed = [stop_gradient(each) for each in (x, k, c, t)]
     beta, warm, live, full = _prices_of(fixed, link.map_alpha(stop_gradient))
     # T times a constant: a raised temperature has the derivatives of the one given.
     p = opened(x, k, c, t * (warm / stop_gradient(t)), Settled(live, full, full))
-    return _Solved(p, attached(p, beta, link), full, link, turned)
+    return _Solved(*attached(p, beta, link, full, turned), full, link, turned, unit)
+
+
+def _in_units(x: Array, t: Array) -> tuple[Array, ...]:
+    """Return scores and T of each matrix in a unit in which squares of scores are floats."""
+    xp, fixed = namespace(x), stop_gradient(x)
+    spread, info = spread_of(fixed), xp.finfo(x.dtype)
+    large = spread > float(info.max) ** 0.5
+    unit = xp.where(large, spread, 1.0)
+
+    def small() -> tuple[Array, Array]:
+        least = full_like(unit, (), float(info.smallest_normal))
+        return x / unit[..., None, None], xp.maximum(t / unit, least)
+
+    return *only_if(large, small, (x, t)), unit
 
 
 def _prices_of(arrays: Any, link: Link) -> Prices:
@@ -264,7 +309,8 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
     number_open = xp.sum(finite, axis=-1)
     mean = xp.sum(xp.where(finite, beta, 0.0), axis=-1) / xp.where(number_open > 0, number_open, 1)
     mean = mean[..., None]
-    return alpha + mean, beta - mean
+    unit = s.unit[..., None]
+    return (alpha + mean) * unit, (beta - mean) * unit
 
 
 def _ends(

@@ -19,6 +19,7 @@ from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
+from kofn.kernels.gpu.rows.values import values as values
 
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
@@ -47,7 +48,6 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
-values = None  # S_k goes by θ
 gaps = None
 LOGARITHMS = ()
 
@@ -67,8 +67,7 @@ def threshold(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, b
 
 def _forward(x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None) -> Tensor:
     x = packed(x)
-    k, temperature = _per_row(k, x), _per_row(temperature, x)
-    theta = empty(k, (2, *k.shape))
+    theta = empty(x, (2, *x.shape[:-1]), torch.float32)
     given = _given(x, k, temperature, theta, link)
     if given.count:
         with device_of(x):
@@ -96,7 +95,7 @@ def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
     together = dict(PARTS=power_of_2(parts), **kind)
     # Each launch reads what the one before has left and leaves what the next one reads.
     numbers = (given.count, many_programs.NUMBERS.value)
-    now, then = ((_sums(given, parts), empty(given.k_at, numbers)) for _ in range(2))
+    now, then = ((_sums(given, parts), empty(given.theta_at, numbers)) for _ in range(2))
     many_programs.statistics[grid](given, now[0], PART=part, **_IN_PARTS)
     many_programs.begin[rows](given, *now, **together)
     for i in range(EVALUATIONS):
@@ -108,7 +107,7 @@ def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
 
 
 def _sums(given: Given, parts: int) -> Parts:
-    return Parts(empty(given.k_at, (given.count, many_programs.SUMS.value, parts)), parts)
+    return Parts(empty(given.theta_at, (given.count, many_programs.SUMS.value, parts)), parts)
 
 
 def gradients(
@@ -120,9 +119,8 @@ def gradients(
     """
     x, cotangent = packed(x), packed(cotangent)
     more = (in_alpha(x, cotangent, theta, temperature, link),) if of_alpha else ()
-    k, temperature = _per_row(k, x), _per_row(temperature, x)
     given = _given(x, k, temperature, theta, link)
-    answers = empty(x, x.shape), empty(k, (2, *k.shape))
+    answers = empty(x, x.shape), empty(theta, (2, *x.shape[:-1]))
     if given.count:
         with device_of(x):
             if given.n > LONG:
@@ -146,9 +144,12 @@ def _backward_in_parts(
     many_programs.gradients[grid](given, own, cotangent, *answers, **then)
 
 
-def _given(x: Tensor, k: Tensor, temperature: Tensor, theta: Tensor, link: Any) -> Given:
+def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
-    alpha = alpha if isinstance(alpha, float) else packed(alpha)
+    # A number goes along with the launch: filling a tensor with it would be another.
+    k, temperature, alpha = (
+        one if isinstance(one, float) else packed(one) for one in (k, temperature, alpha)
+    )
     return Given(x, k, temperature, theta, prod(x.shape[:-1]), x.shape[-1], alpha)
 
 
@@ -177,12 +178,6 @@ def power_of_2(n: int) -> int:
 def packed(x: Tensor) -> Tensor:
     """`x` in rows without gaps: itself, or one copy."""
     return x.resolve_neg().contiguous()
-
-
-def _per_row(value: Any, x: Tensor) -> Tensor:
-    if isinstance(value, float):  # what is per row is never of half precision
-        return x.new_full(x.shape[:-1], value, dtype=torch.float32)
-    return packed(value)
 
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

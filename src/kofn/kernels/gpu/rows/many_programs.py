@@ -16,7 +16,14 @@ import triton.language as tl
 from kofn.kernels.gpu.rows import loops, one_program
 from kofn.kernels.gpu.rows.formulas import INF, unit
 from kofn.kernels.gpu.rows.loops import FullStatistics, Stretch, Sums, Theta
-from kofn.kernels.gpu.rows.one_program import Given, alpha_of, load_theta, row_of, store_theta
+from kofn.kernels.gpu.rows.one_program import (
+    Given,
+    alpha_of,
+    load_theta,
+    per_row,
+    row_of,
+    store_theta,
+)
 from kofn.kernels.gpu.rows.search import USUAL, Row, Search, advance, end_of, start
 
 SUMS = tl.constexpr(8)
@@ -68,10 +75,17 @@ def _totals(own, row, FIRST: tl.constexpr, LAST: tl.constexpr, PARTS: tl.constex
 
 
 @triton.jit
+def numbers_of(given, row):
+    """(k, T) of a row."""
+    here = row >= 0
+    return per_row(given.k, row, here, 0.0), per_row(given.temperature, row, here, 1.0)
+
+
+@triton.jit
 def _load_row(given, numbers_at, row):
     """(what a search may not change, #NaN, the search)."""
     at = numbers_at + row * NUMBERS
-    k, t = tl.load(given.k_at + row), tl.load(given.temperature_at + row)
+    k, t = numbers_of(given, row)
     found = ()
     for i in tl.static_range(NUMBERS - 3):
         value = tl.load(at + 3 + i)
@@ -122,7 +136,7 @@ def begin(
 ):
     """The search of each row before its first evaluation: one program for each."""
     row = tl.program_id(0) + tl.arange(0, 1)
-    k, t = tl.load(given.k_at + row), tl.load(given.temperature_at + row)
+    k, t = numbers_of(given, row)
     stretch = Stretch(row_of(given.x_at, row, given), row >= 0, 0, given.n)
     pivot = _pivot(stretch, given.n)
     least = tl.min(_every(own, row, 0, INF, PARTS), axis=1)
@@ -255,7 +269,8 @@ def gradients(
     loops.write_back(KIND, stretch, g_row, out_row, theta, mean, rest, scale, BLOCK)
     if part == 0:
         if tl.max((~some).to(tl.int32)) > 0:
-            whole, k = Stretch(stretch.x, stretch.here, 0, given.n), tl.load(given.k_at + row)
+            whole = Stretch(stretch.x, stretch.here, 0, given.n)
+            k, _ = numbers_of(given, row)
             in_k, in_t = one_program.degenerate(KIND, whole, g_row, theta, found, k, t, BLOCK)
         tl.store(in_rows_at + row, in_k)
         tl.store(in_rows_at + given.count + row, in_t)

@@ -45,8 +45,8 @@ class Given(NamedTuple):
     """What every kernel knows of the rows: where their numbers are, how many there are, and α."""
 
     x_at: Any  # scores, (count, n)
-    k_at: Any
-    temperature_at: Any
+    k: Any  # one number, or where those of the rows are
+    temperature: Any  # likewise
     theta_at: Any  # two floats' worth, (2, count): an answer forward, an argument backward
     count: Any
     n: Any
@@ -69,8 +69,7 @@ def forward(
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = rows < given.count
-    k = tl.load(given.k_at + rows, mask=here, other=0.0)
-    t = tl.load(given.temperature_at + rows, mask=here, other=1.0)
+    k, t = per_row(given.k, rows, here, 0.0), per_row(given.temperature, rows, here, 1.0)
     stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
     seen = _statistics(stretch, k, t, BLOCK, WIDE)
     end = end_of(k, seen.live, seen.top, seen.bad, t)
@@ -91,6 +90,17 @@ def alpha_of(given, rows, here):
     if alpha.dtype.is_ptr():
         alpha = tl.load(alpha + rows, mask=here, other=1.5)
     return alpha
+
+
+@triton.jit
+def per_row(given, rows, here, other):
+    """A number of each row: the one of all, or what is there."""
+    value = given
+    if value.dtype.is_ptr():
+        value = tl.load(value + rows, mask=here, other=other)
+    else:
+        value = tl.zeros_like(rows).to(tl.float32) + value
+    return value
 
 
 @triton.jit
@@ -259,7 +269,7 @@ def backward(
     scale, out_row = scale_of(found, some, t), row_of(out_at, rows, given)
     loops.write_back(KIND, stretch, g_row, out_row, theta, mean, rest, scale, BLOCK)
     if tl.max((~some).to(tl.int32)) > 0:
-        k = tl.load(given.k_at + rows, mask=here, other=0.0)
+        k = per_row(given.k, rows, here, 0.0)
         other_k, other_t = degenerate(KIND, stretch, g_row, theta, found, k, t, BLOCK)
         in_k, in_t = tl.where(some, in_k, other_k), tl.where(some, in_t, other_t)
     tl.store(in_rows_at + rows, in_k, mask=here)
@@ -269,7 +279,7 @@ def backward(
 @triton.jit
 def load_theta(KIND: tl.constexpr, given, rows, here):
     """(T, θ as it was answered, whether it is finite, θ as passes over the scores take it)."""
-    t = tl.load(given.temperature_at + rows, mask=here, other=1.0)
+    t = per_row(given.temperature, rows, here, 1.0)
     found = tl.load(given.theta_at + rows, mask=here, other=INF)
     rest = tl.load(given.theta_at + given.count + rows, mask=here, other=0.0)
     solved = tl.abs(found) < INF

@@ -1,0 +1,1 @@
+"""What kofn does on a GPU: the public functions, their launches, and everything `make gpu` runs."""

@@ -1,0 +1,64 @@
+"""A CPU in place of a GPU: its tensors take the road of a GPU's, by Triton's interpreter.
+
+The environment has to say TRITON_INTERPRET=1 before Triton is imported. Nothing of kofn knows that
+this exists: what asks where a tensor is gets the answer of a GPU for as long as the context lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+from kofn import kernels
+from kofn.arrays import tracing
+from kofn.arrays.kinds import is_torch
+from kofn.arrays.torch import private
+
+AT_ONCE = 1024
+"""Rows of a program: the interpreter takes about as long for a thousand as for one."""
+
+
+@contextlib.contextmanager
+def for_device(rows: int = AT_ONCE) -> Iterator[None]:
+    """Have float32 and half-precision CPU tensors served as a GPU's are."""
+    from kofn.kernels import gpu
+    from kofn.kernels.gpu.rows import launch
+    from kofn.kernels.gpu.rows.launch import shape_of
+
+    at_hand = tracing.is_at_hand
+
+    def is_at_hand(x: Any) -> bool:
+        return not is_torch(x) and at_hand(x)
+
+    def short(n: int) -> Any:
+        shape = shape_of(n)
+        return shape if shape.rows == 1 else shape._replace(rows=rows)
+
+    modules = [each for name, each in sys.modules.items() if name.startswith("kofn.")]
+    with contextlib.ExitStack() as stack:
+        for each in modules:
+            if getattr(each, "is_at_hand", None) is at_hand:
+                stack.enter_context(mock.patch.object(each, "is_at_hand", is_at_hand))
+        for owner, name, value in (
+            (kernels, "BACKENDS", (_backend(gpu),)),
+            (launch, "shape_of", short),
+            (launch, "device_of", lambda x: contextlib.nullcontext()),
+            (private, "_dispatch_modes", lambda: 0),
+            (torch.Tensor, "is_cpu", False),
+            (torch.Tensor, "is_cuda", True),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value, create=True))
+        yield
+
+
+def _backend(gpu: Any) -> kernels.Backend:
+    def serves(x: Any, framework: str) -> bool:
+        return framework == "torch" and str(x.dtype).removeprefix("torch.") in gpu.SERVED
+
+    (found,) = [one for one in kernels.BACKENDS if one.rows.startswith("kofn.kernels.gpu")]
+    return found._replace(serves=serves)

@@ -1,0 +1,60 @@
+"""Rows of scores that lie further apart than kernels take, brought together.
+
+A kernel gives up on rows that span 10⁶ temperatures, and the array code takes a hundred times as
+long. In the search for prices they are common: temperatures are low, prices far apart. A score that
+is `REACH` temperatures beyond the last one chosen, or below the first one that is not, has the
+weight of one that is just there, 1 or 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from kofn.arrays.flow import only_if
+from kofn.arrays.kinds import Array, is_jax, namespace
+from kofn.links.link import BuiltIn, Link
+from kofn.maps.topk import hard_topk
+
+REACH = 1e4
+"""Temperatures; no link of the table has weights other than 0 and 1 so far from its threshold."""
+WIDE = 1e5
+"""Temperatures that rows may span as they are."""
+
+
+class Near(NamedTuple):
+    """Rows with the weights of y at temperature t."""
+
+    y: Array  # (…, m, n)
+    t: Array  # (…, 1)
+    origin: Array  # (…, m); a threshold θ of these rows is that of y at origin + θ·unit
+    unit: Array  # (…, 1)
+
+
+def near(y: Array, k: Array, t: Array, spread: Array, link: Link) -> Near:
+    """Return the rows of matrices, in temperatures where `spread` is wider than kernels take.
+
+    Links of the caller's own may have longer tails, and JAX has no kernel to leave.
+    """
+    xp = namespace(y)
+    t = t[..., None]
+    plain = Near(y, t, xp.zeros_like(k), xp.ones_like(t))
+    if is_jax(y) or not isinstance(link, BuiltIn):
+        return plain
+    far = (spread > WIDE * t[..., 0])[..., None]
+
+    def brought() -> Near:
+        top, live = hard_topk(y, k) > 0, y > -math.inf
+        high = xp.min(xp.where(top, y, math.inf), axis=-1)
+        low = xp.max(xp.where(top, -math.inf, y), axis=-1)
+        high = xp.where(high < math.inf, high, low)
+        low = xp.where(low > -math.inf, low, high)
+        gap = xp.clip((high - low) / t, 0.0, 2 * REACH)[..., None]
+        above = gap + xp.clip((y - high[..., None]) / t[..., None], 0.0, REACH)
+        below = xp.clip((y - low[..., None]) / t[..., None], -REACH, 0.0)
+        found = xp.where(live, xp.where(top, above, below), -math.inf)
+        found = xp.where(far[..., None], found, y)
+        one = xp.where(far, 1.0, t)
+        return Near(found, one, xp.where(far, low, 0.0), xp.where(far, t, 1.0))
+
+    return only_if(far, brought, plain)

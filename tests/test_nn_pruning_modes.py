@@ -1,7 +1,6 @@
 """nn.prune under torch.compile and export, on two processes, and with functional calls."""
 
 import copy
-import io
 
 import pytest
 import torch
@@ -157,26 +156,14 @@ def test_two_processes(tmp_path, task):
     run_on_ranks(tmp_path / "store", 2, task)
 
 
-def small(schedule=3, **how):
+@pytest.mark.parametrize("scores", ["learned", "magnitude"])
+def test_an_average_goes_on_when_the_mask_is_fixed(scores):
+    """As docs/nn_pruning.md says."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4))
-    return model, nn.prune(model, schedule=schedule, **how)
-
-
-AVERAGES = {
-    "learned": dict(amount=0.5),
-    "magnitude": dict(amount=0.5, scores="magnitude"),
-    "blocks": dict(amount=0.5, pattern=(2, 2)),
-    "2:4": dict(pattern="2:4", exclude="2"),
-}
-
-
-@pytest.mark.parametrize("backend", [None, pytest.param("aot_eager", marks=pytest.mark.full)])
-@pytest.mark.parametrize("way", AVERAGES)
-def test_an_average_has_the_mask_when_the_model_has(way, backend):
-    model, pruner = small(**AVERAGES[way])
-    averaged = torch.optim.swa_utils.AveragedModel(model.to("cpu"), device="cpu")
-    net = torch.compile(averaged.module, backend=backend) if backend else averaged
+    model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    pruner = nn.prune(model, 0.5, schedule=3, scores=scores)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.module, twin = copy.deepcopy((model, pruner))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     weights = []
     for _ in range(6):
@@ -184,35 +171,11 @@ def test_an_average_has_the_mask_when_the_model_has(way, backend):
         model(torch.randn(4, 8)).pow(2).sum().backward()
         optimizer.step()
         pruner.step()
+        if pruner.frozen and not twin.frozen:
+            twin.freeze()
         averaged.update_parameters(model)
         weights.append(pruner.members[0].original.detach().clone())
-        x = torch.randn(4, 8)
-        assert torch.allclose(net(x), averaged.module(x), atol=1e-6)
-        assert averaged.module[0].parametrizations.weight[0].fixed == pruner.frozen
-    mean, mask = torch.stack(weights).mean(0), pruner.masks()["0.weight"]
-    assert torch.allclose(averaged.module[0].weight, mean * mask, atol=1e-6)
-    kept = averaged.module[0].parametrizations.weight[0].mask
-    assert kept.data_ptr() != pruner.members[0].mask.data_ptr()
-    # It goes on by itself, and both states load as before.
-    again, other = small(**AVERAGES[way])
-    again.load_state_dict(averaged.module.state_dict())
-    assert other.frozen
-    assert torch.equal(again(x), averaged.module(x))
-
-
-def test_a_state_has_a_mask_once_it_is_fixed():
-    """As it had when masks became buffers then: states of older versions load."""
-    model, pruner = small(amount=0.5)
-    soft = copy.deepcopy(model.state_dict())
-    assert not [name for name in soft if name.endswith("mask")]
-    pruner.freeze()
-    fixed = copy.deepcopy(model.state_dict())
-    names = [name for name in fixed if name.endswith("mask")]
-    assert names == [f"{i}.parametrizations.weight.0.mask" for i in (0, 2)]
-    assert all(fixed[name].dtype == torch.bool for name in names)
-    for state in (soft, fixed, soft, fixed):
-        model.load_state_dict(state)
-        assert pruner.frozen == (state is fixed)
-        buffer = io.BytesIO()
-        torch.save([model.state_dict(), list(model.buffers())], buffer)
-        torch.save([each.detach() for each in model.buffers()], buffer)
+    masks = pruner.masks()
+    assert all(torch.equal(mask, masks[name]) for name, mask in twin.masks().items())
+    mean = torch.stack(weights).mean(0)
+    assert torch.allclose(averaged.module[0].weight, mean * masks["0.weight"], atol=1e-6)

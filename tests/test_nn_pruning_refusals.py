@@ -41,7 +41,7 @@ def test_scores_that_are_not_finite_fix_no_mask(scores, scope):
     for call in (pruner.freeze, pruner.masks, pruner.finalize):
         with pytest.raises(ValueError, match=r"^the scores of 2\.weight must be finite"):
             call()
-    assert not any(each.fixed for each in pruner.members)
+    assert all(each.mask is None for each in pruner.members)
     change.data[0, 0] = 0.0
     pruner.finalize()
     assert sum(int((each.weight != 0).sum()) for each in (model[0], model[2])) == 320

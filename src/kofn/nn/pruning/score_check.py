@@ -60,22 +60,21 @@ class StepCheck:
     """Warn once if weights change again and again before the first call of pruner.step().
 
     The first change may be a state that is loaded. Only forward passes before that call are seen.
-    An average of a model, into which steps are copied with weights, needs no call.
     """
 
     def __init__(self, members: list[PrunedWeight]) -> None:
         self.members = members
         self.done = False
         self.changes = 0
-        self.seen, self.counted = self._versions(), self._steps()
+        self.seen = self._versions()
 
     def begin(self) -> None:
         """Look at the weights before a forward pass in training."""
         if self.done:
             return
-        now, steps = self._versions(), self._steps()
-        self.changes += now != self.seen and steps == self.counted
-        self.seen, self.counted = now, steps
+        now = self._versions()
+        self.changes += now != self.seen
+        self.seen = now
         if self.changes > 1:
             self.done = True
             warnings.warn(
@@ -87,6 +86,3 @@ class StepCheck:
 
     def _versions(self) -> list[int]:
         return [each.version for each in self.members]
-
-    def _steps(self) -> int:
-        return self.members[0].steps._version

@@ -85,7 +85,7 @@ class Backward:
         """Take the gradient of a masked shard."""
         assert held.grad is not None
         gradient, place = local(held.grad), self.pruner.members.index(member)
-        if member.fixed:
+        if member.mask is not None:
             gradient.masked_fill_(~member.spread(member.mask), 0.0)
             return
         if not self.running:

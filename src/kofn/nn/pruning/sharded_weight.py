@@ -78,11 +78,11 @@ class ShardedWeight(PrunedWeight):
 
     def freeze(self, mask: Tensor) -> None:
         """Keep this mask from now on."""
-        super().freeze(self.whole(mask))
+        self.mask = self.whole(mask)
 
     def masked(self, shard: Tensor) -> Tensor:
         """Return the shard of the weight times that of its mask."""
-        if self.fixed:
+        if self.mask is not None:
             return torch.where(self.spread(self.mask), shard, 0.0)
         return self.chooser.apply(self, shard)
 
@@ -102,7 +102,7 @@ class ShardedWeight(PrunedWeight):
     @torch.no_grad()
     def finalize(self) -> None:
         """Set the weights that the fixed mask leaves out to 0, and leave the layer as it was."""
-        assert self.fixed
+        assert self.mask is not None
         shard = self.held._local_tensor
         shard.masked_fill_(~self.spread(self.mask), 0.0)
         del shard.fsdp_pre_all_gather, shard.fsdp_post_all_gather  # type: ignore[attr-defined]

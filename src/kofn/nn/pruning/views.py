@@ -24,7 +24,7 @@ class Views:
     @property
     def frozen(self) -> bool:
         """Return whether the mask is fixed."""
-        return all(each.fixed for each in self.members)
+        return all(each.mask is not None for each in self.members)
 
     @property
     def steps(self) -> int:
@@ -39,7 +39,7 @@ class Views:
             ValueError: scores are NaN or infinite.
         """
         self._refuse_finalized()
-        fixed = [(each, each.mask) for each in self.members if each.fixed]
+        fixed = [(each, each.mask) for each in self.members if each.mask is not None]
         pairs = fixed if self.frozen else self._chosen()
         return {member.target.name: member.shown(mask) for member, mask in pairs}
 

@@ -39,11 +39,11 @@ class PrunedWeight(nn.Module):
     """weight ↦ weight·mask, for torch.nn.utils.parametrize.
 
     `scores` are a parameter, or None if they are computed from the weight by `measure`. `mask` is
-    an empty buffer until it is fixed; then nothing else counts, and it is saved with the model.
+    None until it is fixed; then nothing else counts. It is saved with the model.
     """
 
     chooser: Chooser
-    mask: Tensor
+    mask: Tensor | None
     steps: Tensor
     trail: Tensor
 
@@ -58,7 +58,7 @@ class PrunedWeight(nn.Module):
         super().__init__()
         self.target, self.layout, self.cost, self.measure = target, layout, cost, measure
         self.order = tuple(target.module._parameters)
-        self.soften(target.weight.device)
+        self.register_buffer("mask", None)
         self.scores: nn.Parameter | None = None
         if learned:
             with torch.no_grad():
@@ -66,7 +66,7 @@ class PrunedWeight(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight with its mask."""
-        if not self.fixed:
+        if self.mask is None:
             return self.chooser.apply(self, weight)
         masked = torch.where(self.spread(self.mask), weight, 0.0)
         if self.scores is not None and distributed.is_available() and distributed.is_initialized():
@@ -102,32 +102,14 @@ class PrunedWeight(nn.Module):
         """Return a mask with a flag per score as the user sees it, with a flag per weight."""
         return self.spread(mask)
 
-    @property
-    def fixed(self) -> bool:
-        """Return whether the mask is fixed; it has the dimensions of a matrix then."""
-        return self.mask.ndim > 1
-
-    def soften(self, device: torch.device) -> None:
-        """Have no mask, but a buffer in its place, which takes the one that is copied into it.
-
-        So a copy of the model has as many buffers before as after, and follows when those of the
-        model are copied: torch.optim.swa_utils.AveragedModel does that.
-        """
-        empty = torch.empty(0, dtype=torch.bool, device=device)
-        self.register_buffer("mask", empty, persistent=False)
-        self._await_mask()
-
-    def _await_mask(self) -> None:
-        self.mask.detach = _Taker(self)  # type: ignore[method-assign]
-
     def freeze(self, mask: Tensor) -> None:
         """Keep this mask from now on."""
-        self.register_buffer("mask", mask)
+        self.mask = mask
 
     @torch.no_grad()
     def finalize(self) -> None:
         """Set the weights that the fixed mask leaves out to 0, and leave the layer as it was."""
-        assert self.fixed
+        assert self.mask is not None
         weight, module = self.original, self.target.module
         weight.masked_fill_(~self.spread(self.mask), 0.0)
         if len(module.parametrizations) == 1:  # type: ignore[arg-type]
@@ -144,48 +126,12 @@ class PrunedWeight(nn.Module):
         """Take a mask along, or its absence: a state may be from before it was fixed or after."""
         saved = state.get(f"{prefix}mask")
         device = self.original.device
-        if saved is None:
-            self.soften(device)
-        else:
-            self.register_buffer("mask", torch.empty_like(saved, device=device))
+        self.mask = None if saved is None else torch.empty_like(saved, device=device)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def extra_repr(self) -> str:
         about = "learned" if self.scores is not None else "of the weight"
-        return f"scores={about}, mask={'fixed' if self.fixed else 'soft'}"
-
-    def _apply(self, *args: Any, **options: Any) -> Any:
-        found = super()._apply(*args, **options)
-        if not self.fixed:
-            self._await_mask()  # of a buffer that may be a new one
-        return found
-
-
-class _Taker:
-    """What detaches the buffer of a mask that is not fixed: what is copied into that fixes it.
-
-    Without its layer, copied or saved alone, it is a buffer like others.
-    """
-
-    def __init__(self, member: PrunedWeight | None = None) -> None:
-        self.member = member
-
-    def __call__(self) -> Tensor:
-        empty = torch.empty(0, dtype=torch.bool)
-        if self.member is not None:
-            empty = empty.to(self.member.mask.device)
-        empty.copy_ = self.take  # type: ignore[method-assign]
-        return empty
-
-    def take(self, mask: Tensor) -> None:
-        if self.member is not None and mask.ndim > 1:
-            self.member.freeze(mask.clone())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Taker:
-        return _Taker(memo.get(id(self.member)))
-
-    def __reduce__(self) -> Any:
-        return _Taker, ()
+        return f"scores={about}, mask={'soft' if self.mask is None else 'fixed'}"
 
 
 def measure_by(scores: object, name: str, layout: Layout, scale: float) -> Measure:

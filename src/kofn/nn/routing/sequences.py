@@ -25,9 +25,9 @@ def biases_of_sequences(
 ) -> Tensor:
     """Return a bias per token, [T, E]; sequences of `length` tokens lie in `scores`, [T, E].
 
-    Only tokens count where `known` [T], if given, is true; padding may stand anywhere. The first part of a
-    sequence has the bias of all, [E]. A part has as many tokens as all before it, and the bias that
-    these require, so no token is chosen by itself or by a later one.
+    Only tokens count where `known` [T], if given, is true; padding may stand anywhere. The first
+    part of a sequence has the bias of all, [E]. A part has as many tokens as all before it, and the
+    bias that these require, so no token is chosen by itself or by a later one.
     """
     experts = scores.shape[-1]
     start = math.ceil(TOKENS_PER_EXPERT * experts / k)

@@ -233,7 +233,7 @@ def test_a_function_without_a_translation_says_so_by_name(call, monkeypatch):
         pytest.skip("its operator refuses: test_the_export_says_why_it_refuses")
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     name = re.escape(call.public)
-    with pytest.raises(ValueError, match=f"{name}\\b.* cannot be exported to ONNX: "):
+    with pytest.raises(ValueError, match=f"^{name} cannot be exported to ONNX: "):
         call("torch")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 
 _PANELS = "where it integrates depends on the values of the scores"
@@ -29,11 +30,26 @@ WITHOUT_ONNX = {
 """The public names, without "kofn."; docs/arrays.md lists them."""
 
 
+SEGMENTS = tuple(name for name in WITHOUT_ONNX if "segment_" in name)
+
+
 def refuse(*names: str) -> None:
-    """Raise an error during torch.onnx.export that names the function, or the group of them."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.onnx.is_in_onnx_export():
+    """Raise an error during torch.onnx.export that names the one of these functions that runs."""
+    onnx = sys.modules.get("torch.onnx")  # by attribute, torch would be asked for it at length
+    if onnx is not None and onnx.is_in_onnx_export():
+        name = _running(names)
         raise ValueError(
-            f"kofn.{' and kofn.'.join(names)} cannot be exported to ONNX: "
-            f"{WITHOUT_ONNX[names[0]]}; leave the function out of the exported model"
+            f"kofn.{name} cannot be exported to ONNX: {WITHOUT_ONNX[name]}; leave the function out "
+            "of the exported model"
         )
+
+
+def _running(names: tuple[str, ...]) -> str:
+    """Return the outermost of these functions that kofn's frames are in; the first, if unknown."""
+    found, frame = names[0], inspect.currentframe()
+    by_function = {name.rpartition(".")[2]: name for name in names}
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("kofn."):
+            found = by_function.get(frame.f_code.co_name, found)
+        frame = frame.f_back
+    return found

@@ -64,7 +64,6 @@ def has(name, option):
 
 WRITERS = [each for each in EVERY if has(getattr(each, "values", [each])[0], "--out")]
 every_writer = pytest.mark.parametrize("name", WRITERS)
-READERS = [each for each in EVERY if isinstance(each, str) and "." in CALLS[each].partition(" ")[0]]
 
 
 def typed(name, *more, out=True):

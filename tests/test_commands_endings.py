@@ -1,4 +1,4 @@
-"""Every subcommand beside others' files, on full disks, with others and signals: nothing is lost."""
+"""Every subcommand beside files of others, on full disks, in pairs, with signals: no file is lost."""
 
 import os
 import signal

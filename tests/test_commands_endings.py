@@ -1,4 +1,4 @@
-"""Every subcommand beside files of others, on full disks, in pairs, with signals: no file is lost."""
+"""Every subcommand beside files of others, on full disks, in pairs, with signals: none is lost."""
 
 import os
 import signal

@@ -183,3 +183,13 @@ def test_a_column_that_takes_all_has_no_finite_price_whatever_rounding_made_of_i
         assert columns[0] == -INF
         assert abs(columns[1:].mean()) < 1e-12
         assert np.isfinite(rows).all()
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("k", [[3.0, 1, 1], [0.0, 2, 2], [3.0, 3, 3]])
+def test_a_nan_is_seen_where_the_margins_settle_its_row(k, hard):
+    x = torch.zeros(2, 3, 3, dtype=torch.float64)
+    x[0, 0, 0] = math.nan
+    w = soft_assignment(x, torch.tensor(k), torch.full((3,), sum(k) / 3), hard=hard)
+    assert torch.all(torch.isnan(w[0, 1:])) and not torch.any(torch.isnan(w[1]))
+    assert torch.all(torch.isnan(w[0, 0]) | (w[0, 0] == 0))

@@ -18,10 +18,8 @@ from jax.sharding import PartitionSpec as P
 
 from calls import CALLS
 
-# What draws, what has meshes of its own, whole models, what is told the shape of the batch; losses
-# are in test_adapters_jax_meshes.py.
+# What draws, what has meshes of its own, whole models, what is told the shape of the batch.
 OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
-OTHERS += (".losses.", "_loss")
 REFUSED = ("segment_", "soft_assignment")
 
 
@@ -119,7 +117,7 @@ def run(names):
     )
 
 
-SOME = r"kofn\.(sparse_softmax\[p\]|soft_knapsack\[hard\])"
+SOME = r"kofn\.(sparse_softmax\[p\]|soft_knapsack\[hard\]|losses\.entmax_loss)"
 
 
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="not in JAX before 0.7")

@@ -87,6 +87,8 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         OPERATORS.temperature.default: _temperature,
         torch.ops.aten.sort.stable: _sort,
         torch.ops.aten.where.self: _where,
+        torch.ops.aten.frexp.Tensor: _frexp,
+        torch.ops.aten.atan.default: _atan,
         torch.ops.aten.erfc.default: _erfc,
         torch.ops.aten.special_erfc.default: _erfc,
     }
@@ -239,6 +241,33 @@ def _where(condition: TensorType, self: TensorType, other: TensorType) -> Tensor
     if self.dtype is not None and self.dtype.name == "BOOL":
         return op.Or(op.And(condition, self), op.And(op.Not(condition), other))
     return op.Where(condition, self, other)
+
+
+def _frexp(self: TensorType) -> Sequence[Any]:
+    """Return m in [½, 1), with the sign of x, and e, so that x = m·2^e; x and 0 of 0, ±inf, NaN."""
+    size = op.Abs(self)
+    usable = op.And(op.Greater(size, _like(self, 0.0)), op.Not(op.IsInf(self)))
+    size, two = op.Where(usable, size, _like(self, 1.0)), _like(self, 2.0)
+    e = op.Floor(op.Div(op.Log(size), _like(self, math.log(2))))
+    for _ in range(2):  # rounding may leave it at a neighbour; 2^e alone may be beyond the dtype
+        half = op.Floor(op.Mul(e, _like(self, 0.5)))
+        m = op.Div(op.Div(size, op.Pow(two, half)), op.Pow(two, op.Sub(e, half)))  # type: ignore[no-untyped-call]
+        over = op.CastLike(op.GreaterOrEqual(m, _like(self, 1.0)), self)
+        e = op.Sub(op.Add(e, over), op.CastLike(op.Less(m, _like(self, 0.5)), self))
+    half = op.Floor(op.Mul(e, _like(self, 0.5)))
+    m = op.Div(op.Div(self, op.Pow(two, half)), op.Pow(two, op.Sub(e, half)))  # type: ignore[no-untyped-call]
+    return op.Where(usable, m, self), op.Cast(op.Where(usable, e, _like(self, 0.0)), to=6)
+
+
+def _atan(self: TensorType) -> TensorType:
+    """Return atan; onnxruntime's is of float32 alone, so one of float64 takes a step from that."""
+    if self.dtype is None or self.dtype.name != "DOUBLE":
+        return op.Atan(self)
+    start = op.CastLike(op.Atan(op.Cast(self, to=1)), self)
+    quarter = op.Add(_like(self, math.pi / 2), _like(self, -4.371139e-08))  # of float32s, exact
+    s, c = op.Sin(start), op.Sin(op.Add(start, quarter))
+    step = op.Div(op.Sub(op.Mul(self, c), s), op.Add(op.Mul(self, s), c))
+    return op.Where(op.IsInf(self), op.Mul(op.Sign(self), quarter), op.Add(start, step))
 
 
 def _erfc(self: TensorType) -> TensorType:

@@ -84,7 +84,9 @@ class _Code:
         """Return θ, the losses and p − t, which is 0 where the loss is constant."""
         with for_values():
             found = self._compared(arrays, settings, over)
-        return [*found, self.slope(*arrays, settings=settings)] if self.has_alpha else found
+        if not self.has_alpha:
+            return found
+        return [*found, self.slope(*arrays, settings=settings, over=over)]
 
     def _compared(self, arrays: Arrays, settings: Settings, over: Reductions) -> Any:
         *before, target = arrays

@@ -214,7 +214,7 @@ def kth_largest(x: Array, k: int) -> Array:
     if is_jax(x):
         from jax import lax
 
-        return lax.top_k(x, k)[0][..., -1]
+        return lax.top_k(with_undivided_rows(x), k)[0][..., -1]
     return np.partition(np.asarray(x), x.shape[-1] - k, axis=-1)[..., -k]
 
 
@@ -267,6 +267,15 @@ def flattened(x: ArrayT) -> ArrayT:
 def at_labels(x: ArrayT, labels: Array) -> ArrayT:
     """Return the entry of each row that its label names."""
     return take_along_last(x, labels[..., None])[..., 0]  # type: ignore[return-value]  # of its kind
+
+
+def of_places(values: ArrayT, places: Array) -> ArrayT:
+    """Return the numbers of `values`, one per entry of a row, at these places of any shape."""
+    if not is_jax(values):
+        return values[places]  # type: ignore[return-value]  # of its kind
+    from kofn.arrays.jax import layout
+
+    return layout.of_places(values, places)
 
 
 def take_along_first(x: Array, numbers: Array) -> Array:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 
+from kofn.arrays import torch as of_torch
+
 _PANELS = "where it integrates depends on the values of the scores"
 _PLACES = "where the segments are depends on the values of an index"
+_SEARCH = "its search takes as many steps as the values of the scores ask for"
+_SLOPES = "it differentiates the function that it is given"
 
 WITHOUT_ONNX = {
     "perturbed_argmax": _PANELS,
     "losses.perturbed_accuracy_loss": _PANELS,
-    "soft_assignment": "its search takes as many steps as the values of the scores ask for",
-    "soft_assignment_prices": "its search takes as many steps as the values of the scores ask for",
+    "soft_assignment": _SEARCH,
+    "soft_assignment_prices": _SEARCH,
     "segment_entmax": _PLACES,
     "segment_hard_topk": _PLACES,
     "segment_quantile": _PLACES,
@@ -25,14 +29,29 @@ WITHOUT_ONNX = {
     "projections.projection_box_section": "its search for a price has no translation with bounds",
     "temperature_for": "it solves some sixty maps one after another",
     "metrics.temperature_for": "it solves some sixty maps one after another",
+    "metrics.order_violations": "ONNX has no running minimum",
+    "KSubset.from_marginals": _SEARCH,
+    "KSubset.sample": "its walk over the entries has no translation",
+    "RelaxedOneHot.log_prob": "ONNX has no logarithm of the gamma function",
+    "estimators.rebar": _SLOPES,
+    "estimators.perturbed": _SLOPES,
+    "estimators.study": _SLOPES,
+    "estimators.Study": _SLOPES,
+    "streaming.*": "it reads numbers block by block",
+    "distributed.*": "it sends messages whose number depends on the values of the scores",
 }
-"""The public names, without "kofn."; docs/arrays.md lists them."""
+"""The public names, without "kofn."; docs/arrays.md lists them. The * stands for all of a room."""
+
+
+def without_onnx(name: str) -> str | None:
+    """Return the key in `WITHOUT_ONNX` of a public name, or None."""
+    keys = name.removeprefix("kofn."), name.removeprefix("kofn.").partition(".")[0] + ".*"
+    return next((key for key in keys if key in WITHOUT_ONNX), None)
 
 
 def refuse(*names: str) -> None:
     """Raise an error during torch.onnx.export that names the function, or the group of them."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.onnx.is_in_onnx_export():
+    if "torch" in sys.modules and of_torch.state.in_onnx_export():
         raise ValueError(
             f"kofn.{' and kofn.'.join(names)} cannot be exported to ONNX: "
             f"{WITHOUT_ONNX[names[0]]}; leave the function out of the exported model"

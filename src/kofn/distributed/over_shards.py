@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import framework, is_jax
+from kofn.arrays.without_onnx import refuse
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas.answers import require_integral
 from kofn.links import Link, table
@@ -41,6 +42,7 @@ def outside_of_graphs(function: Callable[..., Answer]) -> Callable[..., Answer]:
 
     @wraps(function)
     def called(*arguments: Any, **others: Any) -> Answer:
+        refuse("distributed.*")
         torch = sys.modules.get("torch")
         if torch is None or not torch.compiler.is_compiling():
             return function(*arguments, **others)

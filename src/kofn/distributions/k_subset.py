@@ -34,6 +34,7 @@ from kofn.arrays.operations import same
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
 from kofn.arrays.typing import ArrayT
+from kofn.arrays.without_onnx import refuse
 from kofn.distributions.base import Discrete, OverRows
 from kofn.inputs.given import Given, given
 from kofn.maps.topk import hard_topk, soft_topk
@@ -121,6 +122,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
             >>> choice.k, choice.marginals().round(3)
             (array(2, dtype=int32), array([0.9, 0.6, 0.4, 0.1]))
         """
+        refuse("KSubset.from_marginals")
         form = form_of(pi, dim, "pi")
         xp, dim = form.xp, form.dim
         eps = float(xp.finfo(pi.dtype).eps)

@@ -9,6 +9,7 @@ from kofn.arrays.autodiff import divided, stop_gradient
 from kofn.arrays.checks import check_ends, check_per_row, check_same_kind, check_temperature
 from kofn.arrays.kinds import Array, adopt, cast, framework, namespace, quiet, special
 from kofn.arrays.typing import ArrayT
+from kofn.arrays.without_onnx import refuse
 from kofn.distributions.base import OverRows
 from kofn.distributions.categorical import Categorical, gumbel_softmax, log, logits_of
 from kofn.inputs.given import temperature_of
@@ -92,6 +93,7 @@ class RelaxedOneHot(OverRows[ArrayT]):
             TypeError, ValueError: another kind of array, or a shape that does not end in that of
                 `logits`.
         """
+        refuse("RelaxedOneHot.log_prob")
         check_ends("value", value, self.logits)
         value = adopt(value, self.logits)
         xp = namespace(value)

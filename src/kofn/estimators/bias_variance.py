@@ -15,6 +15,7 @@ import numpy as np
 from kofn.arrays.checks import check_integer, check_number, check_scores
 from kofn.arrays.kinds import Array, is_numpy, is_torch, namespace, to_numpy
 from kofn.arrays.random import split_rng
+from kofn.arrays.without_onnx import refuse
 from kofn.distributions.categorical import Categorical
 from kofn.estimators.pathwise import reparameterized
 from kofn.estimators.replay import Counted, Found, Problem
@@ -129,6 +130,7 @@ def study(
         >>> print(estimators.study("score_function", lambda s: s @ cost, torch.zeros(3)))
         bias 0.000, standard deviation 2.000 of the gradient's norm, 1 calls of f (enumerated)
     """
+    refuse("estimators.study", "estimators.Study")
     run = _named(estimator)
     _check(logits, draws, enumerate_up_to, confidence)
     if is_torch(logits) and sys.modules["torch"].is_inference_mode_enabled():

@@ -9,6 +9,7 @@ from kofn.arrays.autodiff import stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, framework
 from kofn.arrays.typing import ArrayT
+from kofn.arrays.without_onnx import refuse
 from kofn.estimators.protocol import (
     Distribution,
     Function,
@@ -57,6 +58,7 @@ def rebar(
     the two relaxations; Grathwohl et al. (2018) for several categories.
     """
     law = needs(choice, "rebar", "log_prob", "perturb", "choose", "relax", "conditioned")
+    refuse("estimators.rebar")
     noisy = law.perturb((check_samples(samples),), rng)
     dtype = law.logits.dtype
     sample = cast(law.choose(noisy), dtype)

@@ -9,6 +9,7 @@ from kofn.arrays.autodiff import moving, stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import cast
 from kofn.arrays.typing import ArrayT
+from kofn.arrays.without_onnx import refuse
 from kofn.estimators.protocol import (
     Distribution,
     Function,
@@ -59,6 +60,7 @@ def perturbed(
     law = needs(choice, "perturbed", "perturb", "choose")
     allowed = "a finite number > 0"
     step = check_number("step", step, low=0.0, allowed=allowed, strict=True)
+    refuse("estimators.perturbed")
     logits = law.perturb((check_samples(samples),), rng)
     noisy = stop_gradient(logits)
     sample = law.choose(noisy)

@@ -18,7 +18,7 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
-from kofn.arrays.operations import replaced_along_last, take_along_last
+from kofn.arrays.operations import of_places, replaced_along_last, take_along_last
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.inputs.given import without_deleted
 from kofn.losses.fenchel_young import softmax_loss
@@ -181,7 +181,7 @@ def _moved_label(at_target: Any, x: Array, margin: Array, labels: Target) -> Arr
     assert labels.labels is not None
     xp, place = namespace(x), labels.labels[..., None]
     found = take_along_last(x, place)
-    margin = margin if margin.ndim == 0 else margin[place]
+    margin = margin if margin.ndim == 0 else of_places(margin, place)
     some = ~xp.isinf(stop_gradient(found))
     for known in (labels.used, None if labels.valid is None else labels.valid == 1):
         some = some if known is None else some & known[..., None]

@@ -27,7 +27,7 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
-from kofn.arrays.operations import arange, as_numbers, at_labels
+from kofn.arrays.operations import arange, as_numbers, at_labels, of_places
 from kofn.arrays.tracing import at_hand, is_at_hand
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import ONE, Given, given
@@ -186,7 +186,7 @@ def _check_labels(known: Array, ignored: int, n: int) -> None:
 def _weighted(target: Target, by_class: Array) -> Target:
     xp = namespace(by_class)
     if target.labels is not None:
-        each = by_class[target.labels]
+        each = of_places(by_class, target.labels)
         each = each if target.used is None else xp.where(target.used, each, 1.0)
         return target._replace(row_weight=each, by_class=by_class)
     each = target.dense()

@@ -13,6 +13,7 @@ from kofn.arrays.checks import check_choice, check_number, check_same_kind, chec
 from kofn.arrays.kinds import Array, adopt, cast, namespace, scalar
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
+from kofn.arrays.without_onnx import refuse
 from kofn.inputs.given import weights_in_play, without_deleted
 from kofn.maps.topk import hard_topk
 
@@ -229,6 +230,7 @@ def order_violations(
             f"weights must have the shape of scores, {tuple(scores.shape)}; "
             f"got {tuple(weights.shape)}"
         )
+    refuse("metrics.order_violations")
     xp = namespace(scores)
     x = xp.where(playing, form.rows(without_deleted(scores)), -math.inf)
     x, p = stop_gradient(x), stop_gradient(p)

@@ -11,6 +11,7 @@ import numpy as np
 from kofn.arrays.checks import check_count, check_k, check_scores, check_temperature, shown
 from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework, is_jax
 from kofn.arrays.typing import LinkName
+from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
 from kofn.streaming.answers import indices_of, write_choice, write_weights
 from kofn.streaming.blocks import Blocks, OfArray
@@ -181,6 +182,7 @@ def check_progress(progress: Progress | None) -> Progress | None:
 
 def each_of(arrays: Any) -> list[Any]:
     """Return the arrays of a list, or a list of one."""
+    refuse("streaming.*")
     return list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from kofn.arrays.kinds import Array, is_torch
 from kofn.arrays.random import uniform
+from kofn.arrays.without_onnx import refuse
 from kofn.kernels.contract import splits
 from kofn.subsets.routes import heads
 
@@ -14,6 +15,7 @@ def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
     """Return booleans, shape + z.shape, from `sampling.draw` with random numbers from `rng`."""
     uniforms = uniform(rng, (*shape, *z.shape[:-1], splits(z.shape[-1])), z)
     if is_torch(z):
+        refuse("KSubset.sample")
         from kofn.subsets.torch_sampling import draw as operator
 
         return operator(z, k, uniforms)  # type: ignore[arg-type]  # of torch, as z

@@ -27,6 +27,14 @@ def take_along_last(x: Any, indices: Any) -> Any:
     return x.at[(*batch, indices)].get(out_sharding=out)
 
 
+def of_places(values: Any, places: Any) -> Any:
+    """Return values[places] of a row, divided by an explicit mesh as the places are."""
+    spec = _explicit(places)
+    if not any(spec):
+        return values[places]
+    return with_whole_rows(values).at[places].get(out_sharding=PartitionSpec(*spec))
+
+
 def flattened(x: Any) -> Any:
     """Return x with one dimension, which an explicit mesh does not divide."""
     if not is_divided(x):

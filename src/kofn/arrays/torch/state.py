@@ -173,6 +173,12 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@constant_result
+def in_onnx_export() -> bool:
+    """Return torch.onnx.is_in_onnx_export(), which the compiler, that exports too, holds for no."""
+    return torch.onnx.is_in_onnx_export()
+
+
 def is_autocast(x: Tensor) -> bool:
     """Return whether torch.autocast is on for the device of `x`."""
     device = x.device.type

@@ -48,7 +48,8 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
     xp = namespace(x)
     live = (x > -math.inf) | xp.isnan(x)
     of_rows, of_columns = counted(live, k, c)
-    bad = _impossible(k, c, of_rows, of_columns)
+    # A NaN in a row or column that takes nothing, or all, would leave with it.
+    bad = _impossible(k, c, of_rows, of_columns) | xp.any(xp.isnan(x), axis=(-2, -1))
     eps = 8 * float(xp.finfo(x.dtype).eps)
 
     def decided(s: _State) -> tuple[Array, ...]:

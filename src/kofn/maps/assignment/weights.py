@@ -75,9 +75,10 @@ def soft_assignment(
         capacity, temperature and the link's alpha. They are computed in float64, but for JAX, whose
         dtype is that of the scores. A matrix is NaN if it has a NaN, if arrays of margins do not
         match, or if its mask or −inf leave no weights with these margins. A row or column that
-        takes nothing, or all that is available, has weights of 0 or 1 without a gradient. Where
-        links have ends and the entries between 0 and 1 leave the matrix in parts without a row or
-        column in common, as whole margins may, the gradients of k and capacity are 0.
+        takes nothing, or all that is available, has weights of 0 or 1 without a gradient. The
+        gradients of k and capacity are 0 where a column takes all that is available, and where the
+        entries between 0 and 1 leave the matrix in parts without a row or column in common, as
+        whole margins may: for links with ends, and at low temperatures, to rounding, for all.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type, dtype or shape, a number is out of

@@ -6,11 +6,13 @@ What a derivative may be there is in `wrong_at`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+import kofn
 import support
 from calls import BOOLEAN, FLOAT, Call
 
@@ -181,7 +183,7 @@ def wrong_at(
             slope = float(torch.where(along == 0, 0.0, slopes * along).sum())
             both = [point.differences(name, along, step) for step in (STEP, STEP / 8)]
             found = judged(slope, *both)
-            if found == "between" or is_documented(place, name, slope, link, call, found):
+            if found == "between" or is_documented(point, place, name, along, slope, found):
                 continue
             # A derivative of no side may be the limit of derivatives next to the kink.
             places = limits if found == "kink" else ()
@@ -192,11 +194,40 @@ def wrong_at(
     return wrong
 
 
-def is_documented(place: str, name: str, slope: float, link: Any, call: Call, found: str) -> bool:
+def is_documented(
+    point: Point, place: str, name: str, along: Any, slope: float, found: str
+) -> bool:
     """Whether docs/behaviour.md says that the derivative is not that of a side."""
-    if slope == 0:
-        closed = place == "closed rows" and name in ("k", "budget", "capacity")
-        return closed or found == "infinite" or link in support.BOUNDED
-    # θ of a row without a score inside of the support is one of many.
-    one_of_many = link in support.BOUNDED and "threshold" in call.name
-    return one_of_many and name in ("temperature", "costs")
+    call, margin = point.call, name in ("k", "budget", "capacity")
+    if slope == 0 and (found == "infinite" or (margin and place == "closed rows")):
+        return True
+    if point.options.get("link") not in support.BOUNDED:
+        return False
+    if "assignment" in call.name:  # margins that are whole numbers have no derivative
+        return slope == 0 and margin and found == "kink"
+    # Without a score inside of the support θ is one of many, and nothing moves.
+    of_an_end = "threshold" in call.name and name in ("temperature", "costs")
+    return (slope == 0 or of_an_end) and is_hard(point, along)
+
+
+def is_hard(point: Point, along: torch.Tensor) -> bool:
+    """Whether all weights are 0 or 1 in the rows that a direction is of."""
+    name = point.call.public.removeprefix("kofn.")
+    kinds = ("segment_soft_topk", "soft_knapsack", "soft_topk")
+    of = next((kind for kind in kinds if name.startswith(kind)), None)
+    if of is None:
+        return False
+    with torch.no_grad():
+        (weights,) = replace(point.call, function=getattr(kofn, of))(
+            "torch", **point.given, **point.options
+        )
+    inside = ((weights > 0) & (weights < 1)).numpy()
+    moved = np.unique(np.nonzero(along.numpy())[0])
+    given = point.call.arguments
+    if of != "segment_soft_topk":
+        return not inside[moved].any()
+    ids = given.get("segment_ids")
+    if ids is None:
+        ids = np.repeat(np.arange(len(given["ptr"]) - 1), np.diff(given["ptr"]))
+    segments = ids[moved] if along.shape == ids.shape else moved
+    return not inside[np.isin(ids, segments)].any()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -297,6 +298,20 @@ def test_sigterm_ends_as_an_interrupt_does(here):
     _, error = process.communicate(timeout=60)
     assert process.returncode == 143
     assert error == b"kofn: terminated; nothing was written\n"
+
+
+def test_a_signal_amid_the_output_does_not_deny_it(here):
+    """What is put out is more than a pipe holds, and nobody reads it to its end."""
+    command = "from kofn.commands.app import main; main()"
+    numbers = b"1,2,3\n" * 100_000
+    Path("long.csv").write_bytes(numbers)
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    arguments = ["apply", "long.csv", "-k", "1"]
+    process = subprocess.Popen([sys.executable, "-c", command, *arguments], **pipes)
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert process.communicate()[1] == b"kofn: terminated\n"
 
 
 @pytest.mark.full

@@ -251,6 +251,9 @@ def test_a_sequence_has_a_bias_from_enough_tokens_without_padding_on():
     found = biases_of_sequences(scores, torch.zeros(8), 2, 1024, mask)
     assert not found[mask][:64].any()  # 16·8/2 = 64 tokens are needed
     assert found[mask][64:].any(-1).all()
+    usual = biases_of_sequences(scores, torch.zeros(8), 2, 1024, torch.ones_like(mask))
+    assert usual[64:].any(-1).all()
+    assert not usual[:64].any()
 
 
 @pytest.mark.parametrize("where", ["left", "right", "between"])

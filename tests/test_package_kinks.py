@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+import kofn
 from calls import CALLS as EVERY
 from calls import Call, surroundings
 from kinks import kinks, wrong_at
-from support import LINKS
+from support import BOUNDED, LINKS
 
 NO_SLOPE = {
     # Their derivative is not that of their value, which is what they are for.
@@ -96,3 +97,13 @@ def test_a_wrong_derivative_is_seen():
     for slope in (1.0, 0.0, -1.0, 2.0):
         call = Call("a ramp", lambda x, slope=slope: ramp(slope)(x), {"x": x}, ("x",))
         assert bool(wrong_at(call, "kinks", {})) == (slope != 1)
+
+
+@pytest.mark.parametrize("link", BOUNDED)
+def test_a_derivative_that_becomes_0_at_ties_is_seen(link):
+    def still(scores, k, link):
+        return kofn.soft_topk(scores.detach() + 0 * scores, k, link=link)
+
+    given = {"scores": np.zeros((1, 5)), "k": 2}
+    call = Call("kofn.soft_topk[still]", still, given, ("scores",))
+    assert wrong_at(call, "ties", {}, link=link)

@@ -61,6 +61,7 @@ def test_integers_that_jax_cannot_sort(call):
         refused(call, "jax", lambda x: x.astype("int4"))
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_the_error_says_what_to_pass():
     x = torch.ones(2, 3)
     for function in (lambda y: kofn.topk(y, 1), lambda y: kofn.soft_topk(y, 1)):
@@ -70,3 +71,7 @@ def test_the_error_says_what_to_pass():
         kofn.soft_topk(x, 1, mask=nested(x > 0))
     with pytest.raises(TypeError, match=r"x must have .* of 8 to 64 bits; .*x\.astype\(\"int8\"\)"):
         kofn.topk(jnp.ones(3, "int4"), 1)
+    with pytest.raises(
+        TypeError, match=r"x must have .* an integer type of .*x\.to\(torch\.int8\)"
+    ):
+        kofn.topk(torch.empty(3, dtype=torch.uint4), 1)

@@ -297,7 +297,7 @@ FAULTS = (
         "commands/apply/partial.py",
         'found.pop("digest") != _digest(found)',
         'not found.pop("digest")',
-        ("test_commands_endings.py",),
+        ("test_commands_damage.py",),
     ),
     Fault(
         "a library that was cut is loaded",

@@ -132,7 +132,7 @@ def check_scores(
     refuse_unfit(kind, name, scores)
     dtype = dtype_name(scores)
     if dtype not in FLOATS and not (integers and dtype in INTEGERS):
-        allowed = ", ".join(FLOATS) + " or one of integers of 8 to 64 bits" * integers
+        allowed = ", ".join(FLOATS) + " or an integer type of 8 to 64 bits" * integers
         hint = _cast_hint(name, kind, dtype, integers)
         raise TypeError(f"{name} must have dtype {allowed}; got {scores.dtype}{hint}")
     if scores.ndim == 0 and not scalars:
@@ -145,7 +145,8 @@ def _cast_hint(name: str, kind: str, dtype: str, integers: bool) -> str:
     if not dtype.startswith(("int", "uint", "bool")):
         return ""
     if integers and not dtype.startswith("bool"):
-        return f'; cast it, as in {name}.astype("int8")'
+        how = "to(torch.int8)" if kind == "torch" else 'astype("int8")'
+        return f"; cast it, as in {name}.{how}"
     how = {"torch": "float()", "jax": 'astype("float32")', "numpy": "astype(float)"}[kind]
     return f"; cast it, as in {name}.{how}"
 

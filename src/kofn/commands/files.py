@@ -24,7 +24,10 @@ from kofn.commands.errors import unwritten as unwritten
 from kofn.commands.locks import NOFOLLOW, Taken, locked
 
 WRITTEN: list[Path] = []
-"""The files that this process has written, whole, with all that belong to them."""
+"""The files that this process has written, whole, with all that belong to them; and OUTPUT."""
+
+OUTPUT = Path("-")
+"""Standard output, in WRITTEN once something has been written there."""
 
 STDIN = "-"
 

@@ -96,6 +96,8 @@ def status_of(work: Callable[[], object]) -> int:
         what = "terminated" if isinstance(stop, Terminated) else "interrupted"
         left = str(stop) or ("" if len(_files.WRITTEN) > written else "nothing was written")
         status = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+        if _files.OUTPUT in _files.WRITTEN[written:]:
+            _discard_output()  # its reader may read no more
         return _say(f"{what}; {left}" if left else what, status)
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         _discard_output()
@@ -145,9 +147,21 @@ def _tell_of_compiling() -> None:
 def print_result(as_json: bool, content: bytes, parts: Iterable[Any], written: list[Path]) -> None:
     """Print the results of a command: as JSON, or as tables with the names of the files."""
     if as_json:
-        typer.echo(content, nl=False)
+        put_out(content)
     else:
         printed(*parts, files=written)
+
+
+def put_out(content: bytes | str) -> None:
+    """Write results to standard output."""
+    _begin_output()
+    typer.echo(content, nl=False)
+
+
+def _begin_output() -> None:
+    """From here on, an interrupt does not say that nothing was written."""
+    _files.WRITTEN.append(_files.OUTPUT)
+    starting.over()
 
 
 def printed(*parts: Any, files: Any = ()) -> None:
@@ -158,6 +172,7 @@ def printed(*parts: Any, files: Any = ()) -> None:
     from kofn.commands.results import folded
 
     console = Console(highlight=False)
+    _begin_output()
     for part in parts:
         for piece in folded(part, console) if isinstance(part, Table) else [part]:
             console.print(piece, crop=False)

@@ -13,7 +13,7 @@ import typer
 from kofn.commands.apply.options import Options, check_hard, given_k, no_thresholds
 from kofn.commands.files import InputError
 from kofn.commands.options import Force, Gap, Source, Support, Temperature, check_k, softness
-from kofn.commands.terminal import bar, print_result
+from kofn.commands.terminal import bar, print_result, put_out
 
 if TYPE_CHECKING:
     from kofn.commands.apply.by_blocks import Scores
@@ -159,14 +159,14 @@ def _in_memory(source: str, options: Options) -> None:
         return
     if binary and sys.stdout.isatty():
         raise InputError(".npy output cannot be shown on a terminal; use --out FILE or a pipe")
-    typer.echo(content, nl=False)
+    put_out(content)
 
 
 def _print_thresholds(found: list[float], name: str, options: Options) -> None:
     # JSON has no infinity and no NaN.
     numbers = [theta if math.isfinite(theta) else str(theta) for theta in found]
     text = "".join(f"{theta!r}\n" for theta in found)
-    typer.echo(_json(name, options, {"thresholds": numbers}) if options.as_json else text, nl=False)
+    put_out(_json(name, options, {"thresholds": numbers}) if options.as_json else text)
 
 
 def _json(name: str, options: Options, more: dict[str, Any]) -> bytes:

@@ -192,9 +192,9 @@ def _noise_calls(x):
     operators = torch.ops.kofn
     for noise in (("logistic", None, [], []), ("linear", None, [-0.5, 0.5], [0.0, 1.0])):
         y = x - x.amax(-1, keepdim=True)
-        kept = operators.noisy_argmax(y, *noise)[1]
+        p, kept = operators.noisy_argmax(y, *noise)
         yield operators.noisy_argmax, (y, *noise)
-        yield operators.noisy_argmax_backward, (x, y, kept, *noise)
+        yield operators.noisy_argmax_backward, (x, y, p, kept, *noise)
 
 
 def test_operators_of_compiled_functions_keep_shards_of_the_batch():

@@ -40,10 +40,12 @@ def test_indices_that_keep_their_dimension_are_told_the_shape_that_is_meant():
 
 def test_where_looking_would_wait_or_trace_its_row_is_nan():
     t = np.array([0, 9, -100, 3])
-    each = softmax_loss(jnp.asarray(X), jnp.asarray(t), reduction="none")
+    traced = jax.jit(lambda x, t: softmax_loss(x, t, reduction="none"))
+    each = traced(jnp.asarray(X), jnp.asarray(t))
     assert np.array_equal(np.isnan(each), [False, True, False, False])
-    with pytest.raises(ValueError, match="got 9"):  # a constant is at hand
-        jax.jit(lambda x: softmax_loss(x, t))(jnp.asarray(X))
+    for call in (softmax_loss, jax.jit(lambda x, _: softmax_loss(x, t))):  # labels at hand
+        with pytest.raises(ValueError, match="got 9"):
+            call(jnp.asarray(X), jnp.asarray(t))
     mapped = torch.func.vmap(lambda x, t: softmax_loss(x, t))(torch.tensor(X), torch.tensor(t))
     assert torch.isnan(mapped).tolist() == [False, True, False, False]
     torch._dynamo.reset()

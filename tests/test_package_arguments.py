@@ -66,7 +66,10 @@ WRONG = {
     "keepdim": ("no", 1),
     "ignore_nan": ("no", 1),
 }
-ALLOWED = {"quantile": {"temperature": 0}, "hard_topk": {"scores": np.arange(4)}}
+ALLOWED = {
+    "quantile": {"temperature": 0, "x": np.array(1.0)},
+    "hard_topk": {"scores": np.arange(4)},
+}
 
 
 def functions():

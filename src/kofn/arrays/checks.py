@@ -129,7 +129,14 @@ def check_scores(
         raise TypeError(
             f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; got {_type(scores)}"
         )
-    refuse_unfit(kind, name, scores)
+    # Most are tensors, which are asked here: for short rows, each call of a function counts.
+    if (
+        kind != "torch"
+        or scores.is_nested
+        or scores.layout is not sys.modules["torch"].strided
+        or type(scores).__name__ == "MaskedTensor"
+    ):
+        refuse_unfit(kind, name, scores)
     dtype = dtype_name(scores)
     if dtype not in FLOATS and not (integers and dtype in INTEGERS):
         allowed = ", ".join(FLOATS) + " or an integer type of 8 to 64 bits" * integers
@@ -281,6 +288,8 @@ def check_same_kind(name: str, value: object, scores: Array, of: str = "scores")
 
 def _check_framework(name: str, value: object, scores: Array, of: str) -> Array:
     """Return `value` if the arrays are of one framework; JAX also accepts NumPy arrays."""
+    if isinstance(value, np.generic):  # what NumPy makes of an array of one number
+        value = np.asarray(value)
     kind, wanted = framework(value), framework(scores)
     if kind is None:
         raise TypeError(

@@ -11,6 +11,8 @@ from kofn.arrays.kinds import Array, cast, contiguous, move_axis, namespace_of, 
 from kofn.arrays.operations import whole_rows
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
 
+_AS_IT_IS = contextlib.nullcontext()
+
 
 class Form(NamedTuple, Generic[KindT]):
     """The framework, dtype and shape of an array, and the dimension along which its rows lie."""
@@ -79,7 +81,7 @@ class Form(NamedTuple, Generic[KindT]):
 
     def quiet(self) -> contextlib.AbstractContextManager[Any]:
         """Return `kinds.quiet` for the caller's array."""
-        return quiet_for(self.kind)
+        return _AS_IT_IS if self.kind == "torch" else quiet_for(self.kind)
 
 
 def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = False) -> Form[ArrayT]:

@@ -149,7 +149,7 @@ class Discrete(Distribution[ArrayT]):
 
     def _own(self, perturbed: Array) -> ArrayT:
         """Return perturbed logits as an array of the framework of the logits."""
-        check_same_kind("perturbed", perturbed, self.logits, "logits")
+        perturbed = check_same_kind("perturbed", perturbed, self.logits, "logits")
         check_scores(perturbed, "perturbed", scalars=True)
         return adopt(perturbed, self.logits)
 

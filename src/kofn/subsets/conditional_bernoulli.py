@@ -157,7 +157,7 @@ def kl(rows: Rows, other: Rows) -> Array:
 
 def drawn(rows: Rows, heads: Array) -> Array:
     """Return the subset for the coins that are heads."""
-    return _entries_or_nan(rows, cast(heads | rows.must, rows.z.dtype))
+    return _entries_or_nan(rows, cast(heads, rows.z.dtype), 1.0)
 
 
 def _log_count(rows: Rows) -> Array:

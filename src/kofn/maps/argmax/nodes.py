@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import stacked
-from kofn.arrays.kinds import Array, cast, dtype_name, full_like, move_axis, namespace, scalar
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    dtype_name,
+    full_like,
+    most_precise_dtype,
+    move_axis,
+    namespace,
+    scalar,
+)
 from kofn.arrays.operations import arange, greatest, take_along_last, with_undivided_rows
 from kofn.arrays.tracing import is_at_hand
 from kofn.links.link import BuiltIn, Link
@@ -291,7 +300,9 @@ def _inverse(levels: Array, at: Array, seen: Array) -> Array:
     part = (levels[:, None] - seen[:-1][None]) / steep[None]
     jump = xp.where(part >= 0, scalar(part, 1.0), 0.0)
     part = xp.where((rise > 0)[None], xp.clip(part, 0.0, 1.0), jump)
-    return at[0][None] + xp.sum(part * run[None], axis=1)
+    # Of floats, the sum would depend on how many rows there are.
+    part = cast(part, most_precise_dtype(part))
+    return cast(at[0][None] + xp.sum(part * run[None], axis=1), at.dtype)
 
 
 def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Array]:

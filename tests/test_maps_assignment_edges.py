@@ -191,5 +191,6 @@ def test_a_nan_is_seen_where_the_margins_settle_its_row(k, hard):
     x = torch.zeros(2, 3, 3, dtype=torch.float64)
     x[0, 0, 0] = math.nan
     w = soft_assignment(x, torch.tensor(k), torch.full((3,), sum(k) / 3), hard=hard)
-    assert torch.all(torch.isnan(w[0, 1:])) and not torch.any(torch.isnan(w[1]))
+    assert torch.all(torch.isnan(w[0, 1:]))
+    assert not torch.any(torch.isnan(w[1]))
     assert torch.all(torch.isnan(w[0, 0]) | (w[0, 0] == 0))

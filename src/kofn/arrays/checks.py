@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework
+from kofn.arrays.unfit import refuse_unfit
 
 Said = str | Callable[[], str]
 """What is allowed: made only for a message that is raised where it names a size, for torch.compile
@@ -128,10 +129,7 @@ def check_scores(
         raise TypeError(
             f"{name} must be a torch.Tensor, jax.Array or numpy.ndarray; got {_type(scores)}"
         )
-    if kind == "numpy":
-        _refuse_unfit(name, scores)
-    if kind == "torch":
-        _refuse_unfit_tensor(name, scores)
+    refuse_unfit(kind, name, scores)
     dtype = dtype_name(scores)
     if dtype not in FLOATS and not (integers and dtype in INTEGERS):
         allowed = ", ".join(FLOATS) + " or an integer type of 8 to 64 bits" * integers
@@ -151,43 +149,6 @@ def _cast_hint(name: str, kind: str, dtype: str, integers: bool) -> str:
         return f"; cast it, as in {name}.{how}"
     how = {"torch": "float()", "jax": 'astype("float32")', "numpy": "astype(float)"}[kind]
     return f"; cast it, as in {name}.{how}"
-
-
-def _refuse_unfit(name: str, value: np.ndarray) -> None:
-    """Refuse the subclasses of numpy.ndarray whose own rules would make answers wrong in silence.
-
-    A masked array is known by numpy.ma, which exists where one was made: importing it here would
-    be a quarter of kofn's import.
-    """
-    if type(value) is np.ndarray:
-        return
-    masked = sys.modules.get("numpy.ma")
-    if masked and isinstance(value, masked.MaskedArray):
-        raise TypeError(
-            f"{name} must not be a numpy.ma.MaskedArray, whose mask would be ignored; pass its "
-            "data and mask=~array.mask"
-        )
-    if isinstance(value, np.matrix):
-        raise TypeError(
-            f"{name} must not be a numpy.matrix, which always has two dimensions; pass "
-            "numpy.asarray of it"
-        )
-
-
-def _refuse_unfit_tensor(name: str, value: Any) -> None:
-    """Refuse tensors that are not one array of numbers."""
-    if type(value).__name__ == "MaskedTensor":
-        raise TypeError(
-            f"{name} must not be a torch.masked.MaskedTensor; pass its get_data(), and its "
-            "get_mask() as mask"
-        )
-    if value.is_nested:
-        raise TypeError(
-            f"{name} must be a dense tensor; got a nested one of layout {value.layout}. The "
-            "functions of segments take those of layout torch.jagged"
-        )
-    if value.layout is not sys.modules["torch"].strided:
-        raise TypeError(f"{name} must be a dense tensor; got layout {value.layout}")
 
 
 def check_integer(
@@ -330,10 +291,7 @@ def _check_framework(name: str, value: object, scores: Array, of: str) -> Array:
             f"{name} is a {type(value).__qualname__} and {of} a {type(scores).__qualname__}; "
             "convert one of them"
         )
-    if kind == "numpy":
-        _refuse_unfit(name, value)  # type: ignore[arg-type]  # of NumPy
-    if kind == "torch":
-        _refuse_unfit_tensor(name, value)
+    refuse_unfit(kind, name, value)
     return value  # type: ignore[return-value]  # `framework` says so
 
 

@@ -49,6 +49,9 @@ def without_onnx(name: str) -> str | None:
     return next((key for key in keys if key in WITHOUT_ONNX), None)
 
 
+SEGMENTS = tuple(name for name in WITHOUT_ONNX if "segment_" in name)
+
+
 def refuse(*names: str) -> None:
     """Raise an error during torch.onnx.export that names the function, or the group of them."""
     if "torch" in sys.modules and of_torch.state.in_onnx_export():

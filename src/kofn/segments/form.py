@@ -25,7 +25,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange, cumulative_min, same
 from kofn.arrays.tracing import greatest, is_at_hand
-from kofn.arrays.without_onnx import WITHOUT_ONNX, refuse
+from kofn.arrays.without_onnx import SEGMENTS, refuse
 from kofn.segments.order import Order, as_index
 from kofn.solver.segments import SegmentRows
 
@@ -131,7 +131,7 @@ def form_of_segments(
 
     `of` is what the caller calls the scores; `integers` says whether they may be integers.
     """
-    refuse(*(name for name in WITHOUT_ONNX if "segment" in name))
+    refuse(*SEGMENTS)
     offsets = None
     if hasattr(scores, "device_mesh"):
         raise TypeError(

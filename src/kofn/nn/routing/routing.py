@@ -18,7 +18,7 @@ from kofn.nn.routing.base import RouterBase
 from kofn.nn.routing.checks import JOINT as JOINT
 from kofn.nn.routing.processes import processes_of
 from kofn.nn.routing.quantile import QuantileBias
-from kofn.nn.routing.selection import SELECTIONS, Settings, known_tokens
+from kofn.nn.routing.selection import SELECTIONS, Settings, bad_tokens, known_tokens, select
 from kofn.nn.routing.sequences import biases_of_sequences
 from kofn.nn.routing.state import RunningThreshold, SelectionBias, counts_of, is_recomputing
 from kofn.nn.tensors import check_tensors
@@ -99,17 +99,16 @@ class Routing(RouterBase):
         how = self._settings(learns)
         quantile = self.balance if isinstance(self.balance, QuantileBias) else None
         compared = scores if quantile is None else how.compared(scores)
+        bad = bad_tokens(scores)
+        known = known_tokens(bad, mask)
         if quantile is not None and self.per_sequence and self.training:
-            known = known_tokens(scores, mask)
             of_tokens = (compared, quantile(), int(self.k), length or 1, known, self.groups)
             how = how._replace(bias=biases_of_sequences(*of_tokens))
-        routed = SELECTIONS[self.selection](scores, mask, how)
+        routed = select(self.selection, scores, mask, bad, known, how)
         if learns:
             if quantile is not None:
                 quantile.observe(compared, mask, self.groups)
-            known = known_tokens(scores, mask)[:, None]
-            taken = known if routed.taken is None else known & routed.taken
-            self._count(counts_of(routed.indices, taken, self.num_experts))
+            self._count(counts_of(routed.indices, routed.taken, self.num_experts))
         return routed.weights, routed.indices
 
     def gates_of(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:
@@ -123,8 +122,9 @@ class Routing(RouterBase):
         check_tensors(indices=indices, integers=True)
         indices = indices.to(torch.int64)
         if self.training and not is_recomputing():
-            known = known_tokens(scores, None)[:, None]
-            self._count(counts_of(indices, known, self.num_experts))
+            known = known_tokens(bad_tokens(scores), None)
+            taken = None if known is None else known[:, None]
+            self._count(counts_of(indices, taken, self.num_experts))
         return routing.gates_of_choice(scores, shares, indices, self.k, self._gating())
 
     def _gating(self) -> Gating:

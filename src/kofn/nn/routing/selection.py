@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.arrays.tracing import is_at_hand
 from kofn.maps import routing
 from kofn.maps.assignment.weights import soft_assignment, soft_assignment_prices
 from kofn.maps.balance import Groups, largest_indices, without_closed_groups
@@ -83,33 +83,46 @@ def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return Routed(weights, indices.contiguous(), among if rows is None else among & rows)
 
 
-def known_tokens(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Return which tokens count, [T]: those that play and have no NaN."""
-    known = ~scores.isnan().any(-1)
-    return known if mask is None else known & mask
+def bad_tokens(scores: Tensor) -> Tensor | None:
+    """Return which tokens have a NaN, [T]; None if none has, as far as a look waits for nothing."""
+    # A sum is the cheapest look, and a NaN if there is one, or ∞ − ∞.
+    if is_at_hand(scores) and not math.isnan(scores.detach().sum().item()):
+        return None
+    return scores.isnan().any(-1)
 
 
-def _among_tokens(choose: Selection) -> Selection:
-    """Return a selection in which tokens meet: one with a NaN counts as masked for the others."""
-
-    @functools.wraps(choose)
-    def routed(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
-        known = known_tokens(scores, mask)
-        found = choose(scores.masked_fill(~known[:, None], 0.0), known, how)
-        bad = ~known if mask is None else ~known & mask
-        return found._replace(weights=found.weights + _nan_of(scores, bad))
-
-    return routed
+def known_tokens(bad: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """Return which tokens count, [T]: those that play and are not bad. All, if None."""
+    if bad is None:
+        return mask
+    return ~bad if mask is None else mask & ~bad
 
 
-def _nan_of(scores: Tensor, bad: Tensor) -> Tensor:
-    """Return 0 for each token, [T, 1]; NaN, with a gradient of NaN, where it is bad."""
-    own = scores.masked_fill(~bad[:, None], 0.0)
-    factor = torch.zeros_like(own[:, :1]).masked_fill(bad[:, None], math.nan)
-    return (own * factor).sum(-1, keepdim=True)
+def select(
+    name: str,
+    scores: Tensor,
+    mask: Tensor | None,
+    bad: Tensor | None,
+    known: Tensor | None,
+    how: Settings,
+) -> Routed:
+    """Return what a selection chooses, of which `taken` leaves out what is not known.
+
+    Where tokens meet, a bad one counts as masked for the others; and its own weights are NaN.
+    """
+    choose = SELECTIONS[name]
+    if bad is None or known is None:
+        return choose(scores, mask, how)
+    if name in ALONE:
+        found = choose(scores, mask, how)
+        taken = found.taken
+        return found._replace(taken=known[:, None] if taken is None else known[:, None] & taken)
+    found = choose(scores.masked_fill(bad[:, None], 0.0), known, how)
+    own = torch.where((bad if mask is None else bad & mask)[:, None], scores, 0.0)
+    nan = own.sum(-1, keepdim=True)
+    return found._replace(weights=found.weights + nan * nan)  # 0 of the others; so is its slope
 
 
-@_among_tokens
 def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each token chooses k experts by logits less prices, at which all experts get their share."""
     if how.running is not None and _is_alone(how):
@@ -125,7 +138,6 @@ def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return Routed(gates, indices, None if rows is None else rows.expand_as(indices))
 
 
-@_among_tokens
 def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each expert chooses its share, k/num_experts, of the tokens."""
     tokens = _live_tokens(scores, mask, how)
@@ -134,7 +146,6 @@ def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return _jointly(scores, capacity, 0, rows, mask, how)
 
 
-@_among_tokens
 def budget(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """The k·tokens largest of all scores are chosen, whichever token they belong to."""
     total = (_live_tokens(scores, mask, how) * how.k).floor()
@@ -222,3 +233,6 @@ SELECTIONS: dict[str, Selection] = {
     "budget": budget,
     "assignment": assignment,
 }
+
+ALONE = ("hard", "soft")
+"""Those in which no token depends on another."""

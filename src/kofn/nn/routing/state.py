@@ -220,7 +220,7 @@ def zero_counts(num_experts: int, device: Any) -> Tensor:
 
 def counts_of(indices: Tensor, taken: Tensor | None, num_experts: int) -> Tensor:
     """Return how many of the indices that are taken name each expert."""
-    indices = indices.to(torch.int64)
+    indices = indices if indices.dtype == torch.int64 else indices.to(torch.int64)
     ones = torch.ones_like(indices) if taken is None else taken.to(torch.int64)
     zeros = indices.new_zeros(num_experts)
     return zeros.scatter_add(0, indices.flatten(), ones.expand_as(indices).flatten())
